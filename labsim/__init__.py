@@ -1,0 +1,53 @@
+"""labsim: ordinary threaded Python in seeded virtual time.
+
+    from labsim import Simulation, threading, time
+
+    def main():
+        done = threading.Event()
+        threading.Timer(3600, done.set).start()
+        done.wait()                     # an hour passes, and costs nothing
+        return time.monotonic()
+
+    Simulation(seed=7).run(main)        # 3600.0
+
+`threading`, `time`, `queue` and `random` here are drop-ins for the standard modules: inside a simulation they
+run on virtual time and the seed, outside one they are the standard library's. Start reading at simulation.py.
+"""
+
+from labsim import queue, random, threading, time
+from labsim.errors import (
+    Deadlock,
+    Livelock,
+    NodeKilled,
+    RealWorldError,
+    SimulationError,
+    TaskFailed,
+    Unresponsive,
+)
+from labsim.here import here
+from labsim.simulation import Node, Simulation, Task
+from labsim.trace import Event
+
+__all__ = [
+    "Deadlock",
+    "Event",
+    "Livelock",
+    "Node",
+    "NodeKilled",
+    "RealWorldError",
+    "Simulation",
+    "SimulationError",
+    "Task",
+    "TaskFailed",
+    "Unresponsive",
+    "current_simulation",
+    "queue",
+    "random",
+    "threading",
+    "time",
+]
+
+
+def current_simulation() -> Simulation | None:
+    """The simulation the caller runs in, or None outside one."""
+    return here.simulation

@@ -1,0 +1,253 @@
+"""The usual mistake, `import time` for `from labsim import time`, met with a sentence instead of a hang.
+
+While a simulation runs, the entry points of the real world (sleeping, clocks, threads, locks, chance,
+processes) are replaced by ones that ask who is calling. A task of the simulation gets a RealWorldError that
+names its line and the fix; library code and other OS threads (test runners, timeouts) get the real thing.
+When the last simulation ends everything is put back, so outside one this costs nothing.
+
+Not promised: isolation. C code that blocks on its own is the watchdog's business, `datetime.now()` is found by
+the determinism check, and hostile code is the grader's business.
+"""
+
+from __future__ import annotations
+
+import _thread
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import FrameType, ModuleType
+from typing import Any, NamedTuple, NoReturn
+
+from labsim.errors import RealWorldError
+from labsim.here import here
+from labsim.stacks import add_library, is_library, short_path
+
+# time.time() inside a simulation starts here: a round number, so that 1000000012.5 still reads as 12.5 s.
+EPOCH_NS = 1_000_000_000 * 1_000_000_000
+
+
+class _Rule(NamedTuple):
+    module: str
+    attribute: str  # dotted for a method of a class
+    why: str
+    fix: str
+    # Refuse even when library code is the caller: there is no harmless use of this one in a task.
+    through_libraries: bool = False
+    # Refuse only without arguments: localtime(t) is arithmetic, localtime() reads the clock.
+    only_bare: bool = False
+
+
+_STOPS = "stops every peer at once"
+_CLOCK = "reads the real clock, so the run could not be repeated"
+_THREAD = "runs outside the simulation"
+_LOCK = f"is a real one, and waiting for it {_STOPS}"
+_CHANCE = "draws outside the seed, so the run could not be repeated"
+_USE_TIME = "use 'from labsim import time'"
+_USE_THREADING = "use 'from labsim import threading'"
+_USE_QUEUE = "use 'from labsim import queue'"
+_USE_RANDOM = "use 'from labsim import random'"
+_USE_THREADS = "use threads: 'from labsim import threading'"
+_NO_PROCESSES = "a peer is threads and messages only"
+
+_CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
+_CHANCES = (
+    "betavariate",
+    "choice",
+    "choices",
+    "expovariate",
+    "gammavariate",
+    "gauss",
+    "getrandbits",
+    "getstate",
+    "lognormvariate",
+    "normalvariate",
+    "paretovariate",
+    "randbytes",
+    "randint",
+    "random",
+    "randrange",
+    "sample",
+    "seed",
+    "setstate",
+    "shuffle",
+    "triangular",
+    "uniform",
+    "vonmisesvariate",
+    "weibullvariate",
+)
+
+_RULES = (
+    _Rule("time", "sleep", _STOPS, _USE_TIME),
+    *(_Rule("time", name + ns, _CLOCK, _USE_TIME) for name in _CLOCKS for ns in ("", "_ns")),
+    *(_Rule("time", name, _CLOCK, _USE_TIME, only_bare=True) for name in ("localtime", "gmtime", "ctime")),
+    _Rule("threading", "Thread.start", _THREAD, _USE_THREADING, through_libraries=True),
+    _Rule("threading", "Thread.join", _STOPS, _USE_THREADING, through_libraries=True),
+    _Rule("threading", "Condition.wait", _STOPS, _USE_THREADING, through_libraries=True),
+    *(_Rule("threading", name, _LOCK, _USE_THREADING) for name in ("Lock", "RLock")),
+    *(
+        _Rule("threading", f"{name}.__init__", _LOCK, _USE_THREADING)
+        for name in ("Condition", "Event", "Semaphore", "Barrier")
+    ),
+    _Rule("_thread", "start_new_thread", _THREAD, _USE_THREADING),
+    _Rule("_thread", "allocate_lock", _LOCK, _USE_THREADING),
+    _Rule("queue", "Queue.__init__", _LOCK, _USE_QUEUE),
+    _Rule("queue", "SimpleQueue", _LOCK, _USE_QUEUE),
+    *(_Rule("random", name, _CHANCE, _USE_RANDOM) for name in _CHANCES),
+    _Rule("random", "Random.__init__", _CHANCE, _USE_RANDOM, only_bare=True),
+    *(_Rule("random", f"SystemRandom.{name}", _CHANCE, _USE_RANDOM) for name in ("random", "getrandbits", "randbytes")),
+    _Rule("os", "urandom", _CHANCE, _USE_RANDOM),
+    _Rule("uuid", "uuid1", _CHANCE, _USE_RANDOM),
+    _Rule("uuid", "uuid4", _CHANCE, _USE_RANDOM),
+    *(
+        _Rule("secrets", name, _CHANCE, _USE_RANDOM)
+        for name in ("choice", "randbelow", "randbits", "token_bytes", "token_hex", "token_urlsafe")
+    ),
+    _Rule("asyncio", "run", _THREAD, _USE_THREADS),
+    _Rule("asyncio", "new_event_loop", _THREAD, _USE_THREADS),
+    _Rule("asyncio", "get_event_loop", _THREAD, _USE_THREADS),
+    _Rule("concurrent.futures.thread", "ThreadPoolExecutor.__init__", _THREAD, _USE_THREADS),
+    _Rule("concurrent.futures.process", "ProcessPoolExecutor.__init__", _THREAD, _USE_THREADS),
+    _Rule("multiprocessing.process", "BaseProcess.start", _THREAD, _NO_PROCESSES, through_libraries=True),
+    _Rule("subprocess", "Popen.__init__", _THREAD, _NO_PROCESSES, through_libraries=True),
+    _Rule("os", "fork", _THREAD, _NO_PROCESSES, through_libraries=True),
+    *(_Rule("os", name, _THREAD, _NO_PROCESSES) for name in ("system", "popen", "posix_spawn", "posix_spawnp")),
+    *(
+        _Rule("signal", name, "acts in real time", "use 'threading.Timer' of 'from labsim import threading'")
+        for name in ("alarm", "setitimer", "signal", "pause")
+    ),
+    _Rule("select", "select", _STOPS, _USE_TIME),
+)
+
+# Importing one of these for the first time inside a task leads nowhere good, and its rules could not be in place.
+_REFUSED_IMPORTS = {
+    "asyncio": _USE_THREADS,
+    "concurrent.futures": _USE_THREADS,
+    "multiprocessing": _NO_PROCESSES,
+    "subprocess": _NO_PROCESSES,
+}
+
+
+def trust(package_file: str) -> None:
+    """Count the package of this `__file__` as library code: the tester's own rooms may read the real clock."""
+    add_library(package_file)
+
+
+def _refuse(rule: _Rule, frame: FrameType | None) -> NoReturn:
+    while frame is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    where = f" in {short_path(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
+    called = f"{rule.module}.{rule.attribute}".removesuffix(".__init__")
+    simulation = here.simulation
+    assert simulation is not None
+    # Not raised into the task, where `except Exception: pass` would bury it.
+    simulation.fail(RealWorldError(f"{called}(){where} {rule.why}; {rule.fix}"))
+
+
+def _guarded(rule: _Rule, real: Any) -> Any:
+    # An __init__ is called with self, which is no argument of the reader's.
+    bare_args = 1 if rule.attribute.endswith("__init__") else 0
+    log_clock = rule.module == "time" and rule.attribute in ("time", "time_ns")
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        simulation = here.simulation
+        if simulation is not None:
+            frame = sys._getframe(1)
+            if log_clock and frame.f_globals.get("__name__") == "logging":
+                # A peer's log lines carry virtual time.
+                now_ns = EPOCH_NS + simulation.now_ns
+                return now_ns if rule.attribute == "time_ns" else now_ns / 1e9
+            if (rule.through_libraries or not is_library(frame.f_code.co_filename)) and not (
+                rule.only_bare and (kwargs or len(args) > bare_args)
+            ):
+                _refuse(rule, frame)
+        return real(*args, **kwargs)
+
+    return guarded
+
+
+class _RefuseImports(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        fix = _REFUSED_IMPORTS.get(fullname)
+        if fix is not None and here.simulation is not None:
+            frame: FrameType | None = sys._getframe(1)
+            while frame is not None and frame.f_code.co_filename.startswith("<frozen "):
+                frame = frame.f_back
+            if frame is not None and not is_library(frame.f_code.co_filename):
+                where = f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+                here.simulation.fail(RealWorldError(f"'import {fullname}' in {where} {_THREAD}; {fix}"))
+        return None
+
+
+_finder = _RefuseImports()
+_installing = _thread.allocate_lock()
+_users = 0
+_undo: list[Callable[[], None]] = []
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    global _users
+    with _installing:
+        _users += 1
+        if _users == 1:
+            _install()
+    try:
+        yield
+    finally:
+        with _installing:
+            _users -= 1
+            if _users == 0:
+                _uninstall()
+
+
+def _install() -> None:
+    by_identity: dict[int, tuple[_Rule, Any]] = {}
+    for rule in _RULES:
+        module = sys.modules.get(rule.module)
+        if module is None:
+            continue
+        owner: Any = module
+        *classes, name = rule.attribute.split(".")
+        for class_name in classes:
+            owner = getattr(owner, class_name)
+        # A class's own dict: patching what it only inherits would patch it twice.
+        real = vars(owner).get(name)
+        if real is None:
+            continue
+        setattr(owner, name, _guarded(rule, real))
+        _undo.append(partial(setattr, owner, name, real))
+        if not classes:
+            by_identity.setdefault(id(real), (rule, real))
+    _guard_from_imports(by_identity)
+    sys.meta_path.insert(0, _finder)
+
+
+def _uninstall() -> None:
+    while _undo:
+        _undo.pop()()
+    sys.meta_path.remove(_finder)
+
+
+def _guard_from_imports(by_identity: dict[int, tuple[_Rule, Any]]) -> None:
+    """`from time import sleep` left the function itself in a module, out of reach of any patch of `time`."""
+    for module in list(sys.modules.values()):
+        if not isinstance(module, ModuleType):
+            continue
+        namespace = module.__dict__
+        filename = namespace.get("__file__")
+        if filename is None and namespace.get("__name__") != "__main__":
+            continue
+        if filename is not None and is_library(filename):
+            continue
+        for name, value in list(namespace.items()):
+            rule, real = by_identity.get(id(value), (None, None))
+            if rule is not None and value is real:
+                if rule.fix.startswith("use 'from labsim import "):
+                    rule = rule._replace(fix=f"use 'from labsim.{rule.module} import {rule.attribute}'")
+                namespace[name] = _guarded(rule, real)
+                _undo.append(partial(namespace.__setitem__, name, real))

@@ -1,0 +1,117 @@
+"""`random`, from the calling node's own seeded stream inside a simulation and the standard one outside.
+
+Every node has its own stream, as every process would: what one peer draws never changes what another draws,
+nor what the network does.
+"""
+
+from __future__ import annotations
+
+import random as _random
+from typing import TYPE_CHECKING, Any
+
+from labsim.errors import RealWorldError
+from labsim.here import here
+
+_FUNCTIONS = (
+    "betavariate",
+    "choice",
+    "choices",
+    "expovariate",
+    "gammavariate",
+    "gauss",
+    "getrandbits",
+    "getstate",
+    "lognormvariate",
+    "normalvariate",
+    "paretovariate",
+    "randbytes",
+    "randint",
+    "random",
+    "randrange",
+    "sample",
+    "setstate",
+    "shuffle",
+    "triangular",
+    "uniform",
+    "vonmisesvariate",
+    "weibullvariate",
+)
+
+
+class Random(_random.Random):
+    """As the standard one, except that inside a simulation no seed means one drawn from the node's stream."""
+
+    def __new__(cls, x: Any = None) -> Random:
+        return super().__new__(cls)
+
+    def __init__(self, x: Any = None) -> None:
+        simulation = here.simulation
+        if x is None and simulation is not None:
+            x = simulation.current.stream.getrandbits(64)
+        super().__init__(x)
+
+    def seed(self, a: Any = None, version: int = 2) -> None:
+        simulation = here.simulation
+        if a is None and simulation is not None:
+            a = simulation.current.stream.getrandbits(64)
+        super().seed(a, version)
+
+
+class SystemRandom(_random.SystemRandom):
+    def __init__(self, x: Any = None) -> None:
+        if here.simulation is not None:
+            raise RealWorldError("SystemRandom() has no seed; inside a simulation use random.Random()")
+        super().__init__(x)
+
+
+def seed(a: Any = None, version: int = 2) -> None:
+    """Reseed the calling node's stream; without a seed, from itself."""
+    simulation = here.simulation
+    if simulation is None:
+        _random.seed(a, version)
+        return
+    stream = simulation.current.stream
+    stream.seed(stream.getrandbits(64) if a is None else a, version)
+
+
+if TYPE_CHECKING:
+    # The same objects to a type checker, so that a peer is checked against the standard signatures.
+    from random import betavariate as betavariate
+    from random import choice as choice
+    from random import choices as choices
+    from random import expovariate as expovariate
+    from random import gammavariate as gammavariate
+    from random import gauss as gauss
+    from random import getrandbits as getrandbits
+    from random import getstate as getstate
+    from random import lognormvariate as lognormvariate
+    from random import normalvariate as normalvariate
+    from random import paretovariate as paretovariate
+    from random import randbytes as randbytes
+    from random import randint as randint
+    from random import random as random
+    from random import randrange as randrange
+    from random import sample as sample
+    from random import setstate as setstate
+    from random import shuffle as shuffle
+    from random import triangular as triangular
+    from random import uniform as uniform
+    from random import vonmisesvariate as vonmisesvariate
+    from random import weibullvariate as weibullvariate
+else:
+
+    def _drawing(name):
+        outside = getattr(_random, name)
+
+        def draw(*args, **kwargs):
+            simulation = here.simulation
+            if simulation is None:
+                return outside(*args, **kwargs)
+            return getattr(simulation.current.stream, name)(*args, **kwargs)
+
+        draw.__name__ = draw.__qualname__ = name
+        draw.__doc__ = outside.__doc__
+        return draw
+
+    for _name in _FUNCTIONS:
+        globals()[_name] = _drawing(_name)

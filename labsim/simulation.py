@@ -1,0 +1,694 @@
+"""A world in virtual time: tasks that take turns, and a clock that moves only when everyone waits.
+
+Promise: one seed and one program give one run. Which ready task goes next, and every random number
+a task draws, comes from the seed; nothing comes from the wall clock, hash order or memory addresses.
+`digest()` sums the run up, so that two runs can be compared.
+
+Not promised: parallelism, or preemption. A task runs until it waits (sleep, lock, queue, join, ...).
+
+Start reading at `Simulation.run()`, then `_switch()`: the whole scheduler is `_switch()` and `_advance()`,
+called by whichever task is about to wait.
+"""
+
+from __future__ import annotations
+
+import _thread
+import hashlib
+import random as _random
+import sys
+import traceback
+from array import array
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
+from zlib import crc32
+
+from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]  # it ships no types
+
+from labsim import guard, stacks, watchdog
+from labsim.errors import (
+    Deadlock,
+    Livelock,
+    NodeKilled,
+    RealWorldError,
+    SimulationError,
+    TaskFailed,
+    Unresponsive,
+)
+from labsim.here import here
+from labsim.trace import Event
+
+T = TypeVar("T")
+
+NS_PER_S = 1_000_000_000
+_DIGEST_BATCH = 16_384
+_FEW_STALE_TIMERS = 64
+_FIRED = -1  # in Task.timer: the time was up, the task is ready or has run since
+
+
+def seconds_to_ns(seconds: float) -> int:
+    """Nearest nanosecond, but never nothing for a positive time: a sleep always moves the clock."""
+    ns = int(seconds * NS_PER_S + 0.5)
+    return ns if ns or not seconds else 1
+
+
+class Node:
+    """One incarnation of one peer. Its tasks live and die together."""
+
+    __slots__ = ("alive", "incarnation", "name", "stream", "tasks")
+
+    def __init__(self, name: str, incarnation: int, stream: _random.Random) -> None:
+        self.name = name
+        self.incarnation = incarnation
+        self.alive = True
+        self.stream = stream
+        # A dict for its order: a set's would leak memory addresses into the run.
+        self.tasks: dict[Task, None] = {}
+
+    def __str__(self) -> str:
+        return self.name if self.incarnation == 1 else f"{self.name} (incarnation {self.incarnation})"
+
+    def __repr__(self) -> str:
+        return f"<Node {self}{'' if self.alive else ', dead'}>"
+
+
+class Task:
+    """One thread of control. Made by `Simulation.spawn`; nothing outside this room changes its fields."""
+
+    __slots__ = (
+        "args",
+        "dead",
+        "fn",
+        "greenlet",
+        "id",
+        "joiners",
+        "kwargs",
+        "name",
+        "node",
+        "since_ns",
+        "stream",
+        "thread",
+        "timer",
+        "value",
+        "waiting_for",
+        "woken",
+    )
+
+    def __init__(
+        self,
+        id_: int,
+        name: str,
+        node: Node | None,
+        stream: _random.Random,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self.id = id_
+        self.name = name
+        self.node = node
+        self.stream = stream
+        self.fn: Callable[..., Any] | None = fn
+        self.args = args
+        self.kwargs = kwargs
+        self.greenlet: greenlet | None = None  # None before the first turn and after the last
+        self.dead = False  # finished or killed
+        self.timer = 0  # sequence number of the timer that may wake it, 0 for none
+        self.woken = False  # whether the last wait ended by wake() and not by its timer
+        self.waiting_for: Any = None
+        self.since_ns = 0
+        self.joiners: list[Task] | None = None
+        self.value: Any = None  # what fn returned
+        self.thread: Any = None  # the labsim.threading.Thread it belongs to, if any
+
+    @property
+    def killed(self) -> bool:
+        """Whether its node is dead. Then it holds no lock any more; a task that merely ended still does."""
+        return self.node is not None and not self.node.alive
+
+    def __repr__(self) -> str:
+        return f"<Task {self}>"
+
+    def __str__(self) -> str:
+        return self.name if self.node is None else f"{self.name} of {self.node}"
+
+
+def _nothing() -> None:
+    pass
+
+
+class Call:
+    """A function that the clock calls at its time, unless cancelled. It must not wait."""
+
+    __slots__ = ("args", "fn", "timer")
+
+    def __init__(self, fn: Callable[..., None], args: tuple[Any, ...], timer: int) -> None:
+        self.fn = fn
+        self.args = args
+        self.timer = timer
+
+
+class Simulation:
+    """Owns the clock, the tasks, the timers, the random streams and the trace of one run."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        trace: bool = True,
+        livelock_switches: int = 1_000_000,
+        unresponsive_s: float | None = 5.0,
+    ) -> None:
+        if not isinstance(seed, int):
+            raise TypeError(f"Simulation(): seed must be an int, got {seed!r}")
+        if livelock_switches < 1:
+            raise ValueError(f"Simulation(): livelock_switches must be at least 1, got {livelock_switches}")
+        if unresponsive_s is not None and unresponsive_s <= 0:
+            raise ValueError(f"Simulation(): unresponsive_s must be above 0, or None, got {unresponsive_s}")
+        self.seed = seed
+        self.now_ns = 0
+        self.switches = 0
+        # Only append() is asked of it: a reader may put its own object here.
+        self.trace: list[Event] | None = [] if trace else None
+        self.unresponsive_s = unresponsive_s
+        self.os_thread = 0  # the OS thread it runs in, for the watchdog
+        self.current: Task = None  # type: ignore[assignment]  # set by run(); there is none before
+        self._livelock_switches = livelock_switches
+        self._livelock_at = livelock_switches
+        self._ready: list[Task] = []
+        self._timers: list[tuple[int, int, Task | Call]] = []
+        self._timer_seq = 0
+        self._stale_timers = 0
+        self._task_seq = 0
+        self._thread_names = 0
+        self._tasks: dict[Task, None] = {}
+        self._incarnations: dict[str, int] = {}
+        self._streams: dict[str, _random.Random] = {}
+        self._choose = self.stream("scheduler").random
+        self._decisions: list[int] = []
+        self._hash = hashlib.blake2b(digest_size=16)
+        self.hub: greenlet | None = None  # who called run()
+        self._starting: Task | None = None  # what the hub is asked to begin
+        self._idle: list[greenlet] = []  # finished greenlets, kept because making one costs 20 switches
+        self._frozen: list[greenlet] = []  # of killed tasks, kept because dropping one would run its finallys
+        self._failure: BaseException | None = None
+        # Who is running while call_later()'s functions are.
+        self._clock = Task(0, "clock", None, self.stream("tester"), _nothing, (), {})
+        self._state = "new"
+
+    # ---- running -----------------------------------------------------------------------------
+
+    def run(self, main: Callable[[], T]) -> T:
+        """Run `main` as the first task and return its value; everything it spawned is gone after.
+
+        An exception in `main` comes out as it is; one in any other task comes out as `TaskFailed`.
+        """
+        if here.simulation is not None:
+            raise SimulationError("run(): a simulation is running already in this thread; runs do not nest")
+        if self._state != "new":
+            raise SimulationError("run(): a Simulation runs once; make a new one, with the same seed to repeat it")
+        self._state = "running"
+        self.hub = getcurrent()
+        self.os_thread = _thread.get_ident()
+        try:
+            # In this order: the watchdog's own thread is a real one.
+            with watchdog.watching(self), guard.installed():
+                here.simulation = self
+                try:
+                    main_task = self.spawn(main, name="main")
+                    self._ready.clear()
+                    self._starting = main_task
+                    self._start_greenlets()
+                finally:
+                    self._unwind_everything()
+                    here.simulation = None
+        finally:
+            self._state = "over"
+            here.simulation = None
+            self.hub = None
+        if self._failure is not None:
+            # The cycle failure -> traceback -> frame -> self would keep the whole run alive.
+            failure, self._failure = self._failure, None
+            try:
+                raise failure
+            finally:
+                del failure
+        return main_task.value  # type: ignore[no-any-return]
+
+    def _start_greenlets(self) -> None:
+        """The hub's part: begin greenlets until somebody leaves the run.
+
+        Here and not where the task is chosen, because a greenlet inherits the recursion depth of its beginner.
+        """
+        while self._starting is not None:
+            task, self._starting = self._starting, None
+            self.current = task
+            task.greenlet = greenlet(self._work, self.hub)
+            task.greenlet.switch()
+
+    def _unwind_everything(self) -> None:
+        """Free the stacks of all tasks that did not finish. Nothing they do now can reach the run."""
+        self._state = "closing"
+        # Their finallys may emit events. The trace and the digest have ended.
+        decisions, self._decisions = self._decisions, []
+        trace, self.trace = self.trace, None
+        leftover = [task.greenlet for task in self._tasks if task.greenlet is not None]
+        for g in (*leftover, *self._frozen, *self._idle):
+            if not g.dead:
+                try:
+                    g.throw(GreenletExit)
+                except KeyboardInterrupt as interrupt:
+                    self._failure = interrupt
+                except BaseException:
+                    pass  # whatever a dying task's own handlers raise concerns nobody any more
+            if not g.dead:
+                _stubborn.append(g)
+        self._tasks.clear()
+        self._frozen.clear()
+        self._idle.clear()
+        self._ready.clear()
+        self._timers.clear()
+        self._decisions = decisions
+        self.trace = trace
+
+    def fail(self, failure: BaseException) -> NoReturn:
+        """End the run with this failure, now. The calling task never runs another line."""
+        if self._failure is None:
+            self._failure = failure
+        self._leave()
+
+    def _leave(self) -> NoReturn:
+        hub = self.hub
+        if hub is None or hub is getcurrent():
+            raise self._failure or SimulationError("this object belongs to a simulation that is over")
+        while True:
+            hub.switch()
+
+    # ---- tasks ---------------------------------------------------------------------------------
+
+    def spawn(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        name: str | None = None,
+        node: Node | None = None,
+        kwargs: dict[str, Any] | None = None,
+    ) -> Task:
+        """A new task, ready to run `fn(*args, **kwargs)`. Without a node it belongs to the tester."""
+        self._task_seq = id_ = self._task_seq + 1
+        if name is None:
+            name = f"{getattr(fn, '__name__', 'task')}-{id_}"
+        if node is None:
+            stream = self.stream("tester")
+        else:
+            if not node.alive:
+                raise NodeKilled(f"spawn({name}): node {node} is dead")
+            stream = node.stream
+        task = Task(id_, name, node, stream, fn, args, kwargs or {})
+        self._tasks[task] = None
+        if node is not None:
+            node.tasks[task] = None
+        self._ready.append(task)
+        return task
+
+    def call_on(self, node: Node, fn: Callable[..., T], *args: Any, name: str | None = None) -> T:
+        """Run `fn(*args)` as a task of `node`, wait for it, return its value; NodeKilled if the node dies."""
+        task = self.spawn(fn, *args, name=name, node=node)
+        self.join(task)
+        if task.fn is not None:
+            raise NodeKilled(f"{task.name}: node {node} died before the call returned")
+        return task.value  # type: ignore[no-any-return]
+
+    def join(self, task: Task, timeout_ns: int | None = None) -> bool:
+        """Wait until `task` has ended, finished or killed; False if the time was up first."""
+        if task.dead:
+            return True
+        me = self.current
+        if task.joiners is None:
+            task.joiners = []
+        task.joiners.append(me)
+        if self.park(task, timeout_ns):
+            return True
+        if task.joiners is not None:
+            task.joiners.remove(me)
+        return False
+
+    def tasks(self) -> Iterator[Task]:
+        """Every task that has not ended, oldest first."""
+        return iter(tuple(self._tasks))
+
+    def _end(self, task: Task) -> None:
+        task.dead = True
+        del self._tasks[task]
+        if task.node is not None:
+            del task.node.tasks[task]
+        joiners = task.joiners
+        if joiners:
+            task.joiners = None
+            for joiner in joiners:
+                self.wake(joiner)
+
+    def _run_now(self, task: Task) -> None:
+        """Switch from the current greenlet to the task's, which may have to be found or made first."""
+        g = task.greenlet
+        if g is None:
+            if self._idle:
+                g = task.greenlet = self._idle.pop()
+            else:
+                self._starting = task
+                g = self.hub
+        self.current = task
+        g.switch()  # type: ignore[union-attr]
+
+    def _work(self) -> None:
+        """The body of every greenlet: run task after task."""
+        me = getcurrent()
+        main = 1  # the first task's id
+        while True:
+            task = self.current
+            try:
+                task.value = task.fn(*task.args, **task.kwargs)  # type: ignore[misc]
+            except GreenletExit:
+                if self._state != "running":
+                    return
+            except SystemExit as error:
+                # As in a real thread: ends this one only. In main it is the program's end.
+                if task.id == main:
+                    self._failure = error
+            except BaseException as error:
+                if self._state == "running" and self._failure is None:
+                    self._failure = self._failure_of(task, error, is_main=task.id == main)
+                del error
+            if self._state != "running":
+                return
+            task.fn = None
+            task.args = ()
+            task.kwargs = {}
+            task.greenlet = None
+            if task.id == main or self._failure is not None:
+                return  # to the hub, every greenlet's parent
+            self._end(task)
+            # The next task must not find this one's context variables (a decimal precision, say).
+            me.gr_context = None
+            self._idle.append(me)
+            following = self._choose_next()
+            del task
+            if following.greenlet is None:
+                # A task that has not begun needs no other greenlet than this one, nor a switch to it.
+                self._idle.pop()
+                following.greenlet = me
+                self.current = following
+            else:
+                self._run_now(following)
+            del following
+
+    def _failure_of(self, task: Task, error: BaseException, *, is_main: bool) -> BaseException:
+        # What is no Exception (Ctrl-C, a test runner's timeout) is no failure of the task it happened to meet.
+        if is_main or not isinstance(error, Exception) or isinstance(error, (RealWorldError, Unresponsive)):
+            return error
+        # The first frame is _work(), which says nothing to the reader.
+        own = error.__traceback__.tb_next if error.__traceback__ is not None else None
+        error = error.with_traceback(own)
+        told = "".join(traceback.format_exception(type(error), error, own)).rstrip()
+        where = f" of node {task.node}" if task.node is not None else ""
+        failed = TaskFailed(
+            f"task {task.name}{where} ended with an exception at {self.now:.6f} s:\n{told}",
+            task=task.name,
+            node=task.node.name if task.node is not None else None,
+        )
+        failed.__cause__ = error
+        return failed
+
+    # ---- waiting and taking turns --------------------------------------------------------------
+
+    def park(self, waiting_for: Any, timeout_ns: int | None = None) -> bool:
+        """The current task waits; True when wake() ended the wait, False when the time was up.
+
+        `waiting_for` is what a deadlock report will name: a string, or an object with `describe_wait()`.
+        """
+        task = self.current
+        task.waiting_for = waiting_for
+        task.since_ns = self.now_ns
+        if timeout_ns is not None:
+            self._timer_seq = seq = self._timer_seq + 1
+            task.timer = seq
+            heappush(self._timers, (self.now_ns + timeout_ns, seq, task))
+        else:
+            task.timer = 0
+        self._switch()
+        task.waiting_for = None
+        return task.woken
+
+    def wake(self, task: Task) -> None:
+        """Make a parked task ready. A dead one stays dead."""
+        if task.dead:
+            return
+        if task.timer:
+            if task.timer == _FIRED:
+                # Its time was up at this very instant and it is ready already, but it was woken before it ran.
+                task.woken = True
+                return
+            task.timer = 0
+            self._note_stale_timer()
+        task.woken = True
+        self._ready.append(task)
+
+    def sleep(self, duration_ns: int) -> None:
+        if duration_ns:
+            self.park("sleep", duration_ns)
+        else:
+            self._ready.append(self.current)
+            self._switch()
+
+    def _switch(self) -> None:
+        """Let another task run until this one's turn comes again."""
+        if self._state != "running":
+            self._cannot_wait()
+        following = self._choose_next()
+        if following is not self.current:
+            g = following.greenlet
+            if g is not None:
+                self.current = following
+                g.switch()
+            else:
+                self._run_now(following)
+
+    def _cannot_wait(self) -> NoReturn:
+        if self._state == "in a timer":
+            # Not raised: the task whose stack this is could bury it.
+            self.fail(
+                SimulationError(
+                    f"call_later(): the function must not wait, and it waits {stacks.describe_wait(self.current)}; "
+                    "let it spawn() a task that does"
+                )
+            )
+        self._leave()
+
+    def _choose_next(self) -> Task:
+        ready = self._ready
+        if not ready:
+            self._advance()
+        self.switches += 1
+        if self.switches > self._livelock_at:
+            self._fail_livelock()
+        n = len(ready)
+        if n == 1:
+            following = ready.pop()
+        else:
+            # Swap with the last and pop: the order of the others does not matter, their number does.
+            i = int(self._choose() * n)
+            following = ready[i]
+            ready[i] = ready[-1]
+            ready.pop()
+        self._decisions.append(following.id)
+        return following
+
+    def _advance(self) -> None:
+        """Nobody is ready: move the clock to the next timer and wake what is due."""
+        timers = self._timers
+        ready = self._ready
+        while not ready:
+            if not timers:
+                self.fail(Deadlock(self._describe_deadlock()))
+            when, seq, due = heappop(timers)
+            if due.timer != seq:
+                self._stale_timers -= 1
+                continue
+            if when != self.now_ns:
+                self.now_ns = when
+                self._livelock_at = self.switches + self._livelock_switches
+                self._decisions.append(-when)
+                if len(self._decisions) > _DIGEST_BATCH:
+                    self._fold_decisions()
+            while True:
+                if due.__class__ is Task:
+                    due.timer = _FIRED
+                    due.woken = False
+                    ready.append(due)
+                else:
+                    due.timer = 0
+                    self._fire(due)  # type: ignore[arg-type]
+                # Everything due at this instant becomes ready together, so that the seed orders it.
+                while timers and timers[0][0] == when:
+                    _, seq, due = heappop(timers)
+                    if due.timer == seq:
+                        break
+                    self._stale_timers -= 1
+                else:
+                    break
+
+    def _fire(self, call: Call) -> None:
+        # Runs on the stack of whichever task is about to wait, but must not be taken for it: that task's node
+        # may be the one it kills, and a failure must not surface there.
+        waiting = self.current
+        self.current = clock = self._clock
+        self._state = "in a timer"
+        try:
+            call.fn(*call.args)
+        except BaseException as error:
+            self.fail(self._failure_of(clock, error, is_main=False))
+        self._state = "running"
+        self.current = waiting
+
+    # ---- timers ----------------------------------------------------------------------------------
+
+    def call_later(self, delay_ns: int, fn: Callable[..., None], *args: Any) -> Call:
+        """Have the clock call `fn(*args)` after `delay_ns`. The function must not wait; it may spawn."""
+        self._timer_seq = seq = self._timer_seq + 1
+        call = Call(fn, args, seq)
+        heappush(self._timers, (self.now_ns + delay_ns, seq, call))
+        return call
+
+    def cancel(self, call: Call) -> None:
+        if call.timer:
+            call.timer = 0
+            call.args = ()
+            self._note_stale_timer()
+
+    def _note_stale_timer(self) -> None:
+        """A cancelled timer stays in the heap until its time, or until half of the heap is such."""
+        self._stale_timers += 1
+        if self._stale_timers > _FEW_STALE_TIMERS and self._stale_timers * 2 > len(self._timers):
+            # In place: _advance() may be looking at this very list.
+            self._timers[:] = [entry for entry in self._timers if entry[2].timer == entry[1]]
+            heapify(self._timers)
+            self._stale_timers = 0
+
+    # ---- nodes -----------------------------------------------------------------------------------
+
+    def node(self, name: str) -> Node:
+        """The next incarnation of the peer called `name`."""
+        incarnation = self._incarnations.get(name, 0) + 1
+        self._incarnations[name] = incarnation
+        return Node(name, incarnation, self.stream(f"node {name} {incarnation}"))
+
+    def kill(self, node: Node) -> None:
+        """End all tasks of `node` at once, like a power cut: not one of them runs another line.
+
+        A task may kill its own node; then this call does not return.
+        """
+        if not node.alive:
+            return
+        node.alive = False
+        killed = list(node.tasks)
+        # All of them before any joiner or waiter is woken: those may be among them.
+        for task in killed:
+            task.dead = True
+        were_ready = [task for task in self._ready if task.dead]
+        self._ready[:] = [task for task in self._ready if not task.dead]
+        for task in killed:
+            if task.greenlet is not None:
+                self._frozen.append(task.greenlet)
+                task.greenlet = None
+            if task.timer > 0:
+                task.timer = 0
+                self._note_stale_timer()
+            self._end(task)
+        # What the dead had been given and had not yet taken (a semaphore's unit, a notification) goes to another.
+        for task in were_ready:
+            if task.woken and (pass_on := getattr(task.waiting_for, "waiter_died", None)) is not None:
+                pass_on()
+        # Survivors waiting for what a dead task held (a lock kept by the tester, say) get it now.
+        for task in self._tasks:
+            holder_died = getattr(task.waiting_for, "holder_died", None)
+            if holder_died is not None:
+                holder_died()
+        if self.current.node is node:
+            self._switch()
+
+    # ---- chance, clock, trace ----------------------------------------------------------------------
+
+    def stream(self, name: str) -> _random.Random:
+        """The random stream of that name. Streams are independent: a draw from one never moves another."""
+        stream = self._streams.get(name)
+        if stream is None:
+            # A string seed goes through SHA-512, so neighbouring seeds and names are unrelated.
+            stream = self._streams[name] = _random.Random(f"{self.seed}/{name}")
+        return stream
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the simulation began."""
+        return self.now_ns / NS_PER_S
+
+    def next_thread_number(self) -> int:
+        self._thread_names += 1
+        return self._thread_names
+
+    def emit(self, kind: str, node: Node | None, message: int, detail: Any, fingerprint: int, note: str = "") -> None:
+        """Put an event into the trace, and its kind and fingerprint into the digest, traced or not."""
+        self._decisions.append(fingerprint ^ _kind_code(kind))
+        if self.trace is not None:
+            if node is None:
+                self.trace.append(Event(self.now_ns, kind, "", 0, message, detail, note))
+            else:
+                self.trace.append(Event(self.now_ns, kind, node.name, node.incarnation, message, detail, note))
+
+    def digest(self) -> str:
+        """The run so far in 32 hex digits: every scheduling decision, every step of the clock, every event."""
+        self._fold_decisions()
+        return self._hash.copy().hexdigest()
+
+    def _fold_decisions(self) -> None:
+        self._hash.update(array("q", self._decisions).tobytes())
+        self._decisions.clear()
+
+    # ---- saying what is wrong ------------------------------------------------------------------------
+
+    def _fail_livelock(self) -> NoReturn:
+        lately = set(self._decisions[-1000:])
+        turning = [task for task in self._tasks if task.id in lately]
+        self.fail(
+            Livelock(
+                f"Livelock at {self.now:.6f} s: {self._livelock_switches:,} turns were taken and virtual time "
+                "did not move. Wait on a Condition, or sleep for more than 0 s.\n"
+                f"Taking turns:\n{stacks.describe_tasks(self, turning)}"
+            )
+        )
+
+    def _describe_deadlock(self) -> str:
+        return (
+            f"Deadlock at {self.now:.6f} s: every task waits and no timer is set.\n"
+            f"{stacks.describe_tasks(self, list(self._tasks))}"
+        )
+
+    def frames_of(self, task: Task) -> FrameType | None:
+        """The innermost frame of a task that is not running now; None if it has not begun."""
+        if task is self.current and getcurrent() is task.greenlet:
+            return sys._getframe(1)
+        return None if task.greenlet is None else task.greenlet.gr_frame
+
+
+# Greenlets whose own handlers refuse to let them end (`except BaseException: continue` around a wait).
+# They stay parked for good: dropping them would only raise in them once more.
+_stubborn: list[greenlet] = []
+
+_kind_codes: dict[str, int] = {}
+
+
+def _kind_code(kind: str) -> int:
+    code = _kind_codes.get(kind)
+    if code is None:
+        code = _kind_codes[kind] = crc32(kind.encode()) << 31
+    return code

@@ -1,0 +1,92 @@
+"""Tasks and their stacks in words, the reader's own lines first."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sysconfig
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labsim.simulation import Simulation, Task
+
+_LABSIM = str(Path(__file__).parent) + os.sep
+_libraries = [
+    *{str(Path(sysconfig.get_path(name))) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+    _LABSIM,
+    "<frozen ",
+]
+_MAX_TASKS = 30
+_MAX_FRAMES = 6
+
+
+def short_path(filename: str) -> str:
+    """Relative to the working directory where that is shorter, so that a report reads well anywhere."""
+    try:
+        return str(Path(filename).relative_to(Path.cwd()))
+    except ValueError:
+        return filename
+
+
+def add_library(package_file: str) -> None:
+    """Count the package of this `__file__` as library code, as the standard library and labsim are."""
+    _libraries.append(str(Path(package_file).parent) + os.sep)
+    is_library.cache_clear()
+
+
+@lru_cache(maxsize=4096)
+def is_library(filename: str) -> bool:
+    return filename.startswith(tuple(_libraries))
+
+
+def own_frames(frame: FrameType | None) -> list[FrameType]:
+    """The frames outside all libraries, innermost first; if there are none, those outside labsim."""
+    all_frames = []
+    while frame is not None:
+        all_frames.append(frame)
+        frame = frame.f_back
+    own = [f for f in all_frames if not is_library(f.f_code.co_filename)]
+    return own or [f for f in all_frames if not f.f_code.co_filename.startswith(_LABSIM)]
+
+
+def describe_stack(frame: FrameType | None, indent: str = "      ") -> str:
+    """`file:line in function    the line`, innermost first."""
+    lines = []
+    frames = own_frames(frame)
+    for f in frames[:_MAX_FRAMES]:
+        where = f"{short_path(f.f_code.co_filename)}:{f.f_lineno} in {f.f_code.co_name}"
+        source = linecache.getline(f.f_code.co_filename, f.f_lineno).strip()
+        lines.append(f"{indent}{where:<40}  {source}".rstrip())
+    if len(frames) > _MAX_FRAMES:
+        lines.append(f"{indent}... {len(frames) - _MAX_FRAMES} more")
+    return "\n".join(lines)
+
+
+def describe_wait(task: Task) -> str:
+    """To be read after "waits"."""
+    what: Any = task.waiting_for
+    describe = getattr(what, "describe_wait", None)
+    if describe is not None:
+        return f"for {describe(task)}"
+    if isinstance(what, str):
+        return f"in {what}"
+    return f"for {what} to end"
+
+
+def describe_task(simulation: Simulation, task: Task) -> str:
+    if task.waiting_for is None:
+        head = f"  {task} is ready to run"
+    else:
+        head = f"  {task} has waited {(simulation.now_ns - task.since_ns) / 1e9:.3f} s {describe_wait(task)}"
+    stack = describe_stack(simulation.frames_of(task))
+    return f"{head}\n{stack}" if stack else head
+
+
+def describe_tasks(simulation: Simulation, tasks: list[Task]) -> str:
+    told = [describe_task(simulation, task) for task in tasks[:_MAX_TASKS]]
+    if len(tasks) > _MAX_TASKS:
+        told.append(f"  ... and {len(tasks) - _MAX_TASKS} more tasks")
+    return "\n".join(told)

@@ -1,0 +1,698 @@
+"""`threading`, in virtual time inside a simulation and the standard one outside.
+
+Promise: the standard signatures, results and errors. Each class decides when an object is made: inside a
+simulation it belongs to it; outside it is the standard library's own object. Only `Thread` may be subclassed
+in both worlds; the others only inside.
+
+Not promised: an order among waiters beyond the standard library's (which promises none for locks; here the
+seed chooses). A lock is handed to the chosen waiter when it is released, so nobody starves.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading as _threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from threading import TIMEOUT_MAX as TIMEOUT_MAX
+from threading import BrokenBarrierError, ThreadError, main_thread
+from typing import Any, TypeVar
+
+from labsim import stacks
+from labsim.errors import SimulationError
+from labsim.here import here
+from labsim.simulation import Simulation, Task, seconds_to_ns
+
+__all__ = [
+    "TIMEOUT_MAX",
+    "Barrier",
+    "BoundedSemaphore",
+    "BrokenBarrierError",
+    "Condition",
+    "Event",
+    "Lock",
+    "RLock",
+    "Semaphore",
+    "Thread",
+    "ThreadError",
+    "Timer",
+    "active_count",
+    "current_thread",
+    "enumerate",
+    "get_ident",
+    "get_native_id",
+    "local",
+    "main_thread",
+]
+
+T = TypeVar("T")
+
+
+def __getattr__(name: str) -> Any:
+    if hasattr(_threading, name):
+        raise AttributeError(f"labsim.threading has no {name}: it has no meaning in virtual time")
+    raise AttributeError(f"module 'labsim.threading' has no attribute {name!r}")
+
+
+def make_standard(cls: type, drop_in: type, standard: Callable[..., Any], *args: Any) -> Any:
+    """What a drop-in's `__new__` returns outside a simulation."""
+    if cls is not drop_in:
+        raise SimulationError(
+            f"{cls.__name__} is a subclass of labsim's {drop_in.__name__}, which can be made inside a simulation "
+            f"only; outside, subclass the standard {drop_in.__name__}"
+        )
+    return standard(*args)
+
+
+def _made_at() -> str:
+    """Where the object being made was asked for, in the first frame outside labsim."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__package__") == "labsim":
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}\0{frame.f_lineno}"
+
+
+def describe_made_at(made_at: str) -> str:
+    filename, _, line = made_at.partition("\0")
+    return f"made at {stacks.short_path(filename)}:{line}"
+
+
+# ---- locks ---------------------------------------------------------------------------------------------
+
+
+class _LockBase:
+    """What Lock and RLock share: an owner, and waiters of whom the seed chooses one at release."""
+
+    __slots__ = ("_made_at", "_owner", "_simulation", "_waiters")
+
+    _simulation: Simulation
+    _owner: Task | None
+    _waiters: list[Task]
+    _made_at: str
+
+    def _set_up(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._owner = None
+        self._waiters = []
+        self._made_at = _made_at()
+
+    def _wait_for_turn(self, blocking: bool, timeout: float) -> bool:
+        """Caller found the lock held. True when it is the caller's."""
+        simulation = self._simulation
+        if not blocking:
+            return False
+        me = simulation.current
+        self._waiters.append(me)
+        # Whoever releases the lock makes the woken task its owner, so there is nothing to check again.
+        if simulation.park(self, None if timeout == -1 else seconds_to_ns(timeout)):
+            return True
+        self._waiters.remove(me)
+        return False
+
+    def _pass_on(self) -> None:
+        """Give the lock to a waiter, or leave it free."""
+        waiters = self._waiters
+        while waiters:
+            i = int(self._simulation._choose() * len(waiters)) if len(waiters) > 1 else 0
+            task = waiters.pop(i)
+            if not task.dead:
+                self._owner = task
+                self._simulation.wake(task)
+                return
+        self._owner = None
+
+    def holder_died(self) -> None:
+        if self._owner is not None and self._owner.killed:
+            self._pass_on()
+
+    def describe_wait(self, waiter: Task) -> str:
+        owner = self._owner
+        held = "free" if owner is None else "held by itself" if owner is waiter else f"held by {owner}"
+        return f"a {type(self).__name__} {describe_made_at(self._made_at)}, {held}"
+
+    @staticmethod
+    def _check_timeout(blocking: bool, timeout: float) -> None:
+        if not blocking:
+            raise ValueError("can't specify a timeout for a non-blocking call")
+        if timeout < 0:
+            raise ValueError("timeout value must be a non-negative number")
+        if timeout > TIMEOUT_MAX:
+            raise OverflowError("timeout value is too large")
+
+
+class Lock(_LockBase):
+    __slots__ = ()
+
+    def __new__(cls) -> Lock:
+        simulation = here.simulation
+        if simulation is None:
+            return make_standard(cls, Lock, _threading.Lock)  # type: ignore[no-any-return]
+        self = object.__new__(cls)
+        self._set_up(simulation)
+        return self
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if timeout != -1:
+            self._check_timeout(blocking, timeout)
+        if self._owner is None or self._owner.killed:
+            self._owner = self._simulation.current
+            return True
+        return self._wait_for_turn(blocking, timeout)
+
+    def release(self) -> None:
+        if self._owner is None:
+            raise RuntimeError("release unlocked lock")
+        if self._waiters:
+            self._pass_on()
+        else:
+            self._owner = None
+
+    def locked(self) -> bool:
+        return self._owner is not None and not self._owner.killed
+
+    def __enter__(self) -> bool:
+        if self._owner is None:
+            self._owner = self._simulation.current
+            return True
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"<{'locked' if self.locked() else 'unlocked'} Lock {describe_made_at(self._made_at)}>"
+
+    # What Condition asks of a lock. As in the standard library, anybody's holding counts for a plain lock.
+    def _is_owned(self) -> bool:
+        return self._owner is not None
+
+    def _release_save(self) -> int:
+        self.release()
+        return 1
+
+    def _acquire_restore(self, count: int) -> None:
+        self.acquire()
+
+
+class RLock(_LockBase):
+    __slots__ = ("_count",)
+
+    _count: int
+
+    def __new__(cls) -> RLock:
+        simulation = here.simulation
+        if simulation is None:
+            return make_standard(cls, RLock, _threading.RLock)  # type: ignore[no-any-return]
+        self = object.__new__(cls)
+        self._set_up(simulation)
+        self._count = 0
+        return self
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if timeout != -1:
+            self._check_timeout(blocking, timeout)
+        me = self._simulation.current
+        owner = self._owner
+        if owner is me:
+            self._count += 1
+            return True
+        if owner is None or owner.killed:
+            self._owner = me
+        elif not self._wait_for_turn(blocking, timeout):
+            return False
+        self._count = 1
+        return True
+
+    def release(self) -> None:
+        if self._owner is not self._simulation.current:
+            raise RuntimeError("cannot release un-acquired lock")
+        self._count -= 1
+        if not self._count:
+            self._pass_on()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"<RLock {describe_made_at(self._made_at)} owner={self._owner} count={self._count}>"
+
+    def _is_owned(self) -> bool:
+        return self._owner is self._simulation.current
+
+    def _release_save(self) -> int:
+        count, self._count = self._count, 0
+        self._pass_on()
+        return count
+
+    def _acquire_restore(self, count: int) -> None:
+        self.acquire()
+        self._count = count
+
+
+# ---- conditions and what is built like them ------------------------------------------------------------
+
+
+class Condition:
+    def __new__(cls, lock: Any = None) -> Condition:
+        if here.simulation is None:
+            return make_standard(cls, Condition, _threading.Condition, lock)  # type: ignore[no-any-return]
+        return object.__new__(cls)
+
+    def __init__(self, lock: Lock | RLock | None = None) -> None:
+        simulation = here.simulation
+        assert simulation is not None
+        self._simulation = simulation
+        self._made_at = _made_at()
+        if lock is None:
+            lock = RLock()
+        elif not isinstance(lock, _LockBase):
+            raise TypeError(f"Condition(): lock must be a Lock or RLock of this simulation, got {lock!r}")
+        self._lock = lock
+        self._waiters: deque[Task] = deque()
+        self.acquire = lock.acquire
+        self.release = lock.release
+
+    def __enter__(self) -> bool:
+        return self._lock.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        lock = self._lock
+        if not lock._is_owned():
+            raise RuntimeError("cannot wait on un-acquired lock")
+        simulation = self._simulation
+        me = simulation.current
+        self._waiters.append(me)
+        count = lock._release_save()
+        woken = simulation.park(self, None if timeout is None else seconds_to_ns(max(timeout, 0)))
+        if not woken:
+            self._waiters.remove(me)
+        lock._acquire_restore(count)
+        return woken
+
+    def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
+        simulation = self._simulation
+        result = predicate()
+        if timeout is None:
+            while not result:
+                self.wait()
+                result = predicate()
+            return result
+        end_ns = simulation.now_ns + seconds_to_ns(max(timeout, 0))
+        while not result:
+            left_ns = end_ns - simulation.now_ns
+            if left_ns <= 0:
+                break
+            self.wait(left_ns / 1e9)
+            result = predicate()
+        return result
+
+    def notify(self, n: int = 1) -> None:
+        if not self._lock._is_owned():
+            raise RuntimeError("cannot notify on un-acquired lock")
+        waiters = self._waiters
+        while waiters and n > 0:
+            task = waiters.popleft()
+            if not task.dead:
+                self._simulation.wake(task)
+                n -= 1
+
+    def notify_all(self) -> None:
+        self.notify(len(self._waiters))
+
+    def waiter_died(self) -> None:
+        """A notified task was killed before it ran, so another is notified in its place."""
+        while self._waiters:
+            task = self._waiters.popleft()
+            if not task.dead:
+                self._simulation.wake(task)
+                return
+
+    def describe_wait(self, waiter: Task) -> str:
+        return f"a Condition {describe_made_at(self._made_at)} to be notified"
+
+    def __repr__(self) -> str:
+        return f"<Condition({self._lock!r}, {len(self._waiters)})>"
+
+
+class Event:
+    def __new__(cls) -> Event:
+        if here.simulation is None:
+            return make_standard(cls, Event, _threading.Event)  # type: ignore[no-any-return]
+        return object.__new__(cls)
+
+    def __init__(self) -> None:
+        simulation = here.simulation
+        assert simulation is not None
+        self._simulation = simulation
+        self._made_at = _made_at()
+        self._flag = False
+        self._waiters: list[Task] = []
+
+    def is_set(self) -> bool:
+        return self._flag
+
+    def set(self) -> None:
+        self._flag = True
+        waiters, self._waiters = self._waiters, []
+        for task in waiters:
+            self._simulation.wake(task)
+
+    def clear(self) -> None:
+        self._flag = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self._flag:
+            return True
+        simulation = self._simulation
+        self._waiters.append(simulation.current)
+        woken = simulation.park(self, None if timeout is None else seconds_to_ns(max(timeout, 0)))
+        if not woken:
+            self._waiters.remove(simulation.current)
+        return woken
+
+    def describe_wait(self, waiter: Task) -> str:
+        return f"an Event {describe_made_at(self._made_at)} to be set"
+
+    def __repr__(self) -> str:
+        return f"<Event {describe_made_at(self._made_at)}: {'set' if self._flag else 'unset'}>"
+
+
+class Semaphore:
+    def __new__(cls, value: int = 1) -> Semaphore:
+        if here.simulation is None:
+            standard = _threading.BoundedSemaphore if cls is BoundedSemaphore else _threading.Semaphore
+            drop_in = BoundedSemaphore if cls is BoundedSemaphore else Semaphore
+            return make_standard(cls, drop_in, standard, value)  # type: ignore[no-any-return]
+        return object.__new__(cls)
+
+    def __init__(self, value: int = 1) -> None:
+        if value < 0:
+            raise ValueError("semaphore initial value must be >= 0")
+        simulation = here.simulation
+        assert simulation is not None
+        self._simulation = simulation
+        self._made_at = _made_at()
+        self._value = value
+        self._waiters: list[Task] = []
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        if not blocking and timeout is not None:
+            raise ValueError("can't specify timeout for non-blocking acquire")
+        if self._value > 0:
+            self._value -= 1
+            return True
+        if not blocking:
+            return False
+        simulation = self._simulation
+        me = simulation.current
+        self._waiters.append(me)
+        # release() hands its unit to the woken task, so there is nothing to take again.
+        if simulation.park(self, None if timeout is None else seconds_to_ns(max(timeout, 0))):
+            return True
+        self._waiters.remove(me)
+        return False
+
+    def release(self, n: int = 1) -> None:
+        if n < 1:
+            raise ValueError("n must be one or more")
+        waiters = self._waiters
+        while n and waiters:
+            task = waiters.pop(0)
+            if not task.dead:
+                self._simulation.wake(task)
+                n -= 1
+        self._value += n
+
+    def waiter_died(self) -> None:
+        """A task was killed before it could take the unit it was handed, so the unit is there again."""
+        Semaphore.release(self)
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def describe_wait(self, waiter: Task) -> str:
+        return f"a {type(self).__name__} {describe_made_at(self._made_at)} to be released"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {describe_made_at(self._made_at)}: value={self._value}>"
+
+
+class BoundedSemaphore(Semaphore):
+    def __init__(self, value: int = 1) -> None:
+        super().__init__(value)
+        self._initial_value = value
+
+    def release(self, n: int = 1) -> None:
+        if n >= 1 and self._value + n > self._initial_value:
+            raise ValueError("Semaphore released too many times")
+        super().release(n)
+
+
+class Barrier(_threading.Barrier):
+    """The standard Barrier, which is written on a Condition, on ours."""
+
+    def __init__(self, parties: int, action: Callable[[], None] | None = None, timeout: float | None = None) -> None:
+        super().__init__(parties, action, timeout)
+        self._cond = Condition(Lock())
+
+
+# ---- threads -------------------------------------------------------------------------------------------
+
+
+class Thread(_threading.Thread):
+    """A task of the simulation it was made in; made outside one, a standard thread."""
+
+    _simulation: Simulation | None = None
+    _task: Task | None = None
+
+    def __init__(
+        self,
+        group: None = None,
+        target: Callable[..., object] | None = None,
+        name: str | None = None,
+        args: Iterable[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        daemon: bool | None = None,
+    ) -> None:
+        simulation = here.simulation
+        if simulation is None:
+            super().__init__(group, target, name, args, kwargs, daemon=daemon)
+            return
+        # The standard __init__ would make real locks, and number threads per process and not per run.
+        assert group is None, "group argument must be None for now"
+        self._simulation = simulation
+        if name is None:
+            name = f"Thread-{simulation.next_thread_number()}"
+            target_name = getattr(target, "__name__", None)
+            if target_name is not None:
+                name = f"{name} ({target_name})"
+        self._sim_name = str(name)
+        self._sim_daemon = bool(daemon)
+        self._target = target
+        self._args = args
+        self._kwargs = dict(kwargs) if kwargs else {}
+
+    def start(self) -> None:
+        simulation = self._simulation
+        if simulation is None:
+            if not getattr(self, "_initialized", False):
+                raise RuntimeError("thread.__init__() not called")
+            super().start()
+            return
+        if self._task is not None:
+            raise RuntimeError("threads can only be started once")
+        if here.simulation is not simulation:
+            raise SimulationError(f"{self.name} belongs to a simulation that is over")
+        task = simulation.spawn(self.run, name=self._sim_name, node=simulation.current.node)
+        task.thread = self
+        self._task = task
+
+    def run(self) -> None:
+        try:
+            if self._target is not None:
+                self._target(*self._args, **self._kwargs)
+        finally:
+            # As the standard library: a finished thread does not keep its arguments alive.
+            del self._target, self._args, self._kwargs
+
+    def join(self, timeout: float | None = None) -> None:
+        simulation = self._simulation
+        if simulation is None:
+            super().join(timeout)
+            return
+        if self._task is None:
+            raise RuntimeError("cannot join thread before it is started")
+        if self._task is simulation.current:
+            raise RuntimeError("cannot join current thread")
+        simulation.join(self._task, None if timeout is None else seconds_to_ns(max(timeout, 0)))
+
+    def is_alive(self) -> bool:
+        if self._simulation is None:
+            return super().is_alive()
+        return self._task is not None and not self._task.dead
+
+    @property
+    def ident(self) -> int | None:
+        if self._simulation is None:
+            return super().ident
+        return None if self._task is None else self._task.id
+
+    @property
+    def native_id(self) -> int | None:
+        return super().native_id if self._simulation is None else self.ident
+
+    @property
+    def name(self) -> str:
+        return super().name if self._simulation is None else self._sim_name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        if self._simulation is None:
+            _threading.Thread.name.fset(self, name)  # type: ignore[attr-defined]
+            return
+        self._sim_name = str(name)
+        if self._task is not None:
+            self._task.name = self._sim_name
+
+    @property
+    def daemon(self) -> bool:
+        return super().daemon if self._simulation is None else self._sim_daemon
+
+    @daemon.setter
+    def daemon(self, daemonic: bool) -> None:
+        if self._simulation is None:
+            _threading.Thread.daemon.fset(self, daemonic)  # type: ignore[attr-defined]
+            return
+        if self._task is not None:
+            raise RuntimeError("cannot set daemon status of active thread")
+        self._sim_daemon = bool(daemonic)
+
+    def __repr__(self) -> str:
+        if self._simulation is None:
+            return super().__repr__()
+        status = "initial" if self._task is None else "stopped" if self._task.dead else "started"
+        if self._sim_daemon:
+            status += " daemon"
+        if self._task is not None:
+            status += f" {self._task.id}"
+        return f"<{type(self).__name__}({self._sim_name}, {status})>"
+
+
+class Timer(Thread):
+    """Calls a function after an interval, unless cancelled. The same code in both worlds."""
+
+    def __init__(
+        self,
+        interval: float,
+        function: Callable[..., object],
+        args: Iterable[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.interval = interval
+        self.function = function
+        self.args = args if args is not None else []
+        self.kwargs = kwargs if kwargs is not None else {}
+        self.finished = Event()
+
+    def cancel(self) -> None:
+        self.finished.set()
+
+    def run(self) -> None:
+        self.finished.wait(self.interval)
+        if not self.finished.is_set():
+            self.function(*self.args, **self.kwargs)
+        self.finished.set()
+
+
+class _TaskAsThread(Thread):
+    """What current_thread() gives in a task that no Thread started: main, or a handler of the network's."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(name=task.name)
+        self._task = task
+
+
+def _thread_of(task: Task) -> Thread:
+    if task.thread is None:
+        task.thread = _TaskAsThread(task)
+    return task.thread  # type: ignore[no-any-return]
+
+
+def current_thread() -> _threading.Thread:
+    simulation = here.simulation
+    return _threading.current_thread() if simulation is None else _thread_of(simulation.current)
+
+
+def get_ident() -> int:
+    simulation = here.simulation
+    return _threading.get_ident() if simulation is None else simulation.current.id
+
+
+def get_native_id() -> int:
+    return _threading.get_native_id() if here.simulation is None else get_ident()
+
+
+def enumerate() -> list[_threading.Thread]:  # noqa: A001  the standard name
+    """The living threads; inside a simulation those of the caller's node, as if it were a process."""
+    simulation = here.simulation
+    if simulation is None:
+        return _threading.enumerate()
+    return [_thread_of(task) for task in simulation.tasks() if task.node is simulation.current.node]
+
+
+def active_count() -> int:
+    return len(enumerate())
+
+
+class local:  # noqa: N801  the standard name
+    """Attributes that each thread, or each task, has for itself."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> local:
+        if here.simulation is None:
+            return make_standard(cls, local, _threading.local)  # type: ignore[no-any-return]
+        self = object.__new__(cls)
+        object.__setattr__(self, "_simulation", here.simulation)
+        object.__setattr__(self, "_per_task", {})
+        object.__setattr__(self, "_init", (args, kwargs))
+        return self
+
+    def _own(self) -> dict[str, Any]:
+        get = object.__getattribute__
+        task: Task = get(self, "_simulation").current
+        per_task: dict[int, dict[str, Any]] = get(self, "_per_task")
+        own = per_task.get(task.id)
+        if own is None:
+            own = per_task[task.id] = {}
+            args, kwargs = get(self, "_init")
+            # As the standard library: a subclass's __init__ runs once in each thread. The first ran already.
+            if len(per_task) > 1:
+                type(self).__init__(self, *args, **kwargs)
+        return own
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__"):
+            return object.__getattribute__(self, name)
+        own = object.__getattribute__(self, "_own")()
+        if name in own:
+            return own[name]
+        return object.__getattribute__(self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__getattribute__(self, "_own")()[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        try:
+            del object.__getattribute__(self, "_own")()[name]
+        except KeyError:
+            raise AttributeError(name) from None

@@ -1,0 +1,203 @@
+"""A real thread that notices when a task never waits, because then nobody inside the simulation can.
+
+It measures the processor time of the simulation's own thread, so that a busy machine accuses nobody; real time
+counts only, and much later, for a task stuck in a real call that uses no processor. A task under a debugger is
+left alone.
+
+Not promised: interrupting a call that blocks in C (a real lock, a socket) outside the process's main thread, which
+Python cannot do. It is told on stderr instead.
+"""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from greenlet import getcurrent  # type: ignore[import-untyped]  # it ships no types
+
+from labsim import stacks
+from labsim.errors import Unresponsive
+from labsim.here import here
+
+if TYPE_CHECKING:
+    from labsim.simulation import Simulation
+
+_STUCK_FACTOR = 6  # real seconds allowed for each second of processor time allowed
+_CHECKS_PER_LIMIT = 10
+_PAUSE_S_MAX = 0.5
+
+# The one signal that is ignored by default, is used by no test plugin, and means nothing when it is late.
+_SIGNAL = getattr(signal, "SIGURG", None)
+
+_DEBUGGERS = ("bdb", "pdb", "cmd", "code", "pydevd", "_pydevd_bundle", "_pydevd_frame_eval")
+
+
+class _Watch:
+    """What is known of one simulation since its last switch."""
+
+    def __init__(self, simulation: Simulation, limit_s: float) -> None:
+        self.simulation = simulation
+        self.limit_s = limit_s
+        self.pause_s = min(_PAUSE_S_MAX, limit_s / _CHECKS_PER_LIMIT)
+        self.os_thread = simulation.os_thread
+        self.by_signal = _SIGNAL is not None and self.os_thread == threading.main_thread().ident
+        # Asked for here, in that thread: of a thread that is gone it must not be asked.
+        self.clock = time.pthread_getcpuclockid(self.os_thread) if hasattr(time, "pthread_getcpuclockid") else None
+        self.begin_again()
+
+    def processor_s(self) -> float:
+        return time.process_time() if self.clock is None else time.clock_gettime(self.clock)
+
+    def begin_again(self) -> None:
+        self.switches = self.simulation.switches
+        self.processor_s_then = self.processor_s()
+        # Counted in pauses and not read off a clock: while the whole process was stopped, nobody was stuck.
+        self.real_s = 0.0
+        self.accusation = ""
+
+
+_watched: dict[int, _Watch] = {}
+_some_watched = threading.Event()
+_changing = _thread.allocate_lock()
+_thread_started = False
+
+
+@contextmanager
+def watching(simulation: Simulation) -> Iterator[None]:
+    if simulation.unresponsive_s is None:
+        yield
+        return
+    watch = _Watch(simulation, simulation.unresponsive_s)
+    previous = signal.signal(_SIGNAL, _interrupt) if watch.by_signal else None  # type: ignore[arg-type]
+    with _changing:
+        _ensure_thread()
+        _watched[watch.os_thread] = watch
+        _some_watched.set()
+    try:
+        yield
+    finally:
+        with _changing:
+            del _watched[watch.os_thread]
+            if not _watched:
+                _some_watched.clear()
+        # From here on nothing is sent to this thread. What is still on its way must not reach what follows the run.
+        if not watch.by_signal:
+            _raise_in(watch.os_thread, None)
+        else:
+            signal.signal(_SIGNAL, previous or signal.SIG_DFL)  # type: ignore[arg-type]
+
+
+def _ensure_thread() -> None:
+    """One thread for the process's life, idle while no simulation runs. Caller holds _changing."""
+    global _thread_started
+    if not _thread_started:
+        _thread_started = True
+        threading.Thread(target=_watch, name="labsim-watchdog", daemon=True).start()
+
+
+def _begin_in_child() -> None:
+    """A forked child has neither the thread nor what it watched, and may have a lock that nobody will release."""
+    global _thread_started, _some_watched, _changing
+    _thread_started = False
+    _watched.clear()
+    _some_watched = threading.Event()
+    _changing = _thread.allocate_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_child)
+
+
+def _watch() -> None:
+    while True:
+        _some_watched.wait()
+        with _changing:
+            pause_s = min((watch.pause_s for watch in _watched.values()), default=_PAUSE_S_MAX)
+        time.sleep(pause_s)
+        _check_all(pause_s)
+
+
+def _check_all(pause_s: float) -> None:
+    with _changing:
+        for watch in _watched.values():
+            _check(watch, pause_s)
+
+
+def _check(watch: _Watch, pause_s: float) -> None:
+    """Caller holds _changing."""
+    frame = None
+    if watch.simulation.switches == watch.switches:
+        watch.real_s += pause_s
+        busy = watch.processor_s() - watch.processor_s_then > watch.limit_s
+        if not busy and watch.real_s <= watch.limit_s * _STUCK_FACTOR:
+            return
+        frame = sys._current_frames().get(watch.os_thread)
+    if frame is None or _debugging(frame):
+        watch.begin_again()
+        return
+    if busy:
+        what = f"has run for {watch.limit_s:g} s of processor time without waiting"
+    else:
+        what = f"has been stuck for {watch.limit_s * _STUCK_FACTOR:g} s of real time in a real call"
+    told, watch.accusation = bool(watch.accusation), _describe(watch.simulation, what, frame)
+    if watch.by_signal:
+        signal.pthread_kill(watch.os_thread, _SIGNAL)  # type: ignore[arg-type]
+        return
+    if not busy and not told:
+        print(f"labsim: {watch.accusation}", file=sys.stderr, flush=True)
+    _raise_in(watch.os_thread, _Interruption)
+
+
+def _raise_in(os_thread: int, error: type[BaseException] | None) -> None:
+    argument = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(os_thread), argument)
+
+
+def _debugging(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in _DEBUGGERS:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _interrupt(*_: object) -> None:
+    """Runs on top of the task that does not wait, and never goes back to it."""
+    watch = _watched.get(_thread.get_ident())
+    if watch is None or not watch.accusation or watch.simulation.switches != watch.switches:
+        return  # late: it has waited since
+    simulation = watch.simulation
+    if here.simulation is not simulation or getcurrent() is simulation.hub:
+        return  # the run itself, between its tasks
+    accusation = watch.accusation
+    watch.begin_again()
+    simulation.fail(Unresponsive(accusation))
+
+
+class _Interruption(Unresponsive):
+    """As `_interrupt()`, where there are no signals: Python raises this in the thread, that is, makes one there.
+
+    So it ends the run while it is being made, before any `except` of the task can swallow it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("a task did not wait")
+        _interrupt()
+
+
+def _describe(simulation: Simulation, what: str, frame: FrameType) -> str:
+    return (
+        f"task {simulation.current} {what}, at {simulation.now:.6f} s (virtual). It is here:\n"
+        f"{stacks.describe_stack(frame)}\n"
+        "Virtual time stands still while a task runs. A loop must wait somewhere (time.sleep, Condition.wait, "
+        "Queue.get); a lock must be labsim's, and made inside the simulation, not when a module is imported."
+    )
