@@ -1,0 +1,478 @@
+"""The harness: peers on a network, what can be done to them, and what must then be true of them.
+
+MIT's config.go with Python names. Promise: a crash is real (every task of the peer ends, in the middle of whatever
+it was doing) and a restarted peer gets exactly what its Persister had saved. A condition that does not hold ends
+the test at once with a Failure that says what was expected and what was seen.
+
+Start reading at `Config.start1()`, then `one()`.
+"""
+
+from __future__ import annotations
+
+import time as _time
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn, Protocol
+from zlib import crc32
+
+from labrpc import ClientEnd, Network, Server
+from labrpc import Service as RpcService
+from labsim import Node, queue, random, time
+from labtest.failure import Failure
+from labtest.service import Committed, Service
+from labtest.world import Stuck, VirtualWorld, current_world
+from raft.messages import ApplyMsg
+from raft.persister import Persister
+
+MAX_TEST_S = 120.0
+MAX_LOG_SIZE = 2000  # bytes of saved Raft state that a snapshotting peer may keep (2D)
+
+_CALL_LIMIT_S = 10.0
+_AGREEMENT_S = 10.0
+
+
+class Peer(Protocol):
+    """What the tester asks of a Raft."""
+
+    def start(self, command: Any) -> tuple[int, int, bool]: ...
+    def get_state(self) -> tuple[int, bool]: ...
+    def snapshot(self, index: int, snapshot: bytes) -> None: ...
+    def kill(self) -> None: ...
+
+
+PeerClass = Callable[[list[ClientEnd], int, Persister, "queue.Queue[ApplyMsg]"], Peer]
+
+
+class Stats(NamedTuple):
+    """MIT's line: what a test took."""
+
+    virtual_s: float
+    peers: int
+    rpcs: int
+    bytes: int
+    commands: int
+    real_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"... Passed -- {self.virtual_s:5.1f} {self.peers:2d} {self.rpcs:5d} {self.bytes:8d} {self.commands:4d}"
+            f"   ({self.real_s:.2f} s real)"
+        )
+
+
+class _Seat:
+    """One server's place: what stays while incarnations come and go."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.name = str(index)
+        self.incarnation = 0
+        self.persister = Persister()
+        self.connected = False
+        self.peer: Peer | None = None  # None while it is down
+        self.node: Node | None = None
+        self.service: Service | None = None
+        self.end_names: list[str] = []
+        self.last_state: tuple[int, bool] | None = None
+
+
+class Config:
+    """A cluster under test. Made by the `make_config` fixture."""
+
+    def __init__(
+        self, peer_class: PeerClass, *, servers: int = 3, unreliable: bool = False, snapshot: bool = False
+    ) -> None:
+        if servers < 1:
+            raise ValueError(f"make_config(): servers must be at least 1, got {servers}")
+        if snapshot and not hasattr(peer_class, "snapshot"):
+            raise Failure("Raft has no method snapshot(index, snapshot); part 2D needs it")
+        self.n = servers
+        self.description = ""
+        self.stats: Stats | None = None
+        self._peer_class = peer_class
+        self._snapshots = snapshot
+        self._world = current_world()
+        self._network = Network()
+        self._committed = Committed()
+        self._seats = [_Seat(i) for i in range(servers)]
+        self._ends_made = 0
+        self._finished = False
+        self.set_unreliable(unreliable)
+        self._network.long_delays(True)
+        self._world.after(MAX_TEST_S, self._out_of_time)
+        self._begin_counting()
+        for i in range(servers):
+            self.start1(i)
+        for i in range(servers):
+            self.connect(i)
+
+    # ---- the course of a test ----------------------------------------------------------------------------
+
+    def begin(self, description: str) -> None:
+        """Name what is tested now, and count from here."""
+        self.description = description
+        self._world.emit("phase", None, description, crc32(description.encode()))
+        self._begin_counting()
+
+    def _begin_counting(self) -> None:
+        self._began_s = self._world.now
+        self._began_real_s = _time.perf_counter()
+        self._rpcs_before = self.rpc_total()
+        self._bytes_before = self.bytes_total()
+        self._max_index_before = self._committed.max_index
+
+    def end(self) -> Stats:
+        """The test has passed: MIT's figures. Called for every test that does not call it itself."""
+        self._world.raise_if_failed()
+        self._finished = True
+        if self.stats is None:
+            self.stats = Stats(
+                self._world.now - self._began_s,
+                self.n,
+                self.rpc_total() - self._rpcs_before,
+                self.bytes_total() - self._bytes_before,
+                self._committed.max_index - self._max_index_before,
+                _time.perf_counter() - self._began_real_s,
+            )
+        return self.stats
+
+    def cleanup(self) -> None:
+        """Stop all peers; on real threads nothing else would."""
+        self._finished = True
+        if not isinstance(self._world, VirtualWorld):
+            for seat in self._seats:
+                if seat.peer is not None:
+                    seat.peer.kill()
+            self._network.cleanup()
+
+    def fail(self, text: str) -> NoReturn:
+        """End the test: what was expected and what was seen, then what the peers were doing."""
+        self._world.fail(Failure(text, self._evidence()))
+
+    def _evidence(self) -> list[str]:
+        lines = [f"Peers at {self._world.now:.3f} s:"]
+        for seat in self._seats:
+            if seat.peer is None:
+                lines.append(f"  {seat.name}  down")
+                continue
+            seen = "not asked yet"
+            if seat.last_state is not None:
+                seen = f"term {seat.last_state[0]}, {'leader' if seat.last_state[1] else 'not leader'} when last asked"
+            link = "connected" if seat.connected else "cut off"
+            restarts = f", incarnation {seat.incarnation}" if seat.incarnation > 1 else ""
+            applied = seat.service.last_applied if seat.service is not None else 0
+            lines.append(f"  {seat.name}  {link}, {seen}, applied up to {applied}{restarts}")
+        stuck = self._world.stuck_tasks()
+        if stuck:
+            lines.append("Stuck (a peer that waits while it holds its lock stops altogether):")
+            lines.extend(line for task in stuck[:4] for line in task.splitlines())
+        return lines
+
+    def _out_of_time(self) -> None:
+        if not self._finished:
+            self.fail(f"The test took longer than {MAX_TEST_S:.0f} s (virtual)")
+
+    # ---- peers: start, crash, connect ------------------------------------------------------------------------
+
+    def start1(self, i: int) -> None:
+        """Start server i, or start it again after a crash, with what its disk holds. It is not connected by this."""
+        seat = self._seat(i)
+        if seat.peer is not None:
+            self.crash1(i)
+        seat.incarnation += 1
+        seat.node = self._world.node(seat.name)
+        ends = self._make_ends(seat)
+        # The old incarnation's hand, on real threads, is still on the old disk.
+        seat.persister = seat.persister.copy()
+        seat.persister.on_save = self._save_watcher(seat.node)
+        apply_ch: queue.Queue[ApplyMsg] = queue.Queue(1)
+        service = Service(
+            i,
+            apply_ch,
+            self._committed,
+            self.fail,
+            self._apply_watcher(seat.node),
+            snapshots=self._snapshots,
+        )
+        service.restore(seat.persister.read_snapshot())
+        seat.service = service
+        self._world.emit("restart" if seat.incarnation > 1 else "boot", seat.node, None, seat.incarnation)
+        peer = self._ask(seat, "Raft(...)", self._peer_class, ends, i, seat.persister, apply_ch)
+        service.take_snapshot = getattr(peer, "snapshot", service.take_snapshot)
+        seat.peer = peer
+        seat.last_state = None
+        self._world.spawn(seat.node, service.run, name=f"service {i}")
+        server = Server(seat.node)
+        server.add_service(RpcService(peer, "Raft"))
+        self._network.add_server(seat.name, server)
+
+    def _make_ends(self, seat: _Seat) -> list[ClientEnd]:
+        """Fresh ends for each incarnation, so that nothing sent by an old one can come back to the new."""
+        for name in seat.end_names:
+            self._network.delete_end(name)
+        ends = []
+        for target in self._seats:
+            self._ends_made += 1
+            end = self._network.make_end(f"{seat.name}-{target.name} #{self._ends_made}", seat.name)
+            self._network.connect(end.name, target.name)
+            ends.append(end)
+        seat.end_names = [end.name for end in ends]
+        return ends
+
+    def _save_watcher(self, node: Node | None) -> Callable[[bytes, bytes], None]:
+        def saved(raft_state: bytes, snapshot: bytes) -> None:
+            self._world.emit("persist", node, (raft_state, snapshot), crc32(raft_state))
+
+        return saved
+
+    def _apply_watcher(self, node: Node | None) -> Callable[[ApplyMsg], None]:
+        def applied(message: ApplyMsg) -> None:
+            self._world.emit("apply", node, message, message.command_index or message.snapshot_index)
+
+        return applied
+
+    def crash1(self, i: int) -> None:
+        """Cut the power of server i. What its Persister has saved remains."""
+        seat = self._seat(i)
+        self.disconnect(i)
+        self._network.delete_server(seat.name)
+        if seat.peer is not None:
+            self._world.emit("crash", seat.node, None, 0)
+            seat.persister = seat.persister.copy()
+            peer, seat.peer, seat.service = seat.peer, None, None
+            self._world.kill(seat.node, peer.kill)
+
+    def restart(self, *indexes: int) -> None:
+        """Start these servers again, each from its own disk, and connect them."""
+        for i in indexes:
+            self.start1(i)
+            self.connect(i)
+
+    def connect(self, *indexes: int) -> None:
+        """Plug servers in, towards all that are plugged in."""
+        for i in indexes:
+            self._seat(i).connected = True
+            self._world.emit("connect", self._seats[i].node, None, 0)
+            self._plug(i)
+
+    def disconnect(self, *indexes: int) -> None:
+        """Pull the plug of servers: they run on, alone."""
+        for i in indexes:
+            self._seat(i).connected = False
+            self._world.emit("disconnect", self._seats[i].node, None, 0)
+            self._plug(i)
+
+    def _plug(self, i: int) -> None:
+        seat = self._seats[i]
+        for other in self._seats:
+            enabled = seat.connected and other.connected
+            if seat.end_names:
+                self._network.enable(seat.end_names[other.index], enabled)
+            if other.end_names:
+                self._network.enable(other.end_names[i], enabled)
+
+    def connected(self, i: int) -> bool:
+        return self._seat(i).connected
+
+    def is_up(self, i: int) -> bool:
+        return self._seat(i).peer is not None
+
+    def others(self, *excluded: int) -> list[int]:
+        """All servers but these, beginning after the first of them, round the table."""
+        first = excluded[0] if excluded else -1
+        return [i for k in range(self.n) if (i := (first + 1 + k) % self.n) not in excluded]
+
+    def _seat(self, i: int) -> _Seat:
+        if not 0 <= i < self.n:
+            raise ValueError(f"there is no server {i}; servers are 0..{self.n - 1}")
+        return self._seats[i]
+
+    # ---- the network -------------------------------------------------------------------------------------------
+
+    @property
+    def network(self) -> Network:
+        """The network itself, for latencies, duplicates and one-way cuts. Servers are named "0", "1", ..."""
+        return self._network
+
+    def set_unreliable(self, unreliable: bool) -> None:
+        self._network.reliable(not unreliable)
+
+    def set_long_reordering(self, long_reordering: bool) -> None:
+        self._network.long_reordering(long_reordering)
+
+    def rpc_count(self, i: int) -> int:
+        """Requests that reached server i since it was started."""
+        return self._network.get_count(self._seat(i).name)
+
+    def rpc_total(self) -> int:
+        return self._network.get_total_count()
+
+    def bytes_total(self) -> int:
+        return self._network.get_total_bytes()
+
+    def log_size(self) -> int:
+        """The largest saved Raft state of all servers, in bytes."""
+        return max(seat.persister.raft_state_size() for seat in self._seats)
+
+    # ---- asking peers ----------------------------------------------------------------------------------------------
+
+    def _ask(self, seat: _Seat, what: str, fn: Callable[..., Any], *args: Any) -> Any:
+        self._world.raise_if_failed()
+        try:
+            return self._world.call(seat.node, fn, *args, limit_s=_CALL_LIMIT_S)
+        except Stuck:
+            self.fail(f"{what} of peer {seat.index} has not returned for {_CALL_LIMIT_S:.0f} s (virtual)")
+
+    def get_state(self, i: int) -> tuple[int, bool]:
+        """(term, is_leader) as peer i sees it."""
+        seat = self._seat(i)
+        if seat.peer is None:
+            raise ValueError(f"get_state(): server {i} is down")
+        state = self._ask(seat, "get_state()", seat.peer.get_state)
+        match state:
+            case (int(), bool()):
+                seat.last_state = (state[0], state[1])
+                return seat.last_state
+        self.fail(f"get_state() of peer {i} returned {state!r}; it must return (term: int, is_leader: bool)")
+
+    def start(self, i: int, command: Any) -> tuple[int, int, bool]:
+        """Hand a command to peer i: (index, term, is_leader)."""
+        seat = self._seat(i)
+        if seat.peer is None:
+            raise ValueError(f"start(): server {i} is down")
+        self._world.emit("start", seat.node, command, 0)
+        result = self._ask(seat, "start()", seat.peer.start, command)
+        match result:
+            case (int(), int(), bool()):
+                return (result[0], result[1], result[2])
+        self.fail(f"start() of peer {i} returned {result!r}; it must return (index: int, term: int, is_leader: bool)")
+
+    def check_one_leader(self) -> int:
+        """Within 5 s the connected servers have one leader. Two leaders in one term are always wrong."""
+        for _ in range(10):
+            time.sleep(random.uniform(0.450, 0.550))
+            leaders: dict[int, list[int]] = {}
+            for i in range(self.n):
+                if self.connected(i) and self.is_up(i):
+                    term, is_leader = self.get_state(i)
+                    if is_leader:
+                        leaders.setdefault(term, []).append(i)
+            for term in sorted(leaders):
+                if len(leaders[term]) > 1:
+                    self.fail(
+                        f"Term {term} has {len(leaders[term])} leaders, peers {leaders[term]} (election safety, §5.2)"
+                    )
+            if leaders:
+                return leaders[max(leaders)][0]
+        self.fail("Expected one leader among the connected servers, but there was none for 5 s (§5.2)")
+
+    def check_terms(self) -> int:
+        """All connected servers are in the same term: that term."""
+        term = None
+        for i in range(self.n):
+            if self.connected(i) and self.is_up(i):
+                its_term, _ = self.get_state(i)
+                if term is None:
+                    term = its_term
+                elif term != its_term:
+                    self.fail(
+                        f"Connected servers disagree about the term: peer {i} is in {its_term}, another in {term}"
+                    )
+        if term is None:
+            raise ValueError("check_terms(): no server is connected")
+        return term
+
+    def check_no_leader(self) -> None:
+        """No connected server believes it leads."""
+        for i in range(self.n):
+            if self.connected(i) and self.is_up(i):
+                term, is_leader = self.get_state(i)
+                if is_leader:
+                    self.fail(f"Expected no leader without a majority, but peer {i} leads in term {term} (§5.2)")
+
+    def leader_now(self) -> int | None:
+        """A server that believes it leads right now, connected or not; the last such, as in the MIT tests."""
+        leader = None
+        for i in range(self.n):
+            if self.is_up(i) and self.get_state(i)[1]:
+                leader = i
+        return leader
+
+    # ---- agreement -----------------------------------------------------------------------------------------------
+
+    def n_committed(self, index: int) -> tuple[int, Any]:
+        """How many servers have applied a command at that index, and the command."""
+        self._world.raise_if_failed()
+        count, command = 0, None
+        for seat in self._seats:
+            if seat.service is not None and index in seat.service.commands:
+                # That all of them hold the same one is checked when each is applied.
+                count, command = count + 1, seat.service.commands[index]
+        return count, command
+
+    def wait(self, index: int, servers: int, start_term: int | None = None) -> Any:
+        """Wait until that many servers have applied index: the command; None if the term moved on first."""
+        pause_s = 0.010
+        for _ in range(30):
+            if self.n_committed(index)[0] >= servers:
+                break
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, 1.0)
+            if start_term is not None:
+                for i in range(self.n):
+                    if self.is_up(i) and self.get_state(i)[0] > start_term:
+                        return None
+        count, command = self.n_committed(index)
+        if count < servers:
+            self.fail(f"Index {index} was applied by {count} servers in the end, expected {servers}")
+        return command
+
+    def one(self, command: Any, servers: int, *, retry: bool) -> int:
+        """Agree on a command: start it at whoever leads, wait for that many servers to apply it; its index.
+
+        Within 10 s. With `retry`, a command that got lost with its leader is given to the next one.
+        """
+        if not 1 <= servers <= self.n:
+            raise ValueError(f"one(): servers must be 1..{self.n}, got {servers}")
+        give_up_s = self._world.now + _AGREEMENT_S
+        nobody_led = True
+        candidate = 0
+        while self._world.now < give_up_s:
+            index = None
+            for _ in range(self.n):
+                candidate = (candidate + 1) % self.n
+                if self.connected(candidate) and self.is_up(candidate):
+                    its_index, _, accepted = self.start(candidate, command)
+                    if accepted:
+                        index, nobody_led = its_index, False
+                        break
+            if index is None:
+                time.sleep(0.050)
+                continue
+            if self._committed_within(index, command, servers, 2.0):
+                return index
+            if not retry:
+                count, found = self.n_committed(index)
+                seen = f"{count} servers applied {found!r}" if count else "no server applied anything"
+                self.fail(
+                    f"one({_short(command)}): peer {candidate} took the command as index {index}, "
+                    f"but after 2 s {seen} there; expected it on {servers} servers"
+                )
+        if nobody_led:
+            self.fail(
+                f"one({_short(command)}): no agreement in 10 s (virtual): no connected peer took the command as leader"
+            )
+        self.fail(f"one({_short(command)}): no agreement in 10 s (virtual); expected it on {servers} servers")
+
+    def _committed_within(self, index: int, command: Any, servers: int, limit_s: float) -> bool:
+        until_s = self._world.now + limit_s
+        while self._world.now < until_s:
+            count, found = self.n_committed(index)
+            if count >= servers and found == command:
+                return True
+            time.sleep(0.020)
+        return False
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,14 @@
+"""A test's verdict against a peer, in words for the person who has to find the bug."""
+
+from __future__ import annotations
+
+__all__ = ["Failure"]
+
+
+class Failure(AssertionError):
+    """What was expected and what was seen, in one or two sentences; `evidence` is the rest, a line each."""
+
+    def __init__(self, text: str, evidence: list[str] | None = None) -> None:
+        super().__init__(text)
+        self.text = text
+        self.evidence = evidence or []

@@ -1,0 +1,130 @@
+"""The service above each peer: it reads apply_ch, keeps what was applied, and compares it with everybody else.
+
+Every applied command is checked when it comes: the indexes of one incarnation rise by one, and one index holds
+one command, across peers, restarts and snapshots. A restarted service starts from its snapshot and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import labgob
+from labsim import queue
+from raft.messages import ApplyMsg
+
+# As in the MIT lab: a service that snapshots does so at every tenth command.
+SNAPSHOT_INTERVAL = 10
+
+
+class Committed:
+    """What has been applied at each index by anyone, ever. The one thing that outlives every crash."""
+
+    def __init__(self) -> None:
+        self._commands: dict[int, tuple[Any, int]] = {}
+        self.max_index = 0
+
+    def add(self, index: int, command: Any, peer: int) -> str | None:
+        """None, or what is wrong with it."""
+        known = self._commands.setdefault(index, (command, peer))
+        if known[0] != command or type(known[0]) is not type(command):
+            return (
+                f"State machine safety (§5.4.3) is broken: at index {index} peer {peer} applied {_short(command)}, "
+                f"but peer {known[1]} had applied {_short(known[0])} there"
+            )
+        self.max_index = max(self.max_index, index)
+        return None
+
+
+class Service:
+    """One incarnation's state machine: the list of all commands, snapshotted now and then."""
+
+    def __init__(
+        self,
+        peer: int,
+        apply_ch: queue.Queue[ApplyMsg],
+        committed: Committed,
+        fail: Callable[[str], NoReturn],
+        applied: Callable[[ApplyMsg], None],
+        *,
+        snapshots: bool,
+    ) -> None:
+        self._peer = peer
+        self._apply_ch = apply_ch
+        self._committed = committed
+        self._fail = fail
+        self._applied = applied
+        self._snapshots = snapshots
+        self.take_snapshot: Callable[[int, bytes], None] = lambda index, data: None  # the peer's, once it is there
+        self.commands: dict[int, Any] = {}
+        self.last_applied = 0
+
+    def restore(self, snapshot: bytes) -> None:
+        """Start from what the disk holds, as a restarted process must."""
+        if snapshot:
+            self._load(snapshot, "the snapshot on its disk")
+
+    def run(self) -> None:
+        while True:
+            message = self._apply_ch.get()
+            if not isinstance(message, ApplyMsg):
+                self._fail(f"peer {self._peer} put {_short(message)} on apply_ch; it must be an ApplyMsg")
+            self._applied(message)
+            if message.snapshot_valid:
+                self._install(message)
+            elif message.command_valid:
+                self._apply(message)
+            else:
+                self._fail(
+                    f"peer {self._peer} put an ApplyMsg on apply_ch with neither command_valid nor snapshot_valid"
+                )
+
+    def _apply(self, message: ApplyMsg) -> None:
+        index = message.command_index
+        if index != self.last_applied + 1:
+            self._fail(
+                f"peer {self._peer} applied index {index}, but the next in order is {self.last_applied + 1} "
+                f"(All Servers, Figure 2: apply log[last_applied])"
+            )
+        wrong = self._committed.add(index, message.command, self._peer)
+        if wrong is not None:
+            self._fail(wrong)
+        self.commands[index] = message.command
+        self.last_applied = index
+        if self._snapshots and index % SNAPSHOT_INTERVAL == SNAPSHOT_INTERVAL - 1:
+            data = labgob.Encoder()
+            data.encode(index)
+            data.encode([self.commands.get(i) for i in range(1, index + 1)])
+            self.take_snapshot(index, data.bytes())
+
+    def _install(self, message: ApplyMsg) -> None:
+        if message.snapshot_index <= self.last_applied:
+            self._fail(
+                f"peer {self._peer} handed up a snapshot of index {message.snapshot_index}, but its service is "
+                f"already at {self.last_applied}: a snapshot must never roll the state back (§7)"
+            )
+        self._load(message.snapshot, "a snapshot it was handed")
+        if self.last_applied != message.snapshot_index:
+            self._fail(
+                f"peer {self._peer} handed up a snapshot as index {message.snapshot_index}, "
+                f"but it was taken at index {self.last_applied}"
+            )
+
+    def _load(self, snapshot: bytes, which: str) -> None:
+        try:
+            data = labgob.Decoder(snapshot)
+            index = data.decode(int)
+            commands = data.decode(list[Any])
+        except labgob.DecodeError as error:
+            self._fail(f"peer {self._peer}: {which} is not one the service made: {error}")
+        self.commands = dict(enumerate(commands, start=1))
+        self.last_applied = index
+        for i, command in self.commands.items():
+            wrong = self._committed.add(i, command, self._peer)
+            if wrong is not None:
+                self._fail(wrong)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
