@@ -6,13 +6,25 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-JOBS ?= auto
+# Options of the test targets; see `make help`.
+SEED     ?=
+RUNS     ?=
+TEST     ?=
+JOBS     ?= auto
+RAFT     ?=
+REALTIME ?=
+
+PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) \
+          $(if $(RAFT),--raft $(RAFT)) $(if $(TEST),-k $(TEST)) $(if $(REALTIME),--realtime)
 
 .DEFAULT_GOAL := help
-.PHONY: help test bench lint clean
+.PHONY: help test test-2a test-2b test-2c test-2d replay bench lint clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@echo
+	@echo "Options of test-2a ... test-2d: SEED=n fixes the seed, RUNS=n repeats over n seeds, TEST=name picks one,"
+	@echo "JOBS=n workers, RAFT=path/to/raft.py tests another peer, REALTIME=1 uses real threads and the real clock."
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -23,8 +35,21 @@ $(READY): pyproject.toml requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-test: $(READY) ## everything: the tests of the lab's own packages
-	$(BIN)/python -m pytest -n $(JOBS) tests
+test: $(READY) ## everything: the lab on the reference, and the tests of its own packages
+	$(PYTEST) tests
+
+test-2a: $(READY) ## leader election
+	@$(PYTEST) tests/test_2a.py
+test-2b: $(READY) ## log replication
+	@$(PYTEST) tests/test_2b.py
+test-2c: $(READY) ## persistence
+	@$(PYTEST) tests/test_2c.py
+test-2d: $(READY) ## snapshots
+	@$(PYTEST) tests/test_2d.py
+
+replay: $(READY) ## one run again, exactly: TEST=name SEED=n [RAFT=...]
+	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make replay TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
+	@$(BIN)/lab replay $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT))
 
 bench: $(READY) ## figures: what an operation costs here, beside the same on real threads
 	$(BIN)/python -m bench

@@ -343,6 +343,7 @@ class Config:
         result = self._ask(seat, "start()", seat.peer.start, command)
         match result:
             case (int(), int(), bool()):
+                self._world.emit("started", seat.node, (command, *result), result[0])
                 return (result[0], result[1], result[2])
         self.fail(f"start() of peer {i} returned {result!r}; it must return (index: int, term: int, is_leader: bool)")
 

@@ -1,0 +1,1 @@
+"""labtools: what is run around the tests. One command, `lab`; start reading at cli.py."""

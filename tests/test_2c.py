@@ -190,8 +190,10 @@ def churn(cfg, description):
             if index is None:
                 time.sleep(0.079 + me * 0.017)
                 continue
+            # Agreement may take no time at all here, and so would a client that asks again at once: the log would
+            # grow to tens of thousands of entries, and every save with it.
+            time.sleep(0.025)
             for pause_s in (0.010, 0.020, 0.050, 0.100, 0.200):
-                # Before looking: an old leader's index may be taken long since, and asking again takes no time.
                 time.sleep(pause_s)
                 count, found = cfg.n_committed(index)
                 if count:

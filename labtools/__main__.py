@@ -1,0 +1,7 @@
+"""`python -m labtools` is `lab`."""
+
+import sys
+
+from labtools.cli import main
+
+sys.exit(main())

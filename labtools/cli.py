@@ -1,0 +1,42 @@
+"""The command `lab`: one word, one tool. Each tool is a module with HELP, add_arguments(parser) and main(args) -> int."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+# Imported only when called, so that `lab replay` does not pay for what `lab grade` needs.
+COMMANDS = {
+    "stress": "run tests over thousands of seeds and group what fails",
+    "replay": "one run again, exactly",
+    "timeline": "a run as a table: time down, a column per peer",
+    "zoo": "every wrong Raft: caught by what, after how many runs",
+    "handout": "write the tree a student starts from",
+    "grade": "score a class of submissions",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="lab", description="Tools around the Raft lab.")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    for name, help_text in COMMANDS.items():
+        subparser = subparsers.add_parser(name, help=help_text, description=help_text.capitalize() + ".")
+        if arguments[:1] == [name]:
+            importlib.import_module(f"labtools.{name}").add_arguments(subparser)
+    args = parser.parse_args(arguments)
+    try:
+        return int(importlib.import_module(f"labtools.{args.command}").main(args))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough.
+        sys.stderr.close()
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""Which tests: by name, by glob, by part (2a ... 2d) or by file, without going through pytest.
+
+A lab test is a function `test_*` whose one parameter is `make_config`. Everything that repeats runs (stress, replay,
+timeline, zoo, grade) selects here and calls `labtest.running.run_test`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from labsim.stacks import short_path
+
+# The lab's own tests, where they lie in the source tree; the working directory's, when that is another one.
+TESTS = Path("tests")
+
+
+class LabTest(NamedTuple):
+    name: str
+    part: str  # "2a" ... "2d", or "" where the name has none
+    file: Path
+    function: Callable[[Any], Any]
+
+
+class SelectionError(Exception):
+    """The selection names nothing, or a file that cannot be loaded; the text says which and what there is."""
+
+
+def default_files() -> list[Path]:
+    """The lab's test files, parts and extensions alike, in order."""
+    return sorted(TESTS.glob("test_2*.py"))
+
+
+def load_tests(file: Path) -> list[LabTest]:
+    """The lab tests of one file, in the order they stand there."""
+    file = file.resolve()
+    if not file.is_file():
+        raise SelectionError(f"{short_path(str(file))}: no such test file")
+    name = f"labtests_{re.sub(r'[^0-9A-Za-z]', '_', str(file))}"
+    module = sys.modules.get(name)
+    if module is None:
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[name]
+            raise SelectionError(
+                f"{short_path(str(file))}: {type(error).__name__} while loading it: {error}"
+            ) from error
+    return [
+        LabTest(name, _part(name), file, value)
+        for name, value in vars(module).items()
+        if name.startswith("test_") and inspect.isfunction(value) and _takes_make_config(value)
+    ]
+
+
+def _takes_make_config(function: Callable[..., Any]) -> bool:
+    return list(inspect.signature(function).parameters) == ["make_config"]
+
+
+def _part(name: str) -> str:
+    found = re.search(r"_(2[a-d])(_|$)", name)
+    return found.group(1) if found else ""
+
+
+def select(patterns: Iterable[str], files: Iterable[Path] = ()) -> list[LabTest]:
+    """The tests that match any pattern (a name, a glob or a part); all of them if there is none."""
+    tests = [test for file in (list(files) or default_files()) for test in load_tests(file)]
+    patterns = list(patterns)
+    if not patterns:
+        return tests
+    chosen = [test for test in tests if any(test.part == p.lower() or fnmatchcase(test.name, p) for p in patterns)]
+    for pattern in patterns:
+        if not any(test.part == pattern.lower() or fnmatchcase(test.name, pattern) for test in tests):
+            near = [test.name for test in tests if pattern.strip("*") in test.name][:5]
+            hint = f"; did you mean {', '.join(near)}?" if near else f"; there are {len(tests)} tests, see --list"
+            raise SelectionError(f"no test is called {pattern!r}{hint}")
+    return chosen
