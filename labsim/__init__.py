@@ -11,7 +11,8 @@
     Simulation(seed=7).run(main)        # 3600.0
 
 `threading`, `time`, `queue` and `random` here are drop-ins for the standard modules: inside a simulation they
-run on virtual time and the seed, outside one they are the standard library's. Start reading at simulation.py.
+run on virtual time and the seed, outside one they are the standard library's. `log(topic, text)` writes a line into
+the trace. Start reading at simulation.py.
 """
 
 from labsim import queue, random, threading, time
@@ -25,6 +26,7 @@ from labsim.errors import (
     Unresponsive,
 )
 from labsim.here import here
+from labsim.log import log
 from labsim.simulation import Node, Simulation, Task
 from labsim.trace import Event
 
@@ -41,6 +43,7 @@ __all__ = [
     "TaskFailed",
     "Unresponsive",
     "current_simulation",
+    "log",
     "queue",
     "random",
     "threading",

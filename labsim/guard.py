@@ -89,7 +89,7 @@ _RULES = (
     *(_Rule("threading", name, _LOCK, _USE_THREADING) for name in ("Lock", "RLock")),
     *(
         _Rule("threading", f"{name}.__init__", _LOCK, _USE_THREADING)
-        for name in ("Condition", "Event", "Semaphore", "Barrier")
+        for name in ("Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier")
     ),
     _Rule("_thread", "start_new_thread", _THREAD, _USE_THREADING),
     _Rule("_thread", "allocate_lock", _LOCK, _USE_THREADING),

@@ -258,10 +258,10 @@ class Simulation:
             if not g.dead:
                 try:
                     g.throw(GreenletExit)
-                except KeyboardInterrupt as interrupt:
-                    self._failure = interrupt
-                except BaseException:
+                except (Exception, SystemExit):
                     pass  # whatever a dying task's own handlers raise concerns nobody any more
+                except BaseException as stop:
+                    self._failure = stop  # Ctrl-C, or a test runner's timeout
             if not g.dead:
                 _stubborn.append(g)
         self._tasks.clear()
@@ -369,15 +369,11 @@ class Simulation:
             task = self.current
             try:
                 task.value = task.fn(*task.args, **task.kwargs)  # type: ignore[misc]
-            except GreenletExit:
-                if self._state != "running":
-                    return
-            except SystemExit as error:
-                # As in a real thread: ends this one only. In main it is the program's end.
-                if task.id == main:
-                    self._failure = error
             except BaseException as error:
-                if self._state == "running" and self._failure is None:
+                if self._state != "running":
+                    raise  # to _unwind_everything()
+                # As in a real thread SystemExit ends this one only. In main it is the program's end.
+                if task.id == main or not isinstance(error, (SystemExit, GreenletExit)):
                     self._failure = self._failure_of(task, error, is_main=task.id == main)
                 del error
             if self._state != "running":
@@ -657,7 +653,7 @@ class Simulation:
     # ---- saying what is wrong ------------------------------------------------------------------------
 
     def _fail_livelock(self) -> NoReturn:
-        lately = set(self._decisions[-1000:])
+        lately = set(self._decisions[-200:])
         turning = [task for task in self._tasks if task.id in lately]
         self.fail(
             Livelock(

@@ -6,9 +6,14 @@ __all__ = ["Failure"]
 
 
 class Failure(AssertionError):
-    """What was expected and what was seen, in one or two sentences; `evidence` is the rest, a line each."""
+    """What was expected and what was seen, in one or two sentences; `evidence` is the rest, a line each.
 
-    def __init__(self, text: str, evidence: list[str] | None = None) -> None:
+    `rule` names the rule of the protocol that was broken, where one was seen to be, and not merely a test that
+    waited in vain.
+    """
+
+    def __init__(self, text: str, evidence: list[str] | None = None, *, rule: str | None = None) -> None:
         super().__init__(text)
         self.text = text
         self.evidence = evidence or []
+        self.rule = rule

@@ -1,0 +1,54 @@
+"""What a rule is: one statement about the protocol, and the events it wants to see.
+
+A rule is a class with methods named for events: `on_send_append(event, seat, message, args)`,
+`on_deliver_vote(event, seat, message, args)`, `on_answer_vote(event, seat, message, args, reply, delivery)`,
+`on_reply_append(event, seat, message, args, reply)`, `on_send` and `on_answer` for all three RPCs, `on_persist`,
+`on_apply`, `on_start`, `on_restore` (event, seat) and `on_started(event, seat, index, term)`. They run before the
+shared facts take the event in, so `self.facts` is what was known before it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, Protocol
+
+from labrpc import Message
+from labtest.checks.facts import APPEND, VOTE, Facts
+
+
+class Violated(Protocol):
+    def __call__(self, rule: Rule, text: str, *evidence: tuple[int, Message, str] | str) -> NoReturn: ...
+
+
+class Rule:
+    name: str  # for tables and statistics
+    title: str  # begins the sentence in a report
+    section: str  # where the paper says so
+
+    def __init__(self, facts: Facts, violated: Violated) -> None:
+        self.facts = facts
+        self._violated = violated
+
+    def violated(self, text: str, *evidence: tuple[int, Message, str] | str) -> NoReturn:
+        """Evidence: lines, or (at_ns, message, "sent" | "delivered" | "answered") to be told as one."""
+        self._violated(self, text, *evidence)
+
+
+def describe_message(facts: Facts, at_ns: int, message: Message, what: str) -> str:
+    """One message in one line: when, from whom to whom, and the fields that matter."""
+    name = message.service_method.rpartition(".")[2]
+    line = f"  {at_ns / 1e9:.6f} s  {name} {message.source}->{message.target} {what}: {_fields(facts, message)}"
+    if what == "answered" or (what == "reply arrived"):
+        line += f" -> {message.decode_reply()}"
+    return line
+
+
+def _fields(facts: Facts, message: Message) -> str:
+    args: Any = message.decode_args()
+    if message.service_method == VOTE:
+        return f"term {args.term}, last entry {args.last_log_index} of term {args.last_log_term}"
+    if message.service_method == APPEND:
+        return (
+            f"term {args.term}, prev {args.prev_log_index} of term {args.prev_log_term}, "
+            f"{len(args.entries)} entries, leader_commit {args.leader_commit}"
+        )
+    return f"term {args.term}, snapshot through {args.last_included_index} of term {args.last_included_term}"
