@@ -7,21 +7,29 @@ method, wrong type, an exception in a handler) ends the run with an error and is
 The faults and their numbers are those of the MIT lab; what goes beyond it is off until asked for. Inside a
 simulation all of it takes virtual time; outside one it works on real threads and the real clock.
 
-Start reading at `Network.call()` and follow a message: call, _deliver, _serve, _answer, _finish.
+A call's life in the trace: send; deliver, and duplicate before a second deliver; answer (the handler has replied);
+then reply (the caller has it), or drop with the reason. After a drop there may still be a deliver, and an answer
+that nobody waits for.
+
+Start reading at `ClientEnd.call()` and follow a message: _begin, _deliver, _serve, _answer, _arrive.
 """
 
 from __future__ import annotations
 
+import math
 import random as _random
 from collections.abc import Callable, Iterable
 from typing import Any
 from zlib import crc32
 
-import labgob
+import msgspec
+
+from labgob import DecodeError, EncodeError, decode, encode
 from labrpc.errors import RpcError
 from labrpc.message import Message
 from labrpc.server import Server
-from labrpc.transport import RealTransport, VirtualTransport, make_transport
+from labrpc.transport import RealCaller, RealTransport, VirtualTransport, make_transport
+from labsim import Task
 
 _MS = 1_000_000  # in nanoseconds
 
@@ -33,8 +41,8 @@ REORDER_DELAY_MS_MIN = 200
 REORDER_DELAY_MS_SPREAD = 2000
 DEAD_END_MS = 100
 DEAD_END_LONG_MS = 7000
-# How long a caller may take to notice that its server went away under the call.
-NOTICE_GONE_MS = 100
+# How long a caller takes to notice that its server went away under the call.
+NOTICE_GONE_MS = (1, 100)
 
 DUPLICATE_DELAY_MS = 200
 
@@ -48,15 +56,45 @@ class ClientEnd:
         self._network = network
         self.name = name
         self.owner = owner  # the name of the server whose caller uses this end, for cuts and links
-        self.server_name: str | None = None
+        self.server_name = ""  # none yet
         self.enabled = False
 
     def call(self, service_method: str, args: Any) -> Any:
         """Send a request and wait: the reply, or None if there will be none."""
-        return self._network.call(self, service_method, args)
+        network = self._network
+        call = network.begin_in_turn(self, service_method, encode(args), args.__class__)
+        network.wait(call)
+        answer = call.answer
+        if answer is None:
+            return None
+        try:
+            return decode(answer.reply, answer.reply_type)  # type: ignore[arg-type]  # an answer has a reply
+        except DecodeError as error:
+            raise RpcError(
+                f"{answer.service_method} of {answer.target} returned what {answer.source} cannot read: {error}"
+            ) from error
 
     def __repr__(self) -> str:
         return f"<ClientEnd {self.name}: {self.owner}->{self.server_name}>"
+
+
+class Call(msgspec.Struct, eq=False):
+    """One call under way. What the caller waits for."""
+
+    message: Message
+    end: ClientEnd
+    server: Server | None
+    caller: Task | RealCaller
+    copies: int = 1  # of the request, each of which may still lead to a reply
+    answer: Message | None = None  # the message or its duplicate, whichever was answered first
+
+    def describe_wait(self, waiter: Task) -> str:
+        """For a deadlock report."""
+        return f"the reply of {self.message.target} to {self.message.service_method}"
+
+    def holder_died(self) -> None:
+        """The simulation tells whoever waits that some node was killed."""
+        self.end._network.notice_killed(self)
 
 
 class Link:
@@ -69,6 +107,10 @@ class Link:
         self.latency_ms = (0.0, 0.0)
         self.loss = 0.0
 
+    @property
+    def is_plain(self) -> bool:
+        return not self.cut and self.latency_ms == (0.0, 0.0) and not self.loss
+
 
 class Network:
     """All ends and servers of one run. Reliable, instant and in order until told otherwise."""
@@ -77,10 +119,14 @@ class Network:
         """Inside a simulation chance comes from its seed; outside, from `seed`."""
         self._transport: VirtualTransport | RealTransport = make_transport(seed)
         self._random: _random.Random = self._transport.stream
+        self._emit = self._transport.emit
+        self.wait: Callable[[Call], object] = self._transport.wait
+        self.begin_in_turn = self._transport.in_turn(self._begin)
+        self._answer_in_turn = self._transport.in_turn(self._answer)
         self._ends: dict[str, ClientEnd] = {}
         self._servers: dict[str, Server] = {}
         self._links: dict[tuple[str, str], Link] = {}
-        self._in_flight: dict[int, tuple[Message, ClientEnd, Server]] = {}
+        self._in_flight: dict[int, Call] = {}  # the calls that may still get a reply
         self._reliable = True
         self._long_reordering = False
         self._long_delays = False
@@ -94,37 +140,45 @@ class Network:
     # ---- ends and servers ------------------------------------------------------------------------------
 
     def make_end(self, name: str, owner: str = "") -> ClientEnd:
-        if name in self._ends:
-            raise ValueError(f"make_end(): there is an end called {name!r} already")
-        end = self._ends[name] = ClientEnd(self, name, owner or name)
-        return end
+        """A new end, used by `owner` (a server's name, for cuts and links). It leads nowhere yet."""
+        with self._transport.turn:
+            if name in self._ends:
+                raise ValueError(f"make_end(): there is an end called {name!r} already")
+            end = self._ends[name] = ClientEnd(self, name, owner or name)
+            return end
 
     def delete_end(self, name: str) -> None:
         """Forget an end. Calls under way on it get None."""
-        end = self._end(name)
-        self._drop_in_flight("the end was deleted", lambda _, e, __: e is end)
-        end.enabled = False
-        del self._ends[name]
+        with self._transport.turn:
+            end = self._end(name)
+            end.enabled = False
+            del self._ends[name]
+            self._drop_in_flight("the end was deleted", lambda call: call.end is end)
 
     def connect(self, end_name: str, server_name: str) -> None:
-        """Lead the end to that server, which need not exist yet. An end connects once and is not enabled by it."""
-        self._end(end_name).server_name = server_name
+        """Lead the end to that server, which need not exist yet. It is not enabled by this."""
+        with self._transport.turn:
+            self._end(end_name).server_name = server_name
 
     def enable(self, end_name: str, enabled: bool) -> None:
-        """Plug the end in or out. A call that is being served when it is pulled gets no reply."""
-        end = self._end(end_name)
-        end.enabled = enabled
-        if not enabled:
-            self._drop_in_flight("the end was disabled", lambda _, e, __: e is end)
+        """Plug the end in or out. A call under way when it is pulled gets None, but its request may still arrive."""
+        with self._transport.turn:
+            end = self._end(end_name)
+            end.enabled = enabled
+            if not enabled:
+                self._drop_in_flight("the end was disabled", lambda call: call.end is end)
 
     def add_server(self, name: str, server: Server) -> None:
-        self._servers[name] = server
+        """Give the server its address. One that had it before is deleted."""
+        with self._transport.turn:
+            self.delete_server(name)
+            self._servers[name] = server
 
     def delete_server(self, name: str) -> None:
         """The server is gone: it gets no more requests, and not even an answer under way arrives."""
-        server = self._servers.pop(name, None)
-        if server is not None:
-            self._drop_in_flight("the server is gone", lambda _, __, s: s is server)
+        with self._transport.turn:
+            if self._servers.pop(name, None) is not None:
+                self._drop_in_flight("the server is gone", lambda call: call.message.target == name)
 
     def _end(self, name: str) -> ClientEnd:
         try:
@@ -140,7 +194,7 @@ class Network:
         self._replan()
 
     def long_reordering(self, yes: bool) -> None:
-        """Two thirds of the replies are late by 200 ms and up to 2.2 s more."""
+        """Two thirds of the replies are late by 200 ms and up to 2 s more."""
         self._long_reordering = yes
         self._replan()
 
@@ -168,27 +222,34 @@ class Network:
         cut: bool | None = None,
     ) -> None:
         """Change one direction between two servers: what `source` sends to `target`, requests and replies."""
-        link = self._links.setdefault((source, target), Link())
-        if latency_ms is not None:
-            link.latency_ms = _checked_range("link", *latency_ms)
-        if loss is not None:
-            link.loss = _checked_probability("link", loss)
-        if cut is not None:
-            link.cut = cut
-        self._replan()
+        with self._transport.turn:
+            link = self._links.setdefault((source, target), Link())
+            if latency_ms is not None:
+                link.latency_ms = _checked_range("link", *latency_ms)
+            if loss is not None:
+                link.loss = _checked_probability("link", loss)
+            if cut is not None:
+                link.cut = cut
+            self._replan()
 
     def partition(self, *groups: Iterable[str]) -> None:
         """Cut every link between servers of different groups, and only those. No groups: no cuts."""
-        group_of = {name: number for number, group in enumerate(groups) for name in group}
-        for link in self._links.values():
-            link.cut = False
-        for source in group_of:
-            for target in group_of:
-                if group_of[source] != group_of[target]:
-                    self._links.setdefault((source, target), Link()).cut = True
-        self._replan()
+        group_of: dict[str, int] = {}
+        for number, group in enumerate(groups):
+            for name in group:
+                if group_of.setdefault(name, number) != number:
+                    raise ValueError(f"partition(): server {name!r} is in two groups")
+        with self._transport.turn:
+            for link in self._links.values():
+                link.cut = False
+            for source in group_of:
+                for target in group_of:
+                    if group_of[source] != group_of[target]:
+                        self._links.setdefault((source, target), Link()).cut = True
+            self._replan()
 
     def _replan(self) -> None:
+        self._links = {ends: link for ends, link in self._links.items() if not link.is_plain}
         self._plain = (
             self._reliable
             and not self._long_reordering
@@ -200,7 +261,7 @@ class Network:
     # ---- counts ------------------------------------------------------------------------------------------
 
     def get_count(self, server_name: str) -> int:
-        """Requests that reached this server since it was added."""
+        """Requests that reached this server; 0 if there is none of that name."""
         server = self._servers.get(server_name)
         return 0 if server is None else server.count
 
@@ -213,61 +274,183 @@ class Network:
         return self._total_bytes
 
     def cleanup(self) -> None:
-        """Nothing is delivered any more; whoever waits for a reply gets None."""
-        for name in list(self._servers):
-            self.delete_server(name)
-        for end in self._ends.values():
-            end.enabled = False
-        self._transport.close()
+        """Nothing is delivered any more; whoever waits for a reply gets None. Outside a simulation this also raises
+        what a handler raised, so that nothing stays unsaid."""
+        with self._transport.turn:
+            for name in list(self._servers):
+                self.delete_server(name)
+            for name in list(self._ends):
+                self.delete_end(name)
+            self._transport.close()
+        self._transport.raise_if_failed()
 
     # ---- a message's way -----------------------------------------------------------------------------------
 
-    def call(self, end: ClientEnd, service_method: str, args: Any) -> Any:
-        transport = self._transport
-        request = labgob.encode(args)
-        with transport.turn:
-            self._message_ids = id_ = self._message_ids + 1
-            self._total_count += 1
-            self._total_bytes += len(request)
-            message = Message(id_, end.owner, end.server_name or "", service_method, request, args.__class__)
-            transport.emit("send", transport.caller_node(), message, crc32(request))
-            server = self._servers.get(end.server_name) if end.enabled else None  # type: ignore[arg-type]
-            if server is None:
-                self._lose(message, "not connected" if end.enabled else "the end is disabled")
-            else:
-                self._in_flight[id_] = (message, end, server)
-                if self._plain:
-                    self._deliver(message, server)
-                else:
-                    self._send(message, end, server)
-        transport.wait(message)
-        answer = message.answered_by
-        return None if answer is None else labgob.decode(answer.reply, answer.reply_type)  # type: ignore[arg-type]
+    def _begin(self, end: ClientEnd, service_method: str, request: bytes, args_type: type) -> Call:
+        caller = self._transport.caller()
+        self._message_ids = id_ = self._message_ids + 1
+        self._total_count += 1
+        self._total_bytes += len(request)
+        target = end.server_name
+        message = Message(id_, end.owner, target, service_method, request, args_type)
+        server = self._servers.get(target)
+        call = self._in_flight[id_] = Call(message, end, server, caller)
+        self._emit("send", caller.node, id_, message, crc32(request))
+        if server is None or not end.enabled:
+            self._lose(message, "not connected" if end.enabled else "the end is disabled", self._draw_dead_end())
+        elif self._plain:
+            self._deliver(message, server)
+        else:
+            self._send(call, server)
+        return call
 
-    def _send(self, message: Message, end: ClientEnd, server: Server) -> None:
+    def _send(self, call: Call, server: Server) -> None:
         """The way there, with all its dangers."""
+        message = call.message
         draw = self._random.random
         link = self._links.get((message.source, message.target))
         delay_ms = self._draw_latency(link)
         if not self._reliable:
             delay_ms += draw() * UNRELIABLE_DELAY_MS
-            if draw() < UNRELIABLE_LOSS:
-                self._lose(message, "lost request", delay_ms)
-                return
-        if link is not None:
-            if link.cut:
-                self._lose(message, "the link is cut")
-                return
-            if link.loss and draw() < link.loss:
-                self._lose(message, "lost request", delay_ms)
-                return
+        if self._draw_loss(link):
+            self._lose(message, "lost request", delay_ms)
+            return
+        if link is not None and link.cut:
+            self._lose(message, "the link is cut", self._draw_dead_end())
+            return
         if self._duplicates and draw() < self._duplicates:
+            call.copies = 2
             again_ms = delay_ms + draw() * DUPLICATE_DELAY_MS
-            self._transport.later(int(again_ms * _MS), self._deliver_again, message.duplicate(), server)
+            self._later(again_ms, self._deliver_again, message.duplicate(), server)
         if delay_ms:
-            self._transport.later(int(delay_ms * _MS), self._deliver, message, server)
+            self._later(delay_ms, self._deliver, message, server)
         else:
             self._deliver(message, server)
+
+    def _deliver_again(self, message: Message, server: Server) -> None:
+        if self._servers.get(message.target) is server:
+            self._emit("duplicate", server.node, message.id, message, message.id)
+            self._deliver(message, server)
+
+    def _deliver(self, message: Message, server: Server) -> None:
+        target = message.target
+        if self._servers.get(target) is not server:
+            return  # it went away meanwhile; delete_server() has told the caller
+        node = server.node
+        if node is None:
+            name = f"{message.service_method} of {target} from {message.source}"
+        elif node.alive:
+            name = f"{message.service_method} from {message.source}"
+        else:
+            self._lose(message, "the server is gone", self._draw_notice())
+            return
+        server.count += 1
+        self._emit("deliver", node, message.id, message, message.id)
+        self._transport.serve(self._serve, message, server, name=name, node=node)
+
+    def _serve(self, message: Message, server: Server) -> None:
+        """Runs as a task of the server's node: decode, handle, encode."""
+        service_method = message.service_method
+        try:
+            method, args_type, reply_type = server.handlers.get(service_method) or server.find_handler(service_method)
+        except RpcError as error:
+            raise RpcError(f"{message.source} called {service_method!r} of {message.target}: {error}") from None
+        if message.args_type is not args_type and args_type.__class__ is type:
+            raise RpcError(
+                f"{message.source} called {service_method} of {message.target} with {_named(message.args_type)}; "
+                f"it takes {_named(args_type)}"
+            )
+        try:
+            args = decode(message.request, args_type)
+        except DecodeError as error:
+            raise RpcError(
+                f"{message.source} called {service_method} of {message.target} with what it cannot read: {error}"
+            ) from error
+        try:
+            reply = method(args)
+        except SystemExit as error:
+            # It would end the task in silence, and the caller would wait for ever.
+            raise RpcError(f"{service_method} of {message.target} called sys.exit({error})") from error
+        if reply.__class__ is not reply_type and (reply_type.__class__ is type or reply is None):
+            raise RpcError(
+                f"{service_method} of {message.target} returned {_named(type(reply))}; "
+                f"its annotation promises {_named(reply_type)}"
+            )
+        try:
+            data = encode(reply)
+        except EncodeError as error:
+            raise RpcError(f"{service_method} of {message.target} returned what cannot travel: {error}") from error
+        self._answer_in_turn(message, server, data, reply_type)
+
+    def _answer(self, message: Message, server: Server, reply: bytes, reply_type: Any) -> None:
+        """The way back, with all its dangers."""
+        message.reply = reply
+        message.reply_type = reply_type
+        self._emit("answer", server.node, message.id, message, crc32(reply))
+        if self._plain or message.id not in self._in_flight:
+            self._arrive(message)
+            return
+        draw = self._random.random
+        link = self._links.get((message.target, message.source))
+        if link is not None and link.cut:
+            self._lose(message, "the link is cut", self._draw_dead_end())
+            return
+        delay_ms = self._draw_latency(link)
+        if self._draw_loss(link):
+            self._lose(message, "lost reply", delay_ms)
+            return
+        if self._long_reordering and draw() < REORDERED_REPLIES:
+            # As MIT draws it: short extra delays are likelier than long ones.
+            delay_ms += REORDER_DELAY_MS_MIN + draw() * (1 + draw() * REORDER_DELAY_MS_SPREAD)
+        if delay_ms:
+            self._later(delay_ms, self._arrive, message)
+        else:
+            self._arrive(message)
+
+    def _arrive(self, message: Message) -> None:
+        call = self._in_flight.pop(message.id, None)
+        if call is None:
+            self._emit("drop", None, message.id, message, message.id, "nobody waits for this reply")
+            return
+        caller = call.caller
+        if caller.dead:
+            self._emit("drop", None, message.id, message, message.id, "the caller is gone")
+            return
+        self._total_bytes += len(message.reply)  # type: ignore[arg-type]  # it has been answered
+        call.answer = message
+        self._emit("reply", caller.node, message.id, message, message.id)
+        self._transport.wake(caller)
+
+    def _lose(self, message: Message, why: str, after_ms: float) -> None:
+        """This request, or its reply, goes no further. If it was the only one, the caller gets None after that time."""
+        self._emit("drop", None, message.id, message, message.id, why)
+        call = self._in_flight.get(message.id)
+        if call is not None:
+            call.copies -= 1
+            if not call.copies:
+                self._give_up(call, after_ms)
+
+    def _drop_in_flight(self, why: str, concerns: Callable[[Call], bool]) -> None:
+        for call in list(self._in_flight.values()):
+            if concerns(call):
+                self._emit("drop", None, call.message.id, call.message, call.message.id, why)
+                self._give_up(call, self._draw_notice())
+
+    def notice_killed(self, call: Call) -> None:
+        """Some node was killed. If this call's server lived there, nobody will answer it."""
+        node = None if call.server is None else call.server.node
+        if node is not None and not node.alive:
+            self._drop_in_flight("the server is gone", lambda other: other is call)
+
+    def _give_up(self, call: Call, after_ms: float) -> None:
+        """No reply can reach this call any more. Its caller is told so after that time."""
+        del self._in_flight[call.message.id]
+        self._later(after_ms, self._transport.wake, call.caller)
+
+    # ---- chance and time -----------------------------------------------------------------------------------
+
+    def _later(self, delay_ms: float, fn: Callable[..., None], *args: Any) -> None:
+        self._transport.later(int(delay_ms * _MS), fn, *args)
 
     def _draw_latency(self, link: Link | None) -> float:
         low_ms, high_ms = self._latency_ms
@@ -277,98 +460,26 @@ class Network:
             delay_ms += low_ms + (high_ms - low_ms) * self._random.random()
         return delay_ms
 
-    def _deliver_again(self, message: Message, server: Server) -> None:
-        if self._servers.get(message.target) is server:
-            self._transport.emit("duplicate", server.node, message, 0)
-            self._deliver(message, server)
+    def _draw_loss(self, link: Link | None) -> bool:
+        draw = self._random.random
+        if not self._reliable and draw() < UNRELIABLE_LOSS:
+            return True
+        return link is not None and bool(link.loss) and draw() < link.loss
 
-    def _deliver(self, message: Message, server: Server) -> None:
-        if self._servers.get(message.target) is not server:
-            return  # it went away meanwhile; delete_server() has told the caller
-        server.count += 1
-        self._transport.emit("deliver", server.node, message, 0)
-        self._transport.serve(self._serve, message, server)
+    def _draw_dead_end(self) -> float:
+        """How long a call takes to notice that it leads nowhere."""
+        return self._random.random() * (DEAD_END_LONG_MS if self._long_delays else DEAD_END_MS)
 
-    def _serve(self, message: Message, server: Server) -> None:
-        """Runs as a task of the server's node: decode, handle, encode."""
-        try:
-            handler = server.handler(message.service_method)
-        except RpcError as error:
-            raise RpcError(f"{message.source} called {message.service_method!r} of {message.target}: {error}") from None
-        args_type = handler.args_type
-        if message.args_type is not args_type and args_type.__class__ is type:
-            raise RpcError(
-                f"{message.source} called {message.service_method} of {message.target} with a "
-                f"{message.args_type.__name__}; it takes a {args_type.__name__}"
-            )
-        reply = handler.method(labgob.decode(message.request, args_type))
-        reply_type = handler.reply_type
-        if reply.__class__ is not reply_type and reply_type.__class__ is type:
-            raise RpcError(
-                f"{message.service_method} of {message.target} returned {_named(reply)}; "
-                f"its annotation promises a {reply_type.__name__}"
-            )
-        data = labgob.encode(reply)
-        with self._transport.turn:
-            self._answer(message, server, data, reply_type)
-
-    def _answer(self, message: Message, server: Server, reply: bytes, reply_type: Any) -> None:
-        """The way back, with all its dangers."""
-        transport = self._transport
-        message.reply_type = reply_type
-        message.reply = reply
-        transport.emit("answer", server.node, message, crc32(reply))
-        if message.id not in self._in_flight:
-            transport.emit("drop", server.node, message, 0, "nobody waits for this reply")
-            return
-        delay_ms = 0.0
-        if not self._plain:
-            draw = self._random.random
-            link = self._links.get((message.target, message.source))
-            if link is not None and link.cut:
-                self._lose(message, "the link is cut")
-                return
-            delay_ms = self._draw_latency(link)
-            if (not self._reliable and draw() < UNRELIABLE_LOSS) or (link is not None and draw() < link.loss):
-                self._lose(message, "lost reply", delay_ms)
-                return
-            if self._long_reordering and draw() < REORDERED_REPLIES:
-                # As MIT draws it: short extra delays are likelier than long ones.
-                delay_ms += REORDER_DELAY_MS_MIN + draw() * (1 + draw() * REORDER_DELAY_MS_SPREAD)
-        if delay_ms:
-            transport.later(int(delay_ms * _MS), self._arrive, message, len(reply))
-        else:
-            self._arrive(message, len(reply))
-
-    def _arrive(self, message: Message, size: int) -> None:
-        waiting = self._in_flight.pop(message.id, None)
-        if waiting is not None:
-            self._total_bytes += size
-            waiting[0].answered_by = message
-            self._finish(waiting[0])
-
-    def _lose(self, message: Message, why: str, after_ms: float = 0.0) -> None:
-        """The caller will get None: at once if loss was drawn, else when it gives up on a dead end."""
-        if not after_ms:
-            after_ms = self._random.random() * (DEAD_END_LONG_MS if self._long_delays else DEAD_END_MS)
-        self._transport.emit("drop", None, message, 0, why)
-        waiting = self._in_flight.pop(message.id, None)
-        self._transport.later(int(after_ms * _MS), self._finish, message if waiting is None else waiting[0])
-
-    def _drop_in_flight(self, why: str, concerns: Callable[[Message, ClientEnd, Server], bool]) -> None:
-        with self._transport.turn:
-            for message, end, server in list(self._in_flight.values()):
-                if concerns(message, end, server):
-                    self._lose(message, why, 1 + self._random.random() * (NOTICE_GONE_MS - 1))
-
-    def _finish(self, message: Message) -> None:
-        if not message.done:
-            message.done = True
-            self._transport.finish(message)
+    def _draw_notice(self) -> float:
+        low_ms, high_ms = NOTICE_GONE_MS
+        return low_ms + (high_ms - low_ms) * self._random.random()
 
 
-def _named(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
+def _named(type_: Any) -> str:
+    if type_ is type(None):
+        return "None"
+    name = type_.__name__ if type_.__class__ is type else str(type_)
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def _checked_probability(name: str, value: float) -> float:
@@ -378,6 +489,6 @@ def _checked_probability(name: str, value: float) -> float:
 
 
 def _checked_range(name: str, low_ms: float, high_ms: float) -> tuple[float, float]:
-    if not 0 <= low_ms <= high_ms:
+    if not 0 <= low_ms <= high_ms < math.inf:
         raise ValueError(f"{name}(): a latency needs 0 <= min_ms <= max_ms, got {low_ms} and {high_ms}")
     return (low_ms, high_ms)

@@ -6,18 +6,19 @@ hold `turn`.
 
 from __future__ import annotations
 
-import os
 import random
-import sys
 import threading
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from functools import partial
+from operator import attrgetter
+from typing import Any, TypeVar
 
-from labrpc.message import Message
-from labrpc.server import Server
-from labsim import Node, Simulation, Task, current_simulation
+from labrpc.errors import RpcError
+from labsim import Node, Simulation, Task, TaskFailed, current_simulation
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def make_transport(seed: int | None) -> VirtualTransport | RealTransport:
@@ -26,100 +27,125 @@ def make_transport(seed: int | None) -> VirtualTransport | RealTransport:
 
 
 class VirtualTransport:
+    """Little more than other names for what the simulation does; each layer between would cost every call."""
+
     turn: AbstractContextManager[Any] = nullcontext()
 
     def __init__(self, simulation: Simulation) -> None:
-        self._simulation = simulation
+        # Who calls now: what wake() will want.
+        self.caller: Callable[[], Task] = partial(attrgetter("current"), simulation)
         self.stream = simulation.stream("network")
+        self.emit = simulation.emit
         self.later = simulation.call_later
-        self._waiting: dict[int, Task] = {}
+        self.serve = simulation.spawn
+        self.wait = simulation.park
+        self.wake: Callable[[Any], None] = simulation.wake
 
-    def caller_node(self) -> Node | None:
-        return self._simulation.current.node
+    def in_turn(self, step: F) -> F:
+        return step
 
-    def emit(self, kind: str, node: Node | None, message: Message, fingerprint: int, note: str = "") -> None:
-        self._simulation.emit(kind, node, message.id, message, fingerprint, note)
-
-    def serve(self, fn: Callable[[Message, Server], None], message: Message, server: Server) -> None:
-        # Named for reports: "Raft.request_vote from 2".
-        self._simulation.spawn(
-            fn, message, server, name=f"{message.service_method} from {message.source}", node=server.node
-        )
-
-    def wait(self, message: Message) -> None:
-        if not message.done:
-            self._waiting[message.id] = self._simulation.current
-            self._simulation.park(_Reply(message))
-
-    def finish(self, message: Message) -> None:
-        caller = self._waiting.pop(message.id, None)
-        if caller is not None and not caller.dead:
-            if message.answered_by is not None:
-                self.emit("reply", caller.node, message.answered_by, 0)
-            self._simulation.wake(caller)
+    def raise_if_failed(self) -> None:
+        """A failure ends a simulation at once; there is never anything left to raise."""
 
     def close(self) -> None:
-        pass
+        """What is still delayed ends in virtual time, or with the simulation."""
 
 
-class _Reply:
-    """What a deadlock report says a caller waits for."""
+class RealCaller(threading.Event):
+    """Set when the caller's wait is over."""
 
-    __slots__ = ("_message",)
-
-    def __init__(self, message: Message) -> None:
-        self._message = message
-
-    def describe_wait(self, waiter: Task) -> str:
-        return f"the reply of {self._message.target} to {self._message.service_method}"
+    node = None
+    dead = False
 
 
 class RealTransport:
-    """Real threads, the real clock, no trace. For running one test for real, not for running many."""
+    """Real threads, the real clock, no trace. For running one test for real, not for running many.
+
+    A failed handler cannot end the program from its thread. So the thread shows its traceback as any thread does,
+    and every call that waits, every later call and cleanup() raise TaskFailed.
+    """
 
     def __init__(self, seed: int | None) -> None:
         self.turn: AbstractContextManager[Any] = threading.RLock()
         self.stream = random.Random(seed)
-        self._answered: dict[int, threading.Event] = {}
+        self._callers: set[RealCaller] = set()
+        self._delayed: dict[threading.Timer, Callable[[], None]] = {}
+        self._failure: tuple[str, str, BaseException] | None = None
         self._closed = False
 
-    def caller_node(self) -> Node | None:
-        return None
+    def in_turn(self, step: F) -> F:
+        def in_turn(*args: Any) -> Any:
+            with self.turn:
+                return step(*args)
 
-    def emit(self, kind: str, node: Node | None, message: Message, fingerprint: int, note: str = "") -> None:
+        return in_turn  # type: ignore[return-value]  # same arguments, same result
+
+    def caller(self) -> RealCaller:
+        """Caller holds turn."""
+        if current_simulation() is not None:
+            raise RpcError("call(): this Network was made outside the simulation; make it inside")
+        self.raise_if_failed()
+        caller = RealCaller()
+        self._callers.add(caller)
+        return caller
+
+    def emit(self, kind: str, node: Node | None, message: int, detail: Any, fingerprint: int, note: str = "") -> None:
         pass
 
     def later(self, delay_ns: int, fn: Callable[..., None], *args: Any) -> None:
-        def in_turn() -> None:
-            with self.turn:
-                fn(*args)
+        """Caller holds turn."""
+        if self._closed:
+            fn(*args)
+            return
 
-        timer = threading.Timer(delay_ns / 1e9, in_turn)
+        def fire() -> None:
+            with self.turn:
+                if self._delayed.pop(timer, None) is not None:  # else close() was here first
+                    fn(*args)
+
+        timer = threading.Timer(delay_ns / 1e9, fire)
         timer.daemon = True
+        self._delayed[timer] = lambda: fn(*args)
         timer.start()
 
-    def serve(self, fn: Callable[[Message, Server], None], message: Message, server: Server) -> None:
+    def serve(self, fn: Callable[..., None], *args: Any, name: str, node: Node | None) -> None:
         def handle() -> None:
             try:
-                fn(message, server)
-            except BaseException:
-                # There is no run to end here. Silence would look like a lost message.
-                traceback.print_exc(file=sys.stderr)
-                os._exit(70)
+                fn(*args)
+            except BaseException as error:
+                self._fail(name, error)
+                raise
 
-        threading.Thread(target=handle, name=f"{message.service_method} from {message.source}", daemon=True).start()
+        threading.Thread(target=handle, name=name, daemon=True).start()
 
-    def wait(self, message: Message) -> None:
+    def _fail(self, name: str, error: BaseException) -> None:
+        told = "".join(traceback.format_exception(error)).rstrip()
         with self.turn:
-            if message.done:
-                return
-            answered = self._answered[message.id] = threading.Event()
-        answered.wait()
+            if self._failure is None:
+                self._failure = (name, f"task {name} ended with an exception:\n{told}", error)
+            for caller in self._callers:
+                caller.set()
 
-    def finish(self, message: Message) -> None:
-        answered = self._answered.pop(message.id, None)
-        if answered is not None:
-            answered.set()
+    def raise_if_failed(self) -> None:
+        if self._failure is not None:
+            name, text, error = self._failure
+            # A new one each time: several threads may raise it.
+            raise TaskFailed(text, task=name, node=None) from error
+
+    def wait(self, waiting_for: Any) -> None:
+        caller: RealCaller = waiting_for.caller
+        caller.wait()
+        with self.turn:
+            self._callers.discard(caller)
+        self.raise_if_failed()
+
+    def wake(self, caller: Any) -> None:
+        caller.set()
 
     def close(self) -> None:
+        """Nothing is delayed any more: what was comes now. Caller holds turn."""
         self._closed = True
+        for timer, fn in list(self._delayed.items()):
+            timer.cancel()
+            if self._delayed.pop(timer, None) is not None:
+                fn()

@@ -1,0 +1,92 @@
+"""What a run costs through `lab stress` over the bare simulation, and what a second worker brings.
+
+measure() gives the figures; run this file to print them. Rounds alternate and the best of each counts, because the
+machine may be busy. The workers are warm: starting one costs about a third of a second, once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from labtest.loading import DEFAULT, load_peer_class
+from labtools.selecting import LabTest, select
+from labtools.stress_campaign import Plan, run_campaign
+from labtools.stress_kit import Kit
+from labtools.stress_pool import Batch, LocalPool
+from labtools.stress_tally import Tally
+
+# A short run, where every cost of ours shows, and a long one.
+_TESTS = (("test_basic_agree_2b", 100), ("test_figure8_2c", 4))
+_ROUNDS = 5
+
+
+def _bare(test: LabTest, runs: int) -> Callable[[], None]:
+    peer_class = load_peer_class(DEFAULT)
+    from labtest.running import run_test
+
+    def loop() -> None:
+        for seed in range(runs):
+            assert run_test(test.function, peer_class, seed).error is None
+
+    return loop
+
+
+def _stressed(test: LabTest, runs: int, pool: LocalPool) -> Callable[[], None]:
+    for future in [pool.submit(Batch(test.name, [0])) for _ in range(4 * pool.slots)]:
+        future.result()  # every worker is there, and warm
+
+    def campaign() -> None:
+        tally = Tally([test.name], 0)
+        run_campaign(pool, Plan(runs), tally, lambda: None)
+        assert tally.total.passed == runs
+
+    return campaign
+
+
+def _best_us(runs: int, *works: Callable[[], None]) -> list[float]:
+    best = [float("inf")] * len(works)
+    for _ in range(_ROUNDS):
+        for number, work in enumerate(works):
+            began_s = time.perf_counter()
+            work()
+            best[number] = min(best[number], (time.perf_counter() - began_s) / runs * 1e6)
+    return best
+
+
+def measure() -> list[dict[str, Any]]:
+    figures = []
+    for name, runs in _TESTS:
+        (test,) = select([name])
+        kit = Kit.of(Path(DEFAULT), [test], run_limit_s=60, memory_mb=2048)
+        one, two = LocalPool(kit, 1), LocalPool(kit, 2)
+        try:
+            bare_us, one_us, two_us = _best_us(
+                runs, _bare(test, runs), _stressed(test, runs, one), _stressed(test, runs, two)
+            )
+        finally:
+            one.shutdown()
+            two.shutdown()
+        figures += [
+            {
+                "name": f"a run of {name} in lab stress",
+                "ours_us": one_us,
+                "baseline_us": bare_us,
+                "baseline": "run_test() in a loop",
+            },
+            {
+                "name": f"a run of {name} with two workers",
+                "ours_us": two_us,
+                "baseline_us": one_us,
+                "baseline": "with one worker",
+            },
+        ]
+    return figures
+
+
+if __name__ == "__main__":
+    for figure in measure():
+        ratio = figure["ours_us"] / figure["baseline_us"]
+        print(f"{figure['name']:<52}{figure['ours_us']:>10.0f} us  {ratio:5.2f} x {figure['baseline']}")
