@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import time as _time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn, Protocol
 from zlib import crc32
 
 from labrpc import ClientEnd, Network, Server
 from labrpc import Service as RpcService
-from labsim import Node, queue, random, time
+from labsim import Node, TaskFailed, queue, random, time
 from labtest.failure import Failure
+from labtest.report import source_line
 from labtest.service import Committed, Service
 from labtest.world import Stuck, VirtualWorld, current_world
 from raft.messages import ApplyMsg
@@ -100,8 +102,13 @@ class Config:
         self._network.long_delays(True)
         self._world.after(MAX_TEST_S, self._out_of_time)
         self._begin_counting()
-        for i in range(servers):
-            self.start1(i)
+        self._world.emit("cluster", None, servers, servers)
+        try:
+            for i in range(servers):
+                self.start1(i)
+        except BaseException:
+            self.cleanup()  # on real threads the first peers run already
+            raise
         for i in range(servers):
             self.connect(i)
 
@@ -138,15 +145,22 @@ class Config:
     def cleanup(self) -> None:
         """Stop all peers; on real threads nothing else would."""
         self._finished = True
-        if not isinstance(self._world, VirtualWorld):
+        if isinstance(self._world, VirtualWorld):
+            return
+        try:
             for seat in self._seats:
                 if seat.peer is not None:
-                    seat.peer.kill()
+                    with suppress(Stuck, TaskFailed):  # the test is over; there is one more peer to stop
+                        self._world.call(seat.node, seat.peer.kill, limit_s=1.0)
+                if seat.service is not None:
+                    seat.service.stop()
             self._network.cleanup()
+        finally:
+            self._world.close()
 
-    def fail(self, text: str) -> NoReturn:
+    def fail(self, text: str, rule: str | None = None) -> NoReturn:
         """End the test: what was expected and what was seen, then what the peers were doing."""
-        self._world.fail(Failure(text, self._evidence()))
+        self._world.fail(Failure(text, self._evidence(), rule=rule))
 
     def _evidence(self) -> list[str]:
         lines = [f"Peers at {self._world.now:.3f} s:"]
@@ -169,7 +183,7 @@ class Config:
 
     def _out_of_time(self) -> None:
         if not self._finished:
-            self.fail(f"The test took longer than {MAX_TEST_S:.0f} s (virtual)")
+            self.fail(f"The test took longer than {MAX_TEST_S:.0f} s{self._world.clock}")
 
     # ---- peers: start, crash, connect ------------------------------------------------------------------------
 
@@ -191,11 +205,13 @@ class Config:
             self._committed,
             self.fail,
             self._apply_watcher(seat.node),
+            seat.persister.read_snapshot,
             snapshots=self._snapshots,
         )
         service.restore(seat.persister.read_snapshot())
         seat.service = service
         self._world.emit("restart" if seat.incarnation > 1 else "boot", seat.node, None, seat.incarnation)
+        self._world.emit("restore", seat.node, service.last_applied, service.last_applied)
         peer = self._ask(seat, "Raft(...)", self._peer_class, ends, i, seat.persister, apply_ch)
         service.take_snapshot = getattr(peer, "snapshot", service.take_snapshot)
         seat.peer = peer
@@ -238,8 +254,10 @@ class Config:
         if seat.peer is not None:
             self._world.emit("crash", seat.node, None, 0)
             seat.persister = seat.persister.copy()
-            peer, seat.peer, seat.service = seat.peer, None, None
+            peer, service, seat.peer, seat.service = seat.peer, seat.service, None, None
             self._world.kill(seat.node, peer.kill)
+            if service is not None and not isinstance(self._world, VirtualWorld):
+                service.stop()
 
     def restart(self, *indexes: int) -> None:
         """Start these servers again, each from its own disk, and connect them."""
@@ -320,7 +338,7 @@ class Config:
         try:
             return self._world.call(seat.node, fn, *args, limit_s=_CALL_LIMIT_S)
         except Stuck:
-            self.fail(f"{what} of peer {seat.index} has not returned for {_CALL_LIMIT_S:.0f} s (virtual)")
+            self.fail(f"{what} of peer {seat.index} has not returned for {_CALL_LIMIT_S:g} s{self._world.clock}")
 
     def get_state(self, i: int) -> tuple[int, bool]:
         """(term, is_leader) as peer i sees it."""
@@ -329,23 +347,41 @@ class Config:
             raise ValueError(f"get_state(): server {i} is down")
         state = self._ask(seat, "get_state()", seat.peer.get_state)
         match state:
-            case (int(), bool()):
+            case (int(), bool()) if not isinstance(state[0], bool):
                 seat.last_state = (state[0], state[1])
                 return seat.last_state
-        self.fail(f"get_state() of peer {i} returned {state!r}; it must return (term: int, is_leader: bool)")
+        self._wrong_shape(seat.peer.get_state, i, state, "(term: int, is_leader: bool)")
 
     def start(self, i: int, command: Any) -> tuple[int, int, bool]:
         """Hand a command to peer i: (index, term, is_leader)."""
         seat = self._seat(i)
         if seat.peer is None:
             raise ValueError(f"start(): server {i} is down")
-        self._world.emit("start", seat.node, command, 0)
-        result = self._ask(seat, "start()", seat.peer.start, command)
-        match result:
-            case (int(), int(), bool()):
-                self._world.emit("started", seat.node, (command, *result), result[0])
-                return (result[0], result[1], result[2])
-        self.fail(f"start() of peer {i} returned {result!r}; it must return (index: int, term: int, is_leader: bool)")
+        peer, node = seat.peer, seat.node
+
+        def start() -> Any:
+            """Runs as a task of the peer, so that what it returns is noted before anything else happens."""
+            began_s = self._world.now
+            self._world.emit("start", node, command, 0)
+            result = peer.start(command)
+            if isinstance(self._world, VirtualWorld) and self._world.now != began_s:
+                self.fail(
+                    f"start() of peer {i} took {self._world.now - began_s:.3f} s (virtual); it must hand the command "
+                    "over and return at once, without waiting for anybody",
+                    rule="start-returns-at-once",
+                )
+            match result:
+                case (int(), int(), bool()):
+                    self._world.emit("started", node, (command, *result), result[0] & 0xFFFFFFFF)
+                    return result
+            self._wrong_shape(peer.start, i, result, "(index: int, term: int, is_leader: bool)")
+
+        index, term, is_leader = self._ask(seat, "start()", start)
+        return index, term, is_leader
+
+    def _wrong_shape(self, method: Callable[..., Any], i: int, result: Any, shape: str) -> NoReturn:
+        text = f"{method.__name__}() of peer {i} returned {_short(result)}; it must return {shape}"
+        self._world.fail(Failure(text, source_line(method)))
 
     def check_one_leader(self) -> int:
         """Within 5 s the connected servers have one leader. Two leaders in one term are always wrong."""

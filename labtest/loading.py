@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import linecache
+import signal
 import sys
+import threading
 import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from labsim.stacks import short_path
 
 DEFAULT = Path("raft/raft.py")
+IMPORT_LIMIT_S = 10.0
 _REQUIRED = ("start", "get_state", "kill")
 
 
 class LoadError(Exception):
     """The student's file cannot be tested; the text says where and why."""
+
+
+class _TooLong(BaseException):
+    """The import does not end. No Exception, so that no handler in the file takes it for its own."""
 
 
 def load_peer_class(path: Path) -> Any:
@@ -30,22 +41,37 @@ def load_peer_class(path: Path) -> Any:
     if not path.is_file():
         raise LoadError(f"{short_path(str(path))}: no such file; RAFT must name a raft.py")
     path = path.resolve()
+    shown = short_path(str(path))
     try:
-        module = _load(path)
+        # A warning about the student's file is the student's to see, not ours to fail on.
+        with warnings.catch_warnings(), _time_limit():
+            warnings.simplefilter("ignore")
+            module = _load(path)
     except SyntaxError as error:
         where = short_path(error.filename or str(path))
-        raise LoadError(f"{where}:{error.lineno}: SyntaxError: {error.msg}\n    {(error.text or '').strip()}") from None
+        kind = type(error).__name__
+        raise LoadError(f"{where}:{error.lineno}: {kind}: {error.msg}\n    {(error.text or '').strip()}") from None
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
         raise LoadError(_describe(path, error)) from None
     peer_class = getattr(module, "Raft", None)
     if not isinstance(peer_class, type):
-        raise LoadError(f"{short_path(str(path))}: there is no class Raft in it")
+        classes = [name for name, value in vars(module).items() if _made_in(module, value)]
+        have = f"; it has {', '.join(classes)}" if classes else ""
+        raise LoadError(f"{shown}: there is no class Raft in it{have}")
     missing = [name for name in _REQUIRED if not callable(getattr(peer_class, name, None))]
     if missing:
-        raise LoadError(f"{short_path(str(path))}: class Raft has no method {' and no '.join(missing)}")
+        # Go's Start and GetState, Java's getState.
+        alike = {name.replace("_", "").lower(): name for name in vars(peer_class) if not name.startswith("_")}
+        near = [f"{alike[key]}, call it {name}" for name in missing if (key := name.replace("_", "")) in alike]
+        hint = f" (there is {'; '.join(near)})" if near else ""
+        raise LoadError(f"{shown}: class Raft has no method {', no '.join(missing)}{hint}")
     return peer_class
+
+
+def _made_in(module: ModuleType, value: object) -> bool:
+    return isinstance(value, type) and value.__module__ == module.__name__
 
 
 def _load(path: Path) -> ModuleType:
@@ -75,4 +101,29 @@ def _describe(path: Path, error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     line = next((f.lineno for f in reversed(frames) if f.filename == str(path)), None)
     where = f"{short_path(str(path))}{f':{line}' if line else ''}"
-    return f"{where}: {type(error).__name__} while importing it: {error}"
+    source = f"\n    {linecache.getline(str(path), line).strip()}" if line else ""
+    if isinstance(error, _TooLong):
+        return f"{where}: importing it has not ended after {IMPORT_LIMIT_S:.0f} s; it is still here{source}"
+    if isinstance(error, SystemExit):
+        return f"{where}: importing it ends the program{source}"
+    return f"{where}: {type(error).__name__} while importing it: {error}{source}"
+
+
+@contextmanager
+def _time_limit() -> Iterator[None]:
+    """A file that never ends importing must not hang the tester. By a signal, so in the main thread only."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def too_long(signal_number: int, frame: FrameType | None) -> None:
+        raise _TooLong
+
+    previous = signal.signal(signal.SIGALRM, too_long)
+    # A timer that runs already (a test's time limit) goes on afterwards, if a little late.
+    left_s, _ = signal.setitimer(signal.ITIMER_REAL, IMPORT_LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left_s)
+        signal.signal(signal.SIGALRM, previous)

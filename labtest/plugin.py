@@ -2,33 +2,50 @@
 
 It adds --seed, --runs, --raft, --realtime and --check-determinism, prints MIT's line for what passes, and a short
 report with the line that replays it for what fails.
+
+Promise: one seed is one run, alone or among others, in this process or in a worker. The test function itself runs
+inside the simulation; its other fixtures are set up outside, before it, and torn down after.
+
+Start reading at `pytest_pyfunc_call()`.
 """
 
 from __future__ import annotations
 
-import json
 import random
+import re
+import shlex
 from collections.abc import Generator
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from labtest import determinism, report
+from labsim import Simulation
+from labsim.stacks import short_path
+from labtest import determinism, records, report
+from labtest.failure import Failure
 from labtest.loading import DEFAULT, LoadError, load_peer_class
 from labtest.running import Run, run_test
 
 _PEER = pytest.StashKey[Any]()
 _SEED = pytest.StashKey[int]()
 _MAX_CHUNKS = 16  # per test, so that workers share the work of --runs evenly
+_MAX_OUTPUT_LINES = 100  # of what a failed test printed
+
+# Properties of a pytest report, which travel from a worker to the process that prints.
+_PASSED = "raftlab"
+_FAILED = "raftlab-failed"
+_FAILED_SEED = "raftlab-seed"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("raftlab", "the Raft lab")
     group.addoption("--seed", type=int, metavar="N", help="the first seed (default: a fresh one, printed)")
     group.addoption("--runs", type=int, default=1, metavar="N", help="run each lab test over N seeds: N, N+1, ...")
-    group.addoption("--raft", type=Path, default=DEFAULT, metavar="PATH", help=f"the raft.py to test ({DEFAULT})")
+    group.addoption("--raft", type=Path, metavar="PATH", help=f"the raft.py to test ({DEFAULT})")
     group.addoption("--realtime", action="store_true", help="real threads and the real clock instead of virtual time")
     group.addoption(
         "--check-determinism",
@@ -47,6 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_SEED] = random.SystemRandom().randrange(2**31) if seed is None else seed
     if config.getoption("--runs") < 1:
         raise pytest.UsageError(f"--runs must be at least 1, got {config.getoption('--runs')}")
+    if config.getoption("--realtime") and config.getoption("--check-determinism"):
+        raise pytest.UsageError("--check-determinism needs virtual time; real threads never run twice alike")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -54,29 +73,75 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["raftlab_seed"] = node.config.stash[_SEED]
 
 
-def pytest_report_header(config: pytest.Config) -> str:
+def _header(config: pytest.Config) -> str:
     runs = config.getoption("--runs")
     seeds = f"seed {config.stash[_SEED]}" if runs == 1 else f"{runs} seeds from {config.stash[_SEED]}"
     clock = ", real time" if config.getoption("--realtime") else ""
-    return f"raftlab: {config.getoption('--raft')}, {seeds}{clock}"
+    return f"raftlab: {short_path(str(_raft(config)))}, {seeds}{clock}"
 
 
-def _is_lab_test(item: pytest.Item) -> bool:
-    return "make_config" in getattr(item, "fixturenames", ())
+def pytest_report_header(config: pytest.Config) -> str:
+    return _header(config)
+
+
+# ---- the peer ------------------------------------------------------------------------------------------------
+
+
+def _raft(config: pytest.Config) -> Path:
+    """What --raft says; else the working directory's raft/raft.py, or the project's when pytest runs below it."""
+    given: Path | None = config.getoption("--raft")
+    if given is not None:
+        return given
+    return DEFAULT if DEFAULT.exists() or not (config.rootpath / DEFAULT).exists() else config.rootpath / DEFAULT
 
 
 def _peer_class(config: pytest.Config) -> Any:
+    """The class, or LoadError."""
     if _PEER not in config.stash:
-        try:
-            config.stash[_PEER] = load_peer_class(config.getoption("--raft"))
-        except LoadError as error:
-            raise pytest.UsageError(str(error)) from None
+        config.stash[_PEER] = load_peer_class(_raft(config))
     return config.stash[_PEER]
 
 
+def _refuse_unloadable(config: pytest.Config) -> None:
+    """Say it once, now, rather than in every test."""
+    try:
+        _peer_class(config)
+    except LoadError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if any(_is_lab_test(item) for item in items):
-        _peer_class(config)  # fail now, once, rather than in every test
+    # A worker that refuses to collect breaks the whole session; there each test says it.
+    if not hasattr(config, "workerinput") and any(_is_lab_test(item) for item in items):
+        _refuse_unloadable(config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    config = session.config
+    if hasattr(config, "workerinput"):
+        return
+    config.pluginmanager.register(_Printer(config), "raftlab-printer")
+    # With workers this process collects nothing, so it has to guess whether the peer will be needed.
+    if config.getoption("numprocesses", None) and any(_mentions_lab_tests(arg) for arg in config.args):
+        _refuse_unloadable(config)
+
+
+def _mentions_lab_tests(arg: str) -> bool:
+    path = Path(arg.partition("::")[0])
+    files = sorted(path.rglob("test_*.py")) if path.is_dir() else [path]
+    for file in files:
+        with suppress(OSError):
+            if b"make_config" in file.read_bytes():
+                return True
+    return False
+
+
+# ---- the tests -----------------------------------------------------------------------------------------------
+
+
+def _is_lab_test(item: pytest.Item) -> bool:
+    return isinstance(item, pytest.Function) and "make_config" in item._fixtureinfo.argnames
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -85,86 +150,150 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if runs > 1 and "make_config" in metafunc.fixturenames:
         chunks = min(runs, _MAX_CHUNKS)
         edges = [runs * k // chunks for k in range(chunks + 1)]
-        stretches = [(a, b) for a, b in pairwise(edges) if a < b]
         first = metafunc.config.stash[_SEED]
-        ids = [f"seeds {first + a}-{first + b - 1}" for a, b in stretches]
-        metafunc.parametrize("make_config", stretches, indirect=True, ids=ids)
+        stretches = [_Seeds(range(first + a, first + b)) for a, b in pairwise(edges) if a < b]
+        metafunc.parametrize("make_config", stretches, indirect=True, ids=[str(stretch) for stretch in stretches])
+
+
+class _Seeds:
+    """What the fixture is outside the test: the seeds to run with. Inside, it is the function that makes a Config."""
+
+    def __init__(self, seeds: range) -> None:
+        self.seeds = seeds
+
+    def __str__(self) -> str:
+        return f"seeds {self.seeds[0]}-{self.seeds[-1]}"
+
+    def __call__(self, **_: Any) -> NoReturn:
+        pytest.fail("make_config() works in the test itself; a fixture runs outside the simulation", pytrace=False)
 
 
 @pytest.fixture
 def make_config(request: pytest.FixtureRequest) -> Any:
     """make_config(servers=3, unreliable=False, snapshot=False): a cluster under test."""
-    return getattr(request, "param", (0, 1))
+    seed = request.config.stash[_SEED]
+    return getattr(request, "param", _Seeds(range(seed, seed + 1)))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not _is_lab_test(pyfuncitem):
         return None
-    config = pyfuncitem.config
-    names = pyfuncitem._fixtureinfo.argnames
-    given = {name: pyfuncitem.funcargs[name] for name in names if name != "make_config"}
+    try:
+        peer_class = _peer_class(pyfuncitem.config)
+    except LoadError as error:
+        raise LabFailure(str(error)) from None
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames if name != "make_config"}
     stretch: Any = pyfuncitem.funcargs["make_config"]
-    first, beyond = stretch
 
     def test(make_config: Any) -> None:
         pyfuncitem.obj(make_config=make_config, **given)
 
     total = 0.0
-    for seed in range(config.stash[_SEED] + first, config.stash[_SEED] + beyond):
-        run = _run(pyfuncitem, test, seed)
+    for seed in stretch.seeds:
+        run = _run(pyfuncitem, test, peer_class, seed)
         total += run.real_s
         if run.error is not None:
-            outcome = (pytest.skip.Exception, pytest.xfail.Exception)
-            if isinstance(run.error, outcome):
+            if isinstance(run.error, (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception)):
                 raise run.error
-            raise LabFailure(_describe(pyfuncitem, run)) from None
+            raise LabFailure(_describe(pyfuncitem, run), report.headline(run.error), seed) from None
     lines = run.lines
-    if beyond - first > 1:
-        lines.append(f"  ... {beyond - first} runs passed, {total:.1f} s real")
-    pyfuncitem.user_properties.append(("raftlab", "\n".join(lines)))
+    if len(stretch.seeds) > 1:
+        lines.append(f"  ... {len(stretch.seeds)} runs passed, {total:.1f} s real")
+    pyfuncitem.user_properties.append((_PASSED, "\n".join(lines)))
     return True
 
 
-def _run(item: pytest.Function, test: Any, seed: int) -> Run:
+def _run(item: pytest.Function, test: Any, peer_class: Any, seed: int) -> Run:
     config = item.config
-    peer_class = _peer_class(config)
     record = config.getoption("--record-events")
     if record is None and not config.getoption("--check-determinism"):
         return run_test(test, peer_class, seed, realtime=config.getoption("--realtime"))
-    from labsim import Simulation
-
+    if record is not None:
+        determinism.stir_memory()
     simulation = Simulation(seed)
-    events = simulation.trace = determinism.Recorder()
+    events = simulation.trace = determinism.Recorder(simulation)
     run = run_test(test, peer_class, seed, simulation=simulation)
     if record is not None:
-        record.write_text(json.dumps(events))
-    elif run.error is None:
-        node_id = f"{item.location[0]}::{item.originalname}"
-        raft = str(config.getoption("--raft"))
-        difference = determinism.first_difference(
-            events, determinism.record_elsewhere(node_id, seed, raft, config.rootpath)
-        )
-        if difference is not None:
-            run.error = NotDeterministic(difference)
+        determinism.write_record(record, events, run.digest)
+    elif not isinstance(run.error, pytest.skip.Exception):
+        _compare(item, run, events)
     return run
 
 
-class NotDeterministic(Exception):
+def _compare(item: pytest.Function, run: Run, events: list[Any]) -> None:
+    config = item.config
+    raft = _raft(config)
+    there, digest = determinism.record_elsewhere(_node_id(item), run.seed, raft, config.rootpath, config.inipath)
+    difference = determinism.first_difference(events, there)
+    if difference is None and digest != run.digest:
+        difference = "One seed gave two runs: the events are the same, but the threads took turns in another order."
+    if difference is not None:
+        suspects = determinism.suspects(raft / "raft.py" if raft.is_dir() else raft)
+        told = "\n".join(["Worth a look:", *(f"  {line}" for line in suspects)]) if suspects else _USUAL_CAUSES
+        run.error = NotDeterministic(f"{difference}\n{told}")
+
+
+_USUAL_CAUSES = "Usual causes: the order of a set, id() or hash() used for order, a real clock, unseeded chance."
+
+
+def _node_id(item: pytest.Function) -> str:
+    """By its absolute path, and without the parameter that --runs adds."""
+    seeds = str(item.funcargs["make_config"])
+    name = item.name.replace(f"[{seeds}]", "").replace(f"{seeds}-", "").replace(f"-{seeds}", "")
+    names = [parent.name for parent in item.listchain() if isinstance(parent, pytest.Class)]
+    return "::".join([str(item.path), *names, name])
+
+
+# ---- what is said --------------------------------------------------------------------------------------------
+
+
+class NotDeterministic(Failure):
     """One seed gave two runs."""
 
 
 class LabFailure(Exception):
     """Carries the finished report; pytest need not add its own."""
 
+    def __init__(self, text: str, headline: str = "", seed: int | None = None) -> None:
+        super().__init__(text)
+        self.headline = headline or text.splitlines()[0]
+        self.seed = seed
+
 
 def _describe(item: pytest.Function, run: Run) -> str:
     assert run.error is not None
-    raft = item.config.getoption("--raft")
-    other = "" if raft == DEFAULT else f" RAFT={raft}"
-    return report.describe(
-        run.error, item.originalname, run.seed, f"make replay TEST={item.originalname} SEED={run.seed}{other}"
-    )
+    text = report.describe(run.error, item.originalname, run.seed, _replay_line(item, run.seed))
+    if not item.config.getoption("--realtime") and _is_replayable(item):
+        raft = _raft(item.config)
+        with suppress(OSError):  # a folder that cannot be written to is no reason to hide the failure
+            records.Record(
+                test=item.originalname,
+                seed=run.seed,
+                raft=str(raft),
+                digest=run.digest,
+                report=text,
+                code=records.code_of(raft, item.path),
+            ).write(records.PYTEST)
+    return text
+
+
+def _replay_line(item: pytest.Function, seed: int) -> str:
+    raft: Path | None = item.config.getoption("--raft")
+    if item.config.getoption("--realtime"):
+        return "none: real threads never run twice alike (without --realtime they do)"
+    if _is_replayable(item):
+        other = "" if raft is None or raft == DEFAULT else f" RAFT={shlex.quote(str(raft))}"
+        return f"make replay TEST={item.originalname} SEED={seed}{other}"
+    other = "" if raft is None else f" --raft {shlex.quote(str(raft))}"
+    test = _node_id(item).replace(str(item.path), short_path(str(item.path)), 1)
+    return f"pytest {shlex.quote(test)} --seed {seed}{other}"
+
+
+def _is_replayable(item: pytest.Function) -> bool:
+    """Whether `make replay` finds it by its name: it knows the lab's own files, and plain functions only."""
+    plain = item._fixtureinfo.argnames == ("make_config",) and item.cls is None
+    return plain and item.path.parent.name == "tests" and item.path.name.startswith("test_2")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -174,15 +303,63 @@ def pytest_runtest_makereport(
     result = yield
     if call.excinfo is not None and isinstance(call.excinfo.value, LabFailure):
         result.longrepr = str(call.excinfo.value)
+        result.user_properties.append((_FAILED, call.excinfo.value.headline))
+        result.user_properties.append((_FAILED_SEED, call.excinfo.value.seed))
+        if not item.config.getoption("--realtime"):
+            result.sections = [(name, _OTHER_THREADS.sub("", text)) for name, text in result.sections]
+        result.sections = [(name, _shortened(text)) for name, text in result.sections if text]
     return result
+
+
+# pytest-timeout prints the stacks of all other OS threads. In virtual time no peer is among them.
+_OTHER_THREADS = re.compile(r"\++ Timeout \++\n~.*?\n\++ Timeout \++\n?", re.DOTALL)
+
+
+def _shortened(output: str) -> str:
+    """The end of what was printed: there is the failure, and a peer that prints a lot would bury the report."""
+    lines = output.splitlines(keepends=True)
+    if len(lines) <= _MAX_OUTPUT_LINES:
+        return output
+    left_out = len(lines) - _MAX_OUTPUT_LINES
+    return "".join([f"... {left_out:,} lines before; pytest -s -n 0 shows all\n", *lines[left_out:]])
+
+
+def _property(report: pytest.TestReport, name: str) -> str:
+    return next((str(value) for key, value in report.user_properties if key == name and value is not None), "")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport, config: pytest.Config) -> Any:
-    """No dot for a lab test that passed: its own line says more."""
-    if isinstance(report, pytest.TestReport) and report.when == "call" and report.passed and _lines_of(report):
-        return "passed", "", ""
+    """No dot and no F for a lab test: its own line says more."""
+    if isinstance(report, pytest.TestReport) and report.when == "call":
+        if report.passed and _property(report, _PASSED):
+            return "passed", "", ""
+        if report.failed and _property(report, _FAILED):
+            return "failed", "", ("FAILED", {"red": True})
     return None
+
+
+@dataclass
+class _Crash:
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class _Report:
+    """A finished report in the shape that pytest asks of one: text for the terminal, one line for the summary."""
+
+    def __init__(self, text: str, headline: str) -> None:
+        self._text = text
+        self.reprcrash = _Crash(headline)
+
+    def __str__(self) -> str:
+        return self._text
+
+    def toterminal(self, tw: Any) -> None:
+        for line in self._text.splitlines():
+            tw.line(line)
 
 
 class _Printer:
@@ -190,24 +367,24 @@ class _Printer:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+        self._header_due = config.get_verbosity() < 0  # -q leaves the header out, and with it the seed
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is None or report.when != "call":
+        lines, headline = _property(report, _PASSED), _property(report, _FAILED)
+        if report.when != "call" or not (lines or headline):
             return
-        lines = _lines_of(report)
+        if report.failed and headline:
+            report.longrepr = _Report(str(report.longrepr), headline)  # type: ignore[assignment]  # all pytest asks for
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None:
+            return
+        reporter.ensure_newline()
+        if self._header_due:
+            self._header_due = False
+            reporter.write_line(_header(self._config))
         if report.passed and lines:
-            reporter.ensure_newline()
             reporter.write_line(lines)
-        elif report.failed and isinstance(report.longrepr, str):
-            reporter.ensure_newline()
-            reporter.write_line(f"FAILED {report.longrepr.splitlines()[0]}", red=True)
-
-
-def _lines_of(report: pytest.TestReport) -> str:
-    return next((str(value) for name, value in report.user_properties if name == "raftlab"), "")
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    if not hasattr(session.config, "workerinput"):
-        session.config.pluginmanager.register(_Printer(session.config), "raftlab-printer")
+        elif report.failed:
+            name, seed = report.nodeid.rpartition("::")[2], _property(report, _FAILED_SEED)
+            reporter.write_line(f"FAILED {name}{f'  seed {seed}' if seed else ''}: {headline}", red=True)

@@ -2,39 +2,64 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
-import traceback
+import re
+from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
+from types import CodeType, TracebackType
+from typing import Any
 
-from labsim import SimulationError, TaskFailed
-from labsim.stacks import short_path
+import pytest
+
+from labrpc import RpcError
+from labsim import RealWorldError, SimulationError, TaskFailed
+from labsim.stacks import is_library, short_path
 from labtest.failure import Failure
 
 _ROOT = Path(__file__).parent.parent
 _OURS = tuple(f"{_ROOT / name}/" for name in ("labsim", "labgob", "labrpc", "labtest", "labtools"))
 _MAX_FRAMES = 8
+_MAX_LINE = 100
 
 
 def describe(error: BaseException, test: str, seed: int, replay: str) -> str:
     """The whole report, plain text."""
-    lines = [f"{test}  seed {seed}", *(f"  {line}" for line in _what(error)), ""]
+    lines = [f"{test}  seed {seed}", *(f"  {line}".rstrip() for line in _what(error)), ""]
     lines.append(f"  replay  {replay}")
     return "\n".join(lines)
 
 
+def headline(error: BaseException) -> str:
+    """The first line of what describe() tells."""
+    return _what(error)[0]
+
+
 def _what(error: BaseException) -> list[str]:
     if isinstance(error, Failure):
-        return [error.text, *_frames(error.__traceback__), *error.evidence]
+        return [*error.text.splitlines(), *error.evidence]
     if isinstance(error, TaskFailed) and error.__cause__ is not None:
         cause = error.__cause__
-        who = f"Peer {error.node}" if error.node is not None else "The tester"
-        text = "".join(traceback.format_exception_only(cause)).strip().splitlines()
-        return [f"{who} ended with an exception in {error.task}:", *text, *_frames(cause.__traceback__)]
+        who = f"peer {error.node}, {error.task}" if error.node is not None else error.task
+        return [*_told(cause), f"In {who}:", *_frames(cause.__traceback__), *getattr(error, "__notes__", ())]
+    if isinstance(error, RealWorldError):
+        return [*str(error).splitlines(), *_line_named_in(str(error))]
     if isinstance(error, SimulationError):
         return str(error).splitlines()
-    text = "".join(traceback.format_exception_only(error)).strip().splitlines()
-    return [*text, *_frames(error.__traceback__)]
+    return [*_told(error), *_frames(error.__traceback__)]
+
+
+def _told(error: BaseException) -> list[str]:
+    """As Python tells it, but without the module: a student knows EncodeError, not labgob._errors.EncodeError."""
+    text = str(error)
+    name = type(error).__name__
+    if text and isinstance(error, pytest.fail.Exception):
+        return text.splitlines()  # pytest.fail(), and a time limit: the text is all there is to say
+    lines = f"{name}: {text}".splitlines() if text else [name]
+    return [*lines, *getattr(error, "__notes__", ())]
+
+
+# ---- where ---------------------------------------------------------------------------------------------------
 
 
 def _frames(tb: TracebackType | None) -> list[str]:
@@ -42,8 +67,68 @@ def _frames(tb: TracebackType | None) -> list[str]:
     found = []
     while tb is not None:
         code = tb.tb_frame.f_code
-        if not code.co_filename.startswith(_OURS) and "site-packages" not in code.co_filename:
-            where = f"{short_path(code.co_filename)}:{tb.tb_lineno} in {code.co_name}"
-            found.append(f"    {where:<44}  {linecache.getline(code.co_filename, tb.tb_lineno).strip()}".rstrip())
+        if _is_reader_s(code.co_filename):
+            found.append(_at(code.co_filename, tb.tb_lineno, code.co_name))
         tb = tb.tb_next
     return found[::-1][:_MAX_FRAMES]
+
+
+def _is_reader_s(filename: str) -> bool:
+    return not filename.startswith((*_OURS, "<")) and not is_library(filename)
+
+
+def _at(filename: str, line: int, function: str = "") -> str:
+    where = f"{short_path(filename)}:{line}{f' in {function}' if function else ''}"
+    text = linecache.getline(filename, line).strip()
+    if len(text) > _MAX_LINE:
+        text = f"{text[: _MAX_LINE - 3]}..."
+    return f"    {where:<40}  {text}".rstrip()
+
+
+def source_line(function: Callable[..., Any]) -> list[str]:
+    """Where a function of the reader's begins, as one line; none if it is not Python."""
+    code: CodeType | None = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return []
+    line = code.co_firstlineno
+    # Decorators come first; the reader looks for the def.
+    while linecache.getline(code.co_filename, line).lstrip().startswith("@"):
+        line += 1
+    return [_at(code.co_filename, line)]
+
+
+def _line_named_in(text: str) -> list[str]:
+    """The line of the file that a guard's message names as 'in path:line '."""
+    named = re.search(r" in (.+?\.py):(\d+) ", text)
+    return [_at(named[1], int(named[2]))] if named else []
+
+
+def point_into_peer(error: BaseException, peer_class: Any) -> None:
+    """Where no line of the peer's is on the stack (a missing method, a wrong signature), name the one to look at."""
+    if not isinstance(error, TaskFailed) or error.__cause__ is None or _frames(error.__cause__.__traceback__):
+        return
+    called = re.match(r"(?:Raft\.)?(\w+)(?:\(\)| from | of )", error.task)
+    if called is None:
+        return
+    name = "__init__" if called[1] == peer_class.__name__ else called[1]
+    method = getattr(peer_class, name, None)
+    if method is not None and hasattr(inspect.unwrap(method), "__code__"):
+        lines = source_line(method)
+    elif isinstance(error.__cause__, RpcError):
+        lines = _calls_of(name, peer_class)
+    else:
+        lines = []
+    for line in lines:
+        error.add_note(line)
+
+
+def _calls_of(method_name: str, peer_class: Any) -> list[str]:
+    """The first line of the peer's file that calls that method by its name on the wire."""
+    for value in vars(peer_class).values():
+        code = getattr(value, "__code__", None)
+        if code is not None:
+            for number, line in enumerate(linecache.getlines(code.co_filename), start=1):
+                if re.search(rf"""["'][\w.]*\.{method_name}["']""", line):
+                    return [_at(code.co_filename, number)]
+            break
+    return []

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+import threading
 import time as _time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
-from labsim import Simulation
+from labsim import RealWorldError, Simulation, current_simulation
+from labsim.stacks import is_library, short_path
+from labtest.checks import CheckedTrace
 from labtest.config import Config
+from labtest.report import point_into_peer
 
 MakeConfig = Callable[..., Config]
 
@@ -44,6 +51,14 @@ def run_test(
     began_s = _time.perf_counter()
 
     def make_config(*, servers: int = 3, unreliable: bool = False, snapshot: bool = False) -> Config:
+        # One cluster at a time: an earlier one is over.
+        for earlier in run.configs:
+            earlier.end()
+            for i in range(earlier.n):
+                if earlier.is_up(i):
+                    earlier.crash1(i)
+        if run.configs and simulation is not None:
+            _check_anew(simulation)
         config = Config(peer_class, servers=servers, unreliable=unreliable, snapshot=snapshot)
         run.configs.append(config)
         return config
@@ -54,21 +69,80 @@ def run_test(
             for config in run.configs:
                 config.end()
         finally:
-            for config in run.configs:
+            for config in reversed(run.configs):
                 config.cleanup()
 
     try:
         if realtime:
             main()
         else:
-            run.simulation = simulation = Simulation(seed) if simulation is None else simulation
-            simulation.run(main)
+            if simulation is None:
+                simulation = Simulation(seed)
+                simulation.trace = CheckedTrace(simulation)
+            run.simulation = simulation
+            with _interruptible(simulation), _exit_refused():
+                simulation.run(main)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         run.error = error
+        point_into_peer(error, peer_class)
     if simulation is not None:
         run.digest = simulation.digest()
         run.virtual_s = simulation.now
     run.real_s = _time.perf_counter() - began_s
     return run
+
+
+def _check_anew(simulation: Simulation) -> None:
+    """What the rules know is about one cluster; the next one begins with nothing."""
+    trace: Any = simulation.trace
+    if isinstance(trace, CheckedTrace):
+        fresh = CheckedTrace(simulation)
+        fresh.extend(trace)
+        simulation.trace = fresh
+    elif hasattr(trace, "check_anew"):
+        trace.check_anew()
+
+
+@contextmanager
+def _interruptible(simulation: Simulation) -> Iterator[None]:
+    """Ctrl-C ends the run itself: raised in whichever task is running, a bare `except:` of a peer would swallow it."""
+    main_thread = threading.current_thread() is threading.main_thread()
+    if not main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+
+    def interrupt(signal_number: int, frame: object) -> None:
+        if current_simulation() is simulation:
+            simulation.fail(KeyboardInterrupt())
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def _exit_refused() -> Iterator[None]:
+    """sys.exit() ends one thread without a word, here as in Python. In a peer that is never what was meant."""
+    real = sys.exit
+
+    def refused(*args: Any) -> NoReturn:
+        simulation, caller = current_simulation(), sys._getframe(1)
+        if simulation is not None and not is_library(caller.f_code.co_filename):
+            where = f"{short_path(caller.f_code.co_filename)}:{caller.f_lineno}"
+            simulation.fail(
+                RealWorldError(
+                    f"sys.exit() in {where} ends one thread and nothing else; return from it, or raise an error"
+                )
+            )
+        real(*args)
+
+    sys.exit = refused
+    try:
+        yield
+    finally:
+        sys.exit = real

@@ -7,6 +7,7 @@ one command, across peers, restarts and snapshots. A restarted service starts fr
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import labgob
@@ -44,8 +45,9 @@ class Service:
         peer: int,
         apply_ch: queue.Queue[ApplyMsg],
         committed: Committed,
-        fail: Callable[[str], NoReturn],
+        fail: Callable[[str, str | None], NoReturn],
         applied: Callable[[ApplyMsg], None],
+        saved_snapshot: Callable[[], bytes],
         *,
         snapshots: bool,
     ) -> None:
@@ -54,7 +56,10 @@ class Service:
         self._committed = committed
         self._fail = fail
         self._applied = applied
+        self._saved_snapshot = saved_snapshot
         self._snapshots = snapshots
+        self._last_snapshot = 0
+        self._stopped = False
         self.take_snapshot: Callable[[int, bytes], None] = lambda index, data: None  # the peer's, once it is there
         self.commands: dict[int, Any] = {}
         self.last_applied = 0
@@ -64,11 +69,20 @@ class Service:
         if snapshot:
             self._load(snapshot, "the snapshot on its disk")
 
+    def stop(self) -> None:
+        """On real threads, where no crash ends it: hear what is on its way, then nothing more."""
+        self._stopped = True
+        with suppress(queue.Full):  # then there is a message, which will do
+            self._apply_ch.put_nowait(ApplyMsg())
+
     def run(self) -> None:
         while True:
             message = self._apply_ch.get()
-            if not isinstance(message, ApplyMsg):
-                self._fail(f"peer {self._peer} put {_short(message)} on apply_ch; it must be an ApplyMsg")
+            if self._stopped:
+                return
+            # By name: a submission with a messages.py of its own has an ApplyMsg of its own.
+            if type(message).__name__ != ApplyMsg.__name__:
+                self._fail(f"peer {self._peer} put {_short(message)} on apply_ch; it must be an ApplyMsg", None)
             self._applied(message)
             if message.snapshot_valid:
                 self._install(message)
@@ -76,7 +90,8 @@ class Service:
                 self._apply(message)
             else:
                 self._fail(
-                    f"peer {self._peer} put an ApplyMsg on apply_ch with neither command_valid nor snapshot_valid"
+                    f"peer {self._peer} put an ApplyMsg on apply_ch with neither command_valid nor snapshot_valid",
+                    None,
                 )
 
     def _apply(self, message: ApplyMsg) -> None:
@@ -84,30 +99,46 @@ class Service:
         if index != self.last_applied + 1:
             self._fail(
                 f"peer {self._peer} applied index {index}, but the next in order is {self.last_applied + 1} "
-                f"(All Servers, Figure 2: apply log[last_applied])"
+                f"(All Servers, Figure 2: apply log[last_applied])",
+                "apply-order",
             )
         wrong = self._committed.add(index, message.command, self._peer)
         if wrong is not None:
-            self._fail(wrong)
+            self._fail(wrong, "state-machine-safety")
         self.commands[index] = message.command
         self.last_applied = index
         if self._snapshots and index % SNAPSHOT_INTERVAL == SNAPSHOT_INTERVAL - 1:
-            data = labgob.Encoder()
-            data.encode(index)
-            data.encode([self.commands.get(i) for i in range(1, index + 1)])
-            self.take_snapshot(index, data.bytes())
+            self._snapshot(index)
+
+    def _snapshot(self, index: int) -> None:
+        saved = self._saved_snapshot()
+        saved_index = labgob.Decoder(saved).decode(int) if saved else 0
+        if saved_index < self._last_snapshot:
+            self._fail(
+                f"peer {self._peer} was given a snapshot at index {self._last_snapshot}, and "
+                f"{SNAPSHOT_INTERVAL} commands later its disk holds one of index {saved_index}: "
+                "snapshot() must save it together with the shorter log (§7)",
+                "snapshot-saved",
+            )
+        self._last_snapshot = index
+        data = labgob.Encoder()
+        data.encode(index)
+        data.encode([self.commands.get(i) for i in range(1, index + 1)])
+        self.take_snapshot(index, data.bytes())
 
     def _install(self, message: ApplyMsg) -> None:
         if message.snapshot_index <= self.last_applied:
             self._fail(
                 f"peer {self._peer} handed up a snapshot of index {message.snapshot_index}, but its service is "
-                f"already at {self.last_applied}: a snapshot must never roll the state back (§7)"
+                f"already at {self.last_applied}: a snapshot must never roll the state back (§7)",
+                "snapshot-forward",
             )
         self._load(message.snapshot, "a snapshot it was handed")
         if self.last_applied != message.snapshot_index:
             self._fail(
                 f"peer {self._peer} handed up a snapshot as index {message.snapshot_index}, "
-                f"but it was taken at index {self.last_applied}"
+                f"but it was taken at index {self.last_applied}",
+                "snapshot-forward",
             )
 
     def _load(self, snapshot: bytes, which: str) -> None:
@@ -116,13 +147,13 @@ class Service:
             index = data.decode(int)
             commands = data.decode(list[Any])
         except labgob.DecodeError as error:
-            self._fail(f"peer {self._peer}: {which} is not one the service made: {error}")
+            self._fail(f"peer {self._peer}: {which} is not one the service made: {error}", None)
         self.commands = dict(enumerate(commands, start=1))
         self.last_applied = index
         for i, command in self.commands.items():
             wrong = self._committed.add(i, command, self._peer)
             if wrong is not None:
-                self._fail(wrong)
+                self._fail(wrong, "state-machine-safety")
 
 
 def _short(value: Any) -> str:

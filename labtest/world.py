@@ -6,13 +6,23 @@ to stop, is cut off, and its disk is copied before anybody can write to it again
 
 from __future__ import annotations
 
+import sys as _sys
 import threading as _threading
 import time as _time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
-from labsim import Node, Simulation, current_simulation
-from labsim.stacks import describe_task
+import labgob
+import labrpc
+from labsim import Node, Simulation, Task, TaskFailed, current_simulation
+from labsim.stacks import add_library, describe_stack, describe_task, is_library, own_frames
+from labtest.failure import Failure
+
+# In a report the reader wants the lines of the peer and of the test, not those of what lies between.
+for _room in (labgob, labrpc):
+    assert _room.__file__ is not None
+    add_library(_room.__file__)
 
 T = TypeVar("T")
 
@@ -23,9 +33,25 @@ class Stuck(Exception):
     """A call on a peer did not return in time."""
 
 
+class Exited(Exception):
+    """A peer's method ended with SystemExit, which a thread would swallow without a word."""
+
+
+def _call(fn: Callable[..., T], args: tuple[Any, ...]) -> T:
+    try:
+        return fn(*args)
+    except SystemExit as error:
+        raise Exited("it left by sys.exit(); a peer must never end the program").with_traceback(
+            error.__traceback__
+        ) from None
+
+
 class VirtualWorld:
+    clock = " (virtual)"  # what follows a time in a report
+
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
+        self._asked: Task | None = None
 
     @property
     def now(self) -> float:
@@ -37,9 +63,11 @@ class VirtualWorld:
     def call(self, node: Node | None, fn: Callable[..., T], *args: Any, limit_s: float) -> T:
         """Run fn as a task of the node, so that its threads and its random numbers are the node's."""
         simulation = self.simulation
-        task = simulation.spawn(fn, *args, node=node)
+        name = f"{getattr(fn, '__name__', 'call')}()"
+        self._asked = task = simulation.spawn(_call, fn, args, node=node, name=name)
         if not simulation.join(task, int(limit_s * 1e9)):
             raise Stuck
+        self._asked = None
         return task.value  # type: ignore[no-any-return]
 
     def spawn(self, node: Node | None, fn: Callable[..., None], *args: Any, name: str) -> None:
@@ -56,28 +84,67 @@ class VirtualWorld:
         self.simulation.emit(kind, node, 0, detail, fingerprint, note)
 
     def fail(self, failure: BaseException) -> NoReturn:
+        if isinstance(failure, Failure):
+            # The step of the test that was under way, whoever noticed.
+            main = next(self.simulation.tasks())
+            frame = _sys._getframe(1) if self.simulation.current is main else self.simulation.frames_of(main)
+            failure.evidence[:0] = _lines(frame)
         self.simulation.fail(failure)
 
     def raise_if_failed(self) -> None:
         """fail() ends the run at once; there is never anything left to raise."""
 
     def stuck_tasks(self) -> list[str]:
-        """Tasks of peers that have waited for a lock, or for room in apply_ch, for over a second."""
-        since_ns = self.simulation.now_ns - int(_STUCK_S * 1e9)
-        return [
-            describe_task(self.simulation, task)
-            for task in self.simulation.tasks()
-            if task.node is not None
-            and task.since_ns <= since_ns
-            and type(task.waiting_for).__name__ in ("Lock", "RLock", "Queue")
+        """Tasks of peers that have waited for a lock, or for room in apply_ch, for over a second.
+
+        First the call that did not return, then whoever waits for a lock it holds itself.
+        """
+        told = [describe_task(self.simulation, task) for task in self.simulation.tasks() if self._is_stuck(task)]
+        asked = f"  {self._asked} "
+        told.sort(key=lambda text: (not text.startswith(asked), "held by itself" not in text))
+        return told
+
+    def _is_stuck(self, task: Task) -> bool:
+        if task is self.simulation.current:
+            return False
+        if task is self._asked:
+            return True
+        waiting_for = task.waiting_for
+        return (
+            task.node is not None
+            and task.since_ns <= self.simulation.now_ns - int(_STUCK_S * 1e9)
+            and type(waiting_for).__name__ in ("Lock", "RLock", "Queue")
+            # Who has just been handed the lock waits for nothing but its turn.
+            and task in getattr(waiting_for, "_waiters", (task,))
             and not task.name.startswith("service")
-        ]
+        )
+
+    def close(self) -> None:
+        """Everything ends with the simulation."""
 
 
 class RealWorld:
+    """One Config's real threads. While it is open, an exception in any thread fails the test."""
+
+    clock = ""
+
     def __init__(self) -> None:
         self._began_s = _time.monotonic()
         self._failure: BaseException | None = None
+        self._timers: list[_threading.Timer] = []
+        self._excepthook = _threading.excepthook
+        _threading.excepthook = self._thread_failed
+
+    def _thread_failed(self, args: _threading.ExceptHookArgs) -> None:
+        error = args.exc_value
+        # A TaskFailed says that another thread failed, which has told its own story.
+        if self._failure is None and error is not None and not isinstance(error, (TaskFailed, SystemExit)):
+            if isinstance(error, Failure):
+                self._failure = error
+                return
+            name = args.thread.name if args.thread is not None else "a thread"
+            self._failure = TaskFailed(f"{name} ended with an exception: {error!r}", task=name, node=None)
+            self._failure.__cause__ = error
 
     @property
     def now(self) -> float:
@@ -87,7 +154,25 @@ class RealWorld:
         return None
 
     def call(self, node: Node | None, fn: Callable[..., T], *args: Any, limit_s: float) -> T:
-        return fn(*args)
+        """In a thread of its own: a peer that does not answer must not take the tester with it."""
+        results: list[T] = []
+        errors: list[BaseException] = []
+        name = f"{getattr(fn, '__name__', 'call')}()"
+
+        def run() -> None:
+            try:
+                results.append(_call(fn, args))
+            except BaseException as error:
+                errors.append(error)
+
+        thread = _threading.Thread(target=run, name=name, daemon=True)
+        thread.start()
+        thread.join(limit_s)
+        if errors:
+            raise TaskFailed(f"{name} ended with an exception: {errors[0]!r}", task=name, node=None) from errors[0]
+        if not results:
+            raise Stuck
+        return results[0]
 
     def spawn(self, node: Node | None, fn: Callable[..., None], *args: Any, name: str) -> None:
         _threading.Thread(target=fn, args=args, name=name, daemon=True).start()
@@ -99,6 +184,7 @@ class RealWorld:
         timer = _threading.Timer(delay_s, fn)
         timer.daemon = True
         timer.start()
+        self._timers.append(timer)
 
     def emit(self, kind: str, node: Node | None, detail: Any, fingerprint: int, note: str = "") -> None:
         pass
@@ -106,6 +192,8 @@ class RealWorld:
     def fail(self, failure: BaseException) -> NoReturn:
         if self._failure is None:
             self._failure = failure
+            if isinstance(failure, Failure):
+                failure.evidence[:0] = _lines(_sys._current_frames().get(_threading.main_thread().ident or 0))
         raise failure
 
     def raise_if_failed(self) -> None:
@@ -113,7 +201,25 @@ class RealWorld:
             raise self._failure
 
     def stuck_tasks(self) -> list[str]:
-        return []
+        """All threads that stand in a peer's code; which of them are stuck, only the reader can tell."""
+        frames = _sys._current_frames()
+        told = []
+        for thread in _threading.enumerate():
+            frame = frames.get(thread.ident or 0)
+            in_peer = [f for f in own_frames(frame) if not is_library(f.f_code.co_filename)]
+            if in_peer and thread is not _threading.main_thread():
+                told.append((not thread.name.endswith("()"), f"  {thread.name} is here\n{describe_stack(frame)}"))
+        return [text for _, text in sorted(told)]  # the call that did not return first
+
+    def close(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        _threading.excepthook = self._excepthook
+
+
+def _lines(frame: FrameType | None) -> list[str]:
+    """The test's own frames."""
+    return describe_stack(frame, indent="    ").splitlines()[:3]
 
 
 def current_world() -> VirtualWorld | RealWorld:

@@ -59,19 +59,18 @@ _SHORT = {VOTE: "vote", APPEND: "append", INSTALL: "install"}
 class CheckedTrace(list[Event]):
     """Put it in a simulation's `trace` before the run."""
 
-    def __init__(self, simulation: Simulation, *, keep: bool = True) -> None:
+    def __init__(self, simulation: Simulation) -> None:
         super().__init__()
         self._simulation = simulation
-        self._keep = keep
+        self._store = super().append
         self.facts = Facts()
         self.rules = [rule(self.facts, self._violated) for rule in RULES]
-        # ("send", "append") -> the methods on_send_append of the rules that have one.
-        self._on: dict[tuple[str, str], list[Callable[..., None]]] = {}
-        for rule in self.rules:
-            for name in dir(rule):
-                if name.startswith("on_"):
-                    _, kind, *method = name.split("_")
-                    self._on.setdefault((kind, method[0] if method else ""), []).append(getattr(rule, name))
+        # What the rules want to see, by kind and then by RPC: on_send_append and on_send both see an AppendEntries go.
+        self._on_send = self._lookers("send")
+        self._on_deliver = self._lookers("deliver")
+        self._on_answer = self._lookers("answer")
+        self._on_reply = self._lookers("reply")
+        self._on = {kind: self._named(f"on_{kind}") for kind in ("persist", "started", "apply", "start", "restore")}
         self._see = {
             "send": self._see_send,
             "deliver": self._see_deliver,
@@ -85,79 +84,84 @@ class CheckedTrace(list[Event]):
             "restore": self._see_other,
         }
 
+    def _lookers(self, kind: str) -> dict[str, list[Callable[..., None]]]:
+        return {
+            method: self._named(f"on_{kind}_{short}") + self._named(f"on_{kind}") for method, short in _SHORT.items()
+        }
+
+    def _named(self, name: str) -> list[Callable[..., None]]:
+        return [getattr(rule, name) for rule in self.rules if hasattr(rule, name)]
+
     def append(self, event: Event) -> None:
-        if self._keep:
-            super().append(event)
-        self.facts.sequence += 1
+        self._store(event)
         see = self._see.get(event.kind)
         if see is not None:
+            self.facts.sequence += 1
             see(event)
 
     def _see_send(self, event: Event) -> None:
         message: Message = event.detail
-        short = _SHORT.get(message.service_method)
-        if short is None:
+        method = message.service_method
+        if method not in _SHORT:
             return
         facts = self.facts
-        args = facts.args(message)
-        if args is None:
+        reading = facts.read_head(message)
+        if reading is None:
             return
         seat = facts.seat(event.node)
-        for look in self._on.get(("send", short), ()):
-            look(event, seat, message, args)
-        for look in self._on.get(("send", ""), ()):
-            look(event, seat, message, args)
-        facts.sent(event, seat, args, message.service_method)
+        for look in self._on_send[method]:
+            look(event, seat, message, reading)
+        facts.sent(event, seat, reading, method)
 
     def _see_deliver(self, event: Event) -> None:
         message: Message = event.detail
-        short = _SHORT.get(message.service_method)
-        if short is None:
+        method = message.service_method
+        if method not in _SHORT:
             return
         facts = self.facts
-        args = facts.args(message)
-        if args is None:
+        reading = facts.read(message)
+        if reading is None:
             return
         seat = facts.seat(event.node)
-        for look in self._on.get(("deliver", short), ()):
-            look(event, seat, message, args)
-        facts.delivered(event, seat, args, message.service_method, message)
+        if method == APPEND:
+            facts.delivering(reading)
+        for look in self._on_deliver[method]:
+            look(event, seat, message, reading)
+        facts.delivered(event, seat, reading, method, message)
 
     def _see_answer(self, event: Event) -> None:
         message: Message = event.detail
-        short = _SHORT.get(message.service_method)
-        if short is None:
+        method = message.service_method
+        if method not in _SHORT:
             return
         facts = self.facts
-        args, reply = facts.args(message), facts.reply(message)
-        delivery = facts.deliveries.pop(id(message), None)
-        if args is None or reply is None or delivery is None:
+        reading, reply = facts.read(message), facts.read_reply(message)
+        delivery = facts.delivery(message)
+        if reading is None or reply is None or delivery is None:
             return
         seat = facts.seat(event.node)
-        for look in self._on.get(("answer", short), ()):
-            look(event, seat, message, args, reply, delivery)
-        for look in self._on.get(("answer", ""), ()):
-            look(event, seat, message, args, reply, delivery)
-        facts.answered(event, seat, args, reply, message.service_method)
+        for look in self._on_answer[method]:
+            look(event, seat, message, reading, reply, delivery)
+        facts.answered(event, seat, reading, reply, method)
 
     def _see_reply(self, event: Event) -> None:
         message: Message = event.detail
-        short = _SHORT.get(message.service_method)
-        if short is None:
+        method = message.service_method
+        if method not in _SHORT:
             return
         facts = self.facts
-        args, reply = facts.args(message), facts.reply(message)
-        if args is None or reply is None:
+        reading, reply = facts.read(message), facts.read_reply(message)
+        if reading is None or reply is None:
             return
         seat = facts.seat(event.node)
-        for look in self._on.get(("reply", short), ()):
-            look(event, seat, message, args, reply)
-        facts.tell_term(seat, reply.term, event.at_ns)
+        for look in self._on_reply[method]:
+            look(event, seat, message, reading, reply)
+        facts.replied(event, seat, reading, reply, method, message.target)
         facts.forget(message)
 
     def _see_persist(self, event: Event) -> None:
         seat = self.facts.seat(event.node)
-        for look in self._on.get(("persist", ""), ()):
+        for look in self._on["persist"]:
             look(event, seat)
         seat.last_persist = self.facts.sequence
 
@@ -165,7 +169,7 @@ class CheckedTrace(list[Event]):
         _, index, term, is_leader = event.detail
         if is_leader:
             seat = self.facts.seat(event.node)
-            for look in self._on.get(("started", ""), ()):
+            for look in self._on["started"]:
                 look(event, seat, index, term)
             self.facts.started(seat, index, term)
 
@@ -174,7 +178,7 @@ class CheckedTrace(list[Event]):
 
     def _see_other(self, event: Event) -> None:
         seat = self.facts.seat(event.node)
-        for look in self._on.get((event.kind, ""), ()):
+        for look in self._on[event.kind]:
             look(event, seat)
 
     def _violated(self, rule: Rule, text: str, *evidence: tuple[int, Message, str] | str) -> NoReturn:

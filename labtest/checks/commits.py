@@ -7,19 +7,8 @@ from typing import Any
 import labgob
 from labrpc import Message
 from labsim import Event
-from labtest.checks.facts import Facts, Seat
+from labtest.checks.facts import Facts, Reading, Seat
 from labtest.checks.rule import Rule, Violated
-
-
-class _Office:
-    """One leader's term: who has acknowledged how much, and of which terms its entries are."""
-
-    __slots__ = ("earned", "entry_terms", "match")
-
-    def __init__(self) -> None:
-        self.match: dict[str, int] = {}
-        self.entry_terms: dict[int, int] = {}
-        self.earned = 0
 
 
 class EarnedCommit(Rule):
@@ -27,68 +16,13 @@ class EarnedCommit(Rule):
     title = "A leader commits only what a majority has acknowledged, in its own term"
     section = "§5.3, §5.4.2"
 
-    def __init__(self, facts: Facts, violated: Violated) -> None:
-        super().__init__(facts, violated)
-        self._offices: dict[tuple[str, int], _Office] = {}
-        # How far each server can know entries to be committed, told or earned, in any incarnation.
-        self._known: dict[str, int] = {}
+    def on_send_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        if reading.args.leader_commit > seat.known_committed:
+            self._unearned(event, seat, message, reading.args)
 
-    def _office(self, seat: Seat, term: int) -> _Office:
-        office = self._offices.get((seat.name, term))
-        if office is None:
-            office = self._offices[seat.name, term] = _Office()
-        return office
-
-    def on_deliver_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
-        self._learn(seat, args.leader_commit)
-
-    def on_deliver_install(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
-        self._learn(seat, args.last_included_index)
-
-    def _learn(self, seat: Seat, index: int) -> None:
-        if index > self._known.get(seat.name, 0):
-            self._known[seat.name] = index
-
-    def on_started(self, event: Event, seat: Seat, index: int, term: int) -> None:
-        self._office(seat, term).entry_terms[index] = term
-
-    def on_reply_append(self, event: Event, seat: Seat, message: Message, args: Any, reply: Any) -> None:
-        if reply.success:
-            self._acknowledged(seat, args.term, message.target, args.prev_log_index + len(args.entries))
-
-    def on_reply_install(self, event: Event, seat: Seat, message: Message, args: Any, reply: Any) -> None:
-        if reply.term == args.term:
-            self._acknowledged(seat, args.term, message.target, args.last_included_index)
-
-    def _acknowledged(self, seat: Seat, term: int, follower: str, index: int) -> None:
-        office = self._office(seat, term)
-        if index <= office.match.get(follower, 0):
-            return
-        office.match[follower] = index
-        # With the leader itself, this many followers make a majority.
-        needed = self.facts.servers // 2
-        if len(office.match) >= needed > 0:
-            majority = sorted(office.match.values(), reverse=True)[needed - 1]
-            # Terms rise along a log, so if any entry up to there is of this term, the last one is.
-            if majority > office.earned and office.entry_terms.get(majority) == term:
-                office.earned = majority
-                self._learn(seat, majority)
-
-    def on_send_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
-        office = self._office(seat, args.term)
-        index = args.prev_log_index
-        for entry in args.entries:
-            index += 1
-            office.entry_terms[index] = entry.term
+    def _unearned(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         commit = args.leader_commit
-        if commit > self._known.get(seat.name, 0):
-            self._unearned(event, seat, message, args, office)
-
-    def known_committed(self, seat: Seat) -> int:
-        return self._known.get(seat.name, 0)
-
-    def _unearned(self, event: Event, seat: Seat, message: Message, args: Any, office: _Office) -> None:
-        commit = args.leader_commit
+        office = self.facts.office(args.term)
         holders = sorted(name for name, match in office.match.items() if match >= commit)
         term = office.entry_terms.get(commit)
         if term is not None and term != args.term and 2 * (len(holders) + 1) > self.facts.servers:
@@ -114,27 +48,17 @@ class AppliesOnlyTheCommitted(Rule):
         # (server, term) -> the highest leader_commit, and the end of the log verified, in that term.
         self._told: dict[tuple[str, int], tuple[int, int]] = {}
         self._known: dict[str, int] = {}
-        self._leading = EarnedCommit(facts, violated)  # its own books, without its verdicts on the wire
-        self.on_started = self._leading.on_started
-        self.on_reply_append = self._leading.on_reply_append
-        self.on_reply_install = self._leading.on_reply_install
 
-    def on_send_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
-        office = self._leading._office(seat, args.term)
-        index = args.prev_log_index
-        for entry in args.entries:
-            index += 1
-            office.entry_terms[index] = entry.term
-
-    def on_deliver_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+    def on_deliver_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        args = reading.args
         commit, verified = self._told.get((seat.name, args.term), (0, 0))
         commit = max(commit, args.leader_commit)
-        verified = max(verified, args.prev_log_index + len(args.entries))
+        verified = max(verified, reading.last_index)
         self._told[seat.name, args.term] = (commit, verified)
         self._learn(seat, min(commit, verified))
 
-    def on_deliver_install(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
-        self._learn(seat, args.last_included_index)
+    def on_deliver_install(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        self._learn(seat, reading.args.last_included_index)
 
     def on_restore(self, event: Event, seat: Seat) -> None:
         self._learn(seat, event.detail)
@@ -148,7 +72,7 @@ class AppliesOnlyTheCommitted(Rule):
         index = getattr(message, "command_index", 0) if getattr(message, "command_valid", False) else 0
         if index <= self._known.get(seat.name, 0) or self.facts.servers == 1:
             return
-        self._learn(seat, self._leading.known_committed(seat))
+        self._learn(seat, max((self.facts.offices[term].earned for term in seat.led), default=0))
         known = self._known.get(seat.name, 0)
         if index > known:
             self.violated(
@@ -165,15 +89,15 @@ class OnlyStartedCommands(Rule):
 
     def __init__(self, facts: Facts, violated: Violated) -> None:
         super().__init__(facts, violated)
-        self._started: set[bytes] = set()
+        self._started: set[Any] = set()
         self._last: dict[str, tuple[int, int, int]] = {}
 
     def on_start(self, event: Event, seat: Seat) -> None:
-        self._started.add(labgob.encode([event.detail]))
+        self._started.add(_hashable(event.detail))
 
     def on_apply(self, event: Event, seat: Seat) -> None:
         message = event.detail
-        if getattr(message, "command_valid", False) and labgob.encode([message.command]) not in self._started:
+        if getattr(message, "command_valid", False) and _hashable(message.command) not in self._started:
             self.violated(
                 f"peer {seat.name} applied {message.command!r} at index {message.command_index}, "
                 "which nobody ever started"
@@ -187,3 +111,7 @@ class OnlyStartedCommands(Rule):
                 f"right after {last_index}: a leader's commands get consecutive indexes"
             )
         self._last[seat.name] = (event.incarnation, term, index)
+
+
+def _hashable(command: Any) -> Any:
+    return command if command.__class__ in (int, str) else labgob.encode([command])

@@ -6,7 +6,7 @@ from typing import Any
 
 from labrpc import Message
 from labsim import Event
-from labtest.checks.facts import Delivery, Facts, Seat
+from labtest.checks.facts import Delivery, Facts, Reading, Seat
 from labtest.checks.rule import Rule, Violated
 
 
@@ -22,65 +22,84 @@ class SavedBeforeReply(Rule):
 
     def __init__(self, facts: Facts, violated: Violated) -> None:
         super().__init__(facts, violated)
-        # When each piece of news first reached each server: (server, what) -> sequence number.
-        self._news: dict[tuple[str, tuple[Any, ...]], int] = {}
-        # What it has promised with a save behind it.
-        self._terms: dict[str, int] = {}
-        self._kept: set[tuple[str, tuple[Any, ...]]] = set()
+        # When each term, and each request for a vote, first reached each server: sequence numbers.
+        self._news: dict[tuple[str, int, str], int] = {}
+        self._terms: dict[str, int] = {}  # the term each has promised with a save behind it
+        # Entries on their way into each server's log: server -> (leader's term, last index, sequence number).
+        self._arrivals: dict[str, list[tuple[int, int, int]]] = {}
 
-    def on_deliver_vote(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
-        self._news.setdefault((seat.name, ("term", args.term)), self.facts.sequence)
-        self._news.setdefault((seat.name, ("vote", args.term, message.source)), self.facts.sequence)
+    def on_deliver_vote(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        args = reading.args
+        self._news.setdefault((seat.name, args.term, ""), self.facts.sequence)
+        self._news.setdefault((seat.name, args.term, message.source), self.facts.sequence)
 
-    def on_deliver_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
-        self._news.setdefault((seat.name, ("term", args.term)), self.facts.sequence)
-        for index, entry in enumerate(args.entries, args.prev_log_index + 1):
-            self._news.setdefault((seat.name, (index, entry.term)), self.facts.sequence)
+    def on_deliver_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        args = reading.args
+        self._news.setdefault((seat.name, args.term, ""), self.facts.sequence)
+        if args.entries and reading.last_index > self.facts.acked.get((seat.name, args.term), 0):
+            arrivals = self._arrivals.setdefault(seat.name, [])
+            arrivals.append((args.term, reading.last_index, self.facts.sequence))
 
-    def on_deliver_install(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
-        self._news.setdefault((seat.name, ("term", args.term)), self.facts.sequence)
+    def on_deliver_install(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        self._news.setdefault((seat.name, reading.args.term, ""), self.facts.sequence)
 
-    def on_reply_vote(self, event: Event, seat: Seat, message: Message, args: Any, reply: Any) -> None:
-        self._news.setdefault((seat.name, ("term", reply.term)), self.facts.sequence)
+    def on_reply(self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any) -> None:
+        self._news.setdefault((seat.name, reply.term, ""), self.facts.sequence)
 
-    on_reply_append = on_reply_install = on_reply_vote
-
-    def on_send(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+    def on_send(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        args = reading.args
         # Its own campaign: SavedBeforeCampaign looks at that.
         if args.term > self._terms.get(seat.name, 0):
             self._terms[seat.name] = args.term
 
-    def on_started(self, event: Event, seat: Seat, index: int, term: int) -> None:
-        # A leader's own entry, should it come back to it from a later leader.
-        self._kept.add((seat.name, (index, term)))
-
-    def on_answer(self, event: Event, seat: Seat, message: Message, args: Any, reply: Any, delivery: Delivery) -> None:
+    def on_answer(
+        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
+    ) -> None:
         if reply.term > self._terms.get(seat.name, 0):
-            news = self._news.get((seat.name, ("term", reply.term)))
+            news = self._news.get((seat.name, reply.term, ""))
             if news is not None and seat.last_persist < news:
                 self._not_saved(event, seat, message, f"its new term {reply.term}")
             self._terms[seat.name] = reply.term
 
     def on_answer_vote(
-        self, event: Event, seat: Seat, message: Message, args: Any, reply: Any, delivery: Delivery
+        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
+        args = reading.args
         if reply.vote_granted:
-            self._promise(event, seat, message, ("vote", args.term, message.source), f"its vote for {message.source}")
+            news = self._news.get((seat.name, args.term, message.source), 0)
+            if seat.last_persist < news:
+                self._not_saved(event, seat, message, f"its vote for {message.source}")
 
     def on_answer_append(
-        self, event: Event, seat: Seat, message: Message, args: Any, reply: Any, delivery: Delivery
+        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
-        if reply.success:
-            for index, entry in enumerate(args.entries, args.prev_log_index + 1):
-                self._promise(event, seat, message, (index, entry.term), f"entry {index} of term {entry.term}")
+        if (
+            reply.success
+            and reading.args.entries
+            and seat.last_persist < delivery.sequence
+            and reading.last_index > self.facts.acked.get((seat.name, reading.args.term), 0)
+            and not self._saved_before(seat, reading.last_index, reading.last_term)
+        ):
+            self._not_saved(event, seat, message, f"entry {reading.last_index} of term {reading.last_term}")
 
-    def _promise(self, event: Event, seat: Seat, message: Message, what: tuple[Any, ...], words: str) -> None:
-        key = (seat.name, what)
-        if key in self._kept:
-            return
-        if seat.last_persist < self._news.get(key, 0):
-            self._not_saved(event, seat, message, words)
-        self._kept.add(key)
+    def _saved_before(self, seat: Seat, index: int, term: int) -> bool:
+        """Whether that entry, and so all before it, may have been saved by now.
+
+        As a leader's own, as one acknowledged to an earlier leader, or as one that arrived before the latest save.
+        """
+        offices = self.facts.offices
+        acked = self.facts.acked
+        return (
+            any(offices[of_term].entry_terms.get(index) == term for of_term in seat.led)
+            or any(
+                acked.get((seat.name, of_term), 0) >= index and office.entry_terms.get(index) == term
+                for of_term, office in offices.items()
+            )
+            or any(
+                last >= index and sequence < seat.last_persist and offices[of_term].entry_terms.get(index) == term
+                for of_term, last, sequence in self._arrivals.get(seat.name, ())
+            )
+        )
 
     def _not_saved(self, event: Event, seat: Seat, message: Message, words: str) -> None:
         self.violated(
@@ -100,10 +119,13 @@ class SavedBeforeCampaign(Rule):
         # The latest sign of a lower term: (sequence number, time), and the one before that instant.
         self._lower: dict[str, list[tuple[int, int]]] = {}
 
-    def on_answer(self, event: Event, seat: Seat, message: Message, args: Any, reply: Any, delivery: Delivery) -> None:
+    def on_answer(
+        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
+    ) -> None:
         self._lower[seat.name] = [(self.facts.sequence, event.at_ns)]
 
-    def on_send_vote(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+    def on_send_vote(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        args = reading.args
         if args.term <= self._campaigns.get(seat.name, 0):
             return
         self._campaigns[seat.name] = args.term

@@ -6,7 +6,7 @@ from typing import Any
 
 from labrpc import Message
 from labsim import Event
-from labtest.checks.facts import Delivery, Facts, Seat
+from labtest.checks.facts import Delivery, Facts, Reading, Seat
 from labtest.checks.rule import Rule, Violated
 
 # How long a peer may take to act on a higher term that it has only been told: some read replies in a loop.
@@ -22,7 +22,8 @@ class OneLeaderPerTerm(Rule):
         super().__init__(facts, violated)
         self._leaders: dict[int, tuple[str, int, Message]] = {}
 
-    def on_send_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+    def on_send_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        args = reading.args
         leader = self._leaders.get(args.term)
         if leader is None:
             self._leaders[args.term] = (seat.name, event.at_ns, message)
@@ -45,13 +46,15 @@ class OneVotePerTerm(Rule):
         super().__init__(facts, violated)
         self._votes: dict[tuple[str, int], tuple[str, int, Message, str]] = {}
 
-    def on_send_vote(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+    def on_send_vote(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        args = reading.args
         # To campaign is to vote for oneself.
         self._vote(event, seat, args.term, seat.name, message, "sent")
 
     def on_answer_vote(
-        self, event: Event, seat: Seat, message: Message, args: Any, reply: Any, delivery: Delivery
+        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
+        args = reading.args
         if reply.vote_granted:
             self._vote(event, seat, args.term, message.source, message, "answered")
 
@@ -77,11 +80,13 @@ class EarnedLeadership(Rule):
         self._grants: dict[tuple[str, int], set[str]] = {}
         self._proven: set[tuple[str, int]] = set()
 
-    def on_reply_vote(self, event: Event, seat: Seat, message: Message, args: Any, reply: Any) -> None:
+    def on_reply_vote(self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any) -> None:
+        args = reading.args
         if reply.vote_granted:
             self._grants.setdefault((seat.name, args.term), {seat.name}).add(message.target)
 
-    def on_send_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+    def on_send_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        args = reading.args
         key = (seat.name, args.term)
         if key in self._proven:
             return
@@ -102,7 +107,9 @@ class TermsNeverFall(Rule):
     title = "A peer's term never falls, not even over a restart"
     section = "§5.1, Figure 2: persistent state"
 
-    def on_answer(self, event: Event, seat: Seat, message: Message, args: Any, reply: Any, delivery: Delivery) -> None:
+    def on_answer(
+        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
+    ) -> None:
         if reply.term < delivery.term:
             self.violated(
                 f"peer {seat.name} was in term {delivery.term} at {seat.term_since_ns / 1e9:.6f} s "
@@ -110,7 +117,8 @@ class TermsNeverFall(Rule):
                 (event.at_ns, message, "answered"),
             )
 
-    def on_send(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+    def on_send(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        args = reading.args
         # Arguments built a moment ago may leave just after the term has moved on.
         if args.term < seat.term and event.at_ns > seat.term_since_ns:
             self.violated(
@@ -125,7 +133,10 @@ class HigherTermWins(Rule):
     title = "Whoever sees a higher term adopts it, and a lower one is refused"
     section = "§5.1, Figure 2: All Servers"
 
-    def on_answer(self, event: Event, seat: Seat, message: Message, args: Any, reply: Any, delivery: Delivery) -> None:
+    def on_answer(
+        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
+    ) -> None:
+        args = reading.args
         if reply.term < args.term:
             self.violated(
                 f"peer {seat.name} was asked in term {args.term} and answers in term {reply.term}",
@@ -133,24 +144,28 @@ class HigherTermWins(Rule):
             )
 
     def on_answer_vote(
-        self, event: Event, seat: Seat, message: Message, args: Any, reply: Any, delivery: Delivery
+        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
+        args = reading.args
         if reply.vote_granted and args.term < delivery.term:
-            self._accepted_stale(event, seat, message, args, delivery)
+            self._accepted_stale(event, seat, message, reading, delivery)
 
     def on_answer_append(
-        self, event: Event, seat: Seat, message: Message, args: Any, reply: Any, delivery: Delivery
+        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
+        args = reading.args
         if reply.success and args.term < delivery.term:
-            self._accepted_stale(event, seat, message, args, delivery)
+            self._accepted_stale(event, seat, message, reading, delivery)
 
-    def _accepted_stale(self, event: Event, seat: Seat, message: Message, args: Any, delivery: Delivery) -> None:
+    def _accepted_stale(self, event: Event, seat: Seat, message: Message, reading: Reading, delivery: Delivery) -> None:
+        args = reading.args
         self.violated(
             f"peer {seat.name} was in term {delivery.term} and said yes to a request of term {args.term}",
             (event.at_ns, message, "answered"),
         )
 
-    def on_send(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+    def on_send(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        args = reading.args
         if args.term < seat.told_term and event.at_ns > seat.told_since_ns + _DIGEST_NS:
             self.violated(
                 f"peer {seat.name} was told of term {seat.told_term} at {seat.told_since_ns / 1e9:.6f} s "

@@ -6,7 +6,7 @@ from typing import Any
 
 from labrpc import Message
 from labsim import Event
-from labtest.checks.facts import Delivery, Facts, Seat
+from labtest.checks.facts import Delivery, Facts, Reading, Seat
 from labtest.checks.rule import Rule, Violated
 
 
@@ -20,24 +20,27 @@ class LogMatching(Rule):
         # (index, term) -> the command, the term before it, and the message that showed it first.
         self._entries: dict[tuple[int, int], tuple[Any, int, int, Message]] = {}
 
-    def on_send_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
-        index, before = args.prev_log_index, args.prev_log_term
-        entries = self._entries
-        for entry in args.entries:
-            index += 1
-            term = entry.term
-            known = entries.get((index, term))
+    def on_deliver_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        args = reading.args
+        known_entries = self._entries
+        for index, entry in reading.fresh:
+            position = index - args.prev_log_index - 2
+            before = args.entries[position].term if position >= 0 else args.prev_log_term
+            key = (index, entry.term)
+            known = known_entries.get(key)
             if known is None:
-                entries[index, term] = (entry.command, before, event.at_ns, message)
-            elif known[0] != entry.command or known[1] != before:
-                what = "another command" if known[0] != entry.command else f"an entry of term {before}, not {known[1]},"
-                self.violated(
-                    f"peer {seat.name} sends entry {index} of term {term} with {what} "
-                    f"{'than' if known[0] != entry.command else 'before it than'} it had before",
-                    (known[2], known[3], "sent"),
-                    (event.at_ns, message, "sent"),
-                )
-            before = term
+                known_entries[key] = (entry.command, before, event.at_ns, message)
+            elif known[0] != entry.command:
+                self._differs(event, seat, message, key, known, "with another command than")
+            elif known[1] != before:
+                self._differs(event, seat, message, key, known, f"after one of term {before}, not {known[1]} as")
+
+    def _differs(self, event: Event, seat: Seat, message: Message, key: tuple[int, int], known: Any, how: str) -> None:
+        self.violated(
+            f"peer {message.source} sends entry {key[0]} of term {key[1]} {how} when it was sent before",
+            (known[2], known[3], "delivered"),
+            (event.at_ns, message, "delivered"),
+        )
 
 
 class LeaderAppendOnly(Rule):
@@ -45,23 +48,22 @@ class LeaderAppendOnly(Rule):
     title = "A leader never rewrites its log"
     section = "§5.3, Figure 3"
 
-    def __init__(self, facts: Facts, violated: Violated) -> None:
-        super().__init__(facts, violated)
-        self._logs: dict[int, dict[int, int]] = {}  # leader's term -> index -> entry's term
+    def on_send_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        args = reading.args
+        was = self.facts.office(args.term).entry_terms.get(args.prev_log_index, args.prev_log_term)
+        if was != args.prev_log_term:
+            self._rewritten(event, message, args.prev_log_index, was, args.prev_log_term)
 
-    def on_send_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
-        log = self._logs.setdefault(args.term, {0: 0})
-        index = args.prev_log_index
-        if log.setdefault(index, args.prev_log_term) != args.prev_log_term:
-            self._rewritten(event, seat, message, index, log[index], args.prev_log_term)
-        for entry in args.entries:
-            index += 1
-            if log.setdefault(index, entry.term) != entry.term:
-                self._rewritten(event, seat, message, index, log[index], entry.term)
+    def on_deliver_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        log = self.facts.office(reading.args.term).entry_terms
+        for index, entry in reading.fresh:
+            was = log.get(index, entry.term)
+            if was != entry.term:
+                self._rewritten(event, message, index, was, entry.term)
 
-    def _rewritten(self, event: Event, seat: Seat, message: Message, index: int, was: int, now: int) -> None:
+    def _rewritten(self, event: Event, message: Message, index: int, was: int, now: int) -> None:
         self.violated(
-            f"peer {seat.name} showed entry {index} as of term {was}, and now as of term {now}, within one office",
+            f"peer {message.source} showed entry {index} as of term {was}, and now as of term {now}, within one office",
             (event.at_ns, message, "sent"),
         )
 
@@ -71,15 +73,18 @@ class EntryTerms(Rule):
     title = "Terms never fall along a log, nor exceed the leader's"
     section = "§5.3"
 
-    def on_send_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+    def on_deliver_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        args = reading.args
+        if not reading.fresh:
+            return
         before, index = args.prev_log_term, args.prev_log_index
         for entry in args.entries:
             index += 1
             if entry.term < before or entry.term > args.term:
                 self.violated(
-                    f"peer {seat.name}, in term {args.term}, sends entry {index} of term {entry.term} "
+                    f"peer {message.source}, in term {args.term}, sends entry {index} of term {entry.term} "
                     f"after one of term {before}",
-                    (event.at_ns, message, "sent"),
+                    (event.at_ns, message, "delivered"),
                 )
             before = entry.term
 
@@ -91,40 +96,45 @@ class SuccessMeansMatch(Rule):
 
     def __init__(self, facts: Facts, violated: Violated) -> None:
         super().__init__(facts, violated)
-        self._had: dict[str, set[tuple[int, int]]] = {}  # every entry that ever was in the server's log
+        # Which stretch of each leader's log has reached each server: server -> leader's term -> first and last index.
+        self._received: dict[str, dict[int, tuple[int, int]]] = {}
+        self._matched: set[tuple[str, int, int]] = set()
         self._snapshots: dict[str, int] = {}
 
-    def on_deliver_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+    def on_deliver_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        args = reading.args
         if args.entries:
-            had = self._had.setdefault(seat.name, set())
-            had.update((index, e.term) for index, e in enumerate(args.entries, args.prev_log_index + 1))
+            received = self._received.setdefault(seat.name, {})
+            first, last = received.get(args.term, (args.prev_log_index + 1, 0))
+            received[args.term] = (min(first, args.prev_log_index + 1), max(last, reading.last_index))
 
-    def on_deliver_install(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
-        self._snapshots[seat.name] = max(self._snapshots.get(seat.name, 0), args.last_included_index)
-
-    def on_send_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
-        had = self._had.setdefault(seat.name, set())
-        had.add((args.prev_log_index, args.prev_log_term))
-        if args.entries:
-            had.update((index, e.term) for index, e in enumerate(args.entries, args.prev_log_index + 1))
-
-    def on_started(self, event: Event, seat: Seat, index: int, term: int) -> None:
-        self._had.setdefault(seat.name, set()).add((index, term))
+    def on_deliver_install(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        self._snapshots[seat.name] = max(self._snapshots.get(seat.name, 0), reading.args.last_included_index)
 
     def on_answer_append(
-        self, event: Event, seat: Seat, message: Message, args: Any, reply: Any, delivery: Delivery
+        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
-        prev = args.prev_log_index
-        if (
-            reply.success
-            and prev > self._snapshots.get(seat.name, 0)
-            and (prev, args.prev_log_term) not in self._had.get(seat.name, ())
-        ):
+        if not reply.success:
+            return
+        args = reading.args
+        index, term = args.prev_log_index, args.prev_log_term
+        key = (seat.name, index, term)
+        if key in self._matched:
+            return
+        if index > self._snapshots.get(seat.name, 0) and not self._ever_had(seat, index, term):
             self.violated(
-                f"peer {seat.name} accepted entries after entry {prev} of term {args.prev_log_term}, "
-                "which it never had",
+                f"peer {seat.name} accepted entries after entry {index} of term {term}, which it never had",
                 (event.at_ns, message, "answered"),
             )
+        self._matched.add(key)
+
+    def _ever_had(self, seat: Seat, index: int, term: int) -> bool:
+        """Whether that entry was ever in its log: as a leader's own, or received from one."""
+        offices = self.facts.offices
+        return any(
+            first <= index <= last and offices[of_term].entry_terms.get(index) == term
+            for of_term, (first, last) in reversed(self._received.get(seat.name, {}).items())
+        ) or any(offices[of_term].entry_terms.get(index) == term for of_term in seat.led)
 
 
 class AcknowledgedEntriesStay(Rule):
@@ -133,8 +143,9 @@ class AcknowledgedEntriesStay(Rule):
     section = "§5.3, Figure 2: AppendEntries 3"
 
     def on_answer_append(
-        self, event: Event, seat: Seat, message: Message, args: Any, reply: Any, delivery: Delivery
+        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
+        args = reading.args
         if not reply.success and reply.term == args.term and args.prev_log_index <= delivery.acked:
             self.violated(
                 f"peer {seat.name} had acknowledged entries up to {delivery.acked} to the leader of term {args.term}, "
@@ -148,7 +159,8 @@ class HonestCandidate(Rule):
     title = "A candidate claims its real last entry"
     section = "§5.4.1"
 
-    def on_send_vote(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+    def on_send_vote(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        args = reading.args
         claimed = (args.last_log_term, args.last_log_index)
         if claimed < seat.floor:
             self.violated(
@@ -169,8 +181,9 @@ class UpToDateVote(Rule):
     section = "§5.4.1"
 
     def on_answer_vote(
-        self, event: Event, seat: Seat, message: Message, args: Any, reply: Any, delivery: Delivery
+        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
+        args = reading.args
         # The floor counts only if no new leader has spoken since: one may have made the voter cut its log.
         if (
             reply.vote_granted
@@ -191,31 +204,30 @@ class LeaderCompleteness(Rule):
 
     def __init__(self, facts: Facts, violated: Violated) -> None:
         super().__init__(facts, violated)
-        self._shown: dict[int, dict[int, int]] = {}  # leader's term -> index -> entry's term
         self._committed: dict[int, tuple[int, int]] = {}  # index -> entry's term, and the term that committed it
         self._through: dict[int, int] = {}  # leader's term -> how far it has said to have committed
 
-    def on_send_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
-        shown = self._shown.setdefault(args.term, {})
-        index, term = args.prev_log_index, args.prev_log_term
-        self._compare(event, seat, message, args.term, index, term)
-        shown[index] = term
-        for entry in args.entries:
-            index += 1
-            self._compare(event, seat, message, args.term, index, entry.term)
-            shown[index] = entry.term
+    def on_send_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        args = reading.args
+        self._compare(event, message, args.term, args.prev_log_index, args.prev_log_term)
         # EarnedCommit has looked at leader_commit; here it is taken for true.
-        for i in range(self._through.get(args.term, 0) + 1, args.leader_commit + 1):
-            if i not in shown:
-                break
-            self._committed.setdefault(i, (shown[i], args.term))
-            self._through[args.term] = i
+        through = self._through.get(args.term, 0)
+        if args.leader_commit > through:
+            shown = self.facts.office(args.term).entry_terms
+            while through < args.leader_commit and through + 1 in shown:
+                through += 1
+                self._committed.setdefault(through, (shown[through], args.term))
+            self._through[args.term] = through
 
-    def _compare(self, event: Event, seat: Seat, message: Message, leader_term: int, index: int, term: int) -> None:
+    def on_deliver_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        for index, entry in reading.fresh:
+            self._compare(event, message, reading.args.term, index, entry.term)
+
+    def _compare(self, event: Event, message: Message, leader_term: int, index: int, term: int) -> None:
         committed = self._committed.get(index)
         if committed is not None and committed[0] != term and leader_term > committed[1]:
             self.violated(
-                f"entry {index} of term {committed[0]} was committed in term {committed[1]}, but peer {seat.name}, "
-                f"leading term {leader_term}, has one of term {term} there",
+                f"entry {index} of term {committed[0]} was committed in term {committed[1]}, "
+                f"but peer {message.source}, leading term {leader_term}, has one of term {term} there",
                 (event.at_ns, message, "sent"),
             )

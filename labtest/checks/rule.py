@@ -1,8 +1,8 @@
 """What a rule is: one statement about the protocol, and the events it wants to see.
 
-A rule is a class with methods named for events: `on_send_append(event, seat, message, args)`,
-`on_deliver_vote(event, seat, message, args)`, `on_answer_vote(event, seat, message, args, reply, delivery)`,
-`on_reply_append(event, seat, message, args, reply)`, `on_send` and `on_answer` for all three RPCs, `on_persist`,
+A rule is a class with methods named for events: `on_send_append(event, seat, message, reading)`,
+`on_deliver_vote(event, seat, message, reading)`, `on_answer_vote(event, seat, message, reading, reply, delivery)`,
+`on_reply_append(event, seat, message, reading, reply)`, `on_send` and `on_answer` for all three RPCs, `on_persist`,
 `on_apply`, `on_start`, `on_restore` (event, seat) and `on_started(event, seat, index, term)`. They run before the
 shared facts take the event in, so `self.facts` is what was known before it.
 """

@@ -1,0 +1,112 @@
+"""What a failed run was made of, kept on disk, so that a replay can say whether it is that run again.
+
+Promise: a record names the digest of the run and a hash of every file that had a part in it. A replay with equal
+hashes and another digest is a broken promise of determinism; with other hashes it is simply another run, and says so.
+Whoever repeats tests (the pytest plugin, `lab stress`) writes records; `lab replay` reads them.
+
+Start at `Record`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from labsim.stacks import short_path
+
+# Where the records of each kind of run lie, under the working directory.
+STRESS = Path("build/stress/failures")
+PYTEST = Path("build/pytest/failures")
+
+_ROOT = Path(__file__).resolve().parent.parent
+_LAB = ("labsim", "labgob", "labrpc", "labtest")
+_PYTHON = "Python"
+_THE_LAB = f"the lab ({', '.join(_LAB)})"
+
+
+class Record(msgspec.Struct, kw_only=True):
+    """One failed run."""
+
+    test: str
+    seed: int
+    raft: str  # as it was given
+    digest: str  # "" if the run ended with its process
+    report: str
+    code: dict[str, str]  # what code_of() said then
+
+    def write(self, folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / _file_name(self.test, self.seed, self.raft)
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(self)))
+        return path
+
+
+def find(folders: Iterable[Path], test: str, seed: int, raft: Path) -> Record | None:
+    """The newest record of that run, or None. What cannot be read counts as not there."""
+    found = []
+    for folder in folders:
+        path = folder / _file_name(test, seed, str(raft))
+        try:
+            found.append((path.stat().st_mtime, msgspec.json.decode(path.read_bytes(), type=Record)))
+        except (OSError, msgspec.DecodeError):
+            continue
+    return max(found, key=lambda entry: entry[0])[1] if found else None
+
+
+def _file_name(test: str, seed: int, raft: str) -> str:
+    # The same seed may have failed for several peers.
+    peer = hashlib.blake2b(str(Path(raft).resolve()).encode(), digest_size=4).hexdigest()
+    return f"{test}-{seed}-{peer}.json"
+
+
+def files_of(raft: Path) -> list[Path]:
+    """The files that come with a raft.py: its package if it has its own messages.py beside it, else only itself."""
+    raft = (raft / "raft.py" if raft.is_dir() else raft).resolve()
+    if not (raft.parent / "messages.py").exists():
+        return [raft]
+    package = sorted(p for p in raft.parent.rglob("*.py") if not any(part.startswith(".") for part in p.parts))
+    return [raft, *(path for path in package if path != raft)]
+
+
+def lab_files() -> list[Path]:
+    """The lab itself, as far as it has a part in a run."""
+    rooms = [path for room in _LAB for path in sorted((_ROOT / room).rglob("*.py"))]
+    return [*rooms, *(_ROOT / "raft" / name for name in ("__init__.py", "messages.py", "persister.py"))]
+
+
+def code_of(raft: Path, test_file: Path) -> dict[str, str]:
+    """Every part of a run by name, with its hash: the peer's files, the test file, the lab, Python."""
+    code = {short_path(str(path)): _hash([path]) for path in [*files_of(raft), test_file.resolve()]}
+    code[_THE_LAB] = _hash(lab_files())
+    code[_PYTHON] = platform.python_version()
+    return code
+
+
+def changes(then: dict[str, str], now: dict[str, str]) -> list[str]:
+    """The parts that differ, in words; empty if the code is the same."""
+    changed = []
+    for part in [*then, *(part for part in now if part not in then)]:
+        if then.get(part) == now.get(part):
+            continue
+        if part == _PYTHON:
+            changed.append(f"Python {then.get(part)} then, {now.get(part)} now")
+        elif part not in now:
+            changed.append(f"{part} (gone)")
+        elif part not in then:
+            changed.append(f"{part} (new)")
+        else:
+            changed.append(part)
+    return changed
+
+
+def _hash(files: Iterable[Path]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for path in files:
+        content = path.read_bytes() if path.exists() else b""
+        digest.update(f"{path.name} {len(content)} ".encode())
+        digest.update(content)
+    return digest.hexdigest()
