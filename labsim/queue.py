@@ -1,47 +1,91 @@
-"""`queue`, in virtual time inside a simulation and the standard one outside."""
+"""`queue`, in virtual time inside a simulation and the standard one outside.
+
+Our own `_put` and `_get` never wait, so nobody can come between and put() and get() need no lock. The `mutex` is
+made when that is no longer sure: for a subclass, whose hooks may wait, or once somebody asks for it. From then on
+put(), get() and qsize() hold it, as the standard ones always do.
+"""
 
 from __future__ import annotations
 
 import queue as _queue
 from collections import deque
+from collections.abc import Callable
 from heapq import heappop, heappush
 from queue import Empty, Full
 from typing import Any, Generic, TypeVar
 
-from labsim.here import here
-from labsim.simulation import Simulation, Task, seconds_to_ns
-from labsim.threading import _made_at, describe_made_at, make_standard
+from labsim.drop_in import Primitive
+from labsim.simulation import Task
+from labsim.threading import Lock, timeout_ns
 
 __all__ = ["Empty", "Full", "LifoQueue", "PriorityQueue", "Queue", "SimpleQueue"]
 
 T = TypeVar("T")
 
 
-class Queue(Generic[T]):
+class _Waited(Primitive):
+    """What Queue and SimpleQueue share: tasks that wait for an item, or for room."""
+
+    _mutex: Lock | None
+
+    def _wait(
+        self,
+        waiters: deque[Task],
+        blocked: Callable[[], bool],
+        error: type[Exception],
+        block: bool,
+        timeout: float | None,
+    ) -> None:
+        """Caller holds the mutex, if there is one, and found itself blocked."""
+        if not block:
+            raise error
+        simulation = self._simulation
+        me = simulation.current
+        end_ns = None if timeout is None else simulation.now_ns + timeout_ns(timeout)
+        while True:
+            left_ns = None
+            if end_ns is not None:
+                left_ns = end_ns - simulation.now_ns
+                if left_ns <= 0:
+                    raise error
+            waiters.append(me)
+            if self._mutex is not None:
+                self._mutex.release()
+            if not simulation.park(self, left_ns):
+                waiters.remove(me)
+            if self._mutex is not None:  # perhaps only now
+                self._mutex.acquire()
+            # A woken task may find that another was quicker; then it waits on.
+            if not blocked():
+                return
+
+    def _wake_one(self, waiters: deque[Task]) -> None:
+        while waiters:
+            task = waiters.popleft()
+            if not task.dead:
+                self._simulation.wake(task)
+                return
+
+
+class Queue(_Waited, Generic[T], standard=_queue.Queue):
     """First in, first out. Subclasses may change `_init`, `_qsize`, `_put` and `_get`, as in the standard one."""
 
     queue: Any  # what _init makes; readable, as people read the standard one's
 
-    def __new__(cls, maxsize: int = 0) -> Queue[T]:
-        if here.simulation is None:
-            drop_in = cls if cls in _STANDARD else Queue
-            return make_standard(cls, drop_in, _STANDARD.get(cls, _queue.Queue), maxsize)  # type: ignore[no-any-return]
-        return object.__new__(cls)
-
     def __init__(self, maxsize: int = 0) -> None:
-        simulation = here.simulation
-        assert simulation is not None
-        self._set_up(simulation, maxsize)
-
-    def _set_up(self, simulation: Simulation, maxsize: int) -> None:
-        self._simulation = simulation
-        self._made_at = _made_at()
         self.maxsize = maxsize
         self.unfinished_tasks = 0
         self._getters: deque[Task] = deque()
         self._putters: deque[Task] = deque()
         self._joiners: list[Task] = []
+        self._mutex = None if type(self) in _WITHOUT_MUTEX else Lock()
         self._init(maxsize)
+
+    @property
+    def mutex(self) -> Lock:
+        if self._mutex is None:
+            self._mutex = Lock()
+        return self._mutex
 
     def _init(self, maxsize: int) -> None:
         self.queue = deque()
@@ -56,27 +100,56 @@ class Queue(Generic[T]):
         return self.queue.popleft()  # type: ignore[no-any-return]
 
     def qsize(self) -> int:
-        return self._qsize()
+        if self._mutex is None:
+            return self._qsize()
+        with self._mutex:
+            return self._qsize()
 
     def empty(self) -> bool:
-        return not self._qsize()
+        return not self.qsize()
 
     def full(self) -> bool:
+        return 0 < self.maxsize <= self.qsize()
+
+    # Caller holds the mutex, if there is one.
+    def _is_empty(self) -> bool:
+        return not self._qsize()
+
+    def _is_full(self) -> bool:
         return 0 < self.maxsize <= self._qsize()
 
     def put(self, item: T, block: bool = True, timeout: float | None = None) -> None:
-        if 0 < self.maxsize <= self._qsize():
-            self._wait(self._putters, self.full, Full, block, timeout)
-        self._put(item)
-        self.unfinished_tasks += 1
-        self._wake_one(self._getters)
+        # As the standard one, which reads the timeout only where there is a maxsize.
+        if timeout is not None and block and self.maxsize > 0 and timeout < 0:
+            raise ValueError("'timeout' must be a non-negative number")
+        if self._mutex is not None:
+            self._mutex.acquire()
+        try:
+            if 0 < self.maxsize <= self._qsize():
+                self._wait(self._putters, self._is_full, Full, block, timeout)
+            self._put(item)
+            self.unfinished_tasks += 1
+            if self._getters:
+                self._wake_one(self._getters)
+        finally:
+            if self._mutex is not None:
+                self._mutex.release()
 
     def get(self, block: bool = True, timeout: float | None = None) -> T:
-        if not self._qsize():
-            self._wait(self._getters, self.empty, Empty, block, timeout)
-        item = self._get()
-        self._wake_one(self._putters)
-        return item
+        if timeout is not None and block and timeout < 0:
+            raise ValueError("'timeout' must be a non-negative number")
+        if self._mutex is not None:
+            self._mutex.acquire()
+        try:
+            if not self._qsize():
+                self._wait(self._getters, self._is_empty, Empty, block, timeout)
+            item = self._get()
+            if self._putters:
+                self._wake_one(self._putters)
+            return item
+        finally:
+            if self._mutex is not None:
+                self._mutex.release()
 
     def put_nowait(self, item: T) -> None:
         self.put(item, block=False)
@@ -98,49 +171,19 @@ class Queue(Generic[T]):
             self._joiners.append(self._simulation.current)
             self._simulation.park(self)
 
-    def _wait(
-        self, waiters: deque[Task], blocked: Any, error: type[Exception], block: bool, timeout: float | None
-    ) -> None:
-        if not block:
-            raise error
-        simulation = self._simulation
-        me = simulation.current
-        end_ns = None
-        if timeout is not None:
-            if timeout < 0:
-                raise ValueError("'timeout' must be a non-negative number")
-            end_ns = simulation.now_ns + seconds_to_ns(timeout)
-        # A woken task may find that another was quicker; it waits on.
-        while blocked():
-            left_ns = None
-            if end_ns is not None:
-                left_ns = end_ns - simulation.now_ns
-                if left_ns <= 0:
-                    raise error
-            waiters.append(me)
-            if not simulation.park(self, left_ns):
-                waiters.remove(me)
-
-    def _wake_one(self, waiters: deque[Task]) -> None:
-        while waiters:
-            task = waiters.popleft()
-            if not task.dead:
-                self._simulation.wake(task)
-                return
-
     def waiter_died(self) -> None:
         """A task was killed before it could use what it was woken for, so another is woken to try."""
-        if not self.empty():
+        if not self._is_empty():
             self._wake_one(self._getters)
-        if not self.full():
+        if not self._is_full():
             self._wake_one(self._putters)
 
     def describe_wait(self, waiter: Task) -> str:
         what = "an item" if waiter in self._getters else "room" if waiter in self._putters else "task_done()"
-        return f"{what} in a {type(self).__name__} {describe_made_at(self._made_at)}"
+        return f"{what} in a {type(self).__name__} {self._where_made()}"
 
 
-class LifoQueue(Queue[T]):
+class LifoQueue(Queue[T], standard=_queue.LifoQueue):
     def _init(self, maxsize: int) -> None:
         self.queue = []
 
@@ -148,7 +191,7 @@ class LifoQueue(Queue[T]):
         return self.queue.pop()  # type: ignore[no-any-return]
 
 
-class PriorityQueue(Queue[T]):
+class PriorityQueue(Queue[T], standard=_queue.PriorityQueue):
     def _init(self, maxsize: int) -> None:
         self.queue = []
 
@@ -159,16 +202,45 @@ class PriorityQueue(Queue[T]):
         return heappop(self.queue)  # type: ignore[no-any-return]
 
 
-class SimpleQueue(Queue[T]):
-    """Never full. put() takes and ignores block and timeout, as the standard one."""
+_WITHOUT_MUTEX = (Queue, LifoQueue, PriorityQueue)
 
-    def __new__(cls) -> SimpleQueue[T]:
-        if here.simulation is None:
-            return make_standard(cls, SimpleQueue, _queue.SimpleQueue)  # type: ignore[no-any-return]
-        return object.__new__(cls)
+
+class SimpleQueue(_Waited, Generic[T], standard=_queue.SimpleQueue):
+    """Never full, and no task_done(). put() takes and ignores block and timeout, as the standard one."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self._mutex = None
+        self._items: deque[T] = deque()
+        self._getters: deque[Task] = deque()
 
+    def qsize(self) -> int:
+        return len(self._items)
 
-_STANDARD: dict[type, type] = {Queue: _queue.Queue, LifoQueue: _queue.LifoQueue, PriorityQueue: _queue.PriorityQueue}
+    def empty(self) -> bool:
+        return not self._items
+
+    def put(self, item: T, block: bool = True, timeout: float | None = None) -> None:
+        self._items.append(item)
+        if self._getters:
+            self._wake_one(self._getters)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> T:
+        if timeout is not None and block and timeout < 0:
+            raise ValueError("'timeout' must be a non-negative number")
+        if not self._items:
+            self._wait(self._getters, self.empty, Empty, block, timeout)
+        return self._items.popleft()
+
+    def put_nowait(self, item: T) -> None:
+        self.put(item)
+
+    def get_nowait(self) -> T:
+        return self.get(block=False)
+
+    def waiter_died(self) -> None:
+        """A task was killed before it could take the item it was woken for, so another is woken to take it."""
+        if self._items:
+            self._wake_one(self._getters)
+
+    def describe_wait(self, waiter: Task) -> str:
+        return f"an item in a {type(self).__name__} {self._where_made()}"

@@ -7,42 +7,18 @@ nor what the network does.
 from __future__ import annotations
 
 import random as _random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from labsim.errors import RealWorldError
 from labsim.here import here
-
-_FUNCTIONS = (
-    "betavariate",
-    "choice",
-    "choices",
-    "expovariate",
-    "gammavariate",
-    "gauss",
-    "getrandbits",
-    "getstate",
-    "lognormvariate",
-    "normalvariate",
-    "paretovariate",
-    "randbytes",
-    "randint",
-    "random",
-    "randrange",
-    "sample",
-    "setstate",
-    "shuffle",
-    "triangular",
-    "uniform",
-    "vonmisesvariate",
-    "weibullvariate",
-)
 
 
 class Random(_random.Random):
     """As the standard one, except that inside a simulation no seed means one drawn from the node's stream."""
 
-    def __new__(cls, x: Any = None) -> Random:
-        return super().__new__(cls)
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        # Any arguments: a subclass's are its own. Any seed: the real one comes in __init__.
+        return super().__new__(cls, 0)  # type: ignore[call-arg]  # typeshed does not know that it takes one
 
     def __init__(self, x: Any = None) -> None:
         simulation = here.simulation
@@ -113,5 +89,5 @@ else:
         draw.__doc__ = outside.__doc__
         return draw
 
-    for _name in _FUNCTIONS:
+    for _name in set(_random.__all__) - globals().keys():
         globals()[_name] = _drawing(_name)

@@ -103,7 +103,7 @@ class Task:
         stream: _random.Random,
         fn: Callable[..., Any],
         args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        kwargs: dict[str, Any] | None,
     ) -> None:
         self.id = id_
         self.name = name
@@ -185,6 +185,7 @@ class Simulation:
         self._tasks: dict[Task, None] = {}
         self._incarnations: dict[str, int] = {}
         self._streams: dict[str, _random.Random] = {}
+        self._tester_stream = self.stream("tester")
         self._choose = self.stream("scheduler").random
         self._decisions: list[int] = []
         self._hash = hashlib.blake2b(digest_size=16)
@@ -298,14 +299,14 @@ class Simulation:
         """A new task, ready to run `fn(*args, **kwargs)`. Without a node it belongs to the tester."""
         self._task_seq = id_ = self._task_seq + 1
         if name is None:
-            name = f"{getattr(fn, '__name__', 'task')}-{id_}"
+            name = getattr(fn, "__name__", "task")
         if node is None:
-            stream = self.stream("tester")
+            stream = self._tester_stream
         else:
             if not node.alive:
                 raise NodeKilled(f"spawn({name}): node {node} is dead")
             stream = node.stream
-        task = Task(id_, name, node, stream, fn, args, kwargs or {})
+        task = Task(id_, name, node, stream, fn, args, kwargs)
         self._tasks[task] = None
         if node is not None:
             node.tasks[task] = None
@@ -368,7 +369,8 @@ class Simulation:
         while True:
             task = self.current
             try:
-                task.value = task.fn(*task.args, **task.kwargs)  # type: ignore[misc]
+                kwargs = task.kwargs
+                task.value = task.fn(*task.args, **kwargs) if kwargs else task.fn(*task.args)  # type: ignore[misc]
             except BaseException as error:
                 if self._state != "running":
                     raise  # to _unwind_everything()
@@ -380,7 +382,7 @@ class Simulation:
                 return
             task.fn = None
             task.args = ()
-            task.kwargs = {}
+            task.kwargs = kwargs = None
             task.greenlet = None
             if task.id == main or self._failure is not None:
                 return  # to the hub, every greenlet's parent
@@ -634,12 +636,13 @@ class Simulation:
 
     def emit(self, kind: str, node: Node | None, message: int, detail: Any, fingerprint: int, note: str = "") -> None:
         """Put an event into the trace, and its kind and fingerprint into the digest, traced or not."""
-        self._decisions.append(fingerprint ^ _kind_code(kind))
-        if self.trace is not None:
+        self._decisions.append(fingerprint ^ (_kind_codes.get(kind) or _kind_code(kind)))
+        trace = self.trace
+        if trace is not None:
             if node is None:
-                self.trace.append(Event(self.now_ns, kind, "", 0, message, detail, note))
+                trace.append(Event(self.now_ns, kind, "", 0, message, detail, note))
             else:
-                self.trace.append(Event(self.now_ns, kind, node.name, node.incarnation, message, detail, note))
+                trace.append(Event(self.now_ns, kind, node.name, node.incarnation, message, detail, note))
 
     def digest(self) -> str:
         """The run so far in 32 hex digits: every scheduling decision, every step of the clock, every event."""
@@ -684,7 +687,5 @@ _kind_codes: dict[str, int] = {}
 
 
 def _kind_code(kind: str) -> int:
-    code = _kind_codes.get(kind)
-    if code is None:
-        code = _kind_codes[kind] = crc32(kind.encode()) << 31
+    code = _kind_codes[kind] = crc32(kind.encode()) << 31
     return code

@@ -1,8 +1,7 @@
 """`threading`, in virtual time inside a simulation and the standard one outside.
 
 Promise: the standard signatures, results and errors. Each class decides when an object is made: inside a
-simulation it belongs to it; outside it is the standard library's own object. Only `Thread` may be subclassed
-in both worlds; the others only inside.
+simulation it belongs to it; outside it is the standard library's own object (drop_in.py says how).
 
 Not promised: an order among waiters beyond the standard library's (which promises none for locks; here the
 seed chooses). A lock is handed to the chosen waiter when it is released, so nobody starves.
@@ -10,15 +9,15 @@ seed chooses). A lock is handed to the chosen waiter when it is released, so nob
 
 from __future__ import annotations
 
-import sys
 import threading as _threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from operator import index
 from threading import TIMEOUT_MAX as TIMEOUT_MAX
-from threading import BrokenBarrierError, ThreadError, main_thread
-from typing import Any, TypeVar
+from threading import BrokenBarrierError, ThreadError
+from typing import Any, Self, TypeVar
 
-from labsim import stacks
+from labsim.drop_in import DropIn, Primitive, make_standard, refuse_to_copy
 from labsim.errors import SimulationError
 from labsim.here import here
 from labsim.simulation import Simulation, Task, seconds_to_ns
@@ -54,47 +53,31 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'labsim.threading' has no attribute {name!r}")
 
 
-def make_standard(cls: type, drop_in: type, standard: Callable[..., Any], *args: Any) -> Any:
-    """What a drop-in's `__new__` returns outside a simulation."""
-    if cls is not drop_in:
-        raise SimulationError(
-            f"{cls.__name__} is a subclass of labsim's {drop_in.__name__}, which can be made inside a simulation "
-            f"only; outside, subclass the standard {drop_in.__name__}"
-        )
-    return standard(*args)
-
-
-def _made_at() -> str:
-    """Where the object being made was asked for, in the first frame outside labsim."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_globals.get("__package__") == "labsim":
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}\0{frame.f_lineno}"
-
-
-def describe_made_at(made_at: str) -> str:
-    filename, _, line = made_at.partition("\0")
-    return f"made at {stacks.short_path(filename)}:{line}"
+def timeout_ns(timeout: float) -> int:
+    """A timeout as the standard library takes it: none left is none, and too much is refused."""
+    if not timeout > 0:
+        return 0
+    if timeout > TIMEOUT_MAX:
+        raise OverflowError("timeout value is too large")
+    if timeout.__class__ is not float and not isinstance(timeout, float):
+        timeout = index(timeout)  # no Fraction, no Decimal
+    return seconds_to_ns(timeout)
 
 
 # ---- locks ---------------------------------------------------------------------------------------------
 
 
-class _LockBase:
-    """What Lock and RLock share: an owner, and waiters of whom the seed chooses one at release."""
+class _LockBase(Primitive):
+    """What Lock and RLock share: an owner, and waiters of whom the seed chooses one at release.
 
-    __slots__ = ("_made_at", "_owner", "_simulation", "_waiters")
+    A free lock has no waiters: whoever releases it hands it to one of them.
+    """
 
-    _simulation: Simulation
-    _owner: Task | None
-    _waiters: list[Task]
-    _made_at: str
+    __slots__ = ("__weakref__", "_made_at", "_owner", "_simulation", "_waiters")
 
-    def _set_up(self, simulation: Simulation) -> None:
-        self._simulation = simulation
-        self._owner = None
-        self._waiters = []
-        self._made_at = _made_at()
+    def __init__(self) -> None:
+        self._owner: Task | None = None
+        self._waiters: list[Task] = []
 
     def _wait_for_turn(self, blocking: bool, timeout: float) -> bool:
         """Caller found the lock held. True when it is the caller's."""
@@ -104,7 +87,7 @@ class _LockBase:
         me = simulation.current
         self._waiters.append(me)
         # Whoever releases the lock makes the woken task its owner, so there is nothing to check again.
-        if simulation.park(self, None if timeout == -1 else seconds_to_ns(timeout)):
+        if simulation.park(self, None if timeout == -1 else timeout_ns(timeout)):
             return True
         self._waiters.remove(me)
         return False
@@ -121,6 +104,11 @@ class _LockBase:
                 return
         self._owner = None
 
+    def _refuse_release(self, error: str) -> None:
+        # When a run is unwound, a task leaves `with cond: cond.wait()` without the lock, and that is no mistake.
+        if self._simulation._state != "closing":
+            raise RuntimeError(error)
+
     def holder_died(self) -> None:
         if self._owner is not None and self._owner.killed:
             self._pass_on()
@@ -128,10 +116,14 @@ class _LockBase:
     def describe_wait(self, waiter: Task) -> str:
         owner = self._owner
         held = "free" if owner is None else "held by itself" if owner is waiter else f"held by {owner}"
-        return f"a {type(self).__name__} {describe_made_at(self._made_at)}, {held}"
+        return f"a {type(self).__name__} {self._where_made()}, {held}"
 
     @staticmethod
     def _check_timeout(blocking: bool, timeout: float) -> None:
+        if timeout.__class__ is not float and not isinstance(timeout, float):
+            timeout = index(timeout)
+        if timeout != timeout:
+            raise ValueError("Invalid value NaN (not a number)")
         if not blocking:
             raise ValueError("can't specify a timeout for a non-blocking call")
         if timeout < 0:
@@ -140,16 +132,8 @@ class _LockBase:
             raise OverflowError("timeout value is too large")
 
 
-class Lock(_LockBase):
+class Lock(_LockBase, standard=type(_threading.Lock()), maker=_threading.Lock):
     __slots__ = ()
-
-    def __new__(cls) -> Lock:
-        simulation = here.simulation
-        if simulation is None:
-            return make_standard(cls, Lock, _threading.Lock)  # type: ignore[no-any-return]
-        self = object.__new__(cls)
-        self._set_up(simulation)
-        return self
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         if timeout != -1:
@@ -160,10 +144,10 @@ class Lock(_LockBase):
         return self._wait_for_turn(blocking, timeout)
 
     def release(self) -> None:
-        if self._owner is None:
-            raise RuntimeError("release unlocked lock")
         if self._waiters:
             self._pass_on()
+        elif self._owner is None:
+            self._refuse_release("release unlocked lock")
         else:
             self._owner = None
 
@@ -177,10 +161,16 @@ class Lock(_LockBase):
         return self.acquire()
 
     def __exit__(self, *_: object) -> None:
-        self.release()
+        # release(), written out: this is the most frequent call of all.
+        if self._waiters:
+            self._pass_on()
+        elif self._owner is None:
+            self._refuse_release("release unlocked lock")
+        else:
+            self._owner = None
 
     def __repr__(self) -> str:
-        return f"<{'locked' if self.locked() else 'unlocked'} Lock {describe_made_at(self._made_at)}>"
+        return f"<{'locked' if self.locked() else 'unlocked'} Lock {self._where_made()}>"
 
     # What Condition asks of a lock. As in the standard library, anybody's holding counts for a plain lock.
     def _is_owned(self) -> bool:
@@ -194,19 +184,12 @@ class Lock(_LockBase):
         self.acquire()
 
 
-class RLock(_LockBase):
+class RLock(_LockBase, standard=type(_threading.RLock()), maker=_threading.RLock):
     __slots__ = ("_count",)
 
-    _count: int
-
-    def __new__(cls) -> RLock:
-        simulation = here.simulation
-        if simulation is None:
-            return make_standard(cls, RLock, _threading.RLock)  # type: ignore[no-any-return]
-        self = object.__new__(cls)
-        self._set_up(simulation)
+    def __init__(self) -> None:
+        super().__init__()
         self._count = 0
-        return self
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         if timeout != -1:
@@ -223,21 +206,26 @@ class RLock(_LockBase):
         self._count = 1
         return True
 
+    __enter__ = acquire
+
     def release(self) -> None:
         if self._owner is not self._simulation.current:
-            raise RuntimeError("cannot release un-acquired lock")
+            self._refuse_release("cannot release un-acquired lock")
+            return
         self._count -= 1
         if not self._count:
-            self._pass_on()
-
-    def __enter__(self) -> bool:
-        return self.acquire()
+            if self._waiters:
+                self._pass_on()
+            else:
+                self._owner = None
 
     def __exit__(self, *_: object) -> None:
         self.release()
 
     def __repr__(self) -> str:
-        return f"<RLock {describe_made_at(self._made_at)} owner={self._owner} count={self._count}>"
+        held = self._owner is not None and not self._owner.killed
+        state = f"locked RLock owner={self._owner} count={self._count}" if held else "unlocked RLock"
+        return f"<{state} {self._where_made()}>"
 
     def _is_owned(self) -> bool:
         return self._owner is self._simulation.current
@@ -255,17 +243,8 @@ class RLock(_LockBase):
 # ---- conditions and what is built like them ------------------------------------------------------------
 
 
-class Condition:
-    def __new__(cls, lock: Any = None) -> Condition:
-        if here.simulation is None:
-            return make_standard(cls, Condition, _threading.Condition, lock)  # type: ignore[no-any-return]
-        return object.__new__(cls)
-
+class Condition(Primitive, standard=_threading.Condition):
     def __init__(self, lock: Lock | RLock | None = None) -> None:
-        simulation = here.simulation
-        assert simulation is not None
-        self._simulation = simulation
-        self._made_at = _made_at()
         if lock is None:
             lock = RLock()
         elif not isinstance(lock, _LockBase):
@@ -285,31 +264,30 @@ class Condition:
         lock = self._lock
         if not lock._is_owned():
             raise RuntimeError("cannot wait on un-acquired lock")
+        # Before anything is let go of: a timeout that is refused changes nothing.
+        left_ns = None if timeout is None else timeout_ns(timeout)
         simulation = self._simulation
         me = simulation.current
         self._waiters.append(me)
         count = lock._release_save()
-        woken = simulation.park(self, None if timeout is None else seconds_to_ns(max(timeout, 0)))
+        woken = simulation.park(self, left_ns)
         if not woken:
             self._waiters.remove(me)
         lock._acquire_restore(count)
         return woken
 
     def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
-        simulation = self._simulation
         result = predicate()
         if timeout is None:
             while not result:
                 self.wait()
                 result = predicate()
-            return result
-        end_ns = simulation.now_ns + seconds_to_ns(max(timeout, 0))
-        while not result:
-            left_ns = end_ns - simulation.now_ns
-            if left_ns <= 0:
-                break
-            self.wait(left_ns / 1e9)
-            result = predicate()
+        elif not result:
+            simulation = self._simulation
+            end_ns = simulation.now_ns + timeout_ns(timeout)
+            while not result and simulation.now_ns < end_ns:
+                self.wait((end_ns - simulation.now_ns) / 1e9)
+                result = predicate()
         return result
 
     def notify(self, n: int = 1) -> None:
@@ -334,23 +312,14 @@ class Condition:
                 return
 
     def describe_wait(self, waiter: Task) -> str:
-        return f"a Condition {describe_made_at(self._made_at)} to be notified"
+        return f"a Condition {self._where_made()} to be notified"
 
     def __repr__(self) -> str:
         return f"<Condition({self._lock!r}, {len(self._waiters)})>"
 
 
-class Event:
-    def __new__(cls) -> Event:
-        if here.simulation is None:
-            return make_standard(cls, Event, _threading.Event)  # type: ignore[no-any-return]
-        return object.__new__(cls)
-
+class Event(Primitive, standard=_threading.Event):
     def __init__(self) -> None:
-        simulation = here.simulation
-        assert simulation is not None
-        self._simulation = simulation
-        self._made_at = _made_at()
         self._flag = False
         self._waiters: list[Task] = []
 
@@ -359,9 +328,10 @@ class Event:
 
     def set(self) -> None:
         self._flag = True
-        waiters, self._waiters = self._waiters, []
-        for task in waiters:
-            self._simulation.wake(task)
+        if self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for task in waiters:
+                self._simulation.wake(task)
 
     def clear(self) -> None:
         self._flag = False
@@ -369,35 +339,26 @@ class Event:
     def wait(self, timeout: float | None = None) -> bool:
         if self._flag:
             return True
+        left_ns = None if timeout is None else timeout_ns(timeout)
         simulation = self._simulation
-        self._waiters.append(simulation.current)
-        woken = simulation.park(self, None if timeout is None else seconds_to_ns(max(timeout, 0)))
+        me = simulation.current
+        self._waiters.append(me)
+        woken = simulation.park(self, left_ns)
         if not woken:
-            self._waiters.remove(simulation.current)
+            self._waiters.remove(me)
         return woken
 
     def describe_wait(self, waiter: Task) -> str:
-        return f"an Event {describe_made_at(self._made_at)} to be set"
+        return f"an Event {self._where_made()} to be set"
 
     def __repr__(self) -> str:
-        return f"<Event {describe_made_at(self._made_at)}: {'set' if self._flag else 'unset'}>"
+        return f"<Event {self._where_made()}: {'set' if self._flag else 'unset'}>"
 
 
-class Semaphore:
-    def __new__(cls, value: int = 1) -> Semaphore:
-        if here.simulation is None:
-            standard = _threading.BoundedSemaphore if cls is BoundedSemaphore else _threading.Semaphore
-            drop_in = BoundedSemaphore if cls is BoundedSemaphore else Semaphore
-            return make_standard(cls, drop_in, standard, value)  # type: ignore[no-any-return]
-        return object.__new__(cls)
-
+class Semaphore(Primitive, standard=_threading.Semaphore):
     def __init__(self, value: int = 1) -> None:
         if value < 0:
             raise ValueError("semaphore initial value must be >= 0")
-        simulation = here.simulation
-        assert simulation is not None
-        self._simulation = simulation
-        self._made_at = _made_at()
         self._value = value
         self._waiters: list[Task] = []
 
@@ -409,14 +370,17 @@ class Semaphore:
             return True
         if not blocking:
             return False
+        left_ns = None if timeout is None else timeout_ns(timeout)
         simulation = self._simulation
         me = simulation.current
         self._waiters.append(me)
         # release() hands its unit to the woken task, so there is nothing to take again.
-        if simulation.park(self, None if timeout is None else seconds_to_ns(max(timeout, 0))):
+        if simulation.park(self, left_ns):
             return True
         self._waiters.remove(me)
         return False
+
+    __enter__ = acquire
 
     def release(self, n: int = 1) -> None:
         if n < 1:
@@ -433,20 +397,17 @@ class Semaphore:
         """A task was killed before it could take the unit it was handed, so the unit is there again."""
         Semaphore.release(self)
 
-    def __enter__(self) -> bool:
-        return self.acquire()
-
     def __exit__(self, *_: object) -> None:
         self.release()
 
     def describe_wait(self, waiter: Task) -> str:
-        return f"a {type(self).__name__} {describe_made_at(self._made_at)} to be released"
+        return f"a {type(self).__name__} {self._where_made()} to be released"
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {describe_made_at(self._made_at)}: value={self._value}>"
+        return f"<{type(self).__name__} {self._where_made()}: value={self._value}>"
 
 
-class BoundedSemaphore(Semaphore):
+class BoundedSemaphore(Semaphore, standard=_threading.BoundedSemaphore):
     def __init__(self, value: int = 1) -> None:
         super().__init__(value)
         self._initial_value = value
@@ -457,7 +418,7 @@ class BoundedSemaphore(Semaphore):
         super().release(n)
 
 
-class Barrier(_threading.Barrier):
+class Barrier(_threading.Barrier, metaclass=DropIn, standard=_threading.Barrier):
     """The standard Barrier, which is written on a Condition, on ours."""
 
     def __init__(self, parties: int, action: Callable[[], None] | None = None, timeout: float | None = None) -> None:
@@ -468,7 +429,7 @@ class Barrier(_threading.Barrier):
 # ---- threads -------------------------------------------------------------------------------------------
 
 
-class Thread(_threading.Thread):
+class Thread(_threading.Thread, metaclass=DropIn, standard=_threading.Thread):
     """A task of the simulation it was made in; made outside one, a standard thread."""
 
     _simulation: Simulation | None = None
@@ -491,16 +452,23 @@ class Thread(_threading.Thread):
         # The standard __init__ would make real locks, and number threads per process and not per run.
         assert group is None, "group argument must be None for now"
         self._simulation = simulation
-        if name is None:
-            name = f"Thread-{simulation.next_thread_number()}"
-            target_name = getattr(target, "__name__", None)
-            if target_name is not None:
-                name = f"{name} ({target_name})"
-        self._sim_name = str(name)
+        self._task = None
+        if name:
+            self._sim_name = str(name)
+        else:
+            number = simulation.next_thread_number()
+            try:
+                self._sim_name = f"Thread-{number} ({target.__name__})"  # type: ignore[union-attr]  # or no target
+            except AttributeError:
+                self._sim_name = f"Thread-{number}"
+        if daemon is None:
+            # A task that is no Thread's (main, a handler of the network's) is none.
+            creator = simulation.current.thread
+            daemon = creator is not None and creator._sim_daemon
         self._sim_daemon = bool(daemon)
         self._target = target
         self._args = args
-        self._kwargs = dict(kwargs) if kwargs else {}
+        self._kwargs = {} if kwargs is None else kwargs
 
     def start(self) -> None:
         simulation = self._simulation
@@ -534,7 +502,7 @@ class Thread(_threading.Thread):
             raise RuntimeError("cannot join thread before it is started")
         if self._task is simulation.current:
             raise RuntimeError("cannot join current thread")
-        simulation.join(self._task, None if timeout is None else seconds_to_ns(max(timeout, 0)))
+        simulation.join(self._task, None if timeout is None else timeout_ns(timeout))
 
     def is_alive(self) -> bool:
         if self._simulation is None:
@@ -576,6 +544,8 @@ class Thread(_threading.Thread):
         if self._task is not None:
             raise RuntimeError("cannot set daemon status of active thread")
         self._sim_daemon = bool(daemonic)
+
+    __reduce__ = refuse_to_copy
 
     def __repr__(self) -> str:
         if self._simulation is None:
@@ -619,7 +589,8 @@ class _TaskAsThread(Thread):
     """What current_thread() gives in a task that no Thread started: main, or a handler of the network's."""
 
     def __init__(self, task: Task) -> None:
-        super().__init__(name=task.name)
+        # The first has its standard name here; in reports its task is called main.
+        super().__init__(name="MainThread" if task.id == 1 else task.name, daemon=False)
         self._task = task
 
 
@@ -632,6 +603,11 @@ def _thread_of(task: Task) -> Thread:
 def current_thread() -> _threading.Thread:
     simulation = here.simulation
     return _threading.current_thread() if simulation is None else _thread_of(simulation.current)
+
+
+def main_thread() -> _threading.Thread:
+    simulation = here.simulation
+    return _threading.main_thread() if simulation is None else _thread_of(next(simulation.tasks()))
 
 
 def get_ident() -> int:
@@ -655,44 +631,79 @@ def active_count() -> int:
     return len(enumerate())
 
 
-class local:  # noqa: N801  the standard name
-    """Attributes that each thread, or each task, has for itself."""
+class _Own(dict[str, Any]):
+    """One task's attributes of a local, and the way to the other tasks'."""
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> local:
-        if here.simulation is None:
-            return make_standard(cls, local, _threading.local)  # type: ignore[no-any-return]
-        self = object.__new__(cls)
-        object.__setattr__(self, "_simulation", here.simulation)
-        object.__setattr__(self, "_per_task", {})
-        object.__setattr__(self, "_init", (args, kwargs))
-        return self
+    __slots__ = ("everyone",)
 
-    def _own(self) -> dict[str, Any]:
-        get = object.__getattribute__
-        task: Task = get(self, "_simulation").current
-        per_task: dict[int, dict[str, Any]] = get(self, "_per_task")
-        own = per_task.get(task.id)
-        if own is None:
-            own = per_task[task.id] = {}
-            args, kwargs = get(self, "_init")
-            # As the standard library: a subclass's __init__ runs once in each thread. The first ran already.
-            if len(per_task) > 1:
-                type(self).__init__(self, *args, **kwargs)
+    everyone: _Everyone
+
+
+class _Everyone:
+    __slots__ = ("args", "by_task", "kwargs", "simulation")
+
+    def __init__(self, simulation: Simulation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.simulation = simulation
+        self.args = args
+        self.kwargs = kwargs
+        self.by_task: dict[Task, _Own] = {}
+
+    def add(self, task: Task) -> _Own:
+        # What the dead leave behind goes when somebody new comes.
+        for gone in [other for other in self.by_task if other.dead]:
+            del self.by_task[gone]
+        own = self.by_task[task] = _Own()
+        own.everyone = self
         return own
 
+
+class local(metaclass=DropIn, standard=_threading.local):  # noqa: N801  the standard name
+    """Attributes that each thread, or each task, has for itself.
+
+    Before any access the `__dict__` is made the calling task's. Between that and the access nobody else runs.
+    """
+
+    def __new__(cls, /, *args: Any, **kwargs: Any) -> Self:
+        if (args or kwargs) and cls.__init__ is object.__init__:
+            raise TypeError("Initialization arguments are not supported")
+        simulation = here.simulation
+        if simulation is None:
+            return make_standard(cls, *args, **kwargs)  # type: ignore[no-any-return]
+        self = object.__new__(cls)
+        own = _Everyone(simulation, args, kwargs).add(simulation.current)
+        object.__setattr__(self, "__dict__", own)
+        return self
+
     def __getattribute__(self, name: str) -> Any:
-        if name.startswith("__"):
-            return object.__getattribute__(self, name)
-        own = object.__getattribute__(self, "_own")()
-        if name in own:
-            return own[name]
+        _make_own(self)
         return object.__getattribute__(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        object.__getattribute__(self, "_own")()[name] = value
+        _refuse_dict(self, name)
+        _make_own(self)
+        object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
-        try:
-            del object.__getattribute__(self, "_own")()[name]
-        except KeyError:
-            raise AttributeError(name) from None
+        _refuse_dict(self, name)
+        _make_own(self)
+        object.__delattr__(self, name)
+
+    __reduce__ = refuse_to_copy
+
+
+# Functions and not methods: a method's name could be an attribute of the user's.
+def _make_own(self: local) -> None:
+    everyone: _Everyone = object.__getattribute__(self, "__dict__").everyone
+    task = everyone.simulation.current
+    own = everyone.by_task.get(task)
+    if own is None:
+        own = everyone.add(task)
+        object.__setattr__(self, "__dict__", own)
+        # As the standard library: a subclass's __init__ runs once in each thread. It may wait.
+        type(self).__init__(self, *everyone.args, **everyone.kwargs)
+    object.__setattr__(self, "__dict__", own)
+
+
+def _refuse_dict(self: local, name: str) -> None:
+    if name == "__dict__":
+        raise AttributeError(f"{type(self).__name__!r} object attribute '__dict__' is read-only")

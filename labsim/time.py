@@ -6,18 +6,21 @@ at a fixed date, so that formatting it gives the same text in every run.
 
 from __future__ import annotations
 
-import math
 import time as _time
-from time import asctime, mktime, strptime, struct_time
-from typing import SupportsIndex
+from operator import index
+from threading import TIMEOUT_MAX
+from time import altzone, daylight, mktime, strptime, struct_time, timezone, tzname
+from typing import Any, NoReturn, SupportsIndex
 
 from labsim.guard import EPOCH_NS
 from labsim.here import here
 from labsim.simulation import seconds_to_ns
 
 __all__ = [
+    "altzone",
     "asctime",
     "ctime",
+    "daylight",
     "gmtime",
     "localtime",
     "mktime",
@@ -31,9 +34,22 @@ __all__ = [
     "strftime",
     "strptime",
     "struct_time",
+    "thread_time",
+    "thread_time_ns",
     "time",
     "time_ns",
+    "timezone",
+    "tzname",
 ]
+
+
+_TimeTuple = tuple[Any, ...] | struct_time
+
+
+def __getattr__(name: str) -> Any:
+    if hasattr(_time, name):
+        raise AttributeError(f"labsim.time has no {name}: it has no meaning in virtual time")
+    raise AttributeError(f"module 'labsim.time' has no attribute {name!r}")
 
 
 def sleep(secs: float | SupportsIndex) -> None:
@@ -41,17 +57,19 @@ def sleep(secs: float | SupportsIndex) -> None:
     if simulation is None:
         _time.sleep(secs)
         return
-    if secs.__class__ is not float:
-        if isinstance(secs, (str, bytes)) or not (hasattr(secs, "__float__") or hasattr(secs, "__index__")):
-            raise TypeError(f"'{type(secs).__name__}' object cannot be interpreted as an integer")
-        secs = float(secs)
+    if secs.__class__ is not float and not isinstance(secs, float):
+        secs = index(secs)  # no Fraction, no Decimal, as the standard one
+    if not 0 <= secs <= TIMEOUT_MAX:
+        _refuse_to_sleep(secs)
+    simulation.sleep(seconds_to_ns(secs))
+
+
+def _refuse_to_sleep(secs: float) -> NoReturn:
     if secs < 0:
         raise ValueError("sleep length must be non-negative")
-    if math.isnan(secs):
+    if secs != secs:
         raise ValueError("Invalid value NaN (not a number)")
-    if math.isinf(secs):
-        raise OverflowError("timestamp out of range for platform time_t")
-    simulation.sleep(seconds_to_ns(secs))
+    raise OverflowError("timestamp out of range for platform time_t")
 
 
 def time_ns() -> int:
@@ -94,6 +112,15 @@ def process_time() -> float:
     return process_time_ns() / 1e9
 
 
+def thread_time_ns() -> int:
+    simulation = here.simulation
+    return _time.thread_time_ns() if simulation is None else simulation.now_ns
+
+
+def thread_time() -> float:
+    return thread_time_ns() / 1e9
+
+
 def localtime(secs: float | None = None) -> struct_time:
     return _time.localtime(time() if secs is None else secs)
 
@@ -106,5 +133,9 @@ def ctime(secs: float | None = None) -> str:
     return _time.ctime(time() if secs is None else secs)
 
 
-def strftime(format: str, t: struct_time | None = None) -> str:  # noqa: A002  the standard name
+def asctime(t: _TimeTuple | None = None) -> str:
+    return _time.asctime(localtime() if t is None else t)
+
+
+def strftime(format: str, t: _TimeTuple | None = None) -> str:  # noqa: A002  the standard name
     return _time.strftime(format, localtime() if t is None else t)

@@ -1,0 +1,112 @@
+"""What the drop-in classes of threading and queue share: one name, two kinds of objects.
+
+Inside a simulation a drop-in makes its own object, which belongs to that simulation. Outside it makes the standard
+library's, so the same code runs on real threads; and a subclass makes there what the same subclass of the standard
+class would. Either counts as an instance of the drop-in.
+
+Not promised: outside, `Queue.put(q, item)` on a subclass's object. Say `super().put(item)`.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABCMeta
+from collections.abc import Callable
+from functools import cache
+from types import CodeType
+from typing import Any, NoReturn, Self
+
+from labsim import stacks
+from labsim.here import here
+from labsim.simulation import Simulation
+
+_OURS = ("labsim.drop_in", "labsim.threading", "labsim.queue")
+_STANDARD: dict[type, type] = {}
+_MAKERS: dict[type, Callable[..., Any]] = {}
+
+MadeAt = tuple[CodeType, int]
+
+
+class DropIn(ABCMeta):
+    """The metaclass of drop-ins. From ABCMeta, so that a peer's class may derive from a drop-in and an ABC both."""
+
+    def __new__(
+        mcls,
+        name: str,
+        bases: tuple[type, ...],
+        namespace: dict[str, Any],
+        *,
+        standard: type | None = None,
+        maker: Callable[..., Any] | None = None,
+    ) -> DropIn:
+        """`maker` is given where calling the standard class is not the way to make one of its objects."""
+        cls = super().__new__(mcls, name, bases, namespace)
+        if standard is not None:
+            _STANDARD[cls] = standard
+            _MAKERS[cls] = maker or standard
+        return cls
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return super().__subclasscheck__(subclass) or issubclass(subclass, _STANDARD.get(cls, ()))
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        # Not ABCMeta's, which remembers what it once denied.
+        return cls.__subclasscheck__(instance.__class__)
+
+
+def refuse_to_copy(self: object) -> NoReturn:
+    """For `__reduce__`, which copy, deepcopy and pickle all come to."""
+    raise TypeError(f"cannot pickle {type(self).__name__!r} object")
+
+
+class Primitive(metaclass=DropIn):
+    """The base of the drop-ins that are something else altogether outside: all but Thread and Barrier."""
+
+    __slots__ = ()
+
+    _simulation: Simulation
+    _made_at: MadeAt
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        simulation = here.simulation
+        if simulation is None:
+            return make_standard(cls, *args, **kwargs)  # type: ignore[no-any-return]
+        self = object.__new__(cls)
+        self._simulation = simulation  # type: ignore[misc]  # its place is in the subclass's slots or __dict__
+        # Where it was asked for: the first frame outside labsim. Its line is worked out when somebody asks.
+        frame = sys._getframe(1)
+        while frame.f_globals.get("__package__") == "labsim" and frame.f_back is not None:
+            frame = frame.f_back
+        self._made_at = (frame.f_code, frame.f_lasti)  # type: ignore[misc]  # as above
+        return self
+
+    __reduce__ = refuse_to_copy
+
+    def _where_made(self) -> str:
+        code, instruction = self._made_at
+        line = next((line for start, end, line in code.co_lines() if start <= instruction < end), None)
+        return f"made at {stacks.short_path(code.co_filename)}:{line}"
+
+
+def make_standard(cls: type, *args: Any, **kwargs: Any) -> Any:
+    """What a drop-in's `__new__` returns outside a simulation."""
+    maker = _MAKERS.get(cls)
+    if maker is not None:
+        return maker(*args, **kwargs)
+    twin, new = _standard_twin(cls)
+    # Then Python calls __init__, for the twin is a subclass of cls. object's __new__ wants no arguments of its.
+    return new(twin) if new is object.__new__ else new(twin, *args, **kwargs)
+
+
+class _Twin(DropIn):
+    def mro(cls) -> list[type]:
+        itself, *bases = super().mro()
+        return [itself, *(base for base in bases if not (isinstance(base, DropIn) and base.__module__ in _OURS))]
+
+
+@cache
+def _standard_twin(cls: type) -> tuple[type, Callable[..., Any]]:
+    """A subclass of `cls` in which every drop-in has given way to the standard class, so that super() finds that."""
+    standards = [_STANDARD[base] for base in cls.__mro__ if base in _STANDARD]
+    namespace = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    return _Twin(cls.__name__, (cls, *standards), namespace), standards[0].__new__
