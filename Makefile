@@ -13,18 +13,24 @@ TEST     ?=
 JOBS     ?= auto
 RAFT     ?=
 REALTIME ?=
+EXTRA    ?= 1
+TIMELINE ?=
 
-PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) \
+# The lab's parts: MIT's tests, and with EXTRA=1 those that go beyond them.
+part = tests/test_$(1).py $(if $(filter 1,$(EXTRA)),$(wildcard tests/test_$(1)_extra.py))
+
+PYTEST := $(BIN)/python -m pytest -q -n $(if $(filter 1,$(JOBS)),0,$(JOBS)) $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) \
           $(if $(RAFT),--raft $(RAFT)) $(if $(TEST),-k $(TEST)) $(if $(REALTIME),--realtime)
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-2a test-2b test-2c test-2d replay bench lint clean
+.PHONY: help test test-2a test-2b test-2c test-2d stress replay timeline zoo bench lint clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo
 	@echo "Options of test-2a ... test-2d: SEED=n fixes the seed, RUNS=n repeats over n seeds, TEST=name picks one,"
-	@echo "JOBS=n workers, RAFT=path/to/raft.py tests another peer, REALTIME=1 uses real threads and the real clock."
+	@echo "JOBS=n workers, RAFT=path/to/raft.py tests another peer, EXTRA=0 runs MIT's tests alone,"
+	@echo "REALTIME=1 uses real threads and the real clock."
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -39,17 +45,27 @@ test: $(READY) ## everything: the lab on the reference, and the tests of its own
 	$(PYTEST) tests
 
 test-2a: $(READY) ## leader election
-	@$(PYTEST) tests/test_2a.py
+	@$(PYTEST) $(call part,2a)
 test-2b: $(READY) ## log replication
-	@$(PYTEST) tests/test_2b.py
+	@$(PYTEST) $(call part,2b)
 test-2c: $(READY) ## persistence
-	@$(PYTEST) tests/test_2c.py
+	@$(PYTEST) $(call part,2c)
 test-2d: $(READY) ## snapshots
-	@$(PYTEST) tests/test_2d.py
+	@$(PYTEST) $(call part,2d)
 
 replay: $(READY) ## one run again, exactly: TEST=name SEED=n [RAFT=...]
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make replay TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
-	@$(BIN)/lab replay $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT))
+	@$(BIN)/lab replay $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(TIMELINE),--timeline)
+
+timeline: $(READY) ## a run as a table of events by peer: TEST=name SEED=n [RAFT=...]
+	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make timeline TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
+	@$(BIN)/lab timeline $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT))
+
+stress: $(READY) ## many seeds over worker processes: TEST=name|part RUNS=n JOBS=n [RAFT=...]
+	@$(BIN)/lab stress $(TEST) $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(SEED),--seed-start $(SEED)) $(if $(RAFT),--raft $(RAFT))
+
+zoo: $(READY) ## every wrong Raft: caught by what, after how many runs [RUNS=n] [JOBS=n]
+	@$(BIN)/lab zoo $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
 
 bench: $(READY) ## figures: what an operation costs here, beside the same on real threads
 	$(BIN)/python -m bench

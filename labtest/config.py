@@ -30,6 +30,7 @@ MAX_LOG_SIZE = 2000  # bytes of saved Raft state that a snapshotting peer may ke
 
 _CALL_LIMIT_S = 10.0
 _AGREEMENT_S = 10.0
+_DYING_S = 1.0
 
 
 class Peer(Protocol):
@@ -140,7 +141,29 @@ class Config:
                 self._committed.max_index - self._max_index_before,
                 _time.perf_counter() - self._began_real_s,
             )
+            self._check_quiet_death()
         return self.stats
+
+    def _check_quiet_death(self) -> None:
+        """A peer told to stop stops: after a second's grace it sends, saves and applies nothing."""
+        if not isinstance(self._world, VirtualWorld) or self._world.simulation.trace is None:
+            return
+        self._world.emit("stop", None, None, 0)
+        for seat in self._seats:
+            if seat.peer is not None:
+                self._ask(seat, "kill()", seat.peer.kill)
+        time.sleep(_DYING_S)
+        trace = self._world.simulation.trace
+        mark = len(trace)
+        time.sleep(_DYING_S)
+        for event in trace[mark:]:
+            if event.kind in ("send", "persist", "apply"):
+                self.fail(
+                    f"Peer {event.node} was told to stop by kill() and goes on over a second later: it "
+                    f"{ {'send': 'sends', 'persist': 'saves', 'apply': 'applies'}[event.kind] } "
+                    f"at {event.at_ns / 1e9:.3f} s. Its threads must look whether it was killed",
+                    rule="quiet-death",
+                )
 
     def cleanup(self) -> None:
         """Stop all peers; on real threads nothing else would."""

@@ -29,21 +29,16 @@ _MAX_SUSPECTS = 6
 _BESIDE = ("persister.py", "messages.py")  # given to the student with raft.py, and never the cause
 
 
-class Recorder(list[Any]):
-    """A trace that keeps each event as text, with the peer's line that caused it. The checks read along."""
+class Recorder(CheckedTrace):
+    """A trace that also keeps each event as plain values, with the peer's line that caused it."""
 
     def __init__(self, simulation: Simulation) -> None:
-        super().__init__()
-        self._simulation = simulation
-        self.check_anew()
-
-    def check_anew(self) -> None:
-        """For the next cluster of the same test."""
-        self._checks = CheckedTrace(self._simulation)
+        super().__init__(simulation)
+        self.lines: list[list[Any]] = []
 
     def append(self, event: Event) -> None:
-        super().append([event.at_ns, event.kind, event.node, _describe(event), _cause()])
-        self._checks.append(event)
+        self.lines.append([event.at_ns, event.kind, event.node, _describe(event), _cause()])
+        super().append(event)
 
 
 def _describe(event: Event) -> str:

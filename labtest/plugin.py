@@ -212,12 +212,12 @@ def _run(item: pytest.Function, test: Any, peer_class: Any, seed: int) -> Run:
     if record is not None:
         determinism.stir_memory()
     simulation = Simulation(seed)
-    events = simulation.trace = determinism.Recorder(simulation)
+    recorder = simulation.trace = determinism.Recorder(simulation)
     run = run_test(test, peer_class, seed, simulation=simulation)
     if record is not None:
-        determinism.write_record(record, events, run.digest)
+        determinism.write_record(record, recorder.lines, run.digest)
     elif not isinstance(run.error, pytest.skip.Exception):
-        _compare(item, run, events)
+        _compare(item, run, recorder.lines)
     return run
 
 

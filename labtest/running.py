@@ -57,8 +57,6 @@ def run_test(
             for i in range(earlier.n):
                 if earlier.is_up(i):
                     earlier.crash1(i)
-        if run.configs and simulation is not None:
-            _check_anew(simulation)
         config = Config(peer_class, servers=servers, unreliable=unreliable, snapshot=snapshot)
         run.configs.append(config)
         return config
@@ -92,17 +90,6 @@ def run_test(
         run.virtual_s = simulation.now
     run.real_s = _time.perf_counter() - began_s
     return run
-
-
-def _check_anew(simulation: Simulation) -> None:
-    """What the rules know is about one cluster; the next one begins with nothing."""
-    trace: Any = simulation.trace
-    if isinstance(trace, CheckedTrace):
-        fresh = CheckedTrace(simulation)
-        fresh.extend(trace)
-        simulation.trace = fresh
-    elif hasattr(trace, "check_anew"):
-        trace.check_anew()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The command `lab`: one word, one tool. Each tool is a module with HELP, add_arguments(parser) and main(args) -> int."""
+"""The command `lab`: one word, one tool. Each tool is a module with add_arguments(parser) and main(args) -> int."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-# Imported only when called, so that `lab replay` does not pay for what `lab grade` needs.
+# Imported only when called, so that `lab replay` does not pay for what `lab zoo` needs.
 COMMANDS = {
     "stress": "run tests over thousands of seeds and group what fails",
     "replay": "one run again, exactly",
     "timeline": "a run as a table: time down, a column per peer",
     "zoo": "every wrong Raft: caught by what, after how many runs",
-    "handout": "write the tree a student starts from",
-    "grade": "score a class of submissions",
 }
 
 

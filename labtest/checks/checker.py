@@ -63,14 +63,6 @@ class CheckedTrace(list[Event]):
         super().__init__()
         self._simulation = simulation
         self._store = super().append
-        self.facts = Facts()
-        self.rules = [rule(self.facts, self._violated) for rule in RULES]
-        # What the rules want to see, by kind and then by RPC: on_send_append and on_send both see an AppendEntries go.
-        self._on_send = self._lookers("send")
-        self._on_deliver = self._lookers("deliver")
-        self._on_answer = self._lookers("answer")
-        self._on_reply = self._lookers("reply")
-        self._on = {kind: self._named(f"on_{kind}") for kind in ("persist", "started", "apply", "start", "restore")}
         self._see = {
             "send": self._see_send,
             "deliver": self._see_deliver,
@@ -79,10 +71,24 @@ class CheckedTrace(list[Event]):
             "persist": self._see_persist,
             "started": self._see_started,
             "cluster": self._see_cluster,
+            "stop": self._see_stop,
             "apply": self._see_other,
             "start": self._see_other,
             "restore": self._see_other,
         }
+        self._begin()
+
+    def _begin(self) -> None:
+        """What the rules know is about one cluster; the next one in the same test begins with nothing."""
+        self._stopped = False
+        self.facts = Facts()
+        self.rules = [rule(self.facts, self._violated) for rule in RULES]
+        # What the rules want to see, by kind and then by RPC: on_send_append and on_send both see an AppendEntries go.
+        self._on_send = self._lookers("send")
+        self._on_deliver = self._lookers("deliver")
+        self._on_answer = self._lookers("answer")
+        self._on_reply = self._lookers("reply")
+        self._on = {kind: self._named(f"on_{kind}") for kind in ("persist", "started", "apply", "start", "restore")}
 
     def _lookers(self, kind: str) -> dict[str, list[Callable[..., None]]]:
         return {
@@ -95,7 +101,7 @@ class CheckedTrace(list[Event]):
     def append(self, event: Event) -> None:
         self._store(event)
         see = self._see.get(event.kind)
-        if see is not None:
+        if see is not None and (not self._stopped or event.kind == "cluster"):
             self.facts.sequence += 1
             see(event)
 
@@ -174,7 +180,12 @@ class CheckedTrace(list[Event]):
             self.facts.started(seat, index, term)
 
     def _see_cluster(self, event: Event) -> None:
+        self._begin()
         self.facts.servers = event.detail
+
+    def _see_stop(self, event: Event) -> None:
+        """Peers told to stop owe nobody anything: one may refuse what it had accepted."""
+        self._stopped = True
 
     def _see_other(self, event: Event) -> None:
         seat = self.facts.seat(event.node)
