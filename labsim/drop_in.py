@@ -4,7 +4,8 @@ Inside a simulation a drop-in makes its own object, which belongs to that simula
 library's, so the same code runs on real threads; and a subclass makes there what the same subclass of the standard
 class would. Either counts as an instance of the drop-in.
 
-Not promised: outside, `Queue.put(q, item)` on a subclass's object. Say `super().put(item)`.
+Not promised, for a subclass's object outside: `Queue.put(q, item)` (say `super().put(item)`); `type(q) is Sub`
+(say isinstance); `__slots__` in a subclass of local or SimpleQueue.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ class DropIn(ABCMeta):
         *,
         standard: type | None = None,
         maker: Callable[..., Any] | None = None,
+        **others: Any,
     ) -> DropIn:
         """`maker` is given where calling the standard class is not the way to make one of its objects."""
-        cls = super().__new__(mcls, name, bases, namespace)
+        cls = super().__new__(mcls, name, bases, namespace, **others)
         if standard is not None:
             _STANDARD[cls] = standard
             _MAKERS[cls] = maker or standard
@@ -98,6 +100,15 @@ def make_standard(cls: type, *args: Any, **kwargs: Any) -> Any:
     return new(twin) if new is object.__new__ else new(twin, *args, **kwargs)
 
 
+class _Unannounced:
+    """First of a twin's bases: a student's __init_subclass__, which may count its subclasses, is not told of it."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        pass
+
+
 class _Twin(DropIn):
     def mro(cls) -> list[type]:
         itself, *bases = super().mro()
@@ -109,4 +120,4 @@ def _standard_twin(cls: type) -> tuple[type, Callable[..., Any]]:
     """A subclass of `cls` in which every drop-in has given way to the standard class, so that super() finds that."""
     standards = [_STANDARD[base] for base in cls.__mro__ if base in _STANDARD]
     namespace = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    return _Twin(cls.__name__, (cls, *standards), namespace), standards[0].__new__
+    return _Twin(cls.__name__, (_Unannounced, cls, *standards), namespace), standards[0].__new__

@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 def __getattr__(name: str) -> Any:
     if hasattr(_threading, name):
-        raise AttributeError(f"labsim.threading has no {name}: it has no meaning in virtual time")
+        raise AttributeError(f"labsim.threading has no {name}: it is deprecated, or has no meaning in virtual time")
     raise AttributeError(f"module 'labsim.threading' has no attribute {name!r}")
 
 
@@ -232,11 +232,17 @@ class RLock(_LockBase, standard=type(_threading.RLock()), maker=_threading.RLock
 
     def _release_save(self) -> int:
         count, self._count = self._count, 0
-        self._pass_on()
+        if self._waiters:
+            self._pass_on()
+        else:
+            self._owner = None
         return count
 
     def _acquire_restore(self, count: int) -> None:
-        self.acquire()
+        if self._owner is None:
+            self._owner = self._simulation.current
+        else:
+            self.acquire()
         self._count = count
 
 
@@ -247,7 +253,7 @@ class Condition(Primitive, standard=_threading.Condition):
     def __init__(self, lock: Lock | RLock | None = None) -> None:
         if lock is None:
             lock = RLock()
-        elif not isinstance(lock, _LockBase):
+        elif not isinstance(lock, _LockBase) or lock._simulation is not self._simulation:
             raise TypeError(f"Condition(): lock must be a Lock or RLock of this simulation, got {lock!r}")
         self._lock = lock
         self._waiters: deque[Task] = deque()

@@ -52,7 +52,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'labsim.time' has no attribute {name!r}")
 
 
-def sleep(secs: float | SupportsIndex) -> None:
+def sleep(secs: float | SupportsIndex, /) -> None:
     simulation = here.simulation
     if simulation is None:
         _time.sleep(secs)
@@ -121,21 +121,21 @@ def thread_time() -> float:
     return thread_time_ns() / 1e9
 
 
-def localtime(secs: float | None = None) -> struct_time:
+def localtime(secs: float | None = None, /) -> struct_time:
     return _time.localtime(time() if secs is None else secs)
 
 
-def gmtime(secs: float | None = None) -> struct_time:
+def gmtime(secs: float | None = None, /) -> struct_time:
     return _time.gmtime(time() if secs is None else secs)
 
 
-def ctime(secs: float | None = None) -> str:
+def ctime(secs: float | None = None, /) -> str:
     return _time.ctime(time() if secs is None else secs)
 
 
-def asctime(t: _TimeTuple | None = None) -> str:
+def asctime(t: _TimeTuple | None = None, /) -> str:
     return _time.asctime(localtime() if t is None else t)
 
 
-def strftime(format: str, t: _TimeTuple | None = None) -> str:  # noqa: A002  the standard name
+def strftime(format: str, t: _TimeTuple | None = None, /) -> str:  # noqa: A002  the standard name
     return _time.strftime(format, localtime() if t is None else t)
