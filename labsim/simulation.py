@@ -43,6 +43,7 @@ T = TypeVar("T")
 
 NS_PER_S = 1_000_000_000
 _DIGEST_BATCH = 16_384
+_INT63 = 2**63 - 1  # what the digest holds of a clock that has run for centuries
 _FEW_STALE_TIMERS = 64
 _FIRED = -1  # in Task.timer: the time was up, the task is ready or has run since
 
@@ -516,7 +517,7 @@ class Simulation:
             if when != self.now_ns:
                 self.now_ns = when
                 self._livelock_at = self.switches + self._livelock_switches
-                self._decisions.append(-when)
+                self._decisions.append(-(when & _INT63))
                 if len(self._decisions) > _DIGEST_BATCH:
                     self._fold_decisions()
             while True:

@@ -192,7 +192,7 @@ def churn(cfg, description):
                 continue
             # Agreement may take no time at all here, and so would a client that asks again at once: the log would
             # grow to tens of thousands of entries, and every save with it.
-            time.sleep(0.025)
+            time.sleep(0.060)
             for pause_s in (0.010, 0.020, 0.050, 0.100, 0.200):
                 time.sleep(pause_s)
                 count, found = cfg.n_committed(index)
