@@ -17,7 +17,7 @@ from zlib import crc32
 
 from labrpc import ClientEnd, Network, Server
 from labrpc import Service as RpcService
-from labsim import Node, TaskFailed, queue, random, time
+from labsim import Node, NodeKilled, TaskFailed, queue, random, time
 from labtest.failure import Failure
 from labtest.report import source_line
 from labtest.service import Committed, Service
@@ -364,11 +364,14 @@ class Config:
             self.fail(f"{what} of peer {seat.index} has not returned for {_CALL_LIMIT_S:g} s{self._world.clock}")
 
     def get_state(self, i: int) -> tuple[int, bool]:
-        """(term, is_leader) as peer i sees it."""
+        """(term, is_leader) as peer i sees it; one that another thread crashes meanwhile leads nothing."""
         seat = self._seat(i)
         if seat.peer is None:
             raise ValueError(f"get_state(): server {i} is down")
-        state = self._ask(seat, "get_state()", seat.peer.get_state)
+        try:
+            state = self._ask(seat, "get_state()", seat.peer.get_state)
+        except NodeKilled:
+            return 0, False
         match state:
             case (int(), bool()) if not isinstance(state[0], bool):
                 seat.last_state = (state[0], state[1])
@@ -376,7 +379,7 @@ class Config:
         self._wrong_shape(seat.peer.get_state, i, state, "(term: int, is_leader: bool)")
 
     def start(self, i: int, command: Any) -> tuple[int, int, bool]:
-        """Hand a command to peer i: (index, term, is_leader)."""
+        """Hand a command to peer i: (index, term, is_leader); one that is crashed meanwhile takes nothing."""
         seat = self._seat(i)
         if seat.peer is None:
             raise ValueError(f"start(): server {i} is down")
@@ -399,7 +402,10 @@ class Config:
                     return result
             self._wrong_shape(peer.start, i, result, "(index: int, term: int, is_leader: bool)")
 
-        index, term, is_leader = self._ask(seat, "start()", start)
+        try:
+            index, term, is_leader = self._ask(seat, "start()", start)
+        except NodeKilled:
+            return -1, 0, False
         return index, term, is_leader
 
     def _wrong_shape(self, method: Callable[..., Any], i: int, result: Any, shape: str) -> NoReturn:

@@ -25,7 +25,7 @@ import pytest
 
 from labsim import Simulation
 from labsim.stacks import short_path
-from labtest import determinism, records, report
+from labtest import determinism, hooks, records, report
 from labtest.failure import Failure
 from labtest.loading import DEFAULT, LoadError, load_peer_class
 from labtest.running import Run, run_test
@@ -53,6 +53,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run each lab test again in another process and name the first event that differs",
     )
     group.addoption("--record-events", type=Path, help="write the events of the run to this file (for the above)")
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    pluginmanager.add_hookspecs(hooks)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -263,7 +267,9 @@ class LabFailure(Exception):
 
 def _describe(item: pytest.Function, run: Run) -> str:
     assert run.error is not None
-    text = report.describe(run.error, item.originalname, run.seed, _replay_line(item, run.seed))
+    text = report.describe(run.error, item.originalname, run.seed, _replay_line(item, run.seed), causes=run.causes)
+    for line in item.ihook.pytest_raftlab_failed(item=item, run=run):
+        text += f"\n  {line}"
     if not item.config.getoption("--realtime") and _is_replayable(item):
         raft = _raft(item.config)
         with suppress(OSError):  # a folder that cannot be written to is no reason to hide the failure

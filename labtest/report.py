@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import linecache
 import re
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import CodeType, TracebackType
 from typing import Any
@@ -20,14 +21,20 @@ from labtest.failure import Failure
 _ROOT = Path(__file__).parent.parent
 _OURS = tuple(f"{_ROOT / name}/" for name in ("labsim", "labgob", "labrpc", "labtest", "labtools"))
 _MAX_FRAMES = 8
+_WIDTH = 112
 _MAX_LINE = 100
 
 
-def describe(error: BaseException, test: str, seed: int, replay: str) -> str:
-    """The whole report, plain text."""
-    lines = [f"{test}  seed {seed}", *(f"  {line}".rstrip() for line in _what(error)), ""]
-    lines.append(f"  replay  {replay}")
-    return "\n".join(lines)
+def describe(error: BaseException, test: str, seed: int, replay: str, *, causes: Sequence[str] = ()) -> str:
+    """The whole report, plain text: what was broken or missing, the evidence, the likely cause, how to replay it."""
+    lines = [f"{test}  seed {seed}"]
+    for line in _what(error):
+        # What stands on the margin is prose; what is indented is a stack or a table.
+        lines += [line.rstrip()] if line.startswith(" ") else textwrap.wrap(line, _WIDTH) or [""]
+    for cause in causes:
+        lines += ["", *cause.splitlines()]
+    lines += ["", f"replay    {replay}"]
+    return "\n".join([lines[0], *(f"  {line}".rstrip() for line in lines[1:])])
 
 
 def headline(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from labsim import RealWorldError, Simulation, current_simulation
 from labsim.stacks import is_library, short_path
 from labtest.checks import CheckedTrace
 from labtest.config import Config
+from labtest.diagnoses import diagnose
 from labtest.report import point_into_peer
 
 MakeConfig = Callable[..., Config]
@@ -31,6 +32,13 @@ class Run:
     real_s: float = 0.0
     configs: list[Config] = field(default_factory=list)
     simulation: Simulation | None = None
+
+    @property
+    def causes(self) -> list[str]:
+        """The likely causes of the failure, where a known pattern fits."""
+        if self.error is None or self.simulation is None or not self.simulation.trace:
+            return []
+        return diagnose(self.simulation.trace, self.error, end_ns=self.simulation.now_ns)
 
     @property
     def lines(self) -> list[str]:

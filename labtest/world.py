@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 import labgob
 import labrpc
-from labsim import Node, Simulation, Task, TaskFailed, current_simulation
+from labsim import Node, NodeKilled, Simulation, Task, TaskFailed, current_simulation
 from labsim.stacks import add_library, describe_stack, describe_task, is_library, own_frames
 from labtest.failure import Failure
 
@@ -61,13 +61,18 @@ class VirtualWorld:
         return self.simulation.node(name)
 
     def call(self, node: Node | None, fn: Callable[..., T], *args: Any, limit_s: float) -> T:
-        """Run fn as a task of the node, so that its threads and its random numbers are the node's."""
+        """Run fn as a task of the node, so that its threads and its random numbers are the node's.
+
+        NodeKilled if the node goes down under the call.
+        """
         simulation = self.simulation
         name = f"{getattr(fn, '__name__', 'call')}()"
         self._asked = task = simulation.spawn(_call, fn, args, node=node, name=name)
         if not simulation.join(task, int(limit_s * 1e9)):
             raise Stuck
         self._asked = None
+        if task.killed:
+            raise NodeKilled(f"{name}: node {node} went down")
         return task.value  # type: ignore[no-any-return]
 
     def spawn(self, node: Node | None, fn: Callable[..., None], *args: Any, name: str) -> None:

@@ -135,7 +135,7 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
             _limit_memory(None)  # the report needs some too
         outcome.kind = FAILED
         replay = replay_line(name, seed, setup.raft_given, setup.file_given)
-        told = report.describe(error, name, seed, replay)[:_REPORT_CHARS_MAX]
+        told = report.describe(error, name, seed, replay, causes=run.causes)[:_REPORT_CHARS_MAX]
         outcome.cause, outcome.where, outcome.said, outcome.report = (
             _really(text, setup.shown_as) for text in (*cause_of(error, peer_files, test.file), told)
         )

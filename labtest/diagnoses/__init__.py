@@ -1,0 +1,118 @@
+"""The likely cause of a failure, in plain words, where a known pattern fits the trace.
+
+Promise: every number is read off the trace, and only the stretch in which the test waited in vain is looked at. Two
+diagnoses at most, the more telling first. Not promised: that there is one. A pattern that merely might fit says
+nothing, because a wrong hint costs its reader more than none.
+
+A diagnosis is one function of a `Story` that returns a `Finding` or None. Start at examine(), then `story.py`.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from labsim import Deadlock, Event, SimulationError, TaskFailed
+from labtest.diagnoses import elections, peers, replication
+from labtest.diagnoses.diagnosis import Diagnosis, Finding
+from labtest.diagnoses.story import Story
+from labtest.failure import Failure
+
+__all__ = ["DIAGNOSES", "Finding", "Found", "diagnose", "examine"]
+
+# The more telling first: what one peer visibly did wrong, then what nobody did, then what was merely slow.
+DIAGNOSES: tuple[Diagnosis, ...] = (
+    peers.index_error_after_snapshot,
+    peers.lock_held_while_waiting,
+    peers.forgot_over_a_restart,
+    peers.voted_again_after_restart,
+    elections.no_step_down,
+    elections.won_and_never_acted,
+    elections.votes_denied_for_nothing,
+    elections.heartbeats_do_not_reset_the_timer,
+    elections.heartbeats_too_slow,
+    elections.stale_candidates,
+    elections.split_votes,
+    elections.nobody_campaigns,
+    replication.start_never_sent,
+    replication.same_place_rejected,
+    replication.same_snapshot_again,
+    replication.commit_frozen,
+    replication.commit_never_applied,
+    replication.back_up_one_by_one,
+    replication.only_older_terms_stored,
+)
+
+# A rule that was seen to be broken has said what is wrong; these can say why.
+_BY_RULE: dict[str, tuple[Diagnosis, ...]] = {
+    "one-vote": (peers.forgot_over_a_restart, peers.voted_again_after_restart),
+    "one-leader": (peers.forgot_over_a_restart, peers.voted_again_after_restart),
+    "higher-term-wins": (peers.lock_held_while_waiting, elections.no_step_down),
+    "start-returns-at-once": (peers.lock_held_while_waiting,),
+    "rpc-budget": (replication.same_place_rejected, replication.same_snapshot_again, replication.back_up_one_by_one),
+}
+
+# Whatever else is to be seen follows from it.
+_ALONE = frozenset((peers.forgot_over_a_restart, peers.voted_again_after_restart, peers.lock_held_while_waiting))
+
+# These hold whatever words the peers use.
+_FOR_ANY_WORDS = frozenset((peers.index_error_after_snapshot, peers.lock_held_while_waiting))
+
+# To be told that all is well helps only where nothing else was found.
+_LAST_RESORT = frozenset((replication.only_older_terms_stored,))
+
+_AT_MOST = 2
+_WIDTH = 110
+
+
+class Found(NamedTuple):
+    name: str
+    finding: Finding
+
+
+def examine(events: Sequence[Event], error: BaseException, *, end_ns: int | None = None) -> list[Found]:
+    """The diagnoses that fit, best first. `end_ns`: when the run ended, if that was later than its last event."""
+    wanted = _candidates(error)
+    if not wanted or not events:
+        return []
+    story = Story(events, error, end_ns)
+    if not story.readable:
+        wanted = [diagnosis for diagnosis in wanted if diagnosis in _FOR_ANY_WORDS]
+    found: list[Found] = []
+    for diagnosis in wanted:
+        if found and diagnosis in _LAST_RESORT:
+            break
+        finding = diagnosis(story)
+        if finding is not None:
+            found.append(Found(diagnosis.__name__, finding))
+            if len(found) == _AT_MOST or diagnosis in _ALONE:
+                break
+    return found
+
+
+def _candidates(error: BaseException) -> Sequence[Diagnosis]:
+    if isinstance(error, TaskFailed):
+        return (peers.index_error_after_snapshot,)  # the exception itself is the news
+    if isinstance(error, Deadlock):
+        return (peers.lock_held_while_waiting,)
+    if isinstance(error, SimulationError) or not isinstance(error, Exception):
+        return ()
+    if isinstance(error, Failure) and error.rule is not None:
+        return _BY_RULE.get(error.rule, (peers.forgot_over_a_restart,))
+    return DIAGNOSES
+
+
+def diagnose(events: Sequence[Event], error: BaseException, *, end_ns: int | None = None) -> list[str]:
+    """At most two likely causes, each a paragraph of lines that fit a terminal. `end_ns`: as for examine()."""
+    try:
+        found = examine(events, error, end_ns=end_ns)
+    except Exception:
+        # A peer may put anything into Figure 2's fields. The failure itself must be told all the same.
+        return []
+    return [_paragraph(one.finding) for one in found]
+
+
+def _paragraph(finding: Finding) -> str:
+    lines = [*textwrap.wrap(finding.facts, _WIDTH), *textwrap.wrap(f"Likely: {finding.likely}", _WIDTH)]
+    return "\n".join(lines)

@@ -1,0 +1,458 @@
+"""Why nobody leads, or nobody leads for long (§5.2, §5.4.1, §9.3)."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from statistics import median
+from typing import NamedTuple
+
+from labtest.checks.facts import APPEND, INSTALL, VOTE
+from labtest.diagnoses.diagnosis import Finding
+from labtest.diagnoses.story import MS, Campaign, Rpc, S, Story, at, lasting, log_end, peers, terms, times
+
+# Nobody sensible waits longer than this for an election to begin; the tests wait 5 s for one to succeed.
+_QUIET_NS = 2 * S
+_FEW_ELECTIONS = 3
+
+
+def _failed_elections(story: Story) -> list[Campaign]:
+    """The campaigns since a connected peer last spoke as leader; none if they could not have succeeded."""
+    if len(story.connected) < story.quorum:
+        return []
+    return [campaign for campaign in story.campaigns if campaign.at_ns > story.leaderless_ns]
+
+
+def _elections(story: Story, campaigns: list[Campaign]) -> str:
+    """ "Since 31.204 s: 14 elections, terms 128–141, no leader." """
+    found = {campaign.term for campaign in campaigns}
+    many = f"{len(found)} election{'s' if len(found) > 1 else ''}"
+    return f"Since {at(story.leaderless_ns)}: {many}, {terms(found)}, no leader."
+
+
+# ---- nobody wins ---------------------------------------------------------------------------------------------
+
+
+def split_votes(story: Story) -> Finding | None:
+    campaigns = _failed_elections(story)
+    by_term: dict[int, list[Campaign]] = {}
+    for campaign in campaigns:
+        by_term.setdefault(campaign.term, []).append(campaign)
+    if len(by_term) < _FEW_ELECTIONS:
+        return None
+    best = max(campaign.log for campaign in campaigns)
+    requests = [rpc for campaign in campaigns for rpc in campaign.requests]
+    # Whoever begins within this time of another cannot have heard of it.
+    way_ns = max((rpc.delivered_ns - rpc.sent_ns for rpc in requests if rpc.delivered_ns is not None), default=0)
+    split, gaps = [], []
+    for together in by_term.values():
+        # Two of the same term: neither had heard of the other when it began. One whose log is behind takes no vote
+        # that could have made a leader.
+        able = [c for c in together if c.log == best or story.servers - _ahead(story, c) >= story.quorum]
+        gap_ns = min((b.at_ns - a.at_ns for a, b in itertools.pairwise(together)), default=way_ns + 1)
+        if able and gap_ns <= way_ns:
+            split.append(together)
+            gaps.append(gap_ns)
+    if len(split) < _FEW_ELECTIONS or 2 * len(split) < len(by_term):
+        return None
+    back = [rpc.replied_ns - rpc.sent_ns for rpc in requests if rpc.replied_ns is not None]
+    if not back:
+        return None
+    trip_ns = median(back)
+    gap_ns = sorted(gaps)[len(gaps) * 9 // 10]
+    if gap_ns:
+        apart = f"within {lasting(gap_ns)} of each other"
+        likely = "Election timeouts differ by less than a round trip"
+    else:
+        apart = "at the same instant"
+        likely = "Election timeouts are alike"
+    facts = (
+        f"{_elections(story, campaigns)} In {_of_them(len(split), len(by_term))} two or more peers campaigned {apart}, "
+        f"and a vote takes {lasting(trip_ns)} to come back."
+    )
+    waits = _campaign_gaps(campaigns)
+    if waits and median(waits) < 4 * trip_ns:
+        # §5.6: the range may be as wide as it can be in so short a timeout.
+        facts += f" Candidates try again after {lasting(median(waits))}."
+        return Finding(
+            facts,
+            "split votes. Election timers run out within a few round trips, so all campaign together and each votes "
+            "for itself; make the timeout and its random range many round trips long (§5.6, §9.3).",
+        )
+    return Finding(facts, f"split votes. {likely}; widen the random range (§9.3).")
+
+
+def _ahead(story: Story, campaign: Campaign) -> int:
+    """How many peers are known to have a log that forbids them to vote for this one."""
+    return sum(log > campaign.log for peer, log in _logs(story).items() if peer != campaign.peer)
+
+
+def _of_them(count: int, all_: int) -> str:
+    return "all of them" if count == all_ else f"{count} of them"
+
+
+def _campaign_gaps(campaigns: list[Campaign]) -> list[int]:
+    """How long candidates waited between one campaign and their next."""
+    last: dict[str, int] = {}
+    gaps = []
+    for campaign in campaigns:
+        if campaign.peer in last:
+            gaps.append(campaign.at_ns - last[campaign.peer])
+        last[campaign.peer] = campaign.at_ns
+    return gaps
+
+
+class _Denial(NamedTuple):
+    rpc: Rpc
+    candidate: Campaign
+    voter_log: tuple[int, int]
+    voted_before: bool
+
+
+def votes_denied_for_nothing(story: Story) -> Finding | None:
+    campaigns = _failed_elections(story)
+    if not campaigns:
+        return None
+    denials = _unfounded_denials(story, campaigns)
+    if len(denials) < _FEW_ELECTIONS or len({denial.rpc.args.term for denial in denials}) < 2:
+        return None
+    example = denials[-1]
+    voter, term = example.rpc.target, example.candidate.term
+    facts = (
+        f"{_elections(story, campaigns)} {times(len(denials)).capitalize()} a vote was denied by a peer that had "
+        f"voted for nobody in that term, though the candidate's log was at least as up to date as its own. "
+        f"At {at(example.rpc.answered_ns or 0)}, term {term}, peer {voter} (its log {log_end(example.voter_log)}) "
+        f"denied peer {example.candidate.peer} (whose log {log_end(example.candidate.log)})."
+    )
+    if any(denial.candidate.log > denial.voter_log for denial in denials):
+        return Finding(facts, "voted_for is not cleared when a new term begins (§5.2).")
+    if not all(denial.voted_before for denial in denials):
+        return Finding(facts, "equal logs are up to date: compare with >=, not with > (§5.4.1).")
+    return Finding(
+        facts,
+        "voted_for is not cleared when a new term begins (§5.2), or a log equal to the voter's is not taken as "
+        "up to date (§5.4.1).",
+    )
+
+
+def _unfounded_denials(story: Story, campaigns: list[Campaign]) -> list[_Denial]:
+    logs = {campaign.peer: campaign.log for campaign in campaigns}  # nobody leads, so they do not change
+    nothing_yet = not any(event.detail[3] for event in story.other.get("started", ()))
+    first_vote: dict[tuple[str, int], tuple[int, str]] = {}  # (voter, term) -> when, for whom
+    for campaign in story.all_campaigns:
+        first_vote[campaign.peer, campaign.term] = (campaign.at_ns, campaign.peer)
+    for campaign in story.all_campaigns:
+        for rpc in campaign.requests:
+            answer = rpc.answered
+            if answer is not None and answer.vote_granted and rpc.answered_ns is not None:
+                key = (rpc.target, campaign.term)
+                first_vote[key] = min(first_vote.get(key, (rpc.answered_ns, campaign.peer)), (rpc.answered_ns, ""))
+    earliest: dict[str, int] = {}
+    for (voter, _), (when, _) in first_vote.items():
+        earliest[voter] = min(when, earliest.get(voter, when))
+    found = []
+    for campaign in campaigns:
+        for rpc in campaign.requests:
+            answer = rpc.answered
+            log = logs.get(rpc.target, (0, 0) if nothing_yet and campaign.log == (0, 0) else None)
+            if answer is None or answer.vote_granted or answer.term != campaign.term or log is None:
+                continue
+            assert rpc.answered_ns is not None
+            voted = first_vote.get((rpc.target, campaign.term))
+            if campaign.log >= log and (voted is None or voted[0] > rpc.answered_ns):
+                before = earliest.get(rpc.target, rpc.answered_ns) < rpc.answered_ns
+                found.append(_Denial(rpc, campaign, log, before))
+    return found
+
+
+def won_and_never_acted(story: Story) -> Finding | None:
+    spoke: set[tuple[str, int]] = {(rpc.source, rpc.args.term) for rpc in story.led if rpc.args is not None}
+    found = []
+    for campaign in story.campaigns:
+        arrived = sorted((when, voter) for voter, when in campaign.granted_by().items())
+        needed = story.quorum - 1
+        if not needed or len(arrived) < needed or (campaign.peer, campaign.term) in spoke:
+            continue
+        won_ns = arrived[needed - 1][0]
+        # A vote that comes after a higher term is worth nothing; and it must have had a moment to speak.
+        if story.term_at(campaign.peer, won_ns + 10 * MS) > campaign.term or won_ns > story.end_ns - S // 2:
+            continue
+        found.append((campaign, won_ns, [voter for _, voter in arrived]))
+    if not found:
+        return None
+    campaign, won_ns, voters = found[-1]
+    again = f" It is the last of {len(found)} such elections." if len(found) > 1 else ""
+    return Finding(
+        f"Peer {campaign.peer} had {len(voters) + 1} of {story.servers} votes in term {campaign.term} at {at(won_ns)} "
+        f"(its own and those of {peers(voters)}), and never sent an AppendEntries in that term.{again}",
+        f"peer {campaign.peer} won term {campaign.term} and did not notice, or did not act: check how votes are "
+        "counted, and that a winner sends heartbeats at once (§5.2).",
+    )
+
+
+def nobody_campaigns(story: Story) -> Finding | None:
+    if len(story.connected) < story.quorum or story.servers < 2:
+        return None
+    last = story.campaigns[-1].at_ns if story.campaigns else 0
+    since_ns = max(last, story.leaderless_ns)
+    quiet_ns = story.end_ns - since_ns
+    if quiet_ns < _QUIET_NS:
+        return None
+    # Who takes a command believes that it leads: silent perhaps, but not the election's fault.
+    if any(event.detail[3] and event.at_ns >= since_ns for event in story.other.get("started", ())):
+        return None
+    heard = sum(1 for rpc in story.all_rpcs if rpc.target in story.connected and (rpc.delivered_ns or 0) > since_ns)
+    facts = f"For {lasting(quiet_ns)}, since {at(since_ns)}, nobody has campaigned, and no connected peer leads."
+    if story.campaigns and last == since_ns:
+        lately = [c for c in story.campaigns if c.term == story.campaigns[-1].term]
+        facts += f" The last to try: {peers(c.peer for c in lately)}, in term {lately[-1].term}, without a majority."
+        return Finding(
+            facts,
+            "a candidate that does not win does not try again; its election timer must go on running (§5.2).",
+        )
+    if not story.all_campaigns:
+        facts += " No peer has ever sent a RequestVote."
+    likely = "is its thread started, and does it go on after every change of role?"
+    if heard:
+        return Finding(
+            f"{facts} Meanwhile {heard} requests arrived.",
+            f"the election timer does not run ({likely}), or each of these requests resets it (§5.2).",
+        )
+    return Finding(facts, f"the election timer does not run: {likely}")
+
+
+# ---- leaders do not last -------------------------------------------------------------------------------------
+
+
+class _Deposed(NamedTuple):
+    """A follower that campaigned while its leader still led."""
+
+    campaign: Campaign
+    leader: str
+    term: int
+    heard: list[Rpc]  # what it got from that leader, in order of delivery
+
+    @property
+    def since_ns(self) -> int:
+        """When its timer was last to be reset."""
+        return self.heard[-1].delivered_ns or 0
+
+    @property
+    def gaps(self) -> list[int]:
+        """The times between arrivals."""
+        arrivals = [rpc.delivered_ns or 0 for rpc in self.heard]
+        return [later - earlier for earlier, later in itertools.pairwise(arrivals)]
+
+    @property
+    def in_spite_of_heartbeats(self) -> bool:
+        # It has waited longer than this before, so its timeout is not what is too short.
+        gaps, silent_ns = self.gaps, self.campaign.at_ns - self.since_ns
+        return len(gaps) >= 2 and silent_ns <= max(gaps) and 2 * silent_ns <= 3 * median(gaps)
+
+
+def _depositions(story: Story) -> list[_Deposed]:
+    found = []
+    for campaign in story.campaigns:
+        follower, began_ns = campaign.peer, campaign.at_ns
+        heard = [rpc for rpc in story.led if rpc.target == follower and _accepted(rpc, began_ns)]
+        if not heard:
+            continue
+        term = max(rpc.args.term for rpc in heard)
+        heard = sorted((r for r in heard if r.args.term == term), key=lambda rpc: rpc.delivered_ns or 0)
+        leader = heard[0].source
+        # Otherwise somebody else had moved the cluster on, or the leader had stepped down.
+        if term < story.term_at(follower, began_ns - 1) or story.term_at(leader, began_ns - 1) > term:
+            continue
+        found.append(_Deposed(campaign, leader, term, heard))
+    return found
+
+
+def _accepted(rpc: Rpc, before_ns: int) -> bool:
+    """Whether its receiver took the sender for the leader of its own term, by then."""
+    if rpc.answered_ns is None or rpc.answered_ns >= before_ns or rpc.args is None:
+        return False
+    answer = rpc.answered
+    return answer is not None and answer.term == rpc.args.term
+
+
+def heartbeats_too_slow(story: Story) -> Finding | None:
+    found = []
+    depositions = _depositions(story)
+    if any(deposed.in_spite_of_heartbeats for deposed in depositions):
+        return None
+    for deposed in depositions:
+        follower, began_ns = deposed.campaign.peer, deposed.campaign.at_ns
+        sent = [rpc.sent_ns for rpc in story.calls_between(deposed.leader, follower)]
+        before = [when for when in sent if when <= began_ns]
+        # Nothing under way to the follower: no loss and no delay is to blame.
+        if before[-1] == deposed.heard[-1].sent_ns and began_ns - before[-1] >= 20 * MS:
+            found.append((deposed, began_ns - deposed.since_ns))
+    if not found:
+        return None
+    deposed, timeout_ns = found[-1]
+    waiting = _waiting_for(story, deposed)
+    many = f" That is one of {len(found)} such elections since {at(story.calm_ns)}." if len(found) > 1 else ""
+    follower = deposed.campaign.peer
+    facts = (
+        f"Peer {deposed.leader} led term {deposed.term}, and sent peer {follower} nothing after "
+        f"{at(deposed.heard[-1].sent_ns)}; {lasting(timeout_ns)} later, at {at(deposed.campaign.at_ns)}, "
+        f"peer {follower}'s election timer ran out.{many}"
+    )
+    if waiting is not None:
+        facts += (
+            f" Peer {deposed.leader} was then waiting for peer {waiting.target}'s answer to an {waiting.name} "
+            f"of {at(waiting.sent_ns)}."
+        )
+        return Finding(
+            facts,
+            "one sender serves all followers and waits for a peer that does not answer; give each call a thread of "
+            "its own (§5.3, §5.5).",
+        )
+    return Finding(
+        facts,
+        "heartbeats are too slow for these election timeouts, or their sender waits for something; send several "
+        "per shortest timeout (§5.2, §5.6).",
+    )
+
+
+def _waiting_for(story: Story, deposed: _Deposed) -> Rpc | None:
+    """The first call of the leader to somebody else after its last to that follower, if none of them was answered."""
+    calls = [
+        rpc
+        for rpc in story.led
+        if rpc.source == deposed.leader and deposed.heard[-1].sent_ns < rpc.sent_ns < deposed.campaign.at_ns
+    ]
+    if any(rpc.replied_ns is not None and rpc.replied_ns < deposed.campaign.at_ns for rpc in calls):
+        return None
+    return calls[0] if calls else None
+
+
+def heartbeats_do_not_reset_the_timer(story: Story) -> Finding | None:
+    found = [deposed for deposed in _depositions(story) if deposed.in_spite_of_heartbeats]
+    needed = 1 if story.end_ns - story.calm_ns < 5 * S else 2
+    if len(found) < needed:
+        return None
+    deposed = found[-1]
+    silent_ns = deposed.campaign.at_ns - deposed.since_ns
+    many = f" {times(len(found)).capitalize()} so since {at(story.calm_ns)}." if len(found) > 1 else ""
+    return Finding(
+        f"Peer {deposed.campaign.peer} campaigned at {at(deposed.campaign.at_ns)}, {lasting(silent_ns)} after an "
+        f"AppendEntries of its leader, peer {deposed.leader}, had come in. It had had {len(deposed.heard)} of them "
+        f"in term {deposed.term}, never more than {lasting(max(deposed.gaps))} apart.{many}",
+        "a valid AppendEntries, with or without entries, does not reset the election timer (§5.2).",
+    )
+
+
+def no_step_down(story: Story) -> Finding | None:
+    """Somebody still speaks in a term that it has been told is over."""
+    found = []
+    for rpc in story.rpcs:
+        args = rpc.args
+        if args is None:
+            continue
+        known = [
+            (when_ns, term, teacher, how)
+            for when_ns, term, teacher, how in story.told.get(rpc.source, ())
+            # A request that still waits for its handler has told nothing yet.
+            if term > args.term and (how != "request" or (teacher.answered_ns or rpc.sent_ns) < rpc.sent_ns)
+        ]
+        if known and rpc.sent_ns > known[0][0] + 50 * MS:
+            found.append((rpc, known[0]))
+    if not found:
+        return None
+    rpc, (when_ns, term, teacher, how) = found[0]
+    if how == "campaign":
+        return None
+    if how == "reply":
+        source = f"by peer {teacher.target}'s reply to its {teacher.name}"
+        likely = "a higher term is not acted on when it comes in a reply; step down on any higher term (§5.1)."
+    else:
+        source = f"by peer {teacher.source}'s {teacher.name}"
+        likely = "a higher term in a request is not adopted; become a follower of that term, leader or not (§5.1)."
+    return Finding(
+        f"Peer {rpc.source} was told of term {term} at {at(when_ns)}, {source}, and "
+        f"{lasting(rpc.sent_ns - when_ns)} later it still sends {rpc.name} of term {rpc.args.term}.",
+        likely,
+    )
+
+
+# ---- the wrong ones campaign ---------------------------------------------------------------------------------
+
+
+def _logs(story: Story) -> dict[str, tuple[int, int]]:
+    """The end of each connected peer's log, (term, index), by the latest that it showed of it."""
+    logs: dict[str, tuple[int, int]] = {}
+    for rpc in reversed(story.all_rpcs):
+        if len(logs) == len(story.connected):
+            break
+        if rpc.method == INSTALL:
+            continue
+        reading = rpc.reading
+        if reading is None:
+            continue
+        if rpc.source in story.connected and rpc.source not in logs:
+            if rpc.method == VOTE:
+                logs[rpc.source] = (reading.args.last_log_term, reading.args.last_log_index)
+            else:
+                logs[rpc.source] = (reading.last_term, reading.last_index)
+        if rpc.method == APPEND and rpc.target in story.connected and rpc.target not in logs:
+            answer = rpc.answered
+            if answer is not None and answer.success:
+                logs[rpc.target] = (reading.last_term, reading.last_index)
+    return logs
+
+
+def stale_candidates(story: Story) -> Finding | None:
+    """Peers that cannot win campaign again and again, and the one that can does not."""
+    since_ns = story.progress_ns
+    campaigns = [campaign for campaign in story.campaigns if campaign.at_ns > since_ns]
+    logs = _logs(story)
+    if len(story.connected) < story.quorum or len(logs) < len(story.connected):
+        return None
+    able = {peer for peer, log in logs.items() if sum(log >= other for other in logs.values()) >= story.quorum}
+    hopeless = [campaign for campaign in campaigns if campaign.peer not in able]
+    if not able or len(hopeless) < 5 or len(hopeless) < 2 * (len(campaigns) - len(hopeless)):
+        return None
+    starved = max(sorted(able), key=lambda peer: _patience(story, peer, since_ns)[0])
+    waited_ns, from_ns, denied = _patience(story, starved, since_ns)
+    usual_ns = median(_campaign_gaps(campaigns) or [S])
+    if len(denied) < 3 or waited_ns < max(S, usual_ns):
+        return None
+    arrivals = [from_ns, *denied, from_ns + waited_ns]
+    peace_ns = max(later - earlier for earlier, later in itertools.pairwise(arrivals))
+    tried = Counter(campaign.peer for campaign in hopeless)
+    shown = ", ".join(f"peer {peer} ({log_end(logs[peer])}) {times(count)}" for peer, count in sorted(tried.items()))
+    found = {campaign.term for campaign in campaigns}
+    own = sum(campaign.peer == starved for campaign in campaigns)
+    campaigned = f"campaigned {times(own)}" if own else "never campaigned"
+    return Finding(
+        f"Since {at(since_ns)}: {len(found)} elections, {terms(found)}, and nothing was committed. Candidates that a "
+        f"majority must refuse, by the end of their logs: {shown}. Peer {starved} could win (its log "
+        f"{log_end(logs[starved])}) and {campaigned}: from {at(from_ns)} on it granted "
+        f"no vote and heard no leader for {lasting(waited_ns)}, but it was asked for {len(denied)} votes that it "
+        f"denied, and was never left alone for more than {lasting(peace_ns)}.",
+        "denying a vote, or any RPC at all, resets the election timer, so those who cannot win keep the one who "
+        "can from trying. Reset it only when granting a vote, hearing the current leader, or campaigning (§5.2).",
+    )
+
+
+def _patience(story: Story, peer: str, since_ns: int) -> tuple[int, int, list[int]]:
+    """The longest time that peer let pass without campaigning, though nothing it may wait for happened:
+    how long, since when, and when it denied votes meanwhile."""
+    resets, denials = [since_ns, story.end_ns], []
+    for rpc in story.rpcs:
+        if rpc.source == peer and rpc.method == VOTE:
+            resets.append(rpc.sent_ns)
+        elif rpc.source == peer:
+            resets.append(rpc.sent_ns)  # it leads
+        elif rpc.target == peer and rpc.answered_ns is not None:
+            answer = rpc.answered
+            if answer is None or rpc.args is None:
+                continue
+            if rpc.method == VOTE and not answer.vote_granted:
+                denials.append(rpc.answered_ns)
+            elif rpc.method == VOTE or answer.term == rpc.args.term:
+                resets.append(rpc.answered_ns)
+    resets = sorted(when for when in resets if when >= since_ns)
+    waited_ns, from_ns = max((later - earlier, earlier) for earlier, later in itertools.pairwise(resets))
+    return waited_ns, from_ns, [when for when in sorted(denials) if from_ns < when < from_ns + waited_ns]

@@ -1,0 +1,329 @@
+"""Why a command does not get through: from start() over AppendEntries to apply_ch (§5.3, §5.4.2, §7)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from labtest.checks.facts import APPEND, INSTALL
+from labtest.diagnoses.diagnosis import Finding
+from labtest.diagnoses.story import Rpc, S, Story, at, lasting, peers
+
+# Within this time of virtual milliseconds anything that a peer does of itself has been done.
+_SOON_NS = S // 2
+
+
+def _links(story: Story, method: str) -> Iterator[tuple[str, str, int, list[Rpc]]]:
+    """What each leader sent to each connected follower in each term: (leader, follower, term, calls)."""
+    found: dict[tuple[str, str, int], list[Rpc]] = {}
+    for rpc in story.led:
+        if rpc.method == method and rpc.target in story.connected and rpc.args is not None:
+            found.setdefault((rpc.source, rpc.target, rpc.args.term), []).append(rpc)
+    for (leader, follower, term), calls in found.items():
+        yield leader, follower, term, calls
+
+
+# ---- going back ----------------------------------------------------------------------------------------------
+
+
+def _rejections(calls: list[Rpc], term: int) -> list[Rpc]:
+    """Those refused for the log's sake, each sent after the refusal before it had arrived. Ends with a success."""
+    found: list[Rpc] = []
+    for rpc in calls:
+        reply = rpc.reply
+        if reply is None or rpc.replied_ns is None:
+            continue
+        if reply.success:
+            found.clear()
+        elif reply.term == term and (not found or rpc.sent_ns >= (found[-1].replied_ns or 0)):
+            found.append(rpc)
+    return found
+
+
+def same_place_rejected(story: Story) -> Finding | None:
+    for leader, follower, term, calls in _links(story, APPEND):
+        refused = _rejections(calls, term)
+        last = [rpc for rpc in refused if rpc.args.prev_log_index == refused[-1].args.prev_log_index]
+        # Lately: at the end, and not in between.
+        if len(last) >= 4 and refused[-4:] == last[-4:] and _is_late(story, refused[-1]):
+            facts = (
+                f"Since {at(last[0].sent_ns)} peer {leader}, leader of term {term}, has asked peer {follower} "
+                f"{len(last)} times to append behind index {last[0].args.prev_log_index} (prev_log_index), and was "
+                f"refused every time."
+            )
+            if _has_snapshot(story, leader) and not any(rpc.method == INSTALL for rpc in story.led):
+                return Finding(
+                    f"{facts} Peer {leader} has a snapshot, and has sent no InstallSnapshot.",
+                    "next_index does not move back after a rejection, or what the follower lacks is no longer in "
+                    "the leader's log: then its snapshot must be sent (§7).",
+                )
+            return Finding(
+                facts,
+                "next_index does not move back after a rejection, or the hint in the reply points no lower; it must "
+                "fall until the logs match (§5.3).",
+            )
+    return None
+
+
+def _has_snapshot(story: Story, peer: str) -> bool:
+    return any(event.node == peer and len(event.detail[1]) for event in story.other.get("persist", ()))
+
+
+def back_up_one_by_one(story: Story) -> Finding | None:
+    longest: tuple[list[Rpc], str, str, int] = ([], "", "", 0)
+    for leader, follower, term, calls in _links(story, APPEND):
+        run: list[Rpc] = []
+        answered = (rpc for rpc in calls if rpc.reply is not None and not rpc.reply.success and rpc.reply.term == term)
+        for rpc in answered:
+            if run and rpc.args.prev_log_index != run[-1].args.prev_log_index - 1:
+                run = []
+            run.append(rpc)
+            if len(run) > len(longest[0]):
+                longest = (list(run), leader, follower, term)
+    run, leader, follower, term = longest
+    if len(run) < 10:
+        return None
+    first, last = run[0], run[-1]
+    return Finding(
+        f"Peer {leader}, leader of term {term}, backed up peer {follower} one entry at a time: "
+        f"{len(run)} AppendEntries in a row were rejected, at prev_log_index {first.args.prev_log_index} down to "
+        f"{last.args.prev_log_index}, from {at(first.sent_ns)} on, within "
+        f"{lasting((last.replied_ns or last.sent_ns) - first.sent_ns)}.",
+        "that is too slow for a long divergence. Let the follower say where the conflicting term begins, and skip "
+        "a whole term per rejection (§5.3, the paragraph on reducing rejected AppendEntries).",
+    )
+
+
+def same_snapshot_again(story: Story) -> Finding | None:
+    for leader, follower, term, calls in _links(story, INSTALL):
+        repeated: list[Rpc] = []
+        for rpc in calls:
+            if rpc.reply is None or rpc.reply.term != term:
+                continue
+            if repeated and (
+                rpc.args.last_included_index != repeated[-1].args.last_included_index
+                or rpc.sent_ns < (repeated[-1].replied_ns or 0)
+            ):
+                repeated = []
+            repeated.append(rpc)
+        if len(repeated) >= 3 and _is_late(story, repeated[-1]):
+            return Finding(
+                f"Peer {leader}, leader of term {term}, sent peer {follower} the snapshot through index "
+                f"{repeated[0].args.last_included_index} {len(repeated)} times from {at(repeated[0].sent_ns)} on, "
+                f"each time after peer {follower} had answered the one before.",
+                "after an InstallSnapshot was answered, next_index is not moved on to last_included_index + 1 (§7).",
+            )
+    return None
+
+
+def _is_late(story: Story, rpc: Rpc) -> bool:
+    return rpc.sent_ns > story.end_ns - S
+
+
+# ---- committing ----------------------------------------------------------------------------------------------
+
+
+class _Office(NamedTuple):
+    """The latest leader, and what was acknowledged to it."""
+
+    leader: str
+    term: int
+    calls: list[Rpc]
+    entry_terms: dict[int, int]
+    match: dict[str, tuple[int, int]]  # follower -> (index, when the leader heard of it first)
+
+
+def _last_office(story: Story) -> _Office | None:
+    readable = [rpc for rpc in story.led if rpc.args is not None]
+    if not readable:
+        return None
+    term, leader = max((rpc.args.term, rpc.source) for rpc in readable)
+    calls = [rpc for rpc in readable if rpc.args.term == term and rpc.source == leader]
+    # It must lead still; a leader that has been told of a higher term commits nothing, and rightly.
+    if story.term_at(leader, story.end_ns) > term:
+        return None
+    entry_terms: dict[int, int] = {}
+    match: dict[str, tuple[int, int]] = {}
+    for event in story.other.get("started", ()):
+        _, index, its_term, accepted = event.detail
+        if accepted and its_term == term:
+            entry_terms[index] = term
+    for rpc in sorted((r for r in calls if r.method == APPEND), key=lambda r: r.replied_ns or story.end_ns):
+        reading = rpc.reading
+        assert reading is not None
+        if reading.last_index:
+            entry_terms[reading.last_index] = reading.last_term
+        for index, entry in enumerate(reading.args.entries, reading.args.prev_log_index + 1):
+            entry_terms[index] = entry.term
+        reply = rpc.reply
+        if reply is not None and reply.success and reading.last_index > match.get(rpc.target, (0, 0))[0]:
+            match[rpc.target] = (reading.last_index, rpc.replied_ns or 0)
+    return _Office(leader, term, calls, entry_terms, match)
+
+
+def _stored_by_majority(story: Story, office: _Office) -> tuple[int, int]:
+    """The highest index that the leader knows a majority to store, and since when; (0, 0) if none."""
+    needed = story.quorum - 1
+    if not 0 < needed <= len(office.match):
+        return 0, 0
+    index = sorted((index for index, _ in office.match.values()), reverse=True)[needed - 1]
+    return index, sorted(when for i, when in office.match.values() if i >= index)[needed - 1]
+
+
+def _frozen_commit(story: Story, office: _Office, index: int, since_ns: int) -> int | None:
+    """The leader_commit that the leader still tells, if it stays below that index long after."""
+    appends = [rpc for rpc in office.calls if rpc.method == APPEND]
+    late = [rpc.args.leader_commit for rpc in appends if rpc.sent_ns > since_ns + _SOON_NS]
+    return late[-1] if len(late) >= 2 and late[-1] < index else None
+
+
+def commit_frozen(story: Story) -> Finding | None:
+    office = _last_office(story)
+    if office is None:
+        return None
+    index, since_ns = _stored_by_majority(story, office)
+    told = _frozen_commit(story, office, index, since_ns) if index else None
+    if told is None or office.entry_terms.get(index) != office.term:
+        return None
+    holders = [peer for peer, (match, _) in office.match.items() if match >= index]
+    return Finding(
+        f"Peer {office.leader} leads term {office.term}, and since {at(since_ns)} it has had the acknowledgement of "
+        f"{peers(holders)} for entry {index}, which is of its own term: with itself {len(holders) + 1} of "
+        f"{story.servers}. {lasting(story.end_ns - since_ns)} later the leader_commit it sends is still {told}.",
+        "match_index is not updated by successful replies, or the majority is computed wrongly, the leader itself "
+        "left out perhaps (Figure 2, last rule for leaders).",
+    )
+
+
+def only_older_terms_stored(story: Story) -> Finding | None:
+    office = _last_office(story)
+    if office is None:
+        return None
+    index, since_ns = _stored_by_majority(story, office)
+    told = _frozen_commit(story, office, index, since_ns) if index else None
+    its_term = office.entry_terms.get(index)
+    if told is None or its_term is None or its_term >= office.term:
+        return None
+    if office.term in office.entry_terms.values():
+        return None
+    return Finding(
+        f"Peer {office.leader} leads term {office.term}. A majority stores its log through index {index}, but that "
+        f"entry is of term {its_term}, none of its own term has been started, and its leader_commit stays {told}.",
+        "nothing is wrong with that. A leader must not commit an older term's entry by counting (§5.4.2, Figure 8); "
+        "the next command of its own term commits both. Do not remove the check.",
+    )
+
+
+def commit_never_applied(story: Story) -> Finding | None:
+    for peer in sorted(story.connected):
+        applied = story.applied.get(peer, 0)
+        told = [
+            (rpc.answered_ns or 0, min(reading.args.leader_commit, reading.last_index), rpc)
+            for rpc in story.led
+            if rpc.target == peer
+            and rpc.method == APPEND
+            and (reading := rpc.reading) is not None
+            and (answer := rpc.answered) is not None
+            and answer.success
+        ]
+        due = [item for item in told if item[1] > applied]
+        if due and due[0][0] <= story.end_ns - _SOON_NS and not _applies_lately(story, peer):
+            when_ns, index, rpc = due[0]
+            facts = (
+                f"Peer {peer} said yes at {at(when_ns)} to an AppendEntries of peer {rpc.source} with leader_commit "
+                f"{rpc.args.leader_commit}, so entry {index} was committed, but {lasting(story.end_ns - when_ns)} "
+                f"later its service is still at {applied}."
+            )
+            empty = sum(not item[2].args.entries for item in due)
+            if empty == len(due) and story.calm_ns == story.changed_ns and story.applied.get(rpc.source, 0) >= index:
+                return Finding(
+                    f"{facts} All {empty} AppendEntries that said so came without entries.",
+                    "heartbeats do not raise commit_index, but every AppendEntries counts (Figure 2); or the thread "
+                    "that applies has ended.",
+                )
+            return Finding(
+                facts,
+                "commit_index is not raised, or the thread that applies is not woken when it is, or it has ended.",
+            )
+        own = [rpc for rpc in story.led if rpc.source == peer and rpc.method == APPEND and rpc.args is not None]
+        ahead = [rpc for rpc in own if rpc.args.leader_commit > applied]
+        if ahead and ahead[0].sent_ns <= story.end_ns - _SOON_NS and not _applies_lately(story, peer):
+            return Finding(
+                f"Peer {peer} has told others since {at(ahead[0].sent_ns)} that {ahead[0].args.leader_commit} is "
+                f"committed (leader_commit), but {lasting(story.end_ns - ahead[0].sent_ns)} later its own service is "
+                f"still at {applied}.",
+                "the thread that applies is not woken when commit_index rises, or it has ended.",
+            )
+    return None
+
+
+def _applies_lately(story: Story, peer: str) -> bool:
+    """Somebody who applies entry after entry is late, not stuck."""
+    applies = story.other.get("apply", ())
+    return any(event.node == peer and event.at_ns > story.end_ns - _SOON_NS for event in reversed(applies[-50:]))
+
+
+def start_never_sent(story: Story) -> Finding | None:
+    for event in story.other.get("started", ()):
+        command, index, term, accepted = event.detail
+        leader, when_ns = event.node, event.at_ns
+        if (
+            not accepted
+            or when_ns < story.calm_ns
+            or leader not in story.connected
+            or when_ns > story.end_ns - _SOON_NS
+            or story.servers < 2
+            or story.term_at(leader, when_ns + _SOON_NS) > term
+        ):
+            continue
+        first = bisect_left(story.led, when_ns, key=lambda rpc: rpc.sent_ns)
+        sent = [rpc for rpc in story.led[first:] if rpc.source == leader]
+        if any(_reaches(rpc, index) for rpc in sent):
+            continue
+        returned = (
+            f"start({_short(command)}) of peer {leader} returned index {index}, term {term}, and that it leads, at "
+            f"{at(when_ns)}"
+        )
+        other = _sent_as(sent, command)
+        if other is not None:
+            return Finding(
+                f"{returned}; the command went out as entry {other}.",
+                "start() returns the wrong index; it is that of the entry just appended.",
+            )
+        facts = (
+            f"{returned}; in the {lasting(story.end_ns - when_ns)} since then no AppendEntries has carried entry "
+            f"{index}."
+        )
+        if sent:
+            return Finding(
+                f"{facts} {len(sent)} have gone out without it.",
+                "the command is not appended to the log, or heartbeats are sent without the entries that "
+                "next_index asks for (§5.3).",
+            )
+        return Finding(facts, "the thread that sends is not woken by start(), or it has ended.")
+    return None
+
+
+def _sent_as(sent: list[Rpc], command: Any) -> int | None:
+    """The index under which that command was sent."""
+    for rpc in sent:
+        if rpc.method == APPEND and (args := rpc.args) is not None:
+            for index, entry in enumerate(args.entries, args.prev_log_index + 1):
+                if entry.command == command and type(entry.command) is type(command):
+                    return index
+    return None
+
+
+def _reaches(rpc: Rpc, index: int) -> bool:
+    reading = rpc.reading
+    if reading is None:
+        return True  # who knows
+    if rpc.method == INSTALL:
+        return bool(reading.args.last_included_index >= index)
+    return bool(reading.last_index >= index)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 20 else f"{text[:17]}..."

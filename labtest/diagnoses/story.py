@@ -1,0 +1,311 @@
+"""A trace put in order for whoever asks what went wrong: calls, campaigns, offices, and who could talk to whom.
+
+Promise: everything is read off the trace, so it holds for any peer; a message without Figure 2's fields is skipped.
+The stretch that counts is the one since the tester last changed anything (`calm_ns`), and nothing older is decoded
+unless a diagnosis asks for it. Times are virtual nanoseconds. Start at Story.__init__, then `campaigns`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from labrpc import Message
+from labsim import Event
+from labtest.checks.facts import APPEND, INSTALL, VOTE, Facts, Reading
+
+MS = 1_000_000
+S = 1_000_000_000
+
+# A test waits 10 s at most for one thing; what is older than this says little about why it waited in vain.
+_LONGEST_STRETCH_NS = 20 * S
+
+_CHANGES = frozenset(("boot", "restart", "crash", "connect", "disconnect"))
+
+
+class Rpc:
+    """One call, from its send to its end, as far as it got."""
+
+    __slots__ = (
+        "_facts",
+        "answer",
+        "answered_ns",
+        "delivered_ns",
+        "message",
+        "method",
+        "replied_ns",
+        "sent_ns",
+        "source",
+        "target",
+    )
+
+    def __init__(self, facts: Facts, message: Message, sent_ns: int) -> None:
+        self._facts = facts
+        self.message = message
+        self.method = message.service_method
+        self.source = message.source
+        self.target = message.target
+        self.sent_ns = sent_ns
+        self.delivered_ns: int | None = None
+        self.answered_ns: int | None = None
+        self.answer: Message | None = None  # the copy that was answered first
+        self.replied_ns: int | None = None
+
+    @property
+    def name(self) -> str:
+        return {VOTE: "RequestVote", APPEND: "AppendEntries", INSTALL: "InstallSnapshot"}[self.method]
+
+    @property
+    def reading(self) -> Reading | None:
+        return self._facts.read(self.message)
+
+    @property
+    def args(self) -> Any:
+        """None if they lack Figure 2's fields."""
+        reading = self.reading
+        return None if reading is None else reading.args
+
+    @property
+    def answered(self) -> Any:
+        """What the receiver answered, whether that arrived or not."""
+        return None if self.answer is None else self._facts.read_reply(self.answer)
+
+    @property
+    def reply(self) -> Any:
+        """What the caller got."""
+        return self.answered if self.replied_ns is not None else None
+
+
+@dataclass
+class Campaign:
+    """One peer's try at one term."""
+
+    peer: str
+    term: int
+    at_ns: int
+    log: tuple[int, int]  # (last term, last index): compares as §5.4.1 does
+    requests: list[Rpc] = field(default_factory=list)
+
+    def granted_by(self) -> dict[str, int]:
+        """The votes that arrived, and when; not counting its own."""
+        arrived: dict[str, int] = {}
+        for rpc in self.requests:
+            reply = rpc.reply
+            if reply is not None and reply.vote_granted and rpc.replied_ns is not None:
+                arrived.setdefault(rpc.target, rpc.replied_ns)
+        return arrived
+
+
+class Story:
+    def __init__(self, events: Sequence[Event], error: BaseException, end_ns: int | None = None) -> None:
+        self.error = error
+        clusters = [i for i, event in enumerate(events) if event.kind == "cluster"]
+        # A test may make one cluster after another; only the last one failed.
+        self.events = events[clusters[-1] :] if clusters else events
+        self.servers: int = events[clusters[-1]].detail if clusters else 0
+        self.quorum = self.servers // 2 + 1
+        stops = [i for i, event in enumerate(self.events) if event.kind == "stop"]
+        if stops:
+            # The test was over, and its peers were told to stop: from here on silence is right.
+            self.events = self.events[: stops[0] + 1]
+            end_ns = None
+        # A cluster that has fallen silent ends later than its trace.
+        self.end_ns = max(self.events[-1].at_ns if self.events else 0, end_ns or 0)
+        self.facts = Facts()
+        self.up: set[str] = set()
+        self.connected: set[str] = set()  # and up
+        self.changed_ns = 0
+        self.all_rpcs: list[Rpc] = []
+        self.other: dict[str, list[Event]] = {}  # what is not a message, by kind
+        self._take_in()
+        self.calm_ns = max(self.changed_ns, self.end_ns - _LONGEST_STRETCH_NS)
+        self.rpcs = self.since(self.calm_ns)
+
+    def _take_in(self) -> None:
+        by_id: dict[int, Rpc] = {}
+        for event in self.events:
+            kind = event.kind
+            if event.message:
+                message = event.detail
+                if message.service_method not in (VOTE, APPEND, INSTALL):
+                    continue
+                if kind == "send":
+                    by_id[event.message] = rpc = Rpc(self.facts, message, event.at_ns)
+                    self.all_rpcs.append(rpc)
+                elif (known := by_id.get(event.message)) is not None:
+                    self._note(known, event)
+                continue
+            self.other.setdefault(kind, []).append(event)
+            if kind in _CHANGES:
+                self._change(kind, event)
+
+    def _note(self, rpc: Rpc, event: Event) -> None:
+        if event.kind == "deliver" and rpc.delivered_ns is None:
+            rpc.delivered_ns = event.at_ns
+        elif event.kind == "answer" and rpc.answered_ns is None:
+            rpc.answered_ns, rpc.answer = event.at_ns, event.detail
+        elif event.kind == "reply":
+            rpc.replied_ns, rpc.answer = event.at_ns, event.detail
+
+    def _change(self, kind: str, event: Event) -> None:
+        if kind in ("boot", "restart"):
+            self.up.add(event.node)
+        elif kind == "crash":
+            self.up.discard(event.node)
+            self.connected.discard(event.node)
+        elif kind == "connect" and event.node in self.up:
+            self.connected.add(event.node)
+        elif kind == "disconnect":
+            if event.node not in self.connected:
+                return
+            self.connected.discard(event.node)
+        self.changed_ns = event.at_ns
+
+    def since(self, at_ns: int) -> list[Rpc]:
+        """The calls made since then, in order, by peers that were and are connected."""
+        first = bisect_left(self.all_rpcs, at_ns, key=lambda rpc: rpc.sent_ns)
+        return [rpc for rpc in self.all_rpcs[first:] if rpc.source in self.connected]
+
+    @cached_property
+    def readable(self) -> bool:
+        """Whether the peers speak in Figure 2's words; by the first call of each kind."""
+        first: dict[str, Rpc] = {}
+        for rpc in self.all_rpcs:
+            if rpc.answer is not None:
+                first.setdefault(rpc.method, rpc)
+            if len(first) == 3:
+                break
+        return all(rpc.args is not None and rpc.answered is not None for rpc in first.values())
+
+    # ---- elections -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def campaigns(self) -> list[Campaign]:
+        """Since the calm, by connected peers, in order."""
+        return self._campaigns_of(self.rpcs)
+
+    @cached_property
+    def all_campaigns(self) -> list[Campaign]:
+        """Of the whole run, by anyone."""
+        return self._campaigns_of(self.all_rpcs)
+
+    def _campaigns_of(self, rpcs: Iterable[Rpc]) -> list[Campaign]:
+        found: dict[tuple[str, int], Campaign] = {}
+        for rpc in rpcs:
+            if rpc.method == VOTE and (args := rpc.args) is not None:
+                campaign = found.get((rpc.source, args.term))
+                if campaign is None:
+                    log = (args.last_log_term, args.last_log_index)
+                    campaign = found[rpc.source, args.term] = Campaign(rpc.source, args.term, rpc.sent_ns, log)
+                campaign.requests.append(rpc)
+        return list(found.values())
+
+    @cached_property
+    def led(self) -> list[Rpc]:
+        """What leaders have sent since the calm: AppendEntries and InstallSnapshot."""
+        return [rpc for rpc in self.rpcs if rpc.method != VOTE]
+
+    @cached_property
+    def leaderless_ns(self) -> int:
+        """Since when no connected peer has spoken as leader."""
+        return max(self.led[-1].sent_ns if self.led else 0, self.calm_ns)
+
+    @cached_property
+    def told(self) -> dict[str, list[tuple[int, int, Rpc, str]]]:
+        """For each peer, each time since the calm that it learnt of a higher term: (time, term, call, how).
+
+        How: "campaign" of its own, "request", "reply".
+        """
+        learnt: list[tuple[int, str, int, Rpc, str]] = []
+        for rpc in self.rpcs:
+            args = rpc.args
+            if args is None:
+                continue
+            if rpc.method == VOTE:
+                learnt.append((rpc.sent_ns, rpc.source, args.term, rpc, "campaign"))
+            if rpc.delivered_ns is not None:
+                learnt.append((rpc.delivered_ns, rpc.target, args.term, rpc, "request"))
+            if rpc.replied_ns is not None and (reply := rpc.reply) is not None:
+                learnt.append((rpc.replied_ns, rpc.source, reply.term, rpc, "reply"))
+        learnt.sort(key=lambda item: item[0])
+        told: dict[str, list[tuple[int, int, Rpc, str]]] = {}
+        for at_ns, peer, term, rpc, how in learnt:
+            known = told.setdefault(peer, [])
+            if not known or term > known[-1][1]:
+                known.append((at_ns, term, rpc, how))
+        return told
+
+    def term_at(self, peer: str, at_ns: int) -> int:
+        """The highest term that peer had learnt of by then, as far as the calm stretch shows."""
+        return max((term for when, term, _, _ in self.told.get(peer, ()) if when <= at_ns), default=0)
+
+    def calls_between(self, source: str, target: str) -> list[Rpc]:
+        return [rpc for rpc in self.led if rpc.source == source and rpc.target == target]
+
+    # ---- the service's side ----------------------------------------------------------------------------------
+
+    @cached_property
+    def applied(self) -> dict[str, int]:
+        """How far each peer's service is, in its present incarnation."""
+        applied: dict[str, int] = {}
+        for event in sorted(
+            (*self.other.get("restore", ()), *self.other.get("apply", ())), key=lambda event: event.at_ns
+        ):
+            if event.kind == "restore":
+                applied[event.node] = event.detail
+            else:
+                index = event.detail.snapshot_index if event.detail.snapshot_valid else event.detail.command_index
+                applied[event.node] = index
+        return applied
+
+    @cached_property
+    def progress_ns(self) -> int:
+        """When anybody last applied something that nobody had applied before; not before the calm."""
+        highest, at_ns = 0, 0
+        for event in self.other.get("apply", ()):
+            message = event.detail
+            index = message.snapshot_index if message.snapshot_valid else message.command_index
+            if index > highest:
+                highest, at_ns = index, event.at_ns
+        return max(at_ns, self.calm_ns)
+
+
+# ---- words ---------------------------------------------------------------------------------------------------
+
+
+def at(ns: int) -> str:
+    return f"{ns / S:.3f} s"
+
+
+def lasting(ns: int | float) -> str:
+    if ns >= 10 * S:
+        return f"{ns / S:.0f} s"
+    if ns >= S:
+        return f"{ns / S:.1f} s"
+    if ns >= 10 * MS or ns == 0:
+        return f"{ns / MS:.0f} ms"
+    return f"{ns / MS:.1f} ms"
+
+
+def peers(names: Iterable[str]) -> str:
+    """ "peer 1", "peers 0 and 2", "peers 0, 1 and 2"."""
+    known = sorted(names)
+    if len(known) < 2:
+        return f"peer {''.join(known)}"
+    return f"peers {', '.join(known[:-1])} and {known[-1]}"
+
+
+def times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+def terms(found: Iterable[int]) -> str:
+    known = sorted(set(found))
+    return f"term {known[0]}" if len(known) == 1 else f"terms {known[0]}–{known[-1]}"
+
+
+def log_end(log: tuple[int, int]) -> str:
+    return "is empty" if log == (0, 0) else f"ends at {log[1]} of term {log[0]}"

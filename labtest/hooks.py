@@ -1,0 +1,12 @@
+"""Hooks that other pytest plugins may implement. The tester does not know its tools; they hear of failures here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.hookspec
+def pytest_raftlab_failed(item: Any, run: Any) -> str | None:
+    """A run of a lab test failed (`run` is a labtest.running.Run): a line for the report, or None."""
