@@ -1,0 +1,68 @@
+"""More of part 2A: elections on networks with latency, repeated requests and late votes."""
+
+from labsim import time
+
+ELECTION_S = 5.0  # in which a leader must be found, as in check_one_leader()
+
+
+def leader_after(cfg, term=0):
+    """Wait for a leader of a later term among the connected servers: it, and its term."""
+    for _ in range(int(ELECTION_S / 0.005)):
+        for i in range(cfg.n):
+            if cfg.is_up(i) and cfg.connected(i):
+                its_term, leads = cfg.get_state(i)
+                if leads and its_term > term:
+                    return i, its_term
+        time.sleep(0.005)
+    cfg.fail(f"Expected a leader of a term after {term}, but there was none for {ELECTION_S:.0f} s (§5.2)")
+
+
+def test_quiet_network_keeps_its_leader_2a(make_config):
+    """Latency and repeated requests are no failures: they are no reason for an election."""
+    cfg = make_config(servers=5)
+    cfg.begin("Test (2A): no needless elections on a slow network")
+    cfg.network.latency(5, 40)
+    cfg.network.duplicates(0.2)
+    cfg.check_one_leader()
+    time.sleep(1.0)
+    leader, term = leader_after(cfg)
+    time.sleep(10.0)
+    if cfg.get_state(leader) != (term, True):
+        later = max(cfg.get_state(i)[0] for i in range(5))
+        cfg.fail(f"Peer {leader} led in term {term}; the term is {later} now, although nothing failed (§5.2)")
+
+
+def test_new_leader_speaks_at_once_2a(make_config):
+    """§5.2: a new leader sends heartbeats at once to prevent new elections, not when the next one is due."""
+    cfg = make_config(servers=3)
+    cfg.begin("Test (2A): a new leader speaks at once")
+    cfg.network.latency(10, 10)
+    term, away = 0, None
+    for _ in range(5):
+        leader, term = leader_after(cfg, term)
+        followers = [i for i in cfg.others(leader) if cfg.connected(i)]
+        heard = sum(cfg.rpc_count(i) for i in followers)
+        # 10 ms for the way; the rest for a peer that looks at its own state only now and then.
+        time.sleep(0.050)
+        if sum(cfg.rpc_count(i) for i in followers) == heard:
+            cfg.fail(f"Peer {leader} leads term {term}, and 50 ms later nobody has heard from it (§5.2)")
+        cfg.disconnect(leader)
+        if away is not None:
+            cfg.connect(away)
+        away = leader
+
+
+def test_late_votes_2a(make_config):
+    """Votes that arrive campaigns later elect nobody (§5.2)."""
+    cfg = make_config(servers=3)
+    cfg.begin("Test (2A): votes arrive late")
+    # Everybody hears peer 0 at once, and is heard by it only when it campaigns anew. The others do not hear each other.
+    cfg.network.partition(["1"], ["2"])
+    for voter in ("1", "2"):
+        cfg.network.link(voter, "0", latency_ms=(500, 1500))
+    time.sleep(20.0)  # whether anyone is elected meanwhile is a matter of luck
+    cfg.network.partition()
+    for voter in ("1", "2"):
+        cfg.network.link(voter, "0", latency_ms=(0, 0))
+    time.sleep(2.0)
+    cfg.check_one_leader()

@@ -1,0 +1,188 @@
+"""More of part 2B: requests that come twice or late, replies from another time, and what going back costs."""
+
+from labsim import random, time
+
+LEADER_S = 5.0  # in which a leader must be found, as in check_one_leader()
+
+
+def leader_after(cfg, term=0):
+    """Wait for a leader of a later term among the connected servers: it, and its term."""
+    for _ in range(int(LEADER_S / 0.005)):
+        for i in range(cfg.n):
+            if cfg.is_up(i) and cfg.connected(i):
+                its_term, leads = cfg.get_state(i)
+                if leads and its_term > term:
+                    return i, its_term
+        time.sleep(0.005)
+    cfg.fail(f"Expected a leader of a term after {term}, but there was none for {LEADER_S:.0f} s (§5.2)")
+
+
+def test_repeated_requests_2b(make_config):
+    """A request may come again after later ones: what was acknowledged since stays (Figure 2: AppendEntries 3)."""
+    cfg = make_config(servers=3)
+    cfg.begin("Test (2B): repeated and late requests")
+    cfg.network.duplicates(0.5)
+    cfg.network.latency(0, 20)
+    for step in range(20):
+        if step % 5 == 0:
+            leader = cfg.check_one_leader()
+        for number in range(5):
+            cfg.start(leader, 1000 * step + number)
+            time.sleep(random.uniform(0, 0.060))
+        cfg.one(1000 * step + 999, 3, retry=True)
+
+
+def test_late_reply_costs_nothing_2b(make_config):
+    """match_index only grows (Figure 2): the late answer to an old heartbeat does not make a leader send all again."""
+    cfg = make_config(servers=3)
+    cfg.begin("Test (2B): a late reply does not make the leader repeat itself")
+    cfg.one(1, 3, retry=False)
+    leader = cfg.check_one_leader()
+    follower = cfg.others(leader)[0]
+
+    # The answers to a few heartbeats take 4 s.
+    cfg.network.link(str(follower), str(leader), latency_ms=(4000, 4000))
+    time.sleep(0.300)
+    cfg.network.link(str(follower), str(leader), latency_ms=(0, 0))
+    for _ in range(5):
+        cfg.one(random.choice("abcdefghij") * 20_000, 3, retry=False)
+    time.sleep(0.500)
+
+    # Everything is agreed on; now they arrive.
+    before = cfg.bytes_total()
+    time.sleep(5.0)
+    used = cfg.bytes_total() - before
+    if used > 60_000:
+        cfg.fail(f"{used} bytes on the wire in 5 s although nothing is left to send; at most 60000 are expected")
+
+
+def test_lost_replies_cost_nothing_2b(make_config):
+    """A lost reply says nothing about a log, and is no reason to send again what was acknowledged before (§5.3)."""
+    cfg = make_config(servers=3)
+    cfg.begin("Test (2B): lost replies do not make the leader repeat itself")
+    for _ in range(20):
+        cfg.one(random.choice("abcdefghij") * 5000, 3, retry=False)
+    leader = cfg.check_one_leader()
+    follower = cfg.others(leader)[0]
+
+    # The follower hears everything, and nothing it says arrives.
+    before = cfg.bytes_total()
+    cfg.network.link(str(follower), str(leader), cut=True)
+    time.sleep(15.0)
+    cfg.network.link(str(follower), str(leader), cut=False)
+    used = cfg.bytes_total() - before
+    if used > 150_000:
+        cfg.fail(f"{used} bytes on the wire in 15 s although nothing is new; at most 150000 are expected")
+    cfg.one(1, 3, retry=True)
+
+
+def test_backup_costs_few_rpcs_2b(make_config):
+    """§5.3: to find where two long logs part, a leader skips whole terms and does not go back entry by entry."""
+    cfg = make_config(servers=5)
+    cfg.begin("Test (2B): few RPCs to find where logs part")
+    cfg.one(1, 5, retry=False)
+
+    # A new leader, alone from then on, collects 150 entries that are not to be, of a term that nobody else writes in.
+    first = cfg.check_one_leader()
+    cfg.disconnect(first)
+    lonely = cfg.check_one_leader()
+    cfg.connect(first)
+    cfg.disconnect(lonely)
+    for _ in range(150):
+        cfg.start(lonely, random.getrandbits(31))
+
+    # The others commit 150 of their own, and then elect a leader that knows nothing of the lonely one's log.
+    second = cfg.check_one_leader()
+    for _ in range(150):
+        cfg.start(second, random.getrandbits(31))
+    cfg.one(2, 4, retry=True)
+    cfg.disconnect(second)
+    last = cfg.one(3, 3, retry=True)
+
+    before = cfg.rpc_count(lonely)
+    cfg.connect(lonely)
+    cfg.wait(last, 4)
+    used = cfg.rpc_count(lonely) - before
+    if used > 60:
+        cfg.fail(f"Peer {lonely} needed {used} requests to catch up; at most 60 are expected (§5.3, last page)")
+    cfg.connect(second)
+    cfg.one(4, 5, retry=True)
+
+
+def test_reply_from_an_earlier_term_2b(make_config):
+    """§5.1: a leader elected again must not learn from answers to what it asked when it led before."""
+    cfg = make_config(servers=5)
+    cfg.begin("Test (2B): replies from an earlier term")
+    net = cfg.network
+    late_s = 20.0
+    cfg.one(1, 5, retry=True)
+    first = cfg.check_one_leader()
+    term = cfg.check_terms()
+    helper, ally, *others = cfg.others(first)
+
+    def groups(*sets):
+        net.partition(*([str(i) for i in members] for members in sets))
+
+    # The first leader gives ten entries to one follower, whose answers will be very late, and to nobody else.
+    groups([first, helper], [ally, *others])
+    net.link(str(helper), str(first), latency_ms=(1000 * late_s, 1000 * late_s))
+    for number in range(10):
+        cfg.start(first, 100 + number)
+    arrival_s = time.monotonic() + late_s
+    time.sleep(0.200)
+
+    # The helper is alone from here on. The rest agree on something else, and the first leader takes it over.
+    groups([helper], [first], [ally, *others])
+    net.link(str(helper), str(first), latency_ms=(0, 0))
+    leader, term = leader_after(cfg, term)
+    cfg.start(leader, 2)
+    time.sleep(0.200)
+    groups([helper], [first, ally, *others])
+    time.sleep(0.500)
+
+    # The first leader is made leader again: whoever else leads is cut off until somebody new does.
+    while leader != first:
+        if time.monotonic() > arrival_s - 2.0:
+            return  # its turn never came; there is nothing to be seen in this run
+        groups([helper], [leader], [i for i in range(5) if i not in (helper, leader)])
+        leader, term = leader_after(cfg, term)
+        groups([helper], [first, ally, *others])
+        time.sleep(0.200)
+
+    # Now it has one follower only. With the helper's old answers it would believe that it has two.
+    groups([first, ally], others, [helper])
+    index, term, _ = cfg.start(first, 300)
+    time.sleep(max(0.0, arrival_s - time.monotonic()) + 1.0)
+    count, command = cfg.n_committed(index)
+    if count and command == 300:
+        cfg.fail(f"Index {index} was applied by {count} servers, but two of five are no majority")
+    groups()
+    cfg.one(3, 5, retry=True)
+
+
+def test_denied_vote_does_not_delay_others_2b(make_config):
+    """§5.2: denying a vote must not reset the election timer, or peers that cannot win keep back the one that can."""
+    cfg = make_config(servers=7)
+    cfg.begin("Test (2B): candidates that cannot win do not keep others from trying")
+    for step in range(3):
+        cfg.one(100 + step, 7, retry=True)
+        leader = cfg.check_one_leader()
+        able, *unable = cfg.others(leader)[:4]
+
+        # The leader and one follower get an entry that nobody else has.
+        names = [str(i) for i in range(7)]
+        pair = [str(leader), str(able)]
+        cfg.network.partition(pair, [name for name in names if name not in pair])
+        cfg.start(leader, 200 + step)
+        time.sleep(0.050)
+
+        # Of four peers, a bare majority, only that follower can win. The other three do not hear each other.
+        gone = [i for i in range(7) if i not in (able, *unable)]
+        cfg.disconnect(*gone)
+        cfg.network.partition(*([str(i)] for i in unable))
+        found, _ = leader_after(cfg, cfg.get_state(able)[0])
+        if found != able:
+            cfg.fail(f"Peer {found} leads, but lacks an entry that peer {able} of its majority has (§5.4.1)")
+
+        cfg.network.partition()
+        cfg.connect(*gone)

@@ -1,0 +1,153 @@
+"""More of part 2C: votes over restarts, many elections, Figure 8 step by step, and everything at once."""
+
+from labsim import random, time
+
+ELECTION_S = 5.0  # in which a leader must be found, as in check_one_leader()
+
+
+def leader_after(cfg, term=0):
+    """Wait for a leader of a later term among the connected servers: it, and its term."""
+    for _ in range(int(ELECTION_S / 0.005)):
+        for i in range(cfg.n):
+            if cfg.is_up(i) and cfg.connected(i):
+                its_term, leads = cfg.get_state(i)
+                if leads and its_term > term:
+                    return i, its_term
+        time.sleep(0.005)
+    cfg.fail(f"Expected a leader of a term after {term}, but there was none for {ELECTION_S:.0f} s (§5.2)")
+
+
+def test_vote_survives_restart_2c(make_config):
+    """A peer votes, restarts, and is asked by a rival in the same term: it must not vote again (Figure 2)."""
+    cfg = make_config(servers=3)
+    cfg.begin("Test (2C): a restarted peer remembers its vote")
+    voter, term = 0, 0
+    # The two rivals never hear each other, so each campaigns in the term in which the other was elected.
+    cfg.network.partition(["1"], ["2"])
+    for _ in range(4):
+        for i in range(3):
+            cfg.crash1(i)
+        cfg.restart(0, 1, 2)
+        leader_after(cfg, term)
+        cfg.crash1(voter)
+        cfg.restart(voter)
+        time.sleep(1.0)
+        term = max(cfg.get_state(i)[0] for i in range(3))
+    cfg.network.partition()
+    cfg.check_one_leader()
+
+
+def test_split_votes_are_rare_2c(make_config):
+    """§9.3: timeouts are spread over many round trips, so that few elections fail. All three votes are needed here."""
+    cfg = make_config(servers=5)
+    cfg.begin("Test (2C): split votes are rare")
+    cfg.network.latency(25, 35)
+    cfg.crash1(3)
+    cfg.crash1(4)
+    elections = 15
+    leader, first_term = leader_after(cfg)
+    term = first_term
+    for _ in range(elections):
+        # It comes back as a follower, a heartbeat after the others heard the last one: a fair start for all three.
+        cfg.crash1(leader)
+        cfg.restart(leader)
+        leader, term = leader_after(cfg, term)
+    # With timeouts spread over 150 ms, as in the paper, an election takes about 2 terms here; over 400 ms, 1.3.
+    allowed = 4 * elections
+    if term - first_term > allowed:
+        cfg.fail(
+            f"{elections} elections took {term - first_term} terms; at most {allowed} are expected: "
+            "peers campaign at almost the same time, again and again (§5.2, §9.3)"
+        )
+
+
+def test_figure8_scripted_2c(make_config):
+    """§5.4.2, Figure 8, (a) to (d): an old entry on a majority is not committed by that alone."""
+    cfg = make_config(servers=5)
+    cfg.begin("Test (2C): Figure 8, step by step")
+    net = cfg.network
+
+    def group(*members):
+        """Only these hear each other."""
+        net.partition([str(i) for i in members], *([str(i)] for i in range(5) if i not in members))
+
+    def elect(wanted, *voters):
+        """Have `wanted` lead, with these voters; any other that leads first is crashed and comes back."""
+        group(wanted, *voters)
+        for _ in range(100):
+            time.sleep(0.020)
+            for i in (wanted, *voters):
+                if cfg.get_state(i)[1]:
+                    if i == wanted:
+                        return True
+                    cfg.crash1(i)
+                    cfg.restart(i)
+            if cfg.get_state(wanted)[1]:
+                return True
+        return False
+
+    cfg.one(1, 5, retry=True)
+    s1 = cfg.check_one_leader()
+    s2, s3, s4, s5 = cfg.others(s1)
+
+    # (a) S1 leads and replicates entry 2 to S2 alone.
+    group(s1, s2)
+    cfg.start(s1, 2)
+    time.sleep(0.200)
+    # (b) S1 crashes; S5 is elected by S3 and S4, and takes another entry 2.
+    cfg.crash1(s1)
+    if not elect(s5, s3, s4):
+        return  # it did not come to that in this run
+    group(s5)
+    cfg.start(s5, 3)
+    time.sleep(0.050)
+    # (c) S5 crashes; S1 restarts, is elected by S2 and S3, and goes on replicating its entry 2: a majority has it.
+    cfg.crash1(s5)
+    cfg.restart(s1)
+    if not elect(s1, s2, s3):
+        return
+    time.sleep(0.500)
+    # (d) S1 crashes; S5 is elected by S2, S3 and S4, whose entries 2 are older than its own, and overwrites them.
+    cfg.crash1(s1)
+    cfg.restart(s5)
+    elect(s5, s2, s3, s4)
+    time.sleep(0.500)
+    net.partition()
+    cfg.restart(s1)
+    cfg.one(4, 5, retry=True)
+
+
+def test_everything_at_once_2c(make_config):
+    """Latency, repeated requests, late replies, one-way cuts and crashes, and commands all the while."""
+    cfg = make_config(servers=5, unreliable=True)
+    cfg.begin("Test (2C): latency, duplicates, one-way cuts and crashes at once")
+    net = cfg.network
+    net.latency(0, 30)
+    net.duplicates(0.2)
+    net.long_reordering(True)
+    for _ in range(60):
+        for i in range(5):
+            if cfg.is_up(i):
+                for _ in range(random.randrange(3)):
+                    cfg.start(i, random.getrandbits(31))
+        # Each thing on its own is harmless; there is always a majority that could agree.
+        chance = random.random()
+        a, b = random.sample(range(5), 2)
+        if chance < 0.3:
+            net.link(str(a), str(b), cut=True)
+        elif chance < 0.5:
+            net.partition()
+        elif chance < 0.8:
+            leader = cfg.leader_now()
+            victim = a if leader is None else leader
+            if cfg.is_up(victim):
+                cfg.crash1(victim)
+                time.sleep(random.uniform(0, 0.1))
+                cfg.restart(victim)
+        time.sleep(random.uniform(0, 0.6))
+    net.partition()
+    net.duplicates(0.0)
+    net.latency(0, 0)
+    cfg.set_long_reordering(False)
+    cfg.set_unreliable(False)
+    cfg.one(1, 5, retry=True)

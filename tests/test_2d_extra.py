@@ -1,0 +1,71 @@
+"""More of part 2D: snapshots that arrive late, twice, or over a log that has gone another way."""
+
+from labsim import random, time
+from labtest.service import SNAPSHOT_INTERVAL
+
+
+def test_snapshot_slow_replies_2d(make_config):
+    """A follower may be sent a snapshot of what it has. What follows, acknowledged already, stays (Figure 13, 6)."""
+    cfg = make_config(servers=3, snapshot=True)
+    cfg.begin("Test (2D): snapshots and slow replies")
+    for _ in range(6):
+        cfg.one(random.getrandbits(31), 3, retry=True)
+        leader = cfg.check_one_leader()
+        quick, slow = random.sample(cfg.others(leader), 2)
+        # The leader hears from one of them in time to commit and to cut its log, from the other only then.
+        cfg.network.link(str(quick), str(leader), latency_ms=(100, 150))
+        cfg.network.link(str(slow), str(leader), latency_ms=(300, 500))
+        for _ in range(3):
+            for _ in range(SNAPSHOT_INTERVAL // 2 + random.randrange(SNAPSHOT_INTERVAL)):
+                cfg.start(leader, random.getrandbits(31))
+            time.sleep(random.uniform(0, 1.0))
+        cfg.network.link(str(quick), str(leader), latency_ms=(0, 0))
+        cfg.network.link(str(slow), str(leader), latency_ms=(0, 0))
+        cfg.one(random.getrandbits(31), 3, retry=True)
+
+
+def test_snapshot_late_requests_2d(make_config):
+    """An InstallSnapshot that comes late or again must not take a peer back (§7)."""
+    cfg = make_config(servers=3, snapshot=True)
+    cfg.begin("Test (2D): late and repeated InstallSnapshot")
+    cfg.network.duplicates(0.5)
+    cfg.one(random.getrandbits(31), 3, retry=True)
+    for _ in range(10):
+        leader = cfg.check_one_leader()
+        away = cfg.others(leader)[0]
+        cfg.disconnect(away)
+        for _ in range(2 * SNAPSHOT_INTERVAL):
+            cfg.start(leader, random.getrandbits(31))
+        cfg.one(random.getrandbits(31), 2, retry=True)
+        # What it lacks comes as a snapshot, with more commands close behind, each message by its own way.
+        cfg.network.latency(0, 150)
+        cfg.connect(away)
+        for _ in range(4):
+            cfg.start(leader, random.getrandbits(31))
+            time.sleep(random.uniform(0, 0.1))
+        cfg.one(random.getrandbits(31), 3, retry=True)
+        cfg.network.latency(0, 0)
+
+
+def test_snapshot_over_another_log_2d(make_config):
+    """A snapshot replaces a log that went another way, all of it (Figure 13, 7)."""
+    cfg = make_config(servers=3, snapshot=True)
+    cfg.begin("Test (2D): a snapshot replaces a log that has gone another way")
+    for _ in range(5):
+        cfg.one(random.getrandbits(31), 3, retry=True)
+        lonely = cfg.check_one_leader()
+        cfg.disconnect(lonely)
+        # More than the others will agree on, so that some of it lies behind their snapshot.
+        for _ in range(4 * SNAPSHOT_INTERVAL):
+            cfg.start(lonely, random.getrandbits(31))
+        second = cfg.check_one_leader()
+        for _ in range(SNAPSHOT_INTERVAL + random.randrange(SNAPSHOT_INTERVAL)):
+            cfg.start(second, random.getrandbits(31))
+        cfg.one(random.getrandbits(31), 2, retry=True)
+
+        # It comes back, gets the snapshot, and may be the next to campaign.
+        cfg.connect(lonely)
+        time.sleep(random.uniform(0, 0.3))
+        cfg.crash1(second)
+        cfg.check_one_leader()
+        cfg.restart(second)

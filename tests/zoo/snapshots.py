@@ -1,0 +1,131 @@
+"""Wrong snapshots (§7, Figure 13): what is cut, kept, saved, sent and handed up."""
+
+from labtools.mutants import Mutant
+
+MUTANTS = [
+    Mutant(
+        "snap-rollback",
+        "2d",
+        "a snapshot older than what is applied is ignored (§7)",
+        "installs every snapshot that arrives, older than what it has applied or not",
+        (
+            (
+                "if self._hear_leader(args.term) and args.last_included_index > self.commit_index:",
+                "if self._hear_leader(args.term):",
+            ),
+            (
+                "self._commit_through(args.last_included_index)",
+                "self.commit_index = args.last_included_index\n"
+                "                self.last_applied = min(self.last_applied, args.last_included_index - 1)\n"
+                "                self.committed.notify()",
+            ),
+        ),
+        go="S",
+    ),
+    Mutant(
+        "snap-drops-suffix",
+        "2d",
+        "entries that follow a snapshot's last are kept (Figure 13, 6)",
+        "throws away what it has behind the entry that an installed snapshot ends with",
+        (("self._persist(args.data)", "del self.log[1:]\n                self._persist(args.data)"),),
+        go="R",
+    ),
+    Mutant(
+        "snap-keeps-everything",
+        "2d",
+        "a log that conflicts with the snapshot is discarded (Figure 13, 7)",
+        "keeps entries behind an installed snapshot without a look at whether they follow from it",
+        ((" if self._has_entry(index, term) else []", ""),),
+    ),
+    Mutant(
+        "snap-not-saved",
+        "2d",
+        "a snapshot and the log cut for it are saved together (§7)",
+        "saves the shortened log without the snapshot",
+        (("self._persist(snapshot)", "self._persist()"),),
+        go="S",
+    ),
+    Mutant(
+        "snap-install-not-saved",
+        "2d",
+        "a snapshot and the log cut for it are saved together (§7)",
+        "saves nothing when it installs the leader's snapshot",
+        (
+            ("self._persist(args.data)", "self.received = args.data"),
+            ("snapshot=self.persister.read_snapshot()", "snapshot=self.received"),
+        ),
+    ),
+    Mutant(
+        "snap-restart-zero",
+        "2d",
+        "after a restart the service begins at its snapshot (§7)",
+        "begins to apply at index 1 after a restart, as if there were no snapshot",
+        (
+            (
+                "self.last_applied = self.last_included_index\n        self.role",
+                "self.last_applied = 0\n        self.role",
+            ),
+            (
+                "if self.last_applied < self.last_included_index:",
+                "if 0 < self.last_applied < self.last_included_index:",
+            ),
+        ),
+        go="A",
+    ),
+    Mutant(
+        "snap-term-lost",
+        "2d",
+        "the last included term is kept for the consistency check and for elections (§7)",
+        "forgets the term of the last entry its snapshot stands for",
+        (("self.log = [LogEntry(term, None), *suffix]", "self.log = [LogEntry(0, None), *suffix]"),),
+        go="S",
+    ),
+    Mutant(
+        "snap-never-sent",
+        "2d",
+        "a follower that needs discarded entries gets the snapshot (§7)",
+        "sends such a follower the entries it still has, again and again",
+        (
+            (
+                "term, base, prev = self.current_term",
+                "self.next_index[peer] = max(self.next_index[peer], self.last_included_index + 1)\n"
+                "        term, base, prev = self.current_term",
+            ),
+            # Not without a pause: that would be another mistake.
+            (
+                "return self.next_index[peer] <= args.prev_log_index",
+                "return self.last_included_index < self.next_index[peer] <= args.prev_log_index",
+            ),
+        ),
+        go="A",
+    ),
+    Mutant(
+        "snap-no-compaction",
+        "2d",
+        "a snapshot lets the log be cut (§7)",
+        "takes snapshots from the service and never cuts its log",
+        (("if index > self.last_included_index and not self.dead.is_set():", "if self.dead.is_set():"),),
+        go="A",
+    ),
+    Mutant(
+        "snap-then-old-command",
+        "2d",
+        "after a snapshot come the commands behind it, in order (§7)",
+        "hands an installed snapshot up from another thread than its commands",
+        (
+            (
+                "self._commit_through(args.last_included_index)",
+                "self.commit_index = args.last_included_index\n"
+                "                self.last_applied = args.last_included_index\n"
+                "                msg = ApplyMsg(\n"
+                "                    snapshot_valid=True,\n"
+                "                    snapshot=args.data,\n"
+                "                    snapshot_term=args.last_included_term,\n"
+                "                    snapshot_index=args.last_included_index,\n"
+                "                )\n"
+                "                self._spawn(self.apply_ch.put, msg)",
+            ),
+        ),
+        go="S",
+    ),
+]
