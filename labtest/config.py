@@ -236,7 +236,8 @@ class Config:
         self._world.emit("restart" if seat.incarnation > 1 else "boot", seat.node, None, seat.incarnation)
         self._world.emit("restore", seat.node, service.last_applied, service.last_applied)
         peer = self._ask(seat, "Raft(...)", self._peer_class, ends, i, seat.persister, apply_ch)
-        service.take_snapshot = getattr(peer, "snapshot", service.take_snapshot)
+        if self._snapshots:
+            service.take_snapshot = self._snapshot_watcher(seat.node, peer)
         seat.peer = peer
         seat.last_state = None
         self._world.spawn(seat.node, service.run, name=f"service {i}")
@@ -262,6 +263,13 @@ class Config:
             self._world.emit("persist", node, (raft_state, snapshot), crc32(raft_state))
 
         return saved
+
+    def _snapshot_watcher(self, node: Node | None, peer: Peer) -> Callable[[int, bytes], None]:
+        def take_snapshot(index: int, data: bytes) -> None:
+            self._world.emit("snapshot", node, index, index)
+            peer.snapshot(index, data)
+
+        return take_snapshot
 
     def _apply_watcher(self, node: Node | None) -> Callable[[ApplyMsg], None]:
         def applied(message: ApplyMsg) -> None:
@@ -361,7 +369,10 @@ class Config:
         try:
             return self._world.call(seat.node, fn, *args, limit_s=_CALL_LIMIT_S)
         except Stuck:
-            self.fail(f"{what} of peer {seat.index} has not returned for {_CALL_LIMIT_S:g} s{self._world.clock}")
+            self.fail(
+                f"{what} of peer {seat.index} has not returned for {_CALL_LIMIT_S:g} s{self._world.clock}",
+                rule="calls-return",
+            )
 
     def get_state(self, i: int) -> tuple[int, bool]:
         """(term, is_leader) as peer i sees it; one that another thread crashes meanwhile leads nothing."""

@@ -81,14 +81,15 @@ def _load(path: Path) -> ModuleType:
         for name in [name for name in sys.modules if name == "raft" or name.startswith("raft.")]:
             del sys.modules[name]
         init = path.parent / "__init__.py"
-        spec = importlib.util.spec_from_file_location(
-            "raft", init if init.exists() else None, submodule_search_locations=[str(path.parent)]
-        )
-        assert spec is not None
-        package = importlib.util.module_from_spec(spec)
-        sys.modules["raft"] = package
-        if spec.loader is not None:
+        package = ModuleType("raft")
+        package.__path__ = [str(path.parent)]
+        if init.exists():
+            spec = importlib.util.spec_from_file_location("raft", init, submodule_search_locations=[str(path.parent)])
+            assert spec is not None and spec.loader is not None
+            package = importlib.util.module_from_spec(spec)
+            sys.modules["raft"] = package
             spec.loader.exec_module(package)
+        sys.modules["raft"] = package
     spec = importlib.util.spec_from_file_location("raft.raft", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

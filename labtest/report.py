@@ -28,9 +28,11 @@ _MAX_LINE = 100
 def describe(error: BaseException, test: str, seed: int, replay: str, *, causes: Sequence[str] = ()) -> str:
     """The whole report, plain text: what was broken or missing, the evidence, the likely cause, how to replay it."""
     lines = [f"{test}  seed {seed}"]
-    for line in _what(error):
-        # What stands on the margin is prose; what is indented is a stack or a table.
-        lines += [line.rstrip()] if line.startswith(" ") else textwrap.wrap(line, _WIDTH) or [""]
+    what = _what(error)
+    if isinstance(error, Failure):
+        # A verdict is prose, as long as it needs to be.
+        what[:1] = textwrap.wrap(what[0], _WIDTH)
+    lines += what
     for cause in causes:
         lines += ["", *cause.splitlines()]
     lines += ["", f"replay    {replay}"]

@@ -110,7 +110,8 @@ def _make_plugin(kit: Kit) -> Any:
         **{f"here/{name}": content for name, content in kit.files.items()},
     }
     setup = kit.setup
-    worker_process = stress_process.WorkerProcess
+    # By these names and not by the module's: a module that travels by value takes its loader along.
+    worker_process, cannot_start = stress_process.WorkerProcess, stress_process.CannotStart
 
     # A class inside a function has no name that another process could import, so it travels by value.
     class Runs(base):  # type: ignore[misc]  # see above
@@ -134,7 +135,7 @@ def _make_plugin(kit: Kit) -> Any:
                 process.start()
                 lines: list[bytes] = process.run(test, seeds)
                 return lines
-            except stress_process.CannotStart as error:
+            except cannot_start as error:
                 return str(error)
             finally:
                 self.idle.put(process)

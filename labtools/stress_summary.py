@@ -93,7 +93,7 @@ def _describe(number: int, group: Group, tally: Tally, kit: Kit, out: Path) -> l
 def report(outcome: Outcome, kit: Kit) -> str:
     """The worker's report. One that died with its run could not add the line."""
     line = kit.replay_line(outcome.test, outcome.seed)
-    return outcome.report if line in outcome.report else f"{outcome.report}\n\n  replay  {line}"
+    return outcome.report if line in outcome.report else f"{outcome.report}\n\n  replay    {line}"
 
 
 def report_name(number: int) -> str:

@@ -8,14 +8,22 @@ from typing import NoReturn
 from labrpc import Message
 from labsim import Event, Simulation
 from labtest.checks.budgets import Budgets
-from labtest.checks.commits import AppliesOnlyTheCommitted, EarnedCommit, OnlyStartedCommands
+from labtest.checks.commits import (
+    AppliesOnlyTheCommitted,
+    AppliesWhatIsCommitted,
+    EarnedCommit,
+    OnlyStartedCommands,
+    StartTellsTheIndex,
+)
 from labtest.checks.durability import SavedBeforeCampaign, SavedBeforeReply
 from labtest.checks.election import (
     EarnedLeadership,
+    FollowersFollow,
     HigherTermWins,
     OneLeaderPerTerm,
     OneVotePerTerm,
     TermsNeverFall,
+    VotesForTheFirst,
 )
 from labtest.checks.facts import APPEND, INSTALL, VOTE, Facts
 from labtest.checks.logs import (
@@ -37,6 +45,8 @@ RULES: tuple[type[Rule], ...] = (
     EarnedLeadership,
     TermsNeverFall,
     HigherTermWins,
+    FollowersFollow,
+    VotesForTheFirst,
     LogMatching,
     LeaderAppendOnly,
     EntryTerms,
@@ -48,12 +58,18 @@ RULES: tuple[type[Rule], ...] = (
     EarnedCommit,
     AppliesOnlyTheCommitted,
     OnlyStartedCommands,
+    AppliesWhatIsCommitted,
+    StartTellsTheIndex,
     SavedBeforeReply,
     SavedBeforeCampaign,
     Budgets,
 )
 
 _SHORT = {VOTE: "vote", APPEND: "append", INSTALL: "install"}
+
+
+# Events that the rules see as they are, with the server they happened to.
+_PLAIN = ("apply", "start", "restore", "crash")
 
 
 class CheckedTrace(list[Event]):
@@ -72,9 +88,8 @@ class CheckedTrace(list[Event]):
             "started": self._see_started,
             "cluster": self._see_cluster,
             "stop": self._see_stop,
-            "apply": self._see_other,
-            "start": self._see_other,
-            "restore": self._see_other,
+            "snapshot": self._see_snapshot,
+            **dict.fromkeys(_PLAIN, self._see_plain),
         }
         self._begin()
 
@@ -88,7 +103,7 @@ class CheckedTrace(list[Event]):
         self._on_deliver = self._lookers("deliver")
         self._on_answer = self._lookers("answer")
         self._on_reply = self._lookers("reply")
-        self._on = {kind: self._named(f"on_{kind}") for kind in ("persist", "started", "apply", "start", "restore")}
+        self._on = {kind: self._named(f"on_{kind}") for kind in ("persist", "started", *_PLAIN)}
 
     def _lookers(self, kind: str) -> dict[str, list[Callable[..., None]]]:
         return {
@@ -183,11 +198,14 @@ class CheckedTrace(list[Event]):
         self._begin()
         self.facts.servers = event.detail
 
+    def _see_snapshot(self, event: Event) -> None:
+        self.facts.compact(self.facts.seat(event.node), event.detail)
+
     def _see_stop(self, event: Event) -> None:
         """Peers told to stop owe nobody anything: one may refuse what it had accepted."""
         self._stopped = True
 
-    def _see_other(self, event: Event) -> None:
+    def _see_plain(self, event: Event) -> None:
         seat = self.facts.seat(event.node)
         for look in self._on[event.kind]:
             look(event, seat)

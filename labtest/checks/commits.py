@@ -7,7 +7,7 @@ from typing import Any
 import labgob
 from labrpc import Message
 from labsim import Event
-from labtest.checks.facts import Facts, Reading, Seat
+from labtest.checks.facts import Delivery, Facts, Reading, Seat
 from labtest.checks.rule import Rule, Violated
 
 
@@ -111,6 +111,72 @@ class OnlyStartedCommands(Rule):
                 f"right after {last_index}: a leader's commands get consecutive indexes"
             )
         self._last[seat.name] = (event.incarnation, term, index)
+
+
+class AppliesWhatIsCommitted(Rule):
+    name = "committed-gets-applied"
+    title = "A peer applies what it was told is committed"
+    section = "Figure 2: AppendEntries 5, All Servers"
+
+    _PATIENCE_NS = 1_000_000_000
+
+    def __init__(self, facts: Facts, violated: Violated) -> None:
+        super().__init__(facts, violated)
+        self._applied: dict[str, int] = {}
+        # server -> incarnation, index it must apply, when it said yes to that, the message
+        self._owed: dict[str, tuple[int, int, int, Message]] = {}
+
+    def on_restore(self, event: Event, seat: Seat) -> None:
+        self._applied[seat.name] = event.detail
+        self._owed.pop(seat.name, None)
+
+    def on_apply(self, event: Event, seat: Seat) -> None:
+        message = event.detail
+        index = message.snapshot_index if getattr(message, "snapshot_valid", False) else message.command_index
+        self._applied[seat.name] = index
+        owed = self._owed.get(seat.name)
+        if owed is not None and index >= owed[1]:
+            del self._owed[seat.name]
+
+    def on_answer_append(
+        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
+    ) -> None:
+        owed = self._owed.get(seat.name)
+        if owed is not None:
+            if owed[0] == event.incarnation and event.at_ns > owed[2] + self._PATIENCE_NS:
+                self.violated(
+                    f"peer {seat.name} said yes to an AppendEntries that tells of entry {owed[1]} being committed, and "
+                    f"{(event.at_ns - owed[2]) / 1e9:.1f} s later has applied up to "
+                    f"{self._applied.get(seat.name, 0)} only",
+                    (owed[2], owed[3], "answered"),
+                )
+        elif reply.success:
+            index = min(reading.args.leader_commit, reading.last_index)
+            if index > self._applied.get(seat.name, 0):
+                self._owed[seat.name] = (event.incarnation, index, event.at_ns, message)
+
+
+class StartTellsTheIndex(Rule):
+    name = "start-tells-index"
+    title = "start() returns the index at which the command will appear"
+    section = "§5.3"
+
+    def __init__(self, facts: Facts, violated: Violated) -> None:
+        super().__init__(facts, violated)
+        self._started: dict[tuple[int, int], tuple[Any, str]] = {}
+
+    def on_started(self, event: Event, seat: Seat, index: int, term: int) -> None:
+        self._started[term, index] = (event.detail[0], seat.name)
+
+    def on_deliver_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        for index, entry in reading.fresh:
+            started = self._started.get((entry.term, index))
+            if started is not None and started[0] != entry.command:
+                self.violated(
+                    f"start({started[0]!r}) of peer {started[1]} gave index {index} in term {entry.term}, "
+                    f"but the entry sent there is {entry.command!r}",
+                    (event.at_ns, message, "delivered"),
+                )
 
 
 def _hashable(command: Any) -> Any:

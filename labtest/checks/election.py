@@ -172,3 +172,80 @@ class HigherTermWins(Rule):
                 f"and still speaks in term {args.term}",
                 (event.at_ns, message, "sent"),
             )
+
+
+class FollowersFollow(Rule):
+    name = "followers-follow"
+    title = "Whoever has followed a leader of a term does not campaign in that term"
+    section = "§5.2"
+
+    def __init__(self, facts: Facts, violated: Violated) -> None:
+        super().__init__(facts, violated)
+        self._followed: dict[tuple[str, int], tuple[int, Message]] = {}
+
+    def on_answer_append(
+        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
+    ) -> None:
+        if reply.success:
+            self._followed.setdefault((seat.name, reading.args.term), (event.at_ns, message))
+
+    def on_send_vote(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        followed = self._followed.get((seat.name, reading.args.term))
+        if followed is not None and event.at_ns > followed[0]:
+            self.violated(
+                f"peer {seat.name} followed {followed[1].source} in term {reading.args.term} and campaigns in it",
+                (followed[0], followed[1], "answered"),
+                (event.at_ns, message, "sent"),
+            )
+
+
+class VotesForTheFirst(Rule):
+    """While no log has an entry all are equally up to date, so the first candidate of a term must get the vote."""
+
+    name = "votes-for-the-first"
+    title = "A peer that has not voted in a term votes for the first that asks with a log as good as its own"
+    section = "§5.2, §5.4.1"
+
+    def __init__(self, facts: Facts, violated: Violated) -> None:
+        super().__init__(facts, violated)
+        self._candidates: dict[tuple[str, int], str] = {}  # (voter, term) -> the only one so far, or ""
+        self._sure = True  # no entry yet, and no crash that could have swallowed a vote
+
+    def on_start(self, event: Event, seat: Seat) -> None:
+        self._sure = False
+
+    def on_crash(self, event: Event, seat: Seat) -> None:
+        self._sure = False
+
+    def on_deliver_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        if reading.last_index:
+            self._sure = False
+
+    def on_send_vote(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        self._asked(seat, reading.args.term, seat.name)
+        if reading.args.last_log_index:
+            self._sure = False
+
+    def on_deliver_vote(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        self._asked(seat, reading.args.term, message.source)
+
+    def _asked(self, voter: Seat, term: int, candidate: str) -> None:
+        if self._candidates.setdefault((voter.name, term), candidate) != candidate:
+            self._candidates[voter.name, term] = ""
+
+    def on_answer_vote(
+        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
+    ) -> None:
+        term = reading.args.term
+        if (
+            self._sure
+            and not reply.vote_granted
+            and reply.term == term
+            and not seat.led  # a leader may have given itself an entry that nobody has seen yet
+            and self._candidates.get((seat.name, term)) == message.source
+        ):
+            self.violated(
+                f"peer {seat.name} was asked by nobody but {message.source} in term {term}, has an empty log like "
+                "everybody, and refused its vote",
+                (event.at_ns, message, "answered"),
+            )

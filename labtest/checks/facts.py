@@ -56,6 +56,8 @@ class Seat:
         # The most it can know to be committed, told or earned, in any incarnation.
         self.known_committed = 0
         self.led: set[int] = set()  # terms
+        # What a snapshot of its own, or one that reached it, covers: entries up to here may be gone from its log.
+        self.compacted = 0
 
 
 class Reading:
@@ -226,6 +228,7 @@ class Facts:
             self.know_committed(seat, args.leader_commit)
         elif method == INSTALL:
             self.know_committed(seat, args.last_included_index)
+            self.compact(seat, args.last_included_index)
 
     def delivery(self, message: Message) -> Delivery | None:
         return self._deliveries.pop(id(message), None)
@@ -269,6 +272,9 @@ class Facts:
             seat.floor = max(seat.floor, (term, index))
         self.office(term).entry_terms[index] = term
         seat.led.add(term)
+
+    def compact(self, seat: Seat, index: int) -> None:
+        seat.compacted = max(seat.compacted, index)
 
     def know_committed(self, seat: Seat, index: int) -> None:
         if index > seat.known_committed:

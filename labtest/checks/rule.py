@@ -2,9 +2,9 @@
 
 A rule is a class with methods named for events: `on_send_append(event, seat, message, reading)`,
 `on_deliver_vote(event, seat, message, reading)`, `on_answer_vote(event, seat, message, reading, reply, delivery)`,
-`on_reply_append(event, seat, message, reading, reply)`, `on_send` and `on_answer` for all three RPCs, `on_persist`,
-`on_apply`, `on_start`, `on_restore` (event, seat) and `on_started(event, seat, index, term)`. They run before the
-shared facts take the event in, so `self.facts` is what was known before it.
+`on_reply_append(event, seat, message, reading, reply)`; `on_send` and `on_answer` for all three RPCs;
+`on_persist`, `on_apply`, `on_start`, `on_restore`, `on_crash` (event, seat); `on_started(event, seat, index, term)`.
+They run before the shared facts take the event in, so `self.facts` is what was known before it.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def told(path, test=elect, *, realtime=False, **limits):
     assert run.error is not None, "the peer passed"
     lines = report.describe(run.error, "a_test", 7, "REPLAY").splitlines()
     assert lines[0] == "a_test  seed 7"
-    assert lines[-2:] == ["", "  replay  REPLAY"]
+    assert lines[-2:] == ["", "  replay    REPLAY"]
     return "\n".join(line[2:] for line in lines[1:-2]).replace(str(path), "raft.py")
 
 

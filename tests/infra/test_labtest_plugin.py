@@ -73,7 +73,8 @@ test_initial_election_2a  seed 7
   In peer {peer}, Raft.request_vote from {source}:
       peer.py:{line} in request_vote                raise KeyError('voted_for')
 
-  replay  make replay TEST=test_initial_election_2a SEED=7 RAFT=peer.py
+  replay    make replay TEST=test_initial_election_2a SEED=7 RAFT=peer.py
+  timeline  build/pytest/timelines/test_initial_election_2a-7.txt
 """
 
 
@@ -154,7 +155,7 @@ def test_many_runs_are_a_few_stretches_and_name_the_seed_that_failed(run, pytest
     assert sorted(seed for _, _, seed in failed) == ["103", "110"]
     assert all(int(first) <= int(seed) <= int(last) for first, last, seed in failed)
     assert "  AssertionError: seed 103 is not liked\n" in text
-    assert "replay  pytest test_hidden.py::test_moody --seed 103 --raft " in text
+    assert "replay    pytest test_hidden.py::test_moody --seed 103 --raft " in text
     assert "2 failed, 14 passed" in text
     assert sum(int(n) for n in re.findall(r"\.\.\. (\d+) runs passed", text)) == 40 - 2 - 3
 
@@ -234,10 +235,10 @@ def test_hidden_tests_get_all_of_it(run, pytester):
     text = run("test_hidden.py", "-q", "--seed", 7, "--raft", edited_reference(pytester.path), code=1)
     assert "2 failed, 3 passed, 1 skipped, 2 xfailed, 1 error" in text
     assert "FAILED test_with_others[1]  seed 7: AssertionError: assert 1 == 3\n" in text
-    assert "  replay  pytest 'test_hidden.py::test_with_others[1]' --seed 7 --raft " in text
+    assert "  replay    pytest 'test_hidden.py::test_with_others[1]' --seed 7 --raft " in text
     assert "Test: 3 of 3 ...\n  ... Passed --" in text
     assert "  AssertionError: assert [1, 2] == [1, 3]\n" in text
-    assert "  replay  pytest test_hidden.py::TestClass::test_method --seed 7 --raft " in text
+    assert "  replay    pytest test_hidden.py::TestClass::test_method --seed 7 --raft " in text
     assert "make_config() works in the test itself; a fixture runs outside the simulation\n" in text
     assert "Test: cluster of 3 ...\n  ... Passed --" in text and "Test: cluster of 5 ...\n  ... Passed --" in text
     assert re.search(r"^SKIPPED \[1\] \S+: not today$", text, re.MULTILINE)
