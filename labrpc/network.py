@@ -381,6 +381,8 @@ class Network:
         except EncodeError as error:
             raise RpcError(f"{service_method} of {message.target} returned what cannot travel: {error}") from error
         self._answer_in_turn(message, server, data, reply_type)
+        if server.on_answer is not None:
+            server.on_answer()
 
     def _answer(self, message: Message, server: Server, reply: bytes, reply_type: Any) -> None:
         """The way back, with all its dangers."""

@@ -60,6 +60,8 @@ class Server:
     def __init__(self, node: Node | None = None) -> None:
         self.node = node
         self.count = 0  # requests that reached it
+        # For the tester: called, in the handler's task, when a reply has just left.
+        self.on_answer: Callable[[], None] | None = None
         self._services: dict[str, Service] = {}
         self.handlers: dict[str, Handler] = {}  # of every "Service.method" called so far
 

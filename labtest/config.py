@@ -12,7 +12,7 @@ from __future__ import annotations
 import time as _time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, Literal, NamedTuple, NoReturn, Protocol, get_args
 from zlib import crc32
 
 from labrpc import ClientEnd, Network, Server
@@ -43,6 +43,9 @@ class Peer(Protocol):
 
 
 PeerClass = Callable[[list[ClientEnd], int, Persister, "queue.Queue[ApplyMsg]"], Peer]
+
+
+CrashPoint = Literal["before save", "after save", "after reply"]
 
 
 class Stats(NamedTuple):
@@ -76,6 +79,7 @@ class _Seat:
         self.service: Service | None = None
         self.end_names: list[str] = []
         self.last_state: tuple[int, bool] | None = None
+        self.crash_point: tuple[CrashPoint, int] | None = None  # where to crash, and at which time of coming there
 
 
 class Config:
@@ -220,7 +224,8 @@ class Config:
         ends = self._make_ends(seat)
         # The old incarnation's hand, on real threads, is still on the old disk.
         seat.persister = seat.persister.copy()
-        seat.persister.on_save = self._save_watcher(seat.node)
+        seat.persister.on_save = self._save_watcher(seat)
+        seat.crash_point = None
         apply_ch: queue.Queue[ApplyMsg] = queue.Queue(1)
         service = Service(
             i,
@@ -242,6 +247,7 @@ class Config:
         seat.last_state = None
         self._world.spawn(seat.node, service.run, name=f"service {i}")
         server = Server(seat.node)
+        server.on_answer = lambda: self._pass_crash_point(seat, "after reply")
         server.add_service(RpcService(peer, "Raft"))
         self._network.add_server(seat.name, server)
 
@@ -258,11 +264,29 @@ class Config:
         seat.end_names = [end.name for end in ends]
         return ends
 
-    def _save_watcher(self, node: Node | None) -> Callable[[bytes, bytes], None]:
-        def saved(raft_state: bytes, snapshot: bytes) -> None:
-            self._world.emit("persist", node, (raft_state, snapshot), crc32(raft_state))
+    def _save_watcher(self, seat: _Seat) -> Callable[[bytes, bytes], None]:
+        node = seat.node
 
-        return saved
+        def saving(raft_state: bytes, snapshot: bytes) -> None:
+            """Runs in the peer's own task, just before the save takes effect: if it does not return, there was none."""
+            self._pass_crash_point(seat, "before save")
+            self._world.emit("persist", node, (raft_state, snapshot), crc32(raft_state))
+            if seat.crash_point is not None and seat.crash_point[0] == "after save":
+                disk = Persister()
+                disk.save(raft_state, snapshot)
+                self._pass_crash_point(seat, "after save", disk)
+
+        return saving
+
+    def _pass_crash_point(self, seat: _Seat, when: CrashPoint, disk: Persister | None = None) -> None:
+        if seat.crash_point is None or seat.crash_point[0] != when or seat.peer is None:
+            return
+        if seat.crash_point[1] > 1:
+            seat.crash_point = (when, seat.crash_point[1] - 1)
+            return
+        if disk is not None:
+            seat.persister = disk
+        self.crash1(seat.index)  # in the peer's own task: this does not return
 
     def _snapshot_watcher(self, node: Node | None, peer: Peer) -> Callable[[int, bytes], None]:
         def take_snapshot(index: int, data: bytes) -> None:
@@ -289,6 +313,21 @@ class Config:
             self._world.kill(seat.node, peer.kill)
             if service is not None and not isinstance(self._world, VirtualWorld):
                 service.stop()
+
+    def crash_at(self, i: int, when: CrashPoint | None, *, nth: int = 1) -> None:
+        """Have server i crash in the middle of what it does: at its nth save or reply from now on; None: no more.
+
+        "before save": what it is about to save is not on the disk. "after save": it is, and nothing after it has
+        happened. "after reply": a reply has just left, and on an instant network has arrived.
+        """
+        if not isinstance(self._world, VirtualWorld):
+            raise ValueError("crash_at(): only in virtual time can a peer be stopped between two of its lines")
+        if when is None:
+            self._seat(i).crash_point = None
+            return
+        if when not in get_args(CrashPoint):
+            raise ValueError(f"crash_at(): when must be one of {', '.join(get_args(CrashPoint))}, got {when!r}")
+        self._seat(i).crash_point = (when, nth)
 
     def restart(self, *indexes: int) -> None:
         """Start these servers again, each from its own disk, and connect them."""
@@ -473,6 +512,17 @@ class Config:
             if self.is_up(i) and self.get_state(i)[1]:
                 leader = i
         return leader
+
+    def wait_for_leader(self, after_term: int = 0) -> tuple[int, int]:
+        """Within 5 s some connected server leads a later term than that: it, and its term."""
+        for _ in range(1000):
+            for i in range(self.n):
+                if self.is_up(i) and self.connected(i):
+                    term, leads = self.get_state(i)
+                    if leads and term > after_term:
+                        return i, term
+            time.sleep(0.005)
+        self.fail(f"Expected a leader of a term after {after_term}, but there was none for 5 s (§5.2)")
 
     # ---- agreement -----------------------------------------------------------------------------------------------
 

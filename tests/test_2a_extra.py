@@ -2,20 +2,6 @@
 
 from labsim import time
 
-ELECTION_S = 5.0  # in which a leader must be found, as in check_one_leader()
-
-
-def leader_after(cfg, term=0):
-    """Wait for a leader of a later term among the connected servers: it, and its term."""
-    for _ in range(int(ELECTION_S / 0.005)):
-        for i in range(cfg.n):
-            if cfg.is_up(i) and cfg.connected(i):
-                its_term, leads = cfg.get_state(i)
-                if leads and its_term > term:
-                    return i, its_term
-        time.sleep(0.005)
-    cfg.fail(f"Expected a leader of a term after {term}, but there was none for {ELECTION_S:.0f} s (§5.2)")
-
 
 def test_quiet_network_keeps_its_leader_2a(make_config):
     """Latency and repeated requests are no failures: they are no reason for an election."""
@@ -25,7 +11,7 @@ def test_quiet_network_keeps_its_leader_2a(make_config):
     cfg.network.duplicates(0.2)
     cfg.check_one_leader()
     time.sleep(1.0)
-    leader, term = leader_after(cfg)
+    leader, term = cfg.wait_for_leader()
     time.sleep(10.0)
     if cfg.get_state(leader) != (term, True):
         later = max(cfg.get_state(i)[0] for i in range(5))
@@ -39,7 +25,7 @@ def test_new_leader_speaks_at_once_2a(make_config):
     cfg.network.latency(10, 10)
     term, away = 0, None
     for _ in range(5):
-        leader, term = leader_after(cfg, term)
+        leader, term = cfg.wait_for_leader(term)
         followers = [i for i in cfg.others(leader) if cfg.connected(i)]
         heard = sum(cfg.rpc_count(i) for i in followers)
         # 10 ms for the way; the rest for a peer that looks at its own state only now and then.

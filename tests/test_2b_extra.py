@@ -5,18 +5,6 @@ from labsim import random, time
 LEADER_S = 5.0  # in which a leader must be found, as in check_one_leader()
 
 
-def leader_after(cfg, term=0):
-    """Wait for a leader of a later term among the connected servers: it, and its term."""
-    for _ in range(int(LEADER_S / 0.005)):
-        for i in range(cfg.n):
-            if cfg.is_up(i) and cfg.connected(i):
-                its_term, leads = cfg.get_state(i)
-                if leads and its_term > term:
-                    return i, its_term
-        time.sleep(0.005)
-    cfg.fail(f"Expected a leader of a term after {term}, but there was none for {LEADER_S:.0f} s (§5.2)")
-
-
 def test_repeated_requests_2b(make_config):
     """A request may come again after later ones: what was acknowledged since stays (Figure 2: AppendEntries 3)."""
     cfg = make_config(servers=3)
@@ -134,7 +122,7 @@ def test_reply_from_an_earlier_term_2b(make_config):
     # The helper is alone from here on. The rest agree on something else, and the first leader takes it over.
     groups([helper], [first], [ally, *others])
     net.link(str(helper), str(first), latency_ms=(0, 0))
-    leader, term = leader_after(cfg, term)
+    leader, term = cfg.wait_for_leader(term)
     cfg.start(leader, 2)
     time.sleep(0.200)
     groups([helper], [first, ally, *others])
@@ -145,7 +133,7 @@ def test_reply_from_an_earlier_term_2b(make_config):
         if time.monotonic() > arrival_s - 2.0:
             return  # its turn never came; there is nothing to be seen in this run
         groups([helper], [leader], [i for i in range(5) if i not in (helper, leader)])
-        leader, term = leader_after(cfg, term)
+        leader, term = cfg.wait_for_leader(term)
         groups([helper], [first, ally, *others])
         time.sleep(0.200)
 
@@ -180,7 +168,7 @@ def test_denied_vote_does_not_delay_others_2b(make_config):
         gone = [i for i in range(7) if i not in (able, *unable)]
         cfg.disconnect(*gone)
         cfg.network.partition(*([str(i)] for i in unable))
-        found, _ = leader_after(cfg, cfg.get_state(able)[0])
+        found, _ = cfg.wait_for_leader(cfg.get_state(able)[0])
         if found != able:
             cfg.fail(f"Peer {found} leads, but lacks an entry that peer {able} of its majority has (§5.4.1)")
 

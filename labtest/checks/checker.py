@@ -185,6 +185,7 @@ class CheckedTrace(list[Event]):
         for look in self._on["persist"]:
             look(event, seat)
         seat.last_persist = self.facts.sequence
+        seat.last_persist_incarnation = event.incarnation
 
     def _see_started(self, event: Event) -> None:
         _, index, term, is_leader = event.detail
@@ -209,6 +210,8 @@ class CheckedTrace(list[Event]):
         seat = self.facts.seat(event.node)
         for look in self._on[event.kind]:
             look(event, seat)
+        if event.kind == "crash":
+            self.facts.crashed(seat)
 
     def _violated(self, rule: Rule, text: str, *evidence: tuple[int, Message, str] | str) -> NoReturn:
         lines = [e if isinstance(e, str) else describe_message(self.facts, *e) for e in evidence]

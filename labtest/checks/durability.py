@@ -57,7 +57,9 @@ class SavedBeforeReply(Rule):
     ) -> None:
         if reply.term > self._terms.get(seat.name, 0):
             news = self._news.get((seat.name, reply.term, ""))
-            if news is not None and seat.last_persist < news:
+            # A save that a crash cut off from everything after it may hold a campaign that nobody has heard of.
+            unheard = seat.last_spoke < seat.last_persist and seat.last_persist_incarnation < event.incarnation
+            if news is not None and seat.last_persist < news and not unheard:
                 self._not_saved(event, seat, message, f"its new term {reply.term}")
             self._terms[seat.name] = reply.term
 

@@ -53,6 +53,8 @@ class Seat:
         self.floor_term = 0
         self.floor = (0, 0)
         self.last_persist = 0  # sequence number of its latest save
+        self.last_persist_incarnation = 0
+        self.last_spoke = 0  # sequence number of its latest send or answer
         # The most it can know to be committed, told or earned, in any incarnation.
         self.known_committed = 0
         self.led: set[int] = set()  # terms
@@ -273,6 +275,10 @@ class Facts:
         self.office(term).entry_terms[index] = term
         seat.led.add(term)
 
+    def crashed(self, seat: Seat) -> None:
+        """What it was told and has not shown may never have been saved."""
+        seat.told_term, seat.told_since_ns = seat.term, seat.term_since_ns
+
     def compact(self, seat: Seat, index: int) -> None:
         seat.compacted = max(seat.compacted, index)
 
@@ -281,6 +287,7 @@ class Facts:
             seat.known_committed = index
 
     def show_term(self, seat: Seat, term: int, at_ns: int) -> None:
+        seat.last_spoke = self.sequence
         if term > seat.term:
             seat.term, seat.term_since_ns = term, at_ns
         self.tell_term(seat, term, at_ns)
