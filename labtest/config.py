@@ -18,7 +18,7 @@ from zlib import crc32
 from labrpc import ClientEnd, Network, Server
 from labrpc import Service as RpcService
 from labsim import Node, NodeKilled, TaskFailed, queue, random, time
-from labtest.failure import Failure
+from labtest.failure import Failure, short
 from labtest.report import source_line
 from labtest.service import Committed, Service
 from labtest.world import Stuck, VirtualWorld, current_world
@@ -459,7 +459,7 @@ class Config:
         return index, term, is_leader
 
     def _wrong_shape(self, method: Callable[..., Any], i: int, result: Any, shape: str) -> NoReturn:
-        text = f"{method.__name__}() of peer {i} returned {_short(result)}; it must return {shape}"
+        text = f"{method.__name__}() of peer {i} returned {short(result)}; it must return {shape}"
         self._world.fail(Failure(text, source_line(method)))
 
     def check_one_leader(self) -> int:
@@ -581,14 +581,14 @@ class Config:
                 count, found = self.n_committed(index)
                 seen = f"{count} servers applied {found!r}" if count else "no server applied anything"
                 self.fail(
-                    f"one({_short(command)}): peer {candidate} took the command as index {index}, "
+                    f"one({short(command)}): peer {candidate} took the command as index {index}, "
                     f"but after 2 s {seen} there; expected it on {servers} servers"
                 )
         if nobody_led:
             self.fail(
-                f"one({_short(command)}): no agreement in 10 s (virtual): no connected peer took the command as leader"
+                f"one({short(command)}): no agreement in 10 s (virtual): no connected peer took the command as leader"
             )
-        self.fail(f"one({_short(command)}): no agreement in 10 s (virtual); expected it on {servers} servers")
+        self.fail(f"one({short(command)}): no agreement in 10 s (virtual); expected it on {servers} servers")
 
     def _committed_within(self, index: int, command: Any, servers: int, limit_s: float) -> bool:
         until_s = self._world.now + limit_s
@@ -598,8 +598,3 @@ class Config:
                 return True
             time.sleep(0.020)
         return False
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."

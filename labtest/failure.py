@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Failure"]
+__all__ = ["Failure", "short"]
 
 
 class Failure(AssertionError):
@@ -17,3 +17,9 @@ class Failure(AssertionError):
         self.text = text
         self.evidence = evidence or []
         self.rule = rule
+
+
+def short(value: object, width: int = 60) -> str:
+    """A value in a sentence: its repr, cut where it would drown the rest."""
+    text = repr(value)
+    return text if len(text) <= width else f"{text[: width - 3]}..."

@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 import re
 import shlex
+import textwrap
 from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from labtest.running import Run, run_test
 
 _PEER = pytest.StashKey[Any]()
 _SEED = pytest.StashKey[int]()
+_HEADLINE = 90  # characters of a failure's first line while others are still running
 _MAX_CHUNKS = 16  # per test, so that workers share the work of --runs evenly
 _MAX_OUTPUT_LINES = 100  # of what a failed test printed
 
@@ -393,4 +395,5 @@ class _Printer:
             reporter.write_line(lines)
         elif report.failed:
             name, seed = report.nodeid.rpartition("::")[2], _property(report, _FAILED_SEED)
-            reporter.write_line(f"FAILED {name}{f'  seed {seed}' if seed else ''}: {headline}", red=True)
+            short = textwrap.shorten(headline, _HEADLINE, placeholder=" ...")
+            reporter.write_line(f"FAILED {name}{f'  seed {seed}' if seed else ''}: {short}", red=True)

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import labgob
 from labsim import queue
+from labtest.failure import short
 from raft.messages import ApplyMsg
 
 # As in the MIT lab: a service that snapshots does so at every tenth command.
@@ -30,8 +31,8 @@ class Committed:
         known = self._commands.setdefault(index, (command, peer))
         if known[0] != command or type(known[0]) is not type(command):
             return (
-                f"State machine safety (§5.4.3) is broken: at index {index} peer {peer} applied {_short(command)}, "
-                f"but peer {known[1]} had applied {_short(known[0])} there"
+                f"State machine safety (§5.4.3) is broken: at index {index} peer {peer} applied {short(command)}, "
+                f"but peer {known[1]} had applied {short(known[0])} there"
             )
         self.max_index = max(self.max_index, index)
         return None
@@ -82,7 +83,7 @@ class Service:
                 return
             # By name: a submission with a messages.py of its own has an ApplyMsg of its own.
             if type(message).__name__ != ApplyMsg.__name__:
-                self._fail(f"peer {self._peer} put {_short(message)} on apply_ch; it must be an ApplyMsg", None)
+                self._fail(f"peer {self._peer} put {short(message)} on apply_ch; it must be an ApplyMsg", None)
             self._applied(message)
             if message.snapshot_valid:
                 self._install(message)
@@ -154,8 +155,3 @@ class Service:
             wrong = self._committed.add(i, command, self._peer)
             if wrong is not None:
                 self._fail(wrong, "state-machine-safety")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

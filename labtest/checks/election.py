@@ -246,6 +246,7 @@ class VotesForTheFirst(Rule):
         ):
             self.violated(
                 f"peer {seat.name} was asked by nobody but {message.source} in term {term}, has an empty log like "
-                "everybody, and refused its vote",
+                "everybody, and refused its vote. A new term begins with no vote given, and a log equal to the voter's "
+                "is up to date",
                 (event.at_ns, message, "answered"),
             )

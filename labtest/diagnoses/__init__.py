@@ -53,6 +53,9 @@ _BY_RULE: dict[str, tuple[Diagnosis, ...]] = {
     "rpc-budget": (replication.same_place_rejected, replication.same_snapshot_again, replication.back_up_one_by_one),
 }
 
+# Rules about what a peer leaves undone say less about why than the usual patterns do.
+_UNDONE = frozenset(("calls-return", "committed-gets-applied", "votes-for-the-first"))
+
 # Whatever else is to be seen follows from it.
 _ALONE = frozenset((peers.forgot_over_a_restart, peers.voted_again_after_restart, peers.lock_held_while_waiting))
 
@@ -98,7 +101,7 @@ def _candidates(error: BaseException) -> Sequence[Diagnosis]:
         return (peers.lock_held_while_waiting,)
     if isinstance(error, SimulationError) or not isinstance(error, Exception):
         return ()
-    if isinstance(error, Failure) and error.rule is not None:
+    if isinstance(error, Failure) and error.rule is not None and error.rule not in _UNDONE:
         return _BY_RULE.get(error.rule, (peers.forgot_over_a_restart,))
     return DIAGNOSES
 
