@@ -150,14 +150,15 @@ class Config:
 
     def _check_quiet_death(self) -> None:
         """A peer told to stop stops: after a second's grace it sends, saves and applies nothing."""
-        if not isinstance(self._world, VirtualWorld) or self._world.simulation.trace is None:
+        if not isinstance(self._world, VirtualWorld):
             return
         self._world.emit("stop", None, None, 0)
         for seat in self._seats:
             if seat.peer is not None:
                 self._ask(seat, "kill()", seat.peer.kill)
         time.sleep(_DYING_S)
-        trace = self._world.simulation.trace
+        # Without a trace the run is the same, only nobody looks.
+        trace = self._world.simulation.trace or []
         mark = len(trace)
         time.sleep(_DYING_S)
         for event in trace[mark:]:
@@ -242,7 +243,7 @@ class Config:
         self._world.emit("restore", seat.node, service.last_applied, service.last_applied)
         peer = self._ask(seat, "Raft(...)", self._peer_class, ends, i, seat.persister, apply_ch)
         if self._snapshots:
-            service.take_snapshot = self._snapshot_watcher(seat.node, peer)
+            service.take_snapshot = peer.snapshot
         seat.peer = peer
         seat.last_state = None
         self._world.spawn(seat.node, service.run, name=f"service {i}")
@@ -287,13 +288,6 @@ class Config:
         if disk is not None:
             seat.persister = disk
         self.crash1(seat.index)  # in the peer's own task: this does not return
-
-    def _snapshot_watcher(self, node: Node | None, peer: Peer) -> Callable[[int, bytes], None]:
-        def take_snapshot(index: int, data: bytes) -> None:
-            self._world.emit("snapshot", node, index, index)
-            peer.snapshot(index, data)
-
-        return take_snapshot
 
     def _apply_watcher(self, node: Node | None) -> Callable[[ApplyMsg], None]:
         def applied(message: ApplyMsg) -> None:

@@ -88,7 +88,6 @@ class CheckedTrace(list[Event]):
             "started": self._see_started,
             "cluster": self._see_cluster,
             "stop": self._see_stop,
-            "snapshot": self._see_snapshot,
             **dict.fromkeys(_PLAIN, self._see_plain),
         }
         self._begin()
@@ -184,8 +183,7 @@ class CheckedTrace(list[Event]):
         seat = self.facts.seat(event.node)
         for look in self._on["persist"]:
             look(event, seat)
-        seat.last_persist = self.facts.sequence
-        seat.last_persist_incarnation = event.incarnation
+        self.facts.saved(seat, event.incarnation, event.detail[1])
 
     def _see_started(self, event: Event) -> None:
         _, index, term, is_leader = event.detail
@@ -198,9 +196,6 @@ class CheckedTrace(list[Event]):
     def _see_cluster(self, event: Event) -> None:
         self._begin()
         self.facts.servers = event.detail
-
-    def _see_snapshot(self, event: Event) -> None:
-        self.facts.compact(self.facts.seat(event.node), event.detail)
 
     def _see_stop(self, event: Event) -> None:
         """Peers told to stop owe nobody anything: one may refuse what it had accepted."""

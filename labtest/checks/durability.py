@@ -80,7 +80,7 @@ class SavedBeforeReply(Rule):
             and reading.args.entries
             and seat.last_persist < delivery.sequence
             and reading.last_index > self.facts.acked.get((seat.name, reading.args.term), 0)
-            and reading.last_index > seat.compacted
+            and reading.last_index > seat.snapshot_saved
             and not self._saved_before(seat, reading.last_index, reading.last_term)
         ):
             self._not_saved(event, seat, message, f"entry {reading.last_index} of term {reading.last_term}")

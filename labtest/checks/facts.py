@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,8 +59,8 @@ class Seat:
         # The most it can know to be committed, told or earned, in any incarnation.
         self.known_committed = 0
         self.led: set[int] = set()  # terms
-        # What a snapshot of its own, or one that reached it, covers: entries up to here may be gone from its log.
-        self.compacted = 0
+        self.snapshot = b""  # on its disk
+        self.snapshot_saved = 0  # the index it was taken at: entries up to here may be gone from the log
 
 
 class Reading:
@@ -230,7 +231,6 @@ class Facts:
             self.know_committed(seat, args.leader_commit)
         elif method == INSTALL:
             self.know_committed(seat, args.last_included_index)
-            self.compact(seat, args.last_included_index)
 
     def delivery(self, message: Message) -> Delivery | None:
         return self._deliveries.pop(id(message), None)
@@ -275,12 +275,18 @@ class Facts:
         self.office(term).entry_terms[index] = term
         seat.led.add(term)
 
+    def saved(self, seat: Seat, incarnation: int, snapshot: bytes) -> None:
+        seat.last_persist = self.sequence
+        seat.last_persist_incarnation = incarnation
+        if snapshot is not seat.snapshot:
+            seat.snapshot = snapshot
+            # The service's own, which begins with its index; what else a peer may save there says nothing.
+            with suppress(labgob.DecodeError):
+                seat.snapshot_saved = labgob.Decoder(snapshot).decode(int)
+
     def crashed(self, seat: Seat) -> None:
         """What it was told and has not shown may never have been saved."""
         seat.told_term, seat.told_since_ns = seat.term, seat.term_since_ns
-
-    def compact(self, seat: Seat, index: int) -> None:
-        seat.compacted = max(seat.compacted, index)
 
     def know_committed(self, seat: Seat, index: int) -> None:
         if index > seat.known_committed:

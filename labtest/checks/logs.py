@@ -146,7 +146,11 @@ class AcknowledgedEntriesStay(Rule):
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
         args = reading.args
-        if not reply.success and reply.term == args.term and seat.compacted < args.prev_log_index <= delivery.acked:
+        if (
+            not reply.success
+            and reply.term == args.term
+            and seat.snapshot_saved < args.prev_log_index <= delivery.acked
+        ):
             self.violated(
                 f"peer {seat.name} had acknowledged entries up to {delivery.acked} to the leader of term {args.term}, "
                 f"and now finds no match at {args.prev_log_index}",
