@@ -117,7 +117,7 @@ def _refuse_unloadable(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # A worker that refuses to collect breaks the whole session; there each test says it.
+    # A worker that refuses to collect breaks the whole run; there each test says it.
     if not hasattr(config, "workerinput") and any(_is_lab_test(item) for item in items):
         _refuse_unloadable(config)
 
