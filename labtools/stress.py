@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--for", dest="for_s", type=_duration, metavar="TIME", help="end after this long: 90s, 10m, 1h30m")
     add("--grow", action="store_true", help="10 seeds of each test, 100, 1000, ...; end after a round that failed")
     add("--seed-start", type=int, metavar="N", help="the first seed (default: a fresh one, printed)")
-    add("--jobs", type=_jobs, metavar="N", help="worker processes (default: one for each core)")
+    add("--jobs", type=jobs_argument, metavar="N", help="worker processes (default: one for each core)")
     add("--dask", metavar="ADDRESS", help="run on this Dask cluster instead: tcp://host:8786")
     add("--run-limit", type=_seconds, default=60.0, metavar="S", help="real seconds that one run may take (60)")
     add("--memory-mb", type=_positive, default=2048, metavar="MB", help="memory that one worker may use (2048)")
@@ -81,7 +81,8 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _jobs(text: str) -> int | None:
+def jobs_argument(text: str) -> int | None:
+    """A number, or None for `auto`: one for each core."""
     return None if text == "auto" else _positive(text)
 
 
@@ -121,12 +122,12 @@ def main(args: argparse.Namespace) -> int:
     plan = Plan(runs, until_fail=args.until_fail, for_s=args.for_s, grow=args.grow)
     kit = Kit.of(args.raft, tests, run_limit_s=args.run_limit, memory_mb=args.memory_mb)
     tally = Tally(list(dict.fromkeys(test.name for test in tests)), seed_start)
-    with _ended_politely():
+    with ended_politely():
         return _stress(args, plan, kit, tally)
 
 
 @contextmanager
-def _ended_politely() -> Iterator[None]:
+def ended_politely() -> Iterator[None]:
     """`kill` and `timeout` get the summary, as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -150,12 +150,12 @@ def as_junit(tally: Tally, kit: Kit) -> bytes:
         causes: list[Group | None] = [group for group in groups if group.test == test]
         for group in causes or [None]:
             name = test if group is None else f"{test}: {group.words}"
-            case = ElementTree.SubElement(suite, "testcase", classname="stress", name=_printable(name))
+            case = ElementTree.SubElement(suite, "testcase", classname="stress", name=printable(name))
             case.set("time", f"{count.real_s:.3f}")
             if group is not None:
                 message = f"{rate(group.count, count.runs)}; {kit.replay_line(test, group.shortest.seed)}"
-                failure = ElementTree.SubElement(case, "failure", message=_printable(message), type=group.kind)
-                failure.text = _printable(report(group.shortest, kit))
+                failure = ElementTree.SubElement(case, "failure", message=printable(message), type=group.kind)
+                failure.text = printable(report(group.shortest, kit))
             elif not count.runs:
                 ElementTree.SubElement(case, "skipped", message="no run was made")
     suite.set("tests", str(len(suite)))
@@ -165,7 +165,8 @@ def as_junit(tally: Tally, kit: Kit) -> bytes:
     return bytes(ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True))
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """As XML can hold it."""
     # XML 1.0 has no way to write other control characters.
     return "".join(c if c in "\t\n\r" or c >= " " else "?" for c in text)
 

@@ -1,0 +1,272 @@
+"""What was handed in: a folder, a zip or tar, or a single raft.py, read and never unpacked.
+
+Promise: only the student's own files are taken (raft.py, and messages.py beside it), by content, each of a sane size.
+No name in an archive ever reaches the file system, no link is followed, and no archive is read further than a limit.
+What is wrong becomes a sentence, not an exception: a class is graded to its end.
+
+Start at `submissions()`.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import io
+import lzma
+import re
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+_FILE_BYTES_MAX = 1 << 20
+_ARCHIVE_BYTES_MAX = 64 << 20
+_UNPACKED_BYTES_MAX = 256 << 20
+_MEMBERS_MAX = 20_000
+_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz", ".tbz2")
+# Where tools keep their own things, and where nobody's raft.py is.
+_PASSED_OVER = ("__MACOSX", "__pycache__", "node_modules", "site-packages", "venv", "build")
+
+
+class IntakeError(Exception):
+    """Nothing can be graded; the text says why."""
+
+
+class _Unreadable(Exception):
+    """This submission cannot be read; the text is a whole sentence for the student."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    name: str
+    path: Path
+    files: dict[str, bytes]  # by name; empty if there is a problem
+    problem: str = ""
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        for name, content in sorted(self.files.items()):
+            digest.update(f"{name}\0{len(content)}\0".encode() + content)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class _Member:
+    """One regular file of a submission, wherever it lies."""
+
+    path: PurePosixPath
+    read: Callable[[], bytes]
+
+
+def submissions(path: Path, wanted: tuple[str, ...], *, single: bool = False) -> list[Submission]:
+    """Those of a folder, in the order of their names; or the one that `path` is. `wanted` as the rubric's `files`."""
+    if not path.exists():
+        raise IntakeError(f"{path}: no such folder; SUBMISSIONS must name a folder with a folder or archive each")
+    single = single or path.is_file() or (path / wanted[0]).is_file() or (path / "raft" / wanted[0]).is_file()
+    found = [path] if single else sorted(path.iterdir())
+    found = [p for p in found if not p.name.startswith((".", "__MACOSX"))]
+    taken: list[Submission] = []
+    for entry in found:
+        if entry.is_symlink() or entry.is_dir() or entry.suffix == ".py" or _is_archive(entry):
+            taken.append(_take(entry, _name(entry, path, [s.name for s in taken]), wanted))
+    if not taken:
+        raise IntakeError(f"{path}: there is no submission in it: no folder, {', '.join(_ARCHIVES[:3])} or .py file")
+    return taken
+
+
+def _is_archive(path: Path) -> bool:
+    return path.name.lower().endswith(_ARCHIVES)
+
+
+def _name(entry: Path, top: Path, taken: Iterable[str]) -> str:
+    """A name for files and links: the entry's own, without what would be trouble in a path."""
+    stem = entry.name
+    for ending in (*_ARCHIVES, ".py"):
+        if stem.lower().endswith(ending) and not entry.is_dir():
+            stem = stem[: -len(ending)]
+    if entry == top and stem in ("", "raft"):
+        stem = entry.resolve().parent.name if entry.is_file() else entry.resolve().name
+    name = re.sub(r"[^\w.@+-]+", "_", stem).strip("._") or "submission"
+    name = name[:80]
+    number = 2
+    unique = name
+    while unique in taken:
+        unique = f"{name}_{number}"
+        number += 1
+    return unique
+
+
+def _take(entry: Path, name: str, wanted: tuple[str, ...]) -> Submission:
+    remarks: list[str] = []
+    try:
+        files = _wanted_of(list(_members(entry, wanted, remarks)), wanted, remarks)
+    except _Unreadable as problem:
+        return Submission(name, entry, {}, str(problem), tuple(remarks))
+    except OSError as error:
+        return Submission(name, entry, {}, f"It cannot be read: {error.strerror or error}.", tuple(remarks))
+    except (
+        zipfile.BadZipFile,
+        tarfile.TarError,
+        zlib.error,
+        lzma.LZMAError,
+        EOFError,
+        ValueError,
+        RuntimeError,
+    ) as error:
+        text = str(error) or type(error).__name__
+        return Submission(name, entry, {}, f"The archive is damaged or of an unknown kind: {text}.", tuple(remarks))
+    return Submission(name, entry, files, "", tuple(remarks))
+
+
+def _wanted_of(members: list[_Member], wanted: tuple[str, ...], remarks: list[str]) -> dict[str, bytes]:
+    """The raft.py that lies highest, and what is wanted beside it."""
+    first = wanted[0]
+    candidates = [m for m in members if m.path.name == first and not _passed_over(m.path)]
+    if not candidates:
+        python = sorted(str(m.path) for m in members if m.path.suffix == ".py")[:5]
+        have = f"; it has {', '.join(python)}" if python else ""
+        raise _Unreadable(f"There is no {first} in it{have}.")
+    depth = min(len(m.path.parts) for m in candidates)
+    highest = [m for m in candidates if len(m.path.parts) == depth]
+    if len(highest) > 1:
+        names = ", ".join(sorted(str(m.path) for m in highest)[:4])
+        raise _Unreadable(f"There are {len(highest)} files {first} ({names}); hand in one.")
+    chosen = highest[0]
+    if len(candidates) > 1:
+        remarks.append(f"{len(candidates)} files are called {first}; {chosen.path} was taken.")
+    files = {}
+    for member in members:
+        if member.path.parent == chosen.path.parent and member.path.name in wanted:
+            content = member.read()
+            if len(content) > _FILE_BYTES_MAX:
+                raise _Unreadable(f"{member.path} is larger than {_FILE_BYTES_MAX >> 20} MB.")
+            files[member.path.name] = content
+    return files
+
+
+def _passed_over(path: PurePosixPath) -> bool:
+    return any(part in _PASSED_OVER or part.startswith(".") for part in path.parts[:-1])
+
+
+def _members(entry: Path, wanted: tuple[str, ...], remarks: list[str]) -> Iterator[_Member]:
+    if entry.is_symlink():
+        raise _Unreadable("It is a link; links are not followed.")
+    if entry.is_dir():
+        return _of_folder(entry, remarks)
+    if not _is_archive(entry):
+        return iter([_Member(PurePosixPath(wanted[0]), lambda: _read(entry.open("rb")))])
+    if entry.stat().st_size > _ARCHIVE_BYTES_MAX:
+        raise _Unreadable(f"The archive is larger than {_ARCHIVE_BYTES_MAX >> 20} MB.")
+    return (_of_zip if zipfile.is_zipfile(entry) else _of_tar)(entry, wanted, remarks)
+
+
+def _read(file: IO[bytes]) -> bytes:
+    """One byte more than is allowed is enough to know."""
+    with file:
+        return file.read(_FILE_BYTES_MAX + 1)
+
+
+def _of_folder(folder: Path, remarks: list[str]) -> Iterator[_Member]:
+    found = 0
+    stack = [folder]
+    while stack:
+        here = stack.pop()
+        for path in sorted(here.iterdir(), reverse=True):
+            found += 1
+            if found > _MEMBERS_MAX:
+                raise _Unreadable(f"It has more than {_MEMBERS_MAX:,} files.")
+            inside = PurePosixPath(path.relative_to(folder).as_posix())
+            if path.is_symlink():
+                _remark(remarks, f"{inside} is a link and was passed over.")
+            elif path.is_dir():
+                if not _passed_over(inside / "x"):
+                    stack.append(path)
+            elif path.is_file():
+                yield _Member(inside, lambda path=path: _read(path.open("rb")))  # type: ignore[misc]  # bound now
+
+
+def _of_zip(entry: Path, wanted: tuple[str, ...], remarks: list[str]) -> Iterator[_Member]:
+    with zipfile.ZipFile(entry) as archive:
+        members = archive.infolist()
+        if len(members) > _MEMBERS_MAX:
+            raise _Unreadable(f"The archive has more than {_MEMBERS_MAX:,} files.")
+        for member in members:
+            path = _safe(member.filename, remarks)
+            if path is None or member.is_dir():
+                continue
+            if (member.external_attr >> 16) & 0o170000 == 0o120000:
+                _remark(remarks, f"{path} is a link and was passed over.")
+                continue
+            if member.flag_bits & 1:
+                raise _Unreadable("The archive is encrypted.")
+            # Read here and now, while it is open, and only what might be wanted.
+            if path.suffix == ".py":
+                content = _read(archive.open(member)) if path.name in wanted else b""
+                yield _Member(path, lambda content=content: content)  # type: ignore[misc]  # bound now
+
+
+class _Limited(io.RawIOBase):
+    """A stream that refuses to be longer than an archive of homework can be."""
+
+    def __init__(self, inner: IO[bytes]) -> None:
+        self._inner = inner
+        self._left = _UNPACKED_BYTES_MAX
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._inner.read(min(size if size >= 0 else self._left + 1, self._left + 1))
+        self._left -= len(data)
+        if self._left < 0:
+            raise _Unreadable(f"The archive unpacks to more than {_UNPACKED_BYTES_MAX >> 20} MB.")
+        return data
+
+
+def _of_tar(entry: Path, wanted: tuple[str, ...], remarks: list[str]) -> Iterator[_Member]:
+    with _decompressed(entry) as stream, tarfile.open(fileobj=_Limited(stream), mode="r|") as archive:
+        for number, member in enumerate(archive):
+            if number >= _MEMBERS_MAX:
+                raise _Unreadable(f"The archive has more than {_MEMBERS_MAX:,} files.")
+            path = _safe(member.name, remarks)
+            if path is None or member.isdir():
+                continue
+            if not member.isreg():
+                _remark(remarks, f"{path} is a link or a device and was passed over.")
+                continue
+            if path.suffix == ".py":
+                file = archive.extractfile(member)
+                content = _read(file) if file is not None and path.name in wanted else b""
+                yield _Member(path, lambda content=content: content)  # type: ignore[misc]  # bound now
+
+
+def _decompressed(entry: Path) -> IO[bytes]:
+    with entry.open("rb") as file:
+        head = file.read(6)
+    if head.startswith(b"\x1f\x8b"):
+        return gzip.open(entry, "rb")  # type: ignore[return-value]  # a GzipFile reads bytes
+    if head.startswith(b"BZh"):
+        return bz2.open(entry, "rb")
+    if head.startswith(b"\xfd7zXZ"):
+        return lzma.open(entry, "rb")
+    return entry.open("rb")
+
+
+def _safe(name: str, remarks: list[str]) -> PurePosixPath | None:
+    """The path, if it stays inside; else None and a remark."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    if path.is_absolute() or ".." in path.parts or re.match(r"[A-Za-z]:", name) or "\0" in name:
+        _remark(remarks, f"{name[:80]!r} in the archive points outside of it and was passed over.")
+        return None
+    return path
+
+
+def _remark(remarks: list[str], text: str) -> None:
+    if len(remarks) < 10:
+        remarks.append(text)

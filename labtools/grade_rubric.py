@@ -1,0 +1,214 @@
+"""What is graded and what it is worth: a small TOML file, every line of it optional.
+
+Promise: a rubric and a set of tests give one table of points, and one list of seeds for each test, the same for every
+submission. A rubric that names what is not there is refused, with the name.
+
+Start at `Rubric.read()` and `Rubric.assign()`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from labtools.selecting import LabTest
+
+# Gradescope's words: who sees a result, and when.
+Visibility = Literal["visible", "hidden", "after_due_date", "after_published"]
+# What is told of a hidden test: its name and its failures, its name, or only that it is one.
+Show = Literal["everything", "names", "nothing"]
+
+PARTS = ("2a", "2b", "2c", "2d")
+_POINTS = {"2a": 20.0, "2b": 30.0, "2c": 30.0, "2d": 20.0}
+OTHER = "other"  # the part of a test whose name has none
+
+
+class RubricError(Exception):
+    """The rubric cannot be used; the text names the file, the place and what is legal there."""
+
+
+class Limits(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What one run of a submission may use."""
+
+    cpu_s: int = 30
+    real_s: int = 120
+    memory_mb: int = 1024
+    processes: int = 16
+    file_mb: int = 16
+    open_files: int = 64
+    output_kb: int = 8  # how much of what it prints is kept
+    # So many tests of one part may have to be ended by force; then the rest of the part is not tried.
+    forced_per_part: int = 2
+
+
+class Public(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    visibility: Visibility = "visible"
+    weight: float = 1.0
+    extra: bool = True  # the tests beyond MIT's, too
+
+
+class Hidden(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    visibility: Visibility = "after_published"
+    show: Show = "nothing"
+    weight: float = 1.0
+
+
+class PerTest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What differs for one test. `points` are on top of the part's; `weight` is its share of them."""
+
+    runs: int | None = None
+    pass_rate: float | None = None
+    weight: float | None = None
+    points: float | None = None
+    visibility: Visibility | None = None
+
+
+class Graded(msgspec.Struct, frozen=True):
+    """One test as this rubric has it."""
+
+    name: str
+    part: str
+    hidden: bool
+    points: float
+    seeds: tuple[int, ...]
+    pass_rate: float
+    visibility: Visibility
+    show: Show
+    shown_name: str
+
+    @property
+    def failures_allowed(self) -> int:
+        # The small term is for rates like 0.9 of 10, which is 9.000000000000002 failures short of ten.
+        return int(len(self.seeds) * (1 - self.pass_rate) + 1e-9)
+
+
+class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    title: str = "Raft"
+    runs: int = 3  # seeds of each test
+    pass_rate: float = 1.0  # the share of them that must pass, for the points
+    seed: str = ""  # what the seeds are made from; see seed_phrase()
+    # The student's files; everything else is the lab's own. The first must be there.
+    files: tuple[str, ...] = ("raft.py", "messages.py")
+    points: dict[str, float] = msgspec.field(default_factory=lambda: dict(_POINTS))
+    public: Public = Public()
+    hidden: Hidden = Hidden()
+    limits: Limits = Limits()
+    tests: dict[str, PerTest] = {}
+
+    @classmethod
+    def read(cls, path: Path) -> Rubric:
+        try:
+            raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise RubricError(f"{path}: {error.strerror}; RUBRIC must name a TOML file") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise RubricError(f"{path}: not TOML: {error}") from None
+        try:
+            rubric = msgspec.convert(raw, cls)
+        except msgspec.ValidationError as error:
+            raise RubricError(f"{path}: {error}") from None
+        wrong = rubric._wrong()
+        if wrong:
+            raise RubricError(f"{path}: {wrong}")
+        return rubric
+
+    def _wrong(self) -> str:
+        for part, points in self.points.items():
+            if part not in (*PARTS, OTHER):
+                return f"points.{part}: a part is one of {', '.join(PARTS)} or {OTHER}"
+            if points < 0:
+                return f"points.{part}: must be 0 or more, got {points:g}"
+        each = [("", self.runs, self.pass_rate), *((f"tests.{n}.", t.runs, t.pass_rate) for n, t in self.tests.items())]
+        for where, runs, pass_rate in each:
+            if runs is not None and not 1 <= runs <= 10_000:
+                return f"{where}runs: must be 1..10000, got {runs}"
+            if pass_rate is not None and not 0 < pass_rate <= 1:
+                return f"{where}pass_rate: must be above 0 and at most 1, got {pass_rate:g}"
+        weights = {"public.weight": self.public.weight, "hidden.weight": self.hidden.weight}
+        weights |= {f"tests.{name}.weight": test.weight for name, test in self.tests.items() if test.weight is not None}
+        weights |= {f"tests.{name}.points": test.points for name, test in self.tests.items() if test.points is not None}
+        for where, value in weights.items():
+            if value < 0:
+                return f"{where}: must be 0 or more, got {value:g}"
+        for name in Limits.__struct_fields__:
+            if getattr(self.limits, name) < 1:
+                return f"limits.{name}: must be at least 1, got {getattr(self.limits, name)}"
+        if not self.files or any(Path(file).name != file or not file.endswith(".py") for file in self.files):
+            return 'files: must be names of .py files, without folders, as in ["raft.py", "messages.py"]'
+        return ""
+
+    def assign(self, public: Sequence[LabTest], hidden: Sequence[LabTest], phrase: str) -> list[Graded]:
+        """Points and seeds for each test, the public ones first."""
+        tests = [(test, False) for test in public] + [(test, True) for test in hidden]
+        names = [test.name for test, _ in tests]
+        for name in self.tests:
+            if name not in names:
+                raise RubricError(f"tests.{name}: there is no such test among the {len(names)} that are graded")
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise RubricError(f"two tests are called {twice}; a hidden test needs a name of its own")
+        weight = {test.name: self._weight(test.name, is_hidden) for test, is_hidden in tests}
+        shared: dict[str, float] = {}
+        for test, _ in tests:
+            part = test.part or OTHER
+            shared[part] = shared.get(part, 0.0) + weight[test.name]
+        graded = []
+        number = 0
+        for test, is_hidden in tests:
+            part = test.part or OTHER
+            own = self.tests.get(test.name, PerTest())
+            number += is_hidden
+            show: Show = self.hidden.show if is_hidden else "everything"
+            points = own.points
+            if points is None:
+                points = self.points.get(part, 0.0) * weight[test.name] / shared[part] if shared[part] else 0.0
+            visibility = own.visibility or (self.hidden if is_hidden else self.public).visibility
+            graded.append(
+                Graded(
+                    name=test.name,
+                    part=part,
+                    hidden=is_hidden,
+                    points=points,
+                    seeds=seeds(phrase, test.name, own.runs or self.runs),
+                    pass_rate=own.pass_rate or self.pass_rate,
+                    visibility=visibility,
+                    show=show,
+                    shown_name=f"hidden test {number} ({part.upper()})" if show == "nothing" else test.name,
+                )
+            )
+        return graded
+
+    def _weight(self, name: str, is_hidden: bool) -> float:
+        own = self.tests.get(name, PerTest())
+        if own.points is not None:
+            return 0.0  # it has points of its own
+        if own.weight is not None:
+            return own.weight
+        return self.hidden.weight if is_hidden else self.public.weight
+
+    def seed_phrase(self, hidden: Sequence[LabTest]) -> str:
+        """What the seeds are made from: the rubric's word, else the hidden tests, which no student knows.
+
+        "" if there is neither: then whoever knows the lab could know the seeds, and the grader has to choose a word.
+        """
+        if self.seed:
+            return self.seed
+        if not hidden:
+            return ""
+        digest = hashlib.blake2b(digest_size=16)
+        for file in sorted({test.file for test in hidden}):
+            digest.update(file.read_bytes())
+        return digest.hexdigest()
+
+
+def seeds(phrase: str, test: str, count: int) -> tuple[int, ...]:
+    """The first `count` seeds of that test. More runs later keep the earlier ones."""
+    return tuple(
+        int.from_bytes(hashlib.blake2b(f"{phrase}\0{test}\0{i}".encode(), digest_size=4).digest(), "big") >> 1
+        for i in range(count)
+    )

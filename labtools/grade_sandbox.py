@@ -1,0 +1,271 @@
+"""One submission behind a wall: its worker process in bubblewrap where that is there, with limits everywhere.
+
+Promise: run() always gives a record, whatever the submission does to its processes. In bubblewrap it has no network, a
+pid space of its own, and sees of the disk only Python, the lab without its solution, and its own folder, which lives in
+memory and is gone afterwards; hidden tests come through a pipe. As root, a run becomes a user that owns nothing.
+
+Not promised: walls without bubblewrap. Then there are only the limits, the other user (as root) and the fence
+that grade_tamper puts up inside Python.
+
+Start at `Sandbox.run()`; what happens inside is grade_worker.
+"""
+
+from __future__ import annotations
+
+import compileall
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import greenlet  # type: ignore[import-untyped]  # it ships no types
+import msgspec
+import pytest
+
+from labtest import records
+from labtools.grade_results import DIED, FORCED, RunRecord
+from labtools.grade_rubric import Limits
+from labtools.grade_worker import Answer, Request, Setup
+from labtools.stress_kit import LAB, write_files
+
+INSTALL = "apt-get install bubblewrap"
+_START_LIMIT_S = 60.0
+_GRACE_S = 30.0  # for the worker to notice that a run is over its limit
+_UID_FIRST = 61_184  # a range that systemd and Debian leave to programs like this one
+_TOOLS = ("__init__", "grade_worker", "grade_tamper", "grade_results", "grade_rubric", "selecting", "stress_outcome")
+_INSIDE = "/sandbox"  # the worker's folder in there
+_LAB_INSIDE = "/lab"
+_SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives")
+
+
+class SandboxError(Exception):
+    """The sandbox itself does not work here; the text says why."""
+
+
+@cache
+def bubblewrap() -> str | None:
+    """Its path, if it is there and may be used by us on this system."""
+    path = shutil.which("bwrap")
+    if path is None:
+        return None
+    command = [path, "--ro-bind", "/", "/", *_unshared(), "--proc", "/proc", "--dev", "/dev", "true"]
+    works = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
+    return path if works else None
+
+
+def _unshared() -> list[str]:
+    # Root needs no user namespace, and without one a run can become another user.
+    user = [] if os.geteuid() == 0 else ["--unshare-user"]
+    return [*user, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--die-with-parent"]
+
+
+class LabCopy:
+    """The lab as a submission may see it: no solution, no zoo, no tests, no grader. One for the whole class."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="lab-grade-")
+        self.path = Path(self._folder.name)
+        self.path.chmod(0o755)
+        tools = [LAB / "labtools" / f"{name}.py" for name in _TOOLS]
+        write_files({str(p.relative_to(LAB)): p.read_bytes() for p in [*records.lab_files(), *tools]}, self.path)
+        # Every worker would compile it anew: it may not write here.
+        compileall.compile_dir(self.path, quiet=2)
+
+    def close(self) -> None:
+        self._folder.cleanup()
+
+
+class Sandbox:
+    """The worker of one submission, started when it is needed and again when it is gone. For one thread."""
+
+    def __init__(self, lab: LabCopy, files: Mapping[str, bytes], raft: str, limits: Limits, slot: int) -> None:
+        uid = _UID_FIRST + slot if os.geteuid() == 0 else 0
+        self._lab = lab
+        self._limits = limits
+        self._setup = Setup(dict(files), raft, limits, uid=uid, own_pids=bubblewrap() is not None)
+        self._loaded: dict[str, bytes] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._buffer = b""
+        self._closed = False
+
+    def load(self, files: Mapping[str, bytes]) -> None:
+        """Test files, by a relative path that reports shall name. They are there from now on."""
+        self._loaded |= files
+        if self._process is not None:
+            self._ask(Request(load=dict(files)), _START_LIMIT_S)
+
+    def run(self, test: str, seed: int, replay: str) -> RunRecord:
+        self._start()
+        answer = self._ask(Request(test=test, seed=seed, replay=replay), self._limits.real_s + _GRACE_S)
+        if answer is not None and answer.run is not None:
+            return answer.run
+        if answer is not None:
+            raise SandboxError(answer.error)
+        process = self._process
+        late = process is not None and process.poll() is None
+        self._end()
+        if self._closed:
+            raise SandboxError("it was closed")
+        cause = (
+            f"The run took longer than {self._limits.real_s} s of real time and was ended."
+            if late
+            else "The run ended the process that watches over it."
+        )
+        report = f"{test}  seed {seed}\n  {cause}\n\n  replay    {replay}"
+        return RunRecord(test=test, seed=seed, kind=FORCED if late else DIED, cause=cause, report=report)
+
+    def close(self) -> None:
+        """From any thread; a run under way raises SandboxError."""
+        self._closed = True
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def end(self) -> None:
+        """By the thread that used it."""
+        self._end()
+
+    def _start(self) -> None:
+        if self._closed:
+            raise SandboxError("it was closed")
+        if self._process is not None:
+            return
+        folder = Path("/")
+        if bubblewrap() is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="lab-grade-", ignore_cleanup_errors=True)
+            folder = Path(self._folder.name)
+            folder.chmod(0o711)
+        self._buffer = b""
+        self._process = subprocess.Popen(
+            _command(self._lab.path, self._limits),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,  # a run has its own
+            cwd=folder,
+            env=_environment(self._lab.path),
+            bufsize=0,
+            start_new_session=True,  # Ctrl-C is for whoever started it
+        )
+        if self._closed:  # while it was starting, by another thread
+            self._end()
+            raise SandboxError("it was closed")
+        self._send(msgspec.json.encode(self._setup))
+        if self._loaded and self._ask(Request(load=self._loaded), _START_LIMIT_S) is None:
+            raise SandboxError(f"the sandbox does not start: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        process = self._process
+        assert process is not None and process.stderr is not None
+        process.kill()
+        text = process.stderr.read(4000).decode(errors="replace").strip()
+        self._end()
+        return text or "it says nothing"
+
+    def _ask(self, request: Request, limit_s: float) -> Answer | None:
+        """None if it is gone, or gave no answer in time."""
+        if not self._send(msgspec.json.encode(request)):
+            return None
+        line = self._read_line(limit_s)
+        if line is None:
+            return None
+        answer = msgspec.json.decode(line, type=Answer)
+        if answer.error:
+            raise SandboxError(answer.error)
+        return answer
+
+    def _send(self, data: bytes) -> bool:
+        assert self._process is not None and self._process.stdin is not None
+        data += b"\n"
+        try:
+            while data:
+                data = data[self._process.stdin.write(data) or 0 :]
+        except OSError:
+            return False
+        return True
+
+    def _read_line(self, limit_s: float) -> bytes | None:
+        assert self._process is not None and self._process.stdout is not None
+        pipe = self._process.stdout.fileno()
+        poll = select.poll()
+        poll.register(pipe, select.POLLIN)
+        until_s = time.monotonic() + limit_s
+        while b"\n" not in self._buffer:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0 or not poll.poll(left_s * 1000):
+                return None
+            data = os.read(pipe, 1 << 16)
+            if not data:
+                return None
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        # Its input ends, so it ends; bubblewrap takes everything inside along.
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+
+def _libraries() -> list[Path]:
+    """The folders that third-party packages lie in."""
+    return sorted({Path(str(module.__file__)).resolve().parent.parent for module in (greenlet, msgspec, pytest)})
+
+
+def _environment(lab: Path) -> dict[str, str]:
+    where = Path(_LAB_INSIDE) if bubblewrap() else lab
+    return {
+        "PATH": "/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": os.pathsep.join(str(path) for path in (where, *_libraries())),
+        # One seed is one run, also for a peer that lets the order of a set decide.
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def _command(lab: Path, limits: Limits) -> list[str]:
+    python = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
+    inside = [str(python), "-P", "-s", "-m", "labtools.grade_worker"]
+    wrap = bubblewrap()
+    if wrap is None:
+        return inside
+    binds: list[str] = []
+    seen = [Path("/usr"), Path("/bin"), Path("/lib"), Path("/lib64")]
+    for path in (Path(sys.base_prefix).resolve(), python.parent, *_libraries()):
+        if not any(path.is_relative_to(other) for other in seen):
+            seen.append(path)
+            # bubblewrap makes the folders above for root alone, and the run is somebody else.
+            for above in reversed(path.parents[:-1]):
+                binds += ["--perms", "0755", "--dir", str(above)]
+            binds += ["--ro-bind", str(path), str(path)]
+    for system in _SYSTEM:
+        binds += ["--ro-bind-try", system, system]
+    size = str((limits.file_mb * 4) << 20)
+    return [
+        *(wrap, *_unshared(), "--clearenv"),
+        *(word for name, value in _environment(lab).items() for word in ("--setenv", name, value)),
+        *binds,
+        *("--ro-bind", str(lab), _LAB_INSIDE, "--proc", "/proc", "--dev", "/dev"),
+        *("--size", size, "--perms", "0755", "--tmpfs", _INSIDE, "--chdir", _INSIDE),
+        *("--remount-ro", "/", "--"),
+        *inside,
+    ]

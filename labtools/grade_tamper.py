@@ -1,0 +1,215 @@
+"""Two ways to notice that a submission does more than run: an inventory of the tester, and a fence around the process.
+
+Inventory: every function and method of the tester, of what it stands on and of the tests, as they were before the
+submission was loaded. One that was replaced, removed or added is named, and the run counts for nothing.
+
+Fence: an audit hook of Python, which nothing can take away again. What a peer has no business to do (start a
+process, use the network, call C, look through the tester's objects, touch files outside its folder) is refused with a
+PermissionError that names the line, and told to the grader. Library code is let through when no line of the submission
+is below it on the stack.
+
+Not promised: completeness; docs/grading.md says what remains. Start at `Inventory.changes()` and `Fence`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from operator import is_not
+from pathlib import Path
+from types import FrameType, FunctionType, ModuleType
+from typing import Any
+
+# What the tester is, and what it cannot be right without. "raft" is missing: a submission may bring its own messages.
+_TESTER = ("labsim", "labgob", "labrpc", "labtest", "labtools", "greenlet", "msgspec", "pytest", "builtins")
+_BELOW = ("contextlib", "heapq", "linecache", "queue", "random", "resource", "signal", "threading", "time", "traceback")
+_WATCHED = frozenset((*_TESTER, *_BELOW))
+_TESTS = "labtests_"  # as selecting names the modules it makes of test files
+
+Fingerprint = tuple[Any, ...]
+
+
+class Inventory:
+    """The tester as it is now."""
+
+    def __init__(self) -> None:
+        self._modules = {name: module for name, module in sys.modules.items() if _is_watched(name)}
+        # Each namespace by its name: a module's, or a class's.
+        self._spaces: dict[str, ModuleType | type] = dict(self._modules)
+        for module in self._modules.values():
+            for value in vars(module).values():
+                if isinstance(value, type) and _is_watched(value.__module__) and value.__module__ != "builtins":
+                    self._spaces[f"{value.__module__}.{value.__qualname__}"] = value
+        self._members = {name: dict(_members(space)) for name, space in self._spaces.items()}
+        self._bases = [(name, space, space.__mro__) for name, space in self._spaces.items() if isinstance(space, type)]
+        self._hooks = (sys.gettrace, sys.getprofile)
+
+    def changes(self) -> str:
+        """The first thing that is not as it was, by name; "" if all is."""
+        for name, module in self._modules.items():
+            if sys.modules.get(name) is not module:
+                return f"the module {name} was replaced"
+        for name, cls, bases in self._bases:
+            if cls.__mro__ != bases:
+                return f"the bases of {name} were changed"
+        for name, space in self._spaces.items():
+            members = self._members[name]
+            now = dict(_members(space))
+            for member, was in members.items():
+                fingerprint = now.get(member)
+                if fingerprint is None:
+                    return f"{name}.{member} was removed"
+                if len(was) != len(fingerprint) or any(map(is_not, was, fingerprint)):
+                    return f"{name}.{member} was replaced"
+            if len(now) != len(members):
+                return f"{name}.{next(member for member in now if member not in members)} was added"
+        for hook in self._hooks:
+            if hook() is not None:
+                return f"a function was set with sys.{hook.__name__.replace('get', 'set')}"
+        return ""
+
+    def overridden(self, *instances: object) -> str:
+        """The first method that one of these objects has for itself alone."""
+        for instance in instances:
+            for name in list(getattr(instance, "__dict__", ())):
+                if inspect.isroutine(getattr(type(instance), name, None)):
+                    return f"{type(instance).__name__}.{name} of one object was replaced"
+        return ""
+
+
+def _members(space: ModuleType | type) -> Iterator[tuple[str, Fingerprint]]:
+    """What can be called, or makes what can be, each with all that makes it do what it does."""
+    for name, value in list(vars(space).items()):
+        kind = type(value)
+        if kind is FunctionType:
+            yield name, _fingerprint(value)
+        elif kind is property:
+            yield name, (value, *_fingerprint(value.fget))
+        elif kind is staticmethod or kind is classmethod:
+            yield name, (value, *_fingerprint(value.__func__))
+        elif kind is not ModuleType and callable(value):
+            yield name, (value,)
+
+
+def _fingerprint(function: Any) -> Fingerprint:
+    if type(function) is not FunctionType:
+        return (function,)
+    code, defaults, keywords = function.__code__, function.__defaults__, function.__kwdefaults__
+    return (function, code, defaults, keywords, *(function.__closure__ or ()))
+
+
+def _is_watched(module: str) -> bool:
+    return module.partition(".")[0] in _WATCHED or module.startswith(_TESTS)
+
+
+# ---- the fence ----------------------------------------------------------------------------------------------
+
+_PROCESS = "start a process"
+_REFUSED = {
+    "os.fork": _PROCESS,
+    "os.forkpty": _PROCESS,
+    "os.exec": _PROCESS,
+    "os.posix_spawn": _PROCESS,
+    "os.spawn": _PROCESS,
+    "os.system": _PROCESS,
+    "subprocess.Popen": _PROCESS,
+    "pty.spawn": _PROCESS,
+    "os.kill": "send a signal",
+    "os.killpg": "send a signal",
+    "signal.pthread_kill": "send a signal",
+    "os.putenv": "change the environment",
+    "gc.get_objects": "look through the tester's objects",
+    "gc.get_referrers": "look through the tester's objects",
+    "gc.get_referents": "look through the tester's objects",
+    "sys._current_frames": "look through the tester's objects",
+    "sys.settrace": "trace the tester",
+    "sys.setprofile": "trace the tester",
+    "sys.addaudithook": "watch the tester",
+}
+_REFUSED_KINDS = {"socket": "use the network", "ctypes": "call C code"}
+# Those with a path: refused outside the submission's folder. Writing is; so is reading what is no library.
+_WRITE = "change a file outside its folder"
+_READ = "read a file outside its folder"
+_PATHS = {
+    "os.remove": _WRITE,
+    "os.rename": _WRITE,
+    "os.rmdir": _WRITE,
+    "os.mkdir": _WRITE,
+    "os.link": _WRITE,
+    "os.symlink": _WRITE,
+    "os.truncate": _WRITE,
+    "os.chmod": _WRITE,
+    "os.chown": _WRITE,
+    "os.utime": _WRITE,
+    "shutil.rmtree": _WRITE,
+    "shutil.move": _WRITE,
+    "shutil.copyfile": _WRITE,
+    "os.listdir": _READ,
+    "os.scandir": _READ,
+    "glob.glob": _READ,
+    "open": _READ,  # or _WRITE, as its flags say
+}
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_TOLD_MAX = 20
+
+
+class Fence:
+    """Around this process, from put_up() to its end. `tell` hears what was refused, each thing once."""
+
+    def __init__(self, own: Path, tell: Callable[[str], None]) -> None:
+        self._own = (str(own) + os.sep,)
+        lab = Path(__file__).resolve().parent.parent
+        names = ("stdlib", "platstdlib", "purelib", "platlib")
+        beside = {Path(module.__file__).parent.parent for module in _third_party() if module.__file__}
+        libraries = {Path(sysconfig.get_path(name)) for name in names} | beside
+        rooms = {lab / name for name in ("labsim", "labgob", "labrpc", "labtest", "labtools")}
+        self._libraries = tuple(sorted(f"{path}{os.sep}" for path in libraries | rooms))
+        self._trusted = (*self._libraries, "<frozen ")
+        self._readable = (*self._own, *self._libraries, "/dev/null", "/dev/urandom")
+        self._tell = tell
+        self._told: set[str] = set()
+
+    def put_up(self) -> None:
+        sys.addaudithook(self._hook)
+
+    def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
+        what = _REFUSED.get(event) or _REFUSED_KINDS.get(event.partition(".")[0])
+        if what is None:
+            what = _PATHS.get(event)
+            if what is None or (what := self._path_refused(event, what, arguments)) is None:
+                return
+        where = self._submission_s(sys._getframe(1))
+        if where is None:
+            return
+        text = f"{where} tried to {what} ({event})"
+        if text not in self._told and len(self._told) < _TOLD_MAX:
+            self._told.add(text)
+            self._tell(text)
+        raise PermissionError(f"{where} tries to {what} ({event}); a graded peer may not")
+
+    def _path_refused(self, event: str, what: str, arguments: tuple[Any, ...]) -> str | None:
+        path = arguments[0]
+        if not isinstance(path, str | bytes | os.PathLike):
+            return None  # a file that is open already, or the folder it is in
+        if event == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITING:
+            what = _WRITE
+        real = os.path.realpath(os.fsdecode(path))
+        allowed = self._own if what == _WRITE else self._readable
+        return None if f"{real}{os.sep}".startswith(allowed) else what
+
+    def _submission_s(self, frame: FrameType | None) -> str | None:
+        """The innermost line that is no library's, or None if all are."""
+        while frame is not None:
+            filename = frame.f_code.co_filename
+            if not filename.startswith(self._trusted):
+                shown = filename.removeprefix(self._own[0])
+                return f"{shown}:{frame.f_lineno}"
+            frame = frame.f_back
+        return None
+
+
+def _third_party() -> list[ModuleType]:
+    return [module for name in ("greenlet", "msgspec", "pytest") if (module := sys.modules.get(name)) is not None]
