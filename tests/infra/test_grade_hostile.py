@@ -1,0 +1,175 @@
+"""The hostile class: every attack ends with the points that were earned, a clear sentence, and no harm done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hostile
+import pytest
+
+from labtools.grade_class import Exam, Progress, grade
+from labtools.grade_intake import submissions
+from labtools.grade_results import TAMPERED
+from labtools.grade_rubric import Limits, Rubric
+from labtools.grade_sandbox import INSTALL, bubblewrap
+from labtools.grade_write import write_class, write_submission
+from labtools.selecting import load_tests
+
+REFERENCE = Path("raft/raft.py").read_text()
+SECRET = "secret-agreement-41"
+HIDDEN = f'''
+def test_hidden_agreement_2b(make_config):
+    """{SECRET}"""
+    cfg = make_config(servers=3)
+    cfg.begin("{SECRET}")
+    cfg.one("{SECRET}", 3, retry=False)
+'''
+
+pytestmark = pytest.mark.skipif(bubblewrap() is None, reason=f"needs a working bubblewrap: {INSTALL}")
+
+
+class Graded:
+    """One class with everything in it, graded once for all tests of this module."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        class_ = folder / "class"
+        class_.mkdir()
+        self.victim = folder / "victim"
+        self.victim.mkdir()
+        (self.victim / "keep.txt").write_text("still here")
+        hidden = folder / "hidden" / "hidden_2b.py"
+        hidden.parent.mkdir()
+        hidden.write_text(HIDDEN)
+        self.peers = {peer.name: peer for peer in hostile.peers(REFERENCE)}
+        self.thieves = hostile.thieves(hidden, REFERENCE)
+        self.vandal = hostile.vandal(self.victim, REFERENCE)
+        for peer in (*self.peers.values(), *self.thieves, self.vandal):
+            (class_ / f"{peer.name}.py").write_text(peer.source)
+        for name in ("a_right_one", "zz_right_one"):
+            (class_ / f"{name}.py").write_text(REFERENCE)
+        self.archives = hostile.write_archives(class_, REFERENCE)
+        public = [*load_tests(Path("tests/test_2a.py"))[:1], *load_tests(Path("tests/test_2b.py"))[:1]]
+        secret = load_tests(hidden)
+        limits = Limits(cpu_s=1, real_s=6, forced_per_part=1, memory_mb=512)
+        rubric = Rubric(runs=1, points={"2a": 40, "2b": 60}, limits=limits)
+        tests = tuple(rubric.assign(public, secret, "phrase"))
+        exam = Exam(tests, {test.name: test for test in (*public, *secret)}, limits)
+        self.submissions = submissions(class_, rubric.files)
+        progress = Progress(len(self.submissions), 0)
+        self.out = folder / "out"
+        results = grade(self.submissions, exam, jobs=2, runs=self.out / "runs", progress=progress, watch=lambda: None)
+        for result in results:
+            write_submission(result, "Raft", self.out)
+        write_class(results, "Raft", self.out)
+        self.results = {result.name: result for result in results}
+
+    def told(self, name: str) -> str:
+        result = self.results[name]
+        reports = [run.report for test in result.tests for run in test.runs]
+        return "\n".join([result.problem, *result.remarks, *reports, *result.denied])
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory: pytest.TempPathFactory) -> Graded:
+    return Graded(tmp_path_factory.mktemp("hostile"))
+
+
+PEERS = hostile.peers(REFERENCE)
+
+
+@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
+def test_a_hostile_peer_gets_what_it_earned_and_a_clear_sentence(graded: Graded, peer: hostile.Hostile) -> None:
+    result = graded.results[peer.name]
+    assert result.score == (100 if peer.earns else 0), graded.told(peer.name)
+    assert peer.says in graded.told(peer.name)
+
+
+def test_right_ones_before_and_after_them_get_full_marks(graded: Graded) -> None:
+    for name in ("a_right_one", "zz_right_one"):
+        result = graded.results[name]
+        assert result.score == 100, graded.told(name)
+        assert not result.denied
+
+
+def test_patching_the_tester_is_called_tampering(graded: Graded) -> None:
+    patching = [name for name in graded.peers if name.startswith("patches_") or name == "only_in_the_grader"]
+    assert patching
+    for name in patching:
+        kinds = {run.kind for test in graded.results[name].tests for run in test.runs}
+        assert kinds == {TAMPERED}, (name, graded.told(name))
+
+
+def test_an_archive_is_read_without_being_unpacked(graded: Graded) -> None:
+    for name, says in graded.archives.items():
+        result = graded.results[name]
+        assert result.score == (0 if says else 100), (name, graded.told(name))
+        assert says in graded.told(name), name
+    assert "'../evil.py' in the archive points outside of it" in graded.told("nested_and_right")
+    assert not (graded.folder / "evil.py").exists()
+
+
+def test_hidden_tests_reach_no_student_by_any_way(graded: Graded) -> None:
+    for thief in graded.thieves:
+        result = graded.results[thief.name]
+        # Whoever raises what it finds can only fail the hidden test with it.
+        assert result.score == (100 if thief.earns else 70), graded.told(thief.name)
+    # It was found, inside the run: memory is shared. The grader sees it, nobody else does.
+    assert SECRET in graded.told("thief_that_raises")
+    for path in (graded.out / "students").rglob("*"):
+        if path.is_file():
+            text = path.read_text()
+            assert SECRET not in text, path
+            assert "test_hidden_agreement_2b" not in text, path
+
+
+def test_nothing_outside_its_folder_was_changed(graded: Graded) -> None:
+    assert (graded.victim / "keep.txt").read_text() == "still here"
+    assert graded.results["vandal"].score == 100, graded.told("vandal")
+    assert "tried to change a file outside its folder" in graded.told("vandal")
+    assert {path.name for path in graded.folder.iterdir()} == {"class", "hidden", "out", "victim"}
+
+
+def test_no_process_is_left_behind(graded: Graded) -> None:
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if _readable(path)]
+    assert not [command for command in commands if hostile.DAEMON_S.encode() in command]
+
+
+def _readable(path: Path) -> bool:
+    try:
+        return bool(path.read_bytes()) or True
+    except OSError:
+        return False  # it has ended meanwhile
+
+
+def test_a_right_raft_earns_its_points_whatever_it_prints(graded: Graded) -> None:
+    (run, *_) = graded.results["prints_much"].tests[0].runs
+    assert len(run.output) == Limits().output_kb << 10
+    assert set(run.output) == {"x"}
+
+
+def test_without_bubblewrap_limits_and_fence_still_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labtools.grade_sandbox.bubblewrap", lambda: None)
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "keep.txt").write_text("still here")
+    class_ = tmp_path / "class"
+    class_.mkdir()
+    chosen = {"endless_loop", "fork_bomb", "memory_hog", "exit_zero_later", "patches_config", "leaves_daemons"}
+    peers = [peer for peer in hostile.peers(REFERENCE) if peer.name in chosen]
+    for peer in peers:
+        (class_ / f"{peer.name}.py").write_text(peer.source)
+    (class_ / "right.py").write_text(REFERENCE)
+    source = f"import os\ntry: os.remove({str(victim / 'keep.txt')!r})\nexcept PermissionError: pass\n"
+    (class_ / "vandal.py").write_text(source + REFERENCE)
+    public = load_tests(Path("tests/test_2a.py"))[:1]
+    limits = Limits(cpu_s=1, real_s=6, memory_mb=512)
+    exam = Exam(tuple(Rubric(runs=1).assign(public, [], "phrase")), {public[0].name: public[0]}, limits)
+    class_of = submissions(class_, Rubric().files)
+    results = grade(
+        class_of, exam, jobs=2, runs=tmp_path / "runs", progress=Progress(len(class_of), 0), watch=lambda: None
+    )
+    scores = {result.name: result.score for result in results}
+    assert scores == {peer.name: 20 if peer.earns else 0 for peer in peers} | {"right": 20, "vandal": 20}
+    assert (victim / "keep.txt").exists()
+    test_no_process_is_left_behind(None)  # type: ignore[arg-type]  # it looks at the machine, not at the class
