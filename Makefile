@@ -15,6 +15,11 @@ RAFT     ?=
 REALTIME ?=
 EXTRA    ?= 1
 TIMELINE ?=
+# Of grade.
+SUBMISSIONS ?=
+HIDDEN      ?=
+RUBRIC      ?=
+OUT         ?=
 
 # The lab's parts: MIT's tests, and with EXTRA=1 those that go beyond them.
 part = tests/test_$(1).py $(if $(filter 1,$(EXTRA)),$(wildcard tests/test_$(1)_extra.py))
@@ -23,7 +28,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(if $(filter 1,$(JOBS)),0,$(JOBS)) $(if
           $(if $(RAFT),--raft $(RAFT)) $(if $(TEST),-k $(TEST)) $(if $(REALTIME),--realtime)
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-2a test-2b test-2c test-2d stress replay timeline zoo bench lint clean
+.PHONY: help test test-2a test-2b test-2c test-2d stress replay timeline zoo grade bench lint clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -66,6 +71,10 @@ stress: $(READY) ## many seeds over worker processes: TEST=name|part RUNS=n JOBS
 
 zoo: $(READY) ## every wrong Raft: caught by what, after how many runs [RUNS=n] [JOBS=n]
 	@$(BIN)/lab zoo $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
+
+grade: $(READY) ## score a class: SUBMISSIONS=dir [HIDDEN=dir] [RUBRIC=file.toml] OUT=dir [JOBS=n]
+	@test -n "$(SUBMISSIONS)" -a -n "$(OUT)" || { echo "usage: make grade SUBMISSIONS=dir OUT=dir [HIDDEN=dir] [RUBRIC=file.toml] [JOBS=n]"; exit 2; }
+	@$(BIN)/lab grade $(SUBMISSIONS) --out $(OUT) $(if $(HIDDEN),--hidden $(HIDDEN)) $(if $(RUBRIC),--rubric $(RUBRIC)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
 
 bench: $(READY) ## figures: what an operation costs here, beside the same on real threads
 	$(BIN)/python -m bench

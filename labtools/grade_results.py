@@ -46,6 +46,8 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 @dataclass(frozen=True)
 class TestResult:
+    __test__ = False  # to pytest: this is no class of tests
+
     test: Graded
     runs: tuple[RunRecord, ...]
     not_run: str = ""  # why no run was made, if none was

@@ -129,6 +129,9 @@ _REFUSED = {
     "sys.setprofile": "trace the tester",
     "sys.addaudithook": "watch the tester",
 }
+# Refused only where the submission does it itself, or has `inspect` do it: libraries climb the stack all the time.
+_CLIMB = "climb into the tester's stack"
+_REFUSED_DIRECTLY = {"sys._getframe": _CLIMB, "object.__getattr__": _CLIMB}
 _REFUSED_KINDS = {"socket": "use the network", "ctypes": "call C code"}
 # Those with a path: refused outside the submission's folder. Writing is; so is reading what is no library.
 _WRITE = "change a file outside its folder"
@@ -171,24 +174,48 @@ class Fence:
         self._readable = (*self._own, *self._libraries, "/dev/null", "/dev/urandom")
         self._tell = tell
         self._told: set[str] = set()
+        self._looking = False
 
     def put_up(self) -> None:
         sys.addaudithook(self._hook)
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event in _REFUSED_DIRECTLY:
+            self._climbing(event, arguments)
+            return
         what = _REFUSED.get(event) or _REFUSED_KINDS.get(event.partition(".")[0])
         if what is None:
             what = _PATHS.get(event)
             if what is None or (what := self._path_refused(event, what, arguments)) is None:
                 return
-        where = self._submission_s(sys._getframe(1))
-        if where is None:
-            return
+        where = self._submission_s(self._caller())
+        if where is not None:
+            self._refuse(where, what, event)
+
+    def _refuse(self, where: str, what: str, event: str) -> None:
         text = f"{where} tried to {what} ({event})"
         if text not in self._told and len(self._told) < _TOLD_MAX:
             self._told.add(text)
             self._tell(text)
         raise PermissionError(f"{where} tries to {what} ({event}); a graded peer may not")
+
+    def _climbing(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self._looking or (event == "object.__getattr__" and arguments[1] != "tb_frame"):
+            return
+        frame = self._caller()
+        while frame is not None and frame.f_code.co_filename == inspect.__file__:
+            frame = frame.f_back
+        if frame is not None and not frame.f_code.co_filename.startswith(self._trusted):
+            self._refuse(self._shown(frame), _CLIMB, event)
+
+    def _caller(self) -> FrameType | None:
+        """The frame below the hook and this class. Asking for it is an event itself."""
+        self._looking = True
+        frame: FrameType | None = sys._getframe(1)
+        self._looking = False
+        while frame is not None and frame.f_code.co_filename == __file__:
+            frame = frame.f_back
+        return frame
 
     def _path_refused(self, event: str, what: str, arguments: tuple[Any, ...]) -> str | None:
         path = arguments[0]
@@ -203,12 +230,13 @@ class Fence:
     def _submission_s(self, frame: FrameType | None) -> str | None:
         """The innermost line that is no library's, or None if all are."""
         while frame is not None:
-            filename = frame.f_code.co_filename
-            if not filename.startswith(self._trusted):
-                shown = filename.removeprefix(self._own[0])
-                return f"{shown}:{frame.f_lineno}"
+            if not frame.f_code.co_filename.startswith(self._trusted):
+                return self._shown(frame)
             frame = frame.f_back
         return None
+
+    def _shown(self, frame: FrameType) -> str:
+        return f"{frame.f_code.co_filename.removeprefix(self._own[0])}:{frame.f_lineno}"
 
 
 def _third_party() -> list[ModuleType]:

@@ -164,6 +164,17 @@ def peers(reference: str) -> list[Hostile]:
             SPAWN + "spawn('/bin/sh', '-c', 'kill -9 -1; kill -9 1 2 3 4 5 6 7 8 9 10')\nwhile True: pass\n" + LAZY,
             "",
         ),
+        Hostile(
+            "climbs_the_stack",
+            "import inspect\nframe = inspect.currentframe()\nwhile frame and 'send' not in frame.f_locals:\n"
+            "    frame = frame.f_back\n" + LAZY,
+            "climb into the tester's stack (sys._getframe)",
+        ),
+        Hostile(
+            "climbs_a_traceback",
+            "try: raise ValueError\nexcept ValueError as error: frame = error.__traceback__.tb_frame\n" + LAZY,
+            "climb into the tester's stack (object.__getattr__)",
+        ),
         Hostile("calls_c", "import ctypes\nctypes.CDLL(None).system(b'id')\n" + LAZY, "call C code"),
         Hostile(
             "looks_through_objects", "import gc\nfound = gc.get_objects()\n" + LAZY, "look through the tester's objects"
