@@ -27,7 +27,7 @@ from labtools.grade_gradescope import pack
 from labtools.grade_intake import IntakeError, Submission, submissions
 from labtools.grade_results import Result, points
 from labtools.grade_rubric import Rubric, RubricError
-from labtools.grade_sandbox import INSTALL, SandboxError, bubblewrap
+from labtools.grade_sandbox import INSTALL, SandboxError, bubblewrap, refusal
 from labtools.grade_store import write_whole
 from labtools.grade_write import write_class, write_submission
 from labtools.selecting import LabTest, SelectionError, load_tests
@@ -81,6 +81,8 @@ def main(args: argparse.Namespace) -> int:
         tests = rubric.assign(public, hidden, _phrase(rubric, hidden, args.out))
     except (RubricError, SelectionError, IntakeError, OSError) as error:
         return _cannot(str(error))
+    if refusal():
+        return _cannot(refusal())
     exam = Exam(tuple(tests), {test.name: test for test in (*public, *hidden)}, rubric.limits)
     with ended_politely():
         return _grade(args, rubric, exam, class_)

@@ -39,6 +39,7 @@ from labtools.stress_kit import LAB, write_files
 INSTALL = "apt-get install bubblewrap"
 _START_LIMIT_S = 60.0
 _GRACE_S = 30.0  # for the worker to notice that a run is over its limit
+_LAST_WORDS_MAX = 4000
 _UID_FIRST = 61_184  # a range that systemd and Debian leave to programs like this one
 _TOOLS = ("__init__", "grade_worker", "grade_tamper", "grade_results", "grade_rubric", "selecting", "stress_outcome")
 _INSIDE = "/sandbox"  # the worker's folder in there
@@ -50,6 +51,14 @@ class SandboxError(Exception):
     """The sandbox itself does not work here; the text says why."""
 
 
+class _Gone(Exception):
+    """The worker has ended."""
+
+
+class _Late(Exception):
+    """The worker gave no answer in time."""
+
+
 @cache
 def bubblewrap() -> str | None:
     """Its path, if it is there and may be used by us on this system."""
@@ -59,6 +68,25 @@ def bubblewrap() -> str | None:
     command = [path, "--ro-bind", "/", "/", *_unshared(), "--proc", "/proc", "--dev", "/dev", "true"]
     works = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
     return path if works else None
+
+
+def _another_user(slot: int) -> int:
+    """The user that a run becomes: one for each slot, so that they cannot reach each other; 0 for nobody else."""
+    return _UID_FIRST + slot if os.geteuid() == 0 else 0
+
+
+def refusal() -> str:
+    """Why submissions cannot be run here at all; "" if they can."""
+    if bubblewrap() is not None or not _another_user(0):
+        return ""
+    for path in (Path(sys.base_prefix).resolve(), *_libraries()):
+        for above in (path, *path.parents):
+            if not above.stat().st_mode & 0o001:
+                return (
+                    f"as root and without bubblewrap, submissions run as another user, who may not read Python: "
+                    f"{above} is closed to others. Install bubblewrap ({INSTALL}), or use a Python that everybody may read"
+                )
+    return ""
 
 
 def _unshared() -> list[str]:
@@ -87,10 +115,9 @@ class Sandbox:
     """The worker of one submission, started when it is needed and again when it is gone. For one thread."""
 
     def __init__(self, lab: LabCopy, files: Mapping[str, bytes], raft: str, limits: Limits, slot: int) -> None:
-        uid = _UID_FIRST + slot if os.geteuid() == 0 else 0
         self._lab = lab
         self._limits = limits
-        self._setup = Setup(dict(files), raft, limits, uid=uid, own_pids=bubblewrap() is not None)
+        self._setup = Setup(dict(files), raft, limits, uid=_another_user(slot), own_pids=bubblewrap() is not None)
         self._loaded: dict[str, bytes] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -101,23 +128,26 @@ class Sandbox:
         """Test files, by a relative path that reports shall name. They are there from now on."""
         self._loaded |= files
         if self._process is not None:
-            self._ask(Request(load=dict(files)), _START_LIMIT_S)
+            try:
+                self._ask(Request(load=dict(files)), _START_LIMIT_S)
+            except (_Gone, _Late):
+                self._fail_if_it_was_us()  # else it starts anew, with everything, at the next run
 
     def run(self, test: str, seed: int, replay: str) -> RunRecord:
         self._start()
-        answer = self._ask(Request(test=test, seed=seed, replay=replay), self._limits.real_s + _GRACE_S)
-        if answer is not None and answer.run is not None:
+        try:
+            answer = self._ask(Request(test=test, seed=seed, replay=replay), self._limits.real_s + _GRACE_S)
+        except _Late:
+            kind, cause = FORCED, too_long(self._limits)
+            self._end()
+        except _Gone:
+            self._fail_if_it_was_us()
+            kind, cause = DIED, "The run ended the process that watches over it."
+        else:
+            assert answer.run is not None
             return answer.run
-        if answer is not None:
-            raise SandboxError(answer.error)
-        process = self._process
-        late = process is not None and process.poll() is None
-        self._end()
-        if self._closed:
-            raise SandboxError("it was closed")
-        cause = too_long(self._limits) if late else "The run ended the process that watches over it."
         report = f"{test}  seed {seed}\n  {cause}\n\n  replay    {replay}"
-        return RunRecord(test=test, seed=seed, kind=FORCED if late else DIED, cause=cause, report=report)
+        return RunRecord(test=test, seed=seed, kind=kind, cause=cause, report=report)
 
     def close(self) -> None:
         """From any thread; a run under way raises SandboxError."""
@@ -154,41 +184,47 @@ class Sandbox:
         if self._closed:  # while it was starting, by another thread
             self._end()
             raise SandboxError("it was closed")
-        self._send(msgspec.json.encode(self._setup))
-        if self._loaded and self._ask(Request(load=self._loaded), _START_LIMIT_S) is None:
-            raise SandboxError(f"the sandbox does not start: {self._last_words()}")
+        try:
+            self._send(msgspec.json.encode(self._setup))
+            if self._loaded:
+                self._ask(Request(load=self._loaded), _START_LIMIT_S)
+        except (_Gone, _Late):
+            raise SandboxError(f"the sandbox does not start: {self._last_words() or 'it says nothing'}") from None
 
     def _last_words(self) -> str:
+        """End it, and give what it said on the way."""
         process = self._process
         assert process is not None and process.stderr is not None
         process.kill()
-        text = process.stderr.read(4000).decode(errors="replace").strip()
+        text = process.stderr.read(_LAST_WORDS_MAX).decode(errors="replace").strip()
         self._end()
-        return text or "it says nothing"
+        return text
 
-    def _ask(self, request: Request, limit_s: float) -> Answer | None:
-        """None if it is gone, or gave no answer in time."""
-        if not self._send(msgspec.json.encode(request)):
-            return None
-        line = self._read_line(limit_s)
-        if line is None:
-            return None
-        answer = msgspec.json.decode(line, type=Answer)
+    def _fail_if_it_was_us(self) -> None:
+        """A run cannot write where the worker does. If that died of its own error, no student shall pay for it."""
+        said = self._last_words()
+        if self._closed:
+            raise SandboxError("it was closed")
+        if "Traceback" in said:
+            raise SandboxError(f"the grader's own worker failed:\n{said}")
+
+    def _ask(self, request: Request, limit_s: float) -> Answer:
+        self._send(msgspec.json.encode(request))
+        answer = msgspec.json.decode(self._read_line(limit_s), type=Answer)
         if answer.error:
             raise SandboxError(answer.error)
         return answer
 
-    def _send(self, data: bytes) -> bool:
+    def _send(self, data: bytes) -> None:
         assert self._process is not None and self._process.stdin is not None
         data += b"\n"
         try:
             while data:
                 data = data[self._process.stdin.write(data) or 0 :]
         except OSError:
-            return False
-        return True
+            raise _Gone from None
 
-    def _read_line(self, limit_s: float) -> bytes | None:
+    def _read_line(self, limit_s: float) -> bytes:
         assert self._process is not None and self._process.stdout is not None
         pipe = self._process.stdout.fileno()
         poll = select.poll()
@@ -197,10 +233,10 @@ class Sandbox:
         while b"\n" not in self._buffer:
             left_s = until_s - time.monotonic()
             if left_s <= 0 or not poll.poll(left_s * 1000):
-                return None
+                raise _Late
             data = os.read(pipe, 1 << 16)
             if not data:
-                return None
+                raise _Gone
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line

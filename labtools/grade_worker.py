@@ -42,7 +42,9 @@ from labtools.stress_outcome import cause_of
 _SEAL_BYTES = 16
 _SEALED_BYTES_MAX = 1 << 20
 _REPORT_CHARS_MAX = 20_000
+_CAUSE_CHARS_MAX = 300
 _REPORT_MB = 64
+_ENDING_S = 0.002
 _CHUNK = 1 << 16
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
 _OWN = "submission"  # the one folder that a run may write to; it runs there
@@ -145,7 +147,7 @@ def _run(setup: Setup, test: LabTest, request: Request, tester: Inventory) -> Ru
         os.close(output_read)
         _, status, usage = os.wait4(child, 0)
         _end_what_is_left(setup.own_pids)
-        shutil.rmtree(own, ignore_errors=True)
+        _remove(own)
     denied, verdict = _believe(sealed, seal)
     record = RunRecord(test=test.name, seed=request.seed, kind=DIED)
     if verdict is not None and (verdict.test, verdict.seed) == (test.name, request.seed):
@@ -160,7 +162,6 @@ def _run(setup: Setup, test: LabTest, request: Request, tester: Inventory) -> Ru
 
 
 def _fresh_folder(own: Path, setup: Setup) -> None:
-    shutil.rmtree(own, ignore_errors=True)
     own.mkdir(mode=0o755)
     for name, content in setup.files.items():
         path = own / name
@@ -169,6 +170,16 @@ def _fresh_folder(own: Path, setup: Setup) -> None:
         path.chmod(0o644)
     if setup.uid:
         os.chown(own, setup.uid, setup.uid)
+
+
+def _remove(own: Path) -> None:
+    """Also what the run has locked against us, where it is the same user."""
+    for folder, names, _ in os.walk(own):
+        for name in names:
+            path = Path(folder, name)
+            if not path.is_symlink():
+                path.chmod(0o700)
+    shutil.rmtree(own)
 
 
 def _watch(child: int, sealed_read: int, output_read: int, limits: Limits) -> tuple[bytes, bytes, bool]:
@@ -225,10 +236,11 @@ def _end_what_is_left(own_pids: bool) -> None:
             for pid in _descendants(os.getpid()):
                 _kill(pid)
         try:
-            while os.waitpid(-1, 0)[0]:
+            while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
             return
+        time.sleep(_ENDING_S)
 
 
 def _kill(pid: int) -> None:
@@ -357,8 +369,8 @@ def _judge(setup: Setup, test: LabTest, request: Request, tester: Inventory, sen
         peer_class = load_peer_class(raft)
     except LoadError as error:
         record.kind = UNLOADABLE
-        record.cause = str(error).partition("\n")[0]
-        record.report = str(error)
+        record.report = _shown(str(error))[:_REPORT_CHARS_MAX]
+        record.cause = record.report.partition("\n")[0][:_CAUSE_CHARS_MAX]
         return record
     changed = tester.changes()
     if not changed:

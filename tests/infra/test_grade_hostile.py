@@ -7,6 +7,7 @@ from pathlib import Path
 import hostile
 import pytest
 
+from labtools.cli import main as lab
 from labtools.grade_class import Exam, Progress, grade
 from labtools.grade_intake import submissions
 from labtools.grade_results import TAMPERED
@@ -18,6 +19,9 @@ from labtools.selecting import load_tests
 REFERENCE = Path("raft/raft.py").read_text()
 SECRET = "secret-agreement-41"
 HIDDEN = f'''
+import pytest
+
+
 def test_hidden_agreement_2b(make_config):
     """{SECRET}"""
     cfg = make_config(servers=3)
@@ -94,6 +98,7 @@ def test_right_ones_before_and_after_them_get_full_marks(graded: Graded) -> None
 
 def test_patching_the_tester_is_called_tampering(graded: Graded) -> None:
     patching = [name for name in graded.peers if name.startswith("patches_") or name == "only_in_the_grader"]
+    patching.remove("patches_pytest")  # which only the hidden test uses
     assert patching
     for name in patching:
         kinds = {run.kind for test in graded.results[name].tests for run in test.runs}
@@ -150,6 +155,8 @@ def test_a_right_raft_earns_its_points_whatever_it_prints(graded: Graded) -> Non
 
 def test_without_bubblewrap_limits_and_fence_still_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labtools.grade_sandbox.bubblewrap", lambda: None)
+    # Another user might not be allowed to read the Python that runs this.
+    monkeypatch.setattr("labtools.grade_sandbox._another_user", lambda slot: 0)
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "keep.txt").write_text("still here")
@@ -173,3 +180,15 @@ def test_without_bubblewrap_limits_and_fence_still_hold(tmp_path: Path, monkeypa
     assert scores == {peer.name: 20 if peer.earns else 0 for peer in peers} | {"right": 20, "vandal": 20}
     assert (victim / "keep.txt").exists()
     test_no_process_is_left_behind(None)  # type: ignore[arg-type]  # it looks at the machine, not at the class
+
+
+def test_root_without_bubblewrap_needs_a_python_that_others_may_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    monkeypatch.setattr("labtools.grade_sandbox.bubblewrap", lambda: None)
+    monkeypatch.setattr("labtools.grade_sandbox._another_user", lambda slot: 61_184)
+    monkeypatch.setattr("sys.base_prefix", str(closed))
+    assert lab(["grade", "raft/raft.py", "--out", str(tmp_path / "out")]) == 2
+    assert f"who may not read Python: {closed} is closed to others. Install bubblewrap" in capsys.readouterr().err
