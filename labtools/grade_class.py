@@ -13,7 +13,7 @@ import platform
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 from shlex import quote
@@ -23,7 +23,7 @@ import msgspec
 from labtest import records
 from labtest.loading import DEFAULT
 from labtools.grade_intake import Submission
-from labtools.grade_results import FORCED, UNLOADABLE, Result, RunRecord, TestResult
+from labtools.grade_results import FORCED, TAMPERED, UNLOADABLE, Result, RunRecord, TestResult
 from labtools.grade_rubric import Graded, Limits
 from labtools.grade_sandbox import LabCopy, Sandbox
 from labtools.grade_store import Store
@@ -182,6 +182,9 @@ class _Grading:
                 # Everybody reads this, and in a hidden test the text may be about that test.
                 problem = "raft.py cannot be loaded in a hidden test." if test.hidden else runs[-1].report
             results.append(TestResult(test, tuple(runs)))
+        if any(run.kind == TAMPERED for result in results for run in result.runs):
+            # Who changes the tester in one run may have done it, and undone it, in another.
+            results = [replace(result, void=True) for result in results]
         cpu_s = sum(run.cpu_s for result in results for run in result.runs)
         return Result(self._submission.name, problem, self._submission.remarks, tuple(results), cpu_s)
 
@@ -200,6 +203,7 @@ class _Grading:
         for seed in test.seeds:
             if stop.is_set():
                 raise Stopped
+            replay = self._replay(test, lab_test, seed)
             run = store.get(code, test.name, seed)
             if run is not None:
                 progress.count(stored=1)
@@ -208,9 +212,10 @@ class _Grading:
                     # Only now: what comes later (the hidden tests, above all) is not there for what comes earlier.
                     sandbox.load({f"{_shown_folder(test)}/{lab_test.file.name}": content})
                     loaded.add(lab_test.file)
-                run = sandbox.run(test.name, seed, self._replay(test, lab_test, seed))
+                run = sandbox.run(test.name, seed, replay)
                 store.add(code, run)
                 progress.count(made=1)
+            run.replay = replay
             runs.append(run)
             failures += not run.passed
             if failures > test.failures_allowed or run.kind == UNLOADABLE:

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from html import escape
 from urllib.parse import quote
 
+from labtools.grade_rubric import OTHER
 from labtools.grade_style import CSS
 
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -29,6 +30,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 # More accents on one letter than any language has: they would grow over the lines above and below.
 _ACCENT = "[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20f0\ufe20-\ufe2f]"
 _PILE = re.compile(f"({_ACCENT}{{4}}){_ACCENT}+")
+_INDENT_MAX = 12  # more would leave a telephone no room
 _INLINE = frozenset(("a", "b", "bdi", "code", "i", "pre", "small", "span", "td", "th"))
 
 
@@ -73,8 +75,8 @@ def el(name: str, *children: str, **attributes: str) -> Html:
     return Html(f"<{name}{given}>{join(children)}</{name}>{after}")
 
 
-def opened(details: Html) -> Html:
-    return Html(details.replace("<details", "<details open", 1))
+def part_name(part: str) -> str:
+    return "Other" if part == OTHER else f"Part {part.upper()}"
 
 
 def code(name: str) -> Html:
@@ -83,9 +85,12 @@ def code(name: str) -> Html:
 
 
 def lines(text: str) -> Html:
-    """Preformatted text; a line that does not fit goes on a little to the right, so that its beginning is seen."""
-    shown = visible(text.rstrip()).split("\n")
-    return el("pre", *(el("span", f"{line}\n") for line in shown), tabindex="0")
+    """Preformatted text; a line that does not fit goes on right of where it began, so that beginnings are seen."""
+    rows = []
+    for line in visible(text.rstrip()).split("\n"):
+        indent = min(len(line) - len(line.lstrip(" ")), _INDENT_MAX)
+        rows.append(el("span", f"{line}\n", style=f"--indent:{indent}ch" if indent else ""))
+    return el("pre", *rows, tabindex="0")
 
 
 def bar(share: float, *, bad: bool = False) -> Html:

@@ -29,9 +29,11 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     seed: int
     kind: str
     rule: str = ""  # the rule of the protocol that was broken, or ""
-    cause: str = ""  # one line
+    cause: str = ""  # one line that failures of one kind share: numbers are taken out
+    said: str = ""  # that line with its numbers
     where: str = ""
     report: str = ""  # the whole explanation
+    replay: str = ""  # the command; put in by the grader's side, so that no submission can
     output: str = ""  # the beginning of what it printed
     denied: list[str] = []  # what it tried and was not allowed
     digest: str = ""
@@ -51,6 +53,7 @@ class TestResult:
     test: Graded
     runs: tuple[RunRecord, ...]
     not_run: str = ""  # why no run was made, if none was
+    void: bool = False  # worth nothing, whatever its runs say: another one changed the tester
 
     @property
     def failures(self) -> list[RunRecord]:
@@ -60,7 +63,7 @@ class TestResult:
     def passed(self) -> bool:
         """As often as the rubric asks. A test that is given up early has failed too often already."""
         enough = len(self.runs) == len(self.test.seeds) and not any(run.kind == TAMPERED for run in self.runs)
-        return enough and len(self.failures) <= self.test.failures_allowed
+        return enough and not self.void and len(self.failures) <= self.test.failures_allowed
 
     @property
     def earned(self) -> float:
@@ -75,9 +78,11 @@ class TestResult:
         good = sum(run.passed for run in self.runs)
         if self.passed:
             return f"Passed {good} of {many} runs." if many > 1 else "Passed."
+        if self.void and len(self.failures) <= self.test.failures_allowed:
+            return "Worth nothing, because the submission changed the tester."
         left = many - len(self.runs)
-        rest = f"; the other {left} not made, as too many had failed" if left else ""
-        return f"Failed {len(self.failures)} of {len(self.runs)} runs{rest}."
+        rest = f"; the last {left} were not needed" if left > 1 else "; the last was not needed" if left else ""
+        return f"Failed {len(self.failures)} of {len(self.runs)} runs{rest}." if many > 1 else "Failed."
 
 
 @dataclass(frozen=True)

@@ -83,8 +83,9 @@ def refusal() -> str:
         for above in (path, *path.parents):
             if not above.stat().st_mode & 0o001:
                 return (
-                    f"as root and without bubblewrap, submissions run as another user, who may not read Python: "
-                    f"{above} is closed to others. Install bubblewrap ({INSTALL}), or use a Python that everybody may read"
+                    "as root and without bubblewrap, submissions run as another user, who may not read Python: "
+                    f"{above} is closed to others. Install bubblewrap ({INSTALL}), "
+                    "or use a Python that everybody may read"
                 )
     return ""
 

@@ -36,7 +36,7 @@ code { font-size: .86em; }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .bad-word { color: var(--bad); font-weight: 600; }
 .tag { display: inline-block; font-size: .78rem; line-height: 1.5; padding: 0 .5em; margin: 0 .3em .15em 0;
-  border: 1px solid var(--line); border-radius: 1em; color: var(--faint); white-space: nowrap; }
+  border: 1px solid var(--line); border-radius: 1em; color: var(--faint); }
 .tag.bad { color: var(--bad); border-color: var(--bad-line); background: var(--bad-soft); }
 
 .score { display: grid; grid-template-columns: minmax(11rem, auto) minmax(0, 1fr); gap: 1.5rem 4rem;
@@ -44,9 +44,10 @@ code { font-size: .86em; }
 .score .figure { font-size: 4rem; line-height: 1; font-weight: 650; letter-spacing: -.03em; margin: 0;
   font-variant-numeric: tabular-nums; }
 .score .of { color: var(--faint); margin: .4rem 0 0; }
+.under { margin: 1rem 0 0; }
 .parts { border-collapse: collapse; width: 100%; }
 .parts th, .parts td { padding: .3rem 0; border: 0; vertical-align: middle; }
-.parts th { font-weight: 600; text-align: left; width: 5rem; color: inherit; font-size: 1rem; }
+.parts th { width: 5rem; padding-right: .8rem; font-weight: 600; white-space: nowrap; }
 .parts td.number { width: 8.5rem; }
 .bar { display: block; height: .55rem; min-width: 3rem; border-radius: .3rem; background: var(--line);
   overflow: hidden; }
@@ -69,7 +70,8 @@ th:last-child, td:last-child { padding-right: 0; }
 thead th { font-size: .8rem; font-weight: 600; color: var(--faint); white-space: nowrap; }
 tbody th { font-weight: 400; }
 th.number { text-align: right; }
-.two { display: flex; flex-wrap: wrap; justify-content: space-between; gap: 0 1.5rem; overflow-wrap: anywhere; }
+.two { display: flex; flex-wrap: wrap; justify-content: space-between; align-items: baseline; gap: 0 1.5rem;
+  overflow-wrap: anywhere; }
 .verdict { white-space: nowrap; width: 6.5rem; }
 .tests td.number { width: 6.5rem; }
 .bars td:last-child { width: 34%; }
@@ -86,9 +88,11 @@ summary { cursor: pointer; padding: .15rem 0; overflow-wrap: anywhere; }
 summary::marker { color: var(--faint); }
 pre { margin: .5rem 0; padding: .9rem 1.1rem; background: var(--soft); border-radius: 8px; font-size: .8rem;
   line-height: 1.5; white-space: pre-wrap; overflow-wrap: anywhere; overflow: auto; max-height: 44rem; tab-size: 4; }
-pre > span { display: block; padding-left: 3ch; text-indent: -3ch; direction: ltr; unicode-bidi: isolate; }
+pre > span { --indent: 0ch; display: block; padding-left: calc(var(--indent) + 2ch);
+  text-indent: calc(-2ch - var(--indent)); direction: ltr; unicode-bidi: isolate; }
 .copy { display: block; margin: .3rem 0 .6rem; padding: .5rem .8rem; font-size: .8rem; border: 1px dashed var(--line);
   border-radius: 8px; -webkit-user-select: all; user-select: all; cursor: copy; overflow-wrap: anywhere; }
+.every { margin-top: 1.5rem; }
 .label { font-size: .8rem; font-weight: 600; color: var(--faint); margin: .9rem 0 .2rem; }
 .acts { margin: .2rem 0 .6rem; padding-left: 1.2rem; overflow-wrap: anywhere; }
 
@@ -101,15 +105,16 @@ dl { margin: 0; }
 .hist li { flex: 1; min-width: 0; text-align: center; }
 .hist b { display: block; font-weight: 600; font-variant-numeric: tabular-nums; }
 .hist b.none { color: var(--faint); font-weight: 400; }
-.hist span { display: flex; align-items: flex-end; height: 9rem; border-bottom: 1px solid var(--line); }
+.hist li > span { display: flex; align-items: flex-end; height: 9rem; border-bottom: 1px solid var(--line); }
 .hist i { display: block; width: 100%; background: var(--accent); border-radius: 4px 4px 0 0; }
 .hist small { color: var(--faint); font-size: .78rem; white-space: nowrap; }
 .class { font-size: .925rem; }
-.class th[scope=row] { min-width: 13.5rem; max-width: 17rem; overflow-wrap: anywhere; }
+.class th, .class td { padding-right: .7rem; }
+.class th[scope=row] { min-width: 13rem; max-width: 17rem; overflow-wrap: anywhere; }
 .class tbody a { text-decoration: none; }
 .class tbody a:hover { text-decoration: underline; }
 .class td { white-space: nowrap; }
-.class td.flags { white-space: normal; min-width: 9rem; }
+.class td.flags { white-space: normal; }
 .class tbody tr:hover { background: var(--soft); }
 th button { font: inherit; color: inherit; background: none; border: 0; padding: 0; cursor: pointer; }
 th button::after { content: "\\2195"; display: inline-block; width: 1.1em; text-align: center; opacity: .45; }
@@ -132,9 +137,9 @@ th[aria-sort=descending] button::after { content: "\\2193"; opacity: 1; }
   .verdict { width: auto; }
   .tests td.number { width: auto; }
   article { padding: 1rem; }
-  pre { font-size: .72rem; padding: .7rem .8rem; }
+  pre { font-size: .72rem; padding: .7rem .8rem; max-height: none; }
   .hist { gap: .2rem; }
-  .hist small { font-size: .68rem; }
+  .hist small span { display: none; }
 }
 @media print {
   :root { --paper: #fff; --soft: #f5f7f9; --line: #ccd3da; --ink: #000; --faint: #444; --accent: #2c6390;
@@ -144,8 +149,10 @@ th[aria-sort=descending] button::after { content: "\\2193"; opacity: 1; }
   section { margin-top: 1.6rem; }
   pre { max-height: none; font-size: 7.5pt; }
   .scroll { overflow: visible; }
+  .figures { grid-template-columns: repeat(6, 1fr); gap: .5rem; }
+  .figures > div { padding: .6rem .8rem; }
   .class { font-size: 8pt; }
-  .class th[scope=row], .class td.flags { min-width: 0; }
+  .class th[scope=row] { min-width: 0; }
   .class thead th { position: static; }
   th button::after { content: none; }
   tr, .box, .score, h2, h3 { break-inside: avoid; }

@@ -398,6 +398,7 @@ def _judge(setup: Setup, test: LabTest, request: Request, tester: Inventory, sen
         # Where it was at that moment is chance, and would differ from one grading to the next.
         record.kind, record.where = FORCED, ""
         told = _without_places(told)
+    record.said = _shown(report.headline(error_seen))[:_CAUSE_CHARS_MAX]
     record.report = _shown(told)[:_REPORT_CHARS_MAX]
     record.cause, record.where = _shown(record.cause), _shown(record.where)
     return record

@@ -14,11 +14,11 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
-from labtools.grade_pages import class_page, submission_page
+from labtools.grade_class_page import class_page
+from labtools.grade_pages import submission_page
 from labtools.grade_results import Result, RunRecord, TestResult, points
 from labtools.grade_store import write_whole
 from labtools.stress_summary import printable
@@ -39,7 +39,7 @@ def write_submission(result: Result, title: str, out: Path) -> None:
 
 def write_class(results: Sequence[Result], title: str, out: Path) -> None:
     write_whole(out / "scores.csv", as_csv(results))
-    write_whole(out / "index.html", class_page(results, title, page_of=lambda r: f"{FULL}/{quote(r.name)}.html"))
+    write_whole(out / "index.html", class_page(results, title, page_of=lambda r: f"{FULL}/{r.name}.html"))
 
 
 def as_gradescope(result: Result) -> dict[str, Any]:

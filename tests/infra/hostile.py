@@ -119,6 +119,13 @@ def peers(reference: str) -> list[Hostile]:
             "                getattr(module, key).__code__ = (lambda make_config: None).__code__\n" + LAZY,
             "was replaced",
         ),
+        Hostile(
+            "patches_now_and_then",
+            reference
+            + "\nimport sys\nif any('hidden' in name for name in sys.modules if name.startswith('labtests_')):\n"
+            "    sys.modules['labtest.config'].Config.one = lambda *arguments, **keywords: 1\n",
+            "Config.one was replaced",
+        ),
         Hostile("patches_pytest", "import pytest\npytest.fail = print\n" + LAZY, "pytest.fail was replaced"),
         Hostile(
             "patches_random",

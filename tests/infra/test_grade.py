@@ -211,6 +211,13 @@ def test_points_are_for_as_many_passes_as_the_rubric_asks() -> None:
     assert runs_of(graded_test("t", rate=0.5), PASSED, TAMPERED).earned == 0
 
 
+def test_summaries_say_what_was_run() -> None:
+    assert runs_of(graded_test("t", runs=3), PASSED, FAILED).summary == "Failed 1 of 2 runs; the last was not needed."
+    assert runs_of(graded_test("t", runs=4), FAILED).summary == "Failed 1 of 1 runs; the last 3 were not needed."
+    assert runs_of(graded_test("t"), PASSED, PASSED).summary == "Passed 2 of 2 runs."
+    assert TestResult(graded_test("t"), (), "why.").summary == "Not run: why."
+
+
 def a_result() -> Result:
     public = runs_of(graded_test("test_x_2a"), PASSED, FAILED)
     hidden = runs_of(graded_test("test_secret_2a", hidden=True, visibility="after_published"), FAILED)

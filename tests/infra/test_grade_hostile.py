@@ -10,7 +10,7 @@ import pytest
 from labtools.cli import main as lab
 from labtools.grade_class import Exam, Progress, grade
 from labtools.grade_intake import submissions
-from labtools.grade_results import TAMPERED
+from labtools.grade_results import PASSED, TAMPERED
 from labtools.grade_rubric import Limits, Rubric
 from labtools.grade_sandbox import INSTALL, bubblewrap
 from labtools.grade_write import write_class, write_submission
@@ -99,10 +99,17 @@ def test_right_ones_before_and_after_them_get_full_marks(graded: Graded) -> None
 def test_patching_the_tester_is_called_tampering(graded: Graded) -> None:
     patching = [name for name in graded.peers if name.startswith("patches_") or name == "only_in_the_grader"]
     patching.remove("patches_pytest")  # which only the hidden test uses
+    patching.remove("patches_now_and_then")
     assert patching
     for name in patching:
         kinds = {run.kind for test in graded.results[name].tests for run in test.runs}
         assert kinds == {TAMPERED}, (name, graded.told(name))
+
+
+def test_who_changes_the_tester_in_one_run_gets_nothing_for_the_others(graded: Graded) -> None:
+    result = graded.results["patches_now_and_then"]
+    assert {run.kind for test in result.tests for run in test.runs} == {PASSED, TAMPERED}, graded.told(result.name)
+    assert result.score == 0
 
 
 def test_an_archive_is_read_without_being_unpacked(graded: Graded) -> None:
