@@ -239,7 +239,8 @@ def test_the_grader_s_command_can_be_copied_and_is_not_told_twice():
 
 SECRETS = {
     "cause": "SECRETCAUSE", "said": "SECRETSAID", "rule": "SECRETRULE", "where": "SECRETWHERE",
-    "replay": "SECRETREPLAY", "output": "SECRETOUTPUT", "denied": ["SECRETACT"], "digest": "SECRETDIGEST", "report": "SECRETREPORT",
+    "replay": "SECRETREPLAY", "output": "SECRETOUTPUT", "denied": ["SECRETACT"], "digest": "SECRETDIGEST",
+    "report": "SECRETREPORT",
 }  # fmt: skip
 SEEDS = (1618033988, 1414213562, 1732050807)
 
