@@ -161,9 +161,12 @@ class _Grading:
         forced: dict[str, int] = {}
         loaded: set[Path] = set()
         problem = ""
+        tampered = False
         for test in self._exam.tests:
             if problem:
                 not_run = "raft.py cannot be loaded."
+            elif tampered:
+                not_run = "the submission has changed the tester, so nothing is worth anything."
             elif forced.get(test.part, 0) >= self._exam.limits.forced_per_part:
                 not_run = (
                     f"{forced[test.part]} tests of this part had to be ended by force already, "
@@ -178,11 +181,12 @@ class _Grading:
             runs = self._runs_of(test, store, code, loaded, stop)
             if any(run.kind == FORCED for run in runs):
                 forced[test.part] = forced.get(test.part, 0) + 1
+            tampered = any(run.kind == TAMPERED for run in runs)
             if runs[-1].kind == UNLOADABLE:
                 # Everybody reads this, and in a hidden test the text may be about that test.
                 problem = "raft.py cannot be loaded in a hidden test." if test.hidden else runs[-1].report
             results.append(TestResult(test, tuple(runs)))
-        if any(run.kind == TAMPERED for result in results for run in result.runs):
+        if tampered:
             # Who changes the tester in one run may have done it, and undone it, in another.
             results = [replace(result, void=True) for result in results]
         cpu_s = sum(run.cpu_s for result in results for run in result.runs)

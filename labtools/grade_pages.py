@@ -169,7 +169,7 @@ def _causes(tests: Sequence[_Told]) -> Html:
             key = (run.kind, run.rule or run.cause)
             example.setdefault(key, run)
             found.setdefault(key, {})[test.anchor] = test
-    if len({anchor for failed in found.values() for anchor in failed}) < 2:
+    if not found:
         return Html("")
     rows = []
     for same, failed in sorted(found.items(), key=lambda item: -len(item[1])):
