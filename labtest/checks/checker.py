@@ -183,7 +183,7 @@ class CheckedTrace(list[Event]):
         seat = self.facts.seat(event.node)
         for look in self._on["persist"]:
             look(event, seat)
-        self.facts.saved(seat, event.incarnation, event.detail[1])
+        self.facts.saved(seat, event.detail[1])
 
     def _see_started(self, event: Event) -> None:
         _, index, term, is_leader = event.detail

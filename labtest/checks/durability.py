@@ -10,7 +10,37 @@ from labtest.checks.facts import Delivery, Facts, Reading, Seat
 from labtest.checks.rule import Rule, Violated
 
 
-class SavedBeforeReply(Rule):
+class _AboutSaving(Rule):
+    """Says nothing while no peer has ever saved and none has crashed: what is missing may be the whole of part 2C.
+
+    Parts 2A and 2B are written before persistence, and nobody crashes there. The first save shows that this peer
+    means to save, the first crash that it should have: then what was seen before is told.
+    """
+
+    def __init__(self, facts: Facts, violated: Violated) -> None:
+        super().__init__(facts, violated)
+        self._due = False
+        self._seen: tuple[str, tuple[int, Message, str]] | None = None
+
+    def not_saved(self, text: str, evidence: tuple[int, Message, str]) -> None:
+        if self._seen is None:
+            self._seen = (text, evidence)
+        if self._due:
+            self.violated(self._seen[0], self._seen[1])
+
+    def on_persist(self, event: Event, seat: Seat) -> None:
+        self._now_due()
+
+    def on_crash(self, event: Event, seat: Seat) -> None:
+        self._now_due()
+
+    def _now_due(self) -> None:
+        self._due = True
+        if self._seen is not None:
+            self.violated(self._seen[0], self._seen[1])
+
+
+class SavedBeforeReply(_AboutSaving):
     """A reply that promises something new must come after a save that came after the news.
 
     What the save holds is the peer's own business, so this is the least that can be asked: a save in between.
@@ -57,8 +87,9 @@ class SavedBeforeReply(Rule):
     ) -> None:
         if reply.term > self._terms.get(seat.name, 0):
             news = self._news.get((seat.name, reply.term, ""))
-            # A save that a crash cut off from everything after it may hold a campaign that nobody has heard of.
-            unheard = seat.last_spoke < seat.last_persist and seat.last_persist_incarnation < event.incarnation
+            # A save after which it has said nothing may hold a campaign of its own, whose requests are about to leave,
+            # or never will after a crash.
+            unheard = seat.last_spoke < seat.last_persist
             if news is not None and seat.last_persist < news and not unheard:
                 self._not_saved(event, seat, message, f"its new term {reply.term}")
             self._terms[seat.name] = reply.term
@@ -105,13 +136,13 @@ class SavedBeforeReply(Rule):
         )
 
     def _not_saved(self, event: Event, seat: Seat, message: Message, words: str) -> None:
-        self.violated(
+        self.not_saved(
             f"peer {seat.name} answers without having saved {words}: a crash now would make it forget a promise",
             (event.at_ns, message, "answered"),
         )
 
 
-class SavedBeforeCampaign(Rule):
+class SavedBeforeCampaign(_AboutSaving):
     name = "saved-before-campaign"
     title = "A candidate saves its new term and its own vote before it asks for others"
     section = "Figure 2: persistent state"
@@ -134,7 +165,7 @@ class SavedBeforeCampaign(Rule):
         self._campaigns[seat.name] = args.term
         since = max((s for s, at_ns in self._lower.get(seat.name, ()) if at_ns < event.at_ns), default=0)
         if seat.last_persist <= since:
-            self.violated(
+            self.not_saved(
                 f"peer {seat.name} campaigns in term {args.term} without having saved it: "
                 "after a crash it could vote again in this term",
                 (event.at_ns, message, "sent"),

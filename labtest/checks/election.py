@@ -11,6 +11,8 @@ from labtest.checks.rule import Rule, Violated
 
 # How long a peer may take to act on a higher term that it has only been told: some read replies in a loop.
 _DIGEST_NS = 150_000_000
+# How long after its vote for itself a candidate's requests may leave: some look for work in a loop.
+_OWN_REQUESTS_NS = 150_000_000
 
 
 class OneLeaderPerTerm(Rule):
@@ -200,7 +202,11 @@ class FollowersFollow(Rule):
 
 
 class VotesForTheFirst(Rule):
-    """While no log has an entry all are equally up to date, so the first candidate of a term must get the vote."""
+    """While no log has an entry all are equally up to date, so the first candidate of a term must get the vote.
+
+    A peer that refuses may be a candidate of that term itself, whose own requests are about to leave. So a refusal is
+    held against it only after a while in which it asked nobody and heard nothing that could have stopped it.
+    """
 
     name = "votes-for-the-first"
     title = "A peer that has not voted in a term votes for the first that asks with a log as good as its own"
@@ -209,6 +215,7 @@ class VotesForTheFirst(Rule):
     def __init__(self, facts: Facts, violated: Violated) -> None:
         super().__init__(facts, violated)
         self._candidates: dict[tuple[str, int], str] = {}  # (voter, term) -> the only one so far, or ""
+        self._refusals: dict[str, tuple[int, int, Message]] = {}  # voter -> when, term, the request
         self._sure = True  # no entry yet, and no crash that could have swallowed a vote
 
     def on_start(self, event: Event, seat: Seat) -> None:
@@ -216,17 +223,25 @@ class VotesForTheFirst(Rule):
 
     def on_crash(self, event: Event, seat: Seat) -> None:
         self._sure = False
+        self._refusals.clear()
 
     def on_deliver_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        self._judge(event)
+        self._refusals.pop(seat.name, None)
         if reading.last_index:
             self._sure = False
 
     def on_send_vote(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        self._judge(event)
+        self._refusals.pop(seat.name, None)
         self._asked(seat, reading.args.term, seat.name)
         if reading.args.last_log_index:
             self._sure = False
 
     def on_deliver_vote(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        self._judge(event)
+        if seat.name in self._refusals and reading.args.term > self._refusals[seat.name][1]:
+            del self._refusals[seat.name]
         self._asked(seat, reading.args.term, message.source)
 
     def _asked(self, voter: Seat, term: int, candidate: str) -> None:
@@ -244,9 +259,14 @@ class VotesForTheFirst(Rule):
             and not seat.led  # a leader may have given itself an entry that nobody has seen yet
             and self._candidates.get((seat.name, term)) == message.source
         ):
-            self.violated(
-                f"peer {seat.name} was asked by nobody but {message.source} in term {term}, has an empty log like "
-                "everybody, and refused its vote. A new term begins with no vote given, and a log equal to the voter's "
-                "is up to date",
-                (event.at_ns, message, "answered"),
-            )
+            self._refusals[seat.name] = (event.at_ns, term, message)
+
+    def _judge(self, event: Event) -> None:
+        for voter, (at_ns, term, message) in self._refusals.items():
+            if event.at_ns - at_ns > _OWN_REQUESTS_NS:
+                self.violated(
+                    f"peer {voter} was asked by nobody but {message.source} in term {term}, has an empty log "
+                    "like everybody, and refused its vote. A new term begins with no vote given, and a log "
+                    "equal to the voter's is up to date",
+                    (at_ns, message, "answered"),
+                )

@@ -54,7 +54,6 @@ class Seat:
         self.floor_term = 0
         self.floor = (0, 0)
         self.last_persist = 0  # sequence number of its latest save
-        self.last_persist_incarnation = 0
         self.last_spoke = 0  # sequence number of its latest send or answer
         # The most it can know to be committed, told or earned, in any incarnation.
         self.known_committed = 0
@@ -275,9 +274,8 @@ class Facts:
         self.office(term).entry_terms[index] = term
         seat.led.add(term)
 
-    def saved(self, seat: Seat, incarnation: int, snapshot: bytes) -> None:
+    def saved(self, seat: Seat, snapshot: bytes) -> None:
         seat.last_persist = self.sequence
-        seat.last_persist_incarnation = incarnation
         if snapshot is not seat.snapshot:
             seat.snapshot = snapshot
             # The service's own, which begins with its index; what else a peer may save there says nothing.

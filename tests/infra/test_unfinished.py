@@ -1,0 +1,72 @@
+"""A peer that is not finished yet is judged by what its part asks, and told what comes next."""
+
+import sys
+
+import pytest
+from students import agree, edited_reference, elect
+
+from labtest.failure import Failure
+from labtest.loading import load_peer_class
+from labtest.running import run_test
+
+
+@pytest.fixture(autouse=True)
+def _restore_the_raft_package():
+    """Loading a peer puts it into sys.modules, where the tests that follow would find it."""
+    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "raft"}
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "raft"]:
+        del sys.modules[name]
+    sys.modules.update(before)
+
+
+# ---- parts 2A and 2B come before persistence -----------------------------------------------------------------------
+
+SAVE = "        self.persister.save(state.bytes(), snapshot)\n"
+
+
+def crash(make_config):
+    cfg = make_config(servers=3)
+    cfg.begin("Test: a crash")
+    cfg.one("x", 3, retry=True)
+    cfg.crash1(0)
+
+
+def two_clusters(make_config):
+    elect(make_config)
+    elect(make_config)
+
+
+def error_of(path, test, seed=7):
+    return run_test(test, load_peer_class(path), seed).error
+
+
+@pytest.mark.parametrize("test", [elect, agree, two_clusters])
+def test_peer_that_never_saves_passes_where_nobody_crashes(tmp_path, test):
+    path = edited_reference(tmp_path, (SAVE, "        pass\n"))
+    assert error_of(path, test) is None
+
+
+def test_peer_that_never_saves_is_told_at_the_first_crash(tmp_path):
+    error = error_of(edited_reference(tmp_path, (SAVE, "        pass\n")), crash)
+    assert isinstance(error, Failure)
+    assert error.rule == "saved-before-reply"
+    assert "answers without having saved its vote for" in error.text
+
+
+def test_peer_that_begins_to_save_is_told_what_it_did_not_save(tmp_path):
+    """It saves the votes it grants; it should have saved its campaign before."""
+    campaign = "        self.voted_for = self.me\n"
+    path = edited_reference(tmp_path, (f"{campaign}        self._persist()\n", campaign))
+    error = error_of(path, elect)
+    assert isinstance(error, Failure)
+    assert error.rule == "saved-before-campaign"
+    assert "campaigns in term 1 without having saved it" in error.text
+
+
+def test_candidate_that_refuses_before_its_own_requests_leave_is_not_accused(tmp_path):
+    """Two that poll campaign in one instant: each has voted for itself before the other can see a request of it."""
+    path = edited_reference(tmp_path, ("random.uniform(*ELECTION_TIMEOUT_S)", "random.choice((0.4, 0.5, 0.6))"))
+    peer_class = load_peer_class(path)
+    errors = [run_test(elect, peer_class, seed).error for seed in range(20)]
+    assert [str(error) for error in errors if error is not None] == []
