@@ -376,6 +376,7 @@ class _Printer:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._header_due = config.get_verbosity() < 0  # -q leaves the header out, and with it the seed
+        self._holes: set[str] = set()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -383,7 +384,8 @@ class _Printer:
         if report.when != "call" or not (lines or headline):
             return
         if report.failed and headline:
-            report.longrepr = _Report(str(report.longrepr), headline)  # type: ignore[assignment]  # all pytest asks for
+            text = self._told_once(str(report.longrepr), headline)
+            report.longrepr = _Report(text, headline)  # type: ignore[assignment]  # all pytest asks for
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is None:
             return
@@ -397,3 +399,15 @@ class _Printer:
             name, seed = report.nodeid.rpartition("::")[2], _property(report, _FAILED_SEED)
             short = textwrap.shorten(headline, _HEADLINE, placeholder=" ...")
             reporter.write_line(f"FAILED {name}{f'  seed {seed}' if seed else ''}: {short}", red=True)
+
+    def _told_once(self, text: str, headline: str) -> str:
+        """What is not written yet fails every test alike: the first tells it, the others refer to that."""
+        if not headline.startswith(NotImplementedError.__name__):
+            return text
+        test, *rest = text.splitlines()
+        # The line in the peer's file; the peer before it is whichever came first.
+        hole = next((line for line in rest if line.startswith("      ")), "")
+        if headline + hole in self._holes:
+            return f"{test}\n  {headline}   (as above)"
+        self._holes.add(headline + hole)
+        return text

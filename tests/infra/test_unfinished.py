@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from students import agree, edited_reference, elect
+from students import ROOT, agree, edited_reference, elect, pytest_run, written
 
 from labtest.failure import Failure
 from labtest.loading import load_peer_class
@@ -70,3 +70,45 @@ def test_candidate_that_refuses_before_its_own_requests_leave_is_not_accused(tmp
     peer_class = load_peer_class(path)
     errors = [run_test(elect, peer_class, seed).error for seed in range(20)]
     assert [str(error) for error in errors if error is not None] == []
+
+
+# ---- holes ---------------------------------------------------------------------------------------------------------
+
+HOLLOW = """\
+from labsim import threading
+
+
+class Raft:
+    def __init__(self, peers, me, persister, apply_ch):
+        threading.Thread(target=self.ticker).start()
+
+    def ticker(self):
+        raise NotImplementedError("2A: ticker, §5.2")
+
+    def start(self, command): ...
+    def get_state(self): ...
+    def kill(self): ...
+"""
+
+
+def test_hole_is_told_once_and_the_other_tests_refer_to_it(tmp_path):
+    path = written(tmp_path, HOLLOW)
+    out = pytest_run(ROOT / "tests" / "test_2a.py", "-q", "-n0", "--seed=7", "--raft", path, cwd=tmp_path, code=1)
+    told = "  NotImplementedError: 2A: ticker, §5.2"
+    assert out.count(f"{told}\n  In peer 0, Thread-1 (ticker):\n      peer.py:9 in ticker") == 1
+    assert out.count(f"{told}   (as above)\n") == 2
+    assert out.count("  replay ") == 1
+
+
+def test_two_holes_with_one_text_are_both_told(tmp_path):
+    """The second is reached only by the test with seven peers."""
+    path = written(tmp_path, HOLLOW.replace("        raise", "        raise NotImplementedError\n        raise"))
+    path.write_text(
+        path.read_text().replace(
+            "        threading", "        if len(peers) == 7:\n            raise NotImplementedError\n        threading"
+        )
+    )
+    out = pytest_run(ROOT / "tests" / "test_2a.py", "-q", "-n0", "--seed=7", "--raft", path, cwd=tmp_path, code=1)
+    assert out.count("peer.py:11 in ticker") == 1
+    assert out.count("peer.py:7 in __init__") == 1
+    assert out.count("  NotImplementedError   (as above)\n") == 1
