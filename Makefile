@@ -15,11 +15,6 @@ RAFT     ?=
 REALTIME ?=
 EXTRA    ?= 1
 TIMELINE ?=
-# Of grade.
-SUBMISSIONS ?=
-HIDDEN      ?=
-RUBRIC      ?=
-OUT         ?=
 
 # The lab's parts: MIT's tests, and with EXTRA=1 those that go beyond them.
 part = tests/test_$(1).py $(if $(filter 1,$(EXTRA)),$(wildcard tests/test_$(1)_extra.py))
@@ -28,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(if $(filter 1,$(JOBS)),0,$(JOBS)) $(if
           $(if $(RAFT),--raft $(RAFT)) $(if $(TEST),-k $(TEST)) $(if $(REALTIME),--realtime)
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-2a test-2b test-2c test-2d stress replay timeline zoo grade bench lint clean
+.PHONY: help test test-2a test-2b test-2c test-2d stress replay timeline lint clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,7 +41,7 @@ $(READY): pyproject.toml requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-test: $(READY) ## everything: the lab on the reference, and the tests of its own packages
+test: $(READY) ## all tests there are
 	$(PYTEST) tests
 
 test-2a: $(READY) ## leader election
@@ -69,16 +64,6 @@ timeline: $(READY) ## a run as a table of events by peer: TEST=name SEED=n [RAFT
 stress: $(READY) ## many seeds over worker processes: TEST=name|part RUNS=n JOBS=n [RAFT=...]
 	@$(BIN)/lab stress $(TEST) $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(SEED),--seed-start $(SEED)) $(if $(RAFT),--raft $(RAFT))
 
-zoo: $(READY) ## every wrong Raft: caught by what, after how many runs [RUNS=n] [JOBS=n]
-	@$(BIN)/lab zoo $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
-
-grade: $(READY) ## score a class: SUBMISSIONS=dir [HIDDEN=dir] [RUBRIC=file.toml] OUT=dir [JOBS=n]
-	@test -n "$(SUBMISSIONS)" -a -n "$(OUT)" || { echo "usage: make grade SUBMISSIONS=dir OUT=dir [HIDDEN=dir] [RUBRIC=file.toml] [JOBS=n]"; exit 2; }
-	@$(BIN)/lab grade $(SUBMISSIONS) --out $(OUT) $(if $(HIDDEN),--hidden $(HIDDEN)) $(if $(RUBRIC),--rubric $(RUBRIC)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
-
-bench: $(READY) ## figures: what an operation costs here, beside the same on real threads
-	$(BIN)/python -m bench
-
 lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -86,3 +71,27 @@ lint: $(READY) ## ruff and mypy --strict
 
 clean: ## remove .venv and everything built
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+
+# ---- From here on, only in the whole project; a handout's Makefile ends above (labtools/handout.py).
+
+.PHONY: zoo grade handout bench
+
+# Of grade and handout.
+SUBMISSIONS ?=
+HIDDEN      ?=
+RUBRIC      ?=
+OUT         ?=
+
+zoo: $(READY) ## every wrong Raft: caught by what, after how many runs [RUNS=n] [JOBS=n]
+	@$(BIN)/lab zoo $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
+
+grade: $(READY) ## score a class: SUBMISSIONS=dir [HIDDEN=dir] [RUBRIC=file.toml] OUT=dir [JOBS=n]
+	@test -n "$(SUBMISSIONS)" -a -n "$(OUT)" || { echo "usage: make grade SUBMISSIONS=dir OUT=dir [HIDDEN=dir] [RUBRIC=file.toml] [JOBS=n]"; exit 2; }
+	@$(BIN)/lab grade $(SUBMISSIONS) --out $(OUT) $(if $(HIDDEN),--hidden $(HIDDEN)) $(if $(RUBRIC),--rubric $(RUBRIC)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
+
+handout: $(READY) ## the tree a student starts from: OUT=dir
+	@test -n "$(OUT)" || { echo "usage: make handout OUT=dir"; exit 2; }
+	@$(BIN)/lab handout "$(OUT)"
+
+bench: $(READY) ## figures: what an operation costs here, beside the same on real threads
+	$(BIN)/python -m bench

@@ -1,4 +1,7 @@
-"""The command `lab`: one word, one tool. Each tool is a module with add_arguments(parser) and main(args) -> int."""
+"""The command `lab`: one word, one tool. Each tool is a module with add_arguments(parser) and main(args) -> int.
+
+What a student is handed has fewer modules, and so fewer commands.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,16 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-# Imported only when called, so that `lab replay` does not pay for what `lab zoo` needs.
+# Imported only when called, so that `lab replay` does not pay for what `lab stress` needs.
 COMMANDS = {
     "stress": "run tests over thousands of seeds and group what fails",
     "replay": "one run again, exactly",
     "timeline": "a run as a table: time down, a column per peer",
     "zoo": "every wrong Raft: caught by what, after how many runs",
     "grade": "score a class of submissions, each run in a sandbox",
+    "handout": "write the tree a student starts from",
 }
 
 
@@ -22,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     arguments = list(sys.argv[1:] if argv is None else argv)
     for name, help_text in COMMANDS.items():
+        if not Path(__file__).with_name(f"{name}.py").is_file():
+            continue
         subparser = subparsers.add_parser(name, help=help_text, description=help_text.capitalize() + ".")
         if arguments[:1] == [name]:
             importlib.import_module(f"labtools.{name}").add_arguments(subparser)

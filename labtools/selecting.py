@@ -1,7 +1,7 @@
 """Which tests: by name, by glob, by part (2a ... 2d) or by file, without going through pytest.
 
-A lab test is a function `test_*` whose one parameter is `make_config`. Everything that repeats runs (stress, replay,
-timeline, zoo, grade) selects here and calls `labtest.running.run_test`.
+A lab test is a function `test_*` whose one parameter is `make_config`. Every tool that runs tests selects here and
+calls `labtest.running.run_test`.
 """
 
 from __future__ import annotations

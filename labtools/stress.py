@@ -43,7 +43,7 @@ examples:
   lab stress 2c --runs 1000                      part 2C, 1000 seeds each
   lab stress 'test_figure8*' --until-fail        until something fails
   lab stress --grow --for 10m                    10 seeds of each, 100, 1000, ... for at most ten minutes
-  lab stress --file hidden_test.py --raft alice/raft.py
+  lab stress --file more_tests.py --raft other/raft.py
 
 Exit status: 0 all runs passed, 1 some failed, 2 it could not run, 130 interrupted before anything failed.
 """
