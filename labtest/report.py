@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import linecache
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -60,11 +61,19 @@ def _told(error: BaseException) -> list[str]:
     """As Python tells it, but without the module: a student knows EncodeError, not labgob._errors.EncodeError."""
     text = str(error)
     name = type(error).__name__
-    # By its module: whoever runs tests without pytest need not wait for it to be imported.
-    if text and type(error).__module__ == "_pytest.outcomes":
+    if text and pytest_says(error, "Failed"):
         return text.splitlines()  # pytest.fail(), and a time limit: the text is all there is to say
     lines = f"{name}: {text}".splitlines() if text else [name]
     return [*lines, *getattr(error, "__notes__", ())]
+
+
+def pytest_says(error: BaseException, outcome: str) -> bool:
+    """Whether it is pytest.fail's "Failed" or pytest.skip's "Skipped".
+
+    Asked of pytest only if it is there: whoever runs tests without it need not wait for it to be imported.
+    """
+    outcomes = sys.modules.get("_pytest.outcomes")
+    return outcomes is not None and isinstance(error, getattr(outcomes, outcome))
 
 
 # ---- where ---------------------------------------------------------------------------------------------------

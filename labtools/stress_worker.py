@@ -128,7 +128,7 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
         events = simulation.switches if simulation.trace is None else len(simulation.trace)
         outcome = Outcome(name, seed, "passed", run.digest, run.virtual_s, run.real_s, events)
         error = run.error
-        if error is None or type(error).__module__ == "_pytest.outcomes":
+        if error is None or report.pytest_says(error, "Skipped"):
             return encoder.encode(outcome), False  # passed, or skipped itself
         out_of_memory = isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError)
         if out_of_memory:

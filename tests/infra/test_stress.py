@@ -181,6 +181,12 @@ def test_a_hidden_test_file_and_a_replay_line_that_names_it(tmp_path):
     assert cause["replay"] == f"lab replay test_hidden --seed 0 --file {hidden}"
 
 
+def test_a_test_that_skips_itself_is_no_failure(tmp_path):
+    file = tmp_path / "skips.py"
+    file.write_text("import pytest\n\n\ndef test_skips(make_config):\n    pytest.skip('not here')\n")
+    assert lab("stress", "--file", file, "--runs", "2", "--out", tmp_path / "out") == 0
+
+
 def test_until_fail_ends_at_the_first_failure(tmp_path, capsys):
     peer = make_peer(tmp_path / "peer", "assert seed % 50 != 49")
     options = ["--until-fail", "--seed-start", "0", "--jobs", "1"]
