@@ -28,7 +28,8 @@ from labtest.running import run_test
 from labtest.tracefile import TraceFileError, read_trace, write_shiviz, write_trace
 from labtools.selecting import SelectionError, select
 from labtools.timeline_import import LogFileError, read_log
-from labtools.timeline_story import TOPICS, Row, Show, tell
+from labtools.timeline_rows import TOPICS, Row, Show
+from labtools.timeline_story import tell
 from labtools.timeline_table import Table
 
 _PIPED_WIDTH = 120

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labtools.timeline_story import Mark, Row, Said, peer_order
+from labtools.timeline_rows import Mark, Row, Said, peer_order
 from labtools.timeline_words import clean
 
 _TIME = r"(?P<h>\d{1,2}):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?"

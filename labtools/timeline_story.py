@@ -14,63 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from labsim import Event
 from labtools import timeline_words as words
+from labtools.timeline_calls import Call, FirstPass
+from labtools.timeline_rows import FAULTS, MESSAGE_KINDS, Mark, Row, Said, Show, Story, peer_order
 from labtools.timeline_words import Wordings
-
-TOPICS = ("election", "log", "snapshot", "persist", "apply", "network")
-MESSAGE_KINDS = frozenset(("send", "deliver", "drop", "answer", "reply", "duplicate"))
-FAULTS = frozenset(("boot", "restart", "crash", "connect", "disconnect"))
-
-
-class Mark(NamedTuple):
-    """What the edge of a column shows."""
-
-    role: str  # leader, candidate, follower, down
-    cut: bool
-
-
-class Said(NamedTuple):
-    """One thing in a cell: how it is meant, and its wordings, longest first."""
-
-    tone: str
-    wordings: Wordings
-
-
-@dataclass(slots=True)
-class Row:
-    at_ns: int
-    marks: dict[str, Mark]
-    cells: dict[str, list[Said]] = field(default_factory=dict)
-    banner: str = ""  # across all columns, instead of cells
-    tone: str = ""  # of the banner
-    fault: str = ""  # what kind of fault the banner tells,
-    struck: list[str] = field(default_factory=list)  # and of whom
-    local: bool = False  # only things peers did by themselves: others of the same instant may join
-
-
-@dataclass(frozen=True, slots=True)
-class Show:
-    """What is wanted. Nothing given: everything, told in short."""
-
-    everything: bool = False
-    peers: frozenset[str] = frozenset()
-    topics: frozenset[str] = frozenset()
-    from_ns: int = 0
-    to_ns: int | None = None
-    term: int | None = None
-    follow: int | None = None
-
-
-@dataclass(slots=True)
-class Story:
-    peers: list[str]
-    rows: list[Row]
-    events: int
-    folded: int  # calls and starts that are only counted
-    topics: list[str]  # the student's own, in order of appearance
 
 
 def tell(events: Sequence[Event], show: Show | None = None) -> Story:
@@ -80,57 +30,6 @@ def tell(events: Sequence[Event], show: Show | None = None) -> Story:
     teller.run()
     rows = [row for row in teller.rows if row.banner or row.cells]
     return Story(teller.columns, rows, len(events), teller.folded, teller.student_topics)
-
-
-def peer_order(names: Iterable[str]) -> list[str]:
-    return sorted(names, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name))
-
-
-@dataclass(slots=True)
-class _Call:
-    """One request and its answer; a duplicate is another."""
-
-    id: int
-    source: str
-    target: str
-    kind: str
-    args: Any
-    wordings: Wordings
-    sent_ns: int
-    again: bool = False
-    delivered_ns: int = -1
-    answered_ns: int = -1
-    replied_ns: int = -1
-    lost_ns: int = -1
-    lost: str = ""
-    late: bool = False  # answered when nobody waited any more
-    saved: bool = False
-    reply: Any = None
-    answer: Said | None = None
-    counted: bool = False  # a repetition: only counted
-    row: Row | None = None  # where the request and, if it came at once, the answer stand
-
-    @property
-    def at_once(self) -> bool:
-        """Asked, answered (or lost on the way there) in one instant."""
-        return self.sent_ns in (self.answered_ns, self.lost_ns if self.answered_ns < 0 else -1)
-
-    @property
-    def lost_on_the_way(self) -> bool:
-        return bool(self.lost) and self.answered_ns < 0
-
-    @property
-    def outcome(self) -> tuple[Any, ...]:
-        return (self.lost, None if self.answer is None else self.answer.wordings)
-
-    @property
-    def heartbeat(self) -> bool:
-        return self.kind == "append" and not words.field(self.args, "entries")
-
-    @property
-    def topics(self) -> tuple[str, ...]:
-        own = {"vote": "election", "append": "log"}.get(self.kind, self.kind)
-        return (own, "network") if self.lost or self.again else (own,)
 
 
 class _Peer:
@@ -202,10 +101,7 @@ class _Teller:
         self.rows: list[Row] = []
         self.folded = 0
         self.student_topics: list[str] = []
-        self._calls: dict[int, _Call] = {}  # by the id() of the message object, which the events keep alive
-        self._skip: set[int] = set()  # events, by place, that stand in another event's row
-        self._saved: set[int] = set()  # `start` events, by place, after which the peer saved
-        self._results: dict[int, int] = {}  # from `start` to `started`, by place
+        self._known = FirstPass(events, show)
         self._fold: _Fold | None = None
         self._broadcasts: dict[tuple[str, Wordings], _Broadcast] = {}  # of one instant
         self._broadcasts_ns = -1
@@ -229,130 +125,12 @@ class _Teller:
         names.discard("")
         return names
 
-    # ---- first pass: what became of each call ----------------------------------------------------------------
-
-    def _index(self) -> None:
-        starting: dict[str, int] = {}
-        saves: dict[str, list[int]] = {}  # by node: events, by place, that nothing of that node has followed yet
-        accepted_ns: set[int] = set()
-        originals: dict[int, _Call] = {}
-        absorb = not self.show.everything and "persist" not in self.show.topics
-        calls: list[_Call] = []
-        for place, event in enumerate(self.events):
-            kind = event.kind
-            if kind in MESSAGE_KINDS:
-                call = self._call_of(event, originals)
-                if kind == "send":
-                    calls.append(call)
-                elif kind == "deliver":
-                    call.delivered_ns = event.at_ns
-                elif kind == "answer":
-                    call.answered_ns = event.at_ns
-                    call.reply = event.detail.decode_reply()
-                    call.answer = Said(*words.answer(call.kind, call.args, call.reply))
-                    call.saved = self._absorb(saves, event)
-                elif kind == "reply":
-                    call.replied_ns = event.at_ns
-                elif kind == "drop":
-                    if call.lost or call.again:
-                        call.late = True
-                    else:
-                        call.lost, call.lost_ns = words.short_note(event.note) or "lost", event.at_ns
-                if kind == "send":
-                    saves.pop(event.node, None)
-            elif kind == "persist" and absorb:
-                begun = starting.get(event.node)
-                if begun is not None and self.events[begun].at_ns == event.at_ns and begun not in self._saved:
-                    self._saved.add(begun)
-                    self._skip.add(place)
-                else:
-                    saves.setdefault(event.node, []).append(place)
-            elif kind == "start":
-                starting[event.node] = place
-                saves.pop(event.node, None)
-            elif kind == "started":
-                begun = starting.pop(event.node, None)
-                if begun is not None:
-                    self._results[begun] = place
-                if event.detail[3]:
-                    accepted_ns.add(event.at_ns)
-        if not self.show.everything:
-            self._find_repetitions(calls)
-            self._join_faults(accepted_ns)
-
-    def _absorb(self, saves: dict[str, list[int]], event: Event) -> bool:
-        """A handler, or start(), saves just before it answers: then one word in its row says so."""
-        places = [place for place in saves.pop(event.node, ()) if self.events[place].at_ns == event.at_ns]
-        self._skip.update(places)
-        return bool(places)
-
-    def _call_of(self, event: Event, originals: dict[int, _Call]) -> _Call:
-        detail = event.detail
-        call = self._calls.get(id(detail))
-        if call is None:
-            kind = words.kind_of(detail.service_method)
-            args = detail.decode_args()
-            original = originals.get(event.message) if event.kind != "send" else None
-            call = _Call(
-                event.message,
-                detail.source,
-                detail.target,
-                kind,
-                args,
-                words.request(kind, args),
-                event.at_ns if original is None else original.sent_ns,
-                again=original is not None,
-            )
-            self._calls[id(detail)] = call
-            if event.kind == "send":
-                originals[event.message] = call
-        return call
-
-    def _find_repetitions(self, calls: list[_Call]) -> None:
-        last: dict[tuple[str, str], tuple[Wordings, tuple[Any, ...] | None]] = {}
-        groups: dict[tuple[str, int, Wordings], list[_Call]] = {}
-        for call in calls:
-            way = (call.source, call.target)
-            wordings, outcome = last.get(way, ((), None))
-            same = wordings == call.wordings
-            # A loss now and then is what an unreliable network is; it changes nothing about what is known.
-            by_chance = call.lost in ("lost request", "lost reply")
-            call.counted = same and not call.saved and (by_chance or call.outcome == outcome)
-            last[way] = (call.wordings, (outcome if same else None) if by_chance else call.outcome)
-            groups.setdefault((call.source, call.sent_ns, call.wordings), []).append(call)
-        for group in groups.values():
-            # Where one peer's answer is news, the others' stand beside it.
-            if not all(call.counted for call in group):
-                for call in group:
-                    call.counted = False
-
-    def _join_faults(self, accepted_ns: set[int]) -> None:
-        """A crash pulls the plug first, a restart puts it back: one fault each. A refused start() beside an accepted
-        one is the tester looking for the leader."""
-        latest: dict[tuple[str, str], tuple[int, int]] = {}
-        for place, event in enumerate(self.events):
-            if event.kind in FAULTS:
-                latest[(event.kind, event.node)] = (event.at_ns, place)
-                if event.kind == "crash":
-                    at_ns, plug = latest.get(("disconnect", event.node), (-1, -1))
-                    if at_ns == event.at_ns:
-                        self._skip.add(plug)
-                elif event.kind == "connect":
-                    began = max(latest.get((kind, event.node), (-1, -1)) for kind in ("boot", "restart"))
-                    if began[0] == event.at_ns:
-                        self._skip.add(place)
-            elif event.kind == "started" and not event.detail[3] and event.at_ns in accepted_ns:
-                self._skip.add(place)
-
-    # ---- second pass: the rows -------------------------------------------------------------------------------
-
     def run(self) -> None:
-        self._index()
         if self.show.follow is not None:
             times = [event.at_ns for event in self.events if event.message == self.show.follow]
             self._seen_ns = (times[0], times[-1]) if times else (-1, -1)
         # In short, a result stands where the call was made: before what the peer sent because of it.
-        told_already = set() if self.show.everything else set(self._results.values())
+        told_already = set() if self.show.everything else set(self._known.results.values())
         for place, event in enumerate(self.events):
             kind = event.kind
             if kind in MESSAGE_KINDS:
@@ -360,7 +138,7 @@ class _Teller:
             elif kind in FAULTS:
                 self._fault(event, place)
             elif kind == "persist":
-                if place not in self._skip:
+                if place not in self._known.skip:
                     self._persist(event)
             elif kind == "apply":
                 self._apply(event)
@@ -449,7 +227,7 @@ class _Teller:
     # Messages.
 
     def _message(self, event: Event) -> None:
-        call = self._calls[id(event.detail)]
+        call = self._known.calls[id(event.detail)]
         kind, at_ns = event.kind, event.at_ns
         term = words.number(call.args, "term")
         if kind == "send":
@@ -473,7 +251,7 @@ class _Teller:
         elif kind == "reply":
             self._learns(call.source, words.number(call.reply, "term"), at_ns)
 
-    def _answered(self, call: _Call, at_ns: int) -> None:
+    def _answered(self, call: Call, at_ns: int) -> None:
         """Whoever answers with a newer term, or takes a leader's entries in its own, follows."""
         term = words.number(call.reply, "term")
         row = call.row if call.row is not None and call.row.at_ns == at_ns else None
@@ -489,7 +267,7 @@ class _Teller:
         if peer is not None and term > peer.term:
             self._becomes(name, "follower", term, at_ns)
 
-    def _in_full(self, event: Event, call: _Call) -> None:
+    def _in_full(self, event: Event, call: Call) -> None:
         kind = event.kind
         there, back = (call.source, call.target), (call.target, call.source)
         request = list(call.wordings)
@@ -510,7 +288,7 @@ class _Teller:
             row = self._row(event.at_ns)
             self._say(row, who, Said(tone, tuple(f"{sign}{other} {text} #{call.id}" for text in texts)))
 
-    def _in_short(self, kind: str, at_ns: int, call: _Call) -> None:
+    def _in_short(self, kind: str, at_ns: int, call: Call) -> None:
         both = call.source in self._visible and call.target in self._visible
         if kind == "send":
             if call.source in self._visible:
@@ -548,7 +326,7 @@ class _Teller:
         if peer in self._visible:
             self._say(self._row(at_ns), peer, said)
 
-    def _ask(self, at_ns: int, call: _Call) -> None:
+    def _ask(self, at_ns: int, call: Call) -> None:
         """The request, in the caller's column; equal ones of the same instant share a row."""
         if at_ns != self._broadcasts_ns:
             self._broadcasts.clear()
@@ -576,7 +354,7 @@ class _Teller:
             texts.append(f"→ {known.texts[-1]}")  # the answers stand in their columns
         known.row.cells[call.source][known.place] = Said(call.kind, tuple(texts))
 
-    def _only_a_role(self, row: Row, call: _Call) -> bool:
+    def _only_a_role(self, row: Row, call: Call) -> bool:
         cell = row.cells.get(call.source, [])
         return len(row.cells) == 1 and len(cell) == 1 and cell[0].tone in ("leader", "candidate")
 
@@ -585,7 +363,7 @@ class _Teller:
             return "all"
         return ",".join(peer_order(targets))
 
-    def _take(self, at_ns: int, call: _Call) -> None:
+    def _take(self, at_ns: int, call: Call) -> None:
         """The request arrives later than it was sent, or where its sender has no column."""
         if call.target not in self._visible:
             return
@@ -602,7 +380,7 @@ class _Teller:
         self._say(row, call.target, Said(tone, tuple(texts)))
         call.row = row
 
-    def _outcome(self, call: _Call) -> Said:
+    def _outcome(self, call: Call) -> Said:
         if call.answer is None or (call.lost_on_the_way and call.answered_ns < 0):
             return Said("lost", (f"✗ {call.lost or 'no answer'}", f"✗ {(call.lost or 'none').split()[0]}"))
         tail = " · saved" if call.saved else ""
@@ -614,7 +392,7 @@ class _Teller:
 
     # Repetitions.
 
-    def _count(self, call: _Call) -> None:
+    def _count(self, call: Call) -> None:
         fold = self._open_fold(call.sent_ns)
         self.folded += 1
         what = "heartbeat" if call.heartbeat else call.kind
@@ -707,12 +485,12 @@ class _Teller:
             self._applying[event.node] = (new, index, [command])
 
     def _start(self, event: Event, place: int) -> None:
-        result = self._results.get(place)
+        result = self._known.results.get(place)
         if self.show.everything or result is None:
             pending = "" if self.show.everything else " does not return"
             self._local(event, "log", Said("start", (f"start({words.value(event.detail)}){pending}",)))
         else:
-            self._started(self.events[result], result, saved=place in self._saved)
+            self._started(self.events[result], result, saved=place in self._known.saved)
 
     def _started(self, event: Event, place: int, *, saved: bool = False) -> None:
         _, index, term, is_leader = event.detail
@@ -722,7 +500,7 @@ class _Teller:
                 self._becomes(event.node, "leader", term, event.at_ns)
             elif not is_leader and (term > peer.term or (peer.role == "leader" and term >= peer.term)):
                 self._becomes(event.node, "follower", term, event.at_ns)
-        if place in self._skip:
+        if place in self._known.skip:
             return
         if self.show.everything:
             told = f"⇒ index {index} t{term}" if is_leader else f"⇒ not leader, t{term}"
@@ -808,7 +586,7 @@ class _Teller:
             peer.up, peer.cut = False, True
         else:
             peer.cut = event.kind == "disconnect"
-        shown = place not in self._skip and self._within(event.at_ns)
+        shown = place not in self._known.skip and self._within(event.at_ns)
         if shown and event.kind in ("connect", "disconnect") and before == peer.mark and not self.show.everything:
             shown = False  # it was so already
         self._remark(peer, self.rows[-1] if self.rows and self.rows[-1].at_ns == event.at_ns else None)

@@ -14,7 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.style import Style
 
-from labtools.timeline_story import Mark, Row, Said
+from labtools.timeline_rows import Mark, Row, Said
 from labtools.timeline_words import to_ascii
 
 _TONES = {

@@ -13,7 +13,8 @@ from labtest.tracefile import read_trace, write_trace
 from labtools.cli import main
 from labtools.selecting import load_tests
 from labtools.timeline import TimelineError, print_timeline
-from labtools.timeline_story import Show, tell
+from labtools.timeline_rows import Show
+from labtools.timeline_story import tell
 from labtools.timeline_words import clean, to_ascii
 from raft.messages import AppendEntriesArgs, AppendEntriesReply, RequestVoteArgs, RequestVoteReply
 from raft.raft import Raft
