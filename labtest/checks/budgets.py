@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from labrpc import Message
 from labsim import Event
-from labtest.checks.facts import Facts, Reading, Seat
+from labtest.checks.facts import Facts, Seat
 from labtest.checks.rule import Rule, Violated
 
 RPCS_PER_LINK_PER_S = 2_000
@@ -21,7 +23,7 @@ class Budgets(Rule):
         self._second = 0
         self._sent: dict[tuple[str, str], int] = {}
 
-    def on_send(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+    def on_send(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         second = event.at_ns // _NS
         if second != self._second:
             self._second = second

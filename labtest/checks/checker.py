@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import NoReturn
 
 from labrpc import Message
@@ -25,7 +26,7 @@ from labtest.checks.election import (
     TermsNeverFall,
     VotesForTheFirst,
 )
-from labtest.checks.facts import APPEND, INSTALL, VOTE, Facts
+from labtest.checks.facts import Facts, Seat, hashable
 from labtest.checks.logs import (
     AcknowledgedEntriesStay,
     EntryTerms,
@@ -36,6 +37,7 @@ from labtest.checks.logs import (
     SuccessMeansMatch,
     UpToDateVote,
 )
+from labtest.checks.reading import APPEND, INSTALL, VOTE, Reading
 from labtest.checks.rule import Rule, describe_message
 from labtest.failure import Failure
 
@@ -67,9 +69,29 @@ RULES: tuple[type[Rule], ...] = (
 
 _SHORT = {VOTE: "vote", APPEND: "append", INSTALL: "install"}
 
+_Looks = list[Callable[..., None]]
 
-# Events that the rules see as they are, with the server they happened to.
-_PLAIN = ("apply", "start", "restore", "crash")
+
+class _Lookers:
+    """Which rules look at one step of one RPC: at a settled message, and at one that is not (see rule.py)."""
+
+    __slots__ = ("settled", "unsettled")
+
+    def __init__(self, rules: list[Rule], step: str, rpc: str) -> None:
+        # First what is about this RPC, then what is about all three.
+        names = (f"{step}_{rpc}", step)
+        self.settled: _Looks = [look for name in names for look in _named(rules, name)]
+        self.unsettled: _Looks = [look for name in names for look in _named(rules, name, f"{name}_unsettled")]
+
+
+def _named(rules: list[Rule], *names: str) -> _Looks:
+    return [getattr(rules[place], name) for place, name in _methods(*names)]
+
+
+@cache
+def _methods(*names: str) -> list[tuple[int, str]]:
+    """Which rules have a method of one of these names, by their place in RULES. Cached: many a test is short."""
+    return [(place, name) for place, rule in enumerate(RULES) for name in names if hasattr(rule, name)]
 
 
 class CheckedTrace(list[Event]):
@@ -79,137 +101,178 @@ class CheckedTrace(list[Event]):
         super().__init__()
         self._simulation = simulation
         self._store = super().append
+        self._begin()
+
+    def _begin(self) -> None:
+        """What the rules know is about one cluster; the next one in the same test begins with nothing."""
         self._see = {
             "send": self._see_send,
             "deliver": self._see_deliver,
             "answer": self._see_answer,
             "reply": self._see_reply,
             "persist": self._see_persist,
+            "apply": self._see_apply,
+            "start": self._see_start,
             "started": self._see_started,
+            "restore": self._see_restore,
+            "crash": self._see_crash,
             "cluster": self._see_cluster,
             "stop": self._see_stop,
-            **dict.fromkeys(_PLAIN, self._see_plain),
         }
-        self._begin()
-
-    def _begin(self) -> None:
-        """What the rules know is about one cluster; the next one in the same test begins with nothing."""
-        self._stopped = False
         self.facts = Facts()
         self.rules = [rule(self.facts, self._violated) for rule in RULES]
-        # What the rules want to see, by kind and then by RPC: on_send_append and on_send both see an AppendEntries go.
-        self._on_send = self._lookers("send")
-        self._on_deliver = self._lookers("deliver")
-        self._on_answer = self._lookers("answer")
-        self._on_reply = self._lookers("reply")
-        self._on = {kind: self._named(f"on_{kind}") for kind in ("persist", "started", *_PLAIN)}
+        self._on_send = self._lookers("on_send")
+        self._on_deliver = self._lookers("on_deliver")
+        self._on_answer = self._lookers("on_answer")
+        self._on_reply = self._lookers("on_reply")
+        self._on_fresh = _named(self.rules, "on_fresh")
+        self._on_refuse = _named(self.rules, "on_refuse")
+        self._on_command = _named(self.rules, "on_command")
+        self._on_started = _named(self.rules, "on_started")
+        self._on_restore = _named(self.rules, "on_restore")
+        self._on_crash = _named(self.rules, "on_crash")
+        self._on_first_save = _named(self.rules, "on_first_save")
 
-    def _lookers(self, kind: str) -> dict[str, list[Callable[..., None]]]:
-        return {
-            method: self._named(f"on_{kind}_{short}") + self._named(f"on_{kind}") for method, short in _SHORT.items()
-        }
-
-    def _named(self, name: str) -> list[Callable[..., None]]:
-        return [getattr(rule, name) for rule in self.rules if hasattr(rule, name)]
+    def _lookers(self, step: str) -> dict[str, _Lookers]:
+        return {method: _Lookers(self.rules, step, short) for method, short in _SHORT.items()}
 
     def append(self, event: Event) -> None:
         self._store(event)
         see = self._see.get(event.kind)
-        if see is not None and (not self._stopped or event.kind == "cluster"):
+        if see is not None:
             self.facts.sequence += 1
             see(event)
+
+    # Most events say nothing new about terms. So each of these four finds out first whether this one does, and calls
+    # only the rules that then have something to look at: that is what keeps checking cheap.
 
     def _see_send(self, event: Event) -> None:
         message: Message = event.detail
         method = message.service_method
-        if method not in _SHORT:
+        lookers = self._on_send.get(method)
+        if lookers is None:
             return
         facts = self.facts
-        reading = facts.read_head(message)
-        if reading is None:
+        args = facts.reader.read_head(message)
+        if args is None:
             return
-        seat = facts.seat(event.node)
-        for look in self._on_send[method]:
-            look(event, seat, message, reading)
-        facts.sent(event, seat, reading, method)
+        seat = facts.seats[event.node]
+        settled = args.term == seat.term == seat.told_term and (args.term == seat.leads or method == VOTE)
+        for look in lookers.settled if settled else lookers.unsettled:
+            look(event, seat, message, args)
+        facts.sent(event, seat, args, method)
 
     def _see_deliver(self, event: Event) -> None:
         message: Message = event.detail
         method = message.service_method
-        if method not in _SHORT:
+        lookers = self._on_deliver.get(method)
+        if lookers is None:
             return
         facts = self.facts
-        reading = facts.read(message)
+        reading = facts.reader.read(message)
         if reading is None:
             return
-        seat = facts.seat(event.node)
-        if method == APPEND:
-            facts.delivering(reading)
-        for look in self._on_deliver[method]:
+        seat = facts.seats[event.node]
+        args = reading.args
+        if method == APPEND and args.entries:
+            self._see_entries(event, seat, message, reading)
+        for look in lookers.settled if args.term == seat.term else lookers.unsettled:
             look(event, seat, message, reading)
         facts.delivered(event, seat, reading, method, message)
 
+    def _see_entries(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        fresh = self.facts.fresh(reading)
+        if fresh:
+            for look in self._on_fresh:
+                look(event, message, reading, fresh)
+            self.facts.show(reading.args.term, fresh)
+        self.facts.receive(seat, reading)
+
     def _see_answer(self, event: Event) -> None:
         message: Message = event.detail
-        method = message.service_method
-        if method not in _SHORT:
-            return
         facts = self.facts
-        reading, reply = facts.read(message), facts.read_reply(message)
-        delivery = facts.delivery(message)
-        if reading is None or reply is None or delivery is None:
+        delivery = facts.deliveries.get(id(message))
+        if delivery is None:
             return
-        seat = facts.seat(event.node)
-        for look in self._on_answer[method]:
+        reply = delivery.reply = facts.reader.read_reply(message)
+        if reply is None:
+            return
+        method = message.service_method
+        lookers = self._on_answer[method]
+        seat = facts.seats[event.node]
+        reading = delivery.reading
+        if method == APPEND and not reply.success:
+            for look in self._on_refuse:
+                look(event, seat, message, reading, reply, delivery)
+        settled = reply.term == reading.args.term == seat.term
+        for look in lookers.settled if settled else lookers.unsettled:
             look(event, seat, message, reading, reply, delivery)
-        facts.answered(event, seat, reading, reply, method)
+        facts.answered(event, seat, reading, reply, method, message)
 
     def _see_reply(self, event: Event) -> None:
         message: Message = event.detail
-        method = message.service_method
-        if method not in _SHORT:
-            return
         facts = self.facts
-        reading, reply = facts.read(message), facts.read_reply(message)
-        if reading is None or reply is None:
+        delivery = facts.deliveries.pop(id(message), None)
+        if delivery is None or delivery.reply is None:
             return
-        seat = facts.seat(event.node)
-        for look in self._on_reply[method]:
+        method = message.service_method
+        lookers = self._on_reply[method]
+        seat = facts.seats[event.node]
+        reading, reply = delivery.reading, delivery.reply
+        for look in lookers.settled if reply.term == seat.term else lookers.unsettled:
             look(event, seat, message, reading, reply)
         facts.replied(event, seat, reading, reply, method, message.target)
-        facts.forget(message)
 
     def _see_persist(self, event: Event) -> None:
-        seat = self.facts.seat(event.node)
-        for look in self._on["persist"]:
-            look(event, seat)
-        self.facts.saved(seat, event.detail[1])
+        if self._on_first_save:
+            looks, self._on_first_save = self._on_first_save, []
+            for look in looks:
+                look()
+        facts = self.facts
+        facts.saved(facts.seats[event.node], event.detail[1])
+
+    def _see_apply(self, event: Event) -> None:
+        seat = self.facts.seats[event.node]
+        message = event.detail
+        if getattr(message, "command_valid", False):
+            for look in self._on_command:
+                look(seat, message.command_index, message.command)
+        seat.applied = message.snapshot_index if getattr(message, "snapshot_valid", False) else message.command_index
+
+    def _see_start(self, event: Event) -> None:
+        self.facts.commands.add(hashable(event.detail))
 
     def _see_started(self, event: Event) -> None:
-        _, index, term, is_leader = event.detail
+        command, index, term, is_leader = event.detail
         if is_leader:
-            seat = self.facts.seat(event.node)
-            for look in self._on["started"]:
-                look(event, seat, index, term)
+            seat = self.facts.seats[event.node]
+            for look in self._on_started:
+                look(event, seat, index, term, command)
             self.facts.started(seat, index, term)
 
+    def _see_restore(self, event: Event) -> None:
+        seat = self.facts.seats[event.node]
+        for look in self._on_restore:
+            look(seat)
+        self.facts.restored(seat, event.detail)
+
+    def _see_crash(self, event: Event) -> None:
+        seat = self.facts.seats[event.node]
+        for look in self._on_crash:
+            look(seat)
+        self.facts.crashed(seat)
+
     def _see_cluster(self, event: Event) -> None:
-        self._begin()
+        if self.facts.sequence > 1:  # else this is the first event, and nothing is known as yet
+            self._begin()
         self.facts.servers = event.detail
 
     def _see_stop(self, event: Event) -> None:
         """Peers told to stop owe nobody anything: one may refuse what it had accepted."""
-        self._stopped = True
-
-    def _see_plain(self, event: Event) -> None:
-        seat = self.facts.seat(event.node)
-        for look in self._on[event.kind]:
-            look(event, seat)
-        if event.kind == "crash":
-            self.facts.crashed(seat)
+        self._see = {"cluster": self._see_cluster}
 
     def _violated(self, rule: Rule, text: str, *evidence: tuple[int, Message, str] | str) -> NoReturn:
-        lines = [e if isinstance(e, str) else describe_message(self.facts, *e) for e in evidence]
+        lines = [e if isinstance(e, str) else describe_message(*e) for e in evidence]
         self._simulation.fail(Failure(f"{rule.title} ({rule.section}): {text}", lines, rule=rule.name))
 
 

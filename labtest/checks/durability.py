@@ -6,7 +6,8 @@ from typing import Any
 
 from labrpc import Message
 from labsim import Event
-from labtest.checks.facts import Delivery, Facts, Reading, Seat
+from labtest.checks.facts import Delivery, Facts, Seat
+from labtest.checks.reading import Reading
 from labtest.checks.rule import Rule, Violated
 
 
@@ -28,10 +29,10 @@ class _AboutSaving(Rule):
         if self._due:
             self.violated(self._seen[0], self._seen[1])
 
-    def on_persist(self, event: Event, seat: Seat) -> None:
+    def on_first_save(self) -> None:
         self._now_due()
 
-    def on_crash(self, event: Event, seat: Seat) -> None:
+    def on_crash(self, seat: Seat) -> None:
         self._now_due()
 
     def _now_due(self) -> None:
@@ -52,54 +53,38 @@ class SavedBeforeReply(_AboutSaving):
 
     def __init__(self, facts: Facts, violated: Violated) -> None:
         super().__init__(facts, violated)
-        # When each term, and each request for a vote, first reached each server: sequence numbers.
-        self._news: dict[tuple[str, int, str], int] = {}
-        self._terms: dict[str, int] = {}  # the term each has promised with a save behind it
-        # Entries on their way into each server's log: server -> (leader's term, last index, sequence number).
-        self._arrivals: dict[str, list[tuple[int, int, int]]] = {}
+        # When each term above its own, and each request for a vote, first reached each server: sequence numbers.
+        self._new_terms: dict[tuple[str, int], int] = {}
+        self._requests: dict[tuple[str, int, str], int] = {}
 
     def on_deliver_vote(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
         args = reading.args
-        self._news.setdefault((seat.name, args.term, ""), self.facts.sequence)
-        self._news.setdefault((seat.name, args.term, message.source), self.facts.sequence)
+        self._requests.setdefault((seat.name, args.term, message.source), self.facts.sequence)
 
-    def on_deliver_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
-        args = reading.args
-        self._news.setdefault((seat.name, args.term, ""), self.facts.sequence)
-        if args.entries and reading.last_index > self.facts.acked.get((seat.name, args.term), 0):
-            arrivals = self._arrivals.setdefault(seat.name, [])
-            arrivals.append((args.term, reading.last_index, self.facts.sequence))
+    def on_deliver_unsettled(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        self._new_terms.setdefault((seat.name, reading.args.term), self.facts.sequence)
 
-    def on_deliver_install(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
-        self._news.setdefault((seat.name, reading.args.term, ""), self.facts.sequence)
+    def on_reply_unsettled(self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any) -> None:
+        self._new_terms.setdefault((seat.name, reply.term), self.facts.sequence)
 
-    def on_reply(self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any) -> None:
-        self._news.setdefault((seat.name, reply.term, ""), self.facts.sequence)
-
-    def on_send(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
-        args = reading.args
-        # Its own campaign: SavedBeforeCampaign looks at that.
-        if args.term > self._terms.get(seat.name, 0):
-            self._terms[seat.name] = args.term
-
-    def on_answer(
+    def on_answer_unsettled(
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
-        if reply.term > self._terms.get(seat.name, 0):
-            news = self._news.get((seat.name, reply.term, ""))
+        # What it has sent in a term of its own making: SavedBeforeCampaign looks at that.
+        if reply.term > seat.term:
+            news = self._new_terms.get((seat.name, reply.term))
             # A save after which it has said nothing may hold a campaign of its own, whose requests are about to leave,
             # or never will after a crash.
             unheard = seat.last_spoke < seat.last_persist
             if news is not None and seat.last_persist < news and not unheard:
                 self._not_saved(event, seat, message, f"its new term {reply.term}")
-            self._terms[seat.name] = reply.term
 
     def on_answer_vote(
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
         args = reading.args
         if reply.vote_granted:
-            news = self._news.get((seat.name, args.term, message.source), 0)
+            news = self._requests.get((seat.name, args.term, message.source), 0)
             if seat.last_persist < news:
                 self._not_saved(event, seat, message, f"its vote for {message.source}")
 
@@ -110,7 +95,7 @@ class SavedBeforeReply(_AboutSaving):
             reply.success
             and reading.args.entries
             and seat.last_persist < delivery.sequence
-            and reading.last_index > self.facts.acked.get((seat.name, reading.args.term), 0)
+            and reading.last_index > seat.acked.get(reading.args.term, 0)
             and reading.last_index > seat.snapshot_saved
             and not self._saved_before(seat, reading.last_index, reading.last_term)
         ):
@@ -122,16 +107,15 @@ class SavedBeforeReply(_AboutSaving):
         As a leader's own, as one acknowledged to an earlier leader, or as one that arrived before the latest save.
         """
         offices = self.facts.offices
-        acked = self.facts.acked
         return (
             any(offices[of_term].entry_terms.get(index) == term for of_term in seat.led)
             or any(
-                acked.get((seat.name, of_term), 0) >= index and office.entry_terms.get(index) == term
-                for of_term, office in offices.items()
+                acked >= index and offices[of_term].entry_terms.get(index) == term
+                for of_term, acked in seat.acked.items()
             )
             or any(
                 last >= index and sequence < seat.last_persist and offices[of_term].entry_terms.get(index) == term
-                for of_term, last, sequence in self._arrivals.get(seat.name, ())
+                for of_term, last, sequence in seat.arrivals
             )
         )
 
@@ -149,25 +133,18 @@ class SavedBeforeCampaign(_AboutSaving):
 
     def __init__(self, facts: Facts, violated: Violated) -> None:
         super().__init__(facts, violated)
-        self._campaigns: dict[str, int] = {}
-        # The latest sign of a lower term: (sequence number, time), and the one before that instant.
-        self._lower: dict[str, list[tuple[int, int]]] = {}
+        self._campaigns: dict[str, tuple[int, int]] = {}  # server -> term and sequence number of its latest
 
-    def on_answer(
-        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
-    ) -> None:
-        self._lower[seat.name] = [(self.facts.sequence, event.at_ns)]
-
-    def on_send_vote(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
-        args = reading.args
-        if args.term <= self._campaigns.get(seat.name, 0):
+    def on_send_vote(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+        term, sequence = self._campaigns.get(seat.name, (0, 0))
+        if args.term <= term:
             return
-        self._campaigns[seat.name] = args.term
-        since = max((s for s, at_ns in self._lower.get(seat.name, ()) if at_ns < event.at_ns), default=0)
+        self._campaigns[seat.name] = (args.term, self.facts.sequence)
+        # Its answers since the last campaign are signs of a lower term, unless given in this very instant.
+        since = seat.last_answered if seat.last_answered > sequence and seat.last_answered_ns < event.at_ns else 0
         if seat.last_persist <= since:
             self.not_saved(
                 f"peer {seat.name} campaigns in term {args.term} without having saved it: "
                 "after a crash it could vote again in this term",
                 (event.at_ns, message, "sent"),
             )
-        self._lower.pop(seat.name, None)

@@ -6,7 +6,8 @@ from typing import Any
 
 from labrpc import Message
 from labsim import Event
-from labtest.checks.facts import Delivery, Facts, Reading, Seat
+from labtest.checks.facts import Delivery, Facts, Seat
+from labtest.checks.reading import Reading
 from labtest.checks.rule import Rule, Violated
 
 # How long a peer may take to act on a higher term that it has only been told: some read replies in a loop.
@@ -24,8 +25,7 @@ class OneLeaderPerTerm(Rule):
         super().__init__(facts, violated)
         self._leaders: dict[int, tuple[str, int, Message]] = {}
 
-    def on_send_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
-        args = reading.args
+    def on_send_append_unsettled(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         leader = self._leaders.get(args.term)
         if leader is None:
             self._leaders[args.term] = (seat.name, event.at_ns, message)
@@ -36,7 +36,7 @@ class OneLeaderPerTerm(Rule):
                 (event.at_ns, message, "sent"),
             )
 
-    on_send_install = on_send_append
+    on_send_install_unsettled = on_send_append_unsettled
 
 
 class OneVotePerTerm(Rule):
@@ -48,8 +48,7 @@ class OneVotePerTerm(Rule):
         super().__init__(facts, violated)
         self._votes: dict[tuple[str, int], tuple[str, int, Message, str]] = {}
 
-    def on_send_vote(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
-        args = reading.args
+    def on_send_vote(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         # To campaign is to vote for oneself.
         self._vote(event, seat, args.term, seat.name, message, "sent")
 
@@ -87,8 +86,7 @@ class EarnedLeadership(Rule):
         if reply.vote_granted:
             self._grants.setdefault((seat.name, args.term), {seat.name}).add(message.target)
 
-    def on_send_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
-        args = reading.args
+    def on_send_append_unsettled(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         key = (seat.name, args.term)
         if key in self._proven:
             return
@@ -101,7 +99,7 @@ class EarnedLeadership(Rule):
             )
         self._proven.add(key)
 
-    on_send_install = on_send_append
+    on_send_install_unsettled = on_send_append_unsettled
 
 
 class TermsNeverFall(Rule):
@@ -109,7 +107,7 @@ class TermsNeverFall(Rule):
     title = "A peer's term never falls, not even over a restart"
     section = "§5.1, Figure 2: persistent state"
 
-    def on_answer(
+    def on_answer_unsettled(
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
         if reply.term < delivery.term:
@@ -119,8 +117,7 @@ class TermsNeverFall(Rule):
                 (event.at_ns, message, "answered"),
             )
 
-    def on_send(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
-        args = reading.args
+    def on_send_unsettled(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         # Arguments built a moment ago may leave just after the term has moved on.
         if args.term < seat.term and event.at_ns > seat.term_since_ns:
             self.violated(
@@ -135,7 +132,7 @@ class HigherTermWins(Rule):
     title = "Whoever sees a higher term adopts it, and a lower one is refused"
     section = "§5.1, Figure 2: All Servers"
 
-    def on_answer(
+    def on_answer_unsettled(
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
         args = reading.args
@@ -145,14 +142,14 @@ class HigherTermWins(Rule):
                 (event.at_ns, message, "answered"),
             )
 
-    def on_answer_vote(
+    def on_answer_vote_unsettled(
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
         args = reading.args
         if reply.vote_granted and args.term < delivery.term:
             self._accepted_stale(event, seat, message, reading, delivery)
 
-    def on_answer_append(
+    def on_answer_append_unsettled(
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
         args = reading.args
@@ -166,8 +163,7 @@ class HigherTermWins(Rule):
             (event.at_ns, message, "answered"),
         )
 
-    def on_send(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
-        args = reading.args
+    def on_send_unsettled(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         if args.term < seat.told_term and event.at_ns > seat.told_since_ns + _DIGEST_NS:
             self.violated(
                 f"peer {seat.name} was told of term {seat.told_term} at {seat.told_since_ns / 1e9:.6f} s "
@@ -181,21 +177,11 @@ class FollowersFollow(Rule):
     title = "Whoever has followed a leader of a term does not campaign in that term"
     section = "§5.2"
 
-    def __init__(self, facts: Facts, violated: Violated) -> None:
-        super().__init__(facts, violated)
-        self._followed: dict[tuple[str, int], tuple[int, Message]] = {}
-
-    def on_answer_append(
-        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
-    ) -> None:
-        if reply.success:
-            self._followed.setdefault((seat.name, reading.args.term), (event.at_ns, message))
-
-    def on_send_vote(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
-        followed = self._followed.get((seat.name, reading.args.term))
+    def on_send_vote(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+        followed = seat.followed.get(args.term)
         if followed is not None and event.at_ns > followed[0]:
             self.violated(
-                f"peer {seat.name} followed {followed[1].source} in term {reading.args.term} and campaigns in it",
+                f"peer {seat.name} followed {followed[1].source} in term {args.term} and campaigns in it",
                 (followed[0], followed[1], "answered"),
                 (event.at_ns, message, "sent"),
             )
@@ -216,27 +202,16 @@ class VotesForTheFirst(Rule):
         super().__init__(facts, violated)
         self._candidates: dict[tuple[str, int], str] = {}  # (voter, term) -> the only one so far, or ""
         self._refusals: dict[str, tuple[int, int, Message]] = {}  # voter -> when, term, the request
-        self._sure = True  # no entry yet, and no crash that could have swallowed a vote
+        self._crashes = False  # one could have swallowed a vote
 
-    def on_start(self, event: Event, seat: Seat) -> None:
-        self._sure = False
-
-    def on_crash(self, event: Event, seat: Seat) -> None:
-        self._sure = False
+    def on_crash(self, seat: Seat) -> None:
+        self._crashes = True
         self._refusals.clear()
 
-    def on_deliver_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+    def on_send_vote(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         self._judge(event)
         self._refusals.pop(seat.name, None)
-        if reading.last_index:
-            self._sure = False
-
-    def on_send_vote(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
-        self._judge(event)
-        self._refusals.pop(seat.name, None)
-        self._asked(seat, reading.args.term, seat.name)
-        if reading.args.last_log_index:
-            self._sure = False
+        self._asked(seat, args.term, seat.name)
 
     def on_deliver_vote(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
         self._judge(event)
@@ -253,8 +228,10 @@ class VotesForTheFirst(Rule):
     ) -> None:
         term = reading.args.term
         if (
-            self._sure
-            and not reply.vote_granted
+            not reply.vote_granted
+            and not self._crashes
+            and self.facts.no_entries
+            and not self.facts.commands
             and reply.term == term
             and not seat.led  # a leader may have given itself an entry that nobody has seen yet
             and self._candidates.get((seat.name, term)) == message.source
@@ -263,7 +240,8 @@ class VotesForTheFirst(Rule):
 
     def _judge(self, event: Event) -> None:
         for voter, (at_ns, term, message) in self._refusals.items():
-            if event.at_ns - at_ns > _OWN_REQUESTS_NS:
+            heard_a_leader = self.facts.seats[voter].floor_term >= term
+            if event.at_ns - at_ns > _OWN_REQUESTS_NS and not heard_a_leader:
                 self.violated(
                     f"peer {voter} was asked by nobody but {message.source} in term {term}, has an empty log "
                     "like everybody, and refused its vote. A new term begins with no vote given, and a log "

@@ -1,41 +1,16 @@
-"""What the rules share: each message decoded once, and what is known of each server over all its incarnations."""
+"""What the rules share: what is known of each server over all its incarnations, and of each office."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 import labgob
 from labrpc import Message
 from labsim import Event
-
-VOTE = "Raft.request_vote"
-APPEND = "Raft.append_entries"
-INSTALL = "Raft.install_snapshot"
-
-# The fields of Figures 2 and 13 that the rules read.
-_FIELDS = {
-    VOTE: (("term", "candidate_id", "last_log_index", "last_log_term"), ("term", "vote_granted")),
-    APPEND: (
-        ("term", "leader_id", "prev_log_index", "prev_log_term", "entries", "leader_commit"),
-        ("term", "success"),
-    ),
-    INSTALL: (("term", "leader_id", "last_included_index", "last_included_term"), ("term",)),
-}
-
-
-@dataclass
-class AppendHead:
-    """An AppendEntries without its entries: all that is read of one that may never arrive.
-
-    A leader that is cut off goes on sending an ever longer log to nobody; decoding that would cost more than the test.
-    """
-
-    term: int
-    prev_log_index: int
-    prev_log_term: int
-    leader_commit: int
+from labtest.checks.reading import APPEND, INSTALL, VOTE, Reader, Reading
 
 
 class Seat:
@@ -55,40 +30,38 @@ class Seat:
         self.floor = (0, 0)
         self.last_persist = 0  # sequence number of its latest save
         self.last_spoke = 0  # sequence number of its latest send or answer
+        self.last_answered = 0  # sequence number of its latest answer, and when that was
+        self.last_answered_ns = 0
         # The most it can know to be committed, told or earned, in any incarnation.
         self.known_committed = 0
+        # What has reached it of each leader's log, by the leader's term: first and last index.
+        self.received: dict[int, tuple[int, int]] = {}
+        self.arrivals: list[tuple[int, int, int]] = []  # (leader's term, last index, sequence number), not acknowledged
+        self.acked: dict[int, int] = {}  # how far it has acknowledged each leader's log, by term
+        self.followed: dict[int, tuple[int, Message]] = {}  # by term: when it first said yes to the leader, and to what
+        self.follows = 0  # the term of its latest yes
+        # The highest leader_commit, and the end of the log verified, in each term; and what follows: up to here it may
+        # apply for having been told.
+        self.told_commits: dict[int, tuple[int, int]] = {}
+        self.may_apply = 0
+        self.applied = 0  # in this incarnation
         self.led: set[int] = set()  # terms
+        self.leads = 0  # the term of its latest AppendEntries
         self.snapshot = b""  # on its disk
         self.snapshot_saved = 0  # the index it was taken at: entries up to here may be gone from the log
 
 
-class Reading:
-    """One message decoded, once for all rules: to be read, not changed."""
-
-    __slots__ = ("args", "fresh", "last_index", "last_term")
-
-    def __init__(self, args: Any, method: str) -> None:
-        self.args = args
-        # The entries that this leader had not shown before in its term, as (index, entry). A leader sends the same
-        # entries many times over; looking at each once is what makes checking cheap.
-        self.fresh: list[tuple[int, Any]] = []
-        if method == APPEND and args.__class__ is not AppendHead:
-            # The end of the log that it vouches for: its last entry, or prev if it has none.
-            self.last_index = args.prev_log_index + len(args.entries)
-            self.last_term = args.entries[-1].term if args.entries else args.prev_log_term
-
-
-class Delivery:
+# gc=False: every request that is delivered gets one, and nothing it refers to can refer back to it.
+class Delivery(msgspec.Struct, gc=False, eq=False):
     """A request on its server's desk: what was known when it came in, because handlers may overtake each other."""
 
-    __slots__ = ("acked", "floor", "floor_term", "sequence", "term")
-
-    def __init__(self, sequence: int, seat: Seat, acked: int) -> None:
-        self.sequence = sequence
-        self.term = seat.term
-        self.floor_term = seat.floor_term
-        self.floor = seat.floor
-        self.acked = acked
+    reading: Reading
+    sequence: int
+    term: int
+    floor_term: int
+    floor: tuple[int, int]
+    acked: int
+    reply: Any = None  # once it has been answered
 
 
 class Office:
@@ -103,90 +76,48 @@ class Office:
         self.earned = 0  # how far its majorities of acknowledgements reach, by §5.4.2
 
 
+class _Seats(dict[str, Seat]):
+    """By name; whoever is new has done nothing yet. A dict and no method, because every event asks."""
+
+    def __missing__(self, name: str) -> Seat:
+        seat = self[name] = Seat(name)
+        return seat
+
+
+class _Offices(dict[int, Office]):
+    """By term."""
+
+    def __missing__(self, term: int) -> Office:
+        office = self[term] = Office()
+        return office
+
+
 class Facts:
     def __init__(self) -> None:
         self.servers = 0
         self.sequence = 0  # of the event being looked at
-        self.seats: dict[str, Seat] = {}
-        # How far each server has acknowledged each leader's log: (server, term) -> index.
-        self.acked: dict[tuple[str, int], int] = {}
-        self.offices: dict[int, Office] = {}  # by term
-        self._deliveries: dict[int, Delivery] = {}  # by identity of the Message; a duplicate is another
-        self._readings: dict[int, Reading | None] = {}
-        self._replies: dict[int, Any] = {}
-        self._unreadable: dict[str, str] = {}
-
-    def seat(self, name: str) -> Seat:
-        seat = self.seats.get(name)
-        if seat is None:
-            seat = self.seats[name] = Seat(name)
-        return seat
-
-    def office(self, term: int) -> Office:
-        office = self.offices.get(term)
-        if office is None:
-            office = self.offices[term] = Office()
-        return office
-
-    # ---- reading messages -------------------------------------------------------------------------------------
-
-    def read(self, message: Message) -> Reading | None:
-        """None if the arguments lack Figure 2's fields."""
-        try:
-            return self._readings[message.id]
-        except KeyError:
-            args = self._readable(message.service_method, 0, message.decode_args())
-            reading = None if args is None else Reading(args, message.service_method)
-            self._readings[message.id] = reading
-            return reading
-
-    def read_head(self, message: Message) -> Reading | None:
-        """As read(), but of an AppendEntries only the AppendHead."""
-        if message.service_method != APPEND:
-            return self.read(message)
-        try:
-            return Reading(labgob.decode(message.request, AppendHead), APPEND)
-        except labgob.DecodeError:
-            return self.read(message)  # which knows what is missing
-
-    def read_reply(self, message: Message) -> Any:
-        """None if the reply lacks Figure 2's fields."""
-        try:
-            return self._replies[id(message)]
-        except KeyError:
-            reply = self._replies[id(message)] = self._readable(message.service_method, 1, message.decode_reply())
-            return reply
-
-    def forget(self, message: Message) -> None:
-        self._readings.pop(message.id, None)
-        self._replies.pop(id(message), None)
-
-    def _readable(self, method: str, which: int, value: Any) -> Any:
-        for field in _FIELDS[method][which]:
-            if not hasattr(value, field):
-                self._unreadable.setdefault(
-                    method, f"checks of {method} are off: its {('arguments', 'reply')[which]} have no field {field!r}"
-                )
-                return None
-        return value
-
-    @property
-    def off(self) -> list[str]:
-        """Which checks are off, and why, a line each."""
-        return list(self._unreadable.values())
+        self.seats = _Seats()
+        self.offices = _Offices()
+        self.commands: set[Any] = set()  # all that were given to start(), as hashable() has them
+        self.no_entries = True  # as far as messages tell: no log has any
+        self.deliveries: dict[int, Delivery] = {}  # by identity of the Message; a duplicate is another
+        self.reader = Reader()
 
     # ---- keeping up, after the rules have looked ------------------------------------------------------------
 
-    def delivering(self, reading: Reading) -> None:
-        """Before the rules look: which of the entries are new from this leader."""
+    def fresh(self, reading: Reading) -> list[tuple[int, Any]]:
+        """Before the rules look: the entries that this leader had not shown before in its term, as (index, entry).
+
+        A leader sends the same entries many times over; looking at each once is what makes checking cheap.
+        """
         args = reading.args
         entries = args.entries
-        if not entries:
-            return
-        office = self.office(args.term)
+        office = self.offices[args.term]
         known = office.entry_terms
         first, last = args.prev_log_index + 1, reading.last_index
         low, high = office.shown
+        if low <= first and last <= high and known.get(last) == reading.last_term:
+            return []
         overlap = min(high, last)
         if (
             high
@@ -197,63 +128,108 @@ class Facts:
             # The stretch known so far is extended at its ends; what lies in it was looked at before.
             before = list(enumerate(entries[: max(low - first, 0)], first)) if first < low else []
             after = list(enumerate(entries[high + 1 - first :], high + 1)) if last > high else []
-            reading.fresh = before + after
             office.shown = (min(low, first), max(high, last))
-        else:
-            reading.fresh = [(i, e) for i, e in enumerate(entries, first) if known.get(i) != e.term]
-            if not high:
-                office.shown = (first, last)
+            return before + after
+        if not high:
+            office.shown = (first, last)
+        return [(i, e) for i, e in enumerate(entries, first) if known.get(i) != e.term]
 
-    def sent(self, event: Event, seat: Seat, reading: Reading, method: str) -> None:
+    def show(self, term: int, fresh: list[tuple[int, Any]]) -> None:
+        entry_terms = self.offices[term].entry_terms
+        for index, entry in fresh:
+            entry_terms[index] = entry.term
+
+    def receive(self, seat: Seat, reading: Reading) -> None:
+        """An AppendEntries with entries."""
         args = reading.args
-        self.show_term(seat, args.term, event.at_ns)
+        term, first, last = args.term, args.prev_log_index + 1, reading.last_index
+        received = seat.received.get(term)
+        seat.received[term] = (first, last) if received is None else (min(received[0], first), max(received[1], last))
+        if last > seat.acked.get(term, 0):
+            seat.arrivals.append((term, last, self.sequence))
+
+    def sent(self, event: Event, seat: Seat, args: Any, method: str) -> None:
+        term = args.term
+        seat.last_spoke = self.sequence
+        if term > seat.term:
+            self.show_term(seat, term, event.at_ns)
         if method == VOTE:
+            if args.last_log_index:
+                self.no_entries = False
             return
-        if args.term > seat.floor_term:
+        if term > seat.floor_term:
             # It leads now; what it starts from here on stays in its log as long as it does.
-            seat.floor_term, seat.floor = args.term, (0, 0)
+            seat.floor_term, seat.floor = term, (0, 0)
         if method == APPEND:
-            seat.led.add(args.term)
-            self.office(args.term).entry_terms[args.prev_log_index] = args.prev_log_term
+            if term != seat.leads:
+                seat.leads = term
+                seat.led.add(term)
+            self.offices[term].entry_terms[args.prev_log_index] = args.prev_log_term
 
     def delivered(self, event: Event, seat: Seat, reading: Reading, method: str, message: Message) -> None:
         args = reading.args
-        self._deliveries[id(message)] = Delivery(self.sequence, seat, self.acked.get((seat.name, args.term), 0))
-        self.tell_term(seat, args.term, event.at_ns)
-        if method != VOTE and args.term > seat.floor_term:
+        term = args.term
+        self.deliveries[id(message)] = Delivery(
+            reading, self.sequence, seat.term, seat.floor_term, seat.floor, seat.acked.get(term, 0)
+        )
+        if term > seat.told_term:
+            self.tell_term(seat, term, event.at_ns)
+        if method == VOTE:
+            return
+        if term > seat.floor_term:
             # A new leader may make it cut its log, whatever it answers.
-            seat.floor_term, seat.floor = args.term, (0, 0)
-        if method == APPEND:
-            entry_terms = self.office(args.term).entry_terms
-            for index, entry in reading.fresh:
-                entry_terms[index] = entry.term
-            self.know_committed(seat, args.leader_commit)
-        elif method == INSTALL:
-            self.know_committed(seat, args.last_included_index)
+            seat.floor_term, seat.floor = term, (0, 0)
+        if method == INSTALL:
+            committed = args.last_included_index
+            if committed > seat.may_apply:
+                seat.may_apply = committed
+        else:
+            committed = args.leader_commit
+            last_index = reading.last_index
+            # Whichever of the two is the lower in the end, below this it is no news.
+            if committed > seat.may_apply or last_index > seat.may_apply:
+                self._tell_commit(seat, term, committed, last_index)
+            if last_index:
+                self.no_entries = False
+        if committed > seat.known_committed:
+            seat.known_committed = committed
 
-    def delivery(self, message: Message) -> Delivery | None:
-        return self._deliveries.pop(id(message), None)
+    def _tell_commit(self, seat: Seat, term: int, commit: int, verified: int) -> None:
+        told = seat.told_commits.get(term)
+        if told is not None:
+            commit, verified = max(commit, told[0]), max(verified, told[1])
+        seat.told_commits[term] = (commit, verified)
+        seat.may_apply = max(seat.may_apply, min(commit, verified))
 
-    def answered(self, event: Event, seat: Seat, reading: Reading, reply: Any, method: str) -> None:
-        args = reading.args
-        self.show_term(seat, reply.term, event.at_ns)
+    def answered(self, event: Event, seat: Seat, reading: Reading, reply: Any, method: str, message: Message) -> None:
+        seat.last_spoke = seat.last_answered = self.sequence
+        seat.last_answered_ns = event.at_ns
+        if reply.term > seat.term:
+            self.show_term(seat, reply.term, event.at_ns)
         if method == APPEND and reply.success:
-            key = (seat.name, args.term)
-            if reading.last_index > self.acked.get(key, 0):
-                self.acked[key] = reading.last_index
-            if args.term == seat.floor_term:
-                seat.floor = max(seat.floor, (reading.last_term, reading.last_index))
+            term = reading.args.term
+            last_index = reading.last_index
+            if term != seat.follows:
+                seat.follows = term
+                seat.followed.setdefault(term, (event.at_ns, message))
+            if last_index > seat.acked.get(term, 0):
+                seat.acked[term] = last_index
+            if term == seat.floor_term:
+                floor = (reading.last_term, last_index)
+                if floor > seat.floor:
+                    seat.floor = floor
 
     def replied(self, event: Event, seat: Seat, reading: Reading, reply: Any, method: str, follower: str) -> None:
         args = reading.args
-        self.tell_term(seat, reply.term, event.at_ns)
+        if reply.term > seat.told_term:
+            self.tell_term(seat, reply.term, event.at_ns)
         if method == APPEND and reply.success:
             self._acknowledge(seat, args.term, follower, reading.last_index)
         elif method == INSTALL and reply.term == args.term:
             self._acknowledge(seat, args.term, follower, args.last_included_index)
 
     def _acknowledge(self, leader: Seat, term: int, follower: str, index: int) -> None:
-        office = self.office(term)
+        office = self.offices[term]
         if index <= office.match.get(follower, 0):
             return
         office.match[follower] = index
@@ -264,14 +240,15 @@ class Facts:
             # §5.4.2. Terms rise along a log: if any entry up to there is of this term, the last one is.
             if majority > office.earned and office.entry_terms.get(majority) == term:
                 office.earned = majority
-                self.know_committed(leader, majority)
+                if majority > leader.known_committed:
+                    leader.known_committed = majority
 
     def started(self, seat: Seat, index: int, term: int) -> None:
         if term > seat.floor_term:
             seat.floor_term, seat.floor = term, (0, 0)
         if term == seat.floor_term:
             seat.floor = max(seat.floor, (term, index))
-        self.office(term).entry_terms[index] = term
+        self.offices[term].entry_terms[index] = term
         seat.led.add(term)
 
     def saved(self, seat: Seat, snapshot: bytes) -> None:
@@ -282,20 +259,23 @@ class Facts:
             with suppress(labgob.DecodeError):
                 seat.snapshot_saved = labgob.Decoder(snapshot).decode(int)
 
+    def restored(self, seat: Seat, index: int) -> None:
+        seat.applied = index
+        if index > seat.may_apply:
+            seat.may_apply = index
+
     def crashed(self, seat: Seat) -> None:
         """What it was told and has not shown may never have been saved."""
         seat.told_term, seat.told_since_ns = seat.term, seat.term_since_ns
 
-    def know_committed(self, seat: Seat, index: int) -> None:
-        if index > seat.known_committed:
-            seat.known_committed = index
-
     def show_term(self, seat: Seat, term: int, at_ns: int) -> None:
-        seat.last_spoke = self.sequence
-        if term > seat.term:
-            seat.term, seat.term_since_ns = term, at_ns
-        self.tell_term(seat, term, at_ns)
+        seat.term, seat.term_since_ns = term, at_ns
+        if term > seat.told_term:
+            self.tell_term(seat, term, at_ns)
 
     def tell_term(self, seat: Seat, term: int, at_ns: int) -> None:
-        if term > seat.told_term:
-            seat.told_term, seat.told_since_ns = term, at_ns
+        seat.told_term, seat.told_since_ns = term, at_ns
+
+
+def hashable(command: Any) -> Any:
+    return command if command.__class__ in (int, str) else labgob.encode([command])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 from labrpc import Message
 from labsim import Event
-from labtest.checks.facts import Delivery, Facts, Reading, Seat
-from labtest.checks.rule import Rule, Violated
+from labtest.checks.facts import Delivery, Facts, Seat
+from labtest.checks.reading import Reading
+from labtest.checks.rule import Fresh, Rule, Violated
 
 
 class LogMatching(Rule):
@@ -20,10 +22,10 @@ class LogMatching(Rule):
         # (index, term) -> the command, the term before it, and the message that showed it first.
         self._entries: dict[tuple[int, int], tuple[Any, int, int, Message]] = {}
 
-    def on_deliver_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+    def on_fresh(self, event: Event, message: Message, reading: Reading, fresh: Fresh) -> None:
         args = reading.args
         known_entries = self._entries
-        for index, entry in reading.fresh:
+        for index, entry in fresh:
             position = index - args.prev_log_index - 2
             before = args.entries[position].term if position >= 0 else args.prev_log_term
             key = (index, entry.term)
@@ -31,11 +33,11 @@ class LogMatching(Rule):
             if known is None:
                 known_entries[key] = (entry.command, before, event.at_ns, message)
             elif known[0] != entry.command:
-                self._differs(event, seat, message, key, known, "with another command than")
+                self._differs(event, message, key, known, "with another command than")
             elif known[1] != before:
-                self._differs(event, seat, message, key, known, f"after one of term {before}, not {known[1]} as")
+                self._differs(event, message, key, known, f"after one of term {before}, not {known[1]} as")
 
-    def _differs(self, event: Event, seat: Seat, message: Message, key: tuple[int, int], known: Any, how: str) -> None:
+    def _differs(self, event: Event, message: Message, key: tuple[int, int], known: Any, how: str) -> None:
         self.violated(
             f"peer {message.source} sends entry {key[0]} of term {key[1]} {how} when it was sent before",
             (known[2], known[3], "delivered"),
@@ -48,15 +50,14 @@ class LeaderAppendOnly(Rule):
     title = "A leader never rewrites its log"
     section = "§5.3, Figure 3"
 
-    def on_send_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
-        args = reading.args
-        was = self.facts.office(args.term).entry_terms.get(args.prev_log_index, args.prev_log_term)
+    def on_send_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+        was = self.facts.offices[args.term].entry_terms.get(args.prev_log_index, args.prev_log_term)
         if was != args.prev_log_term:
             self._rewritten(event, message, args.prev_log_index, was, args.prev_log_term)
 
-    def on_deliver_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
-        log = self.facts.office(reading.args.term).entry_terms
-        for index, entry in reading.fresh:
+    def on_fresh(self, event: Event, message: Message, reading: Reading, fresh: Fresh) -> None:
+        log = self.facts.offices[reading.args.term].entry_terms
+        for index, entry in fresh:
             was = log.get(index, entry.term)
             if was != entry.term:
                 self._rewritten(event, message, index, was, entry.term)
@@ -73,10 +74,8 @@ class EntryTerms(Rule):
     title = "Terms never fall along a log, nor exceed the leader's"
     section = "§5.3"
 
-    def on_deliver_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+    def on_fresh(self, event: Event, message: Message, reading: Reading, fresh: Fresh) -> None:
         args = reading.args
-        if not reading.fresh:
-            return
         before, index = args.prev_log_term, args.prev_log_index
         for entry in args.entries:
             index += 1
@@ -96,17 +95,9 @@ class SuccessMeansMatch(Rule):
 
     def __init__(self, facts: Facts, violated: Violated) -> None:
         super().__init__(facts, violated)
-        # Which stretch of each leader's log has reached each server: server -> leader's term -> first and last index.
-        self._received: dict[str, dict[int, tuple[int, int]]] = {}
-        self._matched: set[tuple[str, int, int]] = set()
+        # What it has rightly said yes to: server -> index -> the term of the latest.
+        self._matched: defaultdict[str, dict[int, int]] = defaultdict(dict)
         self._snapshots: dict[str, int] = {}
-
-    def on_deliver_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
-        args = reading.args
-        if args.entries:
-            received = self._received.setdefault(seat.name, {})
-            first, last = received.get(args.term, (args.prev_log_index + 1, 0))
-            received[args.term] = (min(first, args.prev_log_index + 1), max(last, reading.last_index))
 
     def on_deliver_install(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
         self._snapshots[seat.name] = max(self._snapshots.get(seat.name, 0), reading.args.last_included_index)
@@ -118,22 +109,22 @@ class SuccessMeansMatch(Rule):
             return
         args = reading.args
         index, term = args.prev_log_index, args.prev_log_term
-        key = (seat.name, index, term)
-        if key in self._matched:
+        matched = self._matched[seat.name]
+        if matched.get(index) == term:
             return
         if index > self._snapshots.get(seat.name, 0) and not self._ever_had(seat, index, term):
             self.violated(
                 f"peer {seat.name} accepted entries after entry {index} of term {term}, which it never had",
                 (event.at_ns, message, "answered"),
             )
-        self._matched.add(key)
+        matched[index] = term
 
     def _ever_had(self, seat: Seat, index: int, term: int) -> bool:
         """Whether that entry was ever in its log: as a leader's own, or received from one."""
         offices = self.facts.offices
         return any(
             first <= index <= last and offices[of_term].entry_terms.get(index) == term
-            for of_term, (first, last) in reversed(self._received.get(seat.name, {}).items())
+            for of_term, (first, last) in reversed(seat.received.items())
         ) or any(offices[of_term].entry_terms.get(index) == term for of_term in seat.led)
 
 
@@ -142,15 +133,11 @@ class AcknowledgedEntriesStay(Rule):
     title = "What a follower has acknowledged stays while that leader leads"
     section = "§5.3, Figure 2: AppendEntries 3"
 
-    def on_answer_append(
+    def on_refuse(
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
         args = reading.args
-        if (
-            not reply.success
-            and reply.term == args.term
-            and seat.snapshot_saved < args.prev_log_index <= delivery.acked
-        ):
+        if reply.term == args.term and seat.snapshot_saved < args.prev_log_index <= delivery.acked:
             self.violated(
                 f"peer {seat.name} had acknowledged entries up to {delivery.acked} to the leader of term {args.term}, "
                 f"and now finds no match at {args.prev_log_index}",
@@ -163,8 +150,7 @@ class HonestCandidate(Rule):
     title = "A candidate claims its real last entry"
     section = "§5.4.1"
 
-    def on_send_vote(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
-        args = reading.args
+    def on_send_vote(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         claimed = (args.last_log_term, args.last_log_index)
         if claimed < seat.floor:
             self.violated(
@@ -211,25 +197,27 @@ class LeaderCompleteness(Rule):
         self._committed: dict[int, tuple[int, int]] = {}  # index -> entry's term, and the term that committed it
         self._through: dict[int, int] = {}  # leader's term -> how far it has said to have committed
 
-    def on_send_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
-        args = reading.args
-        self._compare(event, message, args.term, args.prev_log_index, args.prev_log_term)
+    def on_send_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+        index = args.prev_log_index
+        if index in self._committed:
+            self._compare(event, message, args.term, index, args.prev_log_term)
         # EarnedCommit has looked at leader_commit; here it is taken for true.
         through = self._through.get(args.term, 0)
         if args.leader_commit > through:
-            shown = self.facts.office(args.term).entry_terms
+            shown = self.facts.offices[args.term].entry_terms
             while through < args.leader_commit and through + 1 in shown:
                 through += 1
                 self._committed.setdefault(through, (shown[through], args.term))
             self._through[args.term] = through
 
-    def on_deliver_append(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
-        for index, entry in reading.fresh:
-            self._compare(event, message, reading.args.term, index, entry.term)
+    def on_fresh(self, event: Event, message: Message, reading: Reading, fresh: Fresh) -> None:
+        for index, entry in fresh:
+            if index in self._committed:
+                self._compare(event, message, reading.args.term, index, entry.term)
 
     def _compare(self, event: Event, message: Message, leader_term: int, index: int, term: int) -> None:
-        committed = self._committed.get(index)
-        if committed is not None and committed[0] != term and leader_term > committed[1]:
+        committed = self._committed[index]
+        if committed[0] != term and leader_term > committed[1]:
             self.violated(
                 f"entry {index} of term {committed[0]} was committed in term {committed[1]}, "
                 f"but peer {message.source}, leading term {leader_term}, has one of term {term} there",

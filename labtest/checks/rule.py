@@ -1,9 +1,25 @@
 """What a rule is: one statement about the protocol, and the events it wants to see.
 
-A rule is a class with methods named for events: `on_send_append(event, seat, message, reading)`,
-`on_deliver_vote(event, seat, message, reading)`, `on_answer_vote(event, seat, message, reading, reply, delivery)`,
-`on_reply_append(event, seat, message, reading, reply)`; `on_send` and `on_answer` for all three RPCs;
-`on_persist`, `on_apply`, `on_start`, `on_restore`, `on_crash` (event, seat); `on_started(event, seat, index, term)`.
+A rule is a class with methods named for what happens to a message, and for which RPC (vote, append, install; without
+one: all three):
+
+    on_send_append(event, seat, message, args)           `seat` is the sender; no entries yet, see AppendHead
+    on_deliver_vote(event, seat, message, reading)       `seat` is the receiver
+    on_answer_vote(event, seat, message, reading, reply, delivery)
+    on_reply_append(event, seat, message, reading, reply)     `seat` is the caller again
+
+With `_unsettled` after it, a method sees only messages that are not settled. Settled is a message when all that its
+terms say was said before: it is of the term that its seat has shown (and, when sent, has heard of), a reply too, and
+a leader that sends it has sent an AppendEntries in that term before. Nearly all are; rules about terms skip them.
+
+    on_fresh(event, message, reading, fresh)             entries were delivered that are new from this leader
+    on_refuse(…)                                         an AppendEntries was answered with no; as on_answer
+    on_command(seat, index, command)                     one was applied
+    on_started(event, seat, index, term, command)        start() said yes
+    on_restore(seat)                                     a service begins from its snapshot
+    on_crash(seat)
+    on_first_save()                                      somebody saves for the first time
+
 They run before the shared facts take the event in, so `self.facts` is what was known before it.
 """
 
@@ -12,7 +28,10 @@ from __future__ import annotations
 from typing import Any, NoReturn, Protocol
 
 from labrpc import Message
-from labtest.checks.facts import APPEND, VOTE, Facts
+from labtest.checks.facts import Facts
+from labtest.checks.reading import APPEND, VOTE
+
+Fresh = list[tuple[int, Any]]  # (index, entry)
 
 
 class Violated(Protocol):
@@ -33,16 +52,16 @@ class Rule:
         self._violated(self, text, *evidence)
 
 
-def describe_message(facts: Facts, at_ns: int, message: Message, what: str) -> str:
+def describe_message(at_ns: int, message: Message, what: str) -> str:
     """One message in one line: when, from whom to whom, and the fields that matter."""
     name = message.service_method.rpartition(".")[2]
-    line = f"  {at_ns / 1e9:.6f} s  {name} {message.source}->{message.target} {what}: {_fields(facts, message)}"
+    line = f"  {at_ns / 1e9:.6f} s  {name} {message.source}->{message.target} {what}: {_fields(message)}"
     if what == "answered" or (what == "reply arrived"):
         line += f" -> {message.decode_reply()}"
     return line
 
 
-def _fields(facts: Facts, message: Message) -> str:
+def _fields(message: Message) -> str:
     args: Any = message.decode_args()
     if message.service_method == VOTE:
         return f"term {args.term}, last entry {args.last_log_index} of term {args.last_log_term}"

@@ -7,7 +7,7 @@ from collections import Counter
 from statistics import median
 from typing import NamedTuple
 
-from labtest.checks.facts import APPEND, INSTALL, VOTE
+from labtest.checks.reading import APPEND, INSTALL, VOTE
 from labtest.diagnoses.diagnosis import Finding
 from labtest.diagnoses.story import MS, Campaign, Rpc, S, Story, at, lasting, log_end, peers, terms, times
 

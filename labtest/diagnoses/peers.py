@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from labsim import Deadlock, Event, TaskFailed
-from labtest.checks.facts import APPEND, INSTALL, VOTE
+from labtest.checks.reading import APPEND, INSTALL, VOTE
 from labtest.diagnoses.diagnosis import Finding
 from labtest.diagnoses.story import MS, Rpc, S, Story, at, lasting
 from labtest.failure import Failure

@@ -15,7 +15,7 @@ from typing import Any
 
 from labrpc import Message
 from labsim import Event
-from labtest.checks.facts import APPEND, INSTALL, VOTE, Facts, Reading
+from labtest.checks.reading import APPEND, INSTALL, VOTE, Reader, Reading
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -25,12 +25,16 @@ _LONGEST_STRETCH_NS = 20 * S
 
 _CHANGES = frozenset(("boot", "restart", "crash", "connect", "disconnect"))
 
+_UNREAD = object()
+
 
 class Rpc:
     """One call, from its send to its end, as far as it got."""
 
     __slots__ = (
-        "_facts",
+        "_answered",
+        "_reader",
+        "_reading",
         "answer",
         "answered_ns",
         "delivered_ns",
@@ -42,8 +46,10 @@ class Rpc:
         "target",
     )
 
-    def __init__(self, facts: Facts, message: Message, sent_ns: int) -> None:
-        self._facts = facts
+    def __init__(self, reader: Reader, message: Message, sent_ns: int) -> None:
+        self._reader = reader
+        self._reading: Any = _UNREAD
+        self._answered: tuple[Message | None, Any] = (None, None)  # whose reply was read, and what it says
         self.message = message
         self.method = message.service_method
         self.source = message.source
@@ -60,7 +66,9 @@ class Rpc:
 
     @property
     def reading(self) -> Reading | None:
-        return self._facts.read(self.message)
+        if self._reading is _UNREAD:
+            self._reading = self._reader.read(self.message)
+        return self._reading  # type: ignore[no-any-return]
 
     @property
     def args(self) -> Any:
@@ -71,7 +79,9 @@ class Rpc:
     @property
     def answered(self) -> Any:
         """What the receiver answered, whether that arrived or not."""
-        return None if self.answer is None else self._facts.read_reply(self.answer)
+        if self._answered[0] is not self.answer:
+            self._answered = (self.answer, None if self.answer is None else self._reader.read_reply(self.answer))
+        return self._answered[1]
 
     @property
     def reply(self) -> Any:
@@ -114,7 +124,7 @@ class Story:
             end_ns = None
         # A cluster that has fallen silent ends later than its trace.
         self.end_ns = max(self.events[-1].at_ns if self.events else 0, end_ns or 0)
-        self.facts = Facts()
+        self._reader = Reader()
         self.up: set[str] = set()
         self.connected: set[str] = set()  # and up
         self.changed_ns = 0
@@ -133,7 +143,7 @@ class Story:
                 if message.service_method not in (VOTE, APPEND, INSTALL):
                     continue
                 if kind == "send":
-                    by_id[event.message] = rpc = Rpc(self.facts, message, event.at_ns)
+                    by_id[event.message] = rpc = Rpc(self._reader, message, event.at_ns)
                     self.all_rpcs.append(rpc)
                 elif (known := by_id.get(event.message)) is not None:
                     self._note(known, event)

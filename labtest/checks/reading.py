@@ -1,0 +1,133 @@
+"""Reading messages: each is decoded once for all rules, and only as far as somebody looks.
+
+Promise: what is given out has the fields of Figures 2 and 13 that the rules read; a message without them gives None,
+and `Reader.off` says so. What was read is to be read, not changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+import labgob
+from labrpc import Message
+
+VOTE = "Raft.request_vote"
+APPEND = "Raft.append_entries"
+INSTALL = "Raft.install_snapshot"
+
+# The fields of Figures 2 and 13 that the rules read.
+_FIELDS = {
+    VOTE: (("term", "candidate_id", "last_log_index", "last_log_term"), ("term", "vote_granted")),
+    APPEND: (
+        ("term", "leader_id", "prev_log_index", "prev_log_term", "entries", "leader_commit"),
+        ("term", "success"),
+    ),
+    INSTALL: (("term", "leader_id", "last_included_index", "last_included_term"), ("term",)),
+}
+
+
+@dataclass(slots=True)
+class AppendHead:
+    """An AppendEntries without its entries: all that is read of one that may never arrive.
+
+    A leader that is cut off goes on sending an ever longer log to nobody; decoding that would cost more than the test.
+    """
+
+    term: int
+    prev_log_index: int
+    prev_log_term: int
+    leader_commit: int
+
+
+# gc=False: every request that is delivered gets one, and nothing it refers to can refer back to it.
+class Reading(msgspec.Struct, gc=False, eq=False):
+    """The arguments of one request."""
+
+    args: Any
+    # Of an AppendEntries, the end of the log that it vouches for: its last entry, or prev if it has none.
+    last_index: int = 0
+    last_term: int = 0
+
+
+def _asks_alike(message: Message, other: Message) -> bool:
+    return (
+        message.request == other.request
+        and message.args_type is other.args_type
+        and message.service_method == other.service_method
+    )
+
+
+class Reader:
+    def __init__(self) -> None:
+        self._unreadable: dict[str, str] = {}
+        # A leader tells all its followers the same, again and again, and they say yes. So the latest of each is kept
+        # with the message it was read from: more often than not the next one is alike, and need not be decoded.
+        self._request = self._head_of = self._reply_of = Message(0, "", "", "", b"", None)
+        self._reading: Reading | None = None
+        self._head: Any = None
+        self._reply: Any = None
+
+    def read(self, message: Message) -> Reading | None:
+        """None if the arguments lack Figure 2's fields."""
+        if not _asks_alike(message, self._request):
+            self._reading = self._read(message)
+            self._request = message
+        return self._reading
+
+    def _read(self, message: Message) -> Reading | None:
+        method = message.service_method
+        args = message.decode_args()
+        if not self._is_complete(method, 0, args):
+            return None
+        if method != APPEND:
+            return Reading(args)
+        entries = args.entries
+        if entries:
+            return Reading(args, args.prev_log_index + len(entries), entries[-1].term)
+        return Reading(args, args.prev_log_index, args.prev_log_term)
+
+    def read_head(self, message: Message) -> Any:
+        """The arguments alone, and of an AppendEntries only the AppendHead."""
+        if not _asks_alike(message, self._head_of):
+            self._head = self._read_head(message)
+            self._head_of = message
+        return self._head
+
+    def _read_head(self, message: Message) -> Any:
+        if message.service_method == APPEND:
+            try:
+                return labgob.decode(message.request, AppendHead)
+            except labgob.DecodeError:
+                pass  # read() knows what is missing
+        reading = self.read(message)
+        return None if reading is None else reading.args
+
+    def read_reply(self, message: Message) -> Any:
+        """None if the reply lacks Figure 2's fields."""
+        latest = self._reply_of
+        if (
+            message.reply != latest.reply
+            or message.reply_type is not latest.reply_type
+            or message.service_method != latest.service_method
+        ):
+            reply = message.decode_reply()
+            self._reply = reply if self._is_complete(message.service_method, 1, reply) else None
+            self._reply_of = message
+        return self._reply
+
+    def _is_complete(self, method: str, which: int, value: Any) -> bool:
+        for field in _FIELDS[method][which]:
+            if not hasattr(value, field):
+                self._unreadable.setdefault(
+                    method, f"checks of {method} are off: its {('arguments', 'reply')[which]} have no field {field!r}"
+                )
+                return False
+        return True
+
+    @property
+    def off(self) -> list[str]:
+        """Which checks are off, and why, a line each."""
+        return list(self._unreadable.values())
