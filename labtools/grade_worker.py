@@ -73,6 +73,7 @@ class Answer(msgspec.Struct, omit_defaults=True):
     loaded: bool = False
     error: str = ""
     run: RunRecord | None = None
+    last: bool = False  # this worker ends now: the run has left something that cannot be taken away
 
 
 def main() -> int:
@@ -80,6 +81,7 @@ def main() -> int:
     _prctl(_PR_SET_DUMPABLE, 0)  # nobody of our own user may look into this process
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # whatever a run leaves behind becomes our child
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a run of our own user may send it; it shall end us without a word
     setup = msgspec.json.decode(requests.readline(), type=Setup)
     tests: dict[str, LabTest] = {}
     tester = Inventory()
@@ -93,10 +95,13 @@ def main() -> int:
                 gc.freeze()  # a child that collects must not copy every page of ours
                 answer = Answer(loaded=True)
             else:
-                answer = Answer(run=_run(setup, tests[request.test], request, tester))
+                run = _run(setup, tests[request.test], request, tester)
+                answer = Answer(run=run, last=not _nothing_is_left())
         except SelectionError as error:
             answer = Answer(error=str(error))
         answers.write(msgspec.json.encode(answer) + b"\n")
+        if answer.last:
+            break
     return 0
 
 
@@ -147,7 +152,8 @@ def _run(setup: Setup, test: LabTest, request: Request, tester: Inventory) -> Ru
         os.close(output_read)
         _, status, usage = os.wait4(child, 0)
         _end_what_is_left(setup.own_pids)
-        _remove(own)
+        with suppress(OSError):  # then something is left, and this was the last run here
+            remove_tree(own)
     denied, verdict = _believe(sealed, seal)
     record = RunRecord(test=test.name, seed=request.seed, kind=DIED)
     if verdict is not None and (verdict.test, verdict.seed) == (test.name, request.seed):
@@ -169,17 +175,45 @@ def _fresh_folder(own: Path, setup: Setup) -> None:
         path.write_bytes(content)
         path.chmod(0o644)
     if setup.uid:
-        os.chown(own, setup.uid, setup.uid)
+        for folder, _, _ in os.walk(own):
+            os.chown(folder, setup.uid, setup.uid)
 
 
-def _remove(own: Path) -> None:
-    """Also what the run has locked against us, where it is the same user."""
-    for folder, names, _ in os.walk(own):
-        for name in names:
-            path = Path(folder, name)
-            if not path.is_symlink():
-                path.chmod(0o700)
-    shutil.rmtree(own)
+def remove_tree(top: Path) -> None:
+    """Level by level and not by recursion: a run can make a tree that is deeper than any stack.
+
+    Also what the run has locked against us, where it is the same user.
+    """
+    top.chmod(0o700)
+    number = 0
+    while folders := _emptied_of_files(top):
+        for folder in folders:
+            for inner in _emptied_of_files(folder):
+                number += 1
+                inner.rename(top / f"{folder.name[:20]}.{number}")
+            folder.rmdir()
+    top.rmdir()
+
+
+def _emptied_of_files(folder: Path) -> list[Path]:
+    """What remains: the folders in it, each of them ours to change."""
+    inner = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                inner.append(Path(entry.path))
+                inner[-1].chmod(0o700)
+            else:
+                os.unlink(entry.path)  # noqa: PTH108  # beside scandir
+    return inner
+
+
+def _nothing_is_left() -> bool:
+    """Whether the worker's folder is as it was. A run of our own user can write there, too."""
+    try:
+        return not os.listdir()  # noqa: PTH208  # names alone
+    except OSError:
+        return False
 
 
 def _watch(child: int, sealed_read: int, output_read: int, limits: Limits) -> tuple[bytes, bytes, bool]:

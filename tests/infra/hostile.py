@@ -44,6 +44,8 @@ def spawn(*command):
 
 # Runs off the end of its stack.
 SEGFAULT = "exec((lambda: 0).__code__.replace(co_code=b'\\x64\\xff' * 8, co_stacksize=0))\n"
+# Deeper than Python's stack.
+DEEP = "import os\nfor _ in range(1500):\n    os.mkdir('d')\n    os.chdir('d')\nfor _ in range(1500): os.chdir('..')\n"
 FAKE = '{"run": {"test": "test_initial_election_2a", "seed": 1, "kind": "passed"}}'
 DAEMON_S = "86399"
 
@@ -202,6 +204,8 @@ def peers(reference: str) -> list[Hostile]:
             "took too long and was ended",
         ),
         Hostile("leaves_daemons", SPAWN + f"spawn('/bin/sleep', '{DAEMON_S}')\n" + reference, "", earns=True),
+        Hostile("leaves_a_deep_folder", DEEP + reference, "", earns=True),
+        Hostile("writes_beside_itself", "open(f'{__file__}.log', 'w').write('x')\n" + reference, "", earns=True),
         Hostile("prints_much", "print('x' * (1 << 24))\n" + reference, "", earns=True),
     ]
 
@@ -253,6 +257,21 @@ for attack in (
 """
     )
     return Hostile("vandal", source + reference, "", earns=True)
+
+
+def spoilers(reference: str) -> list[Hostile]:
+    """Right ones that would end the grader itself, where they run as its own user: the next in the class would pay."""
+    attacks = {
+        "takes_the_hidden_tests_place": "os.mkfifo('../hidden')",
+        "locks_its_folder": "os.chmod('raft', 0); os.chmod('.', 0)",
+        "moves_its_folder": "os.rename(os.getcwd(), '../elsewhere')",
+        "interrupts_the_worker": "signal.pidfd_send_signal(os.pidfd_open(os.getppid()), signal.SIGINT)",
+        "starves_the_worker": "resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (3, 3))",
+    }
+    return [
+        Hostile(name, f"{reference}\nimport os, resource, signal\ntry: {attack}\nexcept OSError: pass\n", "")
+        for name, attack in attacks.items()
+    ]
 
 
 def write_archives(folder: Path, reference: str) -> dict[str, str]:

@@ -189,6 +189,30 @@ def test_without_bubblewrap_limits_and_fence_still_hold(tmp_path: Path, monkeypa
     test_no_process_is_left_behind(None)  # type: ignore[arg-type]  # it looks at the machine, not at the class
 
 
+@pytest.mark.parametrize("walls", [True, False], ids=["bubblewrap", "limits alone"])
+def test_a_run_that_spoils_its_own_users_worker_does_not_end_the_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walls: bool
+) -> None:
+    monkeypatch.setattr("labtools.grade_sandbox._another_user", lambda slot: 0)
+    if not walls:
+        monkeypatch.setattr("labtools.grade_sandbox.bubblewrap", lambda: None)
+    class_ = tmp_path / "class"
+    class_.mkdir()
+    for peer in hostile.spoilers(REFERENCE):
+        (class_ / f"{peer.name}.py").write_text(peer.source)
+    (class_ / "zz_right.py").write_text(REFERENCE)
+    hidden = tmp_path / "hidden.py"
+    hidden.write_text(HIDDEN)
+    public, secret = load_tests(Path("tests/test_2a.py"))[:1], load_tests(hidden)
+    tests = tuple(Rubric(runs=1).assign(public, secret, "phrase"))
+    exam = Exam(tests, {test.name: test for test in (*public, *secret)}, Limits())
+    class_of = submissions(class_, Rubric().files)
+    *_, right = grade(
+        class_of, exam, jobs=1, runs=tmp_path / "runs", progress=Progress(len(class_of), 0), watch=lambda: None
+    )
+    assert right.score == 50
+
+
 def test_root_without_bubblewrap_needs_a_python_that_others_may_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
