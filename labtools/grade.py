@@ -33,6 +33,7 @@ from labtools.grade_write import write_class, write_submission
 from labtools.selecting import LabTest, SelectionError, load_tests
 from labtools.stress import ended_politely, jobs_argument
 from labtools.stress_kit import LAB
+from labtools.stress_summary import printable
 
 OUT = Path("build/grade")
 _SEED_FILE = "seed"
@@ -77,7 +78,7 @@ def main(args: argparse.Namespace) -> int:
             pack(args.gradescope, args.rubric, rubric, hidden)
             print(f"{args.gradescope} written: upload it to Gradescope as the assignment's autograder")
             return 0
-        class_ = submissions(args.submissions, rubric.files, single=args.single)
+        class_ = submissions(args.submissions, rubric.files, single=args.single, not_these=(args.out, *args.hidden))
         tests = rubric.assign(public, hidden, _phrase(rubric, hidden, args.out))
     except (RubricError, SelectionError, IntakeError, OSError) as error:
         return _cannot(str(error))
@@ -164,7 +165,8 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, class_: list[Su
 
 def _line(result: Result, number: int, of: int) -> str:
     failed = sum(not test.passed for test in result.tests)
-    why = f"  {result.problem.partition(chr(10))[0]}" if result.problem else ""
+    # What a submission says of itself shall not steer the terminal.
+    why = f"  {printable(result.problem.partition(chr(10))[0])}" if result.problem else ""
     if not why and failed:
         why = f"  {_count(failed, 'test')} failed{', tampered with the tester' if result.tampered else ''}"
     return f"{number:>4}/{of}  {result.name}  {points(result.score)} of {points(result.score_max)}{why}"

@@ -14,12 +14,13 @@ import gzip
 import hashlib
 import io
 import lzma
+import os
 import re
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -28,6 +29,9 @@ _ARCHIVE_BYTES_MAX = 64 << 20
 _UNPACKED_BYTES_MAX = 256 << 20
 _MEMBERS_MAX = 20_000
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz", ".tbz2")
+# Said to be unreadable, so that whoever handed one in is not missing from the class.
+_OTHER_ARCHIVES = (".7z", ".rar", ".gz", ".bz2", ".xz", ".zst", ".lz", ".z")
+_NAME_BYTES_MAX = 80
 # Where tools keep their own things, and where nobody's raft.py is.
 _PASSED_OVER = ("__MACOSX", "__pycache__", "node_modules", "site-packages", "venv", "build")
 
@@ -64,16 +68,24 @@ class _Member:
     read: Callable[[], bytes]
 
 
-def submissions(path: Path, wanted: tuple[str, ...], *, single: bool = False) -> list[Submission]:
-    """Those of a folder, in the order of their names; or the one that `path` is. `wanted` as the rubric's `files`."""
+def submissions(
+    path: Path, wanted: tuple[str, ...], *, single: bool = False, not_these: Iterable[Path] = ()
+) -> list[Submission]:
+    """Those of a folder, in the order of their names; or the one that `path` is. `wanted` as the rubric's `files`.
+
+    `not_these` are the grader's own, should they lie there too.
+    """
     if not path.exists():
         raise IntakeError(f"{path}: no such folder; SUBMISSIONS must name a folder with a folder or archive each")
     single = single or path.is_file() or (path / wanted[0]).is_file() or (path / "raft" / wanted[0]).is_file()
     found = [path] if single else sorted(path.iterdir())
     found = [p for p in found if not p.name.startswith((".", "__MACOSX"))]
+    own = {os.path.realpath(p) for p in not_these}
     taken: list[Submission] = []
     for entry in found:
-        if entry.is_symlink() or entry.is_dir() or entry.suffix == ".py" or _is_archive(entry):
+        if os.path.realpath(entry) in own and not single:
+            continue
+        if entry.is_symlink() or entry.is_dir() or entry.name.lower().endswith((".py", *_ARCHIVES, *_OTHER_ARCHIVES)):
             taken.append(_take(entry, _name(entry, path, [s.name for s in taken]), wanted))
     if not taken:
         raise IntakeError(f"{path}: there is no submission in it: no folder, {', '.join(_ARCHIVES[:3])} or .py file")
@@ -87,13 +99,13 @@ def _is_archive(path: Path) -> bool:
 def _name(entry: Path, top: Path, taken: Iterable[str]) -> str:
     """A name for files and links: the entry's own, without what would be trouble in a path."""
     stem = entry.name
-    for ending in (*_ARCHIVES, ".py"):
+    for ending in (*_ARCHIVES, *_OTHER_ARCHIVES, ".py"):
         if stem.lower().endswith(ending) and not entry.is_dir():
             stem = stem[: -len(ending)]
     if entry == top and stem in ("", "raft"):
         stem = entry.resolve().parent.name if entry.is_file() else entry.resolve().name
     name = re.sub(r"[^\w.@+-]+", "_", stem).strip("._") or "submission"
-    name = name[:80]
+    name = name.encode()[:_NAME_BYTES_MAX].decode(errors="ignore")
     number = 2
     unique = name
     while unique in taken:
@@ -103,6 +115,16 @@ def _name(entry: Path, top: Path, taken: Iterable[str]) -> str:
 
 
 def _take(entry: Path, name: str, wanted: tuple[str, ...]) -> Submission:
+    taken = _taken(entry, name, wanted)
+    return replace(taken, problem=_printable(taken.problem), remarks=tuple(map(_printable, taken.remarks)))
+
+
+def _printable(text: str) -> str:
+    """A name in an archive may be of any bytes: none that a page cannot hold, and none that steers a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def _taken(entry: Path, name: str, wanted: tuple[str, ...]) -> Submission:
     remarks: list[str] = []
     try:
         files = _wanted_of(list(_members(entry, wanted, remarks)), wanted, remarks)
@@ -159,6 +181,10 @@ def _members(entry: Path, wanted: tuple[str, ...], remarks: list[str]) -> Iterat
         raise _Unreadable("It is a link; links are not followed.")
     if entry.is_dir():
         return _of_folder(entry, remarks)
+    if not entry.is_file():
+        raise _Unreadable("It is neither a file nor a folder.")
+    if entry.name.lower().endswith(_OTHER_ARCHIVES) and not _is_archive(entry):
+        raise _Unreadable(f"An archive of the kind {entry.suffix} cannot be read; hand in a .zip.")
     if not _is_archive(entry):
         return iter([_Member(PurePosixPath(wanted[0]), lambda: _read(entry.open("rb")))])
     if entry.stat().st_size > _ARCHIVE_BYTES_MAX:

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 import xml.etree.ElementTree as ElementTree
 import zipfile
@@ -22,7 +23,7 @@ from labtools.grade_intake import IntakeError, submissions
 from labtools.grade_results import DIED, FAILED, PASSED, TAMPERED, Result, RunRecord, TestResult
 from labtools.grade_rubric import Graded, Rubric, RubricError, seeds
 from labtools.grade_store import Store
-from labtools.grade_write import as_csv, as_gradescope, as_junit
+from labtools.grade_write import as_csv, as_gradescope, as_junit, write_submission
 from labtools.mutants import load_zoo
 from labtools.selecting import LabTest, load_tests
 
@@ -169,6 +170,39 @@ def test_names_are_made_safe_and_unique(tmp_path: Path) -> None:
     for name in ("a b.py", "a_b.py", "-=x;.py"):
         (tmp_path / name).write_text("#")
     assert [s.name for s in submissions(tmp_path, FILES)] == ["-_x", "a_b", "a_b_2"]
+
+
+def test_a_name_of_any_bytes_can_be_written_down(tmp_path: Path) -> None:
+    class_ = tmp_path / "class"
+    (class_ / ("\U00020000" * 62)).mkdir(parents=True)
+    with tarfile.open(class_ / "bytes.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("caf\udce9\x1b[2J.py"))
+    found = submissions(class_, FILES)
+    assert [s.problem for s in found] == [
+        "There is no raft.py in it; it has caf??[2J.py.",
+        "There is no raft.py in it.",
+    ]
+    for submission in found:
+        write_submission(Result(submission.name, submission.problem, submission.remarks, ()), "Raft", tmp_path / "out")
+
+
+def test_an_archive_that_cannot_be_read_is_in_the_class(tmp_path: Path) -> None:
+    (tmp_path / "ann.7z").write_bytes(b"7z")
+    (tmp_path / "bob.rar").write_bytes(b"Rar!")
+    os.mkfifo(tmp_path / "eve.py")
+    (tmp_path / "notes.txt").write_text("no submission")
+    assert {s.name: s.problem for s in submissions(tmp_path, FILES)} == {
+        "ann": "An archive of the kind .7z cannot be read; hand in a .zip.",
+        "bob": "An archive of the kind .rar cannot be read; hand in a .zip.",
+        "eve": "It is neither a file nor a folder.",
+    }
+
+
+def test_the_graders_own_folders_are_no_submissions(tmp_path: Path) -> None:
+    for name in ("ann", "grades", "hidden"):
+        (tmp_path / name).mkdir()
+    found = submissions(tmp_path, FILES, not_these=(tmp_path / "grades", tmp_path / "ann" / ".." / "hidden"))
+    assert [s.name for s in found] == ["ann"]
 
 
 def test_no_submissions_is_an_error(tmp_path: Path) -> None:
