@@ -30,7 +30,7 @@ from labtools.grade_rubric import Rubric, RubricError
 from labtools.grade_sandbox import INSTALL, SandboxError, bubblewrap, refusal
 from labtools.grade_store import write_whole
 from labtools.grade_write import write_class, write_submission
-from labtools.selecting import LabTest, SelectionError, load_tests
+from labtools.selecting import LabTest, SelectionError, load_tests, not_lab_tests
 from labtools.stress import ended_politely, jobs_argument
 from labtools.stress_kit import LAB
 from labtools.stress_summary import printable
@@ -104,6 +104,17 @@ def _hidden_files(paths: Sequence[Path]) -> list[Path]:
         if not any(load_tests(file) for file in files):
             raise SelectionError(f"{path}: there is no test in it: a function test_...(make_config) in a .py file")
         found += files
+    for file in found:
+        others = not_lab_tests(file)
+        if others:
+            raise SelectionError(
+                f"{file}: {', '.join(others)} cannot be graded: a test here is a plain function test_...(make_config), "
+                "in no class, not async, and with no other parameter"
+            )
+    names = [file.name for file in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise SelectionError(f"two files of hidden tests are called {twice}; each needs a name of its own")
     return found
 
 
@@ -133,6 +144,9 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, class_: list[Su
     )
     if not bubblewrap():
         _say(console, f"  bubblewrap cannot be used here, so submissions can read this machine's files; {INSTALL}")
+    worthless = [test.name for test in exam.tests if test.hidden and not test.points]
+    if worthless:
+        _say(console, f"  worth no points: {', '.join(worthless)} (a name that ends in _2a ... _2d has a part's)")
     written = 0
 
     def write_new() -> None:

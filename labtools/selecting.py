@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import os
 import re
 import sys
+import zlib
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from labsim.stacks import short_path
@@ -40,9 +43,18 @@ def default_files() -> list[Path]:
 def load_tests(file: Path) -> list[LabTest]:
     """The lab tests of one file, in the order they stand there."""
     file = file.resolve()
+    return [
+        LabTest(name, _part(name), file, value)
+        for name, value in vars(_module(file)).items()
+        if name.startswith("test_") and inspect.isfunction(value) and _takes_make_config(value)
+    ]
+
+
+def _module(file: Path) -> ModuleType:
     if not file.is_file():
         raise SelectionError(f"{short_path(str(file))}: no such test file")
-    name = f"labtests_{re.sub(r'[^0-9A-Za-z]', '_', str(file))}"
+    # The number tells a-b.py from a_b.py.
+    name = f"labtests_{re.sub(r'[^0-9A-Za-z]', '_', str(file))}_{zlib.crc32(os.fsencode(file)):08x}"
     module = sys.modules.get(name)
     if module is None:
         spec = importlib.util.spec_from_file_location(name, file)
@@ -51,19 +63,31 @@ def load_tests(file: Path) -> list[LabTest]:
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except BaseException as error:  # also pytest.skip() and sys.exit(), which are no Exception
             del sys.modules[name]
+            if isinstance(error, KeyboardInterrupt):
+                raise
             raise SelectionError(
                 f"{short_path(str(file))}: {type(error).__name__} while loading it: {error}"
             ) from error
+    return module
+
+
+def not_lab_tests(file: Path) -> list[str]:
+    """What pytest would run there and nobody here does: with other parameters, async, or in a class."""
+    known = {test.name for test in load_tests(file)}
     return [
-        LabTest(name, _part(name), file, value)
-        for name, value in vars(module).items()
-        if name.startswith("test_") and inspect.isfunction(value) and _takes_make_config(value)
+        name
+        for name, value in vars(_module(file.resolve())).items()
+        if (inspect.isfunction(value) and name.startswith("test") and name not in known)
+        or (inspect.isclass(value) and any(key.startswith("test") for key in vars(value)))
     ]
 
 
 def _takes_make_config(function: Callable[..., Any]) -> bool:
+    # Calling one of these would run nothing, and pass.
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        return False
     return list(inspect.signature(function).parameters) == ["make_config"]
 
 

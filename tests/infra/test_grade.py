@@ -456,6 +456,37 @@ def test_what_cannot_be_graded_is_said(arguments_: list[str], says: str, capsys:
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("async def test_b_2a(make_config): assert False\n", "test_b_2a cannot be graded"),
+        ("def test_b_2a(make_config):\n    yield\n", "test_b_2a cannot be graded"),
+        ("import pytest\n@pytest.mark.parametrize('n', [3])\ndef test_b_2a(make_config, n): 1/0\n", "test_b_2a cannot"),
+        ("class TestB:\n    def test_b_2a(self, make_config): 1/0\n", "TestB cannot be graded"),
+        ("import pytest\npytest.skip('later', allow_module_level=True)\n", "Skipped while loading it: later"),
+        ("import helper\n", "ModuleNotFoundError while loading it"),
+    ],
+    ids=["async", "generator", "parametrized", "class", "skip", "helper"],
+)
+def test_no_hidden_test_is_dropped_or_passed_without_a_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, says: str
+) -> None:
+    (tmp_path / "hidden.py").write_text(f"def test_a_2a(make_config): pass\n{source}")
+    assert lab(["grade", "raft/raft.py", "--hidden", str(tmp_path / "hidden.py"), "--out", str(tmp_path / "out")]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_hidden_files_with_names_alike_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a-b.py", "a_b.py", "other/a_b.py"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"def test_{len(name)}{name[1] == '-'}_2a(make_config): pass\n")
+    assert load_tests(tmp_path / "a-b.py")[0].name != load_tests(tmp_path / "a_b.py")[0].name
+    hidden = ["--hidden", str(tmp_path), "--hidden", str(tmp_path / "other")]
+    assert lab(["grade", "raft/raft.py", *hidden, "--out", str(tmp_path / "out")]) == 2
+    assert "two files of hidden tests are called a_b.py" in capsys.readouterr().err
+
+
 def test_a_submission_with_its_own_message_fields_is_graded_with_them(tmp_path: Path) -> None:
     from labtools.grade_class import Exam, Progress, grade
 
