@@ -279,6 +279,7 @@ def _environment(lab: Path) -> dict[str, str]:
         # One seed is one run, also for a peer that lets the order of a set decide.
         "PYTHONHASHSEED": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "TMPDIR": ".",  # a run's own folder
     }
 
 

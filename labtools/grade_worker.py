@@ -25,17 +25,20 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import IO, NoReturn
 
 import msgspec
+from msgspec.json import encode
 
+import labtools
 from labsim import Unresponsive
 from labtest import report
 from labtest.loading import LoadError, load_peer_class
 from labtest.running import run_test
 from labtools.grade_results import DIED, FAILED, FORCED, PASSED, TAMPERED, UNLOADABLE, RunRecord
 from labtools.grade_rubric import Limits
-from labtools.grade_tamper import Fence, Inventory
+from labtools.grade_tamper import Fence, Inventory, announce_frames_of_greenlets
 from labtools.selecting import LabTest, SelectionError, load_tests
 from labtools.stress_outcome import cause_of
 
@@ -47,6 +50,8 @@ _REPORT_MB = 64
 _ENDING_S = 0.002
 _CHUNK = 1 << 16
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
+# What a verdict passes through is bound here, where a run does not find it: see _out_of_reach().
+_write = os.write
 _OWN = "submission"  # the one folder that a run may write to; it runs there
 
 
@@ -76,17 +81,23 @@ class Answer(msgspec.Struct, omit_defaults=True):
     last: bool = False  # this worker ends now: the run has left something that cannot be taken away
 
 
+# Made here: msgspec looks for the types in sys.modules, where they will not be.
+_SETUP, _REQUEST, _MESSAGE = (msgspec.json.Decoder(kind) for kind in (Setup, Request, RunRecord | str))
+
+
 def main() -> int:
     requests, answers = _take_the_pipes()
     _prctl(_PR_SET_DUMPABLE, 0)  # nobody of our own user may look into this process
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # whatever a run leaves behind becomes our child
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a run of our own user may send it; it shall end us without a word
-    setup = msgspec.json.decode(requests.readline(), type=Setup)
+    _out_of_reach()
+    announce_frames_of_greenlets()
+    setup = _SETUP.decode(requests.readline())
     tests: dict[str, LabTest] = {}
     tester = Inventory()
     for line in requests:
-        request = msgspec.json.decode(line, type=Request)
+        request = _REQUEST.decode(line)
         try:
             if request.load:
                 tests.update(_load(request.load))
@@ -99,10 +110,18 @@ def main() -> int:
                 answer = Answer(run=run, last=not _nothing_is_left())
         except SelectionError as error:
             answer = Answer(error=str(error))
-        answers.write(msgspec.json.encode(answer) + b"\n")
+        answers.write(encode(answer) + b"\n")
         if answer.last:
             break
     return 0
+
+
+def _out_of_reach() -> None:
+    """Whoever imports what judges it gets another copy, and may change that as it likes."""
+    for name in ("grade_results", "grade_tamper"):
+        del sys.modules[f"labtools.{name}"]
+        delattr(labtools, name)
+    sys.modules["__main__"] = ModuleType("__main__")
 
 
 def _take_the_pipes() -> tuple[IO[bytes], IO[bytes]]:
@@ -307,7 +326,7 @@ def _believe(data: bytes, seal: bytes) -> tuple[list[str], RunRecord | None]:
             break
         data = data[_SEAL_BYTES + 4 + size :]
         try:
-            message = msgspec.json.decode(body, type=RunRecord | str)
+            message = _MESSAGE.decode(body)
         except msgspec.MsgspecError:
             break
         if isinstance(message, RunRecord):
@@ -363,10 +382,10 @@ def _be_the_run(setup: Setup, own: Path, seal: bytes, sealed: int, judge: Callab
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # only now: becoming another user takes it away
 
         def send(message: RunRecord | str) -> None:
-            body = msgspec.json.encode(message)
+            body = encode(message)
             data = seal + len(body).to_bytes(4, "big") + body
             while data:
-                data = data[os.write(keep, data) :]
+                data = data[_write(keep, data) :]
 
         send(judge(send))
         status = 0

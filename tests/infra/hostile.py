@@ -210,6 +210,128 @@ def peers(reference: str) -> list[Hostile]:
     ]
 
 
+FORGE = """
+def forge(frame):
+    while frame is not None:
+        if "send" in frame.f_locals and "request" in frame.f_locals:
+            request = frame.f_locals["request"]
+            record = frame.f_globals["RunRecord"](test=request.test, seed=request.seed, kind="passed")
+            frame.f_locals["send"](record)
+            import os; os._exit(0)
+        frame = frame.f_back
+"""
+PATCHED = """
+import labtest.config
+labtest.config.Config.one = lambda self, *a, **k: 1
+labtest.config.Config.check_one_leader = lambda self: 0
+"""
+
+
+def forgers() -> list[Hostile]:
+    """Those that go for what judges them: its names, its inventory, and by whichever way its stack."""
+    greenlets = "import greenlet\n        g = greenlet.getcurrent()\n        while g: forge(g.gr_frame); g = g.parent"
+    return [
+        Hostile(
+            "calls_a_failure_a_pass", "import __main__\n__main__.FAILED = 'passed'\n" + LAZY, "Expected one leader"
+        ),
+        Hostile(
+            "blinds_the_inventory",
+            "import labtools.grade_tamper\nlabtools.grade_tamper.Inventory.changes = lambda self: ''\n"
+            + PATCHED
+            + LAZY,
+            "was replaced",
+        ),
+        Hostile(
+            "blinds_the_inventory_by_a_builtin",
+            "import builtins\nbuiltins.any = lambda values: False\n" + PATCHED + LAZY,
+            "builtins.any was replaced",
+        ),
+        Hostile(
+            "changes_a_constant",
+            "import labtest.config\nlabtest.config.MAX_TEST_S = 0\n" + LAZY,
+            "labtest.config.MAX_TEST_S was replaced",
+        ),
+        Hostile(
+            "changes_the_verdict_on_its_way",
+            "import msgspec\nreal = msgspec.json.encode\n"
+            "msgspec.json.encode = lambda m: real(m).replace(b'failed', b'passed').replace(b'tampered', b'passed')\n"
+            + LAZY,
+            "msgspec.json.encode was replaced",
+        ),
+        Hostile(
+            "changes_what_a_verdict_is",
+            "from labtools.grade_results import RunRecord\nkind = RunRecord.kind\n"
+            "RunRecord.kind = property(kind.__get__, lambda self, value: kind.__set__(self, 'passed'))\n" + LAZY,
+            "Expected one leader",
+        ),
+        Hostile(
+            "forges_by_walk_stack",
+            FORGE + "import traceback\nfor frame, _ in traceback.walk_stack(None): forge(frame)\n" + LAZY,
+            "climb into the tester's stack (sys._getframe)",
+        ),
+        Hostile(
+            "forges_by_walk_tb",
+            FORGE + "import traceback\ntry: 1 / 0\nexcept ZeroDivisionError as e:\n"
+            "    for frame, _ in list(traceback.walk_tb(e.__traceback__)): forge(frame)\n" + LAZY,
+            "climb into the tester's stack (object.__getattr__)",
+        ),
+        Hostile(
+            "forges_by_logging",
+            FORGE + "import logging\nforge(logging.currentframe())\n" + LAZY,
+            "climb into the tester's stack (sys._getframe)",
+        ),
+        Hostile(
+            "forges_by_a_generator",
+            FORGE + "def climb():\n    yield forge(me.gi_frame)\nme = climb()\nnext(me)\n" + LAZY,
+            "climb into the tester's stack (object.__getattr__)",
+        ),
+        Hostile(
+            "forges_by_a_greenlet",
+            FORGE + LAZY.replace("pass", greenlets, 1),
+            "climb into the tester's stack (object.__getattr__)",
+        ),
+        Hostile(
+            "forges_by_a_librarys_thread",
+            FORGE
+            + "import sys\nfrom concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(1) as pool:\n"
+            "    for frame in pool.submit(sys._current_frames).result().values(): forge(frame)\n" + LAZY,
+            "look through the tester's objects (sys._current_frames)",
+        ),
+        Hostile(
+            "forges_in_a_librarys_name",
+            FORGE + "import sys\nfound = {}\n"
+            "exec(compile('import sys\\ndef climb(): return sys._getframe(1)', '<frozen os>', 'exec'), found)\n"
+            "forge(found['climb']())\n" + LAZY,
+            "pass for a library (compile)",
+        ),
+    ]
+
+
+def harmless(reference: str) -> list[Hostile]:
+    """Right ones with what students do for themselves, which the fence and the inventory could take for something."""
+    habits = {
+        "hooks_exceptions": "import sys, threading\nsys.excepthook = threading.excepthook = print\n",
+        "hooks_simulated_exceptions": "from labsim import threading\nthreading.excepthook = print\n",
+        "sets_a_variable": "import os\nos.environ.setdefault('RAFT_DEBUG', '1')\n",
+        "installs_a_translation": "import gettext\ngettext.install('raft')\n",
+        "asks_its_hosts_name": "import socket\nprint(socket.gethostname())\n",
+        "uses_a_temporary_file": "import tempfile\nwith tempfile.TemporaryFile() as file: file.write(b'x')\n",
+        "shows_where_it_is": (
+            "import logging, traceback\nlogging.basicConfig(filename='raft.log', format='%(funcName)s:%(lineno)d')\n"
+            "logging.warning('x', stack_info=True)\ntry: 1 / 0\n"
+            "except ZeroDivisionError: traceback.print_exc(); traceback.print_stack()\n"
+            "print(traceback.extract_stack()[-1].lineno)\n"
+        ),
+        "has_classes_of_every_kind": (
+            "import abc, collections, dataclasses, enum, functools, typing\nRole = enum.Enum('Role', 'A B')\n"
+            "Pair = collections.namedtuple('Pair', 'a b')\nclass Triple(typing.NamedTuple): a: int = 0\n"
+            "@functools.total_ordering\n@dataclasses.dataclass\nclass Mark:\n    x: int = 0\n"
+            "    def __lt__(self, other): return self.x < other.x\nclass Base(abc.ABC): pass\n"
+        ),
+    }
+    return [Hostile(name, habit + reference, "", earns=True) for name, habit in habits.items()]
+
+
 def thieves(marker_file: Path, reference: str) -> list[Hostile]:
     """Those that want the hidden tests. All print, keep and raise what they find, and then are a right Raft."""
     find = f"""

@@ -29,6 +29,8 @@ def test_hidden_agreement_2b(make_config):
     cfg.one("{SECRET}", 3, retry=False)
 '''
 
+PEERS = [*hostile.peers(REFERENCE), *hostile.forgers(), *hostile.harmless(REFERENCE)]
+
 pytestmark = pytest.mark.skipif(bubblewrap() is None, reason=f"needs a working bubblewrap: {INSTALL}")
 
 
@@ -45,7 +47,7 @@ class Graded:
         hidden = folder / "hidden" / "hidden_2b.py"
         hidden.parent.mkdir()
         hidden.write_text(HIDDEN)
-        self.peers = {peer.name: peer for peer in hostile.peers(REFERENCE)}
+        self.peers = {peer.name: peer for peer in PEERS}
         self.thieves = hostile.thieves(hidden, REFERENCE)
         self.vandal = hostile.vandal(self.victim, REFERENCE)
         for peer in (*self.peers.values(), *self.thieves, self.vandal):
@@ -79,9 +81,6 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Graded:
     return Graded(tmp_path_factory.mktemp("hostile"))
 
 
-PEERS = hostile.peers(REFERENCE)
-
-
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
 def test_a_hostile_peer_gets_what_it_earned_and_a_clear_sentence(graded: Graded, peer: hostile.Hostile) -> None:
     result = graded.results[peer.name]
@@ -94,6 +93,11 @@ def test_right_ones_before_and_after_them_get_full_marks(graded: Graded) -> None
         result = graded.results[name]
         assert result.score == 100, graded.told(name)
         assert not result.denied
+
+
+@pytest.mark.parametrize("peer", hostile.harmless(REFERENCE), ids=lambda peer: peer.name)
+def test_what_students_do_for_themselves_is_held_against_nobody(graded: Graded, peer: hostile.Hostile) -> None:
+    assert not graded.results[peer.name].denied
 
 
 def test_patching_the_tester_is_called_tampering(graded: Graded) -> None:
