@@ -87,7 +87,7 @@ zoo: $(READY) ## every wrong Raft: caught by what, after how many runs [RUNS=n] 
 
 grade: $(READY) ## score a class: SUBMISSIONS=dir [HIDDEN=dir] [RUBRIC=file.toml] OUT=dir [JOBS=n]
 	@test -n "$(SUBMISSIONS)" -a -n "$(OUT)" || { echo "usage: make grade SUBMISSIONS=dir OUT=dir [HIDDEN=dir] [RUBRIC=file.toml] [JOBS=n]"; exit 2; }
-	@$(BIN)/lab grade $(SUBMISSIONS) --out $(OUT) $(if $(HIDDEN),--hidden $(HIDDEN)) $(if $(RUBRIC),--rubric $(RUBRIC)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
+	@$(BIN)/lab grade "$(SUBMISSIONS)" --out "$(OUT)" $(if $(HIDDEN),--hidden "$(HIDDEN)") $(if $(RUBRIC),--rubric "$(RUBRIC)") $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
 
 handout: $(READY) ## the tree a student starts from: OUT=dir
 	@test -n "$(OUT)" || { echo "usage: make handout OUT=dir"; exit 2; }

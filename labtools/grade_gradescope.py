@@ -8,6 +8,7 @@ Start at `pack()`.
 
 from __future__ import annotations
 
+import re
 import secrets
 import zipfile
 from collections.abc import Sequence
@@ -61,9 +62,10 @@ fi
 
 def pack(target: Path, rubric_file: Path | None, rubric: Rubric, hidden: Sequence[LabTest]) -> None:
     """Everything that is needed and nothing of the solution. `rubric_file` as it was read, or None for the default."""
-    text = "" if rubric_file is None else rubric_file.read_text(encoding="utf-8")
+    text = "" if rubric_file is None else rubric_file.read_text(encoding="utf-8-sig")
     if not rubric.seed_phrase(hidden):
-        # Every submission must get the same seeds, and no student may know them.
+        # Every submission must get the same seeds, and no student may know them. The rubric may have an empty one.
+        text = re.sub(r"^\s*seed\s*=.*$", "", text, flags=re.MULTILINE)
         text = f'seed = "{secrets.token_hex(16)}"\n{text}'
     files = {f"raftlab/{path.relative_to(LAB)}": path.read_bytes() for path in _lab()}
     files["rubric.toml"] = text.encode()

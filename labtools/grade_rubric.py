@@ -9,6 +9,7 @@ Start at `Rubric.read()` and `Rubric.assign()`.
 from __future__ import annotations
 
 import hashlib
+import math
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -103,7 +104,7 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     @classmethod
     def read(cls, path: Path) -> Rubric:
         try:
-            raw = tomllib.loads(path.read_text(encoding="utf-8"))
+            raw = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except OSError as error:
             raise RubricError(f"{path}: {error.strerror}; RUBRIC must name a TOML file") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -121,7 +122,7 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         for part, points in self.points.items():
             if part not in (*PARTS, OTHER):
                 return f"points.{part}: a part is one of {', '.join(PARTS)} or {OTHER}"
-            if points < 0:
+            if not 0 <= points < math.inf:
                 return f"points.{part}: must be 0 or more, got {points:g}"
         each = [("", self.runs, self.pass_rate), *((f"tests.{n}.", t.runs, t.pass_rate) for n, t in self.tests.items())]
         for where, runs, pass_rate in each:
@@ -133,13 +134,15 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         weights |= {f"tests.{name}.weight": test.weight for name, test in self.tests.items() if test.weight is not None}
         weights |= {f"tests.{name}.points": test.points for name, test in self.tests.items() if test.points is not None}
         for where, value in weights.items():
-            if value < 0:
+            if not 0 <= value < math.inf:
                 return f"{where}: must be 0 or more, got {value:g}"
         for name in Limits.__struct_fields__:
             if getattr(self.limits, name) < 1:
                 return f"limits.{name}: must be at least 1, got {getattr(self.limits, name)}"
-        if not self.files or any(Path(file).name != file or not file.endswith(".py") for file in self.files):
-            return 'files: must be names of .py files, without folders, as in ["raft.py", "messages.py"]'
+        if self.files[:1] != ("raft.py",) or any(
+            Path(file).name != file or not file.endswith(".py") for file in self.files
+        ):
+            return 'files: must be raft.py and then other .py files, without folders, as in ["raft.py", "messages.py"]'
         return ""
 
     def assign(self, public: Sequence[LabTest], hidden: Sequence[LabTest], phrase: str) -> list[Graded]:

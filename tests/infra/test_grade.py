@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -103,7 +104,10 @@ def test_a_pass_rate_allows_failures() -> None:
         ("[hidden]\nshow = 'all'", "Invalid enum value 'all' - at `$.hidden.show`"),
         ("[hiden]\nshow = 'names'", "unknown field `hiden`"),
         ("[limits]\ncpu_s = 0", "limits.cpu_s: must be at least 1, got 0"),
-        ("files = ['../raft.py']", "files: must be names of .py files"),
+        ("[points]\n2a = nan", "points.2a: must be 0 or more, got nan"),
+        ("[hidden]\nweight = inf", "hidden.weight: must be 0 or more, got inf"),
+        ("files = ['../raft.py']", "files: must be raft.py and then other .py files"),
+        ("files = ['solution.py']", "files: must be raft.py and then other .py files"),
         ("runs = ", "not TOML"),
         ("[tests.test_x_2a]\nweight = -1", "tests.test_x_2a.weight: must be 0 or more, got -1"),
     ],
@@ -550,6 +554,24 @@ def test_the_same_autograder_twice_is_the_same_file(tmp_path: Path) -> None:
     for name in ("a.zip", "b.zip"):
         assert lab(["grade", "--gradescope", str(tmp_path / name), "--rubric", str(tmp_path / "rubric.toml")]) == 0
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+
+
+def test_a_rubric_with_an_empty_seed_from_notepad_makes_an_autograder_that_can_read_it(tmp_path: Path) -> None:
+    rubric = tmp_path / "rubric.toml"
+    rubric.write_text('title = "Raft"\nseed = ""  # drawn\nruns = 2\n', encoding="utf-8-sig")
+    assert lab(["grade", "--gradescope", str(tmp_path / "a.zip"), "--rubric", str(rubric)]) == 0
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        rubric.write_bytes(archive.read("rubric.toml"))
+    assert (Rubric.read(rubric).runs, len(Rubric.read(rubric).seed)) == (2, 32)
+
+
+def test_make_grade_takes_paths_with_spaces(tmp_path: Path) -> None:
+    for name in ("SUBMISSIONS", "HIDDEN", "RUBRIC", "OUT"):
+        (tmp_path / f"a {name}").touch()
+    paths = [f"{name}={tmp_path}/a {name}" for name in ("SUBMISSIONS", "HIDDEN", "RUBRIC", "OUT")]
+    said = subprocess.run(["make", "-n", "grade", *paths], capture_output=True, text=True, check=True).stdout
+    words = shlex.split(said.splitlines()[-1])
+    assert [words[2], *words[4:9:2]] == [f"{tmp_path}/a {name}" for name in ("SUBMISSIONS", "OUT", "HIDDEN", "RUBRIC")]
 
 
 def test_without_hidden_tests_or_a_word_the_seeds_are_drawn_once_and_kept(tmp_path: Path) -> None:
