@@ -47,6 +47,7 @@ _SEALED_BYTES_MAX = 1 << 20
 _REPORT_CHARS_MAX = 20_000
 _CAUSE_CHARS_MAX = 300
 _REPORT_MB = 64
+_THREADS_MORE = 256  # that the grader's user may start elsewhere, during a run that shares its count
 _ENDING_S = 0.002
 _CHUNK = 1 << 16
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
@@ -373,7 +374,7 @@ def _be_the_run(setup: Setup, own: Path, seal: bytes, sealed: int, judge: Callab
         keep = os.dup2(sealed, 3)
         os.closerange(4, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         os.chdir(own)
-        _limit(setup.limits)
+        _limit(setup)
         if setup.uid:
             os.setgroups([])
             os.setresgid(setup.uid, setup.uid, setup.uid)
@@ -398,11 +399,16 @@ def _be_the_run(setup: Setup, own: Path, seal: bytes, sealed: int, judge: Callab
             os._exit(status)
 
 
-def _limit(limits: Limits) -> None:
+def _limit(setup: Setup) -> None:
+    limits = setup.limits
+    processes = limits.processes
+    if not setup.uid and not setup.own_pids:
+        # The system counts all that the user has, and the grader's desktop is not the submission's doing.
+        processes += _threads_of(os.getuid()) + _THREADS_MORE
     for name, soft, hard in (
         ("RLIMIT_CPU", limits.cpu_s, limits.cpu_s + 1),  # a signal that may be caught, then one that may not
         ("RLIMIT_AS", limits.memory_mb << 20, (limits.memory_mb + _REPORT_MB) << 20),
-        ("RLIMIT_NPROC", limits.processes, limits.processes),
+        ("RLIMIT_NPROC", processes, processes),
         ("RLIMIT_FSIZE", limits.file_mb << 20, limits.file_mb << 20),
         ("RLIMIT_NOFILE", limits.open_files, limits.open_files),
         ("RLIMIT_CORE", 0, 0),
@@ -411,6 +417,15 @@ def _limit(limits: Limits) -> None:
         if allowed != resource.RLIM_INFINITY:
             soft, hard = min(soft, allowed), min(hard, allowed)
         resource.setrlimit(getattr(resource, name), (soft, hard))
+
+
+def _threads_of(uid: int) -> int:
+    found = 0
+    for process in Path("/proc").iterdir():
+        with suppress(OSError):  # it has ended meanwhile
+            if process.name.isdecimal() and process.stat().st_uid == uid:
+                found += len(os.listdir(process / "task"))  # noqa: PTH208  # names alone
+    return found
 
 
 def _judge(setup: Setup, test: LabTest, request: Request, tester: Inventory, send: Send) -> RunRecord:

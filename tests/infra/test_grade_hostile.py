@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import hostile
@@ -215,6 +218,23 @@ def test_a_run_that_spoils_its_own_users_worker_does_not_end_the_class(
         class_of, exam, jobs=1, runs=tmp_path / "runs", progress=Progress(len(class_of), 0), watch=lambda: None
     )
     assert right.score == 50
+
+
+def test_without_walls_the_graders_own_processes_do_not_count_as_the_submissions() -> None:
+    script = (
+        "import os, resource, subprocess, labtools.grade_worker as worker\n"
+        "there = [subprocess.Popen(['sleep', '60']) for _ in range(20)]\n"
+        "worker._limit(worker.Setup({}, '', worker.Limits(), uid=int(os.environ['UID_']), own_pids=False))\n"
+        "print(resource.getrlimit(resource.RLIMIT_NPROC)[0])\n"
+        "for process in there: process.kill(); process.wait()\n"
+    )
+
+    def allowed(uid: str) -> int:
+        command = [sys.executable, "-c", script]
+        return int(subprocess.run(command, capture_output=True, check=True, env=os.environ | {"UID_": uid}).stdout)
+
+    assert allowed("0") >= 20 + Limits().processes
+    assert allowed("61184") == Limits().processes
 
 
 def test_root_without_bubblewrap_needs_a_python_that_others_may_read(
