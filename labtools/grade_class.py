@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from queue import SimpleQueue
 from shlex import quote
 
 import msgspec
@@ -82,25 +81,15 @@ def grade(
 ) -> list[Result]:
     """The results in the order of the submissions; `watch` is called now and then, by the calling thread."""
     lab = LabCopy()
-    slots: SimpleQueue[int] = SimpleQueue()
-    for slot in range(jobs):
-        slots.put(slot)
     stop = threading.Event()
     gradings = [
         _Grading(submission, exam, lab, runs / f"{submission.name}.jsonl", progress) for submission in submissions
     ]
     code = exam.lab_code
 
-    def one(grading: _Grading) -> Result:
-        slot = slots.get()
-        try:
-            return grading.result(code, slot, stop)
-        finally:
-            slots.put(slot)
-
     pool = ThreadPoolExecutor(jobs, thread_name_prefix="grade")
     try:
-        futures = [pool.submit(one, grading) for grading in gradings]
+        futures = [pool.submit(grading.result, code, stop) for grading in gradings]
         waiting = set(futures)
         while waiting:
             ended, waiting = wait(waiting, timeout=_WATCH_S, return_when=FIRST_COMPLETED)
@@ -136,7 +125,7 @@ class _Grading:
         if sandbox is not None:
             sandbox.close()
 
-    def result(self, lab_code: str, slot: int, stop: threading.Event) -> Result:
+    def result(self, lab_code: str, stop: threading.Event) -> Result:
         submission, progress = self._submission, self._progress
         if submission.problem:
             tests = tuple(TestResult(test, (), "there is no raft.py to run.") for test in self._exam.tests)
@@ -145,7 +134,7 @@ class _Grading:
         else:
             store = Store(self._store_path)
             try:
-                result = self._graded(store, f"{lab_code} {submission.digest}", slot, stop)
+                result = self._graded(store, f"{lab_code} {submission.digest}", stop)
             finally:
                 store.close()
                 if self._sandbox is not None:
@@ -154,9 +143,9 @@ class _Grading:
         progress.done.append(result)
         return result
 
-    def _graded(self, store: Store, code: str, slot: int, stop: threading.Event) -> Result:
+    def _graded(self, store: Store, code: str, stop: threading.Event) -> Result:
         files = _package(self._submission.files)
-        self._sandbox = Sandbox(self._lab, files, "raft/raft.py", self._exam.limits, slot)
+        self._sandbox = Sandbox(self._lab, files, "raft/raft.py", self._exam.limits)
         results: list[TestResult] = []
         forced: dict[str, int] = {}
         loaded: set[Path] = set()

@@ -13,7 +13,9 @@ Start at `Sandbox.run()`; what happens inside is grade_worker.
 from __future__ import annotations
 
 import compileall
+import itertools
 import os
+import secrets
 import select
 import shutil
 import signal
@@ -33,14 +35,16 @@ import pytest
 from labtest import records
 from labtools.grade_results import DIED, FORCED, RunRecord
 from labtools.grade_rubric import Limits
-from labtools.grade_worker import Answer, Request, Setup, remove_tree, too_long
+from labtools.grade_worker import Answer, Request, Setup, remove_tree, threads_of, too_long
 from labtools.stress_kit import LAB, write_files
 
 INSTALL = "apt-get install bubblewrap"
 _START_LIMIT_S = 60.0
 _GRACE_S = 30.0  # for the worker to notice that a run is over its limit
 _LAST_WORDS_MAX = 4000
-_UID_FIRST = 61_184  # a range that systemd and Debian leave to programs like this one
+_UID_FIRST, _UID_LAST = 61_184, 65_519  # a range that systemd and Debian leave to programs like this one
+# Begun anywhere: another grader on this machine, or beside this container, has others.
+_uids = itertools.count(secrets.randbelow(_UID_LAST - _UID_FIRST + 1))
 _TOOLS = ("__init__", "grade_worker", "grade_tamper", "grade_results", "grade_rubric", "selecting", "stress_outcome")
 _INSIDE = "/sandbox"  # the worker's folder in there
 _LAB_INSIDE = "/lab"
@@ -70,14 +74,22 @@ def bubblewrap() -> str | None:
     return path if works else None
 
 
-def _another_user(slot: int) -> int:
-    """The user that a run becomes: one for each slot, so that they cannot reach each other; 0 for nobody else."""
-    return _UID_FIRST + slot if os.geteuid() == 0 else 0
+def _another_user() -> int:
+    """The user that a submission's runs become, 0 for nobody else.
+
+    One for each, and one who has no process: the system counts a user's processes wherever they are, so another's
+    fork bomb, or what is still dying of the submission before, would be counted as this one's.
+    """
+    if os.geteuid() != 0:
+        return 0
+    return next(
+        uid for uid in (_UID_FIRST + number % (_UID_LAST - _UID_FIRST + 1) for number in _uids) if not threads_of(uid)
+    )
 
 
 def refusal() -> str:
     """Why submissions cannot be run here at all; "" if they can."""
-    if bubblewrap() is not None or not _another_user(0):
+    if bubblewrap() is not None or not _another_user():
         return ""
     for path in (Path(sys.base_prefix).resolve(), *_libraries()):
         for above in (path, *path.parents):
@@ -115,10 +127,10 @@ class LabCopy:
 class Sandbox:
     """The worker of one submission, started when it is needed and again when it is gone. For one thread."""
 
-    def __init__(self, lab: LabCopy, files: Mapping[str, bytes], raft: str, limits: Limits, slot: int) -> None:
+    def __init__(self, lab: LabCopy, files: Mapping[str, bytes], raft: str, limits: Limits) -> None:
         self._lab = lab
         self._limits = limits
-        self._setup = Setup(dict(files), raft, limits, uid=_another_user(slot), own_pids=bubblewrap() is not None)
+        self._setup = Setup(dict(files), raft, limits, uid=_another_user(), own_pids=bubblewrap() is not None)
         self._loaded: dict[str, bytes] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None

@@ -404,7 +404,7 @@ def _limit(setup: Setup) -> None:
     processes = limits.processes
     if not setup.uid and not setup.own_pids:
         # The system counts all that the user has, and the grader's desktop is not the submission's doing.
-        processes += _threads_of(os.getuid()) + _THREADS_MORE
+        processes += threads_of(os.getuid()) + _THREADS_MORE
     for name, soft, hard in (
         ("RLIMIT_CPU", limits.cpu_s, limits.cpu_s + 1),  # a signal that may be caught, then one that may not
         ("RLIMIT_AS", limits.memory_mb << 20, (limits.memory_mb + _REPORT_MB) << 20),
@@ -419,7 +419,7 @@ def _limit(setup: Setup) -> None:
         resource.setrlimit(getattr(resource, name), (soft, hard))
 
 
-def _threads_of(uid: int) -> int:
+def threads_of(uid: int) -> int:
     found = 0
     for process in Path("/proc").iterdir():
         with suppress(OSError):  # it has ended meanwhile

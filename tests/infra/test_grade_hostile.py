@@ -170,7 +170,7 @@ def test_a_right_raft_earns_its_points_whatever_it_prints(graded: Graded) -> Non
 def test_without_bubblewrap_limits_and_fence_still_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labtools.grade_sandbox.bubblewrap", lambda: None)
     # Another user might not be allowed to read the Python that runs this.
-    monkeypatch.setattr("labtools.grade_sandbox._another_user", lambda slot: 0)
+    monkeypatch.setattr("labtools.grade_sandbox._another_user", lambda: 0)
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "keep.txt").write_text("still here")
@@ -200,7 +200,7 @@ def test_without_bubblewrap_limits_and_fence_still_hold(tmp_path: Path, monkeypa
 def test_a_run_that_spoils_its_own_users_worker_does_not_end_the_class(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walls: bool
 ) -> None:
-    monkeypatch.setattr("labtools.grade_sandbox._another_user", lambda slot: 0)
+    monkeypatch.setattr("labtools.grade_sandbox._another_user", lambda: 0)
     if not walls:
         monkeypatch.setattr("labtools.grade_sandbox.bubblewrap", lambda: None)
     class_ = tmp_path / "class"
@@ -237,13 +237,29 @@ def test_without_walls_the_graders_own_processes_do_not_count_as_the_submissions
     assert allowed("61184") == Limits().processes
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's runs become other users")
+def test_processes_of_another_grading_do_not_count_as_the_submissions(tmp_path: Path) -> None:
+    there = [subprocess.Popen(["sleep", "60"], user=61_184) for _ in range(20)]
+    try:
+        (tmp_path / "right.py").write_text(REFERENCE)
+        public = load_tests(Path("tests/test_2a.py"))[:1]
+        exam = Exam(tuple(Rubric(runs=1).assign(public, [], "phrase")), {public[0].name: public[0]}, Limits())
+        class_of = submissions(tmp_path / "right.py", Rubric().files)
+        (right,) = grade(class_of, exam, jobs=1, runs=tmp_path / "runs", progress=Progress(1, 0), watch=lambda: None)
+        assert right.score == 20, right
+    finally:
+        for process in there:
+            process.kill()
+            process.wait()
+
+
 def test_root_without_bubblewrap_needs_a_python_that_others_may_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     monkeypatch.setattr("labtools.grade_sandbox.bubblewrap", lambda: None)
-    monkeypatch.setattr("labtools.grade_sandbox._another_user", lambda slot: 61_184)
+    monkeypatch.setattr("labtools.grade_sandbox._another_user", lambda: 61_184)
     monkeypatch.setattr("sys.base_prefix", str(closed))
     assert lab(["grade", "raft/raft.py", "--out", str(tmp_path / "out")]) == 2
     assert f"who may not read Python: {closed} is closed to others. Install bubblewrap" in capsys.readouterr().err
