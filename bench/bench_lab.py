@@ -15,7 +15,7 @@ from labtest.running import run_test
 from labtools.selecting import LabTest, select
 from labtools.timeline import print_timeline
 
-_ROUNDS = 5
+_ROUNDS = 8
 _SEED = 1
 
 

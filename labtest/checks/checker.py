@@ -138,10 +138,10 @@ class CheckedTrace(list[Event]):
 
     def append(self, event: Event) -> None:
         self._store(event)
-        see = self._see.get(event.kind)
-        if see is not None:
+        kind = event.kind
+        if kind in self._see:
             self.facts.sequence += 1
-            see(event)
+            self._see[kind](event)
 
     # Most events say nothing new about terms. So each of these four finds out first whether this one does, and calls
     # only the rules that then have something to look at: that is what keeps checking cheap.
@@ -240,7 +240,8 @@ class CheckedTrace(list[Event]):
         seat.applied = message.snapshot_index if getattr(message, "snapshot_valid", False) else message.command_index
 
     def _see_start(self, event: Event) -> None:
-        self.facts.commands.add(hashable(event.detail))
+        command = event.detail
+        self.facts.commands.add(command if command.__class__ is int else hashable(command))
 
     def _see_started(self, event: Event) -> None:
         command, index, term, is_leader = event.detail

@@ -112,20 +112,32 @@ class SuccessMeansMatch(Rule):
         matched = self._matched[seat.name]
         if matched.get(index) == term:
             return
-        if index > self._snapshots.get(seat.name, 0) and not self._ever_had(seat, index, term):
+        if (
+            # Nearly always it had it from this very leader.
+            not self._had_from(seat, args.term, index, term)
+            and index > self._snapshots.get(seat.name, 0)
+            and not self._ever_had(seat, index, term)
+        ):
             self.violated(
                 f"peer {seat.name} accepted entries after entry {index} of term {term}, which it never had",
                 (event.at_ns, message, "answered"),
             )
         matched[index] = term
 
+    def _had_from(self, seat: Seat, leader_term: int, index: int, term: int) -> bool:
+        received = seat.received.get(leader_term)
+        return (
+            received is not None
+            and received[0] <= index <= received[1]
+            and self.facts.offices[leader_term].entry_terms.get(index) == term
+        )
+
     def _ever_had(self, seat: Seat, index: int, term: int) -> bool:
         """Whether that entry was ever in its log: as a leader's own, or received from one."""
         offices = self.facts.offices
-        return any(
-            first <= index <= last and offices[of_term].entry_terms.get(index) == term
-            for of_term, (first, last) in reversed(seat.received.items())
-        ) or any(offices[of_term].entry_terms.get(index) == term for of_term in seat.led)
+        return any(self._had_from(seat, of_term, index, term) for of_term in reversed(seat.received)) or any(
+            offices[of_term].entry_terms.get(index) == term for of_term in seat.led
+        )
 
 
 class AcknowledgedEntriesStay(Rule):
