@@ -569,7 +569,9 @@ def test_make_grade_takes_paths_with_spaces(tmp_path: Path) -> None:
     for name in ("SUBMISSIONS", "HIDDEN", "RUBRIC", "OUT"):
         (tmp_path / f"a {name}").touch()
     paths = [f"{name}={tmp_path}/a {name}" for name in ("SUBMISSIONS", "HIDDEN", "RUBRIC", "OUT")]
-    said = subprocess.run(["make", "-n", "grade", *paths], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        ["make", "--no-print-directory", "-n", "grade", *paths], capture_output=True, text=True, check=True
+    ).stdout
     words = shlex.split(said.splitlines()[-1])
     assert [words[2], *words[4:9:2]] == [f"{tmp_path}/a {name}" for name in ("SUBMISSIONS", "OUT", "HIDDEN", "RUBRIC")]
 
