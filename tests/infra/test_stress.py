@@ -243,14 +243,14 @@ def test_an_interrupt_ends_it_at_once_with_the_summary_so_far(sent, tmp_path):
 
 @on_linux
 def test_a_worker_killed_from_outside_costs_one_run_at_most(tmp_path):
-    command = lab_command("stress", ASKS, "--runs", "80", "--jobs", "2", "--out", tmp_path)
+    command = lab_command("stress", ASKS, "--runs", "400", "--jobs", "2", "--out", tmp_path)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        wait_until(lambda: len(children_of(process.pid)) == 2)
-        time.sleep(0.5)
+        assert process.stdout is not None
+        assert "400 seeds each" in process.stdout.readline()  # the workers are there
         os.kill(children_of(process.pid)[0], signal.SIGKILL)
         process.communicate(timeout=60)
     result = summary(tmp_path)
-    assert result["runs"] == 80
+    assert result["runs"] == 400
     assert result["failed"] <= 1
     for cause in result["causes"]:
         assert cause["cause"] == "The worker process was ended by SIGKILL (out of memory?) during the run."
