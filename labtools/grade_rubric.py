@@ -90,7 +90,7 @@ class Graded(msgspec.Struct, frozen=True):
 
 class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     title: str = "Raft"
-    runs: int = 3  # seeds of each test
+    runs: int = 2  # seeds of each test
     pass_rate: float = 1.0  # the share of them that must pass, for the points
     seed: str = ""  # what the seeds are made from; see seed_phrase()
     # The student's files; everything else is the lab's own. The first must be there.
