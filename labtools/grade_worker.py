@@ -182,7 +182,9 @@ def _run(setup: Setup, test: LabTest, request: Request, tester: Inventory) -> Ru
         record.kind, record.cause = _obituary(status, usage.ru_utime + usage.ru_stime, setup.limits, late=late)
         record.report = f"{test.name}  seed {request.seed}\n  {record.cause}\n\n  replay    {request.replay}"
     record.denied = denied
-    record.output = output[: setup.limits.output_kb << 10].decode(errors="replace")
+    if record.kind not in (DIED, UNLOADABLE):
+        # Of the others the most is printed by programs they started, and where that is cut off is chance.
+        record.output = output[: setup.limits.output_kb << 10].decode(errors="replace")
     record.cpu_s = round(usage.ru_utime + usage.ru_stime, 3)
     return record
 
