@@ -113,8 +113,12 @@ class RealTransport:
             try:
                 fn(*args)
             except BaseException as error:
-                self._fail(name, error)
-                raise
+                # Shown before anyone is told: who is told may end the program, or put another hook in its place.
+                try:
+                    shown = (type(error), error, error.__traceback__, threading.current_thread())
+                    threading.excepthook(threading.ExceptHookArgs(shown))
+                finally:
+                    self._fail(name, error)
 
         threading.Thread(target=handle, name=name, daemon=True).start()
 

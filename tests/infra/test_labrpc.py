@@ -739,15 +739,32 @@ def test_on_real_threads_a_failed_handler_is_raised_in_every_call_and_by_cleanup
     lab.services[0].gate.set()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_on_real_threads_a_failed_handler_shows_its_traceback_as_any_thread_does(
+def test_on_real_threads_a_failed_handler_shows_its_traceback_before_the_caller_hears_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shown: queue.Queue[Any] = queue.Queue()
-    monkeypatch.setattr("threading.excepthook", lambda args: shown.put(args.exc_value))
+    told = threading.Event()
+    shown: list[tuple[BaseException | None, bool]] = []
+
+    def show(args: Any) -> None:
+        # A hook that takes its time: a caller told too early would be told while it waits.
+        shown.append((args.exc_value, told.wait(0.05)))
+
+    monkeypatch.setattr("threading.excepthook", show)
     with pytest.raises(TaskFailed):
         Lab().call("fails", Args(1))
-    assert isinstance(shown.get(timeout=PATIENCE_S), ZeroDivisionError)
+    told.set()
+    ((error, told_before),) = shown
+    assert isinstance(error, ZeroDivisionError) and not told_before
+
+
+def test_on_real_threads_a_hook_that_fails_leaves_no_caller_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def show(args: Any) -> None:
+        if args.exc_type is ZeroDivisionError:
+            raise SystemExit("the hook itself")
+
+    monkeypatch.setattr("threading.excepthook", show)
+    with pytest.raises(TaskFailed, match="by nought"):
+        Lab().call("fails", Args(1))
 
 
 def test_a_network_made_outside_is_refused_inside() -> None:
