@@ -42,7 +42,7 @@ $(READY): pyproject.toml requirements.lock
 	@touch $@
 
 test: $(READY) ## all tests there are
-	$(PYTEST) $(if $(filter 1,$(JOBS)),,--dist loadgroup) tests
+	$(PYTEST) $(if $(filter 1,$(JOBS)),,--dist loadfile) tests
 
 test-2a: $(READY) ## leader election
 	@$(PYTEST) $(call part,2a)

@@ -34,10 +34,7 @@ def test_hidden_agreement_2b(make_config):
 
 PEERS = [*hostile.peers(REFERENCE), *hostile.forgers(), *hostile.harmless(REFERENCE)]
 
-pytestmark = [
-    pytest.mark.skipif(bubblewrap() is None, reason=f"needs a working bubblewrap: {INSTALL}"),
-    pytest.mark.xdist_group("hostile"),  # one class, graded by one worker
-]
+pytestmark = pytest.mark.skipif(bubblewrap() is None, reason=f"needs a working bubblewrap: {INSTALL}")
 
 
 class Graded:
