@@ -11,6 +11,7 @@ import argparse
 import os
 import secrets
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -144,9 +145,8 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, class_: list[Su
     )
     if not bubblewrap():
         _say(console, f"  bubblewrap cannot be used here, so submissions can read this machine's files; {INSTALL}")
-    worthless = [test.name for test in exam.tests if test.hidden and not test.points]
-    if worthless:
-        _say(console, f"  worth no points: {', '.join(worthless)} (a name that ends in _2a ... _2d has a part's)")
+    if exam.not_asked:
+        _say(console, f"  not run, because points in the rubric does not name their part: {_by_part(exam.not_asked)}")
     written = 0
 
     def write_new() -> None:
@@ -235,6 +235,13 @@ def _picture(progress: Progress) -> RenderableType:
         for i, result in enumerate(reversed(progress.done[-5:]))
     ]
     return Group(table, *at, *last, Text("Ctrl-C ends it; the same command goes on", style="dim"))
+
+
+def _by_part(tests: Sequence[LabTest]) -> str:
+    """A test without a part may be a slip of the pen in its name, so it is named."""
+    numbers = Counter(test.part for test in tests if test.part)
+    said = [f"{_count(number, 'test')} of {part.upper()}" for part, number in numbers.items()]
+    return ", ".join(said + [f"{test.name} (no _2a ... _2d in its name)" for test in tests if not test.part])
 
 
 def _count(number: int, noun: str) -> str:

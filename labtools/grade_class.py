@@ -41,6 +41,11 @@ class Exam:
     limits: Limits
 
     @property
+    def not_asked(self) -> list[LabTest]:
+        asked = {test.name for test in self.tests}
+        return [test for name, test in self.files.items() if name not in asked]
+
+    @property
     def lab_code(self) -> str:
         """A digest of what decides about every run: the lab, Python, the limits."""
         digest = hashlib.blake2b(platform.python_version().encode(), digest_size=16)

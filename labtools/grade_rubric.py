@@ -146,7 +146,7 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return ""
 
     def assign(self, public: Sequence[LabTest], hidden: Sequence[LabTest], phrase: str) -> list[Graded]:
-        """Points and seeds for each test, the public ones first."""
+        """Points and seeds for each test that is asked, the public ones first."""
         tests = [(test, False) for test in public] + [(test, True) for test in hidden]
         names = [test.name for test, _ in tests]
         for name in self.tests:
@@ -155,6 +155,9 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise RubricError(f"two tests are called {twice}; a hidden test needs a name of its own")
+        tests = [(test, is_hidden) for test, is_hidden in tests if self._asks(test)]
+        if not tests:
+            raise RubricError("points: no test is of a part that it names, so there is nothing to grade")
         weight = {test.name: self._weight(test.name, is_hidden) for test, is_hidden in tests}
         shared: dict[str, float] = {}
         for test, _ in tests:
@@ -185,6 +188,10 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
                 )
             )
         return graded
+
+    def _asks(self, test: LabTest) -> bool:
+        """A course that is at 2A does not want to hear of 2D."""
+        return (test.part or OTHER) in self.points or self.tests.get(test.name, PerTest()).points is not None
 
     def _weight(self, name: str, is_hidden: bool) -> float:
         own = self.tests.get(name, PerTest())

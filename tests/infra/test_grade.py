@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 import xml.etree.ElementTree as ElementTree
 import zipfile
 from pathlib import Path
@@ -22,7 +21,7 @@ from labtools import grade as grade_command
 from labtools.cli import main as lab
 from labtools.grade_intake import IntakeError, submissions
 from labtools.grade_results import DIED, FAILED, PASSED, TAMPERED, Result, RunRecord, TestResult
-from labtools.grade_rubric import Graded, Rubric, RubricError, seeds
+from labtools.grade_rubric import Graded, PerTest, Rubric, RubricError, seeds
 from labtools.grade_store import Store
 from labtools.grade_write import as_csv, as_gradescope, as_junit, write_submission
 from labtools.mutants import load_zoo
@@ -53,6 +52,15 @@ def test_a_part_s_points_are_shared_by_weight() -> None:
     tests = rubric.assign(lab_tests("test_x_2a", "test_y_2a"), lab_tests("test_z_2a"), "p")
     assert [test.points for test in tests] == [10, 10, 10]
     assert [test.hidden for test in tests] == [False, False, True]
+
+
+def test_what_the_points_do_not_name_is_not_asked() -> None:
+    own = Rubric(points={"2a": 30}, tests={"test_z_2c": PerTest(points=5), "test_y_2b": PerTest(weight=2)})
+    tests = own.assign(lab_tests("test_x_2a", "test_y_2b"), lab_tests("test_z_2c", "test_other"), "p")
+    assert [(test.name, test.points) for test in tests] == [("test_x_2a", 30), ("test_z_2c", 5)]
+    assert [test.name for test in Rubric(points={"2b": 0}).assign(lab_tests("test_y_2b"), [], "p")] == ["test_y_2b"]
+    with pytest.raises(RubricError, match="points: no test is of a part that it names"):
+        Rubric(points={"2d": 10}).assign(lab_tests("test_x_2a"), [], "p")
 
 
 def test_weights_and_points_of_single_tests(tmp_path: Path) -> None:
@@ -120,8 +128,6 @@ def test_a_wrong_rubric_is_refused_with_the_place(tmp_path: Path, text: str, say
 
 
 def test_a_rubric_that_names_no_test_is_refused() -> None:
-    from labtools.grade_rubric import PerTest
-
     with pytest.raises(RubricError, match=r"tests.test_q_2a: there is no such test among the 1 that are graded"):
         Rubric(tests={"test_q_2a": PerTest(weight=1)}).assign(lab_tests("test_x_2a"), [], "p")
     with pytest.raises(RubricError, match="two tests are called test_x_2a"):
@@ -331,7 +337,7 @@ def test_hidden_start_2b(make_config):
     cfg.begin("hidden")
     cfg.one(1, 3, retry=False)
 """
-# Part 2A and one hidden test are graded; everything else is worth nothing and is not run.
+# Part 2A and one hidden test: the whole suite is for a whole class.
 RUBRIC = """
 runs = 2
 seed = "a word"
@@ -339,16 +345,27 @@ seed = "a word"
 extra = false
 [points]
 2a = 40
-2b = 60
+[tests.test_hidden_start_2b]
+points = 60
 """
+# The grader, with a signal to itself when so many runs are stored.
+SIGNALLED = """
+import os, signal, sys
+from labtools.cli import main
+from labtools.grade_store import Store
 
+add, number, wanted = Store.add, getattr(signal, sys.argv[1]), int(sys.argv[2])
 
-@pytest.fixture
-def only_2a(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The public tests of one part: the whole suite is for a whole class."""
-    tests = load_tests(Path("tests/test_2a.py"))
-    real = grade_command._tests
-    monkeypatch.setattr(grade_command, "_tests", lambda files: tests if len(files) > 1 else real(files))
+def add_and_signal(store, *args):
+    global wanted
+    add(store, *args)
+    wanted -= 1
+    if wanted == 0:
+        os.kill(os.getpid(), number)
+
+Store.add = add_and_signal
+sys.exit(main(sys.argv[3:]))
+"""
 
 
 def a_class(folder: Path) -> Path:
@@ -381,7 +398,6 @@ def everything_in(out: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.usefixtures("only_2a")
 def test_results_are_the_same_again_with_one_job_and_with_two(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -406,42 +422,46 @@ def test_results_are_the_same_again_with_one_job_and_with_two(
 
 
 def test_a_killed_grader_goes_on_where_it_was(tmp_path: Path) -> None:
-    class_ = a_class(tmp_path)
-    for path in class_.iterdir():
-        if path.name != "ann.py":
-            path.rmdir() if path.is_dir() else path.unlink()
-    (tmp_path / "rubric.toml").write_text("runs = 1\nseed = 'w'\n[public]\nextra = false\n")
-    command = [sys.executable, "-m", "labtools", *arguments(tmp_path, "out", "--jobs", "1")]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    stored = tmp_path / "out" / "runs" / "ann.jsonl"
-    while process.poll() is None and (not stored.exists() or stored.read_bytes().count(b"\n") < 3):
-        time.sleep(0.01)  # for a file that another process writes
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    a_class(tmp_path)
+    arguments_ = arguments(tmp_path, "out", "--jobs", "1")
+    killed = subprocess.run([sys.executable, "-c", SIGNALLED, "SIGKILL", "3", *arguments_], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (stored,) = (tmp_path / "out" / "runs").iterdir()
     before = stored.read_bytes()
-    lines = before.count(b"\n")
-    assert 3 <= lines < 28
+    assert before.count(b"\n") == 3
     assert not (tmp_path / "out" / "scores.csv").exists()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    stored.write_bytes(before[:-20])  # as if it had been killed in the middle of a line
+    again = [sys.executable, "-m", "labtools", *arguments_]
+    done = subprocess.run(again, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert stored.read_bytes().startswith(before[: before.rfind(b"\n") + 1])
-    assert f"({lines} were there already)" in done.stdout
-    fresh = subprocess.run([*command[:-3], str(tmp_path / "fresh"), "--jobs", "2"], capture_output=True, check=False)
-    assert fresh.returncode == 0
+    assert stored.read_bytes().startswith(before[:-20] + b"\n")
+    assert "(2 were there already)" in done.stdout
+    assert lab(arguments(tmp_path, "fresh", "--jobs", "2")) == 0
     assert everything_in(tmp_path / "out") == everything_in(tmp_path / "fresh")
 
 
 def test_ctrl_c_ends_it_at_once_and_says_how_to_go_on(tmp_path: Path) -> None:
     a_class(tmp_path)
-    command = [sys.executable, "-m", "labtools", *arguments(tmp_path, "out", "--jobs", "2")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    while process.poll() is None and not any(path.stat().st_size for path in tmp_path.glob("out/runs/*.jsonl")):
-        time.sleep(0.01)  # for a file that another process writes
-    process.send_signal(signal.SIGINT)
-    said, _ = process.communicate()
-    assert process.returncode == 130
-    assert "interrupted; " in said
-    assert "the same command goes on" in said
+    command = [sys.executable, "-c", SIGNALLED, "SIGINT", "1", *arguments(tmp_path, "out", "--jobs", "2")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 130, done.stderr
+    assert "interrupted; " in done.stdout
+    assert "the same command goes on" in done.stdout
+
+
+def test_only_parts_that_the_rubric_gives_points_are_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "hidden_tests.py").write_text(HIDDEN + HIDDEN.replace("_2b", ""))
+    (tmp_path / "rubric.toml").write_text("runs = 1\n[points]\n2b = 0\n[tests.test_basic_agree_2b]\nruns = 1\n")
+    (tmp_path / "raft.py").write_text("raise ValueError('a peer that is soon graded')")
+    where = ["--hidden", str(tmp_path / "hidden_tests.py"), "--rubric", str(tmp_path / "rubric.toml")]
+    assert lab(["grade", str(tmp_path / "raft.py"), *where, "--out", str(tmp_path / "out")]) == 0
+    opening = capsys.readouterr().out.splitlines()[1]
+    assert opening.startswith("  not run, because points in the rubric does not name their part: ")
+    assert [part for part in ("2A", "2B", "2C", "2D") if f" of {part}" in opening] == ["2A", "2C", "2D"]
+    assert opening.endswith(", test_hidden_start (no _2a ... _2d in its name)")
+    (row,) = csv.DictReader(io.StringIO((tmp_path / "out" / "scores.csv").read_text()))
+    assert "test_basic_agree_2b" in row and "test_hidden_start_2b" in row
+    assert not [name for name in row if name.endswith(("_2a", "_2c", "_2d", "_start"))]
 
 
 @pytest.mark.parametrize(
@@ -517,7 +537,7 @@ def test_the_autograder_grades_as_gradescope_would_run_it(tmp_path: Path) -> Non
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "hidden_2b.py").write_text(HIDDEN)
-    (tmp_path / "rubric.toml").write_text("runs = 1\n[public]\nextra = false\n")
+    (tmp_path / "rubric.toml").write_text(RUBRIC)
     target = tmp_path / "autograder.zip"
     wanted = ["--hidden", str(hidden), "--rubric", str(tmp_path / "rubric.toml")]
     assert lab(["grade", "--gradescope", str(target), *wanted]) == 0
