@@ -64,22 +64,6 @@ def test_drop_ins_are_modules_names_can_be_imported_from(module):
     assert namespace["name"] is getattr(getattr(labsim, module), names[module])
 
 
-def test_run_returns_what_main_returns():
-    assert Simulation(1).run(lambda: "value") == "value"
-
-
-def test_an_exception_in_main_comes_out_as_it_is():
-    error = KeyError("mine")
-
-    def main():
-        time.sleep(1)
-        raise error
-
-    with pytest.raises(KeyError) as caught:
-        Simulation(1).run(main)
-    assert caught.value is error
-
-
 def test_an_exception_in_a_thread_ends_the_run():
     error = KeyError("mine")
     log = []

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, NamedTuple, NewType, Optional, TypeVar
 
 import pytest
+from sameness import same
 
 import labgob
 from labgob import _codec, _shapes
@@ -178,21 +179,6 @@ def everything_plain() -> Everything:
 
 def round_trip(value: Any, as_type: Any = None) -> Any:
     return labgob.decode(labgob.encode(value), as_type or type(value))
-
-
-def same(a: Any, b: Any) -> bool:
-    """Equal, and of the same type all the way down; NaN is itself."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, float):
-        return math.copysign(1, a) == math.copysign(1, b) and (a == b or (a != a and b != b))
-    if dataclasses.is_dataclass(a):
-        return all(same(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(a))
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, dict):
-        return same(list(a.keys()), list(b.keys())) and same(list(a.values()), list(b.values()))
-    return bool(a == b)
 
 
 def refusal(value: Any) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import enum
-import math
 import random
 import types
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sameness import same
 
 import labgob
 from labgob import _codec
@@ -71,21 +70,6 @@ class Message:
 
 
 PLAIN_TYPES = (types.NoneType, bool, int, float, str, bytes)
-
-
-def same(a: Any, b: Any) -> bool:
-    """Equal, and of the same type all the way down; NaN is itself."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, float):
-        return math.copysign(1, a) == math.copysign(1, b) and (a == b or (a != a and b != b))
-    if dataclasses.is_dataclass(a):
-        return all(same(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(a))
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, dict):
-        return same(list(a.keys()), list(b.keys())) and same(list(a.values()), list(b.values()))
-    return bool(a == b)
 
 
 ints = st.integers(-(2**63), 2**64 - 1)

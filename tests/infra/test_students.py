@@ -11,15 +11,7 @@ from labtest.config import MAX_TEST_S
 from labtest.loading import LoadError, load_peer_class
 from labtest.running import run_test
 
-
-@pytest.fixture(autouse=True)
-def _restore_the_raft_package():
-    """Loading a peer puts it into sys.modules, where the tests that follow would find it."""
-    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "raft"}
-    yield
-    for name in [name for name in sys.modules if name.partition(".")[0] == "raft"]:
-        del sys.modules[name]
-    sys.modules.update(before)
+pytestmark = pytest.mark.usefixtures("raft_package_restored")
 
 
 # ---- a file that cannot be loaded ----------------------------------------------------------------------------------

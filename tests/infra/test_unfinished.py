@@ -1,7 +1,5 @@
 """A peer that is not finished yet is judged by what its part asks, and told what comes next."""
 
-import sys
-
 import pytest
 from students import ROOT, agree, edited_reference, elect, pytest_run, written
 
@@ -9,15 +7,7 @@ from labtest.failure import Failure
 from labtest.loading import load_peer_class
 from labtest.running import run_test
 
-
-@pytest.fixture(autouse=True)
-def _restore_the_raft_package():
-    """Loading a peer puts it into sys.modules, where the tests that follow would find it."""
-    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "raft"}
-    yield
-    for name in [name for name in sys.modules if name.partition(".")[0] == "raft"]:
-        del sys.modules[name]
-    sys.modules.update(before)
+pytestmark = pytest.mark.usefixtures("raft_package_restored")
 
 
 # ---- parts 2A and 2B come before persistence -----------------------------------------------------------------------
