@@ -80,9 +80,12 @@ def main(args: argparse.Namespace) -> int:
             print(f"{args.gradescope} written: upload it to Gradescope as the assignment's autograder")
             return 0
         class_ = submissions(args.submissions, rubric.files, single=args.single, not_these=(args.out, *args.hidden))
+        _make(args.out)
         tests = rubric.assign(public, hidden, _phrase(rubric, hidden, args.out))
-    except (RubricError, SelectionError, IntakeError, OSError) as error:
+    except (RubricError, SelectionError, IntakeError) as error:
         return _cannot(str(error))
+    except OSError as error:
+        return _cannot(_reason(error))
     if refusal():
         return _cannot(refusal())
     exam = Exam(tuple(tests), {test.name: test for test in (*public, *hidden)}, rubric.limits)
@@ -117,6 +120,13 @@ def _hidden_files(paths: Sequence[Path]) -> list[Path]:
     if twice is not None:
         raise SelectionError(f"two files of hidden tests are called {twice}; each needs a name of its own")
     return found
+
+
+def _make(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise IntakeError(f"{out}: {error.strerror}; OUT must name a folder that can be written to") from None
 
 
 def _phrase(rubric: Rubric, hidden: Sequence[LabTest], out: Path) -> str:
@@ -167,12 +177,14 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, class_: list[Su
 
             results = grade(class_, exam, jobs=jobs, runs=args.out / "runs", progress=progress, watch=watch)
             write_new()
+            write_class(results, rubric.title, args.out)
     except KeyboardInterrupt:
         _say(console, f"\ninterrupted; {len(progress.done)} of {len(class_)} graded, and the same command goes on")
         return 130
-    except (SandboxError, OSError) as error:
+    except SandboxError as error:
         return _cannot(str(error))
-    write_class(results, rubric.title, args.out)
+    except OSError as error:
+        return _cannot(f"{_reason(error)}; what is done is in {args.out}, and the same command goes on")
     _say(console, _summary(results, progress, args.out))
     return 0
 
@@ -250,6 +262,10 @@ def _count(number: int, noun: str) -> str:
 
 def _say(console: Console, text: str) -> None:
     console.print(text, markup=False, soft_wrap=True)
+
+
+def _reason(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
 
 
 def _cannot(text: str) -> int:

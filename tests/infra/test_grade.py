@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -472,11 +473,30 @@ def test_only_parts_that_the_rubric_gives_points_are_run(tmp_path: Path, capsys:
         (["raft/raft.py", "--rubric", "nowhere.toml"], "nowhere.toml: No such file or directory; RUBRIC must name"),
         (["raft/raft.py", "--hidden", "docs"], "docs: there is no test in it: a function test_...(make_config)"),
         (["raft/raft.py", "--hidden", "nowhere.py"], "nowhere.py: no such test file"),
+        (["raft/raft.py", "--out", "Makefile/out"], "Makefile/out: Not a directory; OUT must name a folder that can"),
+        (["--gradescope", "Makefile/a.zip"], "lab grade: Makefile: File exists\n"),
     ],
 )
 def test_what_cannot_be_graded_is_said(arguments_: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert lab(["grade", *arguments_]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_full_disk_is_said_and_costs_nothing_that_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "ann.py").write_text("raise ValueError('a peer that is soon graded')")
+    command = ["grade", str(tmp_path / "ann.py"), "--out", str(tmp_path / "out")]
+    with monkeypatch.context() as patch:
+        patch.setattr(grade_command, "write_class", full)
+        assert lab(command) == 2
+    said = f"No space left on device; what is done is in {tmp_path / 'out'}, and the same command goes on"
+    assert capsys.readouterr().err == f"lab grade: {said}\n"
+    assert lab(command) == 0
+    assert "(1 were there already)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
