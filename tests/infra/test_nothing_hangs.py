@@ -225,6 +225,7 @@ def test_turns_are_counted_from_the_last_step_of_the_clock():
 # ---- a task that never waits ---------------------------------------------------------------------------------------
 
 LIMIT_S = 0.1
+PATIENCE_S = 60.0  # with a busy machine
 real_lock = real_threading.Lock()
 
 
@@ -299,7 +300,7 @@ def test_a_busy_loop_is_shown_when_the_simulation_runs_in_another_os_thread(work
 
     thread = real_threading.Thread(target=in_thread)
     thread.start()
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert caught[1:] == ["fine after"]
     [first, where, *_] = str(caught[0]).splitlines()
     assert isinstance(caught[0], Unresponsive)
@@ -333,13 +334,13 @@ def test_a_real_lock_that_blocks_in_another_os_thread_is_told_on_stderr(capfd):
     thread.start()
     try:
         text = ""
-        end = real_time.monotonic() + 20
+        end = real_time.monotonic() + PATIENCE_S
         while "real_lock.acquire()" not in text and real_time.monotonic() < end:
             real_time.sleep(0.05)
             text += capfd.readouterr().err
     finally:
         real_lock.release()
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert text.startswith("labsim: task worker of peer-0 has been stuck for 0.6 s of real time in a real call")
     # As soon as the call returns, the run ends.
     assert isinstance(caught[0], Unresponsive)
@@ -453,9 +454,7 @@ def test_the_process_can_end_after_a_task_that_swallows_everything():
         simulation = Simulation(1)
         print(simulation.run(main))
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(source)], capture_output=True, text=True, timeout=20, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(source)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
 
 

@@ -211,7 +211,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-def wait_until(condition, limit_s=20.0):
+def wait_until(condition, limit_s=100.0):
     until_s = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < until_s, "it has not happened in time"

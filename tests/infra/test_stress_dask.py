@@ -17,6 +17,7 @@ from labtools.stress_kit import Kit
 from labtools.stress_process import CannotStart
 from labtools.stress_tally import Tally
 
+PATIENCE_S = 60.0  # with a busy machine
 # The lab itself must have come by content, and not from where the worker's Python would find it.
 HIDDEN = """
 import labtest
@@ -56,7 +57,7 @@ def cluster(tmp_path):
             info = tmp_path / "scheduler.json"
             scheduler = start("distributed.cli.dask_scheduler", "--port", "0", "--scheduler-file", str(info), log=log)
             processes.append(scheduler)
-            until_s = time.monotonic() + 20
+            until_s = time.monotonic() + PATIENCE_S
             while not info.exists() or not info.read_text().strip():
                 assert time.monotonic() < until_s and scheduler.poll() is None, (tmp_path / "cluster.log").read_text()
                 time.sleep(0.05)
@@ -74,8 +75,8 @@ def cluster(tmp_path):
 def wait_for_workers(address):
     from distributed import Client
 
-    with Client(address, set_as_default=False, timeout=20) as client:
-        client.wait_for_workers(2, timeout=20)
+    with Client(address, set_as_default=False, timeout=PATIENCE_S) as client:
+        client.wait_for_workers(2, timeout=PATIENCE_S)
 
 
 # Its own event loop and sockets are not ours to tidy.
