@@ -18,7 +18,6 @@ import os
 import secrets
 import select
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -35,7 +34,7 @@ import pytest
 from labtest import records
 from labtools.grade_results import DIED, FORCED, RunRecord
 from labtools.grade_rubric import Limits
-from labtools.grade_worker import Answer, Request, Setup, remove_tree, threads_of, too_long
+from labtools.grade_worker import ENDING_S, Answer, Request, Setup, kill_descendants, remove_tree, threads_of, too_long
 from labtools.stress_kit import LAB, write_files
 
 INSTALL = "apt-get install bubblewrap"
@@ -169,7 +168,7 @@ class Sandbox:
         self._closed = True
         process = self._process
         if process is not None:
-            process.kill()
+            _kill(process)
 
     def end(self) -> None:
         """By the thread that used it."""
@@ -210,7 +209,7 @@ class Sandbox:
         """End it, and give what it said on the way."""
         process = self._process
         assert process is not None and process.stderr is not None
-        process.kill()
+        _kill(process)
         text = process.stderr.read(_LAST_WORDS_MAX).decode(errors="replace").strip()
         self._end()
         return text
@@ -263,18 +262,23 @@ class Sandbox:
         process, self._process = self._process, None
         if process is None:
             return
-        # Its input ends, so it ends; bubblewrap takes everything inside along.
+        _kill(process)
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         if self._folder is not None:
             with suppress(OSError):
                 remove_tree(Path(self._folder.name))
             self._folder.cleanup()
             self._folder = None
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """With all that runs below it. Bubblewrap takes everything inside along; without, it has to be found."""
+    while bubblewrap() is None and kill_descendants(process.pid):
+        time.sleep(ENDING_S)
+    process.kill()
 
 
 def _libraries() -> list[Path]:

@@ -48,7 +48,7 @@ _REPORT_CHARS_MAX = 20_000
 _CAUSE_CHARS_MAX = 300
 _REPORT_MB = 64
 _THREADS_MORE = 256  # that the grader's user may start elsewhere, during a run that shares its count
-_ENDING_S = 0.002
+ENDING_S = 0.002  # between one look at what still lives and the next
 _CHUNK = 1 << 16
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
 # What a verdict passes through is bound here, where a run does not find it: see _out_of_reach().
@@ -90,7 +90,6 @@ def main() -> int:
     requests, answers = _take_the_pipes()
     _prctl(_PR_SET_DUMPABLE, 0)  # nobody of our own user may look into this process
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # whatever a run leaves behind becomes our child
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a run of our own user may send it; it shall end us without a word
     _out_of_reach()
     announce_frames_of_greenlets()
@@ -107,7 +106,7 @@ def main() -> int:
                 gc.freeze()  # a child that collects must not copy every page of ours
                 answer = Answer(loaded=True)
             else:
-                run = _run(setup, tests[request.test], request, tester)
+                run = _run(setup, tests[request.test], request, tester, requests.fileno())
                 answer = Answer(run=run, last=not _nothing_is_left())
         except SelectionError as error:
             answer = Answer(error=str(error))
@@ -152,7 +151,7 @@ def _load(files: dict[str, bytes]) -> dict[str, LabTest]:
 # ---- this side of a run -------------------------------------------------------------------------------------
 
 
-def _run(setup: Setup, test: LabTest, request: Request, tester: Inventory) -> RunRecord:
+def _run(setup: Setup, test: LabTest, request: Request, tester: Inventory, grader: int) -> RunRecord:
     own = Path(_OWN).resolve()
     _fresh_folder(own, setup)
     seal = os.urandom(_SEAL_BYTES)
@@ -166,7 +165,7 @@ def _run(setup: Setup, test: LabTest, request: Request, tester: Inventory) -> Ru
     os.close(sealed_write)
     os.close(output_write)
     try:
-        sealed, output, late = _watch(child, sealed_read, output_read, setup.limits)
+        sealed, output, late = _watch(child, sealed_read, output_read, grader, setup.limits)
     finally:
         os.close(sealed_read)
         os.close(output_read)
@@ -238,10 +237,11 @@ def _nothing_is_left() -> bool:
         return False
 
 
-def _watch(child: int, sealed_read: int, output_read: int, limits: Limits) -> tuple[bytes, bytes, bool]:
+def _watch(child: int, sealed_read: int, output_read: int, grader: int, limits: Limits) -> tuple[bytes, bytes, bool]:
     """Read along until the child has ended, or its time is up: what it sealed, what it printed, whether it was late.
 
-    What is beyond the limits is read and forgotten, so that printing much costs a run nothing but its time.
+    What is beyond the limits is read and forgotten, so that printing much costs a run nothing but its time. Its time is
+    up, too, when the grader is gone: nobody else could end what it has started.
     """
     process = os.pidfd_open(child)
     kept = {sealed_read: bytearray(), output_read: bytearray()}
@@ -250,6 +250,7 @@ def _watch(child: int, sealed_read: int, output_read: int, limits: Limits) -> tu
     for fd in (*kept, process):
         os.set_blocking(fd, False)
         poll.register(fd, select.POLLIN)
+    poll.register(grader, 0)  # of its pipe we hear only that it has ended
     until_s = time.monotonic() + limits.real_s
     late = False
     try:
@@ -263,6 +264,8 @@ def _watch(child: int, sealed_read: int, output_read: int, limits: Limits) -> tu
             for fd, _ in poll.poll(left_s * 1000):
                 if fd == process:
                     ended = True
+                elif fd == grader:
+                    until_s = 0.0
                 elif not _read_some(fd, kept[fd], most[fd]):
                     poll.unregister(fd)
         for fd, buffer in kept.items():
@@ -289,14 +292,13 @@ def _end_what_is_left(own_pids: bool) -> None:
         if own_pids:
             _kill(-1)  # everybody here but us and the sandbox's init
         else:
-            for pid in _descendants(os.getpid()):
-                _kill(pid)
+            kill_descendants(os.getpid())
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
             return
-        time.sleep(_ENDING_S)
+        time.sleep(ENDING_S)
 
 
 def _kill(pid: int) -> None:
@@ -304,7 +306,8 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _descendants(of: int) -> list[int]:
+def kill_descendants(of: int) -> bool:
+    """Those that live now; false if there were none."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -312,11 +315,15 @@ def _descendants(of: int) -> list[int]:
                 stat = (entry / "stat").read_text(errors="replace")
             except OSError:
                 continue
-            parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+            state, parent = stat.rpartition(")")[2].split()[:2]
+            if state != "Z":  # it has ended, and has no children any more
+                parents[int(entry.name)] = int(parent)
     found = {of}
     while more := {pid for pid, parent in parents.items() if parent in found and pid not in found}:
         found |= more
-    return sorted(found - {of})
+    for pid in sorted(found - {of}):
+        _kill(pid)
+    return len(found) > 1
 
 
 def _believe(data: bytes, seal: bytes) -> tuple[list[str], RunRecord | None]:

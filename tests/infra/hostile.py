@@ -47,7 +47,6 @@ SEGFAULT = "exec((lambda: 0).__code__.replace(co_code=b'\\x64\\xff' * 8, co_stac
 # Deeper than Python's stack.
 DEEP = "import os\nfor _ in range(1500):\n    os.mkdir('d')\n    os.chdir('d')\nfor _ in range(1500): os.chdir('..')\n"
 FAKE = '{"run": {"test": "test_initial_election_2a", "seed": 1, "kind": "passed"}}'
-DAEMON_S = "86399"
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def in_place_of(reference: str, old: str, new: str) -> str:
     return reference.replace(old, new)
 
 
-def peers(reference: str) -> list[Hostile]:
+def peers(reference: str, daemon_s: str = "86399") -> list[Hostile]:
     """Those that are one raft.py, made with the reference's text where they need a Raft that is right."""
     return [
         Hostile("endless_loop", LAZY.replace("return 0, False", "while True: pass"), "took too long and was ended"),
@@ -203,7 +202,7 @@ def peers(reference: str) -> list[Hostile]:
             "import os\n" + LAZY.replace("return 0, False", "os.read(os.pipe()[0], 1)"),
             "took too long and was ended",
         ),
-        Hostile("leaves_daemons", SPAWN + f"spawn('/bin/sleep', '{DAEMON_S}')\n" + reference, "", earns=True),
+        Hostile("leaves_daemons", SPAWN + f"spawn('/bin/sleep', '{daemon_s}')\n" + reference, "", earns=True),
         Hostile("leaves_a_deep_folder", DEEP + reference, "", earns=True),
         Hostile("writes_beside_itself", "open(f'{__file__}.log', 'w').write('x')\n" + reference, "", earns=True),
         Hostile("prints_much", "print('x' * (1 << 24))\n" + reference, "", earns=True),
