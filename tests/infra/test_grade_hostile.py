@@ -39,7 +39,10 @@ def test_hidden_agreement_2b(make_config):
 DAEMON_S = f"86399.{os.getpid()}"  # by which ours are known from those of another run of these tests
 PEERS = [*hostile.peers(REFERENCE, DAEMON_S), *hostile.forgers(), *hostile.harmless(REFERENCE)]
 
-pytestmark = pytest.mark.skipif(bubblewrap() is None, reason=f"needs a working bubblewrap: {INSTALL}")
+pytestmark = [
+    pytest.mark.skipif(bubblewrap() is None, reason=f"needs a working bubblewrap: {INSTALL}"),
+    pytest.mark.timeout(600),  # for the one that grades the class, on a busy machine
+]
 
 
 class Graded:
