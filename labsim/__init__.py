@@ -27,7 +27,8 @@ from labsim.errors import (
 )
 from labsim.here import here
 from labsim.log import log
-from labsim.simulation import Node, Simulation, Task
+from labsim.simulation import Simulation
+from labsim.task import Node, Task
 from labsim.trace import Event
 
 __all__ = [

@@ -15,7 +15,7 @@ from queue import Empty, Full
 from typing import Any, Generic, TypeVar
 
 from labsim.drop_in import Primitive
-from labsim.simulation import Task
+from labsim.task import Task
 from labsim.threading import Lock, timeout_ns
 
 __all__ = ["Empty", "Full", "LifoQueue", "PriorityQueue", "Queue", "SimpleQueue"]

@@ -37,6 +37,7 @@ from labsim.errors import (
     Unresponsive,
 )
 from labsim.here import here
+from labsim.task import Call, Node, Task
 from labsim.trace import Event
 
 T = TypeVar("T")
@@ -54,100 +55,8 @@ def seconds_to_ns(seconds: float) -> int:
     return ns if ns or not seconds else 1
 
 
-class Node:
-    """One incarnation of one peer. Its tasks live and die together."""
-
-    __slots__ = ("alive", "incarnation", "name", "stream", "tasks")
-
-    def __init__(self, name: str, incarnation: int, stream: _random.Random) -> None:
-        self.name = name
-        self.incarnation = incarnation
-        self.alive = True
-        self.stream = stream
-        # A dict for its order: a set's would leak memory addresses into the run.
-        self.tasks: dict[Task, None] = {}
-
-    def __str__(self) -> str:
-        return self.name if self.incarnation == 1 else f"{self.name} (incarnation {self.incarnation})"
-
-    def __repr__(self) -> str:
-        return f"<Node {self}{'' if self.alive else ', dead'}>"
-
-
-class Task:
-    """One thread of control. Made by `Simulation.spawn`; nothing outside this room changes its fields."""
-
-    __slots__ = (
-        "args",
-        "dead",
-        "fn",
-        "greenlet",
-        "id",
-        "joiners",
-        "kwargs",
-        "name",
-        "node",
-        "since_ns",
-        "stream",
-        "thread",
-        "timer",
-        "value",
-        "waiting_for",
-        "woken",
-    )
-
-    def __init__(
-        self,
-        id_: int,
-        name: str,
-        node: Node | None,
-        stream: _random.Random,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any] | None,
-    ) -> None:
-        self.id = id_
-        self.name = name
-        self.node = node
-        self.stream = stream
-        self.fn: Callable[..., Any] | None = fn
-        self.args = args
-        self.kwargs = kwargs
-        self.greenlet: greenlet | None = None  # None before the first turn and after the last
-        self.dead = False  # finished or killed
-        self.timer = 0  # sequence number of the timer that may wake it, 0 for none
-        self.woken = False  # whether the last wait ended by wake() and not by its timer
-        self.waiting_for: Any = None
-        self.since_ns = 0
-        self.joiners: list[Task] | None = None
-        self.value: Any = None  # what fn returned
-        self.thread: Any = None  # the labsim.threading.Thread it belongs to, if any
-
-    @property
-    def killed(self) -> bool:
-        """Whether its node is dead. Then it holds no lock any more; a task that merely ended still does."""
-        return self.node is not None and not self.node.alive
-
-    def __repr__(self) -> str:
-        return f"<Task {self}>"
-
-    def __str__(self) -> str:
-        return self.name if self.node is None else f"{self.name} of {self.node}"
-
-
 def _nothing() -> None:
     pass
-
-
-class Call:
-    """A function that the clock calls at its time, unless cancelled. It must not wait."""
-
-    __slots__ = ("args", "fn", "timer")
-
-    def __init__(self, fn: Callable[..., None], args: tuple[Any, ...], timer: int) -> None:
-        self.fn = fn
-        self.args = args
-        self.timer = timer
 
 
 class Simulation:

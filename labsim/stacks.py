@@ -11,7 +11,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from labsim.simulation import Simulation, Task
+    from labsim.simulation import Simulation
+    from labsim.task import Task
 
 _LABSIM = str(Path(__file__).parent) + os.sep
 _libraries = [

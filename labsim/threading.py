@@ -20,7 +20,8 @@ from typing import Any, Self, TypeVar
 from labsim.drop_in import DropIn, Primitive, make_standard, refuse_to_copy
 from labsim.errors import SimulationError
 from labsim.here import here
-from labsim.simulation import Simulation, Task, seconds_to_ns
+from labsim.simulation import Simulation, seconds_to_ns
+from labsim.task import Task
 
 __all__ = [
     "TIMEOUT_MAX",

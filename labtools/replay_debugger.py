@@ -16,7 +16,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from labsim import Simulation, SimulationError
-from labsim.simulation import Task
+from labsim.task import Task
 from labtest.checks import CheckedTrace
 
 
