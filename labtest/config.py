@@ -102,6 +102,7 @@ class Config:
         self._committed = Committed()
         self._seats = [_Seat(i) for i in range(servers)]
         self._ends_made = 0
+        self._save_ms = (0.0, 0.0)  # how long a save takes, from and to
         self._finished = False
         self.set_unreliable(unreliable)
         self._network.long_delays(True)
@@ -270,6 +271,9 @@ class Config:
 
         def saving(raft_state: bytes, snapshot: bytes) -> None:
             """Runs in the peer's own task, just before the save takes effect: if it does not return, there was none."""
+            if self._save_ms[1]:
+                self._world.emit("saving", node, None, 0)
+                time.sleep(random.uniform(*self._save_ms) / 1000)
             self._pass_crash_point(seat, "before save")
             self._world.emit("persist", node, (raft_state, snapshot), crc32(raft_state))
             if seat.crash_point is not None and seat.crash_point[0] == "after save":
@@ -322,6 +326,12 @@ class Config:
         if when not in get_args(CrashPoint):
             raise ValueError(f"crash_at(): when must be one of {', '.join(get_args(CrashPoint))}, got {when!r}")
         self._seat(i).crash_point = (when, nth)
+
+    def slow_disks(self, min_ms: float, max_ms: float) -> None:
+        """Have every save take that long from now on, each as long as it is drawn; other threads run meanwhile."""
+        if not 0 <= min_ms <= max_ms:
+            raise ValueError(f"slow_disks(): need 0 <= min_ms <= max_ms, got {min_ms:g} and {max_ms:g}")
+        self._save_ms = (min_ms, max_ms)
 
     def restart(self, *indexes: int) -> None:
         """Start these servers again, each from its own disk, and connect them."""
@@ -434,7 +444,8 @@ class Config:
             began_s = self._world.now
             self._world.emit("start", node, command, 0)
             result = peer.start(command)
-            if isinstance(self._world, VirtualWorld) and self._world.now != began_s:
+            disks_are_slow = self._save_ms[1] > 0  # then it may wait for its own, and for who holds the lock meanwhile
+            if isinstance(self._world, VirtualWorld) and self._world.now != began_s and not disks_are_slow:
                 self.fail(
                     f"start() of peer {i} took {self._world.now - began_s:.3f} s (virtual); it must hand the command "
                     "over and return at once, without waiting for anybody",

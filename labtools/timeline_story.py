@@ -140,6 +140,8 @@ class _Teller:
             elif kind == "persist":
                 if place not in self._known.skip:
                     self._persist(event)
+            elif kind == "saving":
+                self._local(event, "persist", Said("persist", ("begins to save", "saving")))
             elif kind == "apply":
                 self._apply(event)
             elif kind == "start":

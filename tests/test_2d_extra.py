@@ -69,3 +69,21 @@ def test_snapshot_over_another_log_2d(make_config):
         cfg.crash1(second)
         cfg.check_one_leader()
         cfg.restart(second)
+
+
+def test_snapshot_slow_disks_2d(make_config):
+    """Saving takes a while, and nobody else waits for it: a peer without its lock is found with half a snapshot."""
+    cfg = make_config(servers=3, snapshot=True)
+    cfg.begin("Test (2D): snapshots on slow disks")
+    cfg.slow_disks(0, 10)
+    for _ in range(4):
+        cfg.one(random.getrandbits(31), 3, retry=True)
+        leader = cfg.check_one_leader()
+        away = cfg.others(leader)[0]
+        cfg.disconnect(away)
+        for _ in range(2 * SNAPSHOT_INTERVAL):
+            cfg.start(leader, random.getrandbits(31))
+        cfg.one(random.getrandbits(31), 2, retry=True)
+        cfg.connect(away)
+        for _ in range(2 * SNAPSHOT_INTERVAL):
+            cfg.start(leader, random.getrandbits(31))

@@ -23,6 +23,7 @@ __all__ = ["DIAGNOSES", "Finding", "Found", "diagnose", "examine"]
 
 # The more telling first: what one peer visibly did wrong, then what nobody did, then what was merely slow.
 DIAGNOSES: tuple[Diagnosis, ...] = (
+    peers.went_on_during_a_save,
     peers.index_error_after_snapshot,
     peers.lock_held_while_waiting,
     peers.forgot_over_a_restart,
@@ -57,10 +58,19 @@ _BY_RULE: dict[str, tuple[Diagnosis, ...]] = {
 _UNDONE = frozenset(("calls-return", "committed-gets-applied", "votes-for-the-first"))
 
 # Whatever else is to be seen follows from it.
-_ALONE = frozenset((peers.forgot_over_a_restart, peers.voted_again_after_restart, peers.lock_held_while_waiting))
+_ALONE = frozenset(
+    (
+        peers.went_on_during_a_save,
+        peers.forgot_over_a_restart,
+        peers.voted_again_after_restart,
+        peers.lock_held_while_waiting,
+    )
+)
 
 # These hold whatever words the peers use.
-_FOR_ANY_WORDS = frozenset((peers.index_error_after_snapshot, peers.lock_held_while_waiting))
+_FOR_ANY_WORDS = frozenset(
+    (peers.went_on_during_a_save, peers.index_error_after_snapshot, peers.lock_held_while_waiting)
+)
 
 # To be told that all is well helps only where nothing else was found.
 _LAST_RESORT = frozenset((replication.only_older_terms_stored,))
@@ -96,13 +106,14 @@ def examine(events: Sequence[Event], error: BaseException, *, end_ns: int | None
 
 def _candidates(error: BaseException) -> Sequence[Diagnosis]:
     if isinstance(error, TaskFailed):
-        return (peers.index_error_after_snapshot,)  # the exception itself is the news
+        # The exception itself is the news.
+        return (peers.went_on_during_a_save, peers.index_error_after_snapshot)
     if isinstance(error, Deadlock):
         return (peers.lock_held_while_waiting,)
     if isinstance(error, SimulationError) or not isinstance(error, Exception):
         return ()
     if isinstance(error, Failure) and error.rule is not None and error.rule not in _UNDONE:
-        return _BY_RULE.get(error.rule, (peers.forgot_over_a_restart,))
+        return (peers.went_on_during_a_save, *_BY_RULE.get(error.rule, (peers.forgot_over_a_restart,)))
     return DIAGNOSES
 
 

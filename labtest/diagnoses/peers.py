@@ -164,6 +164,39 @@ def _waits(error: BaseException, peer: str) -> str:
     return "\n".join(line for line in lines if its.search(line))
 
 
+def went_on_during_a_save(story: Story) -> Finding | None:
+    """On slow disks: in the middle of a save another begins, or a request comes in and is answered."""
+    saving: dict[str, int] = {}  # by peer: when the save began that is not over yet
+    arrived: dict[int, int] = {}  # during such a save, by identity of the message
+    found = ""
+    for event in story.events:
+        kind, peer = event.kind, event.node
+        if kind == "saving":
+            if peer in saving:
+                first, second = at(saving[peer]), at(event.at_ns)
+                found = f"Peer {peer} began a save at {first} and another at {second}, before that had ended."
+            saving[peer] = event.at_ns
+        elif peer not in saving:
+            continue
+        elif kind in ("persist", "crash"):
+            del saving[peer]
+        elif kind == "deliver":
+            arrived[id(event.detail)] = saving[peer]
+        elif kind == "answer" and arrived.get(id(event.detail)) == saving[peer]:
+            name = event.detail.service_method.rpartition(".")[2]
+            found = (
+                f"Peer {peer} began a save at {at(saving[peer])}, and before it ended it was asked by peer "
+                f"{event.detail.source} ({name}) and answered, at {at(event.at_ns)}."
+            )
+    if not found:
+        return None
+    return Finding(
+        f"{found} Disks are slow in this test.",
+        "it holds no lock there, so one thread sees, or tells, what another has done by half. Take the lock before the "
+        "first look at the state, and keep it until the save is done and the reply decided.",
+    )
+
+
 def forgot_over_a_restart(story: Story) -> Finding | None:
     """The term a peer has after a restart is below one it had shown before the crash."""
     for restart in story.other.get("restart", ()):

@@ -1,4 +1,6 @@
-"""A server that goes down while a client is talking to it."""
+"""A server that goes down while a client is talking to it, or while it saves."""
+
+import pytest
 
 from labsim import threading, time
 from labtest.loading import DEFAULT, load_peer_class
@@ -34,3 +36,30 @@ def test_a_server_crashed_under_start_takes_nothing_and_leads_nothing():
     # In some runs the answer came first, in some the crash.
     assert {(-1, 0, False), (0, False)} <= outcomes
     assert any(len(outcome) == 3 and outcome[2] for outcome in outcomes)
+
+
+def test_a_slow_save_takes_effect_at_its_end_or_not_at_all():
+    def test(make_config):
+        cfg = make_config(servers=3)
+        cfg.one(1, 3, retry=True)
+        leader = cfg.check_one_leader()
+        cfg.slow_disks(100, 100)
+        began_s = time.monotonic()
+        assert cfg.start(leader, 2) == (2, 1, True)
+        assert time.monotonic() - began_s == pytest.approx(0.1)
+        size = cfg._seats[leader].persister.raft_state_size()
+        threading.Thread(target=cfg.start, args=(leader, 3)).start()
+        time.sleep(0.099)
+        assert cfg._seats[leader].persister.raft_state_size() == size
+        cfg.crash1(leader)
+        cfg.slow_disks(0, 0)
+        cfg.restart(leader)
+        assert cfg._seats[leader].persister.raft_state_size() == size
+        with pytest.raises(ValueError, match=r"slow_disks\(\): need 0 <= min_ms <= max_ms, got 5 and 1"):
+            cfg.slow_disks(5, 1)
+
+    run = run_test(test, load_peer_class(DEFAULT), 4)
+    assert run.error is None, run.error
+    saves = [event for event in run.simulation.trace if event.kind in ("saving", "persist")]
+    begun = next(i for i, event in enumerate(saves) if event.kind == "saving")
+    assert (saves[begun + 1].kind, saves[begun + 1].at_ns) == ("persist", saves[begun].at_ns + 100_000_000)

@@ -123,6 +123,42 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "start-without-lock",
+        "2c",
+        "what threads share is changed under the lock",
+        "takes commands without its lock",
+        (
+            (
+                "with self.mu:\n            if self.role is not Role.LEADER:\n                return -1",
+                "if True:\n            if self.role is not Role.LEADER:\n                return -1",
+            ),
+        ),
+    ),
+    Mutant(
+        "vote-without-lock",
+        "2c",
+        "what threads share is changed under the lock",
+        "answers RequestVote without its lock",
+        (
+            (
+                "with self.mu:\n            if not self._observe_term(args.term):",
+                "if True:\n            if not self._observe_term(args.term):",
+            ),
+        ),
+    ),
+    Mutant(
+        "snapshot-without-lock",
+        "2d",
+        "what threads share is changed under the lock",
+        "takes the service's snapshots without its lock",
+        (
+            (
+                "with self.mu:\n            if index > self.last_applied:",
+                "if True:\n            if index > self.last_applied:",
+            ),
+        ),
+    ),
+    Mutant(
         "leak-after-kill",
         "2a",
         "after kill() all threads end",

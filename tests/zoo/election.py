@@ -205,4 +205,11 @@ MUTANTS = [
         go="S",
         liveness=True,
     ),
+    Mutant(
+        "campaigns-at-start",
+        "2c",
+        "a server starts as a follower, and waits an election timeout for its leader (§5.2)",
+        "campaigns as soon as it is started",
+        (("self._reset_election_timer()\n        self._spawn(self._ticker)", "self._spawn(self._ticker)"),),
+    ),
 ]
