@@ -276,7 +276,8 @@ class Sandbox:
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """With all that runs below it. Bubblewrap takes everything inside along; without, it has to be found."""
-    while bubblewrap() is None and kill_descendants(process.pid):
+    # poll(): once it has ended, its number may be another's.
+    while bubblewrap() is None and process.poll() is None and kill_descendants(process.pid):
         time.sleep(ENDING_S)
     process.kill()
 
