@@ -333,6 +333,13 @@ class Config:
             raise ValueError(f"slow_disks(): need 0 <= min_ms <= max_ms, got {min_ms:g} and {max_ms:g}")
         self._save_ms = (min_ms, max_ms)
 
+    def slow_snapshots(self, i: int, ms: float) -> None:
+        """Have the service of server i, until it restarts, take that long to make a snapshot; its peer goes on."""
+        service = self._seat(i).service
+        if service is None:
+            raise ValueError(f"slow_snapshots(): server {i} is down")
+        service.snapshot_s = ms / 1000
+
     def restart(self, *indexes: int) -> None:
         """Start these servers again, each from its own disk, and connect them."""
         for i in indexes:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import labgob
-from labsim import queue
+from labsim import queue, time
 from labtest.failure import short
 from raft.messages import ApplyMsg
 
@@ -62,6 +62,7 @@ class Service:
         self._last_snapshot = 0
         self._stopped = False
         self.take_snapshot: Callable[[int, bytes], None] = lambda index, data: None  # the peer's, once it is there
+        self.snapshot_s = 0.0  # how long it takes to make one
         self.commands: dict[int, Any] = {}
         self.last_applied = 0
 
@@ -125,6 +126,8 @@ class Service:
         data = labgob.Encoder()
         data.encode(index)
         data.encode([self.commands.get(i) for i in range(1, index + 1)])
+        if self.snapshot_s:
+            time.sleep(self.snapshot_s)
         self.take_snapshot(index, data.bytes())
 
     def _install(self, message: ApplyMsg) -> None:

@@ -5,6 +5,14 @@ from labsim import random, time
 LEADER_S = 5.0  # in which a leader must be found, as in check_one_leader()
 
 
+def test_alone_2b(make_config):
+    """One server is its own majority: it elects itself, and commits what it is given (§5.2, §5.3)."""
+    cfg = make_config(servers=1)
+    cfg.begin("Test (2B): a cluster of one")
+    for command in range(1, 4):
+        cfg.one(command, 1, retry=False)
+
+
 def test_repeated_requests_2b(make_config):
     """A request may come again after later ones: what was acknowledged since stays (Figure 2: AppendEntries 3)."""
     cfg = make_config(servers=3)

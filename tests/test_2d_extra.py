@@ -87,3 +87,25 @@ def test_snapshot_slow_disks_2d(make_config):
         cfg.connect(away)
         for _ in range(2 * SNAPSHOT_INTERVAL):
             cfg.start(leader, random.getrandbits(31))
+
+
+def test_snapshot_overtaken_2d(make_config):
+    """While a service makes its snapshot, a later one may come from the leader; its own is old news then (§7)."""
+    cfg = make_config(servers=3, snapshot=True)
+    cfg.begin("Test (2D): a snapshot is overtaken by a later one")
+    for _ in range(4):
+        cfg.one(random.getrandbits(31), 3, retry=True)
+        leader = cfg.check_one_leader()
+        slow = cfg.others(leader)[0]
+        cfg.slow_snapshots(slow, 600)
+        for _ in range(SNAPSHOT_INTERVAL):
+            cfg.start(leader, random.getrandbits(31))
+        time.sleep(0.050)
+        # It is busy with a snapshot now. The others go on, and theirs replace what it lacks.
+        cfg.disconnect(slow)
+        for _ in range(2 * SNAPSHOT_INTERVAL):
+            cfg.start(leader, random.getrandbits(31))
+        time.sleep(0.100)
+        cfg.slow_snapshots(slow, 0)
+        cfg.connect(slow)
+        time.sleep(1.0)

@@ -63,3 +63,23 @@ def test_a_slow_save_takes_effect_at_its_end_or_not_at_all():
     saves = [event for event in run.simulation.trace if event.kind in ("saving", "persist")]
     begun = next(i for i, event in enumerate(saves) if event.kind == "saving")
     assert (saves[begun + 1].kind, saves[begun + 1].at_ns) == ("persist", saves[begun].at_ns + 100_000_000)
+
+
+def test_a_slow_snapshot_holds_up_its_service_and_not_the_peer():
+    def test(make_config):
+        cfg = make_config(servers=3, snapshot=True)
+        leader = cfg.check_one_leader()
+        slow = cfg.others(leader)[0]
+        cfg.slow_snapshots(slow, 500)
+        for command in range(1, 31):
+            cfg.start(leader, command)
+        time.sleep(0.200)
+        assert [cfg.n_committed(index)[0] for index in (9, 10, 30)] == [3, 2, 2]
+        time.sleep(0.500)
+        assert [cfg.n_committed(index)[0] for index in (19, 20, 30)] == [3, 2, 2]
+        cfg.crash1(slow)
+        with pytest.raises(ValueError, match=rf"slow_snapshots\(\): server {slow} is down"):
+            cfg.slow_snapshots(slow, 500)
+
+    run = run_test(test, load_peer_class(DEFAULT), 4)
+    assert run.error is None, run.error

@@ -255,4 +255,11 @@ MUTANTS = [
         ),
         go="R",
     ),
+    Mutant(
+        "commits-on-replies-only",
+        "2b",
+        "a majority decides, and one of one is a majority (§5.3)",
+        "looks for what it can commit only when a follower answers, so alone it commits nothing",
+        (("            self._advance_commit_index()  # a peer alone is its own majority\n", ""),),
+    ),
 ]

@@ -128,4 +128,11 @@ MUTANTS = [
         ),
         go="S",
     ),
+    Mutant(
+        "snap-goes-back",
+        "2d",
+        "a snapshot older than the one in place is ignored (§7)",
+        "takes its service's snapshot even if a later one has come from the leader meanwhile",
+        (("if index > self.last_included_index and not self.dead.is_set():", "if not self.dead.is_set():"),),
+    ),
 ]
