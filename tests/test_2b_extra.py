@@ -13,6 +13,26 @@ def test_alone_2b(make_config):
         cfg.one(command, 1, retry=False)
 
 
+def test_even_cluster_2b(make_config):
+    """Half of four servers is no majority: it elects nobody and commits nothing (§5.2, §5.3)."""
+    cfg = make_config(servers=4)
+    cfg.begin("Test (2B): a cluster of four, cut in halves")
+    cfg.one(1, 4, retry=True)
+    leader = cfg.check_one_leader()
+    partner, *others = cfg.others(leader)
+    halves = [str(leader), str(partner)], [str(i) for i in others]
+    cfg.network.partition(*halves)
+    index, _, _ = cfg.start(leader, 2)
+    time.sleep(2.0)
+    count, command = cfg.n_committed(index)
+    if count:
+        cfg.fail(f"{count} of 4 servers applied {command!r} at index {index}, but only half of them could agree on it")
+    if any(cfg.get_state(i)[1] for i in others):
+        cfg.fail("Half of the servers elected a leader, and the other half had one already (§5.2)")
+    cfg.network.partition()
+    cfg.one(3, 4, retry=True)
+
+
 def test_repeated_requests_2b(make_config):
     """A request may come again after later ones: what was acknowledged since stays (Figure 2: AppendEntries 3)."""
     cfg = make_config(servers=3)

@@ -28,7 +28,7 @@ def test_snapshot_late_requests_2d(make_config):
     """An InstallSnapshot that comes late or again must not take a peer back (§7)."""
     cfg = make_config(servers=3, snapshot=True)
     cfg.begin("Test (2D): late and repeated InstallSnapshot")
-    cfg.network.duplicates(0.5)
+    cfg.network.duplicates(0.8)
     cfg.one(random.getrandbits(31), 3, retry=True)
     for _ in range(10):
         leader = cfg.check_one_leader()
@@ -38,11 +38,11 @@ def test_snapshot_late_requests_2d(make_config):
             cfg.start(leader, random.getrandbits(31))
         cfg.one(random.getrandbits(31), 2, retry=True)
         # What it lacks comes as a snapshot, with more commands close behind, each message by its own way.
-        cfg.network.latency(0, 150)
+        cfg.network.latency(0, 250)
         cfg.connect(away)
-        for _ in range(4):
+        for _ in range(SNAPSHOT_INTERVAL):
             cfg.start(leader, random.getrandbits(31))
-            time.sleep(random.uniform(0, 0.1))
+            time.sleep(random.uniform(0, 0.04))
         cfg.one(random.getrandbits(31), 3, retry=True)
         cfg.network.latency(0, 0)
 

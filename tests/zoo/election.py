@@ -212,4 +212,11 @@ MUTANTS = [
         "campaigns as soon as it is started",
         (("self._reset_election_timer()\n        self._spawn(self._ticker)", "self._spawn(self._ticker)"),),
     ),
+    Mutant(
+        "heartbeat-waits-for-reply",
+        "2a",
+        "Leaders: heartbeats are sent in every idle period (§5.2)",
+        "sends a follower no heartbeat while a call to it is without an answer",
+        (("(idle or (heartbeat and self.sent_at[peer] < long_ago))", "idle"),),
+    ),
 ]

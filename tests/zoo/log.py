@@ -262,4 +262,11 @@ MUTANTS = [
         "looks for what it can commit only when a follower answers, so alone it commits nothing",
         (("            self._advance_commit_index()  # a peer alone is its own majority\n", ""),),
     ),
+    Mutant(
+        "commit-half",
+        "2b",
+        "a majority is more than half (§5.3)",
+        "commits what half of an even number of servers store",
+        (("sorted(self.match_index)[(len(self.peers) - 1) // 2]", "sorted(self.match_index)[len(self.peers) // 2]"),),
+    ),
 ]

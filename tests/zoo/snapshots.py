@@ -135,4 +135,16 @@ MUTANTS = [
         "takes its service's snapshot even if a later one has come from the leader meanwhile",
         (("if index > self.last_included_index and not self.dead.is_set():", "if not self.dead.is_set():"),),
     ),
+    Mutant(
+        "snap-log-goes-back",
+        "2d",
+        "InstallSnapshot of what is committed already changes nothing (§7)",
+        "lets an old InstallSnapshot replace a log that is ahead of it",
+        (
+            (
+                "if self._hear_leader(args.term) and args.last_included_index > self.commit_index:",
+                "if self._hear_leader(args.term):",
+            ),
+        ),
+    ),
 ]
