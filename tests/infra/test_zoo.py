@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from labsim import Deadlock, SimulationError
+from labsim import Deadlock, Simulation, SimulationError
 from labtest.failure import Failure
 from labtest.loading import load_peer_class
 from labtest.running import run_test
@@ -38,18 +38,7 @@ CONTROL_TESTS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def own_peer():
-    """Loading a peer replaces the modules of package raft; nobody after us must find a wrong one there."""
-
-    def loaded():
-        return {name: module for name, module in sys.modules.items() if name.split(".")[0] == "raft"}
-
-    before = loaded()
-    yield
-    for name in loaded():
-        del sys.modules[name]
-    sys.modules.update(before)
+pytestmark = pytest.mark.usefixtures("raft_package_restored")
 
 
 def by_id(mutant):
@@ -64,7 +53,9 @@ def test_applies_to_the_reference(mutant):
 
 
 @pytest.mark.parametrize("mutant", WRONG, ids=by_id)
-def test_mutant_is_caught(mutant, tmp_path):
+def test_mutant_is_caught(mutant, tmp_path, monkeypatch):
+    # Whoever has not waited for a second will not do so in five.
+    monkeypatch.setitem(Simulation.__init__.__kwdefaults__, "unresponsive_s", 1.0)
     known = CAUGHT.get(mutant.id)
     assert known is not None, f"{mutant.id} has never been caught; run: lab zoo {mutant.id} --record"
     tests = {test.name: test for test in select([])}
