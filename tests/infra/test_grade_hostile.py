@@ -66,7 +66,7 @@ class Graded:
         for name in ("a_right_one", "zz_right_one"):
             (class_ / f"{name}.py").write_text(REFERENCE)
         self.archives = hostile.write_archives(class_, REFERENCE)
-        public = [*load_tests(Path("tests/test_2a.py"))[:1], *load_tests(Path("tests/test_2b.py"))[:1]]
+        public = load_tests(Path("tests/test_2a.py"))[:1]
         secret = load_tests(hidden)
         limits = Limits(cpu_s=1, real_s=6, forced_per_part=1, memory_mb=512)
         rubric = Rubric(runs=1, points={"2a": 40, "2b": 60}, limits=limits)
@@ -140,7 +140,7 @@ def test_hidden_tests_reach_no_student_by_any_way(graded: Graded) -> None:
     for thief in graded.thieves:
         result = graded.results[thief.name]
         # Whoever raises what it finds can only fail the hidden test with it.
-        assert result.score == (100 if thief.earns else 70), graded.told(thief.name)
+        assert result.score == (100 if thief.earns else 40), graded.told(thief.name)
     # It was found, inside the run: memory is shared. The grader sees it, nobody else does.
     assert SECRET in graded.told("thief_that_raises")
     for path in (graded.out / "students").rglob("*"):
