@@ -4,6 +4,11 @@ from labsim import random, time
 from labtest.service import SNAPSHOT_INTERVAL
 
 
+def start_many(cfg, i, number):
+    for _ in range(number):
+        cfg.start(i, random.getrandbits(31))
+
+
 def test_snapshot_slow_replies_2d(make_config):
     """A follower may be sent a snapshot of what it has. What follows, acknowledged already, stays (Figure 13, 6)."""
     cfg = make_config(servers=3, snapshot=True)
@@ -16,8 +21,7 @@ def test_snapshot_slow_replies_2d(make_config):
         cfg.network.link(str(quick), str(leader), latency_ms=(100, 150))
         cfg.network.link(str(slow), str(leader), latency_ms=(300, 500))
         for _ in range(3):
-            for _ in range(SNAPSHOT_INTERVAL // 2 + random.randrange(SNAPSHOT_INTERVAL)):
-                cfg.start(leader, random.getrandbits(31))
+            start_many(cfg, leader, SNAPSHOT_INTERVAL // 2 + random.randrange(SNAPSHOT_INTERVAL))
             time.sleep(random.uniform(0, 1.0))
         cfg.network.link(str(quick), str(leader), latency_ms=(0, 0))
         cfg.network.link(str(slow), str(leader), latency_ms=(0, 0))
@@ -34,8 +38,7 @@ def test_snapshot_late_requests_2d(make_config):
         leader = cfg.check_one_leader()
         away = cfg.others(leader)[0]
         cfg.disconnect(away)
-        for _ in range(2 * SNAPSHOT_INTERVAL):
-            cfg.start(leader, random.getrandbits(31))
+        start_many(cfg, leader, 2 * SNAPSHOT_INTERVAL)
         cfg.one(random.getrandbits(31), 2, retry=True)
         # What it lacks comes as a snapshot, with more commands close behind, each message by its own way.
         cfg.network.latency(0, 250)
@@ -56,11 +59,9 @@ def test_snapshot_over_another_log_2d(make_config):
         lonely = cfg.check_one_leader()
         cfg.disconnect(lonely)
         # More than the others will agree on, so that some of it lies behind their snapshot.
-        for _ in range(4 * SNAPSHOT_INTERVAL):
-            cfg.start(lonely, random.getrandbits(31))
+        start_many(cfg, lonely, 4 * SNAPSHOT_INTERVAL)
         second = cfg.check_one_leader()
-        for _ in range(SNAPSHOT_INTERVAL + random.randrange(SNAPSHOT_INTERVAL)):
-            cfg.start(second, random.getrandbits(31))
+        start_many(cfg, second, SNAPSHOT_INTERVAL + random.randrange(SNAPSHOT_INTERVAL))
         cfg.one(random.getrandbits(31), 2, retry=True)
 
         # It comes back, gets the snapshot, and may be the next to campaign.
@@ -81,12 +82,10 @@ def test_snapshot_slow_disks_2d(make_config):
         leader = cfg.check_one_leader()
         away = cfg.others(leader)[0]
         cfg.disconnect(away)
-        for _ in range(2 * SNAPSHOT_INTERVAL):
-            cfg.start(leader, random.getrandbits(31))
+        start_many(cfg, leader, 2 * SNAPSHOT_INTERVAL)
         cfg.one(random.getrandbits(31), 2, retry=True)
         cfg.connect(away)
-        for _ in range(2 * SNAPSHOT_INTERVAL):
-            cfg.start(leader, random.getrandbits(31))
+        start_many(cfg, leader, 2 * SNAPSHOT_INTERVAL)
 
 
 def test_snapshot_overtaken_2d(make_config):
@@ -98,13 +97,11 @@ def test_snapshot_overtaken_2d(make_config):
         leader = cfg.check_one_leader()
         slow = cfg.others(leader)[0]
         cfg.slow_snapshots(slow, 600)
-        for _ in range(SNAPSHOT_INTERVAL):
-            cfg.start(leader, random.getrandbits(31))
+        start_many(cfg, leader, SNAPSHOT_INTERVAL)
         time.sleep(0.050)
         # It is busy with a snapshot now. The others go on, and theirs replace what it lacks.
         cfg.disconnect(slow)
-        for _ in range(2 * SNAPSHOT_INTERVAL):
-            cfg.start(leader, random.getrandbits(31))
+        start_many(cfg, leader, 2 * SNAPSHOT_INTERVAL)
         time.sleep(0.100)
         cfg.slow_snapshots(slow, 0)
         cfg.connect(slow)

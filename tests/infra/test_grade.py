@@ -1,4 +1,4 @@
-"""The grader: what is handed in, what it is worth, and that being killed, repeated or parallel changes nothing."""
+"""The grader: what a run is worth, and that being killed, repeated or parallel changes nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import tarfile
 import xml.etree.ElementTree as ElementTree
 import zipfile
 from pathlib import Path
@@ -20,207 +19,16 @@ import pytest
 
 from labtools import grade as grade_command
 from labtools.cli import main as lab
-from labtools.grade_intake import IntakeError, submissions
+from labtools.grade_intake import submissions
 from labtools.grade_results import DIED, FAILED, PASSED, TAMPERED, Result, RunRecord, TestResult
-from labtools.grade_rubric import Graded, PerTest, Rubric, RubricError, seeds
+from labtools.grade_rubric import Graded, Rubric
 from labtools.grade_store import Store
-from labtools.grade_write import as_csv, as_gradescope, as_junit, write_submission
+from labtools.grade_write import as_csv, as_gradescope, as_junit
 from labtools.mutants import load_zoo
-from labtools.selecting import LabTest, load_tests
+from labtools.selecting import load_tests
 
 REFERENCE = Path("raft/raft.py")
 FILES = ("raft.py", "messages.py")
-
-
-def lab_tests(*names: str) -> list[LabTest]:
-    return [
-        LabTest(name, name[-2:] if name[-3:-1] == "_2" else "", Path("x.py"), lambda make_config: None)
-        for name in names
-    ]
-
-
-# ---- the rubric ---------------------------------------------------------------------------------------------
-
-
-def read(tmp_path: Path, text: str) -> Rubric:
-    path = tmp_path / "rubric.toml"
-    path.write_text(text)
-    return Rubric.read(path)
-
-
-def test_a_part_s_points_are_shared_by_weight() -> None:
-    rubric = Rubric(points={"2a": 30})
-    tests = rubric.assign(lab_tests("test_x_2a", "test_y_2a"), lab_tests("test_z_2a"), "p")
-    assert [test.points for test in tests] == [10, 10, 10]
-    assert [test.hidden for test in tests] == [False, False, True]
-
-
-def test_what_the_points_do_not_name_is_not_asked() -> None:
-    own = Rubric(points={"2a": 30}, tests={"test_z_2c": PerTest(points=5), "test_y_2b": PerTest(weight=2)})
-    tests = own.assign(lab_tests("test_x_2a", "test_y_2b"), lab_tests("test_z_2c", "test_other"), "p")
-    assert [(test.name, test.points) for test in tests] == [("test_x_2a", 30), ("test_z_2c", 5)]
-    assert [test.name for test in Rubric(points={"2b": 0}).assign(lab_tests("test_y_2b"), [], "p")] == ["test_y_2b"]
-    with pytest.raises(RubricError, match="points: no test is of a part that it names"):
-        Rubric(points={"2d": 10}).assign(lab_tests("test_x_2a"), [], "p")
-
-
-def test_weights_and_points_of_single_tests(tmp_path: Path) -> None:
-    rubric = read(
-        tmp_path,
-        "[points]\n2a = 30\n[hidden]\nweight = 2\n[tests.test_x_2a]\npoints = 5\n[tests.test_y_2a]\nweight = 4\n",
-    )
-    tests = rubric.assign(lab_tests("test_x_2a", "test_y_2a"), lab_tests("test_z_2a"), "p")
-    assert [round(test.points, 3) for test in tests] == [5, 20, 10]
-
-
-def test_seeds_are_the_same_for_everybody_and_differ_by_test_and_phrase() -> None:
-    one = Rubric(runs=3).assign(lab_tests("test_x_2a", "test_y_2a"), [], "phrase")
-    assert one == Rubric(runs=3).assign(lab_tests("test_x_2a", "test_y_2a"), [], "phrase")
-    assert len({*one[0].seeds, *one[1].seeds, *seeds("other", "test_x_2a", 3)}) == 9
-    assert seeds("phrase", "test_x_2a", 5)[:3] == one[0].seeds  # more runs keep the earlier ones
-
-
-def test_seeds_come_from_the_hidden_tests_unless_the_rubric_has_a_word(tmp_path: Path) -> None:
-    file = tmp_path / "h.py"
-    file.write_text("# one\n")
-    hidden = [LabTest("test_h_2a", "2a", file, lambda make_config: None)]
-    first = Rubric().seed_phrase(hidden)
-    file.write_text("# two\n")
-    assert first
-    assert first != Rubric().seed_phrase(hidden)
-    assert Rubric(seed="word").seed_phrase(hidden) == "word"
-    assert Rubric().seed_phrase([]) == ""
-
-
-def test_a_pass_rate_allows_failures() -> None:
-    def graded(runs: int, rate: float) -> Graded:
-        return Rubric(runs=runs, pass_rate=rate).assign(lab_tests("test_x_2a"), [], "p")[0]
-
-    assert [graded(10, 0.9).failures_allowed, graded(10, 1).failures_allowed, graded(3, 0.5).failures_allowed] == [
-        1,
-        0,
-        1,
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("runs = 0", "runs: must be 1..10000, got 0"),
-        ("pass_rate = 1.5", "pass_rate: must be above 0 and at most 1, got 1.5"),
-        ("[points]\n3a = 5", "points.3a: a part is one of 2a, 2b, 2c, 2d or other"),
-        ("[points]\n2a = -5", "points.2a: must be 0 or more, got -5"),
-        ("[hidden]\nshow = 'all'", "Invalid enum value 'all' - at `$.hidden.show`"),
-        ("[hiden]\nshow = 'names'", "unknown field `hiden`"),
-        ("[limits]\ncpu_s = 0", "limits.cpu_s: must be at least 1, got 0"),
-        ("[points]\n2a = nan", "points.2a: must be 0 or more, got nan"),
-        ("[hidden]\nweight = inf", "hidden.weight: must be 0 or more, got inf"),
-        ("files = ['../raft.py']", "files: must be raft.py and then other .py files"),
-        ("files = ['solution.py']", "files: must be raft.py and then other .py files"),
-        ("runs = ", "not TOML"),
-        ("[tests.test_x_2a]\nweight = -1", "tests.test_x_2a.weight: must be 0 or more, got -1"),
-    ],
-)
-def test_a_wrong_rubric_is_refused_with_the_place(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(RubricError) as refused:
-        read(tmp_path, text)
-    assert says in str(refused.value)
-    assert "rubric.toml" in str(refused.value)
-
-
-def test_a_rubric_that_names_no_test_is_refused() -> None:
-    with pytest.raises(RubricError, match=r"tests.test_q_2a: there is no such test among the 1 that are graded"):
-        Rubric(tests={"test_q_2a": PerTest(weight=1)}).assign(lab_tests("test_x_2a"), [], "p")
-    with pytest.raises(RubricError, match="two tests are called test_x_2a"):
-        Rubric().assign(lab_tests("test_x_2a"), lab_tests("test_x_2a"), "p")
-
-
-# ---- what is handed in --------------------------------------------------------------------------------------
-
-
-def test_folder_archive_and_single_file_are_the_same_submission(tmp_path: Path) -> None:
-    source = REFERENCE.read_bytes()
-    (tmp_path / "ann").mkdir()
-    (tmp_path / "ann" / "raft.py").write_bytes(source)
-    (tmp_path / "bob" / "lab" / "raft").mkdir(parents=True)
-    (tmp_path / "bob" / "lab" / "raft" / "raft.py").write_bytes(source)
-    (tmp_path / "cid.py").write_bytes(source)
-    with zipfile.ZipFile(tmp_path / "dan.zip", "w") as archive:
-        archive.writestr("work/raft.py", source)
-        archive.writestr("__MACOSX/raft.py", b"junk")
-    subprocess.run(["tar", "-czf", tmp_path / "eve.tgz", "-C", tmp_path / "ann", "raft.py"], check=True)
-    (tmp_path / "notes.txt").write_text("not a submission")
-    found = submissions(tmp_path, FILES)
-    assert [s.name for s in found] == ["ann", "bob", "cid", "dan", "eve"]
-    assert [s.problem for s in found] == [""] * 5
-    assert len({s.digest for s in found}) == 1
-
-
-def test_messages_beside_raft_are_taken_and_nothing_else(tmp_path: Path) -> None:
-    folder = tmp_path / "ann" / "raft"
-    folder.mkdir(parents=True)
-    for name in ("raft.py", "messages.py", "persister.py", "conftest.py"):
-        (folder / name).write_text(f"# {name}")
-    (tmp_path / "ann" / "labtest.py").write_text("# not mine")
-    (found,) = submissions(tmp_path, FILES)
-    assert found.files == {"raft.py": b"# raft.py", "messages.py": b"# messages.py"}
-
-
-def test_one_submission_may_be_named_itself(tmp_path: Path) -> None:
-    folder = tmp_path / "ann"
-    folder.mkdir()
-    (folder / "raft.py").write_text("#")
-    assert [s.name for s in submissions(folder, FILES)] == ["ann"]
-    assert [s.name for s in submissions(folder / "raft.py", FILES)] == ["ann"]
-    (folder / "raft.py").rename(folder / "draft.py")
-    (found,) = submissions(folder, FILES, single=True)
-    assert found.problem == "There is no raft.py in it; it has draft.py."
-
-
-def test_names_are_made_safe_and_unique(tmp_path: Path) -> None:
-    for name in ("a b.py", "a_b.py", "-=x;.py"):
-        (tmp_path / name).write_text("#")
-    assert [s.name for s in submissions(tmp_path, FILES)] == ["-_x", "a_b", "a_b_2"]
-
-
-def test_a_name_of_any_bytes_can_be_written_down(tmp_path: Path) -> None:
-    class_ = tmp_path / "class"
-    (class_ / ("\U00020000" * 62)).mkdir(parents=True)
-    with tarfile.open(class_ / "bytes.tar", "w") as archive:
-        archive.addfile(tarfile.TarInfo("caf\udce9\x1b[2J.py"))
-    found = submissions(class_, FILES)
-    assert [s.problem for s in found] == [
-        "There is no raft.py in it; it has caf??[2J.py.",
-        "There is no raft.py in it.",
-    ]
-    for submission in found:
-        write_submission(Result(submission.name, submission.problem, submission.remarks, ()), "Raft", tmp_path / "out")
-
-
-def test_an_archive_that_cannot_be_read_is_in_the_class(tmp_path: Path) -> None:
-    (tmp_path / "ann.7z").write_bytes(b"7z")
-    (tmp_path / "bob.rar").write_bytes(b"Rar!")
-    os.mkfifo(tmp_path / "eve.py")
-    (tmp_path / "notes.txt").write_text("no submission")
-    assert {s.name: s.problem for s in submissions(tmp_path, FILES)} == {
-        "ann": "An archive of the kind .7z cannot be read; hand in a .zip.",
-        "bob": "An archive of the kind .rar cannot be read; hand in a .zip.",
-        "eve": "It is neither a file nor a folder.",
-    }
-
-
-def test_the_graders_own_folders_are_no_submissions(tmp_path: Path) -> None:
-    for name in ("ann", "grades", "hidden"):
-        (tmp_path / name).mkdir()
-    found = submissions(tmp_path, FILES, not_these=(tmp_path / "grades", tmp_path / "ann" / ".." / "hidden"))
-    assert [s.name for s in found] == ["ann"]
-
-
-def test_no_submissions_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(IntakeError, match="there is no submission in it"):
-        submissions(tmp_path, FILES)
-    with pytest.raises(IntakeError, match="no such folder"):
-        submissions(tmp_path / "nowhere", FILES)
 
 
 # ---- points -------------------------------------------------------------------------------------------------
