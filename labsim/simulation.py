@@ -26,7 +26,7 @@ from zlib import crc32
 
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]  # it ships no types
 
-from labsim import guard, stacks, watchdog
+from labsim import garbage, guard, stacks, watchdog
 from labsim.errors import (
     Deadlock,
     Livelock,
@@ -124,7 +124,7 @@ class Simulation:
         self.os_thread = _thread.get_ident()
         try:
             # In this order: the watchdog's own thread is a real one.
-            with watchdog.watching(self), guard.installed():
+            with watchdog.watching(self), guard.installed(), garbage.in_the_runs_hands():
                 here.simulation = self
                 try:
                     main_task = self.spawn(main, name="main")
@@ -398,6 +398,13 @@ class Simulation:
                     "let it spawn() a task that does"
                 )
             )
+        if self._state == "collecting":
+            self.fail(
+                SimulationError(
+                    f"__del__(): it must not wait when garbage is collected, and it waits "
+                    f"{stacks.describe_wait(self.current)}"
+                )
+            )
         self._leave()
 
     def _choose_next(self) -> Task:
@@ -436,6 +443,7 @@ class Simulation:
                 self._decisions.append(-(when & _INT63))
                 if len(self._decisions) > _DIGEST_BATCH:
                     self._fold_decisions()
+                    self._collect_garbage()
             while True:
                 if due.__class__ is Task:
                     due.timer = _FIRED
@@ -463,6 +471,17 @@ class Simulation:
             call.fn(*call.args)
         except BaseException as error:
             self.fail(self._failure_of(clock, error, is_main=False))
+        self._state = "running"
+        self.current = waiting
+
+    def _collect_garbage(self) -> None:
+        # As in _fire(): the __del__ of whatever is found must not be taken for the task that is about to wait.
+        waiting = self.current
+        self.current = self._clock
+        self._state = "collecting"
+        garbage.collect()
+        if self._state != "collecting":
+            self._leave()  # a __del__ ended the run, and buried what should have ended this task
         self._state = "running"
         self.current = waiting
 
@@ -563,8 +582,9 @@ class Simulation:
 
     def digest(self) -> str:
         """The run so far in 32 hex digits: every scheduling decision, every step of the clock, every event."""
-        self._fold_decisions()
-        return self._hash.copy().hexdigest()
+        so_far = self._hash.copy()
+        so_far.update(array("q", self._decisions).tobytes())
+        return so_far.hexdigest()
 
     def _fold_decisions(self) -> None:
         self._hash.update(array("q", self._decisions).tobytes())

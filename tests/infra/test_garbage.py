@@ -1,0 +1,123 @@
+"""Garbage is collected where the run says: no __del__ and no weak reference can tell a run from its repeat."""
+
+import gc
+import weakref
+from itertools import pairwise
+
+import pytest
+
+from labsim import Simulation, SimulationError, garbage, random, time
+
+MANY = 40_000  # sleeps, enough for a run to collect several times
+
+
+class Cycle:
+    """Freed by the collector only."""
+
+    def __init__(self):
+        self.me = self
+
+
+class CycleThatDraws(Cycle):
+    def __del__(self):
+        random.random()
+
+
+def digest_of_a_run_with_a_del():
+    def main():
+        for number in range(MANY):
+            if number % 10 == 0:
+                CycleThatDraws()
+            time.sleep(random.random())
+
+    sim = Simulation(1)
+    sim.run(main)
+    return sim.digest()
+
+
+def test_a_del_in_a_cycle_does_not_depend_on_what_the_process_did_before():
+    digests = set()
+    for before in (0, 100, 350):
+        kept = [[] for _ in range(before)]  # what Python's own collector would count
+        digests.add(digest_of_a_run_with_a_del())
+        del kept
+    assert len(digests) == 1
+
+
+def test_garbage_of_before_does_not_act_in_the_run():
+    draws = []
+
+    class Leftover(Cycle):
+        def __del__(self):
+            draws.append(gone_after)
+
+    gone_after = "before the run"
+    gc.disable()
+    try:
+        Leftover()
+
+        def main():
+            nonlocal gone_after
+            gone_after = "in the run"
+            for _ in range(MANY):
+                time.sleep(1)
+
+        Simulation(1).run(main)
+    finally:
+        gc.enable()
+    assert draws == ["before the run"]
+
+
+def test_a_run_collects_its_garbage_as_it_goes():
+    alive = []
+
+    def main():
+        made = weakref.WeakSet()
+        for _ in range(MANY):
+            made.add(Cycle())
+            time.sleep(1)
+            alive.append(len(made))
+
+    Simulation(1).run(main)
+    assert max(alive) < MANY / 2
+    assert sum(now < before for before, now in pairwise(alive)) > 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the __del__ is ended in its sleep
+def test_a_del_that_waits_ends_the_run_with_a_sentence():
+    class CycleThatSleeps(Cycle):
+        def __del__(self):
+            time.sleep(1)
+
+    def main():
+        CycleThatSleeps()
+        for _ in range(MANY):
+            time.sleep(1)
+
+    with pytest.raises(SimulationError, match=r"__del__\(\): it must not wait"):
+        Simulation(1).run(main)
+
+
+def test_after_the_last_of_several_runs_the_collector_is_python_s_again():
+    python_s = gc.get_threshold()
+    first, second = garbage.in_the_runs_hands(), garbage.in_the_runs_hands()
+    first.__enter__()
+    second.__enter__()
+    ours = gc.get_threshold()
+    first.__exit__(None, None, None)
+    still_ours = gc.get_threshold()
+    second.__exit__(None, None, None)
+    assert ours == still_ours != python_s == gc.get_threshold()
+
+
+def test_a_run_that_fails_gives_the_collector_back():
+    python_s = gc.get_threshold()
+    in_the_run = []
+
+    def main():
+        in_the_run.append(gc.get_threshold())
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        Simulation(1).run(main)
+    assert in_the_run[0] != python_s == gc.get_threshold()
