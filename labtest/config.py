@@ -12,6 +12,7 @@ from __future__ import annotations
 import time as _time
 from collections.abc import Callable
 from contextlib import suppress
+from copy import copy, deepcopy
 from typing import Any, Literal, NamedTuple, NoReturn, Protocol, get_args
 from zlib import crc32
 
@@ -295,7 +296,12 @@ class Config:
 
     def _apply_watcher(self, node: Node | None) -> Callable[[ApplyMsg], None]:
         def applied(message: ApplyMsg) -> None:
-            self._world.emit("apply", node, message, message.command_index or message.snapshot_index)
+            # The trace keeps a copy: a peer may use one ApplyMsg again and again.
+            if message.snapshot_valid:
+                kept = copy(message)
+            else:
+                kept = ApplyMsg(message.command_valid, message.command, message.command_index)
+            self._world.emit("apply", node, kept, message.command_index or message.snapshot_index)
 
         return applied
 
@@ -445,12 +451,14 @@ class Config:
         if seat.peer is None:
             raise ValueError(f"start(): server {i} is down")
         peer, node = seat.peer, seat.node
+        # The peer gets its own, to do with as it likes: the trace, and other peers, have this one.
+        given = command if isinstance(command, int | str) else deepcopy(command)
 
         def start() -> Any:
             """Runs as a task of the peer, so that what it returns is noted before anything else happens."""
             began_s = self._world.now
             self._world.emit("start", node, command, 0)
-            result = peer.start(command)
+            result = peer.start(given)
             disks_are_slow = self._save_ms[1] > 0  # then it may wait for its own, and for who holds the lock meanwhile
             if isinstance(self._world, VirtualWorld) and self._world.now != began_s and not disks_are_slow:
                 self.fail(

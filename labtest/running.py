@@ -41,6 +41,12 @@ class Run:
         return diagnose(self.simulation.trace, self.error, end_ns=self.simulation.now_ns)
 
     @property
+    def checks_off(self) -> list[str]:
+        """Which checks this peer's messages keep from looking, and why, a line each."""
+        trace = None if self.simulation is None else self.simulation.trace
+        return trace.off if isinstance(trace, CheckedTrace) else []
+
+    @property
     def lines(self) -> list[str]:
         """MIT's two lines for each config of a passed test."""
         return [f"{c.description} ...\n  {c.stats}" for c in self.configs if c.description and c.stats]
@@ -92,7 +98,13 @@ def run_test(
         raise
     except BaseException as error:
         run.error = error
-        point_into_peer(error, peer_class)
+    if simulation is not None and isinstance(simulation.trace, CheckedTrace):
+        try:
+            simulation.trace.look()
+        except Exception as broken:
+            run.error = broken  # whatever ended the run came after that
+    if run.error is not None:
+        point_into_peer(run.error, peer_class)
     if simulation is not None:
         run.digest = simulation.digest()
         run.virtual_s = simulation.now

@@ -1,6 +1,6 @@
 """The always-on checks: every event of every test is held against the rules of the paper.
 
-Promise: a rule that is seen to be broken ends the run there and then, with the messages that prove it. No rule looks
+Promise: a rule that is seen to be broken ends the run as of that event, with the messages that prove it. No rule looks
 inside a peer: messages on the wire, saves, start() results and applied messages are all there is, so any
 implementation can be checked. A rule never guesses: where a crash or a delay leaves it open what a peer has done, it
 assumes the best.

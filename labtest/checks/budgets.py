@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from labrpc import Message
@@ -20,18 +22,33 @@ class Budgets(Rule):
 
     def __init__(self, facts: Facts, violated: Violated) -> None:
         super().__init__(facts, violated)
-        self._second = 0
-        self._sent: dict[tuple[str, str], int] = {}
+        self._second_ends_ns = 0
+        self._calm_until = 0  # a message's id: up to this one no link can have carried too many in this second
+        self._sent: Counter[tuple[str, str]] = Counter()  # in this second, once it is not calm
 
     def on_send(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
-        second = event.at_ns // _NS
-        if second != self._second:
-            self._second = second
+        if event.at_ns >= self._second_ends_ns:
+            self._second_ends_ns = (event.at_ns // _NS + 1) * _NS
+            self._calm_until = message.id + RPCS_PER_LINK_PER_S - 1
             self._sent.clear()
-        link = (message.source, message.target)
-        count = self._sent[link] = self._sent.get(link, 0) + 1
+        elif message.id > self._calm_until:
+            self._count(event, seat, message)
+
+    def _count(self, event: Event, seat: Seat, message: Message) -> None:
+        if self._sent:
+            self._sent[message.source, message.target] += 1
+        else:
+            self._sent.update(self._links_of_this_second(message))
+        count = self._sent[message.source, message.target]
         if count > RPCS_PER_LINK_PER_S:
             self.violated(
                 f"peer {seat.name} sent {count} requests to peer {message.target} within one second (virtual)",
                 (event.at_ns, message, "sent"),
             )
+
+    def _links_of_this_second(self, latest: Message) -> Iterator[tuple[str, str]]:
+        for event in reversed(self.facts.trace):
+            if event.at_ns < self._second_ends_ns - _NS or event.kind == "cluster":
+                return
+            if event.kind == "send" and event.message <= latest.id:
+                yield event.detail.source, event.detail.target

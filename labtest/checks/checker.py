@@ -37,7 +37,7 @@ from labtest.checks.logs import (
     SuccessMeansMatch,
     UpToDateVote,
 )
-from labtest.checks.reading import APPEND, INSTALL, VOTE, Reading
+from labtest.checks.reading import APPEND, INSTALL, VOTE, Reader, Reading
 from labtest.checks.rule import Rule, describe_message
 from labtest.failure import Failure
 
@@ -73,19 +73,20 @@ _Looks = list[Callable[..., None]]
 
 
 class _Lookers:
-    """Which rules look at one step of one RPC: at a settled message, and at one that is not (see rule.py)."""
+    """Which rules look at one step of one RPC: at a message that is settled, or not, or repeated (see rule.py)."""
 
-    __slots__ = ("settled", "unsettled")
+    __slots__ = ("repeated", "settled", "unsettled")
 
-    def __init__(self, rules: list[Rule], step: str, rpc: str) -> None:
+    def __init__(self, rules: list[Rule | None], step: str, rpc: str) -> None:
         # First what is about this RPC, then what is about all three.
         names = (f"{step}_{rpc}", step)
+        self.repeated: _Looks = _named(rules, step)
         self.settled: _Looks = [look for name in names for look in _named(rules, name)]
         self.unsettled: _Looks = [look for name in names for look in _named(rules, name, f"{name}_unsettled")]
 
 
-def _named(rules: list[Rule], *names: str) -> _Looks:
-    return [getattr(rules[place], name) for place, name in _methods(*names)]
+def _named(rules: list[Rule | None], *names: str) -> _Looks:
+    return [getattr(rule, name) for place, name in _methods(*names) if (rule := rules[place]) is not None]
 
 
 @cache
@@ -94,18 +95,33 @@ def _methods(*names: str) -> list[tuple[int, str]]:
     return [(place, name) for place, rule in enumerate(RULES) for name in names if hasattr(rule, name)]
 
 
-class CheckedTrace(list[Event]):
-    """Put it in a simulation's `trace` before the run."""
+# Looking at one event at a time costs half as much again: what happens in between drives the rules out of the
+# processor's caches. More than this at a time gains nothing.
+_HANDFUL = 256
 
-    def __init__(self, simulation: Simulation) -> None:
+
+class CheckedTrace(list[Event]):
+    """Put it in a simulation's `trace` before the run, and look() once more after it.
+
+    The rules look at a handful of events at a time, so a run goes on a little after a rule was broken. Nothing of that
+    is told: the trace ends with the event that broke it, and the clock is put back to there.
+    """
+
+    def __init__(self, simulation: Simulation, *, at_once: bool = False) -> None:
+        """`at_once`: look at each event when it comes, on the stack of whoever causes it, for a debugger."""
         super().__init__()
         self._simulation = simulation
         self._store = super().append
+        self._at_a_time = 1 if at_once else _HANDFUL
+        self._look_at = self._at_a_time
+        self._looked_at = 0  # how many events
+        self._see: dict[str, Callable[[Event], None]] = {}
+        self._reader = Reader()
         self._begin()
 
     def _begin(self) -> None:
         """What the rules know is about one cluster; the next one in the same test begins with nothing."""
-        self._see = {
+        self._see |= {
             "send": self._see_send,
             "deliver": self._see_deliver,
             "answer": self._see_answer,
@@ -119,29 +135,64 @@ class CheckedTrace(list[Event]):
             "cluster": self._see_cluster,
             "stop": self._see_stop,
         }
-        self.facts = Facts()
-        self.rules = [rule(self.facts, self._violated) for rule in RULES]
+        self.facts = Facts(self, self._reader)
+        self._rules: list[Rule | None] = [rule(self.facts, self._violated) for rule in RULES]
+        self._everything_is_read = True
+        self._listen()
+
+    def _listen(self) -> None:
         self._on_send = self._lookers("on_send")
+        self._on_any_send = _named(self._rules, "on_send")
         self._on_deliver = self._lookers("on_deliver")
         self._on_answer = self._lookers("on_answer")
         self._on_reply = self._lookers("on_reply")
-        self._on_fresh = _named(self.rules, "on_fresh")
-        self._on_refuse = _named(self.rules, "on_refuse")
-        self._on_command = _named(self.rules, "on_command")
-        self._on_started = _named(self.rules, "on_started")
-        self._on_restore = _named(self.rules, "on_restore")
-        self._on_crash = _named(self.rules, "on_crash")
-        self._on_first_save = _named(self.rules, "on_first_save")
+        self._on_fresh = _named(self._rules, "on_fresh")
+        self._on_refuse = _named(self._rules, "on_refuse")
+        self._on_command = _named(self._rules, "on_command")
+        self._on_started = _named(self._rules, "on_started")
+        self._on_restore = _named(self._rules, "on_restore")
+        self._on_crash = _named(self._rules, "on_crash")
+        self._on_first_save = _named(self._rules, "on_first_save")
+
+    def _miss(self) -> None:
+        """A message cannot be read. What it said nobody knows, so from here on silence proves nothing."""
+        if self._everything_is_read:
+            self._everything_is_read = False
+            self._rules = [None if rule is None or rule.concludes_from_silence else rule for rule in self._rules]
+            self._listen()
 
     def _lookers(self, step: str) -> dict[str, _Lookers]:
-        return {method: _Lookers(self.rules, step, short) for method, short in _SHORT.items()}
+        return {method: _Lookers(self._rules, step, short) for method, short in _SHORT.items()}
+
+    @property
+    def off(self) -> list[str]:
+        """Which checks are off because they cannot read this peer's messages, and why, a line each."""
+        return self._reader.off
 
     def append(self, event: Event) -> None:
         self._store(event)
-        kind = event.kind
-        if kind in self._see:
-            self.facts.sequence += 1
-            self._see[kind](event)
+        if len(self) >= self._look_at:
+            try:
+                self.look()
+            except Failure as failure:
+                self._simulation.fail(failure.with_traceback(None))
+
+    def look(self) -> None:
+        """Hold what is new against the rules; a Failure tells of the first that is broken."""
+        begin, self._looked_at = self._looked_at, len(self)
+        self._look_at = self._looked_at + self._at_a_time
+        see_kind = self._see.get
+        number = begin
+        try:
+            for event in self[begin:]:
+                number += 1
+                see = see_kind(event.kind)
+                if see is not None:
+                    see(event)
+        except Failure:
+            del self[number:]
+            self._simulation.now_ns = self[-1].at_ns
+            raise
 
     # Most events say nothing new about terms. So each of these four finds out first whether this one does, and calls
     # only the rules that then have something to look at: that is what keeps checking cheap.
@@ -151,16 +202,34 @@ class CheckedTrace(list[Event]):
         method = message.service_method
         lookers = self._on_send.get(method)
         if lookers is None:
+            self._reader.cannot_read(method)
+            self._see_unreadable_send(event, message)
             return
         facts = self.facts
         args = facts.reader.read_head(message)
         if args is None:
+            self._see_unreadable_send(event, message)
             return
+        facts.sequence += 1
         seat = facts.seats[event.node]
-        settled = args.term == seat.term == seat.told_term and (args.term == seat.leads or method == VOTE)
-        for look in lookers.settled if settled else lookers.unsettled:
+        term = args.term
+        if not (term == seat.term == seat.told_term and (term == seat.leads or method == VOTE)):
+            looks = lookers.unsettled
+        elif args is not seat.said:
+            looks = lookers.settled
+        else:
+            for look in lookers.repeated:
+                look(event, seat, message, args)
+            seat.last_spoke = facts.sequence
+            return
+        for look in looks:
             look(event, seat, message, args)
         facts.sent(event, seat, args, method)
+
+    def _see_unreadable_send(self, event: Event, message: Message) -> None:
+        self._miss()
+        for look in self._on_any_send:
+            look(event, self.facts.seats[event.node], message, None)
 
     def _see_deliver(self, event: Event) -> None:
         message: Message = event.detail
@@ -171,7 +240,9 @@ class CheckedTrace(list[Event]):
         facts = self.facts
         reading = facts.reader.read(message)
         if reading is None:
+            self._miss()
             return
+        facts.sequence += 1
         seat = facts.seats[event.node]
         args = reading.args
         if method == APPEND and args.entries:
@@ -196,7 +267,9 @@ class CheckedTrace(list[Event]):
             return
         reply = delivery.reply = facts.reader.read_reply(message)
         if reply is None:
+            self._miss()
             return
+        facts.sequence += 1
         method = message.service_method
         lookers = self._on_answer[method]
         seat = facts.seats[event.node]
@@ -215,6 +288,7 @@ class CheckedTrace(list[Event]):
         delivery = facts.deliveries.pop(id(message), None)
         if delivery is None or delivery.reply is None:
             return
+        facts.sequence += 1
         method = message.service_method
         lookers = self._on_reply[method]
         seat = facts.seats[event.node]
@@ -229,6 +303,7 @@ class CheckedTrace(list[Event]):
             for look in looks:
                 look()
         facts = self.facts
+        facts.sequence += 1
         facts.saved(facts.seats[event.node], event.detail[1])
 
     def _see_apply(self, event: Event) -> None:
@@ -264,17 +339,18 @@ class CheckedTrace(list[Event]):
         self.facts.crashed(seat)
 
     def _see_cluster(self, event: Event) -> None:
-        if self.facts.sequence > 1:  # else this is the first event, and nothing is known as yet
+        if self.facts.servers:
             self._begin()
         self.facts.servers = event.detail
 
     def _see_stop(self, event: Event) -> None:
         """Peers told to stop owe nobody anything: one may refuse what it had accepted."""
-        self._see = {"cluster": self._see_cluster}
+        self._see.clear()
+        self._see["cluster"] = self._see_cluster
 
     def _violated(self, rule: Rule, text: str, *evidence: tuple[int, Message, str] | str) -> NoReturn:
         lines = [e if isinstance(e, str) else describe_message(*e) for e in evidence]
-        self._simulation.fail(Failure(f"{rule.title} ({rule.section}): {text}", lines, rule=rule.name))
+        raise Failure(f"{rule.title} ({rule.section}): {text}", lines, rule=rule.name)
 
 
 __all__ = ["RULES", "CheckedTrace"]

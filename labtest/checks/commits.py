@@ -15,6 +15,7 @@ class EarnedCommit(Rule):
     name = "earned-commit"
     title = "A leader commits only what a majority has acknowledged, in its own term"
     section = "§5.3, §5.4.2"
+    concludes_from_silence = True
 
     def on_send_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         if args.leader_commit > seat.known_committed:
@@ -42,16 +43,13 @@ class AppliesOnlyTheCommitted(Rule):
     name = "applies-only-committed"
     title = "A peer applies only what it knows to be committed"
     section = "Figure 2: AppendEntries 5, All Servers"
+    concludes_from_silence = True
 
     def on_command(self, seat: Seat, index: int, command: Any) -> None:
-        if index <= seat.may_apply or self.facts.servers == 1:
-            return
-        earned = max((self.facts.offices[term].earned for term in seat.led), default=0)
-        known = seat.may_apply = max(seat.may_apply, earned)
-        if index > known:
+        if index > seat.may_apply and self.facts.servers > 1:
             self.violated(
                 f"peer {seat.name} applied entry {index}, but entries are known to it to be committed "
-                f"up to {known} only: leader_commit counts up to the last new entry, and a leader needs a "
+                f"up to {seat.may_apply} only: leader_commit counts up to the last new entry, and a leader needs a "
                 "majority's acknowledgements"
             )
 

@@ -50,6 +50,7 @@ class SavedBeforeReply(_AboutSaving):
     name = "saved-before-reply"
     title = "What a reply promises was saved before it left"
     section = "Figure 2: persistent state"
+    concludes_from_silence = True
 
     def __init__(self, facts: Facts, violated: Violated) -> None:
         super().__init__(facts, violated)

@@ -75,6 +75,7 @@ class EarnedLeadership(Rule):
     name = "earned-leadership"
     title = "A leader needs votes from a majority"
     section = "§5.2"
+    concludes_from_silence = True
 
     def __init__(self, facts: Facts, violated: Violated) -> None:
         super().__init__(facts, violated)
@@ -197,6 +198,7 @@ class VotesForTheFirst(Rule):
     name = "votes-for-the-first"
     title = "A peer that has not voted in a term votes for the first that asks with a log as good as its own"
     section = "§5.2, §5.4.1"
+    concludes_from_silence = True
 
     def __init__(self, facts: Facts, violated: Violated) -> None:
         super().__init__(facts, violated)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -40,13 +41,14 @@ class Seat:
         self.acked: dict[int, int] = {}  # how far it has acknowledged each leader's log, by term
         self.followed: dict[int, tuple[int, Message]] = {}  # by term: when it first said yes to the leader, and to what
         self.follows = 0  # the term of its latest yes
-        # The highest leader_commit, and the end of the log verified, in each term; and what follows: up to here it may
-        # apply for having been told.
+        # The highest leader_commit, and the end of the log verified, in each term; and up to where it may apply, for
+        # having been told or, as a leader, for having earned it.
         self.told_commits: dict[int, tuple[int, int]] = {}
         self.may_apply = 0
         self.applied = 0  # in this incarnation
         self.led: set[int] = set()  # terms
         self.leads = 0  # the term of its latest AppendEntries
+        self.said: Any = None  # that AppendEntries, as Reader.read_head() gives it
         self.snapshot = b""  # on its disk
         self.snapshot_saved = 0  # the index it was taken at: entries up to here may be gone from the log
 
@@ -93,15 +95,17 @@ class _Offices(dict[int, Office]):
 
 
 class Facts:
-    def __init__(self) -> None:
+    def __init__(self, trace: Sequence[Event], reader: Reader) -> None:
+        self.trace = trace
+        self.reader = reader
         self.servers = 0
-        self.sequence = 0  # of the event being looked at
+        # Of the event being looked at: whichever messages tell of terms and logs, and saves, are numbered.
+        self.sequence = 0
         self.seats = _Seats()
         self.offices = _Offices()
         self.commands: set[Any] = set()  # all that were given to start(), as hashable() has them
         self.no_entries = True  # as far as messages tell: no log has any
         self.deliveries: dict[int, Delivery] = {}  # by identity of the Message; a duplicate is another
-        self.reader = Reader()
 
     # ---- keeping up, after the rules have looked ------------------------------------------------------------
 
@@ -130,14 +134,14 @@ class Facts:
             after = list(enumerate(entries[high + 1 - first :], high + 1)) if last > high else []
             office.shown = (min(low, first), max(high, last))
             return before + after
-        if not high:
-            office.shown = (first, last)
-        return [(i, e) for i, e in enumerate(entries, first) if known.get(i) != e.term]
+        office.shown = (first, last)
+        return list(enumerate(entries, first))
 
     def show(self, term: int, fresh: list[tuple[int, Any]]) -> None:
         entry_terms = self.offices[term].entry_terms
         for index, entry in fresh:
             entry_terms[index] = entry.term
+        self.reader.forget_head()
 
     def receive(self, seat: Seat, reading: Reading) -> None:
         """An AppendEntries with entries."""
@@ -161,6 +165,7 @@ class Facts:
             # It leads now; what it starts from here on stays in its log as long as it does.
             seat.floor_term, seat.floor = term, (0, 0)
         if method == APPEND:
+            seat.said = args
             if term != seat.leads:
                 seat.leads = term
                 seat.led.add(term)
@@ -224,15 +229,17 @@ class Facts:
         if reply.term > seat.told_term:
             self.tell_term(seat, reply.term, event.at_ns)
         if method == APPEND and reply.success:
-            self._acknowledge(seat, args.term, follower, reading.last_index)
+            index = reading.last_index
         elif method == INSTALL and reply.term == args.term:
-            self._acknowledge(seat, args.term, follower, args.last_included_index)
-
-    def _acknowledge(self, leader: Seat, term: int, follower: str, index: int) -> None:
-        office = self.offices[term]
-        if index <= office.match.get(follower, 0):
+            index = args.last_included_index
+        else:
             return
-        office.match[follower] = index
+        office = self.offices[args.term]
+        if index > office.match.get(follower, 0):
+            office.match[follower] = index
+            self._count_matches(seat, office, args.term)
+
+    def _count_matches(self, leader: Seat, office: Office, term: int) -> None:
         # With the leader itself, this many followers make a majority.
         needed = self.servers // 2
         if len(office.match) >= needed > 0:
@@ -242,14 +249,19 @@ class Facts:
                 office.earned = majority
                 if majority > leader.known_committed:
                     leader.known_committed = majority
+                if majority > leader.may_apply:
+                    leader.may_apply = majority
 
     def started(self, seat: Seat, index: int, term: int) -> None:
         if term > seat.floor_term:
             seat.floor_term, seat.floor = term, (0, 0)
         if term == seat.floor_term:
-            seat.floor = max(seat.floor, (term, index))
+            floor = (term, index)
+            if floor > seat.floor:
+                seat.floor = floor
         self.offices[term].entry_terms[index] = term
         seat.led.add(term)
+        self.reader.forget_head()
 
     def saved(self, seat: Seat, snapshot: bytes) -> None:
         seat.last_persist = self.sequence

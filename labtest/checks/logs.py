@@ -92,6 +92,7 @@ class SuccessMeansMatch(Rule):
     name = "success-means-match"
     title = "AppendEntries succeeds only where the log matches at prev_log_index"
     section = "Figure 2: AppendEntries 2"
+    concludes_from_silence = True
 
     def __init__(self, facts: Facts, violated: Violated) -> None:
         super().__init__(facts, violated)
@@ -161,6 +162,7 @@ class HonestCandidate(Rule):
     name = "honest-candidate"
     title = "A candidate claims its real last entry"
     section = "§5.4.1"
+    concludes_from_silence = True
 
     def on_send_vote(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         claimed = (args.last_log_term, args.last_log_index)
@@ -181,6 +183,7 @@ class UpToDateVote(Rule):
     name = "up-to-date-vote"
     title = "A vote goes only to a log at least as up to date as the voter's"
     section = "§5.4.1"
+    concludes_from_silence = True
 
     def on_answer_vote(
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery

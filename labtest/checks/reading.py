@@ -6,8 +6,9 @@ and `Reader.off` says so. What was read is to be read, not changed.
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,14 +19,15 @@ VOTE = "Raft.request_vote"
 APPEND = "Raft.append_entries"
 INSTALL = "Raft.install_snapshot"
 
-# The fields of Figures 2 and 13 that the rules read.
-_FIELDS = {
-    VOTE: (("term", "candidate_id", "last_log_index", "last_log_term"), ("term", "vote_granted")),
+# The fields of Figures 2 and 13 that the rules read: of the arguments, of the reply.
+_TERM = ("term", int)
+_FIELDS: dict[str, tuple[tuple[tuple[str, type], ...], tuple[tuple[str, type], ...]]] = {
+    VOTE: ((_TERM, ("last_log_index", int), ("last_log_term", int)), (_TERM, ("vote_granted", bool))),
     APPEND: (
-        ("term", "leader_id", "prev_log_index", "prev_log_term", "entries", "leader_commit"),
-        ("term", "success"),
+        (_TERM, ("prev_log_index", int), ("prev_log_term", int), ("entries", list), ("leader_commit", int)),
+        (_TERM, ("success", bool)),
     ),
-    INSTALL: (("term", "leader_id", "last_included_index", "last_included_term"), ("term",)),
+    INSTALL: ((_TERM, ("last_included_index", int), ("last_included_term", int)), (_TERM,)),
 }
 
 
@@ -60,12 +62,17 @@ def _asks_alike(message: Message, other: Message) -> bool:
     )
 
 
+_OFF_MAX = 10  # a peer may make up as many methods as it likes
+
+_NOBODYS = Message(0, "", "", "", b"", None)
+
+
 class Reader:
     def __init__(self) -> None:
-        self._unreadable: dict[str, str] = {}
+        self._off: dict[str, str] = {}  # by method: why no rule looks at it
         # A leader tells all its followers the same, again and again, and they say yes. So the latest of each is kept
         # with the message it was read from: more often than not the next one is alike, and need not be decoded.
-        self._request = self._head_of = self._reply_of = Message(0, "", "", "", b"", None)
+        self._request = self._head_of = self._reply_of = _NOBODYS
         self._reading: Reading | None = None
         self._head: Any = None
         self._reply: Any = None
@@ -96,6 +103,10 @@ class Reader:
             self._head_of = message
         return self._head
 
+    def forget_head(self) -> None:
+        """The next head is another object, even if it says the same."""
+        self._head_of = _NOBODYS
+
     def _read_head(self, message: Message) -> Any:
         if message.service_method == APPEND:
             try:
@@ -119,15 +130,27 @@ class Reader:
         return self._reply
 
     def _is_complete(self, method: str, which: int, value: Any) -> bool:
-        for field in _FIELDS[method][which]:
-            if not hasattr(value, field):
-                self._unreadable.setdefault(
-                    method, f"checks of {method} are off: its {('arguments', 'reply')[which]} have no field {field!r}"
-                )
-                return False
+        for field, kind in _FIELDS[method][which]:
+            if not isinstance(getattr(value, field, None), kind):
+                return self._lacks(method, ("arguments have", "reply has")[which], field, value, kind)
+        entries = getattr(value, "entries", ())
+        if which == 0 and entries and not isinstance(getattr(entries[-1], "term", None), int):
+            return self._lacks(method, "entries have", "term", entries[-1], int)
+        if which == 0 and entries and not hasattr(entries[-1], "command"):
+            return self._lacks(method, "entries have", "command", entries[-1], object)
         return True
+
+    def _lacks(self, method: str, part: str, field: str, value: Any, kind: type) -> Literal[False]:
+        what = f"no {kind.__name__} in {field!r}" if hasattr(value, field) else f"no field {field!r}"
+        self._off.setdefault(method, f"The checks of {method} are off: its {part} {what}")
+        return False
+
+    def cannot_read(self, method: str) -> None:
+        if method not in self._off and len(self._off) < _OFF_MAX:
+            known = " and ".join([", ".join(list(_FIELDS)[:-1]), list(_FIELDS)[-1]])
+            self._off[method] = f"No check looks at {textwrap.shorten(method, 60)}: they know {known}"
 
     @property
     def off(self) -> list[str]:
         """Which checks are off, and why, a line each."""
-        return list(self._unreadable.values())
+        return list(self._off.values())

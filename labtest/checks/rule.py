@@ -4,6 +4,7 @@ A rule is a class with methods named for what happens to a message, and for whic
 one: all three):
 
     on_send_append(event, seat, message, args)           `seat` is the sender; no entries yet, see AppendHead
+    on_send(event, seat, message, args)                  any RPC; `args` is None if it cannot be read
     on_deliver_vote(event, seat, message, reading)       `seat` is the receiver
     on_answer_vote(event, seat, message, reading, reply, delivery)
     on_reply_append(event, seat, message, reading, reply)     `seat` is the caller again
@@ -11,6 +12,9 @@ one: all three):
 With `_unsettled` after it, a method sees only messages that are not settled. Settled is a message when all that its
 terms say was said before: it is of the term that its seat has shown (and, when sent, has heard of), a reply too, and
 a leader that sends it has sent an AppendEntries in that term before. Nearly all are; rules about terms skip them.
+
+An AppendEntries that its leader has just sent, word for word, and sends again, with no news of its log in between, is
+repeated: only on_send() sees it.
 
     on_fresh(event, message, reading, fresh)             entries were delivered that are new from this leader
     on_refuse(…)                                         an AppendEntries was answered with no; as on_answer
@@ -29,7 +33,8 @@ from typing import Any, NoReturn, Protocol
 
 from labrpc import Message
 from labtest.checks.facts import Facts
-from labtest.checks.reading import APPEND, VOTE
+from labtest.checks.reading import APPEND, INSTALL, VOTE
+from labtest.failure import short
 
 Fresh = list[tuple[int, Any]]  # (index, entry)
 
@@ -42,6 +47,8 @@ class Rule:
     name: str  # for tables and statistics
     title: str  # begins the sentence in a report
     section: str  # where the paper says so
+    # Whether it holds against a peer that something was never said. Then it must be able to read all that is said.
+    concludes_from_silence = False
 
     def __init__(self, facts: Facts, violated: Violated) -> None:
         self.facts = facts
@@ -63,6 +70,13 @@ def describe_message(at_ns: int, message: Message, what: str) -> str:
 
 def _fields(message: Message) -> str:
     args: Any = message.decode_args()
+    try:
+        return _fields_that_matter(message, args)
+    except (AttributeError, TypeError):  # it has not the paper's
+        return short(args)
+
+
+def _fields_that_matter(message: Message, args: Any) -> str:
     if message.service_method == VOTE:
         return f"term {args.term}, last entry {args.last_log_index} of term {args.last_log_term}"
     if message.service_method == APPEND:
@@ -70,4 +84,6 @@ def _fields(message: Message) -> str:
             f"term {args.term}, prev {args.prev_log_index} of term {args.prev_log_term}, "
             f"{len(args.entries)} entries, leader_commit {args.leader_commit}"
         )
-    return f"term {args.term}, snapshot through {args.last_included_index} of term {args.last_included_term}"
+    if message.service_method == INSTALL:
+        return f"term {args.term}, snapshot through {args.last_included_index} of term {args.last_included_term}"
+    return short(args)

@@ -1,6 +1,7 @@
 """Peers with one mistake each, and what a student is told about them."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,16 @@ def edited_reference(tmp_path, *changes):
         assert source.count(old) == 1, f"the reference has changed: {source.count(old)} times {old!r}"
         source = source.replace(old, new)
     return written(tmp_path, source)
+
+
+def renamed_package(folder, **names):
+    """The reference with its own messages.py, in both of which every `old` is called `new`."""
+    for name in ("__init__.py", "raft.py", "messages.py", "persister.py"):
+        source = (ROOT / "raft" / name).read_text(encoding="utf-8")
+        for old, new in names.items():
+            source = re.sub(rf"\b{old}\b", new, source)
+        (folder / name).write_text(source, encoding="utf-8")
+    return folder
 
 
 def elect(make_config):

@@ -4,7 +4,7 @@ import inspect
 import sys
 
 import pytest
-from students import ROOT, agree, edited_reference, elect, line_of, peer, squeezed, told, written
+from students import agree, edited_reference, elect, line_of, peer, renamed_package, squeezed, told, written
 
 from labsim import Simulation, time
 from labtest.config import MAX_TEST_S
@@ -318,9 +318,7 @@ def test_a_failure_noticed_by_a_service_names_the_step_of_the_test_too(tmp_path)
 
 
 def test_a_package_with_its_own_messages_is_tested_with_them(tmp_path):
-    for name in ("__init__.py", "raft.py", "messages.py", "persister.py"):
-        (tmp_path / name).write_text((ROOT / "raft" / name).read_text())
-    messages = tmp_path / "messages.py"
+    messages = renamed_package(tmp_path) / "messages.py"
     messages.write_text(messages.read_text() + "\n\nMINE = True\n")
     peer_class = load_peer_class(tmp_path)
     assert sys.modules["raft.messages"].MINE
