@@ -41,6 +41,7 @@ _MAX_OUTPUT_LINES = 100  # of what a failed test printed
 _PASSED = "raftlab"
 _FAILED = "raftlab-failed"
 _FAILED_SEED = "raftlab-seed"
+_CHECK_OFF = "raftlab-check-off"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -199,6 +200,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     for seed in stretch.seeds:
         run = _run(pyfuncitem, test, peer_class, seed)
         total += run.real_s
+        for line in run.checks_off:
+            if (_CHECK_OFF, line) not in pyfuncitem.user_properties:
+                pyfuncitem.user_properties.append((_CHECK_OFF, line))
         if run.error is not None:
             if isinstance(run.error, (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception)):
                 raise run.error
@@ -377,12 +381,14 @@ class _Printer:
         self._config = config
         self._header_due = config.get_verbosity() < 0  # -q leaves the header out, and with it the seed
         self._holes: set[str] = set()
+        self._checks_off: dict[str, None] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         lines, headline = _property(report, _PASSED), _property(report, _FAILED)
         if report.when != "call" or not (lines or headline):
             return
+        self._checks_off |= {str(line): None for name, line in report.user_properties if name == _CHECK_OFF}
         if report.failed and headline:
             text = self._told_once(str(report.longrepr), headline)
             report.longrepr = _Report(text, headline)  # type: ignore[assignment]  # all pytest asks for
@@ -399,6 +405,10 @@ class _Printer:
             name, seed = report.nodeid.rpartition("::")[2], _property(report, _FAILED_SEED)
             short = textwrap.shorten(headline, _HEADLINE, placeholder=" ...")
             reporter.write_line(f"FAILED {name}{f'  seed {seed}' if seed else ''}: {short}", red=True)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for line in self._checks_off:
+            terminalreporter.write_line(f"{line}.", yellow=True)
 
     def _told_once(self, text: str, headline: str) -> str:
         """What is not written yet fails every test alike: the first tells it, the others refer to that."""

@@ -184,7 +184,10 @@ class _Grading:
             # Who changes the tester in one run may have done it, and undone it, in another.
             results = [replace(result, void=True) for result in results]
         cpu_s = sum(run.cpu_s for result in results for run in result.runs)
-        return Result(self._submission.name, problem, self._submission.remarks, tuple(results), cpu_s)
+        # Of public tests only: everybody reads this, and names of methods could carry what a hidden test says.
+        public = [run for result in results if not result.test.hidden for run in result.runs]
+        off = dict.fromkeys(f"{line}." for run in public for line in run.checks_off)
+        return Result(self._submission.name, problem, (*self._submission.remarks, *off), tuple(results), cpu_s)
 
     def _runs_of(
         self, test: Graded, store: Store, code: str, loaded: set[Path], stop: threading.Event

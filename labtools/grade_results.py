@@ -36,6 +36,7 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     replay: str = ""  # the command; put in by the grader's side, so that no submission can
     output: str = ""  # the beginning of what it printed
     denied: list[str] = []  # what it tried and was not allowed
+    checks_off: list[str] = []  # which checks its messages kept from looking, and why
     digest: str = ""
     virtual_s: float = 0.0
     events: int = 0

@@ -460,6 +460,7 @@ def _judge(setup: Setup, test: LabTest, request: Request, tester: Inventory, sen
         return record
     simulation, error_seen = run.simulation, run.error
     assert simulation is not None
+    record.checks_off = [_shown(line)[:_CAUSE_CHARS_MAX] for line in run.checks_off]
     record.digest, record.virtual_s = run.digest, round(run.virtual_s, 6)
     record.events = 0 if simulation.trace is None else len(simulation.trace)
     if error_seen is None:

@@ -93,6 +93,8 @@ def _tell(args: argparse.Namespace, test: LabTest, run: Run, record: records.Rec
         file = str(args.file[0]) if args.file else ""
         line = replay_line(test.name, run.seed, str(args.raft), file)
         print(f"FAILED {report.describe(run.error, test.name, run.seed, line, causes=run.causes)}")
+    for off in run.checks_off:
+        print(f"{off}.")
     print(_same_run(run, record, records.code_of(args.raft, test.file)))
 
 

@@ -40,6 +40,7 @@ class Outcome(msgspec.Struct, omit_defaults=True):
     where: str = ""
     said: str = ""  # where the cause is the name of a rule: what was wrong, in words
     report: str = ""
+    checks_off: list[str] = []
 
 
 def cause_of(error: BaseException, peer_files: Path, test_file: Path) -> tuple[str, str, str]:

@@ -55,6 +55,7 @@ def as_text(tally: Tally, kit: Kit, out: Path) -> str:
     lines = [headline(tally)]
     if tally.ended:
         lines.append(f"It ended {tally.ended}.")
+    lines += [f"{line}." for line in tally.checks_off]
     groups = tally.in_order()
     if groups:
         lines.append("")
@@ -113,6 +114,7 @@ def as_dict(tally: Tally, kit: Kit) -> dict[str, Any]:
         "virtual_hours": round(total.virtual_s / 3600, 4),
         "virtual_hours_per_minute": round(total.virtual_s / 60 / max(tally.elapsed_s, 1e-9), 4),
         "ended": tally.ended,
+        "checks_off": list(tally.checks_off),
         "tests": {
             test: {
                 "runs": c.runs,

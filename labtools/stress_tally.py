@@ -60,6 +60,7 @@ class Tally:
     wanted: int | None = None  # runs per test, if that is known
     for_s: float | None = None  # or how long
     ended: str = ""  # why it ended before its time, if it did
+    checks_off: dict[str, None] = field(default_factory=dict)  # which, and why, a line each
     began_s: float = field(default_factory=time.monotonic)
     ended_s: float | None = None
 
@@ -71,6 +72,7 @@ class Tally:
             count = self.counts[outcome.test]
             count.virtual_s += outcome.virtual_s
             count.real_s += outcome.real_s
+            self.checks_off |= dict.fromkeys(outcome.checks_off)
             if outcome.kind == PASSED:
                 count.passed += 1
                 continue

@@ -127,6 +127,7 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
         assert simulation is not None
         events = simulation.switches if simulation.trace is None else len(simulation.trace)
         outcome = Outcome(name, seed, "passed", run.digest, run.virtual_s, run.real_s, events)
+        outcome.checks_off = run.checks_off
         error = run.error
         if error is None or report.pytest_says(error, "Skipped"):
             return encoder.encode(outcome), False  # passed, or skipped itself

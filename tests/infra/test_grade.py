@@ -15,7 +15,9 @@ import xml.etree.ElementTree as ElementTree
 import zipfile
 from pathlib import Path
 
+import msgspec
 import pytest
+from students import renamed_package
 
 from labtools import grade as grade_command
 from labtools.cli import main as lab
@@ -340,8 +342,6 @@ def test_hidden_files_with_names_alike_are_told_apart(tmp_path: Path, capsys: py
 
 
 def test_a_submission_with_its_own_message_fields_is_graded_with_them(tmp_path: Path) -> None:
-    from labtools.grade_class import Exam, Progress, grade
-
     class_ = tmp_path / "class" / "ann"
     class_.mkdir(parents=True)
     messages = Path("raft/messages.py").read_text()
@@ -352,11 +352,32 @@ def test_a_submission_with_its_own_message_fields_is_graded_with_them(tmp_path: 
     (class_ / "raft.py").write_text(
         f"{source}\nfrom raft.messages import RequestVoteReply as _R\n_R(1, True, remark='x')\n"
     )
-    tests = load_tests(Path("tests/test_2a.py"))[:1]
-    exam = Exam(tuple(Rubric(runs=1).assign(tests, [], "p")), {tests[0].name: tests[0]}, Rubric().limits)
-    found = submissions(tmp_path / "class", FILES)
-    (result,) = grade(found, exam, jobs=1, runs=tmp_path / "runs", progress=Progress(1, 1), watch=lambda: None)
+    result = graded_on_one_test(tmp_path)
     assert result.score == 20, result
+    assert not result.remarks
+
+
+def test_checks_that_a_submission_keeps_from_looking_are_remarked_on(tmp_path: Path) -> None:
+    class_ = tmp_path / "class" / "bob"
+    class_.mkdir(parents=True)
+    renamed_package(class_, success="matches")
+    result = graded_on_one_test(tmp_path)
+    assert result.score == 20, result
+    assert result.remarks == ("The checks of Raft.append_entries are off: its reply has no field 'success'.",)
+    # The names of its methods and fields could tell everybody what a hidden test says.
+    assert not graded_on_one_test(tmp_path, hidden=True).remarks
+
+
+def graded_on_one_test(folder: Path, *, hidden: bool = False) -> Result:
+    from labtools.grade_class import Exam, Progress, grade
+
+    test = load_tests(Path("tests/test_2a.py"))[0]
+    tests = [msgspec.structs.replace(graded, hidden=hidden) for graded in Rubric(runs=1).assign([test], [], "p")]
+    exam = Exam(tuple(tests), {test.name: test}, Rubric().limits)
+    found = submissions(folder / "class", FILES)
+    runs = folder / f"runs {hidden}"
+    (result,) = grade(found, exam, jobs=1, runs=runs, progress=Progress(1, 1), watch=lambda: None)
+    return result
 
 
 # ---- Gradescope ---------------------------------------------------------------------------------------------

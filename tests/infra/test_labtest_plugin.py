@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from students import ROOT, edited_reference, line_of, peer, pytest_run, pytest_run_here, written
+from students import ROOT, edited_reference, line_of, peer, pytest_run, pytest_run_here, renamed_package, written
 
 pytest_plugins = ["pytester"]
 
@@ -103,6 +103,16 @@ def test_a_file_that_cannot_be_loaded_is_told_once(run, pytester, workers):
     assert "ERROR: peer.py:2: SyntaxError: expected ':'\n    def start(self)\n" in text
     assert text.count("SyntaxError") == 1
     assert "INTERNALERROR" not in text and "Traceback" not in text
+
+
+@IN_WORKERS
+def test_checks_that_cannot_read_the_messages_are_said_to_be_off_once(run, pytester, workers):
+    folder = pytester.mkdir("mine")
+    renamed_package(folder, success="matches")
+    test = f"{LAB / 'test_2a.py'}::test_reelection_2a"
+    text = run(test, "-q", "--runs", 3, "--raft", folder, *workers, code=0)
+    off = "The checks of Raft.append_entries are off: its reply has no field 'success'.\n"
+    assert text.count(off) == text.count("are off") == 1
 
 
 def test_a_peer_that_prints_a_lot_does_not_bury_its_failure(run, pytester):

@@ -14,7 +14,7 @@ from labtools import stress_progress
 from labtools.stress_campaign import Plan, PoolLost, run_campaign
 from labtools.stress_kit import replay_line
 from labtools.stress_outcome import Outcome, cause_of, without_numbers
-from labtools.stress_summary import rate
+from labtools.stress_summary import as_text, rate
 from labtools.stress_tally import Tally
 
 
@@ -156,6 +156,13 @@ def test_a_group_keeps_its_smallest_seed_and_its_shortest_run():
     first, second = tally.in_order()
     assert (first.count, first.smallest.seed, first.shortest.seed) == (4, 4, 6)
     assert (second.count, second.smallest.seed) == (1, 1)
+
+
+def test_checks_that_are_off_are_said_once():
+    tally = Tally(["a"], 0)
+    tally.add([Outcome("a", seed, checks_off=["These are off"]) for seed in range(3)])
+    tally.ended_s = tally.began_s + 1
+    assert as_text(tally, None, Path("out")).splitlines()[1:] == ["These are off."]
 
 
 def test_rates_read_as_people_say_them():
