@@ -20,7 +20,7 @@ from labtools.selecting import LabTest, select
 from labtools.timeline import print_timeline
 
 # Where things happen to lie in memory makes one process faster than the next, for as long as it lives.
-_PROCESSES = 5
+_PROCESSES = 3
 _ROUNDS = 3
 _SEED = 1
 _KINDS = ("bare", "traced", "checked")
