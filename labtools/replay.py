@@ -95,7 +95,8 @@ def _tell(args: argparse.Namespace, test: LabTest, run: Run, record: records.Rec
         print(f"FAILED {report.describe(run.error, test.name, run.seed, line, causes=run.causes)}")
     for off in run.checks_off:
         print(f"{off}.")
-    print(_same_run(run, record, records.code_of(args.raft, test.file)))
+    if not args.pdb:  # which ends a run where it stops, a little earlier than it ends by itself
+        print(_same_run(run, record, records.code_of(args.raft, test.file)))
 
 
 def _same_run(run: Run, record: records.Record | None, code: dict[str, str]) -> str:

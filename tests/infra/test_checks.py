@@ -473,6 +473,21 @@ def test_a_rule_that_was_broken_comes_before_what_ended_the_run(tmp_path):
     assert run.error.rule == "applies-only-committed"
 
 
+def test_lines_of_the_peer_do_not_change_where_a_run_ends(tmp_path):
+    many_elections = load_tests(ROOT / "tests/test_2a.py")[-1].function
+    runs = []
+    for lines in ("", "log('vote', 'asked')", "for _ in range(100): log('vote', 'asked')"):
+        votes_twice = (
+            "            granted = up_to_date and self.voted_for in (None, args.candidate_id)\n",
+            f"            {lines}\n            granted = up_to_date\n",
+        )
+        imports = ("from labsim import ", "from labsim import log, ")
+        runs.append(run_test(many_elections, load_peer_class(edited_reference(tmp_path, votes_twice, imports)), 1))
+    assert {run.error.rule for run in runs} == {"one-vote"}
+    assert len({run.digest for run in runs}) == len({run.virtual_s for run in runs}) == 1
+    assert len({len(run.simulation.trace) for run in runs}) == 3
+
+
 # ---- what a peer may do to what it is given ----------------------------------------------------------------------
 
 
