@@ -32,7 +32,7 @@ AS_IT_IS = {
     ),
     "raft": ("__init__.py", "persister.py", "py.typed"),
     "tests": ("test_2[a-d].py", "test_2[a-d]_extra.py"),
-    "docs": ("determinism.md", "names.md", "timeline.png", "trace.md"),
+    "docs": ("checks.md", "determinism.md", "names.md", "timeline.png", "trace.md"),
     ".": (".gitignore", "LICENSE", "pyproject.toml", "requirements.lock"),
 }
 

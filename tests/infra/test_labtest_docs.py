@@ -1,4 +1,4 @@
-"""docs/names.md promises names. They are there."""
+"""docs/names.md and docs/checks.md promise names. They are there."""
 
 import ast
 import dataclasses
@@ -8,6 +8,7 @@ from students import ROOT
 
 import labgob
 import labrpc
+from labtest.checks.checker import RULES
 from labtest.config import Config
 from raft import messages, persister
 
@@ -59,3 +60,23 @@ def test_every_test_is_there_and_none_is_missing():
         for name in re.findall(r"^def (test_\w+)", (ROOT / "tests" / f"test_2{part}.py").read_text(), re.MULTILINE)
     ]
     assert sorted(name for name in PYTHON if name.startswith("test_")) == sorted(have)
+
+
+def test_every_rule_is_in_the_list_of_checks():
+    rows = [
+        [cell.strip(" `") for cell in line.strip("|").split("|")]
+        for line in (ROOT / "docs" / "checks.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("| `")
+    ]
+    rules = [[r.name, r.title, r.section, "all" if r.concludes_from_silence else ""] for r in RULES]
+    assert [row for row in rows if len(row) == 4] == rules
+    kept_elsewhere = {
+        name
+        for file in ("config.py", "service.py")
+        for name in re.findall(
+            r"""(?:rule=|_fail\(wrong, |^ +)"([a-z]+(?:-[a-z]+)+)",?\)?,?$""",
+            (ROOT / "labtest" / file).read_text(encoding="utf-8"),
+            re.MULTILINE,
+        )
+    }
+    assert {row[0] for row in rows if len(row) == 2} == kept_elsewhere
