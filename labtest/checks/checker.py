@@ -96,7 +96,7 @@ def _methods(*names: str) -> list[tuple[int, str]]:
 
 
 # Looking at one event at a time costs half as much again: what happens in between drives the rules out of the
-# processor's caches. More than this at a time gains nothing.
+# processor's caches. More than this at a time gains little.
 _HANDFUL = 256
 
 
