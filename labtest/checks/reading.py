@@ -21,10 +21,11 @@ INSTALL = "Raft.install_snapshot"
 
 # The fields of Figures 2 and 13 that the rules read: of the arguments, of the reply.
 _TERM = ("term", int)
-_FIELDS: dict[str, tuple[tuple[tuple[str, type], ...], tuple[tuple[str, type], ...]]] = {
+_Fields = tuple[tuple[str, type | tuple[type, ...]], ...]
+_FIELDS: dict[str, tuple[_Fields, _Fields]] = {
     VOTE: ((_TERM, ("last_log_index", int), ("last_log_term", int)), (_TERM, ("vote_granted", bool))),
     APPEND: (
-        (_TERM, ("prev_log_index", int), ("prev_log_term", int), ("entries", list), ("leader_commit", int)),
+        (_TERM, ("prev_log_index", int), ("prev_log_term", int), ("entries", (list, tuple)), ("leader_commit", int)),
         (_TERM, ("success", bool)),
     ),
     INSTALL: ((_TERM, ("last_included_index", int), ("last_included_term", int)), (_TERM,)),
@@ -140,8 +141,9 @@ class Reader:
             return self._lacks(method, "entries have", "command", entries[-1], object)
         return True
 
-    def _lacks(self, method: str, part: str, field: str, value: Any, kind: type) -> Literal[False]:
-        what = f"no {kind.__name__} in {field!r}" if hasattr(value, field) else f"no field {field!r}"
+    def _lacks(self, method: str, part: str, field: str, value: Any, kind: Any) -> Literal[False]:
+        kind_name = getattr(kind, "__name__", "list")
+        what = f"no {kind_name} in {field!r}" if hasattr(value, field) else f"no field {field!r}"
         self._off.setdefault(method, f"The checks of {method} are off: its {part} {what}")
         return False
 

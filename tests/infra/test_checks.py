@@ -576,6 +576,30 @@ class OfMaybes:
     leader_commit: int
 
 
+@dataclass(frozen=True)
+class OfATuple:
+    term: int
+    prev_log_index: int
+    prev_log_term: int
+    entries: tuple[LogEntry, ...]
+    leader_commit: int
+
+
+def test_entries_may_be_a_tuple():
+    story = Story()
+    story.elect("0", 1)
+    for index, command in ((1, 10), (2, 20)):
+        story.start("0", index, 1, command)
+        message = OfATuple(1, index - 1, index // 2, (LogEntry(1, command),), 0)
+        for follower in "12":
+            request = story.deliver(story.send("0", follower, message, "Raft.append_entries"))
+            story.save(follower)
+            story.answer(request, AppendEntriesReply(1, True))
+    story.apply("0", 1, 10)
+    story.apply("0", 2, 20)
+    assert (story.broken(), story.trace.off) == (None, [])
+
+
 @pytest.mark.parametrize(
     ("args", "what"),
     [
