@@ -119,6 +119,9 @@ _RULES = (
         for name in ("alarm", "setitimer", "signal", "pause")
     ),
     _Rule("select", "select", _STOPS, _USE_TIME),
+    _Rule(
+        "gc", "collect", "finds what earlier runs have left, so the run could not be repeated", "leave it to the run"
+    ),
 )
 
 # Importing one of these for the first time inside a task leads nowhere good, and its rules could not be in place.

@@ -165,6 +165,9 @@ class Simulation:
         decisions, self._decisions = self._decisions, []
         trace, self.trace = self.trace, None
         leftover = [task.greenlet for task in self._tasks if task.greenlet is not None]
+        # One that is ended inside a __del__ (see _cannot_wait) is no news.
+        tell_unraisable = sys.unraisablehook
+        sys.unraisablehook = lambda args: None if args.exc_type is GreenletExit else tell_unraisable(args)
         for g in (*leftover, *self._frozen, *self._idle):
             if not g.dead:
                 try:
@@ -175,6 +178,7 @@ class Simulation:
                     self._failure = stop  # Ctrl-C, or a test runner's timeout
             if not g.dead:
                 _stubborn.append(g)
+        sys.unraisablehook = tell_unraisable
         self._tasks.clear()
         self._frozen.clear()
         self._idle.clear()
@@ -401,8 +405,8 @@ class Simulation:
         if self._state == "collecting":
             self.fail(
                 SimulationError(
-                    f"__del__(): it must not wait when garbage is collected, and it waits "
-                    f"{stacks.describe_wait(self.current)}"
+                    f"__del__() must not wait when garbage is collected, and it waits "
+                    f"{stacks.describe_wait(self.current)}:\n{stacks.describe_stack(sys._getframe(1))}"
                 )
             )
         self._leave()
@@ -481,7 +485,7 @@ class Simulation:
         self._state = "collecting"
         garbage.collect()
         if self._state != "collecting":
-            self._leave()  # a __del__ ended the run, and buried what should have ended this task
+            raise GreenletExit  # a __del__ ended the run, and buried what should have ended this task
         self._state = "running"
         self.current = waiting
 

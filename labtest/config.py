@@ -451,13 +451,15 @@ class Config:
         if seat.peer is None:
             raise ValueError(f"start(): server {i} is down")
         peer, node = seat.peer, seat.node
-        # The peer gets its own, to do with as it likes: the trace, and other peers, have this one.
-        given = command if isinstance(command, int | str) else deepcopy(command)
+        # The peer gets its own, to do with as it likes, and so does the trace, which is read later.
+        given, noted = command, command
+        if not isinstance(command, int | str):
+            given, noted = deepcopy(command), deepcopy(command)
 
         def start() -> Any:
             """Runs as a task of the peer, so that what it returns is noted before anything else happens."""
             began_s = self._world.now
-            self._world.emit("start", node, command, 0)
+            self._world.emit("start", node, noted, 0)
             result = peer.start(given)
             disks_are_slow = self._save_ms[1] > 0  # then it may wait for its own, and for who holds the lock meanwhile
             if isinstance(self._world, VirtualWorld) and self._world.now != began_s and not disks_are_slow:
@@ -468,7 +470,7 @@ class Config:
                 )
             match result:
                 case (int(), int(), bool()):
-                    self._world.emit("started", node, (command, *result), result[0] & 0xFFFFFFFF)
+                    self._world.emit("started", node, (noted, *result), result[0] & 0xFFFFFFFF)
                     return result
             self._wrong_shape(peer.start, i, result, "(index: int, term: int, is_leader: bool)")
 

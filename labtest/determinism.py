@@ -40,6 +40,12 @@ class Recorder(CheckedTrace):
         self.lines.append([event.at_ns, event.kind, event.node, _describe(event), _cause()])
         super().append(event)
 
+    def look(self) -> None:
+        try:
+            super().look()
+        finally:
+            del self.lines[len(self) :]  # what came after a broken rule is taken back
+
 
 def _describe(event: Event) -> str:
     detail = event.detail

@@ -187,6 +187,8 @@ class _Grading:
         # Of public tests only: everybody reads this, and names of methods could carry what a hidden test says.
         public = [run for result in results if not result.test.hidden for run in result.runs]
         off = dict.fromkeys(f"{line}." for run in public for line in run.checks_off)
+        if not off and any(run.checks_off for result in results for run in result.runs):
+            off["In hidden tests checks were off that were on in the public ones: it sent other messages there."] = None
         return Result(self._submission.name, problem, (*self._submission.remarks, *off), tuple(results), cpu_s)
 
     def _runs_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from types import NoneType
 from typing import NoReturn
 
 from labrpc import Message
@@ -211,13 +212,13 @@ class CheckedTrace(list[Event]):
         method = message.service_method
         lookers = self._on_send.get(method)
         if lookers is None:
-            self._reader.cannot_read(method)
-            self._see_unreadable_send(event, message)
+            self._see_unknown_send(event, message)
             return
         facts = self.facts
         args = facts.reader.read_head(message)
         if args is None:
-            self._see_unreadable_send(event, message)
+            self._miss()
+            self._see_any_send(event, message)
             return
         facts.sequence += 1
         seat = facts.seats[event.node]
@@ -235,8 +236,14 @@ class CheckedTrace(list[Event]):
             look(event, seat, message, args)
         facts.sent(event, seat, args, method)
 
-    def _see_unreadable_send(self, event: Event, message: Message) -> None:
-        self._miss()
+    def _see_unknown_send(self, event: Event, message: Message) -> None:
+        # A number or a word cannot tell of a log. Anything else can, whatever it is called.
+        if message.args_type not in (int, float, bool, str, bytes, NoneType):
+            self._reader.cannot_read(message.service_method)
+            self._miss()
+        self._see_any_send(event, message)
+
+    def _see_any_send(self, event: Event, message: Message) -> None:
         for look in self._on_any_send:
             look(event, self.facts.seats[event.node], message, None)
 

@@ -6,7 +6,6 @@ and `Reader.off` says so. What was read is to be read, not changed.
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -63,7 +62,9 @@ def _asks_alike(message: Message, other: Message) -> bool:
     )
 
 
-_OFF_MAX = 10  # a peer may make up as many methods as it likes
+# A peer may make up as many methods as it likes, and call them what it likes.
+_OFF_MAX = 10
+_NAME_MAX = 60
 
 _NOBODYS = Message(0, "", "", "", b"", None)
 
@@ -134,11 +135,12 @@ class Reader:
         for field, kind in _FIELDS[method][which]:
             if not isinstance(getattr(value, field, None), kind):
                 return self._lacks(method, ("arguments have", "reply has")[which], field, value, kind)
-        entries = getattr(value, "entries", ())
-        if which == 0 and entries and not isinstance(getattr(entries[-1], "term", None), int):
-            return self._lacks(method, "entries have", "term", entries[-1], int)
-        if which == 0 and entries and not hasattr(entries[-1], "command"):
-            return self._lacks(method, "entries have", "command", entries[-1], object)
+        if method == APPEND and which == 0:
+            for entry in value.entries:
+                if not isinstance(getattr(entry, "term", None), int):
+                    return self._lacks(method, "entries have", "term", entry, int)
+                if not hasattr(entry, "command"):
+                    return self._lacks(method, "entries have", "command", entry, object)
         return True
 
     def _lacks(self, method: str, part: str, field: str, value: Any, kind: Any) -> Literal[False]:
@@ -150,7 +152,8 @@ class Reader:
     def cannot_read(self, method: str) -> None:
         if method not in self._off and len(self._off) < _OFF_MAX:
             known = " and ".join([", ".join(list(_FIELDS)[:-1]), list(_FIELDS)[-1]])
-            self._off[method] = f"No check looks at {textwrap.shorten(method, 60)}: they know {known}"
+            name = method if len(method) <= _NAME_MAX else f"{method[: _NAME_MAX - 3]}..."
+            self._off[method] = f"No check looks at {name}: they know {known}"
 
     @property
     def off(self) -> list[str]:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from labsim import Simulation, SimulationError, garbage, random, time
+from labsim import RealWorldError, Simulation, SimulationError, garbage, random, time
 
 MANY = 40_000  # sleeps, enough for a run to collect several times
 
@@ -83,19 +83,67 @@ def test_a_run_collects_its_garbage_as_it_goes():
     assert sum(now < before for before, now in pairwise(alive)) > 1
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the __del__ is ended in its sleep
-def test_a_del_that_waits_ends_the_run_with_a_sentence():
-    class CycleThatSleeps(Cycle):
-        def __del__(self):
-            time.sleep(1)
+class CycleThatSleeps(Cycle):
+    def __del__(self):
+        time.sleep(1)
 
+
+def run_with_a_del_that_waits():
     def main():
         CycleThatSleeps()
         for _ in range(MANY):
             time.sleep(1)
 
-    with pytest.raises(SimulationError, match=r"__del__\(\): it must not wait"):
-        Simulation(1).run(main)
+    sim = Simulation(1)
+    with pytest.raises(SimulationError) as caught:
+        sim.run(main)
+    return weakref.ref(sim), str(caught.value)
+
+
+def test_a_del_that_waits_ends_the_run_with_a_sentence():
+    _, said = run_with_a_del_that_waits()
+    assert said.startswith("__del__() must not wait when garbage is collected, and it waits in sleep:\n")
+    assert "test_garbage.py" in said and "time.sleep(1)" in said
+
+
+def test_a_run_ended_by_a_del_leaves_nothing_behind():
+    sim, _ = run_with_a_del_that_waits()
+    gc.collect()
+    assert sim() is None
+
+
+def test_collecting_by_hand_is_refused():
+    with pytest.raises(RealWorldError, match=r"gc\.collect\(\) .*leave it to the run"):
+        Simulation(1).run(lambda: gc.collect())
+
+
+def test_long_runs_do_not_pile_up_in_memory():
+    def long_run():
+        class Holder(Cycle):
+            """Outlives a look, and is garbage when the run is over."""
+
+        def main():
+            sim.kept = Holder()
+            for _ in range(MANY):
+                time.sleep(1)
+
+        sim = Simulation(1)
+        sim.myself = sim
+        sim.run(main)
+        return weakref.ref(sim)
+
+    runs = [long_run() for _ in range(12)]
+    assert sum(run() is not None for run in runs) <= 6
+
+
+def test_several_runs_at_a_time_leave_it_to_python():
+    with garbage.in_the_runs_hands():
+        alone = gc.get_threshold()
+        with garbage.in_the_runs_hands():
+            cycle = weakref.ref(Cycle())
+            garbage.collect()  # what is garbage may be another run's
+            assert cycle() is not None
+            assert gc.get_threshold() != alone
 
 
 def test_after_the_last_of_several_runs_the_collector_is_python_s_again():
@@ -103,11 +151,25 @@ def test_after_the_last_of_several_runs_the_collector_is_python_s_again():
     first, second = garbage.in_the_runs_hands(), garbage.in_the_runs_hands()
     first.__enter__()
     second.__enter__()
-    ours = gc.get_threshold()
     first.__exit__(None, None, None)
-    still_ours = gc.get_threshold()
     second.__exit__(None, None, None)
-    assert ours == still_ours != python_s == gc.get_threshold()
+    assert gc.get_threshold() == python_s
+    with garbage.in_the_runs_hands():
+        assert gc.get_threshold() != python_s
+
+
+def test_an_interrupt_before_the_run_changes_nothing(monkeypatch):
+    python_s = gc.get_threshold()
+
+    def interrupted(generation=2):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(gc, "collect", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Simulation(1).run(int)
+    assert gc.get_threshold() == python_s
+    assert Simulation(1).run(gc.get_threshold) != python_s
 
 
 def test_a_run_that_fails_gives_the_collector_back():
