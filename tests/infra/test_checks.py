@@ -9,10 +9,11 @@ from students import ROOT, edited_reference, renamed_package
 
 from labgob import encode
 from labrpc import Message
-from labsim import Event, time
+from labsim import Event, Simulation, time
 from labtest.checks import CheckedTrace
 from labtest.checks.budgets import RPCS_PER_LINK_PER_S
 from labtest.checks.checker import _HANDFUL, RULES
+from labtest.determinism import Recorder
 from labtest.failure import Failure
 from labtest.loading import load_peer_class
 from labtest.running import run_test
@@ -488,6 +489,17 @@ def test_lines_of_the_peer_do_not_change_where_a_run_ends(tmp_path):
     assert len({len(run.simulation.trace) for run in runs}) == 3
 
 
+def test_a_record_of_events_ends_with_the_broken_rule(tmp_path):
+    many_elections = load_tests(ROOT / "tests/test_2a.py")[-1].function
+    votes_twice = ("up_to_date and self.voted_for in (None, args.candidate_id)", "up_to_date")
+    peer_class = load_peer_class(edited_reference(tmp_path, votes_twice))
+    simulation = Simulation(1)
+    recorder = simulation.trace = Recorder(simulation)
+    assert run_test(many_elections, peer_class, 1, simulation=simulation).error.rule == "one-vote"
+    assert len(recorder.lines) == len(recorder) > 0
+    assert recorder.lines[-1][0] == recorder[-1].at_ns
+
+
 # ---- what a peer may do to what it is given ----------------------------------------------------------------------
 
 
@@ -501,6 +513,17 @@ def test_a_command_that_its_peer_changes_is_not_what_was_started(tmp_path):
         time.sleep(1)
 
     assert run_test(test, load_peer_class(path), 1).error.rule == "start-tells-index"
+
+
+def test_a_command_that_the_test_changes_is_what_it_was(tmp_path):
+    def test(make_config):
+        cfg = make_config(servers=3)
+        command = {"put": "x"}
+        cfg.start(cfg.check_one_leader(), command)
+        command["put"] = "y"
+        time.sleep(1)
+
+    assert run_test(test, load_peer_class(edited_reference(tmp_path)), 1).error is None
 
 
 def test_a_message_that_its_peer_changes_after_it_was_applied_is_what_it_was(tmp_path):
@@ -576,6 +599,21 @@ class OfMaybes:
     leader_commit: int
 
 
+@dataclass
+class MaybeEntry:
+    term: int | None  # None: as the next one's
+    command: Any
+
+
+@dataclass
+class OfRuns:
+    term: int
+    prev_log_index: int
+    prev_log_term: int
+    entries: list[MaybeEntry]
+    leader_commit: int
+
+
 @dataclass(frozen=True)
 class OfATuple:
     term: int
@@ -605,6 +643,7 @@ def test_entries_may_be_a_tuple():
     [
         (OfPairs(1, 0, 0, [(1, 10)], 0), "entries have no field 'term'"),
         (OfMaybes(1, None, None, [LogEntry(1, 10)], 0), "arguments have no int in 'prev_log_index'"),
+        (OfRuns(1, 0, 0, [MaybeEntry(None, 10), MaybeEntry(1, 20)], 0), "entries have no int in 'term'"),
     ],
 )
 def test_fields_of_another_kind_cannot_be_read_either(args, what):
@@ -626,9 +665,25 @@ def test_the_budget_needs_no_field():
     assert story.broken() == "rpc-budget"
 
 
+def test_a_word_between_peers_switches_nothing_off():
+    def tell(story, greeting):
+        story.messages += 1
+        message = Message(story.messages, "0", "1", "Raft.hello", encode(greeting), type(greeting))
+        story.tell("send", "0", message, message.id)
+        story.elect("0", 1)
+        story.append("0", "1", 1, entries=[(1, 10)], saved=False)
+
+    word, list_ = Story(), Story()
+    tell(word, "hello")
+    tell(list_, [1, "an entry perhaps"])
+    assert (word.broken(), word.trace.off) == ("saved-before-reply", [])
+    assert (list_.broken(), len(list_.trace.off)) == (None, 1)
+
+
 def test_a_peer_that_makes_up_methods_is_not_listed_at_length():
     story = Story()
     for number in range(1000):
         story.send("0", "1", RequestVoteArgs(1, 0, 0, 0), f"Raft.{'x' * 100} {number}")
     assert story.broken() is None
     assert len(story.trace.off) <= 10 and max(map(len, story.trace.off)) < 160
+    assert story.trace.off[0].startswith("No check looks at Raft.xxx")
