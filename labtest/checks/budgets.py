@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from labrpc import Message
 from labsim import Event
@@ -26,7 +25,7 @@ class Budgets(Rule):
         self._calm_until = 0  # a message's id: up to this one no link can have carried too many in this second
         self._sent: Counter[tuple[str, str]] = Counter()  # in this second, once it is not calm
 
-    def on_send(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+    def on_any_send(self, event: Event, seat: Seat, message: Message) -> None:
         if event.at_ns >= self._second_ends_ns:
             self._second_ends_ns = (event.at_ns // _NS + 1) * _NS
             self._calm_until = message.id + RPCS_PER_LINK_PER_S - 1

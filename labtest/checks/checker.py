@@ -74,14 +74,13 @@ _Looks = list[Callable[..., None]]
 
 
 class _Lookers:
-    """Which rules look at one step of one RPC: at a message that is settled, or not, or repeated (see rule.py)."""
+    """Which rules look at one step of one RPC: at a settled message, and at one that is not (see rule.py)."""
 
-    __slots__ = ("repeated", "settled", "unsettled")
+    __slots__ = ("settled", "unsettled")
 
     def __init__(self, rules: list[Rule | None], step: str, rpc: str) -> None:
         # First what is about this RPC, then what is about all three.
         names = (f"{step}_{rpc}", step)
-        self.repeated: _Looks = _named(rules, step)
         self.settled: _Looks = [look for name in names for look in _named(rules, name)]
         self.unsettled: _Looks = [look for name in names for look in _named(rules, name, f"{name}_unsettled")]
 
@@ -144,7 +143,7 @@ class CheckedTrace(list[Event]):
 
     def _listen(self) -> None:
         self._on_send = self._lookers("on_send")
-        self._on_any_send = _named(self._rules, "on_send")
+        self._on_any_send = _named(self._rules, "on_any_send")
         self._on_deliver = self._lookers("on_deliver")
         self._on_answer = self._lookers("on_answer")
         self._on_reply = self._lookers("on_reply")
@@ -210,42 +209,30 @@ class CheckedTrace(list[Event]):
     def _see_send(self, event: Event) -> None:
         message: Message = event.detail
         method = message.service_method
+        facts = self.facts
+        seat = facts.seats[event.node]
+        for look in self._on_any_send:
+            look(event, seat, message)
         lookers = self._on_send.get(method)
         if lookers is None:
-            self._see_unknown_send(event, message)
+            # A number or a word cannot tell of a log. Anything else can, whatever it is called.
+            if message.args_type not in (int, float, bool, str, bytes, NoneType):
+                facts.reader.cannot_read(method)
+                self._miss()
             return
-        facts = self.facts
         args = facts.reader.read_head(message)
         if args is None:
             self._miss()
-            self._see_any_send(event, message)
             return
         facts.sequence += 1
-        seat = facts.seats[event.node]
         term = args.term
-        if not (term == seat.term == seat.told_term and (term == seat.leads or method == VOTE)):
-            looks = lookers.unsettled
-        elif args is not seat.said:
-            looks = lookers.settled
-        else:
-            for look in lookers.repeated:
-                look(event, seat, message, args)
-            seat.last_spoke = facts.sequence
+        settled = term == seat.term == seat.told_term and (term == seat.leads or method == VOTE)
+        if settled and args is seat.said:
+            seat.last_spoke = facts.sequence  # repeated: there is nothing else to learn from it
             return
-        for look in looks:
+        for look in lookers.settled if settled else lookers.unsettled:
             look(event, seat, message, args)
         facts.sent(event, seat, args, method)
-
-    def _see_unknown_send(self, event: Event, message: Message) -> None:
-        # A number or a word cannot tell of a log. Anything else can, whatever it is called.
-        if message.args_type not in (int, float, bool, str, bytes, NoneType):
-            self._reader.cannot_read(message.service_method)
-            self._miss()
-        self._see_any_send(event, message)
-
-    def _see_any_send(self, event: Event, message: Message) -> None:
-        for look in self._on_any_send:
-            look(event, self.facts.seats[event.node], message, None)
 
     def _see_deliver(self, event: Event) -> None:
         message: Message = event.detail

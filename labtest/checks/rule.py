@@ -4,7 +4,7 @@ A rule is a class with methods named for what happens to a message, and for whic
 one: all three):
 
     on_send_append(event, seat, message, args)           `seat` is the sender; no entries yet, see AppendHead
-    on_send(event, seat, message, args)                  any RPC; `args` is None if it cannot be read
+    on_any_send(event, seat, message)                    of these three or not, readable or not
     on_deliver_vote(event, seat, message, reading)       `seat` is the receiver
     on_answer_vote(event, seat, message, reading, reply, delivery)
     on_reply_append(event, seat, message, reading, reply)     `seat` is the caller again
@@ -14,7 +14,7 @@ terms say was said before: it is of the term that its seat has shown (and, when 
 a leader that sends it has sent an AppendEntries in that term before. Nearly all are; rules about terms skip them.
 
 An AppendEntries that its leader has just sent, word for word, and sends again, with no news of its log in between, is
-repeated: only on_send() sees it.
+repeated: only on_any_send() sees it.
 
     on_fresh(event, message, reading, fresh)             entries were delivered that are new from this leader
     on_refuse(…)                                         an AppendEntries was answered with no; as on_answer
