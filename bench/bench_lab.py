@@ -17,7 +17,7 @@ from labtest.checks import CheckedTrace
 from labtest.loading import DEFAULT, load_peer_class
 from labtest.running import run_test
 from labtools.selecting import LabTest, select
-from labtools.timeline import print_timeline
+from labtools.timeline.command import print_timeline
 
 # Where things happen to lie in memory makes one process faster than the next, for as long as it lives.
 _PROCESSES = 3

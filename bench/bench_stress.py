@@ -13,10 +13,10 @@ from typing import Any
 
 from labtest.loading import DEFAULT, load_peer_class
 from labtools.selecting import LabTest, select
-from labtools.stress_campaign import Plan, run_campaign
-from labtools.stress_kit import Kit
-from labtools.stress_pool import Batch, LocalPool
-from labtools.stress_tally import Tally
+from labtools.stress.campaign import Plan, run_campaign
+from labtools.stress.kit import Kit
+from labtools.stress.pool import Batch, LocalPool
+from labtools.stress.tally import Tally
 
 # A short run, where every cost of ours shows, and a long one.
 _TESTS = (("test_basic_agree_2b", 100), ("test_figure8_2c", 4))

@@ -1,6 +1,7 @@
-"""The command `lab`: one word, one tool. Each tool is a module with add_arguments(parser) and main(args) -> int.
+"""The command `lab`: one word, one tool. Each is a module with add_arguments(parser) and main(args) -> int: a tool's
+command.py, or a file of the tool's name beside this one.
 
-What a student is handed has fewer modules, and so fewer commands.
+What a student is handed has fewer tools, and so fewer commands.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     arguments = list(sys.argv[1:] if argv is None else argv)
     for name, help_text in COMMANDS.items():
-        if not Path(__file__).with_name(f"{name}.py").is_file():
+        if _module(name) is None:
             continue
         subparser = subparsers.add_parser(name, help=help_text, description=help_text.capitalize() + ".")
         if arguments[:1] == [name]:
-            importlib.import_module(f"labtools.{name}").add_arguments(subparser)
+            importlib.import_module(str(_module(name))).add_arguments(subparser)
     args = parser.parse_args(arguments)
     try:
-        return int(importlib.import_module(f"labtools.{args.command}").main(args))
+        return int(importlib.import_module(str(_module(args.command))).main(args))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -42,6 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader (head, less) has seen enough.
         sys.stderr.close()
         return 0
+
+
+def _module(command: str) -> str | None:
+    here = Path(__file__).parent
+    if (here / command / "command.py").is_file():
+        return f"labtools.{command}.command"
+    return f"labtools.{command}" if (here / f"{command}.py").is_file() else None
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Wrong threads and wrong prices: locks held too long, threads that spin, leak or die, messages and bytes wasted."""
 
-from labtools.mutants import Mutant
+from labtools.zoo.mutants import Mutant
 
 MUTANTS = [
     Mutant(

@@ -1,6 +1,6 @@
 """Correct Rafts of other kinds. Whatever accuses one of them is itself wrong."""
 
-from labtools.mutants import Mutant
+from labtools.zoo.mutants import Mutant
 
 
 def control(id_, what, *edits, message_edits=()):

@@ -1,6 +1,6 @@
 """Wrong elections (§5.2, §5.4.1): terms, votes, quorums and timers."""
 
-from labtools.mutants import Mutant
+from labtools.zoo.mutants import Mutant
 
 MUTANTS = [
     Mutant(

@@ -1,6 +1,6 @@
 """Wrong logs (§5.3, §5.4): consistency, truncation, commitment and what reaches the service."""
 
-from labtools.mutants import Mutant
+from labtools.zoo.mutants import Mutant
 
 # A correct peer of a common kind: heartbeats carry no entries, even to a follower that lacks some. A leader that
 # always sends all it has never shows a follower a leader_commit beyond the message's last entry.

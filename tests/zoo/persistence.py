@@ -1,6 +1,6 @@
 """Wrong disks (Figure 2: persistent state), and the commitment rule that crashes bring to light (§5.4.2)."""
 
-from labtools.mutants import Mutant
+from labtools.zoo.mutants import Mutant
 
 MUTANTS = [
     Mutant(

@@ -1,6 +1,6 @@
 """Wrong snapshots (§7, Figure 13): what is cut, kept, saved, sent and handed up."""
 
-from labtools.mutants import Mutant
+from labtools.zoo.mutants import Mutant
 
 MUTANTS = [
     Mutant(

@@ -1,0 +1,1 @@
+"""`lab grade`: a class of submissions, scored. Start reading at command.py."""

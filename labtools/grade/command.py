@@ -1,0 +1,272 @@
+"""`lab grade`: a class of submissions against public and hidden tests, each run in a sandbox; points, pages, tables.
+
+Start at `main()`. What was handed in: intake. What it is worth: rubric. How it is run: grading, sandbox/, store.
+What came of it: results, write, pages/. For Gradescope: gradescope.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import mean, median
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from labtools.grade.gradescope import pack
+from labtools.grade.grading import Exam, Progress, grade
+from labtools.grade.intake import IntakeError, Submission, submissions
+from labtools.grade.results import Result, points
+from labtools.grade.rubric import Rubric, RubricError
+from labtools.grade.sandbox.walls import INSTALL, SandboxError, bubblewrap, refusal
+from labtools.grade.store import write_whole
+from labtools.grade.write import write_class, write_submission
+from labtools.selecting import LabTest, SelectionError, load_tests, not_lab_tests
+from labtools.stress.command import ended_politely, jobs_argument
+from labtools.stress.kit import LAB
+from labtools.stress.summary import printable
+
+OUT = Path("build/grade")
+_SEED_FILE = "seed"
+
+_EPILOG = """\
+examples:
+  lab grade submissions/ --hidden hidden/ --out grades/        everybody
+  lab grade alice.zip --out /tmp/alice                         one submission, the public tests alone
+  lab grade --gradescope autograder.zip --hidden hidden/       an autograder for Gradescope
+
+A submission is a folder, a zip or tar, or a raft.py. What is done is not run again: the same command goes on.
+OUT gets index.html and scores.csv for you, and students/NAME/ with report.html, results.json and junit.xml.
+Exit status: 0 graded, 2 it could not, 130 interrupted.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "lab grade SUBMISSIONS [--hidden DIR] [--rubric FILE] [--out DIR] [--jobs N]"
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    add = parser.add_argument
+    add("submissions", type=Path, nargs="?", metavar="SUBMISSIONS", help="a folder of submissions, or one of them")
+    add("--hidden", type=Path, action="append", default=[], metavar="PATH", help="hidden tests: a file or a folder")
+    add("--rubric", type=Path, metavar="FILE", help="points, seeds, what is shown, limits (TOML; see docs/grading.md)")
+    add("--out", type=Path, default=OUT, metavar="DIR", help=f"where results go, and what is done is found ({OUT})")
+    add("--jobs", type=jobs_argument, metavar="N", help="submissions at a time (default: one for each core)")
+    add("--single", action="store_true", help="SUBMISSIONS is one submission, however it looks")
+    add("--gradescope", type=Path, metavar="ZIP", help="grade nobody: write an autograder for Gradescope")
+
+
+def main(args: argparse.Namespace) -> int:
+    if not hasattr(os, "pidfd_open"):
+        return _cannot("lab grade needs Linux: its limits and its sandbox are made of Linux's means")
+    if (args.submissions is None) == (args.gradescope is None):
+        return _cannot("name either SUBMISSIONS, to grade them, or --gradescope ZIP, to write an autograder")
+    try:
+        rubric = Rubric() if args.rubric is None else Rubric.read(args.rubric)
+        public = _tests(sorted((LAB / "tests").glob("test_2*.py" if rubric.public.extra else "test_2?.py")))
+        hidden = _tests(_hidden_files(args.hidden))
+        if args.gradescope is not None:
+            rubric.assign(public, hidden, "")
+            pack(args.gradescope, args.rubric, rubric, hidden)
+            print(f"{args.gradescope} written: upload it to Gradescope as the assignment's autograder")
+            return 0
+        class_ = submissions(args.submissions, rubric.files, single=args.single, not_these=(args.out, *args.hidden))
+        _make(args.out)
+        tests = rubric.assign(public, hidden, _phrase(rubric, hidden, args.out))
+    except (RubricError, SelectionError, IntakeError) as error:
+        return _cannot(str(error))
+    except OSError as error:
+        return _cannot(_reason(error))
+    if refusal():
+        return _cannot(refusal())
+    exam = Exam(tuple(tests), {test.name: test for test in (*public, *hidden)}, rubric.limits)
+    with ended_politely():
+        return _grade(args, rubric, exam, class_)
+
+
+def _tests(files: Sequence[Path]) -> list[LabTest]:
+    return [test for file in files for test in load_tests(file)]
+
+
+def _hidden_files(paths: Sequence[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        files = (
+            sorted(p for p in path.glob("*.py") if not p.name.startswith(("_", "conftest")))
+            if path.is_dir()
+            else [path]
+        )
+        if not any(load_tests(file) for file in files):
+            raise SelectionError(f"{path}: there is no test in it: a function test_...(make_config) in a .py file")
+        found += files
+    for file in found:
+        others = not_lab_tests(file)
+        if others:
+            raise SelectionError(
+                f"{file}: {', '.join(others)} cannot be graded: a test here is a plain function test_...(make_config), "
+                "in no class, not async, and with no other parameter"
+            )
+    names = [file.name for file in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise SelectionError(f"two files of hidden tests are called {twice}; each needs a name of its own")
+    return found
+
+
+def _make(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise IntakeError(f"{out}: {error.strerror}; OUT must name a folder that can be written to") from None
+
+
+def _phrase(rubric: Rubric, hidden: Sequence[LabTest], out: Path) -> str:
+    """What the seeds are made from. One that is drawn here is kept, so that the next call has the same seeds."""
+    phrase = rubric.seed_phrase(hidden)
+    if phrase:
+        return phrase
+    kept = out / _SEED_FILE
+    if not kept.exists():
+        write_whole(kept, secrets.token_hex(16))
+    return kept.read_text().strip()
+
+
+def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, class_: list[Submission]) -> int:
+    console = Console(highlight=False)
+    jobs = args.jobs or len(os.sched_getaffinity(0))
+    wanted = sum(len(test.seeds) for test in exam.tests) * len(class_)
+    progress = Progress(len(class_), wanted)
+    hidden = sum(test.hidden for test in exam.tests)
+    wall = "bubblewrap" if bubblewrap() else "limits alone"
+    user = ", as another user" if os.geteuid() == 0 else ""
+    _say(
+        console,
+        f"lab grade: {_count(len(class_), 'submission')}, {len(exam.tests)} tests ({hidden} hidden), "
+        f"at most {wanted:,} runs, {_count(jobs, 'job')}, sandbox: {wall}{user}",
+    )
+    if not bubblewrap():
+        _say(console, f"  bubblewrap cannot be used here, so submissions can read this machine's files; {INSTALL}")
+    if exam.not_asked:
+        _say(console, f"  not run, because points in the rubric does not name their part: {_by_part(exam.not_asked)}")
+    written = 0
+
+    def write_new() -> None:
+        nonlocal written
+        while written < len(progress.done):
+            result = progress.done[written]
+            written += 1
+            write_submission(result, rubric.title, args.out)
+            if not console.is_terminal:
+                _say(console, _line(result, written, len(class_)))
+
+    try:
+        with _watching(progress, console) as show:
+
+            def watch() -> None:
+                write_new()
+                show()
+
+            results = grade(class_, exam, jobs=jobs, runs=args.out / "runs", progress=progress, watch=watch)
+            write_new()
+            write_class(results, rubric.title, args.out)
+    except KeyboardInterrupt:
+        _say(console, f"\ninterrupted; {len(progress.done)} of {len(class_)} graded, and the same command goes on")
+        return 130
+    except SandboxError as error:
+        return _cannot(str(error))
+    except OSError as error:
+        return _cannot(f"{_reason(error)}; what is done is in {args.out}, and the same command goes on")
+    _say(console, _summary(results, progress, args.out))
+    return 0
+
+
+def _line(result: Result, number: int, of: int) -> str:
+    failed = sum(not test.passed for test in result.tests)
+    # What a submission says of itself shall not steer the terminal.
+    why = f"  {printable(result.problem.partition(chr(10))[0])}" if result.problem else ""
+    if not why and failed:
+        why = f"  {_count(failed, 'test')} failed{', tampered with the tester' if result.tampered else ''}"
+    return f"{number:>4}/{of}  {result.name}  {points(result.score)} of {points(result.score_max)}{why}"
+
+
+def _summary(results: Sequence[Result], progress: Progress, out: Path) -> str:
+    scores = [result.score for result in results]
+    full = sum(result.score >= result.score_max - 1e-9 for result in results)
+    again = f" ({progress.runs_stored:,} were there already)" if progress.runs_stored else ""
+    lines = [
+        f"\n{_count(len(results), 'submission')} graded in {progress.runs_made + progress.runs_stored:,} runs{again}: "
+        f"mean {points(mean(scores))}, median {points(median(scores))} of {points(results[0].score_max)}, "
+        f"{full} with full marks."
+    ]
+    for words, names in (
+        ("could not be run", [r.name for r in results if r.problem]),
+        ("tampered with the tester", [r.name for r in results if r.tampered]),
+    ):
+        if names:
+            shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+            lines.append(f"  {words}: {shown}")
+    lines.append(f"  overview  {out}/index.html")
+    lines.append(f"  table     {out}/scores.csv")
+    lines.append(f"  students  {out}/students/")
+    return "\n".join(lines)
+
+
+@contextmanager
+def _watching(progress: Progress, console: Console) -> Iterator[Callable[[], None]]:
+    if not console.is_terminal:
+        yield lambda: None
+        return
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        yield lambda: live.update(_picture(progress), refresh=True)
+
+
+def _picture(progress: Progress) -> RenderableType:
+    runs = progress.runs_made + progress.runs_stored
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for _ in range(3):
+        table.add_column(no_wrap=True)
+    done = len(progress.done)
+    table.add_row("submissions", ProgressBar(progress.submissions, done, width=40), f"{done} of {progress.submissions}")
+    reached = runs + progress.runs_spared
+    table.add_row("runs", ProgressBar(progress.runs_wanted, reached, width=40), f"{runs:,} made")
+    at = [
+        Text(f"  {name}: {test}", style="dim", overflow="ellipsis", no_wrap=True)
+        for name, test in list(progress.at.items())
+    ]
+    last = [
+        Text(_line(result, done - i, progress.submissions), overflow="ellipsis", no_wrap=True)
+        for i, result in enumerate(reversed(progress.done[-5:]))
+    ]
+    return Group(table, *at, *last, Text("Ctrl-C ends it; the same command goes on", style="dim"))
+
+
+def _by_part(tests: Sequence[LabTest]) -> str:
+    """A test without a part may be a slip of the pen in its name, so it is named."""
+    numbers = Counter(test.part for test in tests if test.part)
+    said = [f"{_count(number, 'test')} of {part.upper()}" for part, number in numbers.items()]
+    return ", ".join(said + [f"{test.name} (no _2a ... _2d in its name)" for test in tests if not test.part])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, soft_wrap=True)
+
+
+def _reason(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+
+
+def _cannot(text: str) -> int:
+    print(f"lab grade: {text}", file=sys.stderr)
+    return 2

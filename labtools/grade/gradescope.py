@@ -1,0 +1,88 @@
+"""An autograder for Gradescope: one zip with the lab, the hidden tests, the rubric and the two scripts it asks for.
+
+Gradescope runs setup.sh once, as root, when the image is built, and run_autograder for each submission; that reads
+/autograder/submission and must leave /autograder/results/results.json, whatever happens.
+
+Start at `pack()`.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from labtest import records
+from labtools.grade.rubric import Rubric
+from labtools.selecting import LabTest
+from labtools.stress.kit import LAB
+
+_LEFT_OUT = ("zoo", "handout.py")
+_ROOT_FILES = ("pyproject.toml", "requirements.lock", "README.md", "LICENSE")
+# A zip has times; the same contents shall be the same file.
+_TIME = (1980, 1, 1, 0, 0, 0)
+
+_SETUP = """\
+#!/usr/bin/env bash
+# Run once by Gradescope, when it builds the image.
+set -euo pipefail
+apt-get update
+apt-get install -y bubblewrap
+python=python3
+if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+  apt-get install -y python3.11 python3.11-venv
+  python=python3.11
+else
+  apt-get install -y python3-venv
+fi
+cd /autograder/source/raftlab
+"$python" -m venv .venv
+.venv/bin/python -m pip install --quiet -r requirements.lock
+.venv/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+# A submission runs as another user; what it must not read is root's alone.
+chmod -R go-rwx /autograder/source/hidden /autograder/source/rubric.toml
+"""
+
+_RUN = """\
+#!/usr/bin/env bash
+# Run by Gradescope for each submission.
+cd /autograder/source/raftlab
+out=$(mktemp -d)
+mkdir -p /autograder/results
+if .venv/bin/lab grade /autograder/submission --single --rubric ../rubric.toml {hidden}--out "$out"; then
+  cp "$out"/students/*/results.json /autograder/results/results.json
+else
+  echo '{{"score": 0, "output": "The autograder itself failed; please tell the course staff."}}' \\
+    > /autograder/results/results.json
+fi
+"""
+
+
+def pack(target: Path, rubric_file: Path | None, rubric: Rubric, hidden: Sequence[LabTest]) -> None:
+    """Everything that is needed and nothing of the solution. `rubric_file` as it was read, or None for the default."""
+    text = "" if rubric_file is None else rubric_file.read_text(encoding="utf-8-sig")
+    if not rubric.seed_phrase(hidden):
+        # Every submission must get the same seeds, and no student may know them. The rubric may have an empty one.
+        text = re.sub(r"^\s*seed\s*=.*$", "", text, flags=re.MULTILINE)
+        text = f'seed = "{secrets.token_hex(16)}"\n{text}'
+    files = {f"raftlab/{path.relative_to(LAB)}": path.read_bytes() for path in _lab()}
+    files["rubric.toml"] = text.encode()
+    for path in sorted({test.file for test in hidden}):
+        files[f"hidden/{path.name}"] = path.read_bytes()
+    files["setup.sh"] = _SETUP.encode() if hidden else _SETUP.replace("/autograder/source/hidden ", "").encode()
+    files["run_autograder"] = _RUN.format(hidden="--hidden ../hidden " if hidden else "").encode()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in sorted(files.items()):
+            info = zipfile.ZipInfo(name, _TIME)
+            info.external_attr = (0o755 if name in ("setup.sh", "run_autograder") else 0o644) << 16
+            info.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(info, content)
+
+
+def _lab() -> list[Path]:
+    tools = [path for path in sorted((LAB / "labtools").rglob("*.py")) if not {*path.parts} & {*_LEFT_OUT}]
+    tests = sorted((LAB / "tests").glob("test_2*.py"))
+    return [*records.lab_files(), *tools, *tests, *(LAB / name for name in _ROOT_FILES)]

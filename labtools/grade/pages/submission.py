@@ -1,0 +1,286 @@
+"""The page of one submission, as its student or as the grader sees it. The overview of a class is in overview.py.
+
+Promise: equal results give equal bytes, and no real time is told. Whatever comes from a submission is escaped
+(html.py). What is said of tests is made from `_Told` alone, which holds nothing that is not to be told, so that no
+seed, rule or word of a hidden run can get to the student by mistake.
+
+Not promised: that `problem` and `remarks` of a result are fit for the student. They are told as they are.
+
+Start at `submission_page()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from labtools.grade.pages.html import Html, bar, clipped, code, el, heads, join, lines, page, part_name, safe, table
+from labtools.grade.pages.overview import class_page
+from labtools.grade.results import DIED, FAILED, FORCED, TAMPERED, UNLOADABLE, Result, RunRecord, TestResult, points
+
+__all__ = ["class_page", "submission_page"]
+
+_CAUSE_CHARS_MAX = 240
+_KINDS = {
+    FAILED: "Failed",
+    UNLOADABLE: "raft.py could not be loaded",
+    FORCED: "Over a limit, and ended from outside",
+    DIED: "Took its process along",
+    TAMPERED: "Changed the tester, so that nothing it says can be believed",
+}
+_SHOWN = {
+    "hidden": "never shown",
+    "after_due_date": "shown after the due date",
+    "after_published": "shown when grades are published",
+}
+
+
+# ---- what may be told ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Told:
+    """One test as the reader of a page may know it. Without `runs` it only passed or did not."""
+
+    name: str
+    part: str
+    passed: bool
+    earned: float
+    possible: float
+    verdict: str = ""
+    summary: str = ""
+    runs: tuple[RunRecord, ...] = ()
+    tags: tuple[str, ...] = ()
+    anchor: str = ""
+
+    @property
+    def failures(self) -> list[RunRecord]:
+        return [run for run in self.runs if not run.passed]
+
+
+def _told(test: TestResult, *, full: bool) -> _Told | None:
+    """None: the reader must not know that there is such a test."""
+    graded = test.test
+    if not full and graded.visibility != "visible":
+        return None
+    nameless = graded.hidden and not full and graded.show == "nothing"
+    bare = _Told(
+        name=graded.shown_name if nameless else graded.name,
+        part=graded.part,
+        passed=test.passed,
+        earned=test.earned,
+        possible=graded.points,
+        verdict="passed" if test.passed else "failed",
+        tags=("hidden",) if graded.hidden and not nameless else (),
+    )
+    if graded.hidden and not full and graded.show != "everything":
+        return bare
+    tags = bare.tags
+    if full and graded.visibility != "visible":
+        tags += (_SHOWN[graded.visibility],)
+    verdict = "not run" if test.not_run and not test.passed else bare.verdict
+    return replace(bare, verdict=verdict, summary=test.summary, runs=test.runs, tags=tags)
+
+
+# ---- one submission ------------------------------------------------------------------------------------------
+
+
+def submission_page(result: Result, title: str, *, full: bool) -> str:
+    """`full`: the grader's, with everything. Otherwise the student's, with what the rubric lets them know."""
+    may_be_told = [told for test in result.tests if (told := _told(test, full=full)) is not None]
+    tests = [replace(told, anchor=f"t{number}") for number, told in enumerate(may_be_told, 1)]
+    parts = sorted({test.part for test in tests})
+    body = [
+        el("header", el("p", title, class_="over"), el("h1", el("bdi", clipped(result.name, 200) or "(no name)"))),
+        _handed_in(result, tests),
+        _score(tests, parts),
+    ]
+    seen = [test for test in result.tests if test.test.visibility == "visible"]
+    if len(seen) < len(result.tests):
+        line = "Further tests are not shown here."
+        if full:
+            most = points(sum(test.test.points for test in seen))
+            line = f"The student sees {points(sum(test.earned for test in seen))} of {most} points so far."
+        body.append(el("p", line, class_="faint small under"))
+    body.append(_causes(tests))
+    explained: set[tuple[str, ...]] = set()
+    body += [_part([t for t in tests if t.part == part], part, explained, full=full) for part in parts]
+    return page(f"{result.name}: {title}", body)
+
+
+def _handed_in(result: Result, tests: Sequence[_Told]) -> Html:
+    boxes = []
+    if result.problem:
+        boxes.append(_box("This submission could not be run", el("p", result.problem), bad=True))
+    if any(run.kind == TAMPERED for test in tests for run in test.runs):
+        words = "It changed the tester while it ran, so no test is worth anything, whatever it said."
+        boxes.append(_box("This submission interferes with the tester", el("p", words), bad=True))
+    if result.remarks:
+        boxes.append(_box("On what was handed in", el("ul", *(el("li", remark) for remark in result.remarks))))
+    acts = list(dict.fromkeys(act for test in tests for run in test.runs for act in run.denied))
+    if acts:
+        boxes.append(_box("It tried what a submission may not do", _acts(acts), bad=True))
+    return join(boxes)
+
+
+def _box(heading: str, content: Html, *, bad: bool = False) -> Html:
+    return el("div", el("h2", heading), content, class_="box bad" if bad else "box")
+
+
+def _acts(acts: Sequence[str], shown: int = 10) -> Html:
+    rest = [el("li", f"and {len(acts) - shown} more")] if len(acts) > shown else []
+    return el("ul", *(el("li", clipped(act, 500)) for act in acts[:shown]), *rest, class_="acts")
+
+
+def _score(tests: Sequence[_Told], parts: Sequence[str]) -> Html:
+    earned, possible = sum(test.earned for test in tests), sum(test.possible for test in tests)
+    passed = sum(test.passed for test in tests)
+    figure = el("p", points(earned), class_="figure")
+    of = el("p", f"of {points(possible)} points; {passed} of {len(tests)} tests passed", class_="of")
+    rows = []
+    for part in parts:
+        mine = [test for test in tests if test.part == part]
+        got, most = sum(test.earned for test in mine), sum(test.possible for test in mine)
+        label = el("th", part_name(part), scope="row")
+        of_most = el("td", f"{points(got)} of {points(most)}", class_="number")
+        rows.append(el("tr", label, el("td", bar(got / most if most else 0.0)), of_most))
+    return el("div", el("div", figure, of), el("table", el("tbody", *rows), class_="parts"), class_="score")
+
+
+def _name(test: _Told) -> Html:
+    return code(test.name) if test.name.isidentifier() else safe(test.name)
+
+
+def _same(run: RunRecord) -> tuple[str, ...]:
+    """Failures with one of these are taken for one mistake."""
+    return (run.kind, run.rule, run.cause, run.where)
+
+
+def _headline(run: RunRecord) -> str:
+    return clipped(run.said or run.cause or _KINDS.get(run.kind, run.kind), _CAUSE_CHARS_MAX)
+
+
+def _causes(tests: Sequence[_Told]) -> Html:
+    """One mistake often fails many tests: each once, with the first test that shows it."""
+    found: dict[tuple[str, ...], dict[str, _Told]] = {}
+    example: dict[tuple[str, ...], RunRecord] = {}
+    for test in tests:
+        for run in [] if test.passed else test.failures:
+            key = (run.kind, run.rule or run.cause)
+            example.setdefault(key, run)
+            found.setdefault(key, {})[test.anchor] = test
+    if not found:
+        return Html("")
+    rows = []
+    for same, failed in sorted(found.items(), key=lambda item: -len(item[1])):
+        run, at = example[same], next(iter(failed.values()))
+        rule = el("div", code(run.rule), class_="faint small") if run.rule else Html("")
+        first = el("a", _name(at), href=f"#{at.anchor}")
+        what = el("th", _headline(run), rule, scope="row", class_="cause")
+        rows.append(el("tr", what, el("td", str(len(failed)), class_="number"), el("td", first)))
+    shown = table(heads("What failed", "#Tests", "First seen in"), rows)
+    return el("section", el("h2", "What went wrong"), shown)
+
+
+def _part(tests: Sequence[_Told], part: str, explained: set[tuple[str, ...]], *, full: bool) -> Html:
+    earned, possible = sum(test.earned for test in tests), sum(test.possible for test in tests)
+    rows = []
+    articles = []
+    for test in tests:
+        article = _failures(test, explained)
+        name = el("a", _name(test), href=f"#{test.anchor}") if article else _name(test)
+        tags = [el("span", tag, class_="tag") for tag in test.tags]
+        both = el("div", el("span", name, " ", *tags), el("span", test.summary, class_="faint small"), class_="two")
+        worth = f"{points(test.earned)} of {points(test.possible)}"
+        row = (el("th", both, scope="row"), el("td", _verdict(test), class_="verdict"))
+        rows.append(el("tr", *row, el("td", worth, class_="number")))
+        articles.append(article)
+    heading = el("h2", f"{part_name(part)}: {points(earned)} of {points(possible)} points")
+    shown = table(heads("Test", "Verdict", "#Points"), rows, class_="tests")
+    return el("section", heading, shown, *articles, _every_run(tests) if full else "")
+
+
+def _verdict(test: _Told) -> Html:
+    if test.passed:
+        return el("span", "✓ passed")
+    return el("span", f"– {test.verdict}" if test.verdict == "not run" else f"✗ {test.verdict}", class_="bad-word")
+
+
+def _failures(test: _Told, explained: set[tuple[str, ...]]) -> Html:
+    """Each once, with the runs that show it. Empty if there is none, or it may not be told."""
+    groups: dict[tuple[str, ...], list[RunRecord]] = {}
+    for run in test.failures:
+        groups.setdefault(_same(run), []).append(run)
+    if not groups:
+        return Html("")
+    content = []
+    # One explanation stands open; a mistake that was explained in an earlier test needs none.
+    first = None if test.passed else next((key for key in groups if key not in explained), None)
+    for key, runs in groups.items():
+        many = "" if len(test.runs) == 1 else f" · {_times(len(runs))}"
+        known = " · explained above" if key in explained else ""
+        rule = join([" ", code(runs[0].rule)]) if runs[0].rule else Html("")
+        summary = el("summary", _headline(runs[0]), el("span", rule, many, known, class_="faint small"))
+        others = (_another(run) for run in runs[1:])
+        content.append(el("details", summary, _run(runs[0]), *others, open="open" if key == first else ""))
+    if first is not None:
+        explained.add(first)
+    heading = el("h3", code(test.name))
+    head = el("div", heading, el("span", test.summary, class_="faint small"), class_="head")
+    return el("article", head, *content, id=test.anchor)
+
+
+def _times(count: int) -> str:
+    return "in one run" if count == 1 else f"in {count} runs"
+
+
+def _another(run: RunRecord) -> Html:
+    return el("details", el("summary", f"The same with seed {run.seed}", class_="small"), _run(run))
+
+
+def _run(run: RunRecord) -> Html:
+    told = _without_frame(run)
+    content = []
+    if run.kind != FAILED and run.cause:
+        content.append(el("p", f"{_KINDS.get(run.kind, run.kind)}.", class_="small"))
+    if told:
+        content.append(lines(told))
+    if run.where and run.where not in told:
+        content.append(el("p", "At ", el("code", clipped(run.where, 300)), class_="small"))
+    if run.replay:
+        content += [el("p", "Replay this run", class_="label"), el("code", run.replay, class_="copy", tabindex="0")]
+    else:
+        content.append(el("p", f"Seed {run.seed}", class_="small faint"))
+    if run.output:
+        content += [el("p", "What it printed", class_="label"), lines(run.output)]
+    if run.denied:
+        content += [el("p", "What it tried and was not allowed", class_="label"), _acts(run.denied)]
+    return el("div", *content)
+
+
+def _without_frame(run: RunRecord) -> str:
+    """The report without its first line (test and seed) and its last (the command), which stand elsewhere."""
+    told = run.report.rstrip().split("\n")
+    if run.replay and told[-1].split() == ["replay", *run.replay.split()]:
+        del told[-1]
+    if told and told[0] == f"{run.test}  seed {run.seed}":
+        told = [line.removeprefix("  ") for line in told[1:]]
+    return "\n".join(told).strip("\n")
+
+
+def _every_run(tests: Sequence[_Told]) -> Html:
+    rows = []
+    for test in tests:
+        for run in test.runs:
+            cells = [
+                el("td", str(run.seed), class_="number"),
+                el("td", run.kind, class_="" if run.passed else "bad-word"),
+                el("td", f"{run.virtual_s:.3f} s", class_="number"),
+                el("td", f"{run.events:,}", class_="number"),
+                el("td", code(run.digest), class_="cause"),
+            ]
+            rows.append(el("tr", el("th", code(test.name), scope="row"), *cells))
+    if not rows:
+        return Html("")
+    shown = table(heads("Test", "#Seed", "Outcome", "#Virtual time", "#Events", "Digest of the trace"), rows)
+    return el("details", el("summary", f"Every run ({len(rows)})"), shown, class_="small every")

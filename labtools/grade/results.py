@@ -1,0 +1,138 @@
+"""What one submission earned, and why: runs in, points out.
+
+Promise: the same runs give the same result, to the byte, whatever order they were made in and however long they took.
+Real time is kept for the class overview alone. Start at `Result.of()`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from labtools.grade.rubric import Graded
+
+PASSED = "passed"
+FAILED = "failed"  # by the test's verdict, or a rule of the protocol
+UNLOADABLE = "unloadable"  # raft.py cannot be imported
+FORCED = "forced"  # over a limit, or never waiting: ended from outside
+DIED = "died"  # took its process along
+TAMPERED = "tampered"  # changed the tester, so that nothing it says can be believed
+
+
+class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """One run of one test of one submission, as it is stored."""
+
+    test: str
+    seed: int
+    kind: str
+    rule: str = ""  # the rule of the protocol that was broken, or ""
+    cause: str = ""  # one line that failures of one kind share: numbers are taken out
+    said: str = ""  # that line with its numbers
+    where: str = ""
+    report: str = ""  # the whole explanation
+    replay: str = ""  # the command; put in by the grader's side, so that no submission can
+    output: str = ""  # the beginning of what it printed
+    denied: list[str] = []  # what it tried and was not allowed
+    checks_off: list[str] = []  # which checks its messages kept from looking, and why
+    digest: str = ""
+    virtual_s: float = 0.0
+    events: int = 0
+    cpu_s: float = 0.0  # here, now: not part of any result
+
+    @property
+    def passed(self) -> bool:
+        return self.kind == PASSED
+
+
+@dataclass(frozen=True)
+class TestResult:
+    __test__ = False  # to pytest: this is no class of tests
+
+    test: Graded
+    runs: tuple[RunRecord, ...]
+    not_run: str = ""  # why no run was made, if none was
+    void: bool = False  # worth nothing, whatever its runs say: another one changed the tester
+
+    @property
+    def failures(self) -> list[RunRecord]:
+        return [run for run in self.runs if not run.passed]
+
+    @property
+    def passed(self) -> bool:
+        """As often as the rubric asks. A test that is given up early has failed too often already."""
+        enough = len(self.runs) == len(self.test.seeds) and not any(run.kind == TAMPERED for run in self.runs)
+        return enough and not self.void and len(self.failures) <= self.test.failures_allowed
+
+    @property
+    def earned(self) -> float:
+        return self.test.points if self.passed else 0.0
+
+    @property
+    def summary(self) -> str:
+        """One line, with nothing in it that a hidden test must not tell."""
+        if self.not_run:
+            return f"Not run: {self.not_run}"
+        many = len(self.test.seeds)
+        good = sum(run.passed for run in self.runs)
+        if self.passed:
+            return f"Passed {good} of {many} runs." if many > 1 else "Passed."
+        if self.void and len(self.failures) <= self.test.failures_allowed:
+            return "Worth nothing, because the submission changed the tester."
+        left = many - len(self.runs)
+        rest = f"; the last {left} were not needed" if left > 1 else "; the last was not needed" if left else ""
+        return f"Failed {len(self.failures)} of {len(self.runs)} runs{rest}." if many > 1 else "Failed."
+
+
+@dataclass(frozen=True)
+class Result:
+    """One submission."""
+
+    name: str
+    problem: str  # why nothing could be run at all, or ""
+    remarks: tuple[str, ...]  # on what was handed in
+    tests: tuple[TestResult, ...]
+    cpu_s: float = field(compare=False, default=0.0)
+
+    @property
+    def score(self) -> float:
+        return sum(test.earned for test in self.tests)
+
+    @property
+    def score_max(self) -> float:
+        return sum(test.test.points for test in self.tests)
+
+    @property
+    def parts(self) -> dict[str, tuple[float, float]]:
+        """Earned and possible points of each part, in the order of the tests."""
+        found: dict[str, tuple[float, float]] = {}
+        for test in sorted(self.tests, key=lambda t: t.test.part):
+            earned, possible = found.get(test.test.part, (0.0, 0.0))
+            found[test.test.part] = (earned + test.earned, possible + test.test.points)
+        return found
+
+    @property
+    def tampered(self) -> bool:
+        return any(run.kind == TAMPERED for test in self.tests for run in test.runs)
+
+    @property
+    def denied(self) -> list[str]:
+        """What the submission tried and was not allowed, each once, the public runs' first."""
+        return list(dict.fromkeys(act for test in self.tests for run in test.runs for act in run.denied))
+
+    @property
+    def rules_broken(self) -> Counter[str]:
+        """The rules of the protocol that were broken, with the number of tests in which each was."""
+        return Counter(rule for test in self.tests for rule in sorted({run.rule for run in test.failures if run.rule}))
+
+
+def points(value: float) -> str:
+    """12, 7.5, 3.33: as few digits as say it."""
+    return f"{round(value, 2):g}"
+
+
+def tests_failed(results: Sequence[Result]) -> Counter[str]:
+    """How many submissions failed each test."""
+    return Counter(test.test.name for result in results for test in result.tests if not test.passed)

@@ -1,0 +1,1 @@
+"""Where a submission runs: walls.py around it, worker.py within, tamper.py against what it should not do."""

@@ -1,0 +1,1 @@
+"""`lab replay`: one run again, exactly. Start reading at command.py."""

@@ -1,0 +1,128 @@
+"""`lab replay`: one run again, exactly, with what it printed, its report, and whether it is the recorded run.
+
+Promise: it never pretends. If the failure was recorded and the code is the same, the digests must agree, and a
+difference is said loudly; if the code has changed since, it says which file, because then this is another run.
+
+Start at `main()`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import importlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labtest import records
+from labtest.loading import DEFAULT, LoadError, load_peer_class
+from labtools.selecting import LabTest, SelectionError, select
+from labtools.stress.kit import replay_line
+
+if TYPE_CHECKING:
+    from labtest.running import Run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "lab replay TEST --seed N [options]"
+    parser.epilog = "Exit status: 0 the run passed, 1 it failed, 2 it could not be made."
+    add = parser.add_argument
+    add("test", metavar="TEST", help="the name of the test")
+    add("--seed", type=int, required=True, metavar="N", help="the seed that a report names")
+    add("--raft", type=Path, default=DEFAULT, metavar="PATH", help=f"the raft.py to run ({DEFAULT})")
+    add("--file", type=Path, action="append", default=[], metavar="F", help="take the test from this file instead")
+    add("--timeline", action="store_true", help="print the run as a table: time down, a column per peer")
+    add("--pdb", action="store_true", help="stop in the debugger where it fails; virtual time stands still")
+    add("--records", type=Path, action="append", default=[], metavar="DIR", help="the --out folder of a lab stress")
+
+
+def main(args: argparse.Namespace) -> int:
+    try:
+        # First, before anything imports the messages that the tester knows: the peer may bring its own.
+        peer_class = load_peer_class(args.raft)
+        tests = select([args.test], args.file)
+    except (LoadError, SelectionError) as error:
+        return _cannot(str(error))
+    if len(tests) > 1:
+        return _cannot(
+            f"a replay is one run, but {args.test!r} are {len(tests)} tests; name one, see lab stress --list"
+        )
+    (test,) = tests
+    folders = [records.STRESS, records.PYTEST, *(folder / "failures" for folder in args.records)]
+    record = records.find(folders, test.name, args.seed, args.raft)
+    if record is not None and not record.digest:
+        # It may well end this process too, before there is anything else to say.
+        print(f"When it was recorded, this run took its process along:\n{_indented(record.report)}\n", flush=True)
+    faulthandler.enable()
+    run = _run(test, peer_class, args.seed, debug=args.pdb)
+    if args.timeline:
+        _print_timeline(run)
+    _tell(args, test, run, record)
+    return 0 if run.error is None else 1
+
+
+def _run(test: LabTest, peer_class: Any, seed: int, *, debug: bool) -> Run:
+    from labtest.running import run_test
+
+    if not debug:
+        return run_test(test.function, peer_class, seed)
+    from labtools.replay.debugger import DebuggedSimulation
+
+    return run_test(test.function, peer_class, seed, simulation=DebuggedSimulation(seed, peer_class, test.file))
+
+
+def _print_timeline(run: Run) -> None:
+    try:
+        timeline = importlib.import_module("labtools.timeline.command")
+        print_timeline = timeline.print_timeline
+    except (ImportError, AttributeError):
+        print("(there is no timeline in this version)")
+        return
+    assert run.simulation is not None
+    print_timeline(run.simulation.trace)
+
+
+def _tell(args: argparse.Namespace, test: LabTest, run: Run, record: records.Record | None) -> None:
+    from labtest import report
+
+    if run.error is None:
+        print("\n".join(run.lines))
+        print(f"\nPASSED {test.name}  seed {run.seed}")
+    else:
+        file = str(args.file[0]) if args.file else ""
+        line = replay_line(test.name, run.seed, str(args.raft), file)
+        print(f"FAILED {report.describe(run.error, test.name, run.seed, line, causes=run.causes)}")
+    for off in run.checks_off:
+        print(f"{off}.")
+    if not args.pdb:  # which ends a run where it stops, a little earlier than it ends by itself
+        print(_same_run(run, record, records.code_of(args.raft, test.file)))
+
+
+def _same_run(run: Run, record: records.Record | None, code: dict[str, str]) -> str:
+    """Is it the run that was recorded?"""
+    if record is None:
+        return f"  This run has not failed here before, so there is nothing to compare with (digest {run.digest})."
+    changed = records.changes(record.code, code)
+    if changed and run.digest == record.digest:
+        return f"  The same run as recorded, although this has changed since: {', '.join(changed)}."
+    if changed:
+        return f"  Not the recorded run: since then this has changed: {', '.join(changed)}."
+    if not record.digest:
+        return "  When it was recorded this run took its process along; this time it did not."
+    if run.digest == record.digest:
+        return f"  Exactly the recorded run (digest {run.digest})."
+    return (
+        f"  NOT THE RECORDED RUN, although no file has changed (digest {run.digest}, recorded {record.digest}).\n"
+        "  Something of one run reaches the next (a variable of the module or the class), or chance comes from\n"
+        "  outside the seed; pytest --check-determinism may name it."
+    )
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
+
+
+def _cannot(text: str) -> int:
+    print(f"lab replay: {text}", file=sys.stderr)
+    return 2

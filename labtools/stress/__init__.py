@@ -1,0 +1,1 @@
+"""`lab stress`: tests over thousands of seeds. Start reading at command.py."""

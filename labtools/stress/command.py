@@ -1,0 +1,210 @@
+"""`lab stress`: tests over thousands of seeds, in worker processes, failures grouped by cause.
+
+Start at `main()`. Which runs: campaign. Who makes them: pool (and workers/process, worker), or dask. What came of
+them: outcome, tally. What is said: progress, summary.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from labsim.stacks import short_path
+from labtest.loading import DEFAULT
+from labtools.selecting import SelectionError, select
+from labtools.stress.campaign import Plan, PoolLost, run_campaign
+from labtools.stress.kit import LAB, Kit
+from labtools.stress.outcome import LATE
+from labtools.stress.pool import LocalPool, Pool, outcomes
+from labtools.stress.progress import watching
+from labtools.stress.summary import duration, write_all
+from labtools.stress.tally import Group, Tally
+from labtools.workers.process import CannotStart, WorkerProcess
+
+OUT = Path("build/stress")
+_RUNS = 100
+_REPEATED_MAX = 8
+_INTERRUPTED = "when it was interrupted"
+
+_EPILOG = """\
+examples:
+  lab stress                                     every test, 100 seeds each
+  lab stress 2c --runs 1000                      part 2C, 1000 seeds each
+  lab stress 'test_figure8*' --until-fail        until something fails
+  lab stress --grow --for 10m                    10 seeds of each, 100, 1000, ... for at most ten minutes
+  lab stress --file more_tests.py --raft other/raft.py
+
+Exit status: 0 all runs passed, 1 some failed, 2 it could not run, 130 interrupted before anything failed.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "lab stress [TEST ...] [options]"
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    add = parser.add_argument
+    add("tests", nargs="*", metavar="TEST", help="a name, a glob or a part (2a ... 2d); default: every test")
+    add("--file", type=Path, action="append", default=[], metavar="F", help="take the tests from this file instead")
+    add("--raft", type=Path, default=DEFAULT, metavar="PATH", help=f"the raft.py to test ({DEFAULT})")
+    add(
+        "--runs",
+        type=_positive,
+        metavar="N",
+        help=f"seeds of each test ({_RUNS}; no limit with --until-fail, --for or --grow)",
+    )
+    add("--until-fail", action="store_true", help="end at the first failure")
+    add("--for", dest="for_s", type=_duration, metavar="TIME", help="end after this long: 90s, 10m, 1h30m")
+    add("--grow", action="store_true", help="10 seeds of each test, 100, 1000, ...; end after a round that failed")
+    add("--seed-start", type=int, metavar="N", help="the first seed (default: a fresh one, printed)")
+    add("--jobs", type=jobs_argument, metavar="N", help="worker processes (default: one for each core)")
+    add("--dask", metavar="ADDRESS", help="run on this Dask cluster instead: tcp://host:8786")
+    add("--run-limit", type=_seconds, default=60.0, metavar="S", help="real seconds that one run may take (60)")
+    add("--memory-mb", type=_positive, default=2048, metavar="MB", help="memory that one worker may use (2048)")
+    add("--out", type=Path, default=OUT, metavar="DIR", help=f"where summary and reports go ({OUT})")
+    add("--list", action="store_true", help="name the tests that are selected, and end")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
+    return int(text)
+
+
+def jobs_argument(text: str) -> int | None:
+    """A number, or None for `auto`: one for each core."""
+    return None if text == "auto" else _positive(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds <= 86_400:
+        raise argparse.ArgumentTypeError(f"must be seconds, above 0 and at most 86400, got {text!r}")
+    return seconds
+
+
+def _duration(text: str) -> float:
+    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", text)
+    seconds = sum(int(n or 0) * unit for n, unit in zip(found.groups(), (3600, 60, 1), strict=True)) if found else 0
+    if not seconds:
+        raise argparse.ArgumentTypeError(f"must be a time like 90s, 10m or 1h30m, got {text!r}")
+    return float(seconds)
+
+
+def main(args: argparse.Namespace) -> int:
+    try:
+        tests = select(args.tests, args.file)
+    except SelectionError as error:
+        return _cannot(str(error))
+    if not tests:
+        return _cannot("there are no tests here; name their file with --file")
+    if args.list:
+        for test in tests:
+            print(f"{test.part:<3} {test.name:<44} {short_path(str(test.file))}")
+        return 0
+    if not (args.raft / "raft.py" if args.raft.is_dir() else args.raft).is_file():
+        return _cannot(f"{args.raft}: no such file; --raft must name a raft.py")
+    seed_start = random.SystemRandom().randrange(2**31) if args.seed_start is None else args.seed_start
+    runs = _RUNS if args.runs is None and not (args.until_fail or args.for_s or args.grow) else args.runs
+    plan = Plan(runs, until_fail=args.until_fail, for_s=args.for_s, grow=args.grow)
+    kit = Kit.of(args.raft, tests, run_limit_s=args.run_limit, memory_mb=args.memory_mb)
+    tally = Tally(list(dict.fromkeys(test.name for test in tests)), seed_start)
+    with ended_politely():
+        return _stress(args, plan, kit, tally)
+
+
+@contextmanager
+def ended_politely() -> Iterator[None]:
+    """`kill` and `timeout` get the summary, as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _stress(args: argparse.Namespace, plan: Plan, kit: Kit, tally: Tally) -> int:
+    console = Console(highlight=False)
+    try:
+        pool = _open_pool(args, kit)
+    except (CannotStart, PoolLost) as error:
+        return _cannot(str(error))
+    console.print(_opening(args, plan, tally, pool), markup=False, soft_wrap=True)
+    trouble = ""
+    try:
+        with watching(tally, console) as watch:
+            tally.began_s += tally.elapsed_s  # the workers have started; what follows is work
+            run_campaign(pool, plan, tally, watch)
+    except KeyboardInterrupt:
+        tally.ended = _INTERRUPTED
+    except (CannotStart, PoolLost) as error:
+        tally.ended = "because it could not go on"
+        trouble = str(error)
+    finally:
+        pool.shutdown()
+    if tally.groups and not trouble and tally.ended != _INTERRUPTED:
+        _repeat(tally, kit)
+    console.print(f"\n{write_all(tally, kit, args.out)}", markup=False, soft_wrap=True)
+    if trouble:
+        return _cannot(trouble)
+    if tally.groups:
+        return 1
+    return 130 if tally.ended == _INTERRUPTED else 0
+
+
+def _open_pool(args: argparse.Namespace, kit: Kit) -> Pool:
+    if args.dask is None:
+        return LocalPool(kit, args.jobs or len(os.sched_getaffinity(0)))
+    from labtools.stress.dask import DaskPool  # only here: dask is an extra
+
+    return DaskPool(kit, args.dask)
+
+
+def _opening(args: argparse.Namespace, plan: Plan, tally: Tally, pool: Pool) -> str:
+    tests = tally.tests[0] if len(tally.tests) == 1 else f"{len(tally.tests)} tests"
+    much = f"{plan.runs:,} seeds each" if plan.runs is not None else "seed after seed"
+    limit = f", for {duration(plan.for_s)}" if plan.for_s is not None else ""
+    where = f"on {args.dask}" if args.dask else f"{pool.slots} worker{'s' if pool.slots != 1 else ''}"
+    return f"lab stress: {args.raft}, {tests}, {much} from {tally.seed_start}{limit}, {where}"
+
+
+def _repeat(tally: Tally, kit: Kit) -> None:
+    """Run each group's example once more, here and in a fresh process: only then its replay line is a promise."""
+    with tempfile.TemporaryDirectory(prefix="lab-stress-") as folder:
+        kit.unpack(Path(folder))
+        worker = WorkerProcess(kit.setup, Path(folder), LAB, kit.setup["run_limit_s"])
+        try:
+            for group in [group for group in tally.in_order() if group.kind != LATE][:_REPEATED_MAX]:
+                worker.fresh()
+                group.repeats = _same(group, worker)
+        except (KeyboardInterrupt, CannotStart):
+            pass  # then it is not known
+        finally:
+            worker.fresh()
+
+
+def _same(group: Group, worker: WorkerProcess) -> bool:
+    first = group.shortest
+    (again,) = outcomes(worker.run(first.test, [first.seed]))
+    return (again.kind, again.cause, again.digest) == (first.kind, first.cause, first.digest)
+
+
+def _cannot(text: str) -> int:
+    print(f"lab stress: {text}", file=sys.stderr)
+    return 2

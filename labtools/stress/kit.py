@@ -1,0 +1,96 @@
+"""What a campaign tests, by content: the peer's files and the test files as they were when it began.
+
+A student edits raft.py while the campaign runs; a worker may be on another machine. So the files are read once, and
+every worker, also one that replaces another an hour later, gets these. They lie in a folder by the paths that
+the reader knows, and the worker works there, so that reports name `raft/raft.py:41` and not a place in /tmp.
+
+Start at `Kit.of()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import labtools
+from labsim.stacks import short_path
+from labtest import records
+from labtest.loading import DEFAULT
+from labtools.selecting import LabTest, default_files
+
+LAB = Path(labtools.__file__).resolve().parent.parent
+
+
+def replay_line(test: str, seed: int, raft: str, file: str = "") -> str:
+    """The command that runs it again. `raft` and `file` as they were given; `file` is a test file of one's own."""
+    if file:
+        other = "" if Path(raft) == DEFAULT else f" --raft {quote(raft)}"
+        return f"lab replay {test} --seed {seed} --file {quote(file)}{other}"
+    other = "" if Path(raft) == DEFAULT else f" RAFT={quote(raft)}"
+    return f"make replay TEST={test} SEED={seed}{other}"
+
+
+@dataclass
+class Kit:
+    """Files by their path in the worker's folder, and what a worker has to know about them."""
+
+    files: dict[str, bytes]
+    setup: dict[str, Any]
+    code: dict[str, dict[str, str]] = field(default_factory=dict)  # records.code_of(), by test file
+
+    @classmethod
+    def of(cls, raft: Path, tests: Sequence[LabTest], *, run_limit_s: float, memory_mb: int) -> Kit:
+        """Reads every file now. `raft` must exist."""
+        files: dict[str, bytes] = {}
+        shown_as: dict[str, str] = {}
+
+        def take(path: Path) -> str:
+            shown = short_path(str(path.resolve()))
+            inside = shown.lstrip("/")
+            if inside != shown:  # outside the working directory
+                shown_as[str(Path(inside).parent) + "/"] = str(Path(shown).parent) + "/"
+            files[inside] = path.read_bytes()
+            return inside
+
+        raft_inside, *_ = [take(path) for path in records.files_of(raft)]
+        test_files = {test.name: test.file for test in tests}
+        inside = {file: take(file) for file in dict.fromkeys(test_files.values())}
+        setup = {
+            "raft": raft_inside,
+            "tests": {name: inside[file] for name, file in test_files.items()},
+            "raft_given": str(raft),
+            "file_given": _own_file(inside),
+            "run_limit_s": run_limit_s,
+            "memory_mb": memory_mb,
+            "shown_as": shown_as,
+        }
+        code = {name: records.code_of(raft, file) for name, file in test_files.items()}
+        return cls(files, setup, code)
+
+    def unpack(self, folder: Path) -> None:
+        write_files(self.files, folder)
+
+    def replay_line(self, test: str, seed: int) -> str:
+        return replay_line(test, seed, self.setup["raft_given"], self.setup["file_given"])
+
+
+def _own_file(inside: Iterable[Path]) -> str:
+    """The test file to name in a replay line: none if all are the lab's own."""
+    lab_files = {file.resolve() for file in default_files()}
+    return next((short_path(str(file)) for file in inside if file.resolve() not in lab_files), "")
+
+
+def write_files(files: dict[str, bytes], folder: Path) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def lab_itself() -> dict[str, bytes]:
+    """The lab's packages, for a machine that has none, or another version."""
+    rooms = [*records.lab_files(), *sorted((LAB / "labtools").rglob("*.py"))]
+    return {str(path.relative_to(LAB)): path.read_bytes() for path in rooms}

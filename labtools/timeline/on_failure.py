@@ -1,0 +1,25 @@
+"""A pytest plugin: draw every failed run of a lab test into a file beside its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labtest.running import Run
+from labtools.timeline.command import print_timeline
+
+_WIDTH = 120
+
+
+def pytest_raftlab_failed(item: pytest.Function, run: Run) -> str | None:
+    if run.simulation is None or not run.simulation.trace:
+        return None
+    file = Path("build/pytest/timelines") / f"{item.originalname}-{run.seed}.txt"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("w", encoding="utf-8") as text:
+            print_timeline(run.simulation.trace, file=text, width=_WIDTH, ending=f"FAILED: {run.error}".splitlines()[0])
+    except OSError:
+        return None  # a folder that cannot be written to is no reason to hide the failure
+    return f"timeline  {file}"

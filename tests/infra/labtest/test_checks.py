@@ -1,0 +1,286 @@
+"""The rules, one by one: what each must see, told event by event, and the like of it that it must let pass."""
+
+import pytest
+
+from infra.labtest.story import Story, story_of_agreement
+from labtest.checks.budgets import RPCS_PER_LINK_PER_S
+from labtest.checks.checker import RULES
+from raft.messages import AppendEntriesArgs, RequestVoteArgs, RequestVoteReply
+
+# Each takes a story from before the mistake, makes it (wrong) or just does not, and is of one rule.
+
+
+def one_leader(story, wrong):
+    story.elect("0", 1)
+    story.append("0", "1", 1)
+    if not wrong:
+        story.elect("2", 2, voters="12")
+    story.append("2", "1", 2 - wrong)
+
+
+def one_vote(story, wrong):
+    story.save("0", "1")
+    story.vote("0", "2", 1)
+    story.vote("1", "2", 2 - wrong)
+
+
+def earned_leadership(story, wrong):
+    story.save("0")
+    story.vote("0", "1", 1, granted=not wrong, reply_term=1)
+    story.append("0", "1", 1)
+
+
+def terms_never_fall(story, wrong):
+    story.elect("0", 3, voters="01")
+    story.save("2")
+    story.vote("2", "1", 2, granted=False, reply_term=2 if wrong else 3)
+
+
+def higher_term_wins(story, wrong):
+    story.save("0")
+    story.vote("0", "1", 3, granted=not wrong, reply_term=2 if wrong else 3)
+
+
+def followers_follow(story, wrong):
+    story.elect("0", 1, voters="02")
+    story.append("0", "1", 1)
+    story.save("1")
+    story.send("1", "2", RequestVoteArgs(2 - wrong, 1, 0, 0))
+
+
+def votes_for_the_first(story, wrong):
+    story.save("0")
+    story.vote("0", "1", 1, granted=not wrong)
+    story.now_ms += 200
+    story.save("2")
+    story.send("2", "0", RequestVoteArgs(2, 2, 0, 0))
+
+
+def log_matching(story, wrong):
+    story.elect("0", 1)
+    story.append("0", "1", 1, entries=[(1, 10)])
+    story.elect("2", 2, last=(1, 1), voters="12")
+    story.append("2", "1", 2, entries=[(1, 11 if wrong else 10), (2, 20)])
+
+
+def leader_append_only(story, wrong):
+    story.elect("0", 2)
+    story.append("0", "1", 2, entries=[(1, 10)])
+    story.append("0", "2", 2, prev=(1, 2 if wrong else 1), success=False)
+
+
+def entry_terms(story, wrong):
+    story.elect("0", 2)
+    story.append("0", "1", 2, entries=[(2, 10), (1 if wrong else 2, 20)])
+
+
+def success_means_match(story, wrong):
+    story.elect("0", 1)
+    if not wrong:
+        story.append("0", "1", 1, entries=[(1, 10)])
+    story.append("0", "1", 1, prev=(1, 1), entries=[(1, 20)])
+
+
+def acknowledged_stay(story, wrong):
+    story.elect("0", 1)
+    story.append("0", "1", 1, entries=[(1, 10)])
+    story.append("0", "1", 1, prev=(1 if wrong else 2, 1), success=False)
+
+
+def honest_candidate(story, wrong):
+    story.elect("0", 1)
+    story.append("0", "1", 1, entries=[(1, 10)])
+    story.save("1")
+    story.send("1", "2", RequestVoteArgs(2, 1, *((0, 0) if wrong else (1, 1))))
+
+
+def up_to_date_vote(story, wrong):
+    story.elect("0", 1)
+    story.append("0", "1", 1, entries=[(1, 10)])
+    story.save("2")
+    story.vote("2", "1", 2, granted=wrong)
+
+
+def leader_completeness(story, wrong):
+    story.elect("0", 1)
+    story.save("2")
+    # It reaches peer 1 before the entry does, and is answered after it.
+    request = story.deliver(story.send("2", "1", RequestVoteArgs(2, 2, 0, 0)))
+    story.agree("0", 1, 1, 10, followers="01")
+    story.append("0", "1", 1, prev=(1, 1), commit=1)
+    story.save("1")
+    story.answer(request, RequestVoteReply(2, True))
+    story.append("2", "0", 2, entries=[(2, 20) if wrong else (1, 10)])
+
+
+def earned_commit(story, wrong):
+    story.elect("0", 1)
+    story.start("0", 1, 1, 10)
+    story.append("0", "1", 1, entries=[(1, 10)], success=not wrong)
+    story.append("0", "2", 1, entries=[(1, 10)], commit=1)
+
+
+def earned_commit_of_an_older_term(story, wrong):
+    """Figure 8: copies of an older entry are counted, and it is called committed without one of the leader's own."""
+    story.elect("0", 1)
+    story.append("0", "1", 1, entries=[(1, 10)])
+    story.elect("1", 2, last=(1, 1), voters="12")
+    story.append("1", "2", 2, entries=[(1, 10), *([] if wrong else [(2, 20)])])
+    story.append("1", "2", 2, prev=(1, 1), commit=1)
+
+
+def applies_only_committed(story, wrong):
+    story.elect("0", 1)
+    story.agree("0", 1, 1, 10)
+    if not wrong:
+        story.append("0", "1", 1, prev=(1, 1), commit=1)
+    story.apply("1", 1, 10)
+
+
+def applies_only_earned(story, wrong):
+    """The same of a leader, whom nobody tells."""
+    story.elect("0", 1)
+    story.agree("0", 1, 1, 10, followers="0" if wrong else "01")
+    story.apply("0", 1, 10)
+
+
+def only_started(story, wrong):
+    story.elect("0", 1)
+    story.agree("0", 1, 1, 10)
+    story.apply("0", 1, 11 if wrong else 10)
+
+
+def consecutive_indexes(story, wrong):
+    story.elect("0", 1)
+    story.start("0", 1, 1, 10)
+    story.start("0", 3 if wrong else 2, 1, 20)
+
+
+def committed_gets_applied(story, wrong):
+    story.elect("0", 1)
+    story.agree("0", 1, 1, 10)
+    story.append("0", "1", 1, prev=(1, 1), commit=1)
+    if not wrong:
+        story.apply("1", 1, 10)
+    story.now_ms += 1001
+    story.append("0", "1", 1, prev=(1, 1), commit=1)
+
+
+def start_tells_the_index(story, wrong):
+    story.elect("0", 1)
+    story.start("0", 1, 1, 10)
+    story.append("0", "1", 1, entries=[(1, 11 if wrong else 10)])
+
+
+def saved_vote(story, wrong):
+    story.save("0")
+    story.vote("0", "1", 1, saved=not wrong)
+
+
+def saved_entries(story, wrong):
+    story.elect("0", 1)
+    story.append("0", "1", 1, entries=[(1, 10)], saved=not wrong)
+
+
+def saved_term(story, wrong):
+    story.elect("0", 1)
+    story.append("0", "1", 1)
+    story.save("2")
+    story.vote("2", "1", 2, granted=False, saved=not wrong)
+
+
+def saved_before_campaign(story, wrong):
+    story.elect("0", 1)
+    story.append("0", "1", 1, saved=False)
+    if not wrong:
+        story.save("1")
+    story.send("1", "2", RequestVoteArgs(2, 1, 0, 0))
+
+
+def rpc_budget(story, wrong):
+    story.elect("0", 1)
+    story.now_ms = 1000
+    for number in range(RPCS_PER_LINK_PER_S + wrong):
+        story.now_ms = 1000
+        story.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0))
+        story.now_ms = 1000
+        if number % 2:
+            story.send("0", "2", AppendEntriesArgs(1, 0, 0, 0, [], 0))
+
+
+CASES = [
+    ("one-leader", one_leader),
+    ("one-vote", one_vote),
+    ("earned-leadership", earned_leadership),
+    ("terms-never-fall", terms_never_fall),
+    ("higher-term-wins", higher_term_wins),
+    ("followers-follow", followers_follow),
+    ("votes-for-the-first", votes_for_the_first),
+    ("log-matching", log_matching),
+    ("leader-append-only", leader_append_only),
+    ("entry-terms", entry_terms),
+    ("success-means-match", success_means_match),
+    ("acknowledged-stay", acknowledged_stay),
+    ("honest-candidate", honest_candidate),
+    ("up-to-date-vote", up_to_date_vote),
+    ("leader-completeness", leader_completeness),
+    ("earned-commit", earned_commit),
+    ("earned-commit", earned_commit_of_an_older_term),
+    ("applies-only-committed", applies_only_committed),
+    ("applies-only-committed", applies_only_earned),
+    ("only-started", only_started),
+    ("only-started", consecutive_indexes),
+    ("committed-gets-applied", committed_gets_applied),
+    ("start-tells-index", start_tells_the_index),
+    ("saved-before-reply", saved_vote),
+    ("saved-before-reply", saved_entries),
+    ("saved-before-reply", saved_term),
+    ("saved-before-campaign", saved_before_campaign),
+    ("rpc-budget", rpc_budget),
+]
+
+
+def test_every_rule_has_a_case():
+    assert {name for name, _ in CASES} == {rule.name for rule in RULES}
+
+
+@pytest.mark.parametrize(("rule", "tell"), CASES, ids=[tell.__name__ for _, tell in CASES])
+def test_a_rule_is_broken_by_this_and_not_by_the_like_of_it(rule, tell):
+    right, wrong = Story(), Story()
+    tell(right, False)
+    tell(wrong, True)
+    assert (right.broken(), wrong.broken()) == (None, rule)
+
+
+def test_an_agreement_breaks_nothing():
+    assert story_of_agreement().broken() is None
+
+
+def test_a_repeated_heartbeat_is_looked_at_again_when_there_is_news_of_its_leader_s_log():
+    def tell(story, news):
+        story.elect("0", 2)
+        for _ in range(3):
+            story.append("0", "1", 2, prev=(1, 1), success=False)
+        if news:
+            story.start("0", 1, 2, 10)  # so what stands at 1 is not of term 1
+        story.append("0", "1", 2, prev=(1, 1), success=False)
+
+    same, other = Story(), Story()
+    tell(same, news=False)
+    tell(other, news=True)
+    assert (same.broken(), other.broken()) == (None, "leader-append-only")
+
+
+def test_the_next_cluster_of_a_test_begins_with_nothing():
+    story = story_of_agreement()
+    story.tell("cluster", "", 3)
+    story.elect("1", 1)
+    story.agree("1", 1, 1, 20)
+    assert story.broken() is None
+
+
+def test_peers_told_to_stop_owe_nothing():
+    story = story_of_agreement()
+    story.tell("stop")
+    story.append("0", "1", 1, prev=(1, 1), success=False)
+    assert story.broken() is None

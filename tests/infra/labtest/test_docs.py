@@ -1,0 +1,81 @@
+"""docs/names.md and docs/checks.md promise names. They are there."""
+
+import ast
+import dataclasses
+import re
+
+import labgob
+import labrpc
+from infra.students import ROOT
+from labtest.checks.checker import RULES
+from labtest.config import Config
+from raft import messages, persister
+
+ROWS = re.findall(r"^\| (.+) \| (.+) \|$", (ROOT / "docs" / "names.md").read_text(encoding="utf-8"), re.MULTILINE)
+PYTHON = [name for _, cell in ROWS for name in re.findall(r"`([^`]+)`", cell)]
+CLASSES = {
+    "Config": Config,
+    "Persister": persister.Persister,
+    **{name: getattr(labrpc, name) for name in ("ClientEnd", "Network", "Server", "Service")},
+    "Encoder": labgob.Encoder,
+    "Decoder": labgob.Decoder,
+    "labgob": labgob,
+}
+
+
+def test_every_method_is_there():
+    methods = [found for name in PYTHON for found in re.findall(r"\b([A-Z]\w+|labgob)\.([a-z]\w+)", name)]
+    named = [(owner, method) for owner, method in methods if owner in CLASSES]
+    assert len(named) > 40
+    assert [f"{owner}.{method}" for owner, method in named if not hasattr(CLASSES[owner], method)] == []
+
+
+def test_every_peer_method_is_there():
+    tree = ast.parse((ROOT / "raft" / "raft.py").read_text(encoding="utf-8"))
+    raft = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Raft")
+    have = {node.name for node in raft.body if isinstance(node, ast.FunctionDef)}
+    named = {found for name in PYTHON for found in re.findall(r"^Raft\.([a-z_]+)\(", name)}
+    assert len(named) == 7
+    assert named <= have
+
+
+def test_every_message_has_its_fields():
+    named = [(m[1], m[2].split(", ")) for name in PYTHON if (m := re.fullmatch(r"([A-Z]\w+)\(([a-z_, ]+)\)", name))]
+    found = {owner: fields for owner, fields in named if hasattr(messages, owner) and owner != "ApplyMsg"}
+    # Fields with a default are additions, which every peer is free to make: the reference's are no part of the promise.
+    assert found == {
+        owner: [f.name for f in dataclasses.fields(getattr(messages, owner)) if f.default is dataclasses.MISSING]
+        for owner in found
+    }
+    assert len(found) == 7
+    apply_msg = [field for owner, fields in named if owner == "ApplyMsg" for field in fields]
+    assert apply_msg == [f.name for f in dataclasses.fields(messages.ApplyMsg)]
+
+
+def test_every_test_is_there_and_none_is_missing():
+    have = [
+        name
+        for part in "abcd"
+        for name in re.findall(r"^def (test_\w+)", (ROOT / "tests" / f"test_2{part}.py").read_text(), re.MULTILINE)
+    ]
+    assert sorted(name for name in PYTHON if name.startswith("test_")) == sorted(have)
+
+
+def test_every_rule_is_in_the_list_of_checks():
+    rows = [
+        [cell.strip(" `") for cell in line.strip("|").split("|")]
+        for line in (ROOT / "docs" / "checks.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("| `")
+    ]
+    rules = [[r.name, r.title, r.section, "all" if r.concludes_from_silence else ""] for r in RULES]
+    assert [row for row in rows if len(row) == 4] == rules
+    kept_elsewhere = {
+        name
+        for file in ("config.py", "service.py")
+        for name in re.findall(
+            r"""(?:rule=|_fail\(wrong, |^ +)"([a-z]+(?:-[a-z]+)+)",?\)?,?$""",
+            (ROOT / "labtest" / file).read_text(encoding="utf-8"),
+            re.MULTILINE,
+        )
+    }
+    assert {row[0] for row in rows if len(row) == 2} == kept_elsewhere

@@ -1,0 +1,251 @@
+"""The parts of `lab stress` that need no worker: order of runs, grouping, progress, summaries."""
+
+import io
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from labsim import Deadlock, TaskFailed
+from labtest import records
+from labtest.failure import Failure
+from labtools.stress import progress
+from labtools.stress.campaign import Plan, PoolLost, run_campaign
+from labtools.stress.kit import replay_line
+from labtools.stress.outcome import Outcome, cause_of, without_numbers
+from labtools.stress.summary import as_text, rate
+from labtools.stress.tally import Tally
+
+
+class FakePool:
+    """Makes every run at once, and notes it."""
+
+    slots = 2
+
+    def __init__(self, fails=lambda test, seed: False):
+        self.made = []
+        self.fails = fails
+
+    def submit(self, batch):
+        future = Future()
+        done = []
+        for seed in batch.seeds:
+            self.made.append((batch.test, seed))
+            failed = self.fails(batch.test, seed)
+            done.append(Outcome(batch.test, seed, "failed" if failed else "passed", "", 1.0, 0.01, cause="x" * failed))
+        future.set_result(done)
+        return future
+
+    def shutdown(self):
+        pass
+
+
+# ---- which runs ----------------------------------------------------------------------------------------------
+
+
+def test_every_seed_of_every_test_is_run_once_and_tests_advance_together():
+    pool, tally = FakePool(), Tally(["a", "b", "c"], 100)
+    run_campaign(pool, Plan(57), tally, lambda: None)
+    assert sorted(pool.made) == [(test, seed) for test in "abc" for seed in range(100, 157)]
+    half = pool.made[: len(pool.made) // 2]
+    assert all(sum(1 for test, _ in half if test == name) > 15 for name in "abc")
+    assert tally.total.runs == tally.total.passed == 3 * 57
+
+
+def test_grow_makes_rounds_of_10_100_1000_and_ends_after_a_round_that_failed():
+    pool, tally = FakePool(lambda test, seed: seed == 60), Tally(["a", "b"], 0)
+    run_campaign(pool, Plan(None, grow=True), tally, lambda: None)
+    assert sorted(pool.made) == [(test, seed) for test in "ab" for seed in range(100)]
+    assert {test for test, _ in pool.made[:20]} == {"a", "b"}
+    assert max(seed for _, seed in pool.made[:20]) == 9
+    assert tally.ended == "after the round that found a failure"
+
+
+def test_grow_ends_at_runs():
+    assert list(Plan(250, grow=True).rounds()) == [10, 100, 250]
+    assert list(Plan(100, grow=True).rounds()) == [10, 100]
+    assert list(Plan(5, grow=True).rounds()) == [5]
+
+
+def test_until_fail_and_for_end_a_campaign_without_limit():
+    pool, tally = FakePool(lambda test, seed: seed == 500), Tally(["a"], 0)
+    run_campaign(pool, Plan(None, until_fail=True), tally, lambda: None)
+    assert 501 <= len(pool.made) <= 501 + 5 * 100
+    tally = Tally(["a"], 0)
+    run_campaign(FakePool(), Plan(None, for_s=0.1), tally, lambda: None)
+    assert 0.1 <= tally.elapsed_s < 5
+    assert tally.ended == "when its time was up (--for)"
+
+
+def test_a_pool_that_is_lost_ends_it_and_keeps_what_was_counted():
+    class Dying(FakePool):
+        def submit(self, batch):
+            if len(self.made) > 50:
+                future = Future()
+                future.set_exception(OSError("no route to host"))
+                return future
+            return super().submit(batch)
+
+    tally = Tally(["a"], 0)
+    with pytest.raises(PoolLost, match="OSError: no route to host"):
+        run_campaign(Dying(), Plan(1000), tally, lambda: None)
+    assert 0 < tally.total.runs < 1000
+
+
+# ---- causes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("one(9000): no agreement in 10 s (virtual)", "one(12): no agreement in 10 s (virtual)"),
+        ("peer 2 applied 'kqzv...", "peer 11 applied 'a b c'"),
+        ("servers [0, 1, 2] and 0x7f3a", "servers [4, 1] and 0x1"),
+        ("committed -17 at 3.25 s", "committed -1 at 10 s"),
+    ],
+)
+def test_numbers_and_values_do_not_tell_causes_apart(one, other):
+    assert without_numbers(one) == without_numbers(other)
+
+
+def test_rules_sections_and_words_do_tell_causes_apart():
+    assert without_numbers("State machine safety (§5.4.3), Figure 8: peer 1") == (
+        "State machine safety (§5.4.3), Figure 8: peer #"
+    )
+    assert without_numbers("no leader") != without_numbers("two leaders")
+    assert without_numbers("test_2a and term7") == "test_2a and term7".replace("_2", "_#")
+
+
+def test_the_cause_of_a_failure_is_its_rule_where_it_has_one(tmp_path):
+    failure = Failure("Peer 3 voted twice in term 7\nmore", rule="one-vote-per-term")
+    assert cause_of(failure, tmp_path, tmp_path) == ("one-vote-per-term", "", "Peer # voted twice in term #")
+
+
+def test_where_is_the_innermost_line_of_the_peer_not_of_the_library_below_it(tmp_path):
+    peer = tmp_path / "raft.py"
+    peer.write_text("import json\n\ndef inner():\n    json.loads('{')\n\ndef outer():\n    inner()\n")
+    names = {}
+    exec(compile(peer.read_text(), str(peer), "exec"), names)
+    with pytest.raises(ValueError, match="property name") as raised:
+        names["outer"]()
+    failed = TaskFailed("long text", task="ticker", node="1")
+    failed.__cause__ = raised.value
+    cause, where, _ = cause_of(failed, peer, Path(__file__))
+    assert (
+        cause
+        == "json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes: line # column # (char #)"
+    )
+    assert where == f"{peer}:4 in inner"
+
+
+def test_a_deadlock_is_placed_by_the_lines_it_names():
+    deadlock = Deadlock(
+        f"Deadlock at 1.5 s: every task waits.\n  ticker waits\n      {__file__}:41 in _tick  mu.acquire()"
+    )
+    cause, where, _ = cause_of(deadlock, Path(__file__), Path("tests/test_2a.py"))
+    assert cause == "Deadlock at # s: every task waits."
+    assert where == f"{__file__}:41 in _tick"
+
+
+def test_a_group_keeps_its_smallest_seed_and_its_shortest_run():
+    tally = Tally(["a"], 0)
+    for seed, events in ((9, 50), (4, 70), (6, 20), (8, 20)):
+        tally.add([Outcome("a", seed, "failed", events=events, cause="c", where="w")])
+    tally.add([Outcome("a", 1, "failed", events=1, cause="c", where="elsewhere")])
+    first, second = tally.in_order()
+    assert (first.count, first.smallest.seed, first.shortest.seed) == (4, 4, 6)
+    assert (second.count, second.smallest.seed) == (1, 1)
+
+
+def test_checks_that_are_off_are_said_once():
+    tally = Tally(["a"], 0)
+    tally.add([Outcome("a", seed, checks_off=["These are off"]) for seed in range(3)])
+    tally.ended_s = tally.began_s + 1
+    assert as_text(tally, None, Path("out")).splitlines()[1:] == ["These are off."]
+
+
+def test_rates_read_as_people_say_them():
+    assert rate(1, 200) == "1 of 200 runs"
+    assert rate(5, 1000) == "5 of 1,000 runs, about one in 200"
+    assert rate(7, 7) == "every one of 7 runs"
+    assert rate(1, 1) == "the one run made"
+
+
+def test_replay_lines_survive_a_shell():
+    assert replay_line("test_x", 7, "raft/raft.py") == "make replay TEST=test_x SEED=7"
+    assert replay_line("test_x", 7, "my peers/raft.py") == "make replay TEST=test_x SEED=7 RAFT='my peers/raft.py'"
+    assert replay_line("test_x", 7, "a/raft.py", "h.py") == "lab replay test_x --seed 7 --file h.py --raft a/raft.py"
+
+
+# ---- progress ------------------------------------------------------------------------------------------------
+
+
+def test_away_from_a_terminal_a_long_campaign_says_little(monkeypatch):
+    now_s = [0.0]
+    monkeypatch.setattr("labtools.stress.tally.time.monotonic", lambda: now_s[0])
+    said = io.StringIO()
+    tally = Tally(["a"], 0, wanted=100_000)
+    tally.began_s = 0.0
+    with progress.watching(tally, Console(file=said, width=200)) as update:
+        while now_s[0] < 10 * 3600:
+            now_s[0] += 0.5
+            tally.add([Outcome("a", 1, virtual_s=30.0, real_s=0.4)])
+            if now_s[0] == 7:
+                tally.add([Outcome("a", seed, "failed", cause=f"cause {seed}") for seed in range(100)])
+            update()
+    lines = said.getvalue().splitlines()
+    told = [line for line in lines if line.startswith("FAILED")]
+    assert len(told) == 20
+    assert 50 < len(lines) - len(told) < 250
+    assert "/100,000 runs: " in lines[0] and " left" in lines[0]
+
+
+@pytest.mark.parametrize(("width", "height"), [(120, 40), (60, 12)])
+def test_the_live_table_fits_the_terminal_and_shows_what_failed(width, height):
+    said = io.StringIO()
+    console = Console(file=said, force_terminal=True, width=width, height=height)
+    tests = [f"test_number_{n}" for n in range(28)]
+    tally = Tally(tests, 0, wanted=10)
+    tally.add([Outcome(test, 1, virtual_s=3600.0, real_s=0.5) for test in tests])
+    tally.add([Outcome("test_number_27", 2, "failed", cause="a cause of failure")])
+    with console.capture() as capture:
+        console.print(progress._picture(tally, height))
+    shown = capture.get()
+    assert len(shown.splitlines()) <= height
+    assert "test_number_27" in shown and "a cause of failure" in shown
+
+
+# ---- records -------------------------------------------------------------------------------------------------
+
+
+def test_changes_name_the_file_that_changed(tmp_path):
+    package = tmp_path / "raft"
+    package.mkdir()
+    for name in ("raft.py", "messages.py"):
+        (package / name).write_text("x = 1\n")
+    test_file = tmp_path / "test_2a.py"
+    test_file.write_text("")
+    then = records.code_of(package / "raft.py", test_file)
+    assert records.changes(then, records.code_of(package / "raft.py", test_file)) == []
+    (package / "messages.py").write_text("x = 2\n")
+    (package / "new.py").write_text("")
+    now = records.code_of(package / "raft.py", test_file)
+    assert records.changes(then, now) == [str(package / "messages.py"), f"{package / 'new.py'} (new)"]
+    assert records.changes(then | {"Python": "3.9.1"}, then) == [f"Python 3.9.1 then, {then['Python']} now"]
+
+
+def test_a_file_alone_is_not_changed_by_its_neighbours(tmp_path):
+    (tmp_path / "raft.py").write_text("")
+    (tmp_path / "another.py").write_text("")
+    assert records.files_of(tmp_path / "raft.py") == [tmp_path / "raft.py"]
+
+
+def test_a_record_that_cannot_be_read_is_not_there(tmp_path):
+    record = records.Record(test="t", seed=1, raft="raft.py", digest="d", report="r", code={})
+    path = record.write(tmp_path)
+    assert records.find([tmp_path, tmp_path / "none"], "t", 1, Path("raft.py")) == record
+    assert records.find([tmp_path], "t", 2, Path("raft.py")) is None
+    assert records.find([tmp_path], "t", 1, Path("other/raft.py")) is None
+    path.write_text("{")
+    assert records.find([tmp_path], "t", 1, Path("raft.py")) is None

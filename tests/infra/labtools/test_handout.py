@@ -1,0 +1,383 @@
+"""The handout: complete enough to work on its own, and nothing in it that a student is to find out."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from infra.students import ROOT
+from labtools import cli, handout
+
+REFERENCE = (ROOT / "raft" / "raft.py").read_text(encoding="utf-8")
+SKELETON = (ROOT / "handout" / "raft.py").read_text(encoding="utf-8")
+ROOMS = ("labsim", "labgob", "labrpc", "labtest", "labtools", "raft")
+NOT_FOR_STUDENTS = re.compile(r"\b(zoo|mutants?|grad(e|er|ing)|infra|bench|hidden|handout)\b", re.IGNORECASE)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """A written handout; tests that change it take a copy."""
+    out = tmp_path_factory.mktemp("handout") / "lab"
+    assert handout.write(out) == []
+    return out
+
+
+def run(tree, *command, code):
+    """What a command prints with the handout as its working directory, so that its own packages are used."""
+    kept_out = ("PYTEST_", "COLUMNS", "MAKE", "MFLAGS", "PYTHONPATH")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(kept_out)}
+    environment.pop("CI", None)  # it makes pytest write summaries of any width
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=110)
+    text = done.stdout + done.stderr
+    assert done.returncode == code, text
+    return text
+
+
+def run_tests(tree, *files, code):
+    options = ["-q", "-n0", "--seed=7", "-p", "no:cacheprovider"]
+    return run(tree, sys.executable, "-m", "pytest", *options, *files, code=code)
+
+
+def number_of_tests(tree, *files):
+    found = sum(len(re.findall(r"^def test_", (tree / file).read_text(), re.MULTILINE)) for file in files)
+    assert found
+    return found
+
+
+# ---- it works on its own -------------------------------------------------------------------------------------------
+
+
+def test_reference_passes_in_it(tree, tmp_path):
+    lab = shutil.copytree(tree, tmp_path / "lab")
+    for name in ("raft.py", "messages.py"):
+        shutil.copy(ROOT / "raft" / name, lab / "raft" / name)
+    files = ("tests/test_2a.py", "tests/test_2a_extra.py", "tests/test_2b.py")
+    out = run_tests(lab, *files, code=0)
+    assert re.search(rf"\n{number_of_tests(lab, *files)} passed in ", out)
+
+
+def test_its_own_packages_are_used_and_every_module_can_be_imported(tree):
+    modules = sorted(
+        ".".join(path.relative_to(tree).with_suffix("").parts)
+        for room in ROOMS
+        for path in (tree / room).rglob("*.py")
+        if path.name != "__main__.py"
+    )
+    assert "labtools.stress.worker" in modules
+    code = f"""
+import importlib, sys
+for name in {modules!r}:
+    importlib.import_module(name)
+for name, module in sys.modules.items():
+    if name.partition(".")[0] in {ROOMS!r}:
+        print(name, module.__file__)
+"""
+    imported = dict(line.split() for line in run(tree, sys.executable, "-c", code, code=0).splitlines())
+    # Not one is missing and was found in this project instead.
+    assert {name: file for name, file in imported.items() if not file.startswith(f"{tree}/")} == {}
+    assert set(imported) == {name.removesuffix(".__init__") for name in modules} | set(modules)
+
+
+def test_skeleton_is_clean(tree):
+    ruff = Path(sys.executable).parent / "ruff"
+    run(tree, ruff, "check", "--no-cache", ".", code=0)
+    run(tree, ruff, "format", "--no-cache", "--check", ".", code=0)
+
+
+def test_packages_that_are_named_are_there(tree):
+    project = (tree / "pyproject.toml").read_text(encoding="utf-8")
+    named = re.search(r"^packages = (\[.*\])$", project, re.MULTILINE)
+    assert ast.literal_eval(named[1]) == ["labsim", "labgob", "labrpc", "raft", "labtest", "labtools"]
+    assert [room for room in ROOMS if not (tree / room / "__init__.py").is_file()] == []
+
+
+# ---- it leads ------------------------------------------------------------------------------------------------------
+
+
+def line_of_hole(name):
+    (line,) = [n for n, text in enumerate(SKELETON.splitlines(), 1) if re.search(rf'Error\("2[A-D]: {name},', text)]
+    return line
+
+
+def test_part_2a_fails_everywhere_with_the_first_hole(tree, tmp_path):
+    lab = shutil.copytree(tree, tmp_path / "lab")
+    files = ("tests/test_2a.py", "tests/test_2a_extra.py")
+    out = run_tests(lab, *files, code=1)
+    told = "NotImplementedError: 2A: _ticker, Figure 2 (Rules for Servers) and §5.2"
+    assert len(re.findall(rf"^FAILED \w+  seed 7: {re.escape(told)}$", out, re.MULTILINE)) == number_of_tests(
+        lab, *files
+    )
+    where = f"raft/raft.py:{line_of_hole('_ticker')} in _ticker "
+    assert out.count(f"\n  {told}\n  In peer 0, Thread-1 (_ticker):\n      {where}") == 1
+    assert re.search(rf"\n{number_of_tests(lab, *files)} failed in ", out)
+    assert len(out.splitlines()) < 50
+
+
+def test_guide_shows_that_failure_as_it_is(tree):
+    guide = (tree / "README.md").read_text(encoding="utf-8")
+    hole = SKELETON.splitlines()[line_of_hole("_ticker") - 1].strip()
+    assert f"      raft/raft.py:{line_of_hole('_ticker')} in _ticker               {hole}\n" in guide
+
+
+def holes():
+    """(function, text) of every NotImplementedError in the skeleton."""
+    for function in ast.walk(ast.parse(SKELETON)):
+        if isinstance(function, ast.FunctionDef):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Raise):
+                    assert isinstance(node.exc, ast.Call) and ast.unparse(node.exc.func) == "NotImplementedError"
+                    yield function.name, ast.literal_eval(node.exc.args[0])
+
+
+def test_every_hole_names_its_part_itself_and_the_paper():
+    assert [name for name, _ in holes()] == [
+        "start",
+        "get_state",
+        "snapshot",
+        "_persist",
+        "_read_persist",
+        "_ticker",
+        "request_vote",
+        "append_entries",
+        "install_snapshot",
+    ]
+    unclear = [
+        text for name, text in holes() if not re.match(rf"2[A-D]: {name}, .*(Figure (2|12|13)\b|§[57](\.\d)?)", text)
+    ]
+    assert unclear == []
+
+
+# ---- nothing of the solution ---------------------------------------------------------------------------------------
+
+
+def surface(source):
+    """The public methods of class Raft, and its constructor: name, parameters and result, as they are annotated."""
+    (raft,) = [n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == "Raft"]
+    return {
+        f"{method.name}({ast.unparse(method.args)}) -> {ast.unparse(method.returns)}"
+        for method in raft.body
+        if isinstance(method, ast.FunctionDef) and (method.name == "__init__" or not method.name.startswith("_"))
+    }
+
+
+def test_skeleton_and_reference_have_one_surface():
+    assert surface(SKELETON) == surface(REFERENCE)
+    assert len(surface(SKELETON)) == 8
+
+
+def fields(file):
+    classes = [node for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef)]
+    return {c.name: [ast.unparse(field) for field in c.body if isinstance(field, ast.AnnAssign)] for c in classes}
+
+
+def test_messages_are_the_reference_s_without_its_hints(tree):
+    theirs, ours = fields(tree / "raft" / "messages.py"), fields(ROOT / "raft" / "messages.py")
+    assert theirs["AppendEntriesReply"] == ["term: int", "success: bool"]
+    hints = [field for field in ours["AppendEntriesReply"] if field not in theirs["AppendEntriesReply"]]
+    assert hints == ["conflict_term: int = 0", "conflict_index: int = 0"]
+    assert theirs | {"AppendEntriesReply": []} == ours | {"AppendEntriesReply": []}
+
+
+TRIVIAL = {")", "break", "continue", "else:", "return", "return False", "return None", "return True", "try:"}
+GIVEN = {
+    # The constructor stores what it is given.
+    "self.apply_ch = apply_ch",
+    "self.me = me",
+    "self.peers = peers",
+    "self.persister = persister",
+    # One lock, and a flag for kill(): where MIT's skeleton begins, too.
+    "self.dead = threading.Event()",
+    "self.dead.set()",
+    "self.mu = threading.Lock()",
+    "with self.mu:",
+}
+# The tester reads messages and disks as well, and says some things in the same words.
+SAID_BY_THE_TESTER = {"if not reply.success:", "if saved:", "last = args.prev_log_index", "pause_s = 0.0"}
+
+
+def squeezed_lines(text):
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def solution_lines():
+    """Every line of the reference's function bodies, without docstrings and comments."""
+    lines = squeezed_lines(re.sub(r"  # .*", "", REFERENCE))
+    found = set()
+    for function in ast.walk(ast.parse(REFERENCE)):
+        if isinstance(function, ast.FunctionDef):
+            for statement in function.body[ast.get_docstring(function) is not None :]:
+                found |= set(lines[statement.lineno - 1 : statement.end_lineno])
+    return {line for line in found if line and not line.startswith("#")}
+
+
+def test_no_line_of_the_solution_is_in_it(tree):
+    lines = solution_lines() - TRIVIAL - GIVEN - SAID_BY_THE_TESTER
+    assert len(lines) > 150
+    assert "self._commit_through(min(args.leader_commit, prev + len(args.entries)))" in lines
+    texts = {path: path.read_bytes().decode(errors="replace") for path in tree.rglob("*") if path.is_file()}
+    everything = "\n".join(line for text in texts.values() for line in squeezed_lines(text))
+    assert sorted(line for line in lines if line in everything) == []
+
+
+# ---- nothing that is not for students ------------------------------------------------------------------------------
+
+
+def test_what_stays_out_was_decided(tree):
+    """A new module or page is in neither list: say here, or in labtools/handout.py, whether students get it."""
+    ours = {path.relative_to(ROOT).as_posix() for room in ROOMS for path in (ROOT / room).rglob("*.py")}
+    ours |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").iterdir()}
+    theirs = {path.relative_to(tree).as_posix() for path in tree.rglob("*")}
+    grader = r"labtools/grade/.*\.py|docs/grading[-\w]*\.(md|png)"
+    left_out = {name for name in ours - theirs if not re.match(grader, name)}
+    assert left_out == {
+        "docs/zoo.md",
+        "labtools/handout.py",
+        *(f"labtools/zoo/{name}.py" for name in ("__init__", "command", "mutants")),
+    }
+
+
+def test_new_file_does_not_slip_in(monkeypatch, tmp_path):
+    before = set(handout.files())
+    skipped = shutil.ignore_patterns(".*venv*", ".git", "build", "__pycache__", ".*_cache", "*.egg-info")
+    project = shutil.copytree(ROOT, tmp_path / "project", ignore=skipped)
+    for name in (
+        "labtools/grade/hidden.py",
+        "labtools/solution.py",
+        "docs/grading.md",
+        "raft/raft_old.py",
+        "raft/__pycache__/raft.pyc",
+        "tests/test_hidden.py",
+        "tests/test_2e.py",
+        "tests/infra/test_2a.py",
+        "handout/answers.md",
+        "answers.md",
+    ):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text("secret")
+    monkeypatch.setattr(handout, "PROJECT", project)
+    assert set(handout.files()) == before
+
+
+def test_top_of_the_tree(tree):
+    assert {path.name for path in tree.iterdir()} == {
+        *ROOMS,
+        *("docs", "tests", ".gitignore", "LICENSE", "Makefile", "README.md", "pyproject.toml", "requirements.lock"),
+    }
+    parts = [f"test_2{part}{more}.py" for part in "abcd" for more in ("", "_extra")]
+    assert sorted(path.name for path in (tree / "tests").iterdir()) == sorted(parts)
+
+
+def test_lab_lists_only_what_is_there(tree):
+    out = run(tree, sys.executable, "-m", "labtools", "--help", code=0)
+    assert re.findall(r"^    (\w+)  ", out, re.MULTILINE) == ["stress", "replay", "timeline"]
+    assert NOT_FOR_STUDENTS.search(out) is None
+    for command in ("stress", "replay", "timeline"):
+        assert NOT_FOR_STUDENTS.search(run(tree, sys.executable, "-m", "labtools", command, "--help", code=0)) is None
+    assert "invalid choice: 'zoo'" in run(tree, sys.executable, "-m", "labtools", "zoo", code=2)
+
+
+def test_makefile_has_only_what_works_there(tree):
+    targets = re.findall(r"^([a-z0-9-]+)  +", run(tree, "make", "help", code=0), re.MULTILINE)
+    parts = ["test-2a", "test-2b", "test-2c", "test-2d"]
+    assert targets == ["help", "test", *parts, "replay", "timeline", "stress", "lint", "clean"]
+    assert NOT_FOR_STUDENTS.findall((tree / "Makefile").read_text(encoding="utf-8")) == []
+
+
+def test_docs_mention_nothing_else_and_their_links_lead_somewhere(tree):
+    pages = sorted(tree.rglob("*.md"))
+    assert len(pages) == 5
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert NOT_FOR_STUDENTS.findall(text) == [], page
+        links = [link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if "://" not in link]
+        assert [link for link in links if not (page.parent / link).exists()] == [], page
+
+
+# ---- where it is written -------------------------------------------------------------------------------------------
+
+
+def lab_handout(*args, capsys):
+    code = cli.main(["handout", *map(str, args)])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_writes_into_a_new_folder_and_an_empty_one(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    for out in (tmp_path / "empty", tmp_path / "new" / "deep"):
+        number = len(handout.files())
+        said = f"wrote {number} files to {out}; students begin with its README.md\n"
+        assert lab_handout(out, capsys=capsys) == (0, said, "")
+        assert sum(path.is_file() for path in out.rglob("*")) == number
+
+
+def test_folder_that_is_not_empty_is_refused(tmp_path, capsys):
+    (tmp_path / "mine").write_text("")
+    told = f"lab handout: OUT must be new or empty; {tmp_path} is not empty (--force writes into it all the same)\n"
+    assert lab_handout(tmp_path, capsys=capsys) == (2, "", told)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_file_is_refused(tmp_path, capsys):
+    file = tmp_path / "file"
+    file.write_text("")
+    told = f"lab handout: OUT must be a folder, new or empty; {file} is a file\n"
+    assert lab_handout(file, capsys=capsys) == (2, "", told)
+
+
+def test_project_itself_is_refused(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(handout, "PROJECT", tmp_path)  # not the real one, in case it is not refused
+    told = f"lab handout: OUT must be a folder of its own, got the project itself, {tmp_path}\n"
+    assert lab_handout(tmp_path, "--force", capsys=capsys) == (2, "", told)
+
+
+def test_force_keeps_what_is_the_student_s(tmp_path, capsys):
+    handout.write(tmp_path)
+    (tmp_path / "raft" / "raft.py").write_text("class Raft: ...")
+    (tmp_path / "raft" / "helpers.py").write_text("mine")
+    (tmp_path / "tests" / "test_2a.py").write_text("an older one")
+    code, said, _ = lab_handout(tmp_path, "--force", capsys=capsys)
+    assert code == 0
+    assert said.splitlines() == [
+        f"kept {tmp_path}/raft/raft.py: it is not the handout's",
+        f"wrote {len(handout.files()) - 1} files to {tmp_path}; students begin with its README.md",
+    ]
+    assert (tmp_path / "raft" / "raft.py").read_text() == "class Raft: ..."
+    assert (tmp_path / "raft" / "helpers.py").read_text() == "mine"
+    assert (tmp_path / "tests" / "test_2a.py").read_bytes() == (ROOT / "tests" / "test_2a.py").read_bytes()
+
+
+def test_out_is_required(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["handout"])
+    assert ended.value.code == 2
+    assert "usage: lab handout" in capsys.readouterr().err
+    # -o: .venv is as it is, and no business of this test.
+    assert run(ROOT, "make", "-o", ".venv/.ready", "handout", "OUT=", code=2).startswith(
+        "usage: make handout OUT=dir\n"
+    )
+
+
+def test_stale_list_says_so(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(handout.AS_IT_IS, "docs", ("gone.md",))
+    told = "lab handout: docs/gone.md names no file any more; correct AS_IT_IS in labtools/handout.py\n"
+    assert lab_handout(tmp_path / "new", capsys=capsys) == (2, "", told)
+    assert not (tmp_path / "new").exists()
+    monkeypatch.setattr(handout, "MAKEFILE_ENDS", "# no such line")
+    monkeypatch.setitem(handout.AS_IT_IS, "docs", ("names.md",))
+    told = "lab handout: Makefile must have the line '# no such line', where the students' copy ends\n"
+    assert lab_handout(tmp_path / "new", capsys=capsys) == (2, "", told)
+
+
+def test_without_the_source_tree_it_says_so(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(handout, "PROJECT", tmp_path)
+    told = (
+        f"lab handout: {tmp_path} must be the project's source tree, and has no folder handout; run it from a clone\n"
+    )
+    assert lab_handout(tmp_path / "new", capsys=capsys) == (2, "", told)

@@ -1,0 +1,173 @@
+"""The zoo: every wrong Raft still applies to the reference and is still caught, every correct one still passes.
+
+This is the quick zoo. It begins with the test and the seed that caught a mutant last time (tests/zoo/caught.json,
+written by `lab zoo --record`); where that no longer does it, because a peer, a test or a check has changed, it looks a
+little further before it complains. `lab zoo` is the whole hunt.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from labsim import Deadlock, Simulation, SimulationError
+from labtest.failure import Failure
+from labtest.loading import load_peer_class
+from labtest.running import run_test
+from labtools.selecting import select
+from labtools.zoo import command as zoo
+from labtools.zoo import mutants
+from labtools.zoo.mutants import Mutant, StaleMutant, load_zoo
+
+ZOO = load_zoo()
+WRONG = [mutant for mutant in ZOO if not mutant.control]
+CONTROLS = [mutant for mutant in ZOO if mutant.control]
+CAUGHT = json.loads(zoo.RECORD.read_text())
+
+# A little of everything, and quick.
+CONTROL_TESTS = [
+    "test_many_elections_2a",
+    "test_count_2b",
+    "test_rejoin_2b",
+    "test_backup_2b",
+    "test_repeated_requests_2b",
+    "test_persist2_2c",
+    "test_figure8_scripted_2c",
+    "test_snapshot_install_unreliable_2d",
+]
+
+
+pytestmark = pytest.mark.usefixtures("raft_package_restored")
+
+
+def by_id(mutant):
+    return mutant.id
+
+
+@pytest.mark.parametrize("mutant", ZOO, ids=by_id)
+def test_applies_to_the_reference(mutant):
+    reference = (mutants.REFERENCE / "raft.py").read_text()
+    assert (mutant.source() != reference) is (mutant.edits != ())
+    mutant.messages_source()
+
+
+@pytest.mark.parametrize("mutant", WRONG, ids=by_id)
+def test_mutant_is_caught(mutant, tmp_path, monkeypatch):
+    # Whoever has not waited for a second will not do so in five.
+    monkeypatch.setitem(Simulation.__init__.__kwdefaults__, "unresponsive_s", 1.0)
+    known = CAUGHT.get(mutant.id)
+    assert known is not None, f"{mutant.id} has never been caught; run: lab zoo {mutant.id} --record"
+    tests = {test.name: test for test in select([])}
+    if known["test"] in tests:
+        peer_class = load_peer_class(mutant.write(tmp_path))
+        if run_test(tests[known["test"]].function, peer_class, known["seed"]).error is not None:
+            return
+    further = [test for test in tests.values() if test.part == mutant.part or test.name == known["test"]]
+    result = zoo.hunt(mutant, further, runs=3, budget_s=20, build=tmp_path, measure_rate=False)
+    assert result.verdict == "caught", (
+        f"{mutant.id}, a peer that {mutant.what}, got away: {known['test']} with seed {known['seed']} passes, "
+        f"and so did {result.tests} other runs"
+    )
+
+
+@pytest.mark.parametrize("mutant", CONTROLS, ids=by_id)
+def test_control_passes(mutant, tmp_path):
+    result = zoo.hunt(mutant, select(CONTROL_TESTS), runs=1, first_seed=1, build=tmp_path)
+    assert result.verdict == "passed", f"{mutant.id} is correct, and {result.by} says in {result.test}: {result.line}"
+
+
+def test_record_names_only_what_there_is():
+    assert set(CAUGHT) <= {mutant.id for mutant in WRONG}
+
+
+def test_a_mutant_that_no_longer_fits_says_so():
+    mutant = Mutant("example", "2a", "a rule", "does something", (("self.no_such_field = 1", "pass"),))
+    with pytest.raises(StaleMutant) as caught:
+        mutant.source()
+    assert str(caught.value) == (
+        "example: the text to replace must stand in raft/raft.py once, but stands there 0 times; "
+        "adapt the edit in tests/zoo to the reference:\nself.no_such_field = 1"
+    )
+    with pytest.raises(StaleMutant, match=r"but stands there [0-9]+ times"):
+        replace(mutant, edits=(("self.mu", "self.my"),)).source()
+    with pytest.raises(StaleMutant, match="is no Python any more"):
+        replace(mutant, edits=(("class Raft:\n", "class Raft\n"),)).source()
+
+
+def test_stale_mutant_is_a_result_and_no_crash(tmp_path):
+    mutant = Mutant("example", "2a", "a rule", "does something", (("self.no_such_field = 1", "pass"),))
+    result = zoo.hunt(mutant, [], runs=1, build=tmp_path)
+    assert result.verdict == "stale"
+    assert result.bad
+
+
+def test_two_hunts_give_one_result(tmp_path):
+    mutant = next(mutant for mutant in WRONG if mutant.id == "votedfor-not-reset")
+    tests = select(["2a"])
+    first, second = (zoo.hunt(mutant, tests, runs=2, build=tmp_path) for _ in range(2))
+    assert replace(first, seconds=0) == replace(second, seconds=0)
+    assert first.verdict == "caught"
+
+
+def test_own_part_is_hunted_first():
+    mutant = next(mutant for mutant in WRONG if mutant.part == "2c")
+    parts = [test.part for test in zoo.suite_for(mutant, select([]))]
+    assert list(dict.fromkeys(parts)) == ["2c", "2a", "2b", "2d"]
+
+
+def test_what_a_catch_is_called():
+    named = Failure("Two leaders\nmore")
+    named.rule = "one-leader"
+    assert zoo.classify(named, "test_x_2a") == ("one-leader", "Two leaders")
+    unnamed = Failure("No leader")
+    unnamed.rule = None
+    assert zoo.classify(unnamed, "test_x_2a") == ("test: test_x_2a", "No leader")
+    assert zoo.classify(Deadlock("Deadlock at 1 s: ..."), "test_x_2a") == ("Deadlock", "Deadlock at 1 s: ...")
+    assert zoo.classify(SimulationError("odd"), "test_x_2a")[0] == "SimulationError"
+
+
+def run_zoo(*args):
+    return subprocess.run(
+        [sys.executable, "-m", "labtools", "zoo", *args], capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+def test_command_says_what_was_caught(tmp_path):
+    done = run_zoo("wrong-quorum", "control-asks-once", "--tests", "2a", "--runs", "1", "--json", str(tmp_path / "z"))
+    assert done.returncode == 0, done.stderr
+    assert "1 of 1 mutants caught" in done.stdout
+    assert "1 of 1 controls passed" in done.stdout
+    results = {result["id"]: result for result in json.loads((tmp_path / "z").read_text())}
+    assert results["wrong-quorum"]["verdict"] == "caught"
+    assert results["control-asks-once"]["verdict"] == "passed"
+
+
+def test_command_fails_when_one_gets_away():
+    done = run_zoo("snap-no-compaction", "--tests", "test_initial_election_2a", "--runs", "1")
+    assert done.returncode == 1
+    assert "got away: snap-no-compaction" in done.stdout
+
+
+def test_command_shows_a_mutant_as_a_diff():
+    done = run_zoo("figure8-commit", "--show")
+    assert done.returncode == 0
+    assert (
+        "-        if majority_has > self.commit_index and self._term_at(majority_has) == self.current_term:"
+        in done.stdout
+    )
+
+
+def test_unknown_mutant_is_named():
+    done = run_zoo("no-such-mutant")
+    assert done.returncode == 2
+    assert done.stderr == "lab zoo: there is no mutant 'no-such-mutant'; see lab zoo --list\n"
+
+
+def test_table_for_people():
+    mutant = next(mutant for mutant in WRONG if mutant.id == "double-vote")
+    result = zoo.Result("double-vote", "caught", by="one-vote", test="test_many_elections_2a", runs=1, tests=3)
+    text = zoo.markdown([result], {mutant.id: mutant})
+    assert "| `double-vote` | votes for whoever asks, without a look at voted_for | " in text
+    assert "| one-vote | 1 | 0.0 | sometimes, **missed** |" in text
