@@ -25,6 +25,11 @@ class Message(msgspec.Struct, gc=False, eq=False):
     reply: bytes | None = None
     reply_type: Any = None
 
+    @property
+    def method_name(self) -> str:
+        """Without its service's name: "request_vote" of "Raft.request_vote"."""
+        return self.service_method.rpartition(".")[2]
+
     def duplicate(self) -> Message:
         return Message(self.id, self.source, self.target, self.service_method, self.request, self.args_type)
 

@@ -7,9 +7,7 @@ method, wrong type, an exception in a handler) ends the run with an error and is
 The faults and their numbers are those of the MIT lab; what goes beyond it is off until asked for. Inside a
 simulation all of it takes virtual time; outside one it works on real threads and the real clock.
 
-A call's life in the trace: send; deliver, and duplicate before a second deliver; answer (the handler has replied);
-then reply (the caller has it), or drop with the reason. After a drop there may still be a deliver, and an answer
-that nobody waits for.
+events.py says what a network puts into the trace.
 
 Start reading at `ClientEnd.call()` and follow a message: _begin, _deliver, _serve, _answer, _arrive.
 """
@@ -23,13 +21,16 @@ from typing import Any
 from zlib import crc32
 
 import msgspec
+from msgspec.structs import replace
 
 from labgob import DecodeError, EncodeError, decode, encode
+from labrpc import events
 from labrpc.errors import RpcError
+from labrpc.events import ANSWER, DELIVER, DROP, DUPLICATE, REPLY, SEND, DropReason, Latency, LinkChange
 from labrpc.message import Message
 from labrpc.server import Server
 from labrpc.transport import RealCaller, RealTransport, VirtualTransport, make_transport
-from labsim import Task
+from labsim import Task, WaitKind
 
 _MS = 1_000_000  # in nanoseconds
 
@@ -45,6 +46,8 @@ DEAD_END_LONG_MS = 7000
 NOTICE_GONE_MS = (1, 100)
 
 DUPLICATE_DELAY_MS = 200
+
+NO_LATENCY = Latency(0.0, 0.0)
 
 
 class ClientEnd:
@@ -88,6 +91,9 @@ class Call(msgspec.Struct, eq=False):
     copies: int = 1  # of the request, each of which may still lead to a reply
     answer: Message | None = None  # the message or its duplicate, whichever was answered first
 
+    def wait_kind(self, waiter: Task) -> WaitKind:
+        return WaitKind.REPLY
+
     def describe_wait(self, waiter: Task) -> str:
         """For a deadlock report."""
         return f"the reply of {self.message.target} to {self.message.service_method}"
@@ -97,25 +103,10 @@ class Call(msgspec.Struct, eq=False):
         self.end._network.notice_killed(self)
 
 
-class Link:
-    """What one direction between two servers adds to the network's own behaviour."""
-
-    __slots__ = ("cut", "latency_ms", "loss")
-
-    def __init__(self) -> None:
-        self.cut = False
-        self.latency_ms = (0.0, 0.0)
-        self.loss = 0.0
-
-    @property
-    def is_plain(self) -> bool:
-        return not self.cut and self.latency_ms == (0.0, 0.0) and not self.loss
-
-
 class Network:
     """All ends and servers of one run. Reliable, instant and in order until told otherwise."""
 
-    def __init__(self, *, seed: int | None = None) -> None:
+    def __init__(self, *, seed: int | None = None, long_delays: bool = False) -> None:
         """Inside a simulation chance comes from its seed; outside, from `seed`."""
         self._transport: VirtualTransport | RealTransport = make_transport(seed)
         self._random: _random.Random = self._transport.stream
@@ -125,13 +116,13 @@ class Network:
         self._answer_in_turn = self._transport.in_turn(self._answer)
         self._ends: dict[str, ClientEnd] = {}
         self._servers: dict[str, Server] = {}
-        self._links: dict[tuple[str, str], Link] = {}
+        self._links: dict[tuple[str, str], LinkChange] = {}  # that are not like the others
         self._in_flight: dict[int, Call] = {}  # the calls that may still get a reply
         self._reliable = True
         self._long_reordering = False
-        self._long_delays = False
+        self._long_delays = long_delays
         self._duplicates = 0.0
-        self._latency_ms = (0.0, 0.0)
+        self._latency = NO_LATENCY
         self._plain = True  # none of the above and no links: the fast path
         self._total_count = 0
         self._total_bytes = 0
@@ -153,7 +144,7 @@ class Network:
             end = self._end(name)
             end.enabled = False
             del self._ends[name]
-            self._drop_in_flight("the end was deleted", lambda call: call.end is end)
+            self._drop_in_flight(DropReason.END_DELETED, lambda call: call.end is end)
 
     def connect(self, end_name: str, server_name: str) -> None:
         """Lead the end to that server, which need not exist yet. It is not enabled by this."""
@@ -166,7 +157,7 @@ class Network:
             end = self._end(end_name)
             end.enabled = enabled
             if not enabled:
-                self._drop_in_flight("the end was disabled", lambda call: call.end is end)
+                self._drop_in_flight(DropReason.UNPLUGGED_ON_THE_WAY, lambda call: call.end is end)
 
     def add_server(self, name: str, server: Server) -> None:
         """Give the server its address. One that had it before is deleted."""
@@ -178,7 +169,7 @@ class Network:
         """The server is gone: it gets no more requests, and not even an answer under way arrives."""
         with self._transport.turn:
             if self._servers.pop(name, None) is not None:
-                self._drop_in_flight("the server is gone", lambda call: call.message.target == name)
+                self._drop_in_flight(DropReason.SERVER_GONE, lambda call: call.message.target == name)
 
     def _end(self, name: str) -> ClientEnd:
         try:
@@ -186,31 +177,38 @@ class Network:
         except KeyError:
             raise ValueError(f"there is no end called {name!r}; make_end() makes one") from None
 
-    # ---- faults ------------------------------------------------------------------------------------------
+    # ---- faults: each change is an event -----------------------------------------------------------------
 
     def reliable(self, yes: bool) -> None:
         """Unreliable: requests are up to 26 ms late, and 10 % of requests and of replies are lost."""
-        self._reliable = yes
-        self._replan()
+        if yes != self._reliable:
+            self._reliable = yes
+            self._changed(events.RELIABLE, yes)
 
     def long_reordering(self, yes: bool) -> None:
         """Two thirds of the replies are late by 200 ms and up to 2 s more."""
-        self._long_reordering = yes
-        self._replan()
+        if yes != self._long_reordering:
+            self._long_reordering = yes
+            self._changed(events.LONG_REORDERING, yes)
 
     def long_delays(self, yes: bool) -> None:
         """A call that leads nowhere takes up to 7 s to say so, instead of up to 100 ms."""
-        self._long_delays = yes
+        if yes != self._long_delays:
+            self._long_delays = yes
+            self._changed(events.LONG_DELAYS, yes)
 
     def duplicates(self, probability: float) -> None:
         """That part of the requests arrives a second time, up to 200 ms later."""
-        self._duplicates = _checked_probability("duplicates", probability)
-        self._replan()
+        if _checked_probability("duplicates", probability) != self._duplicates:
+            self._duplicates = probability
+            self._changed(events.DUPLICATES, probability)
 
     def latency(self, min_ms: float, max_ms: float) -> None:
         """Requests and replies take that long each way, even when the network is reliable."""
-        self._latency_ms = _checked_range("latency", min_ms, max_ms)
-        self._replan()
+        latency = _checked_latency("latency", min_ms, max_ms)
+        if latency != self._latency:
+            self._latency = latency
+            self._changed(events.LATENCY, latency)
 
     def link(
         self,
@@ -223,40 +221,47 @@ class Network:
     ) -> None:
         """Change one direction between two servers: what `source` sends to `target`, requests and replies."""
         with self._transport.turn:
-            link = self._links.setdefault((source, target), Link())
-            if latency_ms is not None:
-                link.latency_ms = _checked_range("link", *latency_ms)
-            if loss is not None:
-                link.loss = _checked_probability("link", loss)
-            if cut is not None:
-                link.cut = cut
-            self._replan()
+            was = self._links.get((source, target)) or LinkChange(source, target, NO_LATENCY, 0.0, False)
+            link = LinkChange(
+                source,
+                target,
+                was.latency if latency_ms is None else _checked_latency("link", *latency_ms),
+                was.loss if loss is None else _checked_probability("link", loss),
+                was.cut if cut is None else cut,
+            )
+            if link != was:
+                self._links[source, target] = link
+                self._changed(events.LINK, link)
 
     def partition(self, *groups: Iterable[str]) -> None:
         """Cut every link between servers of different groups, and only those. No groups: no cuts."""
+        sides = [list(group) for group in groups]
         group_of: dict[str, int] = {}
-        for number, group in enumerate(groups):
-            for name in group:
+        for number, side in enumerate(sides):
+            for name in side:
                 if group_of.setdefault(name, number) != number:
                     raise ValueError(f"partition(): server {name!r} is in two groups")
         with self._transport.turn:
-            for link in self._links.values():
-                link.cut = False
+            before = self._links
+            self._links = {ends: replace(link, cut=False) for ends, link in before.items()}
             for source in group_of:
                 for target in group_of:
                     if group_of[source] != group_of[target]:
-                        self._links.setdefault((source, target), Link()).cut = True
-            self._replan()
+                        was = self._links.get((source, target)) or LinkChange(source, target, NO_LATENCY, 0.0, False)
+                        self._links[source, target] = replace(was, cut=True)
+            if self._links != before:
+                self._changed(events.PARTITION, sides)
 
-    def _replan(self) -> None:
-        self._links = {ends: link for ends, link in self._links.items() if not link.is_plain}
+    def _changed(self, kind: str, detail: Any) -> None:
+        self._links = {ends: link for ends, link in self._links.items() if not _is_plain(link)}
         self._plain = (
             self._reliable
             and not self._long_reordering
             and not self._duplicates
-            and self._latency_ms == (0.0, 0.0)
+            and self._latency == NO_LATENCY
             and not self._links
         )
+        self._emit(kind, None, 0, detail, crc32(repr(detail).encode()))
 
     # ---- counts ------------------------------------------------------------------------------------------
 
@@ -295,9 +300,10 @@ class Network:
         message = Message(id_, end.owner, target, service_method, request, args_type)
         server = self._servers.get(target)
         call = self._in_flight[id_] = Call(message, end, server, caller)
-        self._emit("send", caller.node, id_, message, crc32(request))
+        self._emit(SEND, caller.node, id_, message, crc32(request))
         if server is None or not end.enabled:
-            self._lose(message, "not connected" if end.enabled else "the end is disabled", self._draw_dead_end())
+            why = DropReason.NO_SERVER if end.enabled else DropReason.UNPLUGGED
+            self._lose(message, why, self._draw_dead_end())
         elif self._plain:
             self._deliver(message, server)
         else:
@@ -313,10 +319,10 @@ class Network:
         if not self._reliable:
             delay_ms += draw() * UNRELIABLE_DELAY_MS
         if self._draw_loss(link):
-            self._lose(message, "lost request", delay_ms)
+            self._lose(message, DropReason.LOST_REQUEST, delay_ms)
             return
         if link is not None and link.cut:
-            self._lose(message, "the link is cut", self._draw_dead_end())
+            self._lose(message, DropReason.LINK_CUT, self._draw_dead_end())
             return
         if self._duplicates and draw() < self._duplicates:
             call.copies = 2
@@ -329,7 +335,7 @@ class Network:
 
     def _deliver_again(self, message: Message, server: Server) -> None:
         if self._servers.get(message.target) is server:
-            self._emit("duplicate", server.node, message.id, message, message.id)
+            self._emit(DUPLICATE, server.node, message.id, message, message.id)
             self._deliver(message, server)
 
     def _deliver(self, message: Message, server: Server) -> None:
@@ -342,11 +348,11 @@ class Network:
         elif node.alive:
             name = f"{message.service_method} from {message.source}"
         else:
-            self._lose(message, "the server is gone", self._draw_notice())
+            self._lose(message, DropReason.SERVER_GONE, self._draw_notice())
             return
         server.count += 1
-        self._emit("deliver", node, message.id, message, message.id)
-        self._transport.serve(self._serve, message, server, name=name, node=node)
+        self._emit(DELIVER, node, message.id, message, message.id)
+        self._transport.serve(self._serve, message, server, name=name, node=node, entry=message.method_name)
 
     def _serve(self, message: Message, server: Server) -> None:
         """Runs as a task of the server's node: decode, handle, encode."""
@@ -388,18 +394,18 @@ class Network:
         """The way back, with all its dangers."""
         message.reply = reply
         message.reply_type = reply_type
-        self._emit("answer", server.node, message.id, message, crc32(reply))
+        self._emit(ANSWER, server.node, message.id, message, crc32(reply))
         if self._plain or message.id not in self._in_flight:
             self._arrive(message)
             return
         draw = self._random.random
         link = self._links.get((message.target, message.source))
         if link is not None and link.cut:
-            self._lose(message, "the link is cut", self._draw_dead_end())
+            self._lose(message, DropReason.LINK_CUT, self._draw_dead_end())
             return
         delay_ms = self._draw_latency(link)
         if self._draw_loss(link):
-            self._lose(message, "lost reply", delay_ms)
+            self._lose(message, DropReason.LOST_REPLY, delay_ms)
             return
         if self._long_reordering and draw() < REORDERED_REPLIES:
             # As MIT draws it: short extra delays are likelier than long ones.
@@ -412,37 +418,37 @@ class Network:
     def _arrive(self, message: Message) -> None:
         call = self._in_flight.pop(message.id, None)
         if call is None:
-            self._emit("drop", None, message.id, message, message.id, "nobody waits for this reply")
+            self._emit(DROP, None, message.id, message, message.id, DropReason.NOBODY_WAITS)
             return
         caller = call.caller
         if caller.dead:
-            self._emit("drop", None, message.id, message, message.id, "the caller is gone")
+            self._emit(DROP, None, message.id, message, message.id, DropReason.CALLER_GONE)
             return
         self._total_bytes += len(message.reply)  # type: ignore[arg-type]  # it has been answered
         call.answer = message
-        self._emit("reply", caller.node, message.id, message, message.id)
+        self._emit(REPLY, caller.node, message.id, message, message.id)
         self._transport.wake(caller)
 
-    def _lose(self, message: Message, why: str, after_ms: float) -> None:
+    def _lose(self, message: Message, why: DropReason, after_ms: float) -> None:
         """This request, or its reply, goes no further. If it was the only one, the caller gets None after that time."""
-        self._emit("drop", None, message.id, message, message.id, why)
+        self._emit(DROP, None, message.id, message, message.id, why)
         call = self._in_flight.get(message.id)
         if call is not None:
             call.copies -= 1
             if not call.copies:
                 self._give_up(call, after_ms)
 
-    def _drop_in_flight(self, why: str, concerns: Callable[[Call], bool]) -> None:
+    def _drop_in_flight(self, why: DropReason, concerns: Callable[[Call], bool]) -> None:
         for call in list(self._in_flight.values()):
             if concerns(call):
-                self._emit("drop", None, call.message.id, call.message, call.message.id, why)
+                self._emit(DROP, None, call.message.id, call.message, call.message.id, why)
                 self._give_up(call, self._draw_notice())
 
     def notice_killed(self, call: Call) -> None:
         """Some node was killed. If this call's server lived there, nobody will answer it."""
         node = None if call.server is None else call.server.node
         if node is not None and not node.alive:
-            self._drop_in_flight("the server is gone", lambda other: other is call)
+            self._drop_in_flight(DropReason.SERVER_GONE, lambda other: other is call)
 
     def _give_up(self, call: Call, after_ms: float) -> None:
         """No reply can reach this call any more. Its caller is told so after that time."""
@@ -454,15 +460,16 @@ class Network:
     def _later(self, delay_ms: float, fn: Callable[..., None], *args: Any) -> None:
         self._transport.later(int(delay_ms * _MS), fn, *args)
 
-    def _draw_latency(self, link: Link | None) -> float:
-        low_ms, high_ms = self._latency_ms
-        delay_ms = low_ms + (high_ms - low_ms) * self._random.random() if high_ms else 0.0
-        if link is not None and link.latency_ms[1]:
-            low_ms, high_ms = link.latency_ms
-            delay_ms += low_ms + (high_ms - low_ms) * self._random.random()
+    def _draw_latency(self, link: LinkChange | None) -> float:
+        latency = self._latency
+        high_ms = latency.max_ms
+        delay_ms = latency.min_ms + (high_ms - latency.min_ms) * self._random.random() if high_ms else 0.0
+        if link is not None and link.latency.max_ms:
+            latency = link.latency
+            delay_ms += latency.min_ms + (latency.max_ms - latency.min_ms) * self._random.random()
         return delay_ms
 
-    def _draw_loss(self, link: Link | None) -> bool:
+    def _draw_loss(self, link: LinkChange | None) -> bool:
         draw = self._random.random
         if not self._reliable and draw() < UNRELIABLE_LOSS:
             return True
@@ -490,7 +497,11 @@ def _checked_probability(name: str, value: float) -> float:
     return value
 
 
-def _checked_range(name: str, low_ms: float, high_ms: float) -> tuple[float, float]:
-    if not 0 <= low_ms <= high_ms < math.inf:
-        raise ValueError(f"{name}(): a latency needs 0 <= min_ms <= max_ms, got {low_ms} and {high_ms}")
-    return (low_ms, high_ms)
+def _checked_latency(name: str, min_ms: float, max_ms: float) -> Latency:
+    if not 0 <= min_ms <= max_ms < math.inf:
+        raise ValueError(f"{name}(): a latency needs 0 <= min_ms <= max_ms, got {min_ms} and {max_ms}")
+    return Latency(min_ms, max_ms)
+
+
+def _is_plain(link: LinkChange) -> bool:
+    return not link.cut and link.latency == NO_LATENCY and not link.loss

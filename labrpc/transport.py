@@ -70,7 +70,7 @@ class RealTransport:
         self.stream = random.Random(seed)
         self._callers: set[RealCaller] = set()
         self._delayed: dict[threading.Timer, Callable[[], None]] = {}
-        self._failure: tuple[str, str, BaseException] | None = None
+        self._failure: tuple[str, str, str, BaseException] | None = None
         self._closed = False
 
     def in_turn(self, step: F) -> F:
@@ -108,7 +108,7 @@ class RealTransport:
         self._delayed[timer] = lambda: fn(*args)
         timer.start()
 
-    def serve(self, fn: Callable[..., None], *args: Any, name: str, node: Node | None) -> None:
+    def serve(self, fn: Callable[..., None], *args: Any, name: str, node: Node | None, entry: str) -> None:
         def handle() -> None:
             try:
                 fn(*args)
@@ -118,23 +118,23 @@ class RealTransport:
                     shown = (type(error), error, error.__traceback__, threading.current_thread())
                     threading.excepthook(threading.ExceptHookArgs(shown))
                 finally:
-                    self._fail(name, error)
+                    self._fail(name, entry, error)
 
         threading.Thread(target=handle, name=name, daemon=True).start()
 
-    def _fail(self, name: str, error: BaseException) -> None:
+    def _fail(self, name: str, entry: str, error: BaseException) -> None:
         told = "".join(traceback.format_exception(error)).rstrip()
         with self.turn:
             if self._failure is None:
-                self._failure = (name, f"task {name} ended with an exception:\n{told}", error)
+                self._failure = (name, entry, f"task {name} ended with an exception:\n{told}", error)
             for caller in self._callers:
                 caller.set()
 
     def raise_if_failed(self) -> None:
         if self._failure is not None:
-            name, text, error = self._failure
+            name, entry, text, error = self._failure
             # A new one each time: several threads may raise it.
-            raise TaskFailed(text, task=name, node=None) from error
+            raise TaskFailed(text, task=name, node=None, entry=entry) from error
 
     def wait(self, waiting_for: Any) -> None:
         caller: RealCaller = waiting_for.caller

@@ -22,6 +22,7 @@ from labsim.errors import (
     NodeKilled,
     RealWorldError,
     SimulationError,
+    Standstill,
     TaskFailed,
     Unresponsive,
 )
@@ -29,20 +30,26 @@ from labsim.here import here
 from labsim.log import log
 from labsim.simulation import Simulation
 from labsim.task import Node, Task
-from labsim.trace import Event
+from labsim.trace import LOG, Event, LogLine
+from labsim.waits import Wait, WaitKind
 
 __all__ = [
+    "LOG",
     "Deadlock",
     "Event",
     "Livelock",
+    "LogLine",
     "Node",
     "NodeKilled",
     "RealWorldError",
     "Simulation",
     "SimulationError",
+    "Standstill",
     "Task",
     "TaskFailed",
     "Unresponsive",
+    "Wait",
+    "WaitKind",
     "current_simulation",
     "log",
     "queue",

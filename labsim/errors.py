@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from labsim.stacks import Place
+    from labsim.waits import Wait
+
 __all__ = [
     "Deadlock",
     "Livelock",
     "NodeKilled",
     "RealWorldError",
     "SimulationError",
+    "Standstill",
     "TaskFailed",
     "Unresponsive",
 ]
@@ -17,20 +25,36 @@ class SimulationError(RuntimeError):
     """Something is wrong with the program under simulation, or with how the simulation is used."""
 
 
-class Deadlock(SimulationError):
+class Standstill(SimulationError):
+    """Virtual time does not move any more; `waits` has the tasks that matter."""
+
+    def __init__(self, text: str, *, waits: Sequence[Wait] = ()) -> None:
+        super().__init__(text)
+        self.waits = waits
+
+
+class Deadlock(Standstill):
     """Every task waits and no timer is set: nothing can ever happen again."""
 
 
-class Livelock(SimulationError):
+class Livelock(Standstill):
     """Tasks go on taking turns, but virtual time stands still."""
 
 
 class Unresponsive(SimulationError):
     """One task has kept the processor for seconds of real time without ever waiting."""
 
+    def __init__(self, text: str, *, where: Place | None = None) -> None:
+        super().__init__(text)
+        self.where = where
+
 
 class RealWorldError(SimulationError):
     """A task used the real clock, a real thread or unseeded chance, which would break the run."""
+
+    def __init__(self, text: str, *, where: Place | None = None) -> None:
+        super().__init__(text)
+        self.where = where
 
 
 class NodeKilled(SimulationError):
@@ -38,9 +62,13 @@ class NodeKilled(SimulationError):
 
 
 class TaskFailed(SimulationError):
-    """A task ended with an exception. `__cause__` is that exception, with the task's own traceback."""
+    """A task ended with an exception. `__cause__` is that exception, with the task's own traceback.
 
-    def __init__(self, text: str, *, task: str, node: str | None) -> None:
+    `entry`: the method of the node's program that the task was called for, "" for a thread of its own.
+    """
+
+    def __init__(self, text: str, *, task: str, node: str | None, entry: str = "") -> None:
         super().__init__(text)
         self.task = task
         self.node = node
+        self.entry = entry

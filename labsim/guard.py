@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from labsim.errors import RealWorldError
 from labsim.here import here
-from labsim.stacks import add_library, is_library, short_path
+from labsim.stacks import add_library, is_library, place_of, short_path
 
 # time.time() inside a simulation starts here: a round number, so that 1000000012.5 still reads as 12.5 s.
 EPOCH_NS = 1_000_000_000 * 1_000_000_000
@@ -141,12 +141,13 @@ def trust(package_file: str) -> None:
 def _refuse(rule: _Rule, frame: FrameType | None) -> NoReturn:
     while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
-    where = f" in {short_path(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
+    where = None if frame is None else place_of(frame)
+    told = "" if where is None else f" in {short_path(where.file)}:{where.line}"
     called = f"{rule.module}.{rule.attribute}".removesuffix(".__init__")
     simulation = here.simulation
     assert simulation is not None
     # Not raised into the task, where `except Exception: pass` would bury it.
-    simulation.fail(RealWorldError(f"{called}(){where} {rule.why}; {rule.fix}"))
+    simulation.fail(RealWorldError(f"{called}(){told} {rule.why}; {rule.fix}", where=where))
 
 
 def _guarded(rule: _Rule, real: Any) -> Any:
@@ -181,8 +182,9 @@ class _RefuseImports(MetaPathFinder):
             while frame is not None and frame.f_code.co_filename.startswith("<frozen "):
                 frame = frame.f_back
             if frame is not None and not is_library(frame.f_code.co_filename):
-                where = f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}"
-                here.simulation.fail(RealWorldError(f"'import {fullname}' in {where} {_THREAD}; {fix}"))
+                where = place_of(frame)
+                told = f"{short_path(where.file)}:{where.line}"
+                here.simulation.fail(RealWorldError(f"'import {fullname}' in {told} {_THREAD}; {fix}", where=where))
         return None
 
 

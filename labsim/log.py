@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from labsim.here import here
-from labsim.trace import Event
+from labsim.trace import LOG, Event, LogLine
 
 
 def log(topic: str, text: object, *args: Any) -> None:
@@ -25,7 +25,7 @@ def log(topic: str, text: object, *args: Any) -> None:
         return
     # Not emit(): that would put the line into the digest.
     node = simulation.current.node
-    event = Event(simulation.now_ns, "log", "", 0, 0, (str(topic), _format(text, args)))
+    event = Event(simulation.now_ns, LOG, "", 0, 0, LogLine(str(topic), _format(text, args)))
     if node is not None:
         event.node, event.incarnation = node.name, node.incarnation
     simulation.trace.append(event)

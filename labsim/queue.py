@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 from labsim.drop_in import Primitive
 from labsim.task import Task
 from labsim.threading import Lock, timeout_ns
+from labsim.waits import WaitKind
 
 __all__ = ["Empty", "Full", "LifoQueue", "PriorityQueue", "Queue", "SimpleQueue"]
 
@@ -178,6 +179,11 @@ class Queue(_Waited, Generic[T], standard=_queue.Queue):
         if not self._is_full():
             self._wake_one(self._putters)
 
+    def wait_kind(self, waiter: Task) -> WaitKind:
+        if waiter in self._getters:
+            return WaitKind.ITEM
+        return WaitKind.ROOM if waiter in self._putters else WaitKind.TASK_DONE
+
     def describe_wait(self, waiter: Task) -> str:
         what = "an item" if waiter in self._getters else "room" if waiter in self._putters else "task_done()"
         return f"{what} in a {type(self).__name__} {self._where_made()}"
@@ -241,6 +247,9 @@ class SimpleQueue(_Waited, Generic[T], standard=_queue.SimpleQueue):
         """A task was killed before it could take the item it was woken for, so another is woken to take it."""
         if self._items:
             self._wake_one(self._getters)
+
+    def wait_kind(self, waiter: Task) -> WaitKind:
+        return WaitKind.ITEM
 
     def describe_wait(self, waiter: Task) -> str:
         return f"an item in a {type(self).__name__} {self._where_made()}"

@@ -26,7 +26,7 @@ from zlib import crc32
 
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]  # it ships no types
 
-from labsim import garbage, guard, stacks, watchdog
+from labsim import garbage, guard, stacks, waits, watchdog
 from labsim.errors import (
     Deadlock,
     Livelock,
@@ -209,8 +209,12 @@ class Simulation:
         name: str | None = None,
         node: Node | None = None,
         kwargs: dict[str, Any] | None = None,
+        entry: str = "",
     ) -> Task:
-        """A new task, ready to run `fn(*args, **kwargs)`. Without a node it belongs to the tester."""
+        """A new task, ready to run `fn(*args, **kwargs)`. Without a node it belongs to the tester.
+
+        `entry`: the method of the node's program that somebody outside has called, if this task is that call.
+        """
         self._task_seq = id_ = self._task_seq + 1
         if name is None:
             name = getattr(fn, "__name__", "task")
@@ -220,7 +224,7 @@ class Simulation:
             if not node.alive:
                 raise NodeKilled(f"spawn({name}): node {node} is dead")
             stream = node.stream
-        task = Task(id_, name, node, stream, fn, args, kwargs)
+        task = Task(id_, name, node, stream, fn, args, kwargs, entry)
         self._tasks[task] = None
         if node is not None:
             node.tasks[task] = None
@@ -328,6 +332,7 @@ class Simulation:
             f"task {task.name}{where} ended with an exception at {self.now:.6f} s:\n{told}",
             task=task.name,
             node=task.node.name if task.node is not None else None,
+            entry=task.entry,
         )
         failed.__cause__ = error
         return failed
@@ -398,7 +403,7 @@ class Simulation:
             # Not raised: the task whose stack this is could bury it.
             self.fail(
                 SimulationError(
-                    f"call_later(): the function must not wait, and it waits {stacks.describe_wait(self.current)}; "
+                    f"call_later(): the function must not wait, and it waits {waits.describe_wait(self.current)}; "
                     "let it spawn() a task that does"
                 )
             )
@@ -406,7 +411,7 @@ class Simulation:
             self.fail(
                 SimulationError(
                     f"__del__() must not wait when garbage is collected, and it waits "
-                    f"{stacks.describe_wait(self.current)}:\n{stacks.describe_stack(sys._getframe(1))}"
+                    f"{waits.describe_wait(self.current)}:\n{stacks.describe_stack(sys._getframe(1))}"
                 )
             )
         self._leave()
@@ -436,7 +441,7 @@ class Simulation:
         ready = self._ready
         while not ready:
             if not timers:
-                self.fail(Deadlock(self._describe_deadlock()))
+                self.fail(self._deadlock())
             when, seq, due = heappop(timers)
             if due.timer != seq:
                 self._stale_timers -= 1
@@ -599,18 +604,21 @@ class Simulation:
     def _fail_livelock(self) -> NoReturn:
         lately = set(self._decisions[-200:])
         turning = [task for task in self._tasks if task.id in lately]
+        told = [waits.wait_of(self, task) for task in turning]
         self.fail(
             Livelock(
                 f"Livelock at {self.now:.6f} s: {self._livelock_switches:,} turns were taken and virtual time "
                 "did not move. Wait on a Condition, or sleep for more than 0 s.\n"
-                f"Taking turns:\n{stacks.describe_tasks(self, turning)}"
+                f"Taking turns:\n{waits.describe_waits(told)}",
+                waits=told,
             )
         )
 
-    def _describe_deadlock(self) -> str:
-        return (
-            f"Deadlock at {self.now:.6f} s: every task waits and no timer is set.\n"
-            f"{stacks.describe_tasks(self, list(self._tasks))}"
+    def _deadlock(self) -> Deadlock:
+        told = [waits.wait_of(self, task) for task in self._tasks]
+        return Deadlock(
+            f"Deadlock at {self.now:.6f} s: every task waits and no timer is set.\n{waits.describe_waits(told)}",
+            waits=told,
         )
 
     def frames_of(self, task: Task) -> FrameType | None:

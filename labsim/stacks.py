@@ -1,4 +1,4 @@
-"""Tasks and their stacks in words, the reader's own lines first."""
+"""Whose line is this? And stacks in words, the reader's own lines first."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ import sysconfig
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from labsim.simulation import Simulation
-    from labsim.task import Task
+from typing import NamedTuple
 
 _LABSIM = str(Path(__file__).parent) + os.sep
 _libraries = [
@@ -20,8 +16,19 @@ _libraries = [
     _LABSIM,
     "<frozen ",
 ]
-_MAX_TASKS = 30
 _MAX_FRAMES = 6
+
+
+class Place(NamedTuple):
+    """A line of somebody's code, as a value."""
+
+    file: str
+    line: int
+    function: str = ""
+
+
+def place_of(frame: FrameType, line: int | None = None) -> Place:
+    return Place(frame.f_code.co_filename, frame.f_lineno if line is None else line, frame.f_code.co_name)
 
 
 def short_path(filename: str) -> str:
@@ -41,6 +48,11 @@ def add_library(package_file: str) -> None:
 @lru_cache(maxsize=4096)
 def is_library(filename: str) -> bool:
     return filename.startswith(tuple(_libraries))
+
+
+def is_readers(filename: str) -> bool:
+    """Whether a line of this file is the reader's own: a peer's or a test's, no library's and none of the lab's."""
+    return not is_library(filename) and not filename.startswith("<")
 
 
 def own_frames(frame: FrameType | None) -> list[FrameType]:
@@ -64,30 +76,3 @@ def describe_stack(frame: FrameType | None, indent: str = "      ") -> str:
     if len(frames) > _MAX_FRAMES:
         lines.append(f"{indent}... {len(frames) - _MAX_FRAMES} more")
     return "\n".join(lines)
-
-
-def describe_wait(task: Task) -> str:
-    """To be read after "waits"."""
-    what: Any = task.waiting_for
-    describe = getattr(what, "describe_wait", None)
-    if describe is not None:
-        return f"for {describe(task)}"
-    if isinstance(what, str):
-        return f"in {what}"
-    return f"for {what} to end"
-
-
-def describe_task(simulation: Simulation, task: Task) -> str:
-    if task.waiting_for is None:
-        head = f"  {task} is ready to run"
-    else:
-        head = f"  {task} has waited {(simulation.now_ns - task.since_ns) / 1e9:.3f} s {describe_wait(task)}"
-    stack = describe_stack(simulation.frames_of(task))
-    return f"{head}\n{stack}" if stack else head
-
-
-def describe_tasks(simulation: Simulation, tasks: list[Task]) -> str:
-    told = [describe_task(simulation, task) for task in tasks[:_MAX_TASKS]]
-    if len(tasks) > _MAX_TASKS:
-        told.append(f"  ... and {len(tasks) - _MAX_TASKS} more tasks")
-    return "\n".join(told)

@@ -38,6 +38,7 @@ class Task:
     __slots__ = (
         "args",
         "dead",
+        "entry",
         "fn",
         "greenlet",
         "id",
@@ -63,6 +64,7 @@ class Task:
         fn: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any] | None,
+        entry: str = "",
     ) -> None:
         self.id = id_
         self.name = name
@@ -71,6 +73,7 @@ class Task:
         self.fn: Callable[..., Any] | None = fn
         self.args = args
         self.kwargs = kwargs
+        self.entry = entry  # the method that somebody outside its node has called, "" for a thread of its own
         self.greenlet: greenlet | None = None  # None before the first turn and after the last
         self.dead = False  # finished or killed
         self.timer = 0  # sequence number of the timer that may wake it, 0 for none

@@ -22,6 +22,7 @@ from labsim.errors import SimulationError
 from labsim.here import here
 from labsim.simulation import Simulation, seconds_to_ns
 from labsim.task import Task
+from labsim.waits import WaitKind
 
 __all__ = [
     "TIMEOUT_MAX",
@@ -113,6 +114,12 @@ class _LockBase(Primitive):
     def holder_died(self) -> None:
         if self._owner is not None and self._owner.killed:
             self._pass_on()
+
+    def wait_kind(self, waiter: Task) -> WaitKind:
+        # Who has just been handed the lock waits for nothing but its turn.
+        if waiter not in self._waiters:
+            return WaitKind.NOTHING
+        return WaitKind.OWN_LOCK if self._owner is waiter else WaitKind.LOCK
 
     def describe_wait(self, waiter: Task) -> str:
         owner = self._owner
@@ -318,6 +325,9 @@ class Condition(Primitive, standard=_threading.Condition):
                 self._simulation.wake(task)
                 return
 
+    def wait_kind(self, waiter: Task) -> WaitKind:
+        return WaitKind.CONDITION
+
     def describe_wait(self, waiter: Task) -> str:
         return f"a Condition {self._where_made()} to be notified"
 
@@ -354,6 +364,9 @@ class Event(Primitive, standard=_threading.Event):
         if not woken:
             self._waiters.remove(me)
         return woken
+
+    def wait_kind(self, waiter: Task) -> WaitKind:
+        return WaitKind.EVENT
 
     def describe_wait(self, waiter: Task) -> str:
         return f"an Event {self._where_made()} to be set"
@@ -406,6 +419,9 @@ class Semaphore(Primitive, standard=_threading.Semaphore):
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+    def wait_kind(self, waiter: Task) -> WaitKind:
+        return WaitKind.SEMAPHORE
 
     def describe_wait(self, waiter: Task) -> str:
         return f"a {type(self).__name__} {self._where_made()} to be released"

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+LOG = "log"  # the one kind of event that a program makes itself, with labsim.log()
+
 
 class Event(msgspec.Struct, gc=False):
     """Something that happened at one instant of virtual time.
@@ -21,3 +23,10 @@ class Event(msgspec.Struct, gc=False):
     message: int
     detail: Any
     note: str = ""  # a few words: why a message was dropped, say
+
+
+class LogLine(msgspec.Struct, gc=False):
+    """The detail of a `log` event."""
+
+    topic: str
+    text: str

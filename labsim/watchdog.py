@@ -63,6 +63,7 @@ class _Watch:
         # Counted in pauses and not read off a clock: while the whole process was stopped, nobody was stuck.
         self.real_s = 0.0
         self.accusation = ""
+        self.where: stacks.Place | None = None
 
 
 _watched: dict[int, _Watch] = {}
@@ -149,6 +150,8 @@ def _check(watch: _Watch, pause_s: float) -> None:
     else:
         what = f"has been stuck for {watch.limit_s * _STUCK_FACTOR:g} s of real time in a real call"
     told, watch.accusation = bool(watch.accusation), _describe(watch.simulation, what, frame)
+    own = (f for f in stacks.own_frames(frame) if stacks.is_readers(f.f_code.co_filename))
+    watch.where = next(map(stacks.place_of, own), None)
     if watch.by_signal:
         signal.pthread_kill(watch.os_thread, _SIGNAL)  # type: ignore[arg-type]
         return
@@ -178,9 +181,9 @@ def _interrupt(*_: object) -> None:
     simulation = watch.simulation
     if here.simulation is not simulation or getcurrent() is simulation.hub:
         return  # the run itself, between its tasks
-    accusation = watch.accusation
+    accusation, where = watch.accusation, watch.where
     watch.begin_again()
-    simulation.fail(Unresponsive(accusation))
+    simulation.fail(Unresponsive(accusation, where=where))
 
 
 class _Interruption(Unresponsive):

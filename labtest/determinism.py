@@ -20,9 +20,9 @@ from zlib import crc32
 
 from labrpc import Message
 from labsim import Event, Simulation
-from labsim.stacks import own_frames, short_path
+from labsim.stacks import is_readers, own_frames, short_path
 from labtest.checks import CheckedTrace
-from labtest.report import _OURS
+from labtest.events import ANSWER, PERSIST, REPLY, SEND
 
 _MAX_TEXT = 200
 _MAX_SUSPECTS = 6
@@ -51,13 +51,13 @@ def _describe(event: Event) -> str:
     detail = event.detail
     if isinstance(detail, Message):
         text = f"{detail.service_method} {detail.source}->{detail.target}"
-        if event.kind == "send":
+        if event.kind == SEND:
             return f"{text} {detail.decode_args()}"
-        if event.kind in ("answer", "reply"):
+        if event.kind in (ANSWER, REPLY):
             return f"{text} {detail.decode_reply()}"
         return f"{text} {event.note}".rstrip()
-    if event.kind == "persist":
-        return f"{len(detail[0])} bytes, checksum {crc32(detail[0])}"
+    if event.kind == PERSIST:
+        return f"{len(detail.raft_state)} bytes, checksum {crc32(detail.raft_state)}"
     return "" if detail is None else repr(detail)
 
 
@@ -65,7 +65,7 @@ def _cause() -> str:
     frame = sys._getframe(2)
     for f in own_frames(frame):
         filename = f.f_code.co_filename
-        if not filename.startswith((*_OURS, "<")) and Path(filename).name not in _BESIDE:
+        if is_readers(filename) and Path(filename).name not in _BESIDE:
             return f"{short_path(filename)}:{f.f_lineno} in {f.f_code.co_name}"
     return ""
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from labsim import Wait
+
 __all__ = ["Failure", "short"]
 
 
@@ -9,14 +13,22 @@ class Failure(AssertionError):
     """What was expected and what was seen, in one or two sentences; `evidence` is the rest, a line each.
 
     `rule` names the rule of the protocol that was broken, where one was seen to be, and not merely a test that
-    waited in vain.
+    waited in vain. `stuck` are the tasks that wait where they should not.
     """
 
-    def __init__(self, text: str, evidence: list[str] | None = None, *, rule: str | None = None) -> None:
+    def __init__(
+        self,
+        text: str,
+        evidence: list[str] | None = None,
+        *,
+        rule: str | None = None,
+        stuck: Sequence[Wait] = (),
+    ) -> None:
         super().__init__(text)
         self.text = text
         self.evidence = evidence or []
         self.rule = rule
+        self.stuck = stuck
 
 
 def short(value: object, width: int = 60) -> str:

@@ -8,18 +8,16 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import CodeType, TracebackType
 from typing import Any
 
 from labrpc import RpcError
-from labsim import RealWorldError, SimulationError, TaskFailed
-from labsim.stacks import is_library, short_path
+from labsim import RealWorldError, SimulationError, TaskFailed, Wait, WaitKind
+from labsim.stacks import Place, is_readers, place_of, short_path
 from labtest.failure import Failure
 
-_ROOT = Path(__file__).parent.parent
-_OURS = tuple(f"{_ROOT / name}/" for name in ("labsim", "labgob", "labrpc", "labtest", "labtools"))
 _MAX_FRAMES = 8
+_MAX_STUCK = 4
 _WIDTH = 112
 _MAX_LINE = 100
 
@@ -45,16 +43,24 @@ def headline(error: BaseException) -> str:
 
 def _what(error: BaseException) -> list[str]:
     if isinstance(error, Failure):
-        return [*error.text.splitlines(), *error.evidence]
+        return [*error.text.splitlines(), *error.evidence, *_stuck(error.stuck)]
     if isinstance(error, TaskFailed) and error.__cause__ is not None:
         cause = error.__cause__
         who = f"peer {error.node}, {error.task}" if error.node is not None else error.task
         return [*_told(cause), f"In {who}:", *_frames(cause.__traceback__), *getattr(error, "__notes__", ())]
     if isinstance(error, RealWorldError):
-        return [*str(error).splitlines(), *_line_named_in(str(error))]
+        return [*str(error).splitlines(), *([] if error.where is None else [_at(error.where)])]
     if isinstance(error, SimulationError):
         return str(error).splitlines()
     return [*_told(error), *_frames(error.__traceback__)]
+
+
+def _stuck(waits: Sequence[Wait]) -> list[str]:
+    if not waits:
+        return []
+    locks = any(wait.kind in (WaitKind.LOCK, WaitKind.OWN_LOCK) for wait in waits)
+    head = "Stuck (a peer that waits while it holds its lock stops altogether):" if locks else "Stuck:"
+    return [head, *(line for wait in waits[:_MAX_STUCK] for line in wait.words.splitlines())]
 
 
 def _told(error: BaseException) -> list[str]:
@@ -84,19 +90,15 @@ def _frames(tb: TracebackType | None) -> list[str]:
     found = []
     while tb is not None:
         code = tb.tb_frame.f_code
-        if _is_reader_s(code.co_filename):
-            found.append(_at(code.co_filename, tb.tb_lineno, code.co_name))
+        if is_readers(code.co_filename):
+            found.append(_at(place_of(tb.tb_frame, tb.tb_lineno)))
         tb = tb.tb_next
     return found[::-1][:_MAX_FRAMES]
 
 
-def _is_reader_s(filename: str) -> bool:
-    return not filename.startswith((*_OURS, "<")) and not is_library(filename)
-
-
-def _at(filename: str, line: int, function: str = "") -> str:
-    where = f"{short_path(filename)}:{line}{f' in {function}' if function else ''}"
-    text = linecache.getline(filename, line).strip()
+def _at(place: Place) -> str:
+    where = f"{short_path(place.file)}:{place.line}{f' in {place.function}' if place.function else ''}"
+    text = linecache.getline(place.file, place.line).strip()
     if len(text) > _MAX_LINE:
         text = f"{text[: _MAX_LINE - 3]}..."
     return f"    {where:<40}  {text}".rstrip()
@@ -111,24 +113,15 @@ def source_line(function: Callable[..., Any]) -> list[str]:
     # Decorators come first; the reader looks for the def.
     while linecache.getline(code.co_filename, line).lstrip().startswith("@"):
         line += 1
-    return [_at(code.co_filename, line)]
-
-
-def _line_named_in(text: str) -> list[str]:
-    """The line of the file that a guard's message names as 'in path:line '."""
-    named = re.search(r" in (.+?\.py):(\d+) ", text)
-    return [_at(named[1], int(named[2]))] if named else []
+    return [_at(Place(code.co_filename, line))]
 
 
 def point_into_peer(error: BaseException, peer_class: Any) -> None:
     """Where no line of the peer's is on the stack (a missing method, a wrong signature), name the one to look at."""
     if not isinstance(error, TaskFailed) or error.__cause__ is None or _frames(error.__cause__.__traceback__):
         return
-    called = re.match(r"(?:Raft\.)?(\w+)(?:\(\)| from | of )", error.task)
-    if called is None:
-        return
-    name = "__init__" if called[1] == peer_class.__name__ else called[1]
-    method = getattr(peer_class, name, None)
+    name = error.entry
+    method = getattr(peer_class, name, None) if name else None
     if method is not None and hasattr(inspect.unwrap(method), "__code__"):
         lines = source_line(method)
     elif isinstance(error.__cause__, RpcError):
@@ -146,6 +139,6 @@ def _calls_of(method_name: str, peer_class: Any) -> list[str]:
         if code is not None:
             for number, line in enumerate(linecache.getlines(code.co_filename), start=1):
                 if re.search(rf"""["'][\w.]*\.{method_name}["']""", line):
-                    return [_at(code.co_filename, number)]
+                    return [_at(Place(code.co_filename, number))]
             break
     return []

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from labsim import RealWorldError, Simulation, current_simulation
-from labsim.stacks import is_library, short_path
+from labsim.stacks import is_readers, place_of, short_path
 from labtest.checks import CheckedTrace
 from labtest.config import Config
 from labtest.diagnoses import diagnose
@@ -139,11 +139,13 @@ def _exit_refused() -> Iterator[None]:
 
     def refused(*args: Any) -> NoReturn:
         simulation, caller = current_simulation(), sys._getframe(1)
-        if simulation is not None and not is_library(caller.f_code.co_filename):
-            where = f"{short_path(caller.f_code.co_filename)}:{caller.f_lineno}"
+        if simulation is not None and is_readers(caller.f_code.co_filename):
+            where = place_of(caller)
+            told = f"{short_path(where.file)}:{where.line}"
             simulation.fail(
                 RealWorldError(
-                    f"sys.exit() in {where} ends one thread and nothing else; return from it, or raise an error"
+                    f"sys.exit() in {told} ends one thread and nothing else; return from it, or raise an error",
+                    where=where,
                 )
             )
         real(*args)

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import labgob
 from labsim import queue, time
+from labtest.checks.kept import APPLY_ORDER, SNAPSHOT_FORWARD, SNAPSHOT_SAVED, STATE_MACHINE_SAFETY, KeptRule
 from labtest.failure import short
 from raft.messages import ApplyMsg
 
@@ -46,7 +47,7 @@ class Service:
         peer: int,
         apply_ch: queue.Queue[ApplyMsg],
         committed: Committed,
-        fail: Callable[[str, str | None], NoReturn],
+        fail: Callable[[str, KeptRule | None], NoReturn],
         applied: Callable[[ApplyMsg], None],
         saved_snapshot: Callable[[], bytes],
         *,
@@ -62,7 +63,7 @@ class Service:
         self._last_snapshot = 0
         self._stopped = False
         self.take_snapshot: Callable[[int, bytes], None] = lambda index, data: None  # the peer's, once it is there
-        self.snapshot_s = 0.0  # how long it takes to make one
+        self.snapshot_ms = 0.0  # how long it takes to make one
         self.commands: dict[int, Any] = {}
         self.last_applied = 0
 
@@ -102,11 +103,11 @@ class Service:
             self._fail(
                 f"peer {self._peer} applied index {index}, but the next in order is {self.last_applied + 1} "
                 f"(All Servers, Figure 2: apply log[last_applied])",
-                "apply-order",
+                APPLY_ORDER,
             )
         wrong = self._committed.add(index, message.command, self._peer)
         if wrong is not None:
-            self._fail(wrong, "state-machine-safety")
+            self._fail(wrong, STATE_MACHINE_SAFETY)
         self.commands[index] = message.command
         self.last_applied = index
         if self._snapshots and index % SNAPSHOT_INTERVAL == SNAPSHOT_INTERVAL - 1:
@@ -120,14 +121,14 @@ class Service:
                 f"peer {self._peer} was given a snapshot at index {self._last_snapshot}, and "
                 f"{SNAPSHOT_INTERVAL} commands later its disk holds one of index {saved_index}: "
                 "snapshot() must save it together with the shorter log (§7)",
-                "snapshot-saved",
+                SNAPSHOT_SAVED,
             )
         self._last_snapshot = index
         data = labgob.Encoder()
         data.encode(index)
         data.encode([self.commands.get(i) for i in range(1, index + 1)])
-        if self.snapshot_s:
-            time.sleep(self.snapshot_s)
+        if self.snapshot_ms:
+            time.sleep(self.snapshot_ms / 1000)
         self.take_snapshot(index, data.bytes())
 
     def _install(self, message: ApplyMsg) -> None:
@@ -135,14 +136,14 @@ class Service:
             self._fail(
                 f"peer {self._peer} handed up a snapshot of index {message.snapshot_index}, but its service is "
                 f"already at {self.last_applied}: a snapshot must never roll the state back (§7)",
-                "snapshot-forward",
+                SNAPSHOT_FORWARD,
             )
         self._load(message.snapshot, "a snapshot it was handed")
         if self.last_applied != message.snapshot_index:
             self._fail(
                 f"peer {self._peer} handed up a snapshot as index {message.snapshot_index}, "
                 f"but it was taken at index {self.last_applied}",
-                "snapshot-forward",
+                SNAPSHOT_FORWARD,
             )
 
     def _load(self, snapshot: bytes, which: str) -> None:
@@ -157,4 +158,4 @@ class Service:
         for i, command in self.commands.items():
             wrong = self._committed.add(i, command, self._peer)
             if wrong is not None:
-                self._fail(wrong, "state-machine-safety")
+                self._fail(wrong, STATE_MACHINE_SAFETY)

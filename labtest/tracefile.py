@@ -22,10 +22,10 @@ from zlib import crc32
 import msgspec
 
 from labsim import Event
+from labtest.events import ANSWER, DELIVER, DETAILS, DROP, DUPLICATE, LOG, MESSAGE_KINDS, PERSIST, REPLY, SEND
 
 FORMAT = "raftlab trace"
 VERSION = 1
-MESSAGE_KINDS = frozenset(("send", "deliver", "drop", "answer", "reply", "duplicate"))
 
 _WHOLE_BYTES = 48  # longer values keep only their beginning
 _DEEP = 40
@@ -92,6 +92,10 @@ class RecordedMessage:
         self.service_method = service_method
         self._args = args
         self._reply: Any = None
+
+    @property
+    def method_name(self) -> str:
+        return self.service_method.rpartition(".")[2]
 
     def decode_args(self) -> Any:
         return self._args
@@ -204,18 +208,12 @@ def _lines(events: Iterable[Event]) -> Iterator[_Line]:
         detail = event.detail
         if event.kind in MESSAGE_KINDS:
             line.method, line.source, line.target = detail.service_method, detail.source, detail.target
-            if event.kind == "send":
+            if event.kind == SEND:
                 original[event.message] = detail
                 line.args = plain(detail.decode_args())
-            elif event.kind == "answer":
+            elif event.kind == ANSWER:
                 line.reply = plain(detail.decode_reply())
             line.copy = int(original.get(event.message, detail) is not detail)
-        elif event.kind == "persist":
-            line.detail = {"raft_state": plain(detail[0]), "snapshot": plain(detail[1])}
-        elif event.kind == "started":
-            line.detail = dict(zip(("command", "index", "term", "is_leader"), map(plain, detail), strict=True))
-        elif event.kind == "log":
-            line.detail = {"topic": detail[0], "text": detail[1]}
         else:
             line.detail = plain(detail)
         yield line
@@ -281,24 +279,17 @@ class _Reader:
         kind = line.kind
         if kind in MESSAGE_KINDS:
             return self._message(line)
-        if kind == "persist":
-            detail = line.detail
-            _need(detail, "raft_state", "snapshot")
-            return (_revive(detail["raft_state"]), _revive(detail["snapshot"]))
-        if kind == "started":
-            detail = line.detail
-            _need(detail, "command", "index", "term", "is_leader")
-            return (_revive(detail["command"]), detail["index"], detail["term"], detail["is_leader"])
-        if kind == "log":
-            _need(line.detail, "topic", "text")
-            return (str(line.detail["topic"]), str(line.detail["text"]))
+        known = DETAILS.get(kind)
+        if isinstance(known, type) and issubclass(known, msgspec.Struct):
+            _need(line.detail, *known.__struct_fields__)
+            return known(**{name: _revive(line.detail[name]) for name in known.__struct_fields__})
         return _revive(line.detail)
 
     def _message(self, line: _Line) -> RecordedMessage:
         if not (line.method and line.source):
             raise ValueError(f"a {line.kind!r} must have a method and a source")
         key = (line.message, line.copy)
-        if line.kind == "send":
+        if line.kind == SEND:
             self._messages[key] = RecordedMessage(
                 line.message, line.source, line.target, line.method, _revive(line.args)
             )
@@ -308,7 +299,7 @@ class _Reader:
             args = None if sent is None else sent.decode_args()
             self._messages[key] = RecordedMessage(line.message, line.source, line.target, line.method, args)
         message = self._messages[key]
-        if line.kind == "answer":
+        if line.kind == ANSWER:
             message._reply = _revive(line.reply)
         return message
 
@@ -334,22 +325,22 @@ def write_shiviz(path: Path | str, events: Sequence[Event]) -> None:
 
 def shiviz_lines(events: Sequence[Event]) -> Iterator[str]:
     """Two lines per event. A request is an edge from send to deliver, a reply one from answer to reply."""
-    lost = {id(e.detail): e.note for e in events if e.kind == "drop"}
+    lost = {id(e.detail): e.note for e in events if e.kind == DROP}
     clocks: dict[str, dict[str, int]] = {}
     carried: dict[tuple[int, str], dict[str, int]] = {}
     for event in events:
-        if event.kind in ("drop", "duplicate"):
+        if event.kind in (DROP, DUPLICATE):
             continue  # these happen to a message, not at a process
         host = _host(event.node)
         clock = clocks.setdefault(host, {})
-        came_from = {"deliver": "send", "reply": "answer"}.get(event.kind)
+        came_from = {DELIVER: SEND, REPLY: ANSWER}.get(event.kind)
         if came_from is not None:
             # A duplicate is another object; its request left with the first.
             sent = carried.get((id(event.detail), came_from)) or carried.get((-event.message, came_from)) or {}
             for name, count in sent.items():
                 clock[name] = max(clock.get(name, 0), count)
         clock[host] = clock.get(host, 0) + 1
-        if event.kind in ("send", "answer"):
+        if event.kind in (SEND, ANSWER):
             carried[(id(event.detail), event.kind)] = carried[(-event.message, event.kind)] = dict(clock)
         shown = msgspec.json.encode(dict(sorted(clock.items()))).decode()
         yield f"{host} {shown}\n{event.at_ns / 1e9:.6f} {_in_a_line(event, lost)}\n"
@@ -362,17 +353,17 @@ def _host(node: str) -> str:
 def _in_a_line(event: Event, lost: dict[int, str]) -> str:
     detail = event.detail
     if event.kind in MESSAGE_KINDS:
-        method = detail.service_method.rpartition(".")[2]
-        asks = event.kind in ("send", "deliver")
+        method = detail.method_name
+        asks = event.kind in (SEND, DELIVER)
         what = _json(detail.decode_args() if asks else detail.decode_reply())
-        other = detail.target if event.kind in ("send", "reply") else detail.source
-        way = "to" if event.kind in ("send", "answer") else "from"
-        fate = f" (lost: {lost[id(detail)]})" if event.kind in ("send", "answer") and id(detail) in lost else ""
+        other = detail.target if event.kind in (SEND, REPLY) else detail.source
+        way = "to" if event.kind in (SEND, ANSWER) else "from"
+        fate = f" (lost: {lost[id(detail)]})" if event.kind in (SEND, ANSWER) and id(detail) in lost else ""
         return f"{event.kind} {method} {way} {other}{fate} {what}"
-    if event.kind == "persist":
-        return f"persist {len(detail[0])} bytes, snapshot {len(detail[1])} bytes"
-    if event.kind == "log":
-        return " ".join(f"[{detail[0]}] {detail[1]}".split())
+    if event.kind == PERSIST:
+        return f"persist {len(detail.raft_state)} bytes, snapshot {len(detail.snapshot)} bytes"
+    if event.kind == LOG:
+        return " ".join(f"[{detail.topic}] {detail.text}".split())
     return f"{event.kind} {'' if detail is None else _json(detail)}".rstrip()
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 import sys as _sys
 import threading as _threading
 import time as _time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 import labgob
 import labrpc
-from labsim import Node, NodeKilled, Simulation, Task, TaskFailed, current_simulation
-from labsim.stacks import add_library, describe_stack, describe_task, is_library, own_frames
+from labsim import Event, Node, NodeKilled, Simulation, Task, TaskFailed, Wait, WaitKind, current_simulation
+from labsim.stacks import add_library, describe_stack, is_readers, own_frames
+from labsim.waits import kind_of, wait_of
 from labtest.failure import Failure
 
 # In a report the reader wants the lines of the peer and of the test, not those of what lies between.
@@ -27,6 +28,9 @@ for _room in (labgob, labrpc):
 T = TypeVar("T")
 
 _STUCK_S = 1.0
+# Whatever a thread is for, it should not wait long for these. A call from outside should not wait long at all.
+_STUCK_KINDS = (WaitKind.OWN_LOCK, WaitKind.LOCK, WaitKind.ROOM)
+_AT_WORK = (WaitKind.NOTHING, WaitKind.SLEEP)
 
 
 class Stuck(Exception):
@@ -47,11 +51,18 @@ def _call(fn: Callable[..., T], args: tuple[Any, ...]) -> T:
 
 
 class VirtualWorld:
+    virtual = True
     clock = " (virtual)"  # what follows a time in a report
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
         self._asked: Task | None = None
+        self._services: dict[Task, None] = {}  # they are the nodes' tasks, but the tester's code
+
+    @property
+    def trace(self) -> Sequence[Event]:
+        """Without a trace the run is the same, only nobody looks."""
+        return self.simulation.trace or ()
 
     @property
     def now(self) -> float:
@@ -60,14 +71,14 @@ class VirtualWorld:
     def node(self, name: str) -> Node:
         return self.simulation.node(name)
 
-    def call(self, node: Node | None, fn: Callable[..., T], *args: Any, limit_s: float) -> T:
+    def call(self, node: Node | None, fn: Callable[..., T], *args: Any, entry: str, limit_s: float) -> T:
         """Run fn as a task of the node, so that its threads and its random numbers are the node's.
 
         NodeKilled if the node goes down under the call.
         """
         simulation = self.simulation
         name = f"{getattr(fn, '__name__', 'call')}()"
-        self._asked = task = simulation.spawn(_call, fn, args, node=node, name=name)
+        self._asked = task = simulation.spawn(_call, fn, args, node=node, name=name, entry=entry)
         if not simulation.join(task, int(limit_s * 1e9)):
             raise Stuck
         self._asked = None
@@ -75,11 +86,14 @@ class VirtualWorld:
             raise NodeKilled(f"{name}: node {node} went down")
         return task.value  # type: ignore[no-any-return]
 
-    def spawn(self, node: Node | None, fn: Callable[..., None], *args: Any, name: str) -> None:
-        self.simulation.spawn(fn, *args, node=node, name=name)
+    def spawn_service(self, node: Node | None, fn: Callable[[], None], *, name: str) -> None:
+        self._services[self.simulation.spawn(fn, node=node, name=name)] = None
 
-    def kill(self, node: Node | None, stop: Callable[[], None]) -> None:
+    def kill(self, node: Node | None, *stops: Callable[[], None]) -> None:
+        """Cut the power. On real threads, where that cannot be had, `stops` are called instead."""
         assert node is not None
+        for task in node.tasks:
+            self._services.pop(task, None)
         self.simulation.kill(node)
 
     def after(self, delay_s: float, fn: Callable[[], None]) -> None:
@@ -99,30 +113,25 @@ class VirtualWorld:
     def raise_if_failed(self) -> None:
         """fail() ends the run at once; there is never anything left to raise."""
 
-    def stuck_tasks(self) -> list[str]:
-        """Tasks of peers that have waited for a lock, or for room in apply_ch, for over a second.
+    def stuck_tasks(self) -> list[Wait]:
+        """Tasks of peers that wait for a lock or room in apply_ch or, called from outside, at all, for over a second.
 
         First the call that did not return, then whoever waits for a lock it holds itself.
         """
-        told = [describe_task(self.simulation, task) for task in self.simulation.tasks() if self._is_stuck(task)]
-        asked = f"  {self._asked} "
-        told.sort(key=lambda text: (not text.startswith(asked), "held by itself" not in text))
-        return told
+        stuck = [task for task in self.simulation.tasks() if self._is_stuck(task)]
+        places = {kind: place for place, kind in enumerate(_STUCK_KINDS)}
+        stuck.sort(key=lambda task: (task is not self._asked, places.get(kind_of(task), len(places))))
+        return [wait_of(self.simulation, task) for task in stuck]
 
     def _is_stuck(self, task: Task) -> bool:
         if task is self.simulation.current:
             return False
         if task is self._asked:
             return True
-        waiting_for = task.waiting_for
-        return (
-            task.node is not None
-            and task.since_ns <= self.simulation.now_ns - int(_STUCK_S * 1e9)
-            and type(waiting_for).__name__ in ("Lock", "RLock", "Queue")
-            # Who has just been handed the lock waits for nothing but its turn.
-            and task in getattr(waiting_for, "_waiters", (task,))
-            and not task.name.startswith("service")
-        )
+        if task.node is None or task in self._services or task.since_ns > self.simulation.now_ns - int(_STUCK_S * 1e9):
+            return False
+        kind = kind_of(task)
+        return kind in _STUCK_KINDS or (task.entry != "" and kind not in _AT_WORK)
 
     def close(self) -> None:
         """Everything ends with the simulation."""
@@ -131,12 +140,15 @@ class VirtualWorld:
 class RealWorld:
     """One Config's real threads. While it is open, an exception in any thread fails the test."""
 
+    virtual = False
     clock = ""
+    trace: Sequence[Event] = ()
 
     def __init__(self) -> None:
         self._began_s = _time.monotonic()
         self._failure: BaseException | None = None
         self._timers: list[_threading.Timer] = []
+        self._asked: list[_threading.Thread] = []  # the calls on peers that have not returned
         self._excepthook = _threading.excepthook
         _threading.excepthook = self._thread_failed
 
@@ -158,7 +170,7 @@ class RealWorld:
     def node(self, name: str) -> Node | None:
         return None
 
-    def call(self, node: Node | None, fn: Callable[..., T], *args: Any, limit_s: float) -> T:
+    def call(self, node: Node | None, fn: Callable[..., T], *args: Any, entry: str, limit_s: float) -> T:
         """In a thread of its own: a peer that does not answer must not take the tester with it."""
         results: list[T] = []
         errors: list[BaseException] = []
@@ -171,19 +183,25 @@ class RealWorld:
                 errors.append(error)
 
         thread = _threading.Thread(target=run, name=name, daemon=True)
+        self._asked.append(thread)
         thread.start()
         thread.join(limit_s)
+        if not thread.is_alive():
+            self._asked.remove(thread)
         if errors:
-            raise TaskFailed(f"{name} ended with an exception: {errors[0]!r}", task=name, node=None) from errors[0]
+            error = errors[0]
+            text = f"{name} ended with an exception: {error!r}"
+            raise TaskFailed(text, task=name, node=None, entry=entry) from error
         if not results:
             raise Stuck
         return results[0]
 
-    def spawn(self, node: Node | None, fn: Callable[..., None], *args: Any, name: str) -> None:
-        _threading.Thread(target=fn, args=args, name=name, daemon=True).start()
+    def spawn_service(self, node: Node | None, fn: Callable[[], None], *, name: str) -> None:
+        _threading.Thread(target=fn, name=name, daemon=True).start()
 
-    def kill(self, node: Node | None, stop: Callable[[], None]) -> None:
-        stop()
+    def kill(self, node: Node | None, *stops: Callable[[], None]) -> None:
+        for stop in stops:
+            stop()
 
     def after(self, delay_s: float, fn: Callable[[], None]) -> None:
         timer = _threading.Timer(delay_s, fn)
@@ -205,16 +223,17 @@ class RealWorld:
         if self._failure is not None:
             raise self._failure
 
-    def stuck_tasks(self) -> list[str]:
+    def stuck_tasks(self) -> list[Wait]:
         """All threads that stand in a peer's code; which of them are stuck, only the reader can tell."""
         frames = _sys._current_frames()
         told = []
         for thread in _threading.enumerate():
             frame = frames.get(thread.ident or 0)
-            in_peer = [f for f in own_frames(frame) if not is_library(f.f_code.co_filename)]
+            in_peer = any(is_readers(f.f_code.co_filename) for f in own_frames(frame))
             if in_peer and thread is not _threading.main_thread():
-                told.append((not thread.name.endswith("()"), f"  {thread.name} is here\n{describe_stack(frame)}"))
-        return [text for _, text in sorted(told)]  # the call that did not return first
+                words = f"  {thread.name} is here\n{describe_stack(frame)}"
+                told.append((thread not in self._asked, words, Wait(thread.name, None, WaitKind.NOTHING, 0, words)))
+        return [wait for _, _, wait in sorted(told, key=lambda one: one[:2])]  # the call that did not return first
 
     def close(self) -> None:
         for timer in self._timers:

@@ -12,12 +12,16 @@ class Persister:
 
     def __init__(self) -> None:
         self._saved = (b"", b"")  # one tuple, so that replacing it is one step
-        # For the tester: called with (raft_state, snapshot) just before a save takes effect.
-        # If it does not return, nothing was saved.
+        # For the tester. before_save: called when a save begins, may take its time. on_save: called with (raft_state,
+        # snapshot) just before it takes effect; if it does not return, nothing was saved.
+        self.before_save: Callable[[], None] | None = None
         self.on_save: Callable[[bytes, bytes], None] | None = None
 
     def save(self, raft_state: bytes, snapshot: bytes | None = None) -> None:
         """Save both at once. Without a snapshot (None), the one already there stays."""
+        if self.before_save is not None:
+            self.before_save()
+        # Only now: another thread may have saved a newer one meanwhile.
         if snapshot is None:
             snapshot = self._saved[1]
         if self.on_save is not None:

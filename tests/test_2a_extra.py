@@ -7,8 +7,8 @@ def test_quiet_network_keeps_its_leader_2a(make_config):
     """Latency and repeated requests are no failures: they are no reason for an election."""
     cfg = make_config(servers=5)
     cfg.begin("Test (2A): no needless elections on a slow network")
-    cfg.network.latency(5, 40)
-    cfg.network.duplicates(0.2)
+    cfg.latency(5, 40)
+    cfg.duplicates(0.2)
     cfg.check_one_leader()
     time.sleep(1.0)
     leader, term = cfg.wait_for_leader()
@@ -22,7 +22,7 @@ def test_new_leader_speaks_at_once_2a(make_config):
     """§5.2: a new leader sends heartbeats at once to prevent new elections, not when the next one is due."""
     cfg = make_config(servers=3)
     cfg.begin("Test (2A): a new leader speaks at once")
-    cfg.network.latency(10, 10)
+    cfg.latency(10, 10)
     term, away = 0, None
     for _ in range(5):
         leader, term = cfg.wait_for_leader(term)
@@ -65,12 +65,12 @@ def test_late_votes_2a(make_config):
     cfg = make_config(servers=3)
     cfg.begin("Test (2A): votes arrive late")
     # Everybody hears peer 0 at once, and is heard by it only when it campaigns anew. The others do not hear each other.
-    cfg.network.partition(["1"], ["2"])
-    for voter in ("1", "2"):
-        cfg.network.link(voter, "0", latency_ms=(500, 1500))
+    cfg.partition([1], [2])
+    for voter in (1, 2):
+        cfg.link(voter, 0, latency_ms=(500, 1500))
     time.sleep(20.0)  # whether anyone is elected meanwhile is a matter of luck
-    cfg.network.partition()
-    for voter in ("1", "2"):
-        cfg.network.link(voter, "0", latency_ms=(0, 0))
+    cfg.partition()
+    for voter in (1, 2):
+        cfg.link(voter, 0, latency_ms=(0, 0))
     time.sleep(2.0)
     cfg.check_one_leader()

@@ -20,8 +20,8 @@ def test_even_cluster_2b(make_config):
     cfg.one(1, 4, retry=True)
     leader = cfg.check_one_leader()
     partner, *others = cfg.others(leader)
-    halves = [str(leader), str(partner)], [str(i) for i in others]
-    cfg.network.partition(*halves)
+    halves = [leader, partner], others
+    cfg.partition(*halves)
     index, _, _ = cfg.start(leader, 2)
     time.sleep(2.0)
     count, command = cfg.n_committed(index)
@@ -29,7 +29,7 @@ def test_even_cluster_2b(make_config):
         cfg.fail(f"{count} of 4 servers applied {command!r} at index {index}, but only half of them could agree on it")
     if any(cfg.get_state(i)[1] for i in others):
         cfg.fail("Half of the servers elected a leader, and the other half had one already (§5.2)")
-    cfg.network.partition()
+    cfg.partition()
     cfg.one(3, 4, retry=True)
 
 
@@ -37,8 +37,8 @@ def test_repeated_requests_2b(make_config):
     """A request may come again after later ones: what was acknowledged since stays (Figure 2: AppendEntries 3)."""
     cfg = make_config(servers=3)
     cfg.begin("Test (2B): repeated and late requests")
-    cfg.network.duplicates(0.5)
-    cfg.network.latency(0, 20)
+    cfg.duplicates(0.5)
+    cfg.latency(0, 20)
     for step in range(20):
         if step % 5 == 0:
             leader = cfg.check_one_leader()
@@ -57,9 +57,9 @@ def test_late_reply_costs_nothing_2b(make_config):
     follower = cfg.others(leader)[0]
 
     # The answers to a few heartbeats take 4 s.
-    cfg.network.link(str(follower), str(leader), latency_ms=(4000, 4000))
+    cfg.link(follower, leader, latency_ms=(4000, 4000))
     time.sleep(0.300)
-    cfg.network.link(str(follower), str(leader), latency_ms=(0, 0))
+    cfg.link(follower, leader, latency_ms=(0, 0))
     for _ in range(5):
         cfg.one(random.choice("abcdefghij") * 20_000, 3, retry=False)
     time.sleep(0.500)
@@ -83,9 +83,9 @@ def test_lost_replies_cost_nothing_2b(make_config):
 
     # The follower hears everything, and nothing it says arrives.
     before = cfg.bytes_total()
-    cfg.network.link(str(follower), str(leader), cut=True)
+    cfg.link(follower, leader, cut=True)
     time.sleep(15.0)
-    cfg.network.link(str(follower), str(leader), cut=False)
+    cfg.link(follower, leader, cut=False)
     used = cfg.bytes_total() - before
     if used > 150_000:
         cfg.fail(f"{used} bytes on the wire in 15 s although nothing is new; at most 150000 are expected")
@@ -129,50 +129,46 @@ def test_reply_from_an_earlier_term_2b(make_config):
     """§5.1: a leader elected again must not learn from answers to what it asked when it led before."""
     cfg = make_config(servers=5)
     cfg.begin("Test (2B): replies from an earlier term")
-    net = cfg.network
     late_s = 20.0
     cfg.one(1, 5, retry=True)
     first = cfg.check_one_leader()
     term = cfg.check_terms()
     helper, ally, *others = cfg.others(first)
 
-    def groups(*sets):
-        net.partition(*([str(i) for i in members] for members in sets))
-
     # The first leader gives ten entries to one follower, whose answers will be very late, and to nobody else.
-    groups([first, helper], [ally, *others])
-    net.link(str(helper), str(first), latency_ms=(1000 * late_s, 1000 * late_s))
+    cfg.partition([first, helper], [ally, *others])
+    cfg.link(helper, first, latency_ms=(1000 * late_s, 1000 * late_s))
     for number in range(10):
         cfg.start(first, 100 + number)
     arrival_s = time.monotonic() + late_s
     time.sleep(0.200)
 
     # The helper is alone from here on. The rest agree on something else, and the first leader takes it over.
-    groups([helper], [first], [ally, *others])
-    net.link(str(helper), str(first), latency_ms=(0, 0))
+    cfg.partition([helper], [first], [ally, *others])
+    cfg.link(helper, first, latency_ms=(0, 0))
     leader, term = cfg.wait_for_leader(term)
     cfg.start(leader, 2)
     time.sleep(0.200)
-    groups([helper], [first, ally, *others])
+    cfg.partition([helper], [first, ally, *others])
     time.sleep(0.500)
 
     # The first leader is made leader again: whoever else leads is cut off until somebody new does.
     while leader != first:
         if time.monotonic() > arrival_s - 2.0:
             return  # its turn never came; there is nothing to be seen in this run
-        groups([helper], [leader], [i for i in range(5) if i not in (helper, leader)])
+        cfg.partition([helper], [leader], [i for i in range(5) if i not in (helper, leader)])
         leader, term = cfg.wait_for_leader(term)
-        groups([helper], [first, ally, *others])
+        cfg.partition([helper], [first, ally, *others])
         time.sleep(0.200)
 
     # Now it has one follower only. With the helper's old answers it would believe that it has two.
-    groups([first, ally], others, [helper])
+    cfg.partition([first, ally], others, [helper])
     index, term, _ = cfg.start(first, 300)
     time.sleep(max(0.0, arrival_s - time.monotonic()) + 1.0)
     count, command = cfg.n_committed(index)
     if count and command == 300:
         cfg.fail(f"Index {index} was applied by {count} servers, but two of five are no majority")
-    groups()
+    cfg.partition()
     cfg.one(3, 5, retry=True)
 
 
@@ -186,19 +182,17 @@ def test_denied_vote_does_not_delay_others_2b(make_config):
         able, *unable = cfg.others(leader)[:4]
 
         # The leader and one follower get an entry that nobody else has.
-        names = [str(i) for i in range(7)]
-        pair = [str(leader), str(able)]
-        cfg.network.partition(pair, [name for name in names if name not in pair])
+        cfg.partition([leader, able], cfg.others(leader, able))
         cfg.start(leader, 200 + step)
         time.sleep(0.050)
 
         # Of four peers, a bare majority, only that follower can win. The other three do not hear each other.
         gone = [i for i in range(7) if i not in (able, *unable)]
         cfg.disconnect(*gone)
-        cfg.network.partition(*([str(i)] for i in unable))
+        cfg.partition(*([i] for i in unable))
         found, _ = cfg.wait_for_leader(cfg.get_state(able)[0])
         if found != able:
             cfg.fail(f"Peer {found} leads, but lacks an entry that peer {able} of its majority has (§5.4.1)")
 
-        cfg.network.partition()
+        cfg.partition()
         cfg.connect(*gone)

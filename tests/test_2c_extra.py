@@ -9,7 +9,7 @@ def test_vote_survives_restart_2c(make_config):
     cfg.begin("Test (2C): a restarted peer remembers its vote")
     voter, term = 0, 0
     # The two rivals never hear each other, so each campaigns in the term in which the other was elected.
-    cfg.network.partition(["1"], ["2"])
+    cfg.partition([1], [2])
     for _ in range(4):
         for i in range(3):
             cfg.crash1(i)
@@ -19,7 +19,7 @@ def test_vote_survives_restart_2c(make_config):
         cfg.restart(voter)
         time.sleep(1.0)
         term = max(cfg.get_state(i)[0] for i in range(3))
-    cfg.network.partition()
+    cfg.partition()
     cfg.check_one_leader()
 
 
@@ -48,7 +48,7 @@ def test_split_votes_are_rare_2c(make_config):
     """§9.3: timeouts are spread over many round trips, so that few elections fail. All three votes are needed here."""
     cfg = make_config(servers=5)
     cfg.begin("Test (2C): split votes are rare")
-    cfg.network.latency(25, 35)
+    cfg.latency(25, 35)
     cfg.crash1(3)
     cfg.crash1(4)
     elections = 15
@@ -72,11 +72,10 @@ def test_figure8_scripted_2c(make_config):
     """§5.4.2, Figure 8, (a) to (d): an old entry on a majority is not committed by that alone."""
     cfg = make_config(servers=5)
     cfg.begin("Test (2C): Figure 8, step by step")
-    net = cfg.network
 
     def group(*members):
         """Only these hear each other."""
-        net.partition([str(i) for i in members], *([str(i)] for i in range(5) if i not in members))
+        cfg.partition(members, *([i] for i in range(5) if i not in members))
 
     def elect(wanted, *voters):
         """Have `wanted` lead, with these voters; any other that leads first is crashed and comes back."""
@@ -119,7 +118,7 @@ def test_figure8_scripted_2c(make_config):
     cfg.restart(s5)
     elect(s5, s2, s3, s4)
     time.sleep(0.500)
-    net.partition()
+    cfg.partition()
     cfg.restart(s1)
     cfg.one(4, 5, retry=True)
 
@@ -128,10 +127,9 @@ def test_everything_at_once_2c(make_config):
     """Latency, repeated requests, late replies, one-way cuts and crashes, and commands all the while."""
     cfg = make_config(servers=5, unreliable=True)
     cfg.begin("Test (2C): latency, duplicates, one-way cuts and crashes at once")
-    net = cfg.network
-    net.latency(0, 30)
-    net.duplicates(0.2)
-    net.long_reordering(True)
+    cfg.latency(0, 30)
+    cfg.duplicates(0.2)
+    cfg.set_long_reordering(True)
     for _ in range(60):
         for i in range(5):
             if cfg.is_up(i):
@@ -141,9 +139,9 @@ def test_everything_at_once_2c(make_config):
         chance = random.random()
         a, b = random.sample(range(5), 2)
         if chance < 0.3:
-            net.link(str(a), str(b), cut=True)
+            cfg.link(a, b, cut=True)
         elif chance < 0.5:
-            net.partition()
+            cfg.partition()
         elif chance < 0.8:
             leader = cfg.leader_now()
             victim = a if leader is None else leader
@@ -152,9 +150,9 @@ def test_everything_at_once_2c(make_config):
                 time.sleep(random.uniform(0, 0.1))
                 cfg.restart(victim)
         time.sleep(random.uniform(0, 0.6))
-    net.partition()
-    net.duplicates(0.0)
-    net.latency(0, 0)
+    cfg.partition()
+    cfg.duplicates(0.0)
+    cfg.latency()
     cfg.set_long_reordering(False)
     cfg.set_unreliable(False)
     cfg.one(1, 5, retry=True)

@@ -18,13 +18,13 @@ def test_snapshot_slow_replies_2d(make_config):
         leader = cfg.check_one_leader()
         quick, slow = random.sample(cfg.others(leader), 2)
         # The leader hears from one of them in time to commit and to cut its log, from the other only then.
-        cfg.network.link(str(quick), str(leader), latency_ms=(100, 150))
-        cfg.network.link(str(slow), str(leader), latency_ms=(300, 500))
+        cfg.link(quick, leader, latency_ms=(100, 150))
+        cfg.link(slow, leader, latency_ms=(300, 500))
         for _ in range(3):
             start_many(cfg, leader, SNAPSHOT_INTERVAL // 2 + random.randrange(SNAPSHOT_INTERVAL))
             time.sleep(random.uniform(0, 1.0))
-        cfg.network.link(str(quick), str(leader), latency_ms=(0, 0))
-        cfg.network.link(str(slow), str(leader), latency_ms=(0, 0))
+        cfg.link(quick, leader, latency_ms=(0, 0))
+        cfg.link(slow, leader, latency_ms=(0, 0))
         cfg.one(random.getrandbits(31), 3, retry=True)
 
 
@@ -32,7 +32,7 @@ def test_snapshot_late_requests_2d(make_config):
     """An InstallSnapshot that comes late or again must not take a peer back (§7)."""
     cfg = make_config(servers=3, snapshot=True)
     cfg.begin("Test (2D): late and repeated InstallSnapshot")
-    cfg.network.duplicates(0.8)
+    cfg.duplicates(0.8)
     cfg.one(random.getrandbits(31), 3, retry=True)
     for _ in range(10):
         leader = cfg.check_one_leader()
@@ -41,13 +41,13 @@ def test_snapshot_late_requests_2d(make_config):
         start_many(cfg, leader, 2 * SNAPSHOT_INTERVAL)
         cfg.one(random.getrandbits(31), 2, retry=True)
         # What it lacks comes as a snapshot, with more commands close behind, each message by its own way.
-        cfg.network.latency(0, 250)
+        cfg.latency(0, 250)
         cfg.connect(away)
         for _ in range(SNAPSHOT_INTERVAL):
             cfg.start(leader, random.getrandbits(31))
             time.sleep(random.uniform(0, 0.04))
         cfg.one(random.getrandbits(31), 3, retry=True)
-        cfg.network.latency(0, 0)
+        cfg.latency()
 
 
 def test_snapshot_over_another_log_2d(make_config):

@@ -9,6 +9,7 @@ from labrpc import Message
 from labsim import Event
 from labtest.checks.facts import Facts, Seat
 from labtest.checks.rule import Rule, Violated
+from labtest.events import CLUSTER, SEND
 
 RPCS_PER_LINK_PER_S = 2_000
 _NS = 1_000_000_000
@@ -47,7 +48,7 @@ class Budgets(Rule):
 
     def _links_of_this_second(self, latest: Message) -> Iterator[tuple[str, str]]:
         for event in reversed(self.facts.trace):
-            if event.at_ns < self._second_ends_ns - _NS or event.kind == "cluster":
+            if event.at_ns < self._second_ends_ns - _NS or event.kind == CLUSTER:
                 return
-            if event.kind == "send" and event.message <= latest.id:
+            if event.kind == SEND and event.message <= latest.id:
                 yield event.detail.source, event.detail.target

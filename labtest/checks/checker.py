@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from labrpc import Message
 from labsim import Event, Simulation
+from labtest import events
 from labtest.checks.budgets import Budgets
 from labtest.checks.commits import (
     AppliesOnlyTheCommitted,
@@ -39,7 +40,7 @@ from labtest.checks.logs import (
     UpToDateVote,
 )
 from labtest.checks.reading import APPEND, INSTALL, VOTE, Reader, Reading
-from labtest.checks.rule import Rule, describe_message
+from labtest.checks.rule import TERM_NEWS, Rule, describe_message
 from labtest.failure import Failure
 
 RULES: tuple[type[Rule], ...] = (
@@ -74,15 +75,15 @@ _Looks = list[Callable[..., None]]
 
 
 class _Lookers:
-    """Which rules look at one step of one RPC: at a settled message, and at one that is not (see rule.py)."""
+    """Which rules look at one step of one RPC, where its terms are news and where they are not (see rule.py)."""
 
-    __slots__ = ("settled", "unsettled")
+    __slots__ = ("with_term_news", "without_term_news")
 
     def __init__(self, rules: list[Rule | None], step: str, rpc: str) -> None:
         # First what is about this RPC, then what is about all three.
         names = (f"{step}_{rpc}", step)
-        self.settled: _Looks = [look for name in names for look in _named(rules, name)]
-        self.unsettled: _Looks = [look for name in names for look in _named(rules, name, f"{name}_unsettled")]
+        self.without_term_news: _Looks = [look for name in names for look in _named(rules, name)]
+        self.with_term_news: _Looks = [look for name in names for look in _named(rules, name, f"{name}{TERM_NEWS}")]
 
 
 def _named(rules: list[Rule | None], *names: str) -> _Looks:
@@ -123,18 +124,18 @@ class CheckedTrace(list[Event]):
     def _begin(self) -> None:
         """What the rules know is about one cluster; the next one in the same test begins with nothing."""
         self._see |= {
-            "send": self._see_send,
-            "deliver": self._see_deliver,
-            "answer": self._see_answer,
-            "reply": self._see_reply,
-            "persist": self._see_persist,
-            "apply": self._see_apply,
-            "start": self._see_start,
-            "started": self._see_started,
-            "restore": self._see_restore,
-            "crash": self._see_crash,
-            "cluster": self._see_cluster,
-            "stop": self._see_stop,
+            events.SEND: self._see_send,
+            events.DELIVER: self._see_deliver,
+            events.ANSWER: self._see_answer,
+            events.REPLY: self._see_reply,
+            events.PERSIST: self._see_persist,
+            events.APPLY: self._see_apply,
+            events.START: self._see_start,
+            events.STARTED: self._see_started,
+            events.RESTORE: self._see_restore,
+            events.CRASH: self._see_crash,
+            events.CLUSTER: self._see_cluster,
+            events.STOP: self._see_stop,
         }
         self.facts = Facts(self, self._reader)
         self._rules: list[Rule | None] = [rule(self.facts, self._violated) for rule in RULES]
@@ -180,7 +181,7 @@ class CheckedTrace(list[Event]):
 
     def _is_due(self) -> bool:
         """A peer's own lines do not count: where a run ends must not depend on them."""
-        lines = sum(event.kind == "log" for event in self[self._counted :])
+        lines = sum(event.kind == events.LOG for event in self[self._counted :])
         self._counted = len(self)
         self._look_at += lines
         return not lines
@@ -226,11 +227,11 @@ class CheckedTrace(list[Event]):
             return
         facts.sequence += 1
         term = args.term
-        settled = term == seat.term == seat.told_term and (term == seat.leads or method == VOTE)
-        if settled and args is seat.said:
+        nothing_new = term == seat.term == seat.told_term and (term == seat.leads or method == VOTE)
+        if nothing_new and args is seat.said:
             seat.last_spoke = facts.sequence  # repeated: there is nothing else to learn from it
             return
-        for look in lookers.settled if settled else lookers.unsettled:
+        for look in lookers.without_term_news if nothing_new else lookers.with_term_news:
             look(event, seat, message, args)
         facts.sent(event, seat, args, method)
 
@@ -250,7 +251,7 @@ class CheckedTrace(list[Event]):
         args = reading.args
         if method == APPEND and args.entries:
             self._see_entries(event, seat, message, reading)
-        for look in lookers.settled if args.term == seat.term else lookers.unsettled:
+        for look in lookers.without_term_news if args.term == seat.term else lookers.with_term_news:
             look(event, seat, message, reading)
         facts.delivered(event, seat, reading, method, message)
 
@@ -280,8 +281,8 @@ class CheckedTrace(list[Event]):
         if method == APPEND and not reply.success:
             for look in self._on_refuse:
                 look(event, seat, message, reading, reply, delivery)
-        settled = reply.term == reading.args.term == seat.term
-        for look in lookers.settled if settled else lookers.unsettled:
+        nothing_new = reply.term == reading.args.term == seat.term
+        for look in lookers.without_term_news if nothing_new else lookers.with_term_news:
             look(event, seat, message, reading, reply, delivery)
         facts.answered(event, seat, reading, reply, method, message)
 
@@ -296,7 +297,7 @@ class CheckedTrace(list[Event]):
         lookers = self._on_reply[method]
         seat = facts.seats[event.node]
         reading, reply = delivery.reading, delivery.reply
-        for look in lookers.settled if reply.term == seat.term else lookers.unsettled:
+        for look in lookers.without_term_news if reply.term == seat.term else lookers.with_term_news:
             look(event, seat, message, reading, reply)
         facts.replied(event, seat, reading, reply, method, message.target)
 
@@ -307,7 +308,7 @@ class CheckedTrace(list[Event]):
                 look()
         facts = self.facts
         facts.sequence += 1
-        facts.saved(facts.seats[event.node], event.detail[1])
+        facts.saved(facts.seats[event.node], event.detail.snapshot)
 
     def _see_apply(self, event: Event) -> None:
         seat = self.facts.seats[event.node]
@@ -322,12 +323,12 @@ class CheckedTrace(list[Event]):
         self.facts.commands.add(command if command.__class__ is int else hashable(command))
 
     def _see_started(self, event: Event) -> None:
-        command, index, term, is_leader = event.detail
-        if is_leader:
+        started = event.detail
+        if started.is_leader:
             seat = self.facts.seats[event.node]
             for look in self._on_started:
-                look(event, seat, index, term, command)
-            self.facts.started(seat, index, term)
+                look(event, seat, started.index, started.term, started.command)
+            self.facts.started(seat, started.index, started.term)
 
     def _see_restore(self, event: Event) -> None:
         seat = self.facts.seats[event.node]
@@ -349,7 +350,7 @@ class CheckedTrace(list[Event]):
     def _see_stop(self, event: Event) -> None:
         """Peers told to stop owe nobody anything: one may refuse what it had accepted."""
         self._see.clear()
-        self._see["cluster"] = self._see_cluster
+        self._see[events.CLUSTER] = self._see_cluster
 
     def _violated(self, rule: Rule, text: str, *evidence: tuple[int, Message, str] | str) -> NoReturn:
         lines = [e if isinstance(e, str) else describe_message(*e) for e in evidence]

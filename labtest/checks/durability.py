@@ -62,13 +62,13 @@ class SavedBeforeReply(_AboutSaving):
         args = reading.args
         self._requests.setdefault((seat.name, args.term, message.source), self.facts.sequence)
 
-    def on_deliver_unsettled(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+    def on_deliver_term_news(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
         self._new_terms.setdefault((seat.name, reading.args.term), self.facts.sequence)
 
-    def on_reply_unsettled(self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any) -> None:
+    def on_reply_term_news(self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any) -> None:
         self._new_terms.setdefault((seat.name, reply.term), self.facts.sequence)
 
-    def on_answer_unsettled(
+    def on_answer_term_news(
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
         # What it has sent in a term of its own making: SavedBeforeCampaign looks at that.

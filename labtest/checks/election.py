@@ -25,7 +25,7 @@ class OneLeaderPerTerm(Rule):
         super().__init__(facts, violated)
         self._leaders: dict[int, tuple[str, int, Message]] = {}
 
-    def on_send_append_unsettled(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+    def on_send_append_term_news(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         leader = self._leaders.get(args.term)
         if leader is None:
             self._leaders[args.term] = (seat.name, event.at_ns, message)
@@ -36,7 +36,7 @@ class OneLeaderPerTerm(Rule):
                 (event.at_ns, message, "sent"),
             )
 
-    on_send_install_unsettled = on_send_append_unsettled
+    on_send_install_term_news = on_send_append_term_news
 
 
 class OneVotePerTerm(Rule):
@@ -87,7 +87,7 @@ class EarnedLeadership(Rule):
         if reply.vote_granted:
             self._grants.setdefault((seat.name, args.term), {seat.name}).add(message.target)
 
-    def on_send_append_unsettled(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+    def on_send_append_term_news(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         key = (seat.name, args.term)
         if key in self._proven:
             return
@@ -100,7 +100,7 @@ class EarnedLeadership(Rule):
             )
         self._proven.add(key)
 
-    on_send_install_unsettled = on_send_append_unsettled
+    on_send_install_term_news = on_send_append_term_news
 
 
 class TermsNeverFall(Rule):
@@ -108,7 +108,7 @@ class TermsNeverFall(Rule):
     title = "A peer's term never falls, not even over a restart"
     section = "§5.1, Figure 2: persistent state"
 
-    def on_answer_unsettled(
+    def on_answer_term_news(
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
         if reply.term < delivery.term:
@@ -118,7 +118,7 @@ class TermsNeverFall(Rule):
                 (event.at_ns, message, "answered"),
             )
 
-    def on_send_unsettled(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+    def on_send_term_news(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         # Arguments built a moment ago may leave just after the term has moved on.
         if args.term < seat.term and event.at_ns > seat.term_since_ns:
             self.violated(
@@ -133,7 +133,7 @@ class HigherTermWins(Rule):
     title = "Whoever sees a higher term adopts it, and a lower one is refused"
     section = "§5.1, Figure 2: All Servers"
 
-    def on_answer_unsettled(
+    def on_answer_term_news(
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
         args = reading.args
@@ -143,14 +143,14 @@ class HigherTermWins(Rule):
                 (event.at_ns, message, "answered"),
             )
 
-    def on_answer_vote_unsettled(
+    def on_answer_vote_term_news(
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
         args = reading.args
         if reply.vote_granted and args.term < delivery.term:
             self._accepted_stale(event, seat, message, reading, delivery)
 
-    def on_answer_append_unsettled(
+    def on_answer_append_term_news(
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
         args = reading.args
@@ -164,7 +164,7 @@ class HigherTermWins(Rule):
             (event.at_ns, message, "answered"),
         )
 
-    def on_send_unsettled(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+    def on_send_term_news(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         if args.term < seat.told_term and event.at_ns > seat.told_since_ns + _DIGEST_NS:
             self.violated(
                 f"peer {seat.name} was told of term {seat.told_term} at {seat.told_since_ns / 1e9:.6f} s "

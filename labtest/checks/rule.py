@@ -9,9 +9,9 @@ one: all three):
     on_answer_vote(event, seat, message, reading, reply, delivery)
     on_reply_append(event, seat, message, reading, reply)     `seat` is the caller again
 
-With `_unsettled` after it, a method sees only messages that are not settled. Settled is a message when all that its
-terms say was said before: it is of the term that its seat has shown (and, when sent, has heard of), a reply too, and
-a leader that sends it has sent an AppendEntries in that term before. Nearly all are; rules about terms skip them.
+With `_term_news` after it, a method sees only messages whose terms are news: most say nothing about terms that was not
+said before. They are of the term that their seat has shown (and, when sent, has heard of), a reply too, and a leader
+that sends one has sent an AppendEntries in that term before. Rules about terms skip those.
 
 An AppendEntries that its leader has just sent, word for word, and sends again, with no news of its log in between, is
 repeated: only on_any_send() sees it.
@@ -24,11 +24,14 @@ repeated: only on_any_send() sees it.
     on_crash(seat)
     on_first_save()                                      somebody saves for the first time
 
+A method of another name that begins with on_ is an error when the class is made, not a rule that never looks.
+
 They run before the shared facts take the event in, so `self.facts` is what was known before it.
 """
 
 from __future__ import annotations
 
+import difflib
 from typing import Any, NoReturn, Protocol
 
 from labrpc import Message
@@ -43,12 +46,35 @@ class Violated(Protocol):
     def __call__(self, rule: Rule, text: str, *evidence: tuple[int, Message, str] | str) -> NoReturn: ...
 
 
+TERM_NEWS = "_term_news"
+_MESSAGE_STEPS = ("on_send", "on_deliver", "on_answer", "on_reply")
+_RPCS = ("", "_vote", "_append", "_install")
+_STEPS = {
+    *(f"{step}{rpc}{news}" for step in _MESSAGE_STEPS for rpc in _RPCS for news in ("", TERM_NEWS)),
+    "on_any_send",
+    "on_fresh",
+    "on_refuse",
+    "on_command",
+    "on_started",
+    "on_restore",
+    "on_crash",
+    "on_first_save",
+}
+
+
 class Rule:
     name: str  # for tables and statistics
     title: str  # begins the sentence in a report
     section: str  # where the paper says so
     # Whether it holds against a peer that something was never said. Then it must be able to read all that is said.
     concludes_from_silence = False
+
+    def __init_subclass__(cls) -> None:
+        for name in vars(cls):
+            if name.startswith("on_") and name not in _STEPS:
+                near = difflib.get_close_matches(name, _STEPS, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise TypeError(f"{cls.__name__}.{name}(): nothing of that name happens to a rule{hint}")
 
     def __init__(self, facts: Facts, violated: Violated) -> None:
         self.facts = facts
@@ -61,7 +87,7 @@ class Rule:
 
 def describe_message(at_ns: int, message: Message, what: str) -> str:
     """One message in one line: when, from whom to whom, and the fields that matter."""
-    name = message.service_method.rpartition(".")[2]
+    name = message.method_name
     line = f"  {at_ns / 1e9:.6f} s  {name} {message.source}->{message.target} {what}: {_fields(message)}"
     if what == "answered" or (what == "reply arrived"):
         line += f" -> {message.decode_reply()}"

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from labtest.checks.reading import APPEND, INSTALL, VOTE
 from labtest.diagnoses.diagnosis import Finding
 from labtest.diagnoses.story import MS, Campaign, Rpc, S, Story, at, lasting, log_end, peers, terms, times
+from labtest.events import STARTED
 
 # Nobody sensible waits longer than this for an election to begin; the tests wait 5 s for one to succeed.
 _QUIET_NS = 2 * S
@@ -137,7 +138,7 @@ def votes_denied_for_nothing(story: Story) -> Finding | None:
 
 def _unfounded_denials(story: Story, campaigns: list[Campaign]) -> list[_Denial]:
     logs = {campaign.peer: campaign.log for campaign in campaigns}  # nobody leads, so they do not change
-    nothing_yet = not any(event.detail[3] for event in story.other.get("started", ()))
+    nothing_yet = not any(event.detail.is_leader for event in story.other.get(STARTED, ()))
     first_vote: dict[tuple[str, int], tuple[int, str]] = {}  # (voter, term) -> when, for whom
     for campaign in story.all_campaigns:
         first_vote[campaign.peer, campaign.term] = (campaign.at_ns, campaign.peer)
@@ -199,7 +200,7 @@ def nobody_campaigns(story: Story) -> Finding | None:
     if quiet_ns < _QUIET_NS:
         return None
     # Who takes a command believes that it leads: silent perhaps, but not the election's fault.
-    if any(event.detail[3] and event.at_ns >= since_ns for event in story.other.get("started", ())):
+    if any(event.detail.is_leader and event.at_ns >= since_ns for event in story.other.get(STARTED, ())):
         return None
     heard = sum(1 for rpc in story.all_rpcs if rpc.target in story.connected and (rpc.delivered_ns or 0) > since_ns)
     facts = f"For {lasting(quiet_ns)}, since {at(since_ns)}, nobody has campaigned, and no connected peer leads."

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from labsim import Deadlock, Event, TaskFailed
+from labsim import Deadlock, Event, TaskFailed, WaitKind
 from labtest.checks.reading import APPEND, INSTALL, VOTE
 from labtest.diagnoses.diagnosis import Finding
 from labtest.diagnoses.story import MS, Rpc, S, Story, at, lasting
+from labtest.events import ANSWER, BOOT, CRASH, DELIVER, PERSIST, RESTART, RESTORE, SAVING
 from labtest.failure import Failure
 
 _LONGEST_CALL_NS = 7_200 * MS  # that gets no answer; the network gives up after 7 s
@@ -37,11 +37,11 @@ def index_error_after_snapshot(story: Story) -> Finding | None:
 def _has_snapshot(story: Story, peer: str) -> tuple[int, str] | None:
     """Since when that peer has had its first snapshot, and from where."""
     found: list[tuple[int, str]] = []
-    for event in story.other.get("persist", ()):
-        if event.node == peer and len(event.detail[1]):
+    for event in story.other.get(PERSIST, ()):
+        if event.node == peer and len(event.detail.snapshot):
             found.append((event.at_ns, "saved by its persister"))
             break
-    found += [(e.at_ns, "read from disk") for e in story.other.get("restore", ()) if e.node == peer and e.detail][:1]
+    found += [(e.at_ns, "read from disk") for e in story.other.get(RESTORE, ()) if e.node == peer and e.detail][:1]
     found += [
         (rpc.delivered_ns, f"sent by peer {rpc.source}, InstallSnapshot")
         for rpc in story.all_rpcs
@@ -74,14 +74,14 @@ def lock_held_while_waiting(story: Story) -> Finding | None:
         f"{' until the end' if over else ''}, though {len(requests)} "
         f"request{'s' if len(requests) > 1 else ''} had been delivered to it."
     )
-    evidence = _waits(story.error, peer)
-    if "room in a Queue" in evidence:
+    waits = _waits(story.error, peer)
+    if WaitKind.ROOM in waits:
         return Finding(
             f"{facts} One of its threads waits for room in apply_ch.",
             "it holds its lock while it puts a message on apply_ch. The service may itself be waiting for that "
             "lock (in snapshot(), say); release it before the put().",
         )
-    if "held by itself" in evidence:
+    if WaitKind.OWN_LOCK in waits:
         return Finding(
             f"{facts} One of its threads waits for a lock that it holds itself.",
             "a method that takes the lock is called by one that has it already.",
@@ -122,7 +122,7 @@ def _known_committed(story: Story, peer: str) -> int:
 def _stalled(story: Story, peer: str) -> tuple[int, int, list[Rpc]] | None:
     """The longest time in which the peer had requests on its desk and answered none: (from, until, requests)."""
     incarnation_ns = max(
-        (e.at_ns for kind in ("boot", "restart") for e in story.other.get(kind, ()) if e.node == peer), default=0
+        (e.at_ns for kind in (BOOT, RESTART) for e in story.other.get(kind, ()) if e.node == peer), default=0
     )
     since_ns = max(incarnation_ns, story.end_ns - 20 * S)
     incoming = [rpc for rpc in story.all_rpcs if rpc.target == peer and (rpc.delivered_ns or -1) >= since_ns]
@@ -152,16 +152,15 @@ def _call_under_way(story: Story, peer: str, since_ns: int, until_ns: int) -> Rp
     return None
 
 
-def _waits(error: BaseException, peer: str) -> str:
-    """What the report lists as stuck tasks of that peer."""
+def _waits(error: BaseException, peer: str) -> set[WaitKind]:
+    """What the stuck tasks of that peer wait for."""
     if isinstance(error, Failure):
-        lines = error.evidence
+        waits = error.stuck
     elif isinstance(error, Deadlock):
-        lines = str(error).splitlines()
+        waits = error.waits
     else:
-        return ""
-    its = re.compile(rf" of {re.escape(peer)}( \(incarnation \d+\))? has waited ")
-    return "\n".join(line for line in lines if its.search(line))
+        return set()
+    return {wait.kind for wait in waits if wait.node == peer}
 
 
 def went_on_during_a_save(story: Story) -> Finding | None:
@@ -171,19 +170,19 @@ def went_on_during_a_save(story: Story) -> Finding | None:
     found = ""
     for event in story.events:
         kind, peer = event.kind, event.node
-        if kind == "saving":
+        if kind == SAVING:
             if peer in saving:
                 first, second = at(saving[peer]), at(event.at_ns)
                 found = f"Peer {peer} began a save at {first} and another at {second}, before that had ended."
             saving[peer] = event.at_ns
         elif peer not in saving:
             continue
-        elif kind in ("persist", "crash"):
+        elif kind in (PERSIST, CRASH):
             del saving[peer]
-        elif kind == "deliver":
+        elif kind == DELIVER:
             arrived[id(event.detail)] = saving[peer]
-        elif kind == "answer" and arrived.get(id(event.detail)) == saving[peer]:
-            name = event.detail.service_method.rpartition(".")[2]
+        elif kind == ANSWER and arrived.get(id(event.detail)) == saving[peer]:
+            name = event.detail.method_name
             found = (
                 f"Peer {peer} began a save at {at(saving[peer])}, and before it ended it was asked by peer "
                 f"{event.detail.source} ({name}) and answered, at {at(event.at_ns)}."
@@ -199,7 +198,7 @@ def went_on_during_a_save(story: Story) -> Finding | None:
 
 def forgot_over_a_restart(story: Story) -> Finding | None:
     """The term a peer has after a restart is below one it had shown before the crash."""
-    for restart in story.other.get("restart", ()):
+    for restart in story.other.get(RESTART, ()):
         before = _shown_before(story, restart)
         after = _shown_after(story, restart)
         if before is None or after is None or after.kept >= before[0]:
@@ -255,7 +254,7 @@ def _shown_after(story: Story, restart: Event) -> _Kept | None:
 def voted_again_after_restart(story: Story) -> Finding | None:
     """One peer, one term, two votes, and a crash in between."""
     votes: dict[tuple[str, int], tuple[int, str]] = {}
-    restarts = story.other.get("restart", ())
+    restarts = story.other.get(RESTART, ())
     for when_ns, voter, term, candidate in sorted(_votes(story)):
         earlier = votes.setdefault((voter, term), (when_ns, candidate))
         between = [e.at_ns for e in restarts if e.node == voter and earlier[0] <= e.at_ns <= when_ns]

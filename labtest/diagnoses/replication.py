@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from labtest.checks.reading import APPEND, INSTALL
 from labtest.diagnoses.diagnosis import Finding
 from labtest.diagnoses.story import Rpc, S, Story, at, lasting, peers
+from labtest.events import APPLY, PERSIST, STARTED
 
 # Within this time of virtual milliseconds anything that a peer does of itself has been done.
 _SOON_NS = S // 2
@@ -67,7 +68,7 @@ def same_place_rejected(story: Story) -> Finding | None:
 
 
 def _has_snapshot(story: Story, peer: str) -> bool:
-    return any(event.node == peer and len(event.detail[1]) for event in story.other.get("persist", ()))
+    return any(event.node == peer and len(event.detail.snapshot) for event in story.other.get(PERSIST, ()))
 
 
 def back_up_one_by_one(story: Story) -> Finding | None:
@@ -145,10 +146,9 @@ def _last_office(story: Story) -> _Office | None:
         return None
     entry_terms: dict[int, int] = {}
     match: dict[str, tuple[int, int]] = {}
-    for event in story.other.get("started", ()):
-        _, index, its_term, accepted = event.detail
-        if accepted and its_term == term:
-            entry_terms[index] = term
+    for event in story.other.get(STARTED, ()):
+        if event.detail.is_leader and event.detail.term == term:
+            entry_terms[event.detail.index] = term
     for rpc in sorted((r for r in calls if r.method == APPEND), key=lambda r: r.replied_ns or story.end_ns):
         reading = rpc.reading
         assert reading is not None
@@ -260,16 +260,16 @@ def commit_never_applied(story: Story) -> Finding | None:
 
 def _applies_lately(story: Story, peer: str) -> bool:
     """Somebody who applies entry after entry is late, not stuck."""
-    applies = story.other.get("apply", ())
+    applies = story.other.get(APPLY, ())
     return any(event.node == peer and event.at_ns > story.end_ns - _SOON_NS for event in reversed(applies[-50:]))
 
 
 def start_never_sent(story: Story) -> Finding | None:
-    for event in story.other.get("started", ()):
-        command, index, term, accepted = event.detail
+    for event in story.other.get(STARTED, ()):
+        command, index, term = event.detail.command, event.detail.index, event.detail.term
         leader, when_ns = event.node, event.at_ns
         if (
-            not accepted
+            not event.detail.is_leader
             or when_ns < story.calm_ns
             or leader not in story.connected
             or when_ns > story.end_ns - _SOON_NS

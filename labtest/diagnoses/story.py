@@ -16,6 +16,26 @@ from typing import Any
 from labrpc import Message
 from labsim import Event
 from labtest.checks.reading import APPEND, INSTALL, VOTE, Reader, Reading
+from labtest.events import (
+    ACTS,
+    ANSWER,
+    APPLY,
+    BOOT,
+    CLUSTER,
+    CONNECT,
+    CRASH,
+    DELIVER,
+    DISCONNECT,
+    MESSAGE_KINDS,
+    REPLY,
+    RESTART,
+    RESTORE,
+    SEND,
+    STOP,
+    CallJoin,
+    CallLife,
+    change_cuts,
+)
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -23,42 +43,33 @@ S = 1_000_000_000
 # A test waits 10 s at most for one thing; what is older than this says little about why it waited in vain.
 _LONGEST_STRETCH_NS = 20 * S
 
-_CHANGES = frozenset(("boot", "restart", "crash", "connect", "disconnect"))
-
 _UNREAD = object()
 
 
-class Rpc:
-    """One call, from its send to its end, as far as it got."""
+class Rpc(CallLife):
+    """One call, from its send to its end, as far as it got. Of a duplicated request, the copy that got there first."""
 
-    __slots__ = (
-        "_answered",
-        "_reader",
-        "_reading",
-        "answer",
-        "answered_ns",
-        "delivered_ns",
-        "message",
-        "method",
-        "replied_ns",
-        "sent_ns",
-        "source",
-        "target",
-    )
+    __slots__ = ("_answered", "_reader", "_reading", "answer", "method", "sent_ns", "source", "target")
 
-    def __init__(self, reader: Reader, message: Message, sent_ns: int) -> None:
+    def __init__(self, reader: Reader, message: Message, original: Rpc | None, sent_ns: int) -> None:
+        super().__init__(message, original)
         self._reader = reader
         self._reading: Any = _UNREAD
         self._answered: tuple[Message | None, Any] = (None, None)  # whose reply was read, and what it says
-        self.message = message
         self.method = message.service_method
         self.source = message.source
         self.target = message.target
         self.sent_ns = sent_ns
-        self.delivered_ns: int | None = None
-        self.answered_ns: int | None = None
         self.answer: Message | None = None  # the copy that was answered first
-        self.replied_ns: int | None = None
+
+    def take(self, event: Event) -> None:
+        call = self if self.original is None else self.original
+        if event.kind == DELIVER and call.delivered_ns is None:
+            call.delivered_ns = event.at_ns
+        elif event.kind == ANSWER and call.answered_ns is None:
+            call.answered_ns, call.answer = event.at_ns, event.detail
+        elif event.kind == REPLY:
+            call.replied_ns, call.answer = event.at_ns, event.detail
 
     @property
     def name(self) -> str:
@@ -112,12 +123,12 @@ class Campaign:
 class Story:
     def __init__(self, events: Sequence[Event], error: BaseException, end_ns: int | None = None) -> None:
         self.error = error
-        clusters = [i for i, event in enumerate(events) if event.kind == "cluster"]
+        clusters = [i for i, event in enumerate(events) if event.kind == CLUSTER]
         # A test may make one cluster after another; only the last one failed.
         self.events = events[clusters[-1] :] if clusters else events
         self.servers: int = events[clusters[-1]].detail if clusters else 0
         self.quorum = self.servers // 2 + 1
-        stops = [i for i, event in enumerate(self.events) if event.kind == "stop"]
+        stops = [i for i, event in enumerate(self.events) if event.kind == STOP]
         if stops:
             # The test was over, and its peers were told to stop: from here on silence is right.
             self.events = self.events[: stops[0] + 1]
@@ -126,7 +137,9 @@ class Story:
         self.end_ns = max(self.events[-1].at_ns if self.events else 0, end_ns or 0)
         self._reader = Reader()
         self.up: set[str] = set()
-        self.connected: set[str] = set()  # and up
+        self.connected: set[str] = set()  # in the end: up, plugged in, and on the side of a cut where most are
+        self._plugged: set[str] = set()  # and up
+        self._cut: set[tuple[str, str]] = set()  # from whom to whom
         self.changed_ns = 0
         self.all_rpcs: list[Rpc] = []
         self.other: dict[str, list[Event]] = {}  # what is not a message, by kind
@@ -135,44 +148,47 @@ class Story:
         self.rpcs = self.since(self.calm_ns)
 
     def _take_in(self) -> None:
-        by_id: dict[int, Rpc] = {}
+        join = CallJoin(lambda message, original, sent_ns: Rpc(self._reader, message, original, sent_ns))
         for event in self.events:
             kind = event.kind
-            if event.message:
-                message = event.detail
-                if message.service_method not in (VOTE, APPEND, INSTALL):
-                    continue
-                if kind == "send":
-                    by_id[event.message] = rpc = Rpc(self._reader, message, event.at_ns)
-                    self.all_rpcs.append(rpc)
-                elif (known := by_id.get(event.message)) is not None:
-                    self._note(known, event)
+            if kind in MESSAGE_KINDS:
+                if event.detail.service_method in (VOTE, APPEND, INSTALL):
+                    rpc = join.take(event)
+                    if kind == SEND:
+                        self.all_rpcs.append(rpc)
                 continue
             self.other.setdefault(kind, []).append(event)
-            if kind in _CHANGES:
+            if kind in ACTS:
                 self._change(kind, event)
-
-    def _note(self, rpc: Rpc, event: Event) -> None:
-        if event.kind == "deliver" and rpc.delivered_ns is None:
-            rpc.delivered_ns = event.at_ns
-        elif event.kind == "answer" and rpc.answered_ns is None:
-            rpc.answered_ns, rpc.answer = event.at_ns, event.detail
-        elif event.kind == "reply":
-            rpc.replied_ns, rpc.answer = event.at_ns, event.detail
+        self.connected = self._largest_group()
 
     def _change(self, kind: str, event: Event) -> None:
-        if kind in ("boot", "restart"):
+        if kind in (BOOT, RESTART):
             self.up.add(event.node)
-        elif kind == "crash":
+        elif kind == CRASH:
             self.up.discard(event.node)
-            self.connected.discard(event.node)
-        elif kind == "connect" and event.node in self.up:
-            self.connected.add(event.node)
-        elif kind == "disconnect":
-            if event.node not in self.connected:
+            self._plugged.discard(event.node)
+        elif kind == CONNECT and event.node in self.up:
+            self._plugged.add(event.node)
+        elif kind == DISCONNECT:
+            if event.node not in self._plugged:
                 return
-            self.connected.discard(event.node)
+            self._plugged.discard(event.node)
+        else:
+            change_cuts(self._cut, event)
         self.changed_ns = event.at_ns
+
+    def _largest_group(self) -> set[str]:
+        """Of the peers that are up and plugged in, the most that can talk to each other, directly or by a third."""
+        groups: list[set[str]] = []
+        for peer in sorted(self._plugged):
+            near = [group for group in groups if any(self._talk(peer, other) for other in group)]
+            groups = [group for group in groups if group not in near]
+            groups.append({peer}.union(*near))
+        return max(groups, key=len, default=set())
+
+    def _talk(self, one: str, other: str) -> bool:
+        return (one, other) not in self._cut and (other, one) not in self._cut
 
     def since(self, at_ns: int) -> list[Rpc]:
         """The calls made since then, in order, by peers that were and are connected."""
@@ -261,10 +277,8 @@ class Story:
     def applied(self) -> dict[str, int]:
         """How far each peer's service is, in its present incarnation."""
         applied: dict[str, int] = {}
-        for event in sorted(
-            (*self.other.get("restore", ()), *self.other.get("apply", ())), key=lambda event: event.at_ns
-        ):
-            if event.kind == "restore":
+        for event in sorted((*self.other.get(RESTORE, ()), *self.other.get(APPLY, ())), key=lambda event: event.at_ns):
+            if event.kind == RESTORE:
                 applied[event.node] = event.detail
             else:
                 index = event.detail.snapshot_index if event.detail.snapshot_valid else event.detail.command_index
@@ -275,7 +289,7 @@ class Story:
     def progress_ns(self) -> int:
         """When anybody last applied something that nobody had applied before; not before the calm."""
         highest, at_ns = 0, 0
-        for event in self.other.get("apply", ()):
+        for event in self.other.get(APPLY, ()):
             message = event.detail
             index = message.snapshot_index if message.snapshot_valid else message.command_index
             if index > highest:

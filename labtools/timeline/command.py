@@ -23,6 +23,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from labsim import Event
+from labtest.events import LOG
 from labtest.loading import DEFAULT, LoadError, load_peer_class
 from labtest.running import run_test
 from labtest.tracefile import TraceFileError, read_trace, write_shiviz, write_trace
@@ -161,7 +162,7 @@ def _check(events: Sequence[Event], show: Show) -> None:
     strange = sorted(show.peers - peers)
     if strange and events:
         raise TimelineError(f"--peer: there is no peer {strange[0]}; the peers are {', '.join(sorted(peers))}")
-    own = {str(event.detail[0]) for event in events if event.kind == "log"}
+    own = {str(event.detail.topic) for event in events if event.kind == LOG}
     unknown = sorted(show.topics - own - set(TOPICS))
     if unknown:
         theirs = (

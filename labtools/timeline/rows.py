@@ -9,8 +9,6 @@ from typing import NamedTuple
 from labtools.timeline.words import Wordings
 
 TOPICS = ("election", "log", "snapshot", "persist", "apply", "network")
-MESSAGE_KINDS = frozenset(("send", "deliver", "drop", "answer", "reply", "duplicate"))
-FAULTS = frozenset(("boot", "restart", "crash", "connect", "disconnect"))
 
 
 class Mark(NamedTuple):

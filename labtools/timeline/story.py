@@ -17,9 +17,33 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labsim import Event
+from labtest.events import (
+    ACTS,
+    ANSWER,
+    APPLY,
+    BOOT,
+    CONNECT,
+    CRASH,
+    DELIVER,
+    DISCONNECT,
+    DROP,
+    DUPLICATE,
+    LOG,
+    MESSAGE_KINDS,
+    PERSIST,
+    PHASE,
+    REPLY,
+    RESTART,
+    SAVING,
+    SEND,
+    SERVER_ACTS,
+    START,
+    STARTED,
+    change_cuts,
+)
 from labtools.timeline import words
 from labtools.timeline.calls import Call, FirstPass
-from labtools.timeline.rows import FAULTS, MESSAGE_KINDS, Mark, Row, Said, Show, Story, peer_order
+from labtools.timeline.rows import Mark, Row, Said, Show, Story, peer_order
 from labtools.timeline.words import Wordings
 
 
@@ -38,13 +62,14 @@ class _Peer:
     def __init__(self, name: str) -> None:
         self.name = name
         self.up = False
-        self.cut = True
+        self.unplugged = True
+        self.isolated = False  # every link to or from it is cut
         self.role = "follower"
         self.term = 0
 
     @property
     def mark(self) -> Mark:
-        return Mark(self.role, self.cut) if self.up else Mark("down", False)
+        return Mark(self.role, self.unplugged or self.isolated) if self.up else Mark("down", False)
 
 
 @dataclass(slots=True)
@@ -102,6 +127,7 @@ class _Teller:
         self.folded = 0
         self.student_topics: list[str] = []
         self._known = FirstPass(events, show)
+        self._cut: set[tuple[str, str]] = set()  # from whom to whom
         self._fold: _Fold | None = None
         self._broadcasts: dict[tuple[str, Wordings], _Broadcast] = {}  # of one instant
         self._broadcasts_ns = -1
@@ -119,7 +145,7 @@ class _Teller:
     def _names(self) -> set[str]:
         names = {event.node for event in self.events if event.node}
         for event in self.events:
-            if event.kind == "send":
+            if event.kind == SEND:
                 names.add(event.detail.source)
                 names.add(event.detail.target)
         names.discard("")
@@ -135,24 +161,26 @@ class _Teller:
             kind = event.kind
             if kind in MESSAGE_KINDS:
                 self._message(event)
-            elif kind in FAULTS:
+            elif kind in SERVER_ACTS:
                 self._fault(event, place)
-            elif kind == "persist":
+            elif kind == PERSIST:
                 if place not in self._known.skip:
                     self._persist(event)
-            elif kind == "saving":
+            elif kind == SAVING:
                 self._local(event, "persist", Said("persist", ("begins to save", "saving")))
-            elif kind == "apply":
+            elif kind == APPLY:
                 self._apply(event)
-            elif kind == "start":
+            elif kind == START:
                 self._start(event, place)
-            elif kind == "started":
+            elif kind == STARTED:
                 if place not in told_already:
                     self._started(event, place)
-            elif kind == "log":
+            elif kind == LOG:
                 self._student(event)
-            elif kind == "phase":
+            elif kind == PHASE:
                 self._phase(event)
+            elif kind in ACTS:
+                self._act(event)
             elif self.show.everything:
                 text = "" if event.detail is None else f" {words.value(event.detail, 60)}"
                 self._local(event, kind, Said("quiet", (f"{kind}{text}",)))
@@ -232,7 +260,7 @@ class _Teller:
         call = self._known.calls[id(event.detail)]
         kind, at_ns = event.kind, event.at_ns
         term = words.number(call.args, "term")
-        if kind == "send":
+        if kind == SEND:
             # Roles first: the row that makes a leader is the leader's.
             role = {"vote": "candidate", "append": "leader", "snapshot": "leader"}.get(call.kind)
             peer = self.peers.get(call.source)
@@ -244,13 +272,13 @@ class _Teller:
             if self.show.everything:
                 self._in_full(event, call)
             elif call.counted:
-                if kind == "send":
+                if kind == SEND:
                     self._count(call)
             else:
                 self._in_short(kind, at_ns, call)
-        if kind == "answer":
+        if kind == ANSWER:
             self._answered(call, at_ns)
-        elif kind == "reply":
+        elif kind == REPLY:
             self._learns(call.source, words.number(call.reply, "term"), at_ns)
 
     def _answered(self, call: Call, at_ns: int) -> None:
@@ -274,15 +302,15 @@ class _Teller:
         there, back = (call.source, call.target), (call.target, call.source)
         request = list(call.wordings)
         said = call.answer or Said("quiet", ("answered",))
-        if kind == "send":
+        if kind == SEND:
             who, other, sign, tone, texts = *there, "→", call.kind, request
-        elif kind == "deliver":
+        elif kind == DELIVER:
             who, other, sign, tone, texts = *back, "←", call.kind, request
-        elif kind == "duplicate":
+        elif kind == DUPLICATE:
             who, other, sign, tone, texts = *back, "←", "network", [f"duplicate of {text}" for text in request]
-        elif kind == "answer":
+        elif kind == ANSWER:
             who, other, sign, tone, texts = *back, "→", said.tone, list(said.wordings)
-        elif kind == "reply":
+        elif kind == REPLY:
             who, other, sign, tone, texts = *there, "←", said.tone, list(said.wordings)
         else:
             who, other, sign, tone, texts = *there, "✗", "lost", [event.note]
@@ -292,7 +320,7 @@ class _Teller:
 
     def _in_short(self, kind: str, at_ns: int, call: Call) -> None:
         both = call.source in self._visible and call.target in self._visible
-        if kind == "send":
+        if kind == SEND:
             if call.source in self._visible:
                 self._ask(at_ns, call)
             if both and call.at_once:
@@ -300,16 +328,16 @@ class _Teller:
                 if len(call.row.cells[call.source]) > 1 and call.target not in call.row.cells:
                     self._say(call.row, call.target, Said("", ("",)))  # beside the request, not beside the new role
                 self._say(call.row, call.target, self._outcome(call))
-        elif kind == "deliver":
+        elif kind == DELIVER:
             if not (both and call.at_once) or call.again:
                 self._take(at_ns, call)
-        elif kind == "answer":
+        elif kind == ANSWER:
             if call.answered_ns != call.delivered_ns:
                 said = self._outcome(call)
                 self._tell_alone(
                     at_ns, call.target, Said(said.tone, tuple(f"→{call.source} {text}" for text in said.wordings))
                 )
-        elif kind == "reply":
+        elif kind == REPLY:
             if not both or call.replied_ns != call.sent_ns:
                 said = call.answer or Said("quiet", ("answered",))
                 said = Said(said.tone, tuple(f"←{call.target} {text}" for text in said.wordings))
@@ -319,7 +347,7 @@ class _Teller:
                     self._last_of[call.source] = row
                 else:
                     self._tell_alone(at_ns, call.source, said)
-        elif kind == "drop" and call.lost_ns == at_ns and not (both and call.at_once) and not call.again:
+        elif kind == DROP and call.dropped_ns == at_ns and not (both and call.at_once) and not call.again:
             told_there = call.answered_ns == at_ns and call.target in self._visible
             if not told_there:
                 self._tell_alone(at_ns, call.source, Said("lost", (f"✗{call.target} {call.lost}",)))
@@ -383,10 +411,10 @@ class _Teller:
         call.row = row
 
     def _outcome(self, call: Call) -> Said:
-        if call.answer is None or (call.lost_on_the_way and call.answered_ns < 0):
+        if call.answer is None or call.lost_on_the_way:
             return Said("lost", (f"✗ {call.lost or 'no answer'}", f"✗ {(call.lost or 'none').split()[0]}"))
         tail = " · saved" if call.saved else ""
-        if call.lost and call.lost_ns == call.answered_ns:
+        if call.dropped and call.dropped_ns == call.answered_ns:
             return Said("lost", tuple(f"{text}{tail} ✗ {call.lost}" for text in call.answer.wordings))
         if call.late and not call.again:  # of a duplicate nothing else is expected
             tail += ", too late"
@@ -446,7 +474,7 @@ class _Teller:
         return row
 
     def _persist(self, event: Event) -> None:
-        state, snapshot = event.detail
+        state, snapshot = event.detail.raft_state, event.detail.snapshot
         known = self._snapshots.get(event.node)
         self._snapshots[event.node] = snapshot
         if len(snapshot) and snapshot != known and (known is not None or event.incarnation == 1):
@@ -495,7 +523,7 @@ class _Teller:
             self._started(self.events[result], result, saved=place in self._known.saved)
 
     def _started(self, event: Event, place: int, *, saved: bool = False) -> None:
-        _, index, term, is_leader = event.detail
+        index, term, is_leader = event.detail.index, event.detail.term, event.detail.is_leader
         peer = self.peers.get(event.node)
         if peer is not None:
             if is_leader and (peer.role != "leader" or term > peer.term):
@@ -516,7 +544,7 @@ class _Teller:
 
     def _accept(self, event: Event, saved: bool) -> None:
         """A command goes into the log. Several with nothing between them are told at once."""
-        command, index, term, _ = event.detail
+        command, index, term = event.detail.command, event.detail.index, event.detail.term
         tail = " · saved" if saved else ""
         known = self._starting.get(event.node)
         if known is not None and self._goes_on(known, event):
@@ -546,12 +574,12 @@ class _Teller:
             self._starting[event.node] = _Starts(row, command, index, term)
 
     def _goes_on(self, known: _Starts, event: Event) -> bool:
-        _, index, term, _ = event.detail
+        index, term = event.detail.index, event.detail.term
         alone = self.rows[-1] is known.row and self._fold is None and list(known.row.cells) == [event.node]
         return alone and index == known.index + known.count and term == known.term
 
     def _student(self, event: Event) -> None:
-        topic, text = event.detail
+        topic, text = event.detail.topic, event.detail.text
         if topic not in self.student_topics:
             self.student_topics.append(topic)
         said = Said("student", (f"[{words.clean(topic)}] {words.clean(text)}",))
@@ -565,6 +593,19 @@ class _Teller:
     def _phase(self, event: Event) -> None:
         if self._within(event.at_ns):
             self._banner(event.at_ns, words.clean(str(event.detail)), "phase")
+
+    def _act(self, event: Event) -> None:
+        """What is done to the network, the disks and the services."""
+        change_cuts(self._cut, event)
+        for name, peer in self.peers.items():
+            others = self._everyone - {name}
+            isolated = bool(others) and all((name, o) in self._cut and (o, name) in self._cut for o in others)
+            if isolated != peer.isolated:
+                peer.isolated = isolated
+                self._remark(peer)
+        if self._within(event.at_ns):
+            text, heals = words.act(event)
+            self._banner(event.at_ns, text, "heal" if heals else "fault")
 
     def _within(self, at_ns: int) -> bool:
         show = self.show
@@ -580,23 +621,23 @@ class _Teller:
     def _fault(self, event: Event, place: int) -> None:
         peer = self.peers[event.node]
         before = peer.mark
-        if event.kind in ("boot", "restart"):
+        if event.kind in (BOOT, RESTART):
             peer.up, peer.role = True, "follower"
-            if event.kind == "boot":
+            if event.kind == BOOT:
                 peer.term = 0
-        elif event.kind == "crash":
-            peer.up, peer.cut = False, True
+        elif event.kind == CRASH:
+            peer.up, peer.unplugged = False, True
         else:
-            peer.cut = event.kind == "disconnect"
+            peer.unplugged = event.kind == DISCONNECT
         shown = place not in self._known.skip and self._within(event.at_ns)
-        if shown and event.kind in ("connect", "disconnect") and before == peer.mark and not self.show.everything:
+        if shown and event.kind in (CONNECT, DISCONNECT) and before == peer.mark and not self.show.everything:
             shown = False  # it was so already
         self._remark(peer, self.rows[-1] if self.rows and self.rows[-1].at_ns == event.at_ns else None)
         if not shown:
             return
         row = self.rows[-1] if self.rows else None
         if row is None or row.at_ns != event.at_ns or row.fault != event.kind:
-            row = self._banner(event.at_ns, "", "heal" if event.kind in ("boot", "restart", "connect") else "fault")
+            row = self._banner(event.at_ns, "", "heal" if event.kind in (BOOT, RESTART, CONNECT) else "fault")
             row.fault = event.kind
         row.struck.append(event.node)
         one = len(row.struck) == 1
@@ -605,9 +646,9 @@ class _Teller:
 
 
 _VERBS = {
-    "boot": ("starts", "start"),
-    "restart": ("restarts", "restart"),
-    "crash": ("crashes", "crash"),
-    "connect": ("is connected again", "are connected again"),
-    "disconnect": ("is cut off", "are cut off"),
+    BOOT: ("starts", "start"),
+    RESTART: ("restarts", "restart"),
+    CRASH: ("crashes", "crash"),
+    CONNECT: ("is connected again", "are connected again"),
+    DISCONNECT: ("is cut off", "are cut off"),
 }

@@ -10,17 +10,19 @@ import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
+from labsim import Event
+from labtest import events
+from labtest.events import DropReason
+
 Wordings = tuple[str, ...]
 
 _KINDS = {"requestvote": "vote", "appendentries": "append", "installsnapshot": "snapshot"}
-_SHORT_NOTES = {
-    "the end is disabled": "cut off",
-    "the end was disabled": "cut off on the way",
-    "the link is cut": "link cut",
-    "the server is gone": "server gone",
-    "not connected": "server down",
-    "nobody waits for this reply": "too late",
-    "the caller is gone": "caller gone",
+# In a cell there is little room.
+_LOSSES = {
+    DropReason.UNPLUGGED: "cut off",
+    DropReason.UNPLUGGED_ON_THE_WAY: "cut off on the way",
+    DropReason.NO_SERVER: "server down",
+    DropReason.NOBODY_WAITS: "too late",
 }
 _ASCII = str.maketrans(
     {
@@ -64,14 +66,14 @@ def number(message: Any, name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def kind_of(service_method: str) -> str:
+def kind_of(method_name: str) -> str:
     """vote, append, snapshot, or the method's own name."""
-    name = service_method.rpartition(".")[2]
-    return _KINDS.get(name.replace("_", "").lower(), name)
+    return _KINDS.get(method_name.replace("_", "").lower(), method_name)
 
 
-def short_note(note: str) -> str:
-    return _SHORT_NOTES.get(note, note)
+def loss(reason: str) -> str:
+    """Why a message did not arrive; a trace of another version may have reasons of its own."""
+    return _LOSSES.get(reason, str(reason))  # type: ignore[call-overload,no-any-return]  # a DropReason is its word
 
 
 def value(of: Any, limit: int = 24) -> str:
@@ -156,3 +158,56 @@ def answer(kind: str, args: Any, reply: Any) -> tuple[str, Wordings]:
     if kind == "snapshot":
         return ("bad", (f"no{newer}", "no")) if newer else ("quiet", ("ok",))
     return "quiet", ((f"{value(reply, 40)}", "answered") if reply is not None else ("answered",))
+
+
+def act(event: Event) -> tuple[str, bool]:
+    """What the tester does to network, disks or services, in a sentence, and whether it makes things better."""
+    kind, detail = event.kind, event.detail
+    if kind == events.RELIABLE:
+        text = "the network is reliable again" if detail else "the network is unreliable: it loses and delays messages"
+        return text, detail
+    if kind == events.LONG_REORDERING:
+        text = "replies come out of order, up to 2.2 s late" if detail else "replies come in order again"
+        return text, not detail
+    if kind == events.LONG_DELAYS:
+        return f"a call that leads nowhere takes up to {'7 s' if detail else '0.1 s'} to say so", not detail
+    if kind == events.DUPLICATES:
+        return (f"{detail:.0%} of the requests come twice" if detail else "no request comes twice any more"), not detail
+    if kind == events.LATENCY:
+        return f"a message takes {_span(detail)} each way", not detail.max_ms
+    if kind == events.LINK:
+        return _link(detail)
+    if kind == events.PARTITION:
+        sides = " | ".join(" ".join(side) for side in detail)
+        return (f"the network is cut: {sides}" if detail else "no link is cut any more"), not detail
+    if kind == events.CRASH_AT:
+        return _crash_at(event.node, detail), detail.when is None
+    if kind == events.SLOW_DISKS:
+        return (f"a save takes {_span(detail)}" if detail.max_ms else "saves take no time again"), not detail.max_ms
+    if kind == events.SLOW_SNAPSHOTS:
+        return f"peer {event.node}'s service takes {detail:g} ms to make a snapshot", not detail
+    return f"{kind} {value(detail, 60)}", False
+
+
+def _span(of: Any) -> str:
+    return f"{of.min_ms:g} ms" if of.min_ms == of.max_ms else f"{of.min_ms:g}–{of.max_ms:g} ms"
+
+
+def _link(link: Any) -> tuple[str, bool]:
+    way = f"from {link.source} to {link.target}"
+    if link.cut:
+        return f"{way} nothing gets through", False
+    how = []
+    if link.latency.max_ms:
+        how.append(f"a message takes {_span(link.latency)} more")
+    if link.loss:
+        how.append(f"{link.loss:.0%} get lost")
+    return (f"{way} {', '.join(how)}", False) if how else (f"{way} all is as usual", True)
+
+
+def _crash_at(peer: str, point: Any) -> str:
+    if point.when is None:
+        return f"peer {peer} will not crash in the middle of things any more"
+    moment, what = point.when.split()
+    which = f"its next {what}" if point.nth == 1 else f"{what} number {point.nth} from now"
+    return f"peer {peer} will crash {moment} {which}"

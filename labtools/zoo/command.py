@@ -23,9 +23,9 @@ from statistics import median
 from threading import Lock
 from typing import Any
 
-from labsim import SimulationError, TaskFailed
 from labtest.loading import load_peer_class
 from labtest.running import run_test
+from labtest.verdict import verdict_of
 from labtools.selecting import LabTest, select
 from labtools.zoo.mutants import BUILD, ZOO, Mutant, StaleMutant, load_zoo
 
@@ -119,21 +119,8 @@ def _rate(tests: list[LabTest], peer_class: Any, first_seed: int) -> tuple[int, 
 
 def classify(error: BaseException, test: str) -> tuple[str, str]:
     """By what a failure was noticed, and its first line."""
-    rule = getattr(error, "rule", None)
-    text = str(getattr(error, "text", "") or error)
-    if isinstance(error, TaskFailed) and error.__cause__ is not None:
-        cause = error.__cause__
-        text = f"{type(cause).__name__}: {cause}"
-        return f"{type(error).__name__}: {type(cause).__name__}", _first_line(text)
-    if rule:
-        return str(rule), _first_line(text)
-    if isinstance(error, SimulationError):
-        return type(error).__name__, _first_line(text)
-    return f"test: {test}", _first_line(text)
-
-
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+    verdict = verdict_of(error)
+    return verdict.caught_by or f"test: {test}", verdict.text
 
 
 # ---- all hunts ---------------------------------------------------------------------------------------------

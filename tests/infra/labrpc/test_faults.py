@@ -17,6 +17,7 @@ import pytest
 
 from infra.labrpc.test_network import Args, Lab, Reply, assert_nothing_in_flight, events, simulation, together
 from labrpc import Network
+from labrpc.events import DropReason
 from labsim import Simulation, threading, time
 
 ROOT = Path(__file__).parents[3]
@@ -78,10 +79,10 @@ def test_unreliable_loses_a_tenth_of_requests_and_a_tenth_of_replies() -> None:
         lab = Lab()
         lab.network.reliable(False)
         results = timed_calls(lab)
-        assert_rate(notes()["lost request"], CALLS, 0.1)
+        assert_rate(notes()[DropReason.LOST_REQUEST], CALLS, 0.1)
         reached = lab.network.get_count("0")
-        assert reached == CALLS - notes()["lost request"] == len(lab.services[0].seen)
-        assert_rate(notes()["lost reply"], reached, 0.1)
+        assert reached == CALLS - notes()[DropReason.LOST_REQUEST] == len(lab.services[0].seen)
+        assert_rate(notes()[DropReason.LOST_REPLY], reached, 0.1)
         assert sum(reply is None for reply, _ in results) == notes().total()
 
     run(body)
@@ -154,14 +155,14 @@ def test_long_reordering_really_reorders() -> None:
 
 
 @pytest.mark.parametrize(("long_delays", "limit_ms"), [(False, 100), (True, 7000)])
-@pytest.mark.parametrize("why", ["not connected", "the end is disabled", "the link is cut"])
+@pytest.mark.parametrize("why", [DropReason.NO_SERVER, DropReason.UNPLUGGED, DropReason.LINK_CUT])
 def test_a_dead_end_takes_up_to_100_ms_or_7_s(long_delays: bool, limit_ms: float, why: str) -> None:
     def body() -> None:
         lab = Lab()
         lab.network.long_delays(long_delays)
-        if why == "not connected":
+        if why is DropReason.NO_SERVER:
             lab.network.delete_server("0")
-        elif why == "the end is disabled":
+        elif why is DropReason.UNPLUGGED:
             lab.network.enable("client-0", False)
         else:
             lab.network.link("client", "0", cut=True)
@@ -204,7 +205,7 @@ def test_a_request_under_way_when_its_end_is_disabled_arrives_but_its_reply_does
         assert timed_calls(lab, 1)[0][0] is None
         time.sleep(0.1)
         assert lab.services[0].seen == [0]
-        assert list(notes()) == ["the end was disabled", "nobody waits for this reply"]
+        assert list(notes()) == [DropReason.UNPLUGGED_ON_THE_WAY, DropReason.NOBODY_WAITS]
 
     run(body)
 
@@ -245,7 +246,7 @@ def test_duplicates_arrive_up_to_200_ms_later() -> None:
         assert lab.network.get_total_count() == CALLS
         assert_uniform([e.at_ns / 1e6 for e in events("duplicate")], 0, 200)
         assert sorted(e.detail.decode_args().number for e in events("duplicate")) == sorted(twice)
-        assert notes() == {"nobody waits for this reply": len(twice)}
+        assert notes() == {DropReason.NOBODY_WAITS: len(twice)}
         # Its own message, of the same id: its handler may have answered otherwise.
         first = {e.message: e.detail for e in events("send")}
         assert all(e.detail is not first[e.message] and e.detail.id == e.message for e in events("duplicate"))
@@ -308,7 +309,7 @@ def test_a_links_latency_and_loss_concern_one_direction_of_one_pair() -> None:
         results = timed_calls(lab)
         assert_rate(sum(reply is None for reply, _ in results), CALLS, 0.3)
         assert_uniform([ms for _, ms in results], 5, 15)
-        assert notes() == {"lost request": CALLS - lab.network.get_count("0")}
+        assert notes() == {DropReason.LOST_REQUEST: CALLS - lab.network.get_count("0")}
         assert timed_calls(lab, 100, target="1") == [(Reply(f"said {i}"), 0) for i in range(100)]
         assert timed_calls(lab, 100, source="1") == [(Reply(f"said {i}"), 0) for i in range(100)]
 
@@ -323,7 +324,7 @@ def test_a_links_latency_and_loss_concern_replies_too() -> None:
         assert lab.network.get_count("0") == CALLS
         assert_rate(sum(reply is None for reply, _ in results), CALLS, 0.3)
         assert_uniform([ms for _, ms in results], 5, 15)
-        assert notes() == {"lost reply": CALLS - sum(reply is not None for reply, _ in results)}
+        assert notes() == {DropReason.LOST_REPLY: CALLS - sum(reply is not None for reply, _ in results)}
 
     run(body)
 
@@ -336,7 +337,7 @@ def test_a_one_way_cut_stops_requests_one_way_and_replies_the_other() -> None:
         assert lab.services[1].seen == [], "0's requests do not get to 1"
         assert {reply for reply, _ in timed_calls(lab, 20, source="1", target="0")} == {None}
         assert len(lab.services[0].seen) == 20, "1's requests get to 0, but not 0's replies to 1"
-        assert notes() == {"the link is cut": 40}
+        assert notes() == {DropReason.LINK_CUT: 40}
         lab.network.link("0", "1", cut=False)
         assert timed_calls(lab, 1, source="0", target="1") == [(Reply("said 0"), 0)]
         assert timed_calls(lab, 1, source="1", target="0") == [(Reply("said 0"), 0)]

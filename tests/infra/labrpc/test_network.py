@@ -12,6 +12,7 @@ import pytest
 
 import labgob
 from labrpc import ClientEnd, Message, Network, RpcError, Server, Service
+from labrpc.events import DropReason
 from labsim import Deadlock, Event, Node, Simulation, TaskFailed, current_simulation, queue, threading, time
 
 SEEDS = range(5)
@@ -425,7 +426,7 @@ def test_the_answer_of_a_deleted_server_is_never_delivered() -> None:
         assert lab.services[0].seen == [1], "it was answered"
         assert reply is None
         assert [e.kind for e in events()] == ["send", "deliver", "drop", "answer", "drop"]
-        assert [e.note for e in events("drop")] == ["the server is gone", "nobody waits for this reply"]
+        assert [e.note for e in events("drop")] == [DropReason.SERVER_GONE, DropReason.NOBODY_WAITS]
         assert lab.call("say", Args(2)) == Reply("said 2")
         assert_nothing_in_flight(lab.network)
 
@@ -498,8 +499,8 @@ def test_a_call_ends_when_its_servers_node_is_killed(latency_ms: int) -> None:
         began = time.monotonic()
         assert lab.call("say", Args(2)) is None
         assert 0 < time.monotonic() - began <= 0.1 + latency_ms / 1000
-        late = {"nobody waits for this reply"} if latency_ms else set()
-        assert {e.note for e in events("drop")} == {"the server is gone"} | late
+        late = {DropReason.NOBODY_WAITS} if latency_ms else set()
+        assert {e.note for e in events("drop")} == {DropReason.SERVER_GONE} | late
         assert_nothing_in_flight(lab.network)
 
     simulate(body)
@@ -516,7 +517,7 @@ def test_a_killed_caller_gets_no_reply_and_leaves_nothing_behind() -> None:
         simulation().kill(caller)
         time.sleep(0.010)
         assert [e.kind for e in events()] == ["send", "deliver", "answer", "drop"]
-        assert events("drop")[0].note == "the caller is gone"
+        assert events("drop")[0].note == DropReason.CALLER_GONE
         assert lab.network.get_total_bytes() == bytes_before
         assert_nothing_in_flight(lab.network)
 
@@ -833,7 +834,7 @@ def test_a_message_without_an_answer_has_no_reply() -> None:
         send, drop = events()
         assert send.detail is drop.detail
         assert send.detail.decode_reply() is None
-        assert (drop.kind, drop.note, drop.node, drop.incarnation) == ("drop", "the end is disabled", "", 0)
+        assert (drop.kind, drop.note, drop.node, drop.incarnation) == ("drop", DropReason.UNPLUGGED, "", 0)
 
     simulate(body)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from labsim import Simulation, log, threading, time
+from labsim import LogLine, Simulation, log, threading, time
 from labtest.running import run_test
 from raft.messages import RequestVoteArgs, RequestVoteReply
 from raft.raft import Raft
@@ -26,8 +26,8 @@ def test_a_line_has_its_time_and_its_peer():
 
     simulation.run(main)
     assert [(e.at_ns, e.node, e.incarnation, e.message, e.detail) for e in lines(simulation)] == [
-        (0, "", 0, 0, ("test", "begins")),
-        (250_000_000, "2", 1, 0, ("vote", "granted")),
+        (0, "", 0, 0, LogLine("test", "begins")),
+        (250_000_000, "2", 1, 0, LogLine("vote", "granted")),
     ]
 
 
@@ -40,7 +40,7 @@ def test_arguments_are_read_when_the_line_is_written():
         entries.append(2)
 
     simulation.run(main)
-    assert lines(simulation)[0].detail == ("log", "entries [1]")
+    assert lines(simulation)[0].detail == LogLine("log", "entries [1]")
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_arguments_are_read_when_the_line_is_written():
 def test_text_is_formatted_as_by_logging_and_never_fails(text, args, shown):
     simulation = Simulation(seed=1)
     simulation.run(lambda: log("t", text, *args))
-    assert lines(simulation)[0].detail == ("t", shown)
+    assert lines(simulation)[0].detail == LogLine("t", shown)
 
 
 def test_an_argument_that_cannot_be_shown_does_not_end_the_run():
@@ -67,7 +67,7 @@ def test_an_argument_that_cannot_be_shown_does_not_end_the_run():
 
     simulation = Simulation(seed=1)
     simulation.run(lambda: log("t", "%s", Broken()))
-    assert lines(simulation)[0].detail == ("t", "(a line that cannot be formatted: RuntimeError)")
+    assert lines(simulation)[0].detail == LogLine("t", "(a line that cannot be formatted: RuntimeError)")
 
 
 class Counting:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from labgob import encode
 from labrpc import Message
 from labsim import Event
+from labtest import events
 from labtest.checks import CheckedTrace
 from labtest.failure import Failure
 from raft.messages import (
@@ -69,7 +70,7 @@ class Story:
 
     def save(self, *nodes, snapshot=b""):
         for node in nodes:
-            self.tell("persist", node, (b"state", snapshot))
+            self.tell("persist", node, events.Saved(b"state", snapshot))
 
     def crash(self, node):
         self.tell("crash", node)
@@ -109,7 +110,7 @@ class Story:
     def start(self, node, index, term, command):
         self.tell("start", node, command)
         self.save(node)
-        self.tell("started", node, (command, index, term, True))
+        self.tell("started", node, events.Started(command, index, term, True))
 
     def apply(self, node, index, command):
         self.tell("apply", node, ApplyMsg(True, command, index))

@@ -5,6 +5,7 @@ import pytest
 from infra.labtest.story import Story, story_of_agreement
 from labtest.checks.budgets import RPCS_PER_LINK_PER_S
 from labtest.checks.checker import RULES
+from labtest.checks.rule import Rule
 from raft.messages import AppendEntriesArgs, RequestVoteArgs, RequestVoteReply
 
 # Each takes a story from before the mistake, makes it (wrong) or just does not, and is of one rule.
@@ -284,3 +285,11 @@ def test_peers_told_to_stop_owe_nothing():
     story.tell("stop")
     story.append("0", "1", 1, prev=(1, 1), success=False)
     assert story.broken() is None
+
+
+def test_a_rule_refuses_a_step_that_does_not_exist():
+    """A slip in a method's name used to be a rule that never looked."""
+    with pytest.raises(TypeError, match=r"Slip.on_anser_vote\(\): .* did you mean on_answer_vote\?"):
+
+        class Slip(Rule):
+            def on_anser_vote(self) -> None: ...

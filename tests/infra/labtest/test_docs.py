@@ -7,7 +7,9 @@ import re
 import labgob
 import labrpc
 from infra.students import ROOT
+from labtest import events
 from labtest.checks.checker import RULES
+from labtest.checks.kept import KEPT_RULES
 from labtest.config import Config
 from raft import messages, persister
 
@@ -69,13 +71,17 @@ def test_every_rule_is_in_the_list_of_checks():
     ]
     rules = [[r.name, r.title, r.section, "all" if r.concludes_from_silence else ""] for r in RULES]
     assert [row for row in rows if len(row) == 4] == rules
-    kept_elsewhere = {
-        name
-        for file in ("config.py", "service.py")
-        for name in re.findall(
-            r"""(?:rule=|_fail\(wrong, |^ +)"([a-z]+(?:-[a-z]+)+)",?\)?,?$""",
-            (ROOT / "labtest" / file).read_text(encoding="utf-8"),
-            re.MULTILINE,
-        )
-    }
-    assert {row[0] for row in rows if len(row) == 2} == kept_elsewhere
+    assert [row for row in rows if len(row) == 3] == [
+        [rule.name, f"{rule.title} ({rule.section})", rule.by] for rule in KEPT_RULES
+    ]
+
+
+def test_every_kind_of_event_is_described():
+    described = [
+        kind
+        for line in (ROOT / "docs" / "trace.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("| `")
+        for kind in re.findall(r"`(\w+)`", line.split("|")[1])
+    ]
+    kinds = {value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)}
+    assert kinds <= set(described)

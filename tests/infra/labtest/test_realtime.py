@@ -6,7 +6,7 @@ import time
 import pytest
 
 from infra.students import ROOT, agree, elect, line_of, peer, squeezed, told
-from labtest import config
+from labtest import servers
 from labtest.loading import load_peer_class
 from labtest.running import run_test
 
@@ -64,7 +64,7 @@ def test_an_exception_in_init_stops_the_peers_before_it(tmp_path):
 
 
 def test_a_call_that_does_not_return_fails_the_test(tmp_path, monkeypatch):
-    monkeypatch.setattr(config, "_CALL_LIMIT_S", 0.3)
+    monkeypatch.setattr(servers, "_CALL_LIMIT_S", 0.3)
     path = peer(tmp_path, start="time.sleep(1)")
     text = told(path, agree, realtime=True)
     assert text.splitlines()[0] == "start() of peer 1 has not returned for 0.3 s"

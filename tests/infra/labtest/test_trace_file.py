@@ -75,7 +75,8 @@ def test_a_run_survives_the_way_out_and_in(tmp_path, file, name):
         elif here.kind in ("answer", "reply"):
             assert plain(there.detail.decode_reply()) == plain(here.detail.decode_reply())
         elif here.kind == "persist":
-            assert [len(part) for part in there.detail] == [len(part) for part in here.detail]
+            assert len(there.detail.raft_state) == len(here.detail.raft_state)
+            assert len(there.detail.snapshot) == len(here.detail.snapshot)
         elif here.kind == "apply":
             assert there.detail.command_index == here.detail.command_index
         elif here.kind == "started":

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from labsim import Deadlock, TaskFailed
+from labsim import Deadlock, TaskFailed, Wait, WaitKind
+from labsim.stacks import Place, short_path
 from labtest import records
 from labtest.failure import Failure
 from labtools.stress import progress
@@ -140,12 +141,11 @@ def test_where_is_the_innermost_line_of_the_peer_not_of_the_library_below_it(tmp
 
 
 def test_a_deadlock_is_placed_by_the_lines_it_names():
-    deadlock = Deadlock(
-        f"Deadlock at 1.5 s: every task waits.\n  ticker waits\n      {__file__}:41 in _tick  mu.acquire()"
-    )
+    wait = Wait("ticker", "1", WaitKind.LOCK, 0, "ticker waits", Place(__file__, 41, "_tick"))
+    deadlock = Deadlock("Deadlock at 1.5 s: every task waits.\n  ticker waits", waits=[wait])
     cause, where, _ = cause_of(deadlock, Path(__file__), Path("tests/test_2a.py"))
     assert cause == "Deadlock at # s: every task waits."
-    assert where == f"{__file__}:41 in _tick"
+    assert where == f"{short_path(__file__)}:41 in _tick"
 
 
 def test_a_group_keeps_its_smallest_seed_and_its_shortest_run():

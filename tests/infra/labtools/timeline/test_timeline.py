@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from labsim import Event, log, time
+from labtest.events import DropReason, LogLine, Saved
 from labtest.running import run_test
 from labtest.tracefile import read_trace, write_trace
 from labtools.cli import main
@@ -55,10 +56,8 @@ class Call:
 
     def __init__(self, id_, source, target, args):
         self.id, self.source, self.target = id_, str(source), str(target)
-        self.service_method = {
-            RequestVoteArgs: "Raft.request_vote",
-            AppendEntriesArgs: "Raft.append_entries",
-        }[type(args)]
+        self.method_name = {RequestVoteArgs: "request_vote", AppendEntriesArgs: "append_entries"}[type(args)]
+        self.service_method = f"Raft.{self.method_name}"
         self.reply = None
         self.decode_args = lambda: args
 
@@ -104,10 +103,10 @@ def small_run():
     run = ByHand()
     run.add("phase", detail="Test: by hand")
     run.at_ms = 100
-    run.add("persist", "0", (b"x" * 9, b""))
+    run.add("persist", "0", Saved(b"x" * 9, b""))
     run.call(0, 1, RequestVoteArgs(1, 0, 0, 0), RequestVoteReply(1, True))
     lost = run.send(0, 2, RequestVoteArgs(1, 0, 0, 0))
-    run.event("drop", lost, "lost request")
+    run.event("drop", lost, DropReason.LOST_REQUEST)
     for ms in (100, 200, 300, 400):
         run.at_ms = ms
         for peer in (1, 2):
@@ -117,7 +116,7 @@ def small_run():
     run.add("crash", "0")
     run.at_ms = 500
     run.call(2, 1, RequestVoteArgs(2, 2, 0, 0), RequestVoteReply(3, False))
-    run.add("log", "1", ("vote", "no"))
+    run.add("log", "1", LogLine("vote", "no"))
     return run.events
 
 
@@ -200,7 +199,7 @@ def test_a_late_request_and_a_late_reply_have_rows_of_their_own():
     message.reply = RequestVoteReply(3, True)
     run.at_ms = 5
     run.event("deliver", message)
-    run.add("persist", "1", (b"", b""))
+    run.add("persist", "1", Saved(b"", b""))
     run.event("answer", message)
     run.at_ms = 9
     run.event("reply", message)
@@ -225,7 +224,7 @@ def test_a_reply_that_was_lost_is_told_where_it_was_given():
     message.reply = AppendEntriesReply(1, True)
     run.event("deliver", message)
     run.event("answer", message)
-    run.event("drop", message, "lost reply")
+    run.event("drop", message, DropReason.LOST_REPLY)
     assert "ok ✗ lost reply" in texts(tell(run.events), "1")
 
 
@@ -235,7 +234,7 @@ def test_a_request_that_is_never_answered_is_not_called_ok():
     run.event("deliver", message)
     run.at_ms = 20
     run.add("crash", "1")
-    run.event("drop", message, "the server is gone")
+    run.event("drop", message, DropReason.SERVER_GONE)
     story = tell(run.events)
     assert texts(story, "1") == ["←0 heartbeat t1 prev 0/0 c0"]
     assert "✗1 server gone" in texts(story, "0")
@@ -299,7 +298,7 @@ def test_every_call_is_shown_or_counted(name):
                     others = len(story.peers) - 1
                     shown += others if found[1] == "all" else len(found[1].split(","))
                 assert peer in story.peers
-    refused = sum(event.kind == "started" and not event.detail[3] for event in events)
+    refused = sum(event.kind == "started" and not event.detail.is_leader for event in events)
     counted = story.folded
     assert sends <= shown + counted <= sends + refused
 

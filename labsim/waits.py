@@ -1,0 +1,88 @@
+"""What tasks wait for, as values: whoever sorts, counts or concludes reads these, and only the last step makes words.
+
+What a task can wait for has two methods, `wait_kind(task)` and `describe_wait(task)`. Start at `wait_of()`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from labsim.stacks import Place, describe_stack, is_readers, own_frames, place_of
+
+if TYPE_CHECKING:
+    from labsim.simulation import Simulation
+    from labsim.task import Task
+
+
+class WaitKind(Enum):
+    NOTHING = "nothing but its turn"
+    SLEEP = "its time"
+    LOCK = "a lock"
+    OWN_LOCK = "a lock that it holds itself"
+    CONDITION = "a notification"
+    EVENT = "an event"
+    SEMAPHORE = "a semaphore"
+    ITEM = "an item in a queue"
+    ROOM = "room in a queue"
+    TASK_DONE = "a queue to be worked off"
+    TASK_END = "another task's end"
+    REPLY = "the reply to a call"
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """One task that does not run: who, what for, for how long, and the whole in words, its stack below."""
+
+    task: str
+    node: str | None  # None: the tester's
+    kind: WaitKind
+    waited_ns: int
+    words: str
+    where: Place | None = None  # the innermost line of the reader's own
+
+
+def wait_of(simulation: Simulation, task: Task) -> Wait:
+    kind = kind_of(task)
+    waited_ns = 0 if kind is WaitKind.NOTHING else simulation.now_ns - task.since_ns
+    if kind is WaitKind.NOTHING:
+        words = f"  {task} is ready to run"
+    else:
+        words = f"  {task} has waited {waited_ns / 1e9:.3f} s {describe_wait(task)}"
+    frame = simulation.frames_of(task)
+    stack = describe_stack(frame)
+    node = None if task.node is None else task.node.name
+    where = next((place_of(f) for f in own_frames(frame) if is_readers(f.f_code.co_filename)), None)
+    return Wait(task.name, node, kind, waited_ns, f"{words}\n{stack}" if stack else words, where)
+
+
+def kind_of(task: Task) -> WaitKind:
+    what: Any = task.waiting_for
+    if what is None:
+        return WaitKind.NOTHING
+    if isinstance(what, str):
+        return WaitKind.SLEEP
+    wait_kind = getattr(what, "wait_kind", None)
+    return WaitKind.TASK_END if wait_kind is None else wait_kind(task)
+
+
+def describe_wait(task: Task) -> str:
+    """To be read after "waits"."""
+    what: Any = task.waiting_for
+    describe = getattr(what, "describe_wait", None)
+    if describe is not None:
+        return f"for {describe(task)}"
+    if isinstance(what, str):
+        return f"in {what}"
+    return f"for {what} to end"
+
+
+_MAX_TASKS = 30
+
+
+def describe_waits(waits: list[Wait]) -> str:
+    told = [wait.words for wait in waits[:_MAX_TASKS]]
+    if len(waits) > _MAX_TASKS:
+        told.append(f"  ... and {len(waits) - _MAX_TASKS} more tasks")
+    return "\n".join(told)

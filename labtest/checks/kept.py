@@ -1,0 +1,50 @@
+"""Rules that are kept where things happen, by the services and by the tester, and not read off the trace.
+
+So they hold on real threads too, where there is no trace. They are told, counted and listed like all the others.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class KeptRule(NamedTuple):
+    name: str
+    title: str
+    section: str
+    by: str  # who keeps it: "service" or "tester"
+
+
+STATE_MACHINE_SAFETY = KeptRule(
+    "state-machine-safety",
+    "One index holds one command, on all peers, over restarts and snapshots",
+    "§5.4.3",
+    "service",
+)
+APPLY_ORDER = KeptRule(
+    "apply-order", "A peer applies index after index, none twice and none left out", "Figure 2: All Servers", "service"
+)
+SNAPSHOT_FORWARD = KeptRule(
+    "snapshot-forward",
+    "A snapshot handed up never rolls the service back, and is of the index it says",
+    "§7",
+    "service",
+)
+SNAPSHOT_SAVED = KeptRule("snapshot-saved", "What snapshot() was given gets to the disk", "§7", "service")
+START_RETURNS_AT_ONCE = KeptRule("start-returns-at-once", "start() waits for nobody", "MIT's lab", "tester")
+CALLS_RETURN = KeptRule(
+    "calls-return", "The constructor, start(), get_state() and kill() return within 10 s", "MIT's lab", "tester"
+)
+QUIET_DEATH = KeptRule(
+    "quiet-death", "A second after kill() a peer sends, saves and applies nothing", "MIT's lab", "tester"
+)
+
+KEPT_RULES = (
+    STATE_MACHINE_SAFETY,
+    APPLY_ORDER,
+    SNAPSHOT_FORWARD,
+    SNAPSHOT_SAVED,
+    START_RETURNS_AT_ONCE,
+    CALLS_RETURN,
+    QUIET_DEATH,
+)

@@ -1,0 +1,357 @@
+"""The life of servers: they start, crash, are plugged in and out, have disks, and sit on a network.
+
+Promise: a crash is real (every task of the peer ends, in the middle of whatever it was doing) and a restarted peer gets
+exactly what its Persister had saved. Whatever is done to servers, disks or network is an event of the trace.
+
+Start reading at `Servers.start1()`. What must be true of the servers is asked in config.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from copy import copy
+from typing import Any, Literal, NoReturn, Protocol, get_args
+from zlib import crc32
+
+from labrpc import ClientEnd, Network, Server
+from labrpc import Service as RpcService
+from labsim import Node, queue, random, time
+from labtest import events
+from labtest.checks.kept import CALLS_RETURN, KeptRule
+from labtest.failure import Failure
+from labtest.service import Committed, Service
+from labtest.world import Stuck, current_world
+from raft.messages import ApplyMsg
+from raft.persister import Persister
+
+_CALL_LIMIT_S = 10.0
+# How long a message takes each way, even when the network is reliable.
+USUAL_LATENCY_MS = (0.0, 0.0)
+
+
+class Peer(Protocol):
+    """What the tester asks of a Raft."""
+
+    def start(self, command: Any) -> tuple[int, int, bool]: ...
+    def get_state(self) -> tuple[int, bool]: ...
+    def snapshot(self, index: int, snapshot: bytes) -> None: ...
+    def kill(self) -> None: ...
+
+
+PeerClass = Callable[[list[ClientEnd], int, Persister, "queue.Queue[ApplyMsg]"], Peer]
+
+
+CrashMoment = Literal["before save", "after save", "after reply"]
+
+
+class Seat:
+    """One server's place: what stays while incarnations come and go."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.name = str(index)
+        self.incarnation = 0
+        self.persister = Persister()
+        self.connected = False
+        self.peer: Peer | None = None  # None while it is down
+        self.node: Node | None = None
+        self.service: Service | None = None
+        self.end_names: list[str] = []
+        self.last_state: tuple[int, bool] | None = None
+        self.crash_point: tuple[CrashMoment, int] | None = None  # where to crash, and at which time of coming there
+
+
+class Servers:
+    """A cluster's servers, and all that can be done to them."""
+
+    def __init__(self, peer_class: PeerClass, *, servers: int, snapshot: bool) -> None:
+        self.n = servers
+        self._peer_class = peer_class
+        self._snapshots = snapshot
+        self._world = current_world()
+        self._network = Network(long_delays=True)
+        self._committed = Committed()
+        self._seats = [Seat(i) for i in range(servers)]
+        self._ends_made = 0
+        self._save_time = events.SaveTime(0.0, 0.0)
+        self._world.emit(events.CLUSTER, None, servers, servers)
+
+    def _seat(self, i: int) -> Seat:
+        if not 0 <= i < self.n:
+            raise ValueError(f"there is no server {i}; servers are 0..{self.n - 1}")
+        return self._seats[i]
+
+    # ---- start, crash, connect -------------------------------------------------------------------------------
+
+    def start1(self, i: int) -> None:
+        """Start server i, or start it again after a crash, with what its disk holds. It is not connected by this."""
+        seat = self._seat(i)
+        if seat.peer is not None:
+            self.crash1(i)
+        seat.incarnation += 1
+        seat.node = self._world.node(seat.name)
+        ends = self._make_ends(seat)
+        # The old incarnation's hand, on real threads, is still on the old disk.
+        seat.persister = seat.persister.copy()
+        seat.persister.before_save = self._slow_disk(seat.node)
+        seat.persister.on_save = self._save_watcher(seat)
+        seat.crash_point = None
+        apply_ch: queue.Queue[ApplyMsg] = queue.Queue(1)
+        service = Service(
+            i,
+            apply_ch,
+            self._committed,
+            self.fail,
+            self._apply_watcher(seat.node),
+            seat.persister.read_snapshot,
+            snapshots=self._snapshots,
+        )
+        service.restore(seat.persister.read_snapshot())
+        seat.service = service
+        began = events.RESTART if seat.incarnation > 1 else events.BOOT
+        self._world.emit(began, seat.node, None, seat.incarnation)
+        self._world.emit(events.RESTORE, seat.node, service.last_applied, service.last_applied)
+        peer = self._ask(seat, "Raft(...)", self._peer_class, ends, i, seat.persister, apply_ch, entry="__init__")
+        if self._snapshots:
+            service.take_snapshot = peer.snapshot
+        seat.peer = peer
+        seat.last_state = None
+        self._world.spawn_service(seat.node, service.run, name=f"service {i}")
+        server = Server(seat.node)
+        server.on_answer = lambda: self._pass_crash_point(seat, "after reply")
+        server.add_service(RpcService(peer, "Raft"))
+        self._network.add_server(seat.name, server)
+
+    def _make_ends(self, seat: Seat) -> list[ClientEnd]:
+        """Fresh ends for each incarnation, so that nothing sent by an old one can come back to the new."""
+        for name in seat.end_names:
+            self._network.delete_end(name)
+        ends = []
+        for target in self._seats:
+            self._ends_made += 1
+            end = self._network.make_end(f"{seat.name}-{target.name} #{self._ends_made}", seat.name)
+            self._network.connect(end.name, target.name)
+            ends.append(end)
+        seat.end_names = [end.name for end in ends]
+        return ends
+
+    def _apply_watcher(self, node: Node | None) -> Callable[[ApplyMsg], None]:
+        def applied(message: ApplyMsg) -> None:
+            # The trace keeps a copy: a peer may use one ApplyMsg again and again.
+            if message.snapshot_valid:
+                kept = copy(message)
+            else:
+                kept = ApplyMsg(message.command_valid, message.command, message.command_index)
+            self._world.emit(events.APPLY, node, kept, message.command_index or message.snapshot_index)
+
+        return applied
+
+    def crash1(self, i: int) -> None:
+        """Cut the power of server i. What its Persister has saved remains."""
+        seat = self._seat(i)
+        self.disconnect(i)
+        self._network.delete_server(seat.name)
+        if seat.peer is not None:
+            self._world.emit(events.CRASH, seat.node, None, 0)
+            seat.persister = seat.persister.copy()
+            peer, service, seat.peer, seat.service = seat.peer, seat.service, None, None
+            assert service is not None
+            self._world.kill(seat.node, peer.kill, service.stop)
+
+    def restart(self, *indexes: int) -> None:
+        """Start these servers again, each from its own disk, and connect them."""
+        for i in indexes:
+            self.start1(i)
+            self.connect(i)
+
+    def connect(self, *indexes: int) -> None:
+        """Plug servers in, towards all that are plugged in."""
+        for i in indexes:
+            self._seat(i).connected = True
+            self._world.emit(events.CONNECT, self._seats[i].node, None, 0)
+            self._plug(i)
+
+    def disconnect(self, *indexes: int) -> None:
+        """Pull the plug of servers: they run on, alone."""
+        for i in indexes:
+            self._seat(i).connected = False
+            self._world.emit(events.DISCONNECT, self._seats[i].node, None, 0)
+            self._plug(i)
+
+    def _plug(self, i: int) -> None:
+        seat = self._seats[i]
+        for other in self._seats:
+            enabled = seat.connected and other.connected
+            if seat.end_names:
+                self._network.enable(seat.end_names[other.index], enabled)
+            if other.end_names:
+                self._network.enable(other.end_names[i], enabled)
+
+    def connected(self, i: int) -> bool:
+        return self._seat(i).connected
+
+    def is_up(self, i: int) -> bool:
+        return self._seat(i).peer is not None
+
+    def others(self, *excluded: int) -> list[int]:
+        """All servers but these, beginning after the first of them, round the table."""
+        first = excluded[0] if excluded else -1
+        return [i for k in range(self.n) if (i := (first + 1 + k) % self.n) not in excluded]
+
+    # ---- disks, and crashes in the middle of things ------------------------------------------------------------
+
+    def _slow_disk(self, node: Node | None) -> Callable[[], None]:
+        def saving() -> None:
+            """Runs in the peer's own task, at the beginning of a save."""
+            if self._save_time.max_ms:
+                self._world.emit(events.SAVING, node, None, 0)
+                time.sleep(random.uniform(self._save_time.min_ms, self._save_time.max_ms) / 1000)
+
+        return saving
+
+    def _save_watcher(self, seat: Seat) -> Callable[[bytes, bytes], None]:
+        node = seat.node
+
+        def saved(raft_state: bytes, snapshot: bytes) -> None:
+            """Runs in the peer's own task, just before the save takes effect: if it does not return, there was none."""
+            self._pass_crash_point(seat, "before save")
+            self._world.emit(events.PERSIST, node, events.Saved(raft_state, snapshot), crc32(raft_state))
+            if seat.crash_point is not None and seat.crash_point[0] == "after save":
+                disk = Persister()
+                disk.save(raft_state, snapshot)
+                self._pass_crash_point(seat, "after save", disk)
+
+        return saved
+
+    def _pass_crash_point(self, seat: Seat, when: CrashMoment, disk: Persister | None = None) -> None:
+        if seat.crash_point is None or seat.crash_point[0] != when or seat.peer is None:
+            return
+        if seat.crash_point[1] > 1:
+            seat.crash_point = (when, seat.crash_point[1] - 1)
+            return
+        if disk is not None:
+            seat.persister = disk
+        self.crash1(seat.index)  # in the peer's own task: this does not return
+
+    def crash_at(self, i: int, when: CrashMoment | None, *, nth: int = 1) -> None:
+        """Have server i crash in the middle of what it does: at its nth save or reply from now on; None: no more.
+
+        "before save": what it is about to save is not on the disk. "after save": it is, and nothing after it has
+        happened. "after reply": a reply has just left.
+        """
+        if not self._world.virtual:
+            raise ValueError("crash_at(): only in virtual time can a peer be stopped between two of its lines")
+        if when is not None and when not in get_args(CrashMoment):
+            raise ValueError(f"crash_at(): when must be one of {', '.join(get_args(CrashMoment))}, got {when!r}")
+        seat = self._seat(i)
+        crash_point = None if when is None else (when, nth)
+        if crash_point != seat.crash_point:
+            seat.crash_point = crash_point
+            detail = events.CrashPoint(when, nth)
+            self._world.emit(events.CRASH_AT, seat.node, detail, crc32(repr(detail).encode()))
+
+    def slow_disks(self, min_ms: float, max_ms: float) -> None:
+        """Have every save take that long from now on, each as long as it is drawn; other threads run meanwhile."""
+        if not 0 <= min_ms <= max_ms:
+            raise ValueError(f"slow_disks(): need 0 <= min_ms <= max_ms, got {min_ms:g} and {max_ms:g}")
+        save_time = events.SaveTime(min_ms, max_ms)
+        if save_time != self._save_time:
+            self._save_time = save_time
+            self._world.emit(events.SLOW_DISKS, None, save_time, crc32(repr(save_time).encode()))
+
+    def slow_snapshots(self, i: int, ms: float) -> None:
+        """Have the service of server i, until it restarts, take that long to make a snapshot; its peer goes on."""
+        seat = self._seat(i)
+        if seat.service is None:
+            raise ValueError(f"slow_snapshots(): server {i} is down")
+        if ms != seat.service.snapshot_ms:
+            seat.service.snapshot_ms = ms
+            self._world.emit(events.SLOW_SNAPSHOTS, seat.node, ms, crc32(repr(ms).encode()))
+
+    # ---- the network -------------------------------------------------------------------------------------------
+
+    @property
+    def network(self) -> Network:
+        """The network itself. Servers are named "0", "1", ... there."""
+        return self._network
+
+    def partition(self, *groups: Iterable[int]) -> None:
+        """Cut every link between servers of different groups, and only those. No groups: no cuts."""
+        self._network.partition(*([self._seat(i).name for i in group] for group in groups))
+
+    def link(
+        self,
+        source: int,
+        target: int,
+        *,
+        latency_ms: tuple[float, float] | None = None,
+        loss: float | None = None,
+        cut: bool | None = None,
+    ) -> None:
+        """Change one direction between two servers: what `source` sends to `target`, requests and replies.
+
+        The latency comes on top of the network's own.
+        """
+        names = self._seat(source).name, self._seat(target).name
+        self._network.link(*names, latency_ms=latency_ms, loss=loss, cut=cut)
+
+    def latency(self, min_ms: float = USUAL_LATENCY_MS[0], max_ms: float = USUAL_LATENCY_MS[1]) -> None:
+        """Have messages take that long each way from now on; without arguments, as long as usual."""
+        self._network.latency(min_ms, max_ms)
+
+    def duplicates(self, probability: float) -> None:
+        """Have that part of the requests arrive a second time, up to 200 ms later."""
+        self._network.duplicates(probability)
+
+    def set_unreliable(self, unreliable: bool) -> None:
+        self._network.reliable(not unreliable)
+
+    def set_long_reordering(self, long_reordering: bool) -> None:
+        self._network.long_reordering(long_reordering)
+
+    def rpc_count(self, i: int) -> int:
+        """Requests that reached server i since it was started."""
+        return self._network.get_count(self._seat(i).name)
+
+    def rpc_total(self) -> int:
+        return self._network.get_total_count()
+
+    def bytes_total(self) -> int:
+        return self._network.get_total_bytes()
+
+    def log_size(self) -> int:
+        """The largest saved Raft state of all servers, in bytes."""
+        return max(seat.persister.raft_state_size() for seat in self._seats)
+
+    # ---- asking a peer, and giving up ----------------------------------------------------------------------------
+
+    def _ask(self, seat: Seat, what: str, fn: Callable[..., Any], *args: Any, entry: str) -> Any:
+        """Call the peer. `what` is how a report names the call, `entry` the method that is called."""
+        self._world.raise_if_failed()
+        try:
+            return self._world.call(seat.node, fn, *args, entry=entry, limit_s=_CALL_LIMIT_S)
+        except Stuck:
+            self.fail(
+                f"{what} of peer {seat.index} has not returned for {_CALL_LIMIT_S:g} s{self._world.clock}",
+                CALLS_RETURN,
+            )
+
+    def fail(self, text: str, rule: KeptRule | None = None) -> NoReturn:
+        """End the test: what was expected and what was seen, then what the peers were doing."""
+        stuck = self._world.stuck_tasks()
+        self._world.fail(Failure(text, self._evidence(), rule=None if rule is None else rule.name, stuck=stuck))
+
+    def _evidence(self) -> list[str]:
+        lines = [f"Peers at {self._world.now:.3f} s:"]
+        for seat in self._seats:
+            if seat.peer is None:
+                lines.append(f"  {seat.name}  down")
+                continue
+            seen = "not asked yet"
+            if seat.last_state is not None:
+                seen = f"term {seat.last_state[0]}, {'leader' if seat.last_state[1] else 'not leader'} when last asked"
+            link = "connected" if seat.connected else "cut off"
+            restarts = f", incarnation {seat.incarnation}" if seat.incarnation > 1 else ""
+            applied = seat.service.last_applied if seat.service is not None else 0
+            lines.append(f"  {seat.name}  {link}, {seen}, applied up to {applied}{restarts}")
+        return lines

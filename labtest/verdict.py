@@ -1,0 +1,97 @@
+"""What came of a run, as values: for whoever counts, groups or compares failures. report.py makes the words.
+
+Start at `verdict_of()`.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from labsim import RealWorldError, SimulationError, Standstill, TaskFailed, Unresponsive
+from labsim.stacks import Place, place_of, short_path
+from labtest.failure import Failure
+from labtest.report import pytest_says
+
+
+class Ending(StrEnum):
+    PASSED = "passed"
+    SKIPPED = "skipped"  # the test said so itself
+    RULE = "rule"  # of the protocol, broken
+    EXPECTATION = "expectation"  # of the test, not met
+    EXCEPTION = "exception"  # in a thread or a method of the peer
+    SIMULATION = "simulation"  # it could not go on: a deadlock, the real clock, ...
+    TEST = "test"  # the test itself failed, with an exception of its own
+
+
+class Verdict(NamedTuple):
+    ending: Ending
+    name: str = ""  # of the rule, of the exception's class, of the simulation's error
+    text: str = ""  # what was wrong, its first line
+    where: str = ""  # the peer's line or, where none is known, the test's: "raft/raft.py:12 in start"
+
+    @property
+    def failed(self) -> bool:
+        return self.ending not in (Ending.PASSED, Ending.SKIPPED)
+
+    @property
+    def caught_by(self) -> str:
+        """What noticed, if it is more than a test that waited in vain or looked and did not find."""
+        if self.ending is Ending.EXCEPTION:
+            return f"{TaskFailed.__name__}: {self.name}"
+        return self.name if self.ending in (Ending.RULE, Ending.SIMULATION) else ""
+
+
+def verdict_of(error: BaseException | None, peer_files: Path | None = None, test_file: Path | None = None) -> Verdict:
+    """`peer_files`: the peer's file, or the folder of its package; with neither file, `where` stays empty."""
+    if error is None:
+        return Verdict(Ending.PASSED)
+    if pytest_says(error, "Skipped"):
+        return Verdict(Ending.SKIPPED)
+    origin = error
+    if isinstance(error, TaskFailed) and error.__cause__ is not None:
+        origin = error.__cause__
+    if isinstance(origin, Failure):
+        ending = Ending.EXPECTATION if origin.rule is None else Ending.RULE
+        name, text = origin.rule or "", origin.text
+    elif isinstance(error, TaskFailed):
+        ending, name, text = Ending.EXCEPTION, type(origin).__name__, _told(origin)
+    elif isinstance(error, SimulationError):
+        ending, name, text = Ending.SIMULATION, type(error).__name__, str(error)
+    else:
+        ending, name, text = Ending.TEST, type(error).__name__, _told(error)
+    return Verdict(ending, name, text.partition("\n")[0], _where(error, origin, peer_files, test_file))
+
+
+def _told(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(error)).strip()
+
+
+def _where(error: BaseException, origin: BaseException, peer_files: Path | None, test_file: Path | None) -> str:
+    places = list(_places(origin.__traceback__))[::-1]  # innermost first
+    named: list[Place] = []
+    if isinstance(error, Standstill):
+        named = [wait.where for wait in error.waits if wait.where is not None]
+    elif isinstance(error, (RealWorldError, Unresponsive)) and error.where is not None:
+        named = [error.where]
+    elif isinstance(origin, Failure):
+        named = [wait.where for wait in origin.stuck if wait.where is not None]
+    for files, candidates in ((peer_files, places), (peer_files, named), (test_file, places)):
+        for place in candidates:
+            if files is not None and _is_in(place, files):
+                return f"{short_path(place.file)}:{place.line}{f' in {place.function}' if place.function else ''}"
+    return ""
+
+
+def _is_in(place: Place, files: Path) -> bool:
+    return files == Path(place.file) or files in Path(place.file).parents
+
+
+def _places(tb: TracebackType | None) -> Iterator[Place]:
+    while tb is not None:
+        yield place_of(tb.tb_frame, tb.tb_lineno)
+        tb = tb.tb_next
