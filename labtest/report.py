@@ -8,7 +8,6 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import CodeType, TracebackType
 from typing import Any
 
@@ -16,9 +15,9 @@ from labrpc import RpcError
 from labsim import RealWorldError, SimulationError, TaskFailed
 from labsim.stacks import is_library, short_path
 from labtest.failure import Failure
+from labtest.rooms import OURS, ROOT
 
-_ROOT = Path(__file__).parent.parent
-_OURS = tuple(f"{_ROOT / name}/" for name in ("labsim", "labgob", "labrpc", "labtest", "labtools"))
+_OURS = tuple(f"{ROOT / room}/" for room in OURS)
 _MAX_FRAMES = 8
 _WIDTH = 112
 _MAX_LINE = 100
