@@ -17,15 +17,14 @@ from pathlib import Path
 import msgspec
 
 from labsim.stacks import short_path
+from labtest.rooms import ROOMS, run_files
 
 # Where the records of each kind of run lie, under the working directory.
 STRESS = Path("build/stress/failures")
 PYTEST = Path("build/pytest/failures")
 
-_ROOT = Path(__file__).resolve().parent.parent
-_LAB = ("labsim", "labgob", "labrpc", "labtest")
 _PYTHON = "Python"
-_THE_LAB = f"the lab ({', '.join(_LAB)})"
+_THE_LAB = f"the lab ({', '.join(ROOMS)})"
 
 
 class Record(msgspec.Struct, kw_only=True):
@@ -72,16 +71,10 @@ def files_of(raft: Path) -> list[Path]:
     return [raft, *(path for path in package if path != raft)]
 
 
-def lab_files() -> list[Path]:
-    """The lab itself, as far as it has a part in a run."""
-    rooms = [path for room in _LAB for path in sorted((_ROOT / room).rglob("*.py"))]
-    return [*rooms, *(_ROOT / "raft" / name for name in ("__init__.py", "messages.py", "persister.py"))]
-
-
 def code_of(raft: Path, test_file: Path) -> dict[str, str]:
     """Every part of a run by name, with its hash: the peer's files, the test file, the lab, Python."""
     code = {short_path(str(path)): _hash([path]) for path in [*files_of(raft), test_file.resolve()]}
-    code[_THE_LAB] = _hash(lab_files())
+    code[_THE_LAB] = _hash(run_files())
     code[_PYTHON] = platform.python_version()
     return code
 

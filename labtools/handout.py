@@ -1,8 +1,8 @@
 """Write the tree a student starts from: the lab without the solution, the wrong Rafts and the grading.
 
-Promise: what goes in is listed here, room by room, so a file that is new in the project stays out until somebody
-says otherwise. The written tree stands on its own: it can be moved, and needs Python and make, nothing of this project.
-Not promised: anything about a student's own files, which are never written over. Start at `files()`.
+Promise: what goes in is listed in manifest.py, room by room, so a file that is new in the project stays out until
+somebody says otherwise. The written tree stands on its own: it can be moved, and needs Python and make, nothing of
+this project. Not promised: anything about a student's own files, which are never written over. Start at `files()`.
 """
 
 from __future__ import annotations
@@ -11,30 +11,10 @@ import argparse
 import sys
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parent.parent
+from labtest.rooms import ROOT
+from labtools import manifest
 
-# What goes in as it is. A pattern covers one folder.
-AS_IT_IS = {
-    "labsim": ("*.py", "py.typed"),
-    "labgob": ("*.py", "py.typed"),
-    "labrpc": ("*.py", "py.typed"),
-    "labtest": ("*.py", "checks/*.py", "diagnoses/*.py", "py.typed"),
-    "labtools": (
-        "__init__.py",
-        "__main__.py",
-        "cli.py",
-        "py.typed",
-        "replay/*.py",
-        "selecting.py",
-        "stress/*.py",
-        "timeline/*.py",
-        "workers/*.py",
-    ),
-    "raft": ("__init__.py", "persister.py", "py.typed"),
-    "tests": ("test_2[a-d].py", "test_2[a-d]_extra.py"),
-    "docs": ("checks.md", "determinism.md", "names.md", "timeline.png", "trace.md"),
-    ".": (".gitignore", "LICENSE", "pyproject.toml", "requirements.lock"),
-}
+PROJECT = ROOT
 
 # What differs from the project's own: its place in the handout, and its source.
 INSTEAD = {
@@ -82,13 +62,12 @@ def files() -> dict[str, bytes]:
         raise HandoutError(
             f"{PROJECT} must be the project's source tree, and has no folder handout; run it from a clone"
         )
-    found = {name: (PROJECT / source).read_bytes() for name, source in INSTEAD.items()}
-    for room, patterns in AS_IT_IS.items():
-        for pattern in patterns:
-            paths = sorted((PROJECT / room).glob(pattern))
-            if not paths:
-                raise HandoutError(f"{room}/{pattern} names no file any more; correct AS_IT_IS in labtools/handout.py")
-            found |= {path.relative_to(PROJECT).as_posix(): path.read_bytes() for path in paths}
+    try:
+        as_it_is = manifest.paths(manifest.FOR_ALL, manifest.FOR_STUDENTS, root=PROJECT)
+    except manifest.ManifestError as error:
+        raise HandoutError(str(error)) from None
+    found = {path.relative_to(PROJECT).as_posix(): path.read_bytes() for path in as_it_is}
+    found |= {name: (PROJECT / source).read_bytes() for name, source in INSTEAD.items()}
     found["Makefile"] = _makefile().encode()
     return dict(sorted(found.items()))
 

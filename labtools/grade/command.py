@@ -22,6 +22,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from labtest.rooms import ROOT
 from labtools.grade.gradescope import pack
 from labtools.grade.grading import Exam, Progress, grade
 from labtools.grade.intake import IntakeError, Submission, submissions
@@ -32,7 +33,6 @@ from labtools.grade.store import write_whole
 from labtools.grade.write import write_class, write_submission
 from labtools.selecting import LabTest, SelectionError, load_tests, not_lab_tests
 from labtools.stress.command import ended_politely, jobs_argument
-from labtools.stress.kit import LAB
 from labtools.stress.summary import printable
 
 OUT = Path("build/grade")
@@ -71,7 +71,7 @@ def main(args: argparse.Namespace) -> int:
         return _cannot("name either SUBMISSIONS, to grade them, or --gradescope ZIP, to write an autograder")
     try:
         rubric = Rubric() if args.rubric is None else Rubric.read(args.rubric)
-        public = _tests(sorted((LAB / "tests").glob("test_2*.py" if rubric.public.extra else "test_2?.py")))
+        public = _tests(sorted((ROOT / "tests").glob("test_2*.py" if rubric.public.extra else "test_2?.py")))
         hidden = _tests(_hidden_files(args.hidden))
         if args.gradescope is not None:
             rubric.assign(public, hidden, "")

@@ -14,13 +14,11 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from labtest import records
+from labtest.rooms import ROOT
+from labtools import manifest
 from labtools.grade.rubric import Rubric
 from labtools.selecting import LabTest
-from labtools.stress.kit import LAB
 
-_LEFT_OUT = ("zoo", "handout.py")
-_ROOT_FILES = ("pyproject.toml", "requirements.lock", "README.md", "LICENSE")
 # A zip has times; the same contents shall be the same file.
 _TIME = (1980, 1, 1, 0, 0, 0)
 
@@ -67,7 +65,8 @@ def pack(target: Path, rubric_file: Path | None, rubric: Rubric, hidden: Sequenc
         # Every submission must get the same seeds, and no student may know them. The rubric may have an empty one.
         text = re.sub(r"^\s*seed\s*=.*$", "", text, flags=re.MULTILINE)
         text = f'seed = "{secrets.token_hex(16)}"\n{text}'
-    files = {f"raftlab/{path.relative_to(LAB)}": path.read_bytes() for path in _lab()}
+    lab = manifest.paths(manifest.FOR_ALL, manifest.FOR_GRADESCOPE)
+    files = {f"raftlab/{path.relative_to(ROOT)}": path.read_bytes() for path in lab}
     files["rubric.toml"] = text.encode()
     for path in sorted({test.file for test in hidden}):
         files[f"hidden/{path.name}"] = path.read_bytes()
@@ -80,9 +79,3 @@ def pack(target: Path, rubric_file: Path | None, rubric: Rubric, hidden: Sequenc
             info.external_attr = (0o755 if name in ("setup.sh", "run_autograder") else 0o644) << 16
             info.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(info, content)
-
-
-def _lab() -> list[Path]:
-    tools = [path for path in sorted((LAB / "labtools").rglob("*.py")) if not {*path.parts} & {*_LEFT_OUT}]
-    tests = sorted((LAB / "tests").glob("test_2*.py"))
-    return [*records.lab_files(), *tools, *tests, *(LAB / name for name in _ROOT_FILES)]

@@ -14,20 +14,22 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
 
 import msgspec
 
-from labtest import records
 from labtest.loading import DEFAULT
+from labtest.rooms import PEER, PEER_FILES, ROOT
+from labtools import manifest
 from labtools.grade.intake import Submission
 from labtools.grade.results import FORCED, TAMPERED, UNLOADABLE, Result, RunRecord, TestResult
 from labtools.grade.rubric import Graded, Limits
 from labtools.grade.sandbox.walls import LabCopy, Sandbox
 from labtools.grade.store import Store
 from labtools.selecting import LabTest
-from labtools.stress.kit import LAB, replay_line
+from labtools.stress.kit import replay_line
 
 _WATCH_S = 0.2
 
@@ -47,10 +49,10 @@ class Exam:
 
     @property
     def lab_code(self) -> str:
-        """A digest of what decides about every run: the lab, Python, the limits."""
-        digest = hashlib.blake2b(platform.python_version().encode(), digest_size=16)
-        for path in [*records.lab_files(), *sorted((LAB / "labtools" / "grade").rglob("*.py"))]:
-            digest.update(path.read_bytes())
+        """A digest of what decides about every run: what lies in the sandbox, what it stands on, the limits."""
+        below = [platform.python_version(), *(f"{name} {version(name)}" for name in ("greenlet", "msgspec", "pytest"))]
+        digest = hashlib.blake2b(" ".join(below).encode(), digest_size=16)
+        digest.update(manifest.sandbox_digest().encode())
         digest.update(msgspec.json.encode(self.limits))
         return digest.hexdigest()
 
@@ -240,5 +242,5 @@ def _shown_folder(test: Graded) -> str:
 
 def _package(own: dict[str, bytes]) -> dict[str, bytes]:
     """The package `raft` as it is run: the lab's own, but for the student's files."""
-    ours = {name: (LAB / "raft" / name).read_bytes() for name in ("__init__.py", "messages.py", "persister.py")}
-    return {f"raft/{name}": content for name, content in (ours | own).items()}
+    ours = {name: (ROOT / PEER / name).read_bytes() for name in PEER_FILES}
+    return {f"{PEER}/{name}": content for name, content in (ours | own).items()}

@@ -22,9 +22,10 @@ from rich.console import Console
 
 from labsim.stacks import short_path
 from labtest.loading import DEFAULT
+from labtest.rooms import ROOT
 from labtools.selecting import SelectionError, select
 from labtools.stress.campaign import Plan, PoolLost, run_campaign
-from labtools.stress.kit import LAB, Kit
+from labtools.stress.kit import Kit
 from labtools.stress.outcome import LATE
 from labtools.stress.pool import LocalPool, Pool, outcomes
 from labtools.stress.progress import watching
@@ -188,7 +189,7 @@ def _repeat(tally: Tally, kit: Kit) -> None:
     """Run each group's example once more, here and in a fresh process: only then its replay line is a promise."""
     with tempfile.TemporaryDirectory(prefix="lab-stress-") as folder:
         kit.unpack(Path(folder))
-        worker = WorkerProcess(kit.setup, Path(folder), LAB, kit.setup["run_limit_s"])
+        worker = WorkerProcess(kit.setup, Path(folder), ROOT, kit.setup["run_limit_s"])
         try:
             for group in [group for group in tally.in_order() if group.kind != LATE][:_REPEATED_MAX]:
                 worker.fresh()

@@ -15,13 +15,11 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-import labtools
 from labsim.stacks import short_path
 from labtest import records
 from labtest.loading import DEFAULT
+from labtest.rooms import ROOT, run_files, tool_files
 from labtools.selecting import LabTest, default_files
-
-LAB = Path(labtools.__file__).resolve().parent.parent
 
 
 def replay_line(test: str, seed: int, raft: str, file: str = "") -> str:
@@ -92,5 +90,4 @@ def write_files(files: dict[str, bytes], folder: Path) -> None:
 
 def lab_itself() -> dict[str, bytes]:
     """The lab's packages, for a machine that has none, or another version."""
-    rooms = [*records.lab_files(), *sorted((LAB / "labtools").rglob("*.py"))]
-    return {str(path.relative_to(LAB)): path.read_bytes() for path in rooms}
+    return {str(path.relative_to(ROOT)): path.read_bytes() for path in [*run_files(), *tool_files()]}

@@ -15,7 +15,8 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from labtools.stress.kit import LAB, Kit
+from labtest.rooms import ROOT
+from labtools.stress.kit import Kit
 from labtools.stress.outcome import Outcome
 from labtools.workers.process import WorkerProcess
 
@@ -55,7 +56,7 @@ class LocalPool:
         self._folder = tempfile.TemporaryDirectory(prefix="lab-stress-")
         kit.unpack(Path(self._folder.name))
         run_limit_s = kit.setup["run_limit_s"]
-        self._workers = [WorkerProcess(kit.setup, Path(self._folder.name), LAB, run_limit_s) for _ in range(jobs)]
+        self._workers = [WorkerProcess(kit.setup, Path(self._folder.name), ROOT, run_limit_s) for _ in range(jobs)]
         self._threads = [threading.Thread(target=self._look_after, args=(w,), daemon=True) for w in self._workers]
         try:
             # One alone: what cannot be loaded is said once. The others start when they get work.

@@ -14,6 +14,8 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
+from labtest.rooms import PEER_FILES
+
 REFERENCE = Path("raft")  # raft.py and messages.py, where they lie in the source tree
 ZOO = Path("tests/zoo")
 BUILD = Path("build/zoo")
@@ -59,7 +61,7 @@ class Mutant:
         messages = folder / "messages.py"
         if self.message_edits:
             messages.write_text(self.messages_source())
-            for name in ("__init__.py", "persister.py"):
+            for name in set(PEER_FILES) - {messages.name}:
                 (folder / name).write_text((REFERENCE / name).read_text())
         else:
             messages.unlink(missing_ok=True)

@@ -30,8 +30,10 @@ from typing import Any
 
 import greenlet  # type: ignore[import-untyped]  # it ships no types
 
+from labtest.rooms import OURS, ROOT
+
 # What the tester is, and what it cannot be right without. "raft" is missing: a submission may bring its own messages.
-_TESTER = ("labsim", "labgob", "labrpc", "labtest", "labtools", "greenlet", "msgspec", "pytest", "builtins")
+_TESTER = (*OURS, "greenlet", "msgspec", "pytest", "builtins")
 _BELOW = ("contextlib", "heapq", "inspect", "linecache", "os", "posixpath", "queue", "random", "resource", "signal")
 _WATCHED = frozenset((*_TESTER, *_BELOW, "threading", "time", "traceback"))
 _TESTS = "labtests_"  # as selecting names the modules it makes of test files
@@ -190,11 +192,10 @@ class Fence:
 
     def __init__(self, own: Path, tell: Callable[[str], None]) -> None:
         self._own = (str(own) + os.sep, os.devnull + os.sep)
-        lab = Path(__file__).resolve().parents[3]
         names = ("stdlib", "platstdlib", "purelib", "platlib")
         beside = {Path(module.__file__).parent.parent for module in _third_party() if module.__file__}
         libraries = {Path(sysconfig.get_path(name)) for name in names} | beside
-        rooms = {lab / name for name in ("labsim", "labgob", "labrpc", "labtest", "labtools")}
+        rooms = {ROOT / room for room in OURS}
         self._rooms = tuple(f"{path}{os.sep}" for path in rooms)
         self._libraries = tuple(sorted(f"{path}{os.sep}" for path in libraries | rooms))
         self._trusted = (*self._libraries, "<frozen ")

@@ -31,7 +31,8 @@ import greenlet  # type: ignore[import-untyped]  # it ships no types
 import msgspec
 import pytest
 
-from labtest import records
+from labtest.rooms import ROOT
+from labtools import manifest
 from labtools.grade.results import DIED, FORCED, RunRecord
 from labtools.grade.rubric import Limits
 from labtools.grade.sandbox.worker import (
@@ -44,7 +45,7 @@ from labtools.grade.sandbox.worker import (
     threads_of,
     too_long,
 )
-from labtools.stress.kit import LAB, write_files
+from labtools.stress.kit import write_files
 
 INSTALL = "apt-get install bubblewrap"
 _START_LIMIT_S = 60.0
@@ -53,10 +54,6 @@ _LAST_WORDS_MAX = 4000
 _UID_FIRST, _UID_LAST = 61_184, 65_519  # a range that systemd and Debian leave to programs like this one
 # Begun anywhere: another grader on this machine, or beside this container, has others.
 _uids = itertools.count(secrets.randbelow(_UID_LAST - _UID_FIRST + 1))
-_TOOLS = (
-    *("__init__", "selecting", "stress/__init__", "stress/outcome", "grade/__init__", "grade/results", "grade/rubric"),
-    *("grade/sandbox/__init__", "grade/sandbox/worker", "grade/sandbox/tamper"),
-)
 _INSIDE = "/sandbox"  # the worker's folder in there
 _LAB_INSIDE = "/lab"
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives")
@@ -126,8 +123,7 @@ class LabCopy:
         self._folder = tempfile.TemporaryDirectory(prefix="lab-grade-")
         self.path = Path(self._folder.name)
         self.path.chmod(0o755)
-        tools = [LAB / "labtools" / f"{name}.py" for name in _TOOLS]
-        write_files({str(p.relative_to(LAB)): p.read_bytes() for p in [*records.lab_files(), *tools]}, self.path)
+        write_files({str(path.relative_to(ROOT)): path.read_bytes() for path in manifest.sandbox_files()}, self.path)
         # Every worker would compile it anew: it may not write here.
         compileall.compile_dir(self.path, quiet=2)
 

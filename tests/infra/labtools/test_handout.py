@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from infra.students import ROOT
-from labtools import cli, handout
+from labtest import rooms
+from labtools import cli, handout, manifest
 
 REFERENCE = (ROOT / "raft" / "raft.py").read_text(encoding="utf-8")
 SKELETON = (ROOT / "handout" / "raft.py").read_text(encoding="utf-8")
-ROOMS = ("labsim", "labgob", "labrpc", "labtest", "labtools", "raft")
+ROOMS = (*rooms.OURS, rooms.PEER)
 NOT_FOR_STUDENTS = re.compile(r"\b(zoo|mutants?|grad(e|er|ing)|infra|bench|hidden|handout)\b", re.IGNORECASE)
 
 
@@ -229,7 +230,7 @@ def test_no_line_of_the_solution_is_in_it(tree):
 
 
 def test_what_stays_out_was_decided(tree):
-    """A new module or page is in neither list: say here, or in labtools/handout.py, whether students get it."""
+    """A new module or page is in neither list: say here, or in labtools/manifest.py, whether students get it."""
     ours = {path.relative_to(ROOT).as_posix() for room in ROOMS for path in (ROOT / room).rglob("*.py")}
     ours |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").iterdir()}
     theirs = {path.relative_to(tree).as_posix() for path in tree.rglob("*")}
@@ -238,6 +239,7 @@ def test_what_stays_out_was_decided(tree):
     assert left_out == {
         "docs/zoo.md",
         "labtools/handout.py",
+        "labtools/manifest.py",
         *(f"labtools/zoo/{name}.py" for name in ("__init__", "command", "mutants")),
     }
 
@@ -365,12 +367,12 @@ def test_out_is_required(capsys):
 
 
 def test_stale_list_says_so(monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(handout.AS_IT_IS, "docs", ("gone.md",))
-    told = "lab handout: docs/gone.md names no file any more; correct AS_IT_IS in labtools/handout.py\n"
+    monkeypatch.setitem(manifest.FOR_STUDENTS, "docs", ("gone.md",))
+    told = "lab handout: docs/gone.md names no file any more; correct labtools/manifest.py\n"
     assert lab_handout(tmp_path / "new", capsys=capsys) == (2, "", told)
     assert not (tmp_path / "new").exists()
     monkeypatch.setattr(handout, "MAKEFILE_ENDS", "# no such line")
-    monkeypatch.setitem(handout.AS_IT_IS, "docs", ("names.md",))
+    monkeypatch.setitem(manifest.FOR_STUDENTS, "docs", ("names.md",))
     told = "lab handout: Makefile must have the line '# no such line', where the students' copy ends\n"
     assert lab_handout(tmp_path / "new", capsys=capsys) == (2, "", told)
 

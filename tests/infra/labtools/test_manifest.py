@@ -1,0 +1,100 @@
+"""What the lab is made of is said once: a new file, or a new room, is everywhere at once."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from infra.students import ROOT
+from labtest import rooms
+from labtools import handout, manifest
+
+HERE = "labsim/more.py"
+NEW_ROOM = "labmore/__init__.py"
+
+WHO_HAS_IT = """
+import json, sys, zipfile
+from pathlib import Path
+from labtest import report, rooms
+from labtools import handout, manifest
+from labtools.grade import gradescope
+from labtools.grade.rubric import Rubric
+from labtools.grade.sandbox import tamper
+from labtools.stress import kit
+
+names = sys.argv[1:]
+gradescope.pack(Path("autograder.zip"), None, Rubric(), [])
+with zipfile.ZipFile("autograder.zip") as archive:
+    packed = {name.removeprefix("raftlab/") for name in archive.namelist()}
+shown = lambda paths: {str(path.relative_to(rooms.ROOT)) for path in paths}
+have = {
+    "handout": set(handout.files()),
+    "gradescope": packed,
+    "sandbox": shown(manifest.sandbox_files()),
+    "records": shown(rooms.run_files()),
+    "dask": set(kit.lab_itself()),
+    "reports": {name for name in names if not report._is_reader_s(str(rooms.ROOT / name))},
+    "fence": {name for name in names if tamper._is_watched(name.partition("/")[0])},
+}
+print(json.dumps({who: [name for name in names if name in theirs] for who, theirs in have.items()}))
+"""
+
+
+def a_copy(folder):
+    skipped = shutil.ignore_patterns(".*venv*", ".git", "build", "__pycache__", ".*_cache", "*.egg-info")
+    return shutil.copytree(ROOT, folder / "project", ignore=skipped)
+
+
+def test_a_new_file_or_room_is_everywhere_at_once(tmp_path):
+    project = a_copy(tmp_path)
+    for name in (HERE, NEW_ROOM):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).touch()
+    # The room is named in this one place.
+    listed = (project / "labtest" / "rooms.py").read_text()
+    assert listed.count('"labrpc", ') == 1
+    (project / "labtest" / "rooms.py").write_text(listed.replace('"labrpc", ', '"labrpc", "labmore", '))
+    (project / "labmore" / "py.typed").touch()
+    command = [sys.executable, "-P", "-c", WHO_HAS_IT, HERE, NEW_ROOM]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={"PYTHONPATH": str(project)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert {who: names for who, names in json.loads(done.stdout).items() if names != [HERE, NEW_ROOM]} == {}
+
+
+def test_the_packages_that_are_installed_and_typed_are_the_rooms():
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    for room in (*rooms.OURS, rooms.PEER):
+        assert f'"{room}*"' in project and f'"{room}"' in project
+
+
+def test_every_tool_and_test_is_decided_upon():
+    named = set(manifest.paths(manifest.FOR_ALL, manifest.FOR_GRADESCOPE))
+    ours = {path for path in rooms.tool_files() if path not in named}
+    zoo = ROOT / "labtools" / "zoo"
+    assert {path for path in ours if zoo not in path.parents} == {ROOT / "labtools" / "handout.py"}
+    assert set((ROOT / "tests").glob("test_*.py")) <= named
+    assert {ROOT / "labtools/grade/pages/page.css", ROOT / "labtools/grade/pages/sort.js"} <= named
+
+
+def test_what_a_module_needs_is_found_through_others_and_inside_functions():
+    needed = {str(path.relative_to(ROOT)) for path in manifest.needed_by("labtools.stress.worker")}
+    assert {"labtools/__init__.py", "labtools/selecting.py", "labtools/stress/__init__.py"} <= needed
+    assert {"labtools/stress/worker.py", "labtools/stress/outcome.py"} <= needed
+    assert "labtools/stress/command.py" not in needed
+
+
+def test_students_get_nothing_that_is_for_gradescope_alone():
+    for_gradescope = {path.relative_to(ROOT).as_posix() for path in manifest.paths(manifest.FOR_GRADESCOPE)}
+    assert for_gradescope & set(handout.files()) == {"README.md"}
+    assert handout.INSTEAD["README.md"] != "README.md"
+
+
+def test_a_pattern_that_names_nothing_is_an_error():
+    with pytest.raises(manifest.ManifestError, match=r"^docs/gone\.md names no file any more; correct labtools/"):
+        manifest.paths({"docs": ("gone.md",)})
+    assert manifest.paths({"docs": ("names.md",)}, {"docs": ("*s.md",)})[0] == Path(ROOT / "docs" / "names.md")
