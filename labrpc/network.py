@@ -106,8 +106,13 @@ class Call(msgspec.Struct, eq=False):
 class Network:
     """All ends and servers of one run. Reliable, instant and in order until told otherwise."""
 
-    def __init__(self, *, seed: int | None = None, long_delays: bool = False) -> None:
-        """Inside a simulation chance comes from its seed; outside, from `seed`."""
+    def __init__(
+        self, *, seed: int | None = None, long_delays: bool = False, latency_ms: tuple[float, float] = (0.0, 0.0)
+    ) -> None:
+        """Inside a simulation chance comes from its seed; outside, from `seed`.
+
+        The others are conditions that it has from the beginning; what changes later is an event.
+        """
         self._transport: VirtualTransport | RealTransport = make_transport(seed)
         self._random: _random.Random = self._transport.stream
         self._emit = self._transport.emit
@@ -122,8 +127,8 @@ class Network:
         self._long_reordering = False
         self._long_delays = long_delays
         self._duplicates = 0.0
-        self._latency = NO_LATENCY
-        self._plain = True  # none of the above and no links: the fast path
+        self._latency = _checked_latency("Network", *latency_ms)
+        self._plain = self._latency == NO_LATENCY  # none of the above and no links: the fast path
         self._total_count = 0
         self._total_bytes = 0
         self._message_ids = 0
