@@ -77,6 +77,7 @@ class Servers:
         self._seats = [Seat(i) for i in range(servers)]
         self._ends_made = 0
         self._save_time = events.SaveTime(0.0, 0.0)
+        self._slowest_save_ms = 0.0  # at any time so far
         self._world.emit(events.CLUSTER, None, servers, servers)
 
     def _seat(self, i: int) -> Seat:
@@ -107,6 +108,7 @@ class Servers:
             self.fail,
             self._apply_watcher(seat.node),
             seat.persister.read_snapshot,
+            lambda: self._slowest_save_ms / 1000,
             snapshots=self._snapshots,
         )
         service.restore(seat.persister.read_snapshot())
@@ -260,6 +262,7 @@ class Servers:
         save_time = events.SaveTime(min_ms, max_ms)
         if save_time != self._save_time:
             self._save_time = save_time
+            self._slowest_save_ms = max(self._slowest_save_ms, max_ms)
             self._world.emit(events.SLOW_DISKS, None, save_time, crc32(repr(save_time).encode()))
 
     def slow_snapshots(self, i: int, ms: float) -> None:

@@ -1,13 +1,15 @@
-"""Budgets: what no sensible peer needs."""
+"""Budgets: more messages, or more time for an answer, than any sensible peer needs."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 from labrpc import Message
 from labsim import Event
-from labtest.checks.facts import Facts, Seat
+from labtest.checks.facts import Delivery, Facts, Seat
+from labtest.checks.reading import Reading
 from labtest.checks.rule import Rule, Violated
 from labtest.events import CLUSTER, SEND
 
@@ -52,3 +54,36 @@ class Budgets(Rule):
                 return
             if event.kind == SEND and event.message <= latest.id:
                 yield event.detail.source, event.detail.target
+
+
+class AnswersRequests(Rule):
+    """A handler waits for nobody but its own disk. One that never returns costs its caller a thread, and silence."""
+
+    name = "answers-requests"
+    title = "A peer that is up answers every request"
+    section = "§5.5: RPCs are answered or lost"
+
+    _LIMIT_NS = 2_000_000_000
+
+    def __init__(self, facts: Facts, violated: Violated) -> None:
+        super().__init__(facts, violated)
+        self._waiting: dict[int, tuple[int, str, Message]] = {}  # by identity of the message, the oldest first
+
+    def on_deliver(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        waiting = self._waiting
+        waiting[id(message)] = (event.at_ns, seat.name, message)
+        at_ns, name, oldest = next(iter(waiting.values()))
+        if event.at_ns - at_ns > self._LIMIT_NS + self.facts.slack_ns:
+            self.violated(
+                f"peer {name} got the {oldest.method_name} of peer {oldest.source} at {at_ns / 1e9:.6f} s and has not "
+                f"answered it {(event.at_ns - at_ns) / 1e9:.1f} s later",
+                (at_ns, oldest, "delivered"),
+            )
+
+    def on_answer(
+        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
+    ) -> None:
+        self._waiting.pop(id(message), None)
+
+    def on_crash(self, seat: Seat) -> None:
+        self._waiting = {key: waits for key, waits in self._waiting.items() if waits[1] != seat.name}

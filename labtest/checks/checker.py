@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from types import NoneType
 from typing import NoReturn
 
 from labrpc import Message
 from labsim import Event, Simulation
 from labtest import events
-from labtest.checks.budgets import Budgets
+from labtest.checks.budgets import AnswersRequests, Budgets
 from labtest.checks.commits import (
     AppliesOnlyTheCommitted,
     AppliesWhatIsCommitted,
     EarnedCommit,
     OnlyStartedCommands,
+    StartsInOrder,
     StartTellsTheIndex,
 )
-from labtest.checks.durability import SavedBeforeCampaign, SavedBeforeReply
+from labtest.checks.durability import SavedBeforeCampaign, SavedBeforeCounting, SavedBeforeReply
 from labtest.checks.election import (
     EarnedLeadership,
     FollowersFollow,
     HigherTermWins,
     OneLeaderPerTerm,
     OneVotePerTerm,
+    SpeaksInItsTerm,
     TermsNeverFall,
     VotesForTheFirst,
 )
@@ -48,6 +49,7 @@ RULES: tuple[type[Rule], ...] = (
     OneVotePerTerm,
     EarnedLeadership,
     TermsNeverFall,
+    SpeaksInItsTerm,
     HigherTermWins,
     FollowersFollow,
     VotesForTheFirst,
@@ -62,10 +64,13 @@ RULES: tuple[type[Rule], ...] = (
     EarnedCommit,
     AppliesOnlyTheCommitted,
     OnlyStartedCommands,
+    StartsInOrder,
     AppliesWhatIsCommitted,
     StartTellsTheIndex,
     SavedBeforeReply,
     SavedBeforeCampaign,
+    SavedBeforeCounting,
+    AnswersRequests,
     Budgets,
 )
 
@@ -79,15 +84,15 @@ class _Lookers:
 
     __slots__ = ("with_term_news", "without_term_news")
 
-    def __init__(self, rules: list[Rule | None], step: str, rpc: str) -> None:
+    def __init__(self, rules: list[Rule], step: str, rpc: str) -> None:
         # First what is about this RPC, then what is about all three.
         names = (f"{step}_{rpc}", step)
         self.without_term_news: _Looks = [look for name in names for look in _named(rules, name)]
         self.with_term_news: _Looks = [look for name in names for look in _named(rules, name, f"{name}{TERM_NEWS}")]
 
 
-def _named(rules: list[Rule | None], *names: str) -> _Looks:
-    return [getattr(rule, name) for place, name in _methods(*names) if (rule := rules[place]) is not None]
+def _named(rules: list[Rule], *names: str) -> _Looks:
+    return [getattr(rules[place], name) for place, name in _methods(*names)]
 
 
 @cache
@@ -129,6 +134,8 @@ class CheckedTrace(list[Event]):
             events.ANSWER: self._see_answer,
             events.REPLY: self._see_reply,
             events.PERSIST: self._see_persist,
+            events.SAVING: self._see_saving,
+            events.SLOW_DISKS: self._see_slow_disks,
             events.APPLY: self._see_apply,
             events.START: self._see_start,
             events.STARTED: self._see_started,
@@ -138,8 +145,7 @@ class CheckedTrace(list[Event]):
             events.STOP: self._see_stop,
         }
         self.facts = Facts(self, self._reader)
-        self._rules: list[Rule | None] = [rule(self.facts, self._violated) for rule in RULES]
-        self._everything_is_read = True
+        self._rules: list[Rule] = [rule(self.facts, self._violated) for rule in RULES]
         self._listen()
 
     def _listen(self) -> None:
@@ -156,20 +162,20 @@ class CheckedTrace(list[Event]):
         self._on_crash = _named(self._rules, "on_crash")
         self._on_first_save = _named(self._rules, "on_first_save")
 
-    def _miss(self) -> None:
-        """A message cannot be read. What it said nobody knows, so from here on silence proves nothing."""
-        if self._everything_is_read:
-            self._everything_is_read = False
-            self._rules = [None if rule is None or rule.concludes_from_silence else rule for rule in self._rules]
-            self._listen()
-
     def _lookers(self, step: str) -> dict[str, _Lookers]:
         return {method: _Lookers(self._rules, step, short) for method, short in _SHORT.items()}
 
     @property
     def off(self) -> list[str]:
-        """Which checks are off because they cannot read this peer's messages, and why, a line each."""
-        return self._reader.off
+        """What the checks cannot read of this peer's messages, and what follows from that, a line each."""
+        unread = self._reader.off
+        if not unread:
+            return []
+        names = [rule.name for rule in RULES if rule.concludes_from_silence]
+        return [
+            *unread,
+            "What such a message says nobody knows, so these assume the best of whoever gets one: " + ", ".join(names),
+        ]
 
     def append(self, event: Event) -> None:
         self._store(event)
@@ -216,14 +222,10 @@ class CheckedTrace(list[Event]):
             look(event, seat, message)
         lookers = self._on_send.get(method)
         if lookers is None:
-            # A number or a word cannot tell of a log. Anything else can, whatever it is called.
-            if message.args_type not in (int, float, bool, str, bytes, NoneType):
-                facts.reader.cannot_read(method)
-                self._miss()
+            facts.reader.cannot_read(method)
             return
         args = facts.reader.read_head(message)
         if args is None:
-            self._miss()
             return
         facts.sequence += 1
         term = args.term
@@ -239,15 +241,13 @@ class CheckedTrace(list[Event]):
         message: Message = event.detail
         method = message.service_method
         lookers = self._on_deliver.get(method)
-        if lookers is None:
-            return
         facts = self.facts
-        reading = facts.reader.read(message)
-        if reading is None:
-            self._miss()
+        seat = facts.seats[event.node]
+        reading = None if lookers is None else facts.reader.read(message)
+        if reading is None or lookers is None:
+            facts.miss(seat, message.source)
             return
         facts.sequence += 1
-        seat = facts.seats[event.node]
         args = reading.args
         if method == APPEND and args.entries:
             self._see_entries(event, seat, message, reading)
@@ -270,8 +270,8 @@ class CheckedTrace(list[Event]):
         if delivery is None:
             return
         reply = delivery.reply = facts.reader.read_reply(message)
+        delivery.hint = facts.reader.hint
         if reply is None:
-            self._miss()
             return
         facts.sequence += 1
         method = message.service_method
@@ -289,17 +289,18 @@ class CheckedTrace(list[Event]):
     def _see_reply(self, event: Event) -> None:
         message: Message = event.detail
         facts = self.facts
+        seat = facts.seats[event.node]
         delivery = facts.deliveries.pop(id(message), None)
         if delivery is None or delivery.reply is None:
+            facts.miss(seat, message.target)
             return
         facts.sequence += 1
         method = message.service_method
         lookers = self._on_reply[method]
-        seat = facts.seats[event.node]
         reading, reply = delivery.reading, delivery.reply
         for look in lookers.without_term_news if reply.term == seat.term else lookers.with_term_news:
             look(event, seat, message, reading, reply)
-        facts.replied(event, seat, reading, reply, method, message.target)
+        facts.replied(event, seat, reading, reply, method, message.target, delivery.hint)
 
     def _see_persist(self, event: Event) -> None:
         if self._on_first_save:
@@ -310,25 +311,35 @@ class CheckedTrace(list[Event]):
         facts.sequence += 1
         facts.saved(facts.seats[event.node], event.detail.snapshot)
 
+    def _see_saving(self, event: Event) -> None:
+        self.facts.sequence += 1
+        self.facts.saving(self.facts.seats[event.node])
+
+    def _see_slow_disks(self, event: Event) -> None:
+        self.facts.save_ns_max = max(self.facts.save_ns_max, int(event.detail.max_ms * 1e6))
+
     def _see_apply(self, event: Event) -> None:
         seat = self.facts.seats[event.node]
         message = event.detail
         if getattr(message, "command_valid", False):
             for look in self._on_command:
-                look(seat, message.command_index, message.command)
+                look(event, seat, message.command_index, message.command)
         seat.applied = message.snapshot_index if getattr(message, "snapshot_valid", False) else message.command_index
 
     def _see_start(self, event: Event) -> None:
         command = event.detail
+        self.facts.starts(self.facts.seats[event.node])
         self.facts.commands.add(command if command.__class__ is int else hashable(command))
 
     def _see_started(self, event: Event) -> None:
         started = event.detail
+        seat = self.facts.seats[event.node]
+        began = self.facts.returned(seat)
+        self.facts.sequence += 1
         if started.is_leader:
-            seat = self.facts.seats[event.node]
             for look in self._on_started:
-                look(event, seat, started.index, started.term, started.command)
-            self.facts.started(seat, started.index, started.term)
+                look(event, seat, started, began)
+            self.facts.started(seat, started.index, started.term, began)
 
     def _see_restore(self, event: Event) -> None:
         seat = self.facts.seats[event.node]

@@ -9,6 +9,7 @@ from labsim import Event
 from labtest.checks.facts import Delivery, Facts, Seat, hashable
 from labtest.checks.reading import Reading
 from labtest.checks.rule import Fresh, Rule, Violated
+from labtest.events import Started
 
 
 class EarnedCommit(Rule):
@@ -24,8 +25,12 @@ class EarnedCommit(Rule):
     def _unearned(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         commit = args.leader_commit
         office = self.facts.offices[args.term]
-        holders = sorted(name for name, match in office.match.items() if match >= commit)
+        holders = self.facts.holders(seat, args.term, commit)
         term = office.entry_terms.get(commit)
+        if 2 * (len(holders) + 1) > self.facts.servers and (term is None or term == args.term):
+            # Acknowledged in some other way than Figure 2's.
+            self.facts.commits(seat, commit)
+            return
         if term is not None and term != args.term and 2 * (len(holders) + 1) > self.facts.servers:
             self.violated(
                 f"peer {seat.name}, leading term {args.term}, committed entry {commit} of term {term} by counting its "
@@ -33,10 +38,18 @@ class EarnedCommit(Rule):
                 (event.at_ns, message, "sent"),
             )
         self.violated(
-            f"peer {seat.name}, leading term {args.term}, says that entry {commit} is committed, but only "
-            f"{', '.join(holders) or 'nobody'} acknowledged it to it",
+            f"peer {seat.name}, leading term {args.term}, says that entry {commit} is committed, but "
+            f"{_acknowledged(holders)}: with its own that makes {len(holders) + 1} of {self.facts.servers}",
             (event.at_ns, message, "sent"),
         )
+
+
+def _acknowledged(holders: list[str]) -> str:
+    if not holders:
+        return "no follower has acknowledged it"
+    if len(holders) == 1:
+        return f"only peer {holders[0]} has acknowledged it"
+    return f"only peers {', '.join(holders[:-1])} and {holders[-1]} have acknowledged it"
 
 
 class AppliesOnlyTheCommitted(Rule):
@@ -45,13 +58,50 @@ class AppliesOnlyTheCommitted(Rule):
     section = "Figure 2: AppendEntries 5, All Servers"
     concludes_from_silence = True
 
-    def on_command(self, seat: Seat, index: int, command: Any) -> None:
+    def on_command(self, event: Event, seat: Seat, index: int, command: Any) -> None:
         if index > seat.may_apply and self.facts.servers > 1:
-            self.violated(
-                f"peer {seat.name} applied entry {index}, but entries are known to it to be committed "
-                f"up to {seat.may_apply} only: leader_commit counts up to the last new entry, and a leader needs a "
-                "majority's acknowledgements"
+            self._too_early(seat, index)
+
+    def _too_early(self, seat: Seat, index: int) -> None:
+        facts = self.facts
+        term = seat.leads
+        if term and term == seat.term:
+            office = facts.offices[term]
+            holders = facts.holders(seat, term, index)
+            counted = 2 * (len(holders) + 1) > facts.servers
+            of_term = office.entry_terms.get(index)
+            later_own = any(
+                2 * (len(facts.holders(seat, term, later)) + 1) > facts.servers
+                for later, its_term in office.entry_terms.items()
+                if later > index and its_term == term
             )
+            if later_own or (counted and of_term in (None, term)):
+                facts.commits(seat, index)
+                return
+            if counted:
+                self.violated(
+                    f"peer {seat.name}, leading term {term}, committed and applied entry {index} of term {of_term} by "
+                    "counting its replicas; only an entry of its own term commits that way, and takes older ones along "
+                    "(§5.4.2, Figure 8)"
+                )
+            self.violated(
+                f"peer {seat.name}, leading term {term}, applied entry {index}, but {_acknowledged(holders)}: with its "
+                f"own that makes {len(holders) + 1} of {facts.servers}"
+            )
+        if seat.last_unread:
+            facts.commits(seat, index)
+            return
+        told = max((commit for commit, _ in seat.told_commits.values()), default=0)
+        if told >= index:
+            self.violated(
+                f"peer {seat.name} applied entry {index}, which it was told is committed, but no AppendEntries has "
+                f"shown that its log matches the leader's beyond {seat.may_apply}: commit_index goes up to the last "
+                "new entry at most"
+            )
+        self.violated(
+            f"peer {seat.name} applied entry {index}, but was told of commits up to {told} only: whoever does not lead "
+            "learns from leader_commit"
+        )
 
 
 class OnlyStartedCommands(Rule):
@@ -59,22 +109,44 @@ class OnlyStartedCommands(Rule):
     title = "Every applied command was given to start()"
     section = "§5.3"
 
-    def __init__(self, facts: Facts, violated: Violated) -> None:
-        super().__init__(facts, violated)
-        self._last: dict[str, tuple[int, int, int]] = {}
-
-    def on_command(self, seat: Seat, index: int, command: Any) -> None:
+    def on_command(self, event: Event, seat: Seat, index: int, command: Any) -> None:
         if hashable(command) not in self.facts.commands:
             self.violated(f"peer {seat.name} applied {command!r} at index {index}, which nobody ever started")
 
-    def on_started(self, event: Event, seat: Seat, index: int, term: int, command: Any) -> None:
-        incarnation, last_term, last_index = self._last.get(seat.name, (0, 0, 0))
-        if (incarnation, last_term) == (event.incarnation, term) and index != last_index + 1:
+
+class StartsInOrder(Rule):
+    """Calls that overlap may return in any order, so only a call that began after another had returned is compared."""
+
+    name = "starts-in-order"
+    title = "A leader's commands get consecutive indexes"
+    section = "§5.3"
+
+    def __init__(self, facts: Facts, violated: Violated) -> None:
+        super().__init__(facts, violated)
+        # By server, incarnation and term: (when start() returned, the highest index by then, how many by then).
+        self._returned: dict[tuple[str, int, int], list[tuple[int, int, int]]] = {}
+
+    def on_started(self, event: Event, seat: Seat, started: Started, began: int) -> None:
+        returned = self._returned.setdefault((seat.name, event.incarnation, started.term), [])
+        before = next((one for one in reversed(returned) if one[0] < began), None)
+        if before is not None and started.index <= before[1]:
             self.violated(
-                f"start() of peer {seat.name} gave index {index} in term {term}, "
-                f"right after {last_index}: a leader's commands get consecutive indexes"
+                f"start() of peer {seat.name} gave index {started.index} in term {started.term}, though an earlier "
+                f"call had returned {before[1]}"
             )
-        self._last[seat.name] = (event.incarnation, term, index)
+        highest, count = max(started.index, returned[-1][1] if returned else 0), len(returned) + 1
+        alone = before is not None and before is returned[-1] and not seat.starts
+        if (
+            alone
+            and before is not None
+            and started.index != before[1] + 1
+            and before[1] - returned[0][1] == before[2] - 1
+        ):
+            self.violated(
+                f"start() of peer {seat.name} gave index {started.index} in term {started.term}, right after "
+                f"{before[1]}"
+            )
+        returned.append((self.facts.sequence, highest, count))
 
 
 class AppliesWhatIsCommitted(Rule):
@@ -100,7 +172,7 @@ class AppliesWhatIsCommitted(Rule):
             owed = None
             del self._owed[seat.name]
         if owed is not None:
-            if owed[0] == event.incarnation and event.at_ns > owed[2] + self._PATIENCE_NS:
+            if owed[0] == event.incarnation and event.at_ns > owed[2] + self._PATIENCE_NS + self.facts.slack_ns:
                 self.violated(
                     f"peer {seat.name} said yes to an AppendEntries that tells of entry {owed[1]} being committed, and "
                     f"{(event.at_ns - owed[2]) / 1e9:.1f} s later has applied up to {seat.applied} only",
@@ -121,8 +193,8 @@ class StartTellsTheIndex(Rule):
         super().__init__(facts, violated)
         self._started: dict[tuple[int, int], tuple[Any, str]] = {}
 
-    def on_started(self, event: Event, seat: Seat, index: int, term: int, command: Any) -> None:
-        self._started[term, index] = (command, seat.name)
+    def on_started(self, event: Event, seat: Seat, started: Started, began: int) -> None:
+        self._started[started.term, started.index] = (started.command, seat.name)
 
     def on_fresh(self, event: Event, message: Message, reading: Reading, fresh: Fresh) -> None:
         for index, entry in fresh:

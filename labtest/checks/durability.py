@@ -21,9 +21,9 @@ class _AboutSaving(Rule):
     def __init__(self, facts: Facts, violated: Violated) -> None:
         super().__init__(facts, violated)
         self._due = False
-        self._seen: tuple[str, tuple[int, Message, str]] | None = None
+        self._seen: tuple[str, tuple[int, Message, str] | str] | None = None
 
-    def not_saved(self, text: str, evidence: tuple[int, Message, str]) -> None:
+    def not_saved(self, text: str, evidence: tuple[int, Message, str] | str) -> None:
         if self._seen is None:
             self._seen = (text, evidence)
         if self._due:
@@ -121,6 +121,8 @@ class SavedBeforeReply(_AboutSaving):
         )
 
     def _not_saved(self, event: Event, seat: Seat, message: Message, words: str) -> None:
+        if seat.last_unread:
+            return  # it may have come that way before, and been saved
         self.not_saved(
             f"peer {seat.name} answers without having saved {words}: a crash now would make it forget a promise",
             (event.at_ns, message, "answered"),
@@ -141,11 +143,45 @@ class SavedBeforeCampaign(_AboutSaving):
         if args.term <= term:
             return
         self._campaigns[seat.name] = (args.term, self.facts.sequence)
-        # Its answers since the last campaign are signs of a lower term, unless given in this very instant.
-        since = seat.last_answered if seat.last_answered > sequence and seat.last_answered_ns < event.at_ns else 0
+        # Its answers since the last campaign, in a lower term and not in this very instant, came before the new term.
+        below = [answer for term, answer in seat.last_answers.items() if term < args.term]
+        answered, answered_ns = max(below, default=(0, 0))
+        since = answered if answered > sequence and answered_ns < event.at_ns else 0
         if seat.last_persist <= since:
             self.not_saved(
-                f"peer {seat.name} campaigns in term {args.term} without having saved it: "
-                "after a crash it could vote again in this term",
+                f"peer {seat.name} campaigns in term {args.term} without having saved it (it has saved nothing since "
+                f"it last answered in a lower term, at {answered_ns / 1e9:.6f} s): after a crash it could vote again in "
+                "this term",
                 (event.at_ns, message, "sent"),
             )
+
+
+class SavedBeforeCounting(_AboutSaving):
+    """A leader may send an entry before it has saved it, but not count itself among those who have it.
+
+    Dissertation §10.2.1: the leader may write to its own disk in parallel with replicating to the followers.
+    """
+
+    name = "saved-before-counting"
+    title = "A leader counts itself only for entries that it has saved"
+    section = "Figure 2: persistent state"
+    concludes_from_silence = True
+
+    def on_send_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+        if seat.unsaved and args.leader_commit >= seat.unsaved[0][0]:
+            self._judge(seat, args.term, args.leader_commit, (event.at_ns, message, "sent"))
+
+    def on_command(self, event: Event, seat: Seat, index: int, command: Any) -> None:
+        if seat.unsaved and index >= seat.unsaved[0][0] and seat.leads == seat.floor_term:
+            self._judge(seat, seat.leads, index, f"  {event.at_ns / 1e9:.6f} s  peer {seat.name} applied {index}")
+
+    def _judge(self, seat: Seat, term: int, index: int, evidence: tuple[int, Message, str] | str) -> None:
+        first = seat.unsaved[0][0]
+        # Whether the others alone are a majority; if one has the last of them, it has the first.
+        if 2 * len(self.facts.holders(seat, term, first)) > self.facts.servers or seat.last_unread:
+            return
+        self.not_saved(
+            f"peer {seat.name}, leading term {term}, says that entry {index} is committed and counts itself, but has "
+            f"saved nothing since start() gave entry {first}: a crash now would make it forget that entry",
+            evidence,
+        )

@@ -7,13 +7,8 @@ from typing import Any
 from labrpc import Message
 from labsim import Event
 from labtest.checks.facts import Delivery, Facts, Seat
-from labtest.checks.reading import Reading
+from labtest.checks.reading import VOTE, Reading
 from labtest.checks.rule import Rule, Violated
-
-# How long a peer may take to act on a higher term that it has only been told: some read replies in a loop.
-_DIGEST_NS = 150_000_000
-# How long after its vote for itself a candidate's requests may leave: some look for work in a loop.
-_OWN_REQUESTS_NS = 150_000_000
 
 
 class OneLeaderPerTerm(Rule):
@@ -81,6 +76,10 @@ class EarnedLeadership(Rule):
         super().__init__(facts, violated)
         self._grants: dict[tuple[str, int], set[str]] = {}
         self._proven: set[tuple[str, int]] = set()
+        self._began: dict[tuple[str, int], int] = {}  # (candidate, term) -> sequence number of its first request
+
+    def on_send_vote_term_news(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+        self._began.setdefault((seat.name, args.term), self.facts.sequence)
 
     def on_reply_vote(self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any) -> None:
         args = reading.args
@@ -92,7 +91,8 @@ class EarnedLeadership(Rule):
         if key in self._proven:
             return
         votes = self._grants.get(key, {seat.name})
-        if 2 * len(votes) <= self.facts.servers:
+        unread = {name for name, sequence in seat.unread.items() if sequence > self._began.get(key, 0)}
+        if 2 * len(votes | unread) <= self.facts.servers:
             self.violated(
                 f"peer {seat.name} leads term {args.term} with {len(votes)} of {self.facts.servers} votes, "
                 f"from {', '.join(sorted(votes))}",
@@ -118,13 +118,22 @@ class TermsNeverFall(Rule):
                 (event.at_ns, message, "answered"),
             )
 
+
+class SpeaksInItsTerm(Rule):
+    name = "speaks-in-its-term"
+    title = "What a peer asks, it asks in its current term"
+    section = "§5.1, Figure 2"
+
     def on_send_term_news(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
-        # Arguments built a moment ago may leave just after the term has moved on.
-        if args.term < seat.term and event.at_ns > seat.term_since_ns:
+        # A request that was made before may leave a little after the term has moved on. None outlives a crash.
+        if args.term < seat.term and (
+            event.incarnation != seat.term_life or event.at_ns > seat.term_since_ns + self.facts.slack_ns
+        ):
+            since = f"has been in term {seat.term} since {seat.term_since_ns / 1e9:.6f} s"
+            if event.incarnation != seat.term_life:
+                since = f"was in term {seat.term} before it crashed"
             self.violated(
-                f"peer {seat.name} was in term {seat.term} at {seat.term_since_ns / 1e9:.6f} s "
-                f"and speaks in term {args.term}",
-                (event.at_ns, message, "sent"),
+                f"peer {seat.name} {since}, and sends a request of term {args.term}", (event.at_ns, message, "sent")
             )
 
 
@@ -137,11 +146,17 @@ class HigherTermWins(Rule):
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
         args = reading.args
-        if reply.term < args.term:
-            self.violated(
-                f"peer {seat.name} was asked in term {args.term} and answers in term {reply.term}",
-                (event.at_ns, message, "answered"),
-            )
+        if reply.term >= args.term:
+            return
+        # §6: who has heard its leader lately may disregard the request for a vote, its term included.
+        vote = message.service_method == VOTE
+        if vote and not reply.vote_granted and self.facts.may_disregard(seat, delivery.at_ns):
+            return
+        lately = ", and had heard no leader for a second (§6)" if vote and seat.heard_leader_ns > 0 else ""
+        self.violated(
+            f"peer {seat.name} was asked in term {args.term} and answers in term {reply.term}{lately}",
+            (event.at_ns, message, "answered"),
+        )
 
     def on_answer_vote_term_news(
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
@@ -165,7 +180,7 @@ class HigherTermWins(Rule):
         )
 
     def on_send_term_news(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
-        if args.term < seat.told_term and event.at_ns > seat.told_since_ns + _DIGEST_NS:
+        if args.term < seat.told_term and event.at_ns > seat.told_since_ns + self.facts.slack_ns:
             self.violated(
                 f"peer {seat.name} was told of term {seat.told_term} at {seat.told_since_ns / 1e9:.6f} s "
                 f"and still speaks in term {args.term}",
@@ -180,7 +195,8 @@ class FollowersFollow(Rule):
 
     def on_send_vote(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         followed = seat.followed.get(args.term)
-        if followed is not None and event.at_ns > followed[0]:
+        # A request that was made before may leave a little later.
+        if followed is not None and event.at_ns > followed[0] + self.facts.slack_ns:
             self.violated(
                 f"peer {seat.name} followed {followed[1].source} in term {args.term} and campaigns in it",
                 (followed[0], followed[1], "answered"),
@@ -237,13 +253,14 @@ class VotesForTheFirst(Rule):
             and reply.term == term
             and not seat.led  # a leader may have given itself an entry that nobody has seen yet
             and self._candidates.get((seat.name, term)) == message.source
+            and not seat.unread
         ):
             self._refusals[seat.name] = (event.at_ns, term, message)
 
     def _judge(self, event: Event) -> None:
         for voter, (at_ns, term, message) in self._refusals.items():
             heard_a_leader = self.facts.seats[voter].floor_term >= term
-            if event.at_ns - at_ns > _OWN_REQUESTS_NS and not heard_a_leader:
+            if event.at_ns - at_ns > self.facts.slack_ns and not heard_a_leader:
                 self.violated(
                     f"peer {voter} was asked by nobody but {message.source} in term {term}, has an empty log "
                     "like everybody, and refused its vote. A new term begins with no vote given, and a log "

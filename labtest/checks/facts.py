@@ -13,15 +13,22 @@ from labrpc import Message
 from labsim import Event
 from labtest.checks.reading import APPEND, INSTALL, VOTE, Reader, Reading
 
+# §6: how long a voter may take for "lately".
+LATELY_NS = 1_000_000_000
+_LONG_AGO_NS = 1 << 62
+_SLACK_NS = 150_000_000
+_SAVES_IN_A_ROW = 10
+
 
 class Seat:
     """One server, through all its incarnations."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        # The highest term it has shown in an answer or a send of its own, and when it first did.
+        # The highest term it has shown in an answer or a send of its own, when it first did, and in which incarnation.
         self.term = 0
         self.term_since_ns = 0
+        self.term_life = 0
         # The highest term it has been told, by a request or a reply, and when.
         self.told_term = 0
         self.told_since_ns = 0
@@ -29,10 +36,22 @@ class Seat:
         # its last entry is at least (term, index).
         self.floor_term = 0
         self.floor = (0, 0)
+        # The floors that it had in earlier terms, by term.
+        self.floors: dict[int, tuple[int, int]] = {}
+        # The floor without what start() has returned since the last save: after a crash only this is sure.
+        self.saved_floor = (0, 0)
+        self.starts: list[int] = []  # when each start() began that has not returned: sequence numbers
+        self.unsaved: list[tuple[int, int]] = []  # (index, when start() began) of what was started and not yet saved
+        self.saving_since = 0  # sequence number: when the save under way on a slow disk began, 0 for none
         self.last_persist = 0  # sequence number of its latest save
         self.last_spoke = 0  # sequence number of its latest send or answer
-        self.last_answered = 0  # sequence number of its latest answer, and when that was
-        self.last_answered_ns = 0
+        self.last_answers: dict[int, tuple[int, int]] = {}  # by term: sequence number of its latest answer, and when
+        # When it last heard the leader of its term (or, as a leader, a follower) say something: §6, disregard.
+        self.heard_leader_ns = -_LONG_AGO_NS
+        self.heard_from: dict[str, int] = {}  # as a leader, by follower: when it last answered
+        # What reached it that cannot be read: by the peer it came from, the sequence number of the latest.
+        self.unread: dict[str, int] = {}
+        self.last_unread = 0
         # The most it can know to be committed, told or earned, in any incarnation.
         self.known_committed = 0
         # What has reached it of each leader's log, by the leader's term: first and last index.
@@ -63,16 +82,24 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     floor_term: int
     floor: tuple[int, int]
     acked: int
+    at_ns: int
     reply: Any = None  # once it has been answered
+    hint: int = 0  # the highest number in fields that the peer has added to the reply
 
 
 class Office:
     """The leadership of one term: what has been shown of the leader's log, and who has acknowledged how much."""
 
-    __slots__ = ("earned", "entry_terms", "match", "shown")
+    __slots__ = ("earned", "entry_terms", "hints", "match", "shown", "shown_at")
 
     def __init__(self) -> None:
         self.entry_terms: dict[int, int] = {}
+        self.shown_at: dict[
+            int, int
+        ] = {}  # index -> sequence number, for entries that start() has told or it has shown
+        self.hints: dict[
+            str, int
+        ] = {}  # by follower: the highest number in a field that the peer has added to its reply
         self.shown = (0, 0)  # a stretch of indexes, all of which are in entry_terms
         self.match: dict[str, int] = {}
         self.earned = 0  # how far its majorities of acknowledgements reach, by §5.4.2
@@ -106,6 +133,15 @@ class Facts:
         self.commands: set[Any] = set()  # all that were given to start(), as hashable() has them
         self.no_entries = True  # as far as messages tell: no log has any
         self.deliveries: dict[int, Delivery] = {}  # by identity of the Message; a duplicate is another
+        self.save_ns_max = 0  # how long a save may take, on the slowest disks so far
+
+    @property
+    def slack_ns(self) -> int:
+        """How late a right peer may act on what it knows, or send what it has prepared.
+
+        Some read replies, or look for work, in a loop; and whoever waits for its disk waits for others' saves too.
+        """
+        return _SLACK_NS + _SAVES_IN_A_ROW * self.save_ns_max
 
     # ---- keeping up, after the rules have looked ------------------------------------------------------------
 
@@ -138,9 +174,10 @@ class Facts:
         return list(enumerate(entries, first))
 
     def show(self, term: int, fresh: list[tuple[int, Any]]) -> None:
-        entry_terms = self.offices[term].entry_terms
+        office = self.offices[term]
         for index, entry in fresh:
-            entry_terms[index] = entry.term
+            office.entry_terms[index] = entry.term
+            office.shown_at.setdefault(index, self.sequence)
         self.reader.forget_head()
 
     def receive(self, seat: Seat, reading: Reading) -> None:
@@ -156,14 +193,14 @@ class Facts:
         term = args.term
         seat.last_spoke = self.sequence
         if term > seat.term:
-            self.show_term(seat, term, event.at_ns)
+            self.show_term(seat, term, event)
         if method == VOTE:
             if args.last_log_index:
                 self.no_entries = False
             return
         if term > seat.floor_term:
             # It leads now; what it starts from here on stays in its log as long as it does.
-            seat.floor_term, seat.floor = term, (0, 0)
+            self._new_floor(seat, term)
         if method == APPEND:
             seat.said = args
             if term != seat.leads:
@@ -175,15 +212,19 @@ class Facts:
         args = reading.args
         term = args.term
         self.deliveries[id(message)] = Delivery(
-            reading, self.sequence, seat.term, seat.floor_term, seat.floor, seat.acked.get(term, 0)
+            reading, self.sequence, seat.term, seat.floor_term, seat.floor, seat.acked.get(term, 0), event.at_ns
         )
+        if method == VOTE:
+            if term > seat.told_term and not self.may_disregard(seat, event.at_ns):
+                self.tell_term(seat, term, event.at_ns)
+            return
+        if term >= seat.term:
+            seat.heard_leader_ns = event.at_ns
         if term > seat.told_term:
             self.tell_term(seat, term, event.at_ns)
-        if method == VOTE:
-            return
         if term > seat.floor_term:
             # A new leader may make it cut its log, whatever it answers.
-            seat.floor_term, seat.floor = term, (0, 0)
+            self._new_floor(seat, term)
         if method == INSTALL:
             committed = args.last_included_index
             if committed > seat.may_apply:
@@ -204,13 +245,19 @@ class Facts:
         if told is not None:
             commit, verified = max(commit, told[0]), max(verified, told[1])
         seat.told_commits[term] = (commit, verified)
+        # What an earlier leader has committed, a later one has (§5.4.3): its word counts where a later one verified.
+        for of_term in sorted(seat.told_commits):
+            if of_term <= term:
+                commit = max(commit, seat.told_commits[of_term][0])
+            else:
+                seat.may_apply = max(seat.may_apply, min(commit, seat.told_commits[of_term][1]))
         seat.may_apply = max(seat.may_apply, min(commit, verified))
 
     def answered(self, event: Event, seat: Seat, reading: Reading, reply: Any, method: str, message: Message) -> None:
-        seat.last_spoke = seat.last_answered = self.sequence
-        seat.last_answered_ns = event.at_ns
+        seat.last_spoke = self.sequence
+        seat.last_answers[reply.term] = (self.sequence, event.at_ns)
         if reply.term > seat.term:
-            self.show_term(seat, reply.term, event.at_ns)
+            self.show_term(seat, reply.term, event)
         if method == APPEND and reply.success:
             term = reading.args.term
             last_index = reading.last_index
@@ -222,12 +269,19 @@ class Facts:
             if term == seat.floor_term:
                 floor = (reading.last_term, last_index)
                 if floor > seat.floor:
-                    seat.floor = floor
+                    seat.floor = seat.saved_floor = floor
 
-    def replied(self, event: Event, seat: Seat, reading: Reading, reply: Any, method: str, follower: str) -> None:
+    def replied(
+        self, event: Event, seat: Seat, reading: Reading, reply: Any, method: str, follower: str, hint: int
+    ) -> None:
         args = reading.args
         if reply.term > seat.told_term:
             self.tell_term(seat, reply.term, event.at_ns)
+        if method != VOTE and reply.term == args.term:
+            seat.heard_from[follower] = event.at_ns
+            if hint:
+                hints = self.offices[args.term].hints
+                hints[follower] = max(hint, hints.get(follower, 0))
         if method == APPEND and reply.success:
             index = reading.last_index
         elif method == INSTALL and reply.term == args.term:
@@ -252,19 +306,62 @@ class Facts:
                 if majority > leader.may_apply:
                     leader.may_apply = majority
 
-    def started(self, seat: Seat, index: int, term: int) -> None:
+    def starts(self, seat: Seat) -> None:
+        self.sequence += 1
+        seat.starts.append(self.sequence)
+
+    def returned(self, seat: Seat) -> int:
+        """When the start() that returns now began, at the earliest."""
+        if not seat.starts:
+            return 0
+        began = seat.starts[0]
+        # Which of several it was nobody can tell. The earliest stays: so nothing is held against any of them.
+        seat.starts.pop()
+        return began
+
+    def started(self, seat: Seat, index: int, term: int, began: int) -> None:
         if term > seat.floor_term:
-            seat.floor_term, seat.floor = term, (0, 0)
+            self._new_floor(seat, term)
+        saved = seat.last_persist > began
+        if not saved:
+            seat.unsaved.append((index, began))
         if term == seat.floor_term:
             floor = (term, index)
             if floor > seat.floor:
                 seat.floor = floor
-        self.offices[term].entry_terms[index] = term
+            if saved and floor > seat.saved_floor:
+                seat.saved_floor = floor
+        office = self.offices[term]
+        office.entry_terms[index] = term
+        office.shown_at.setdefault(index, self.sequence)
         seat.led.add(term)
         self.reader.forget_head()
 
+    def _new_floor(self, seat: Seat, term: int) -> None:
+        # What start() has returned and no save has followed, a crash may still take away.
+        seat.floors[seat.floor_term] = seat.saved_floor if seat.unsaved else seat.floor
+        seat.unsaved.clear()
+        seat.floor_term, seat.floor, seat.saved_floor = term, (0, 0), (0, 0)
+
+    def floor_below(self, seat: Seat, term: int) -> tuple[int, int]:
+        """The end of its log, at least, when it left the terms below this one, whatever it has learnt since."""
+        if seat.floor_term < term:
+            return seat.floor
+        return seat.floors[max((known for known in seat.floors if known < term), default=0)] if seat.floors else (0, 0)
+
+    def saving(self, seat: Seat) -> None:
+        if not seat.saving_since:
+            seat.saving_since = self.sequence
+
     def saved(self, seat: Seat, snapshot: bytes) -> None:
         seat.last_persist = self.sequence
+        # What was started while the disk was at work may not be in it.
+        since = seat.saving_since or self.sequence
+        seat.saving_since = 0
+        if seat.unsaved:
+            seat.unsaved = [(index, began) for index, began in seat.unsaved if began >= since]
+            if not seat.unsaved:
+                seat.saved_floor = seat.floor
         if snapshot is not seat.snapshot:
             seat.snapshot = snapshot
             # The service's own, which begins with its index; what else a peer may save there says nothing.
@@ -277,16 +374,59 @@ class Facts:
             seat.may_apply = index
 
     def crashed(self, seat: Seat) -> None:
-        """What it was told and has not shown may never have been saved."""
+        """What it was told and has not shown may never have been saved, nor what it was given to start."""
         seat.told_term, seat.told_since_ns = seat.term, seat.term_since_ns
+        seat.floor = seat.saved_floor
+        seat.starts.clear()
+        seat.unsaved.clear()
+        seat.saving_since = 0
+        seat.heard_leader_ns = -_LONG_AGO_NS
+        seat.heard_from.clear()
 
-    def show_term(self, seat: Seat, term: int, at_ns: int) -> None:
-        seat.term, seat.term_since_ns = term, at_ns
+    def show_term(self, seat: Seat, term: int, event: Event) -> None:
+        seat.term, seat.term_since_ns, seat.term_life = term, event.at_ns, event.incarnation
         if term > seat.told_term:
-            self.tell_term(seat, term, at_ns)
+            self.tell_term(seat, term, event.at_ns)
 
     def tell_term(self, seat: Seat, term: int, at_ns: int) -> None:
         seat.told_term, seat.told_since_ns = term, at_ns
+
+    def commits(self, seat: Seat, index: int) -> None:
+        """It knows this to be committed, by whatever way."""
+        seat.known_committed = max(seat.known_committed, index)
+        seat.may_apply = max(seat.may_apply, index)
+
+    # ---- what cannot be read ----------------------------------------------------------------------------------
+
+    def miss(self, seat: Seat, source: str) -> None:
+        """Something from that peer has reached this one that nobody here can read. It may have said anything."""
+        self.sequence += 1
+        seat.unread[source] = seat.last_unread = self.sequence
+
+    # ---- what a right peer may have known, asked before it is accused -----------------------------------------
+
+    def may_disregard(self, seat: Seat, at_ns: int) -> bool:
+        """§6: whoever has heard its leader lately may disregard a RequestVote; a leader too that hears a majority."""
+        lately_ns = at_ns - LATELY_NS
+        if seat.heard_leader_ns >= lately_ns:
+            return True
+        heard = sum(when >= lately_ns for when in seat.heard_from.values())
+        return seat.leads == seat.term and 2 * (heard + 1) > self.servers
+
+    def holders(self, leader: Seat, term: int, index: int) -> list[str]:
+        """The followers that may have acknowledged it to that leader: as in Figure 2, in an added field, or unread."""
+        office = self.offices[term]
+        since = office.shown_at.get(index, 0)
+        return sorted(
+            name
+            for name in self.seats
+            if name != leader.name
+            and (
+                office.match.get(name, 0) >= index
+                or office.hints.get(name, 0) >= index
+                or leader.unread.get(name, 0) > since
+            )
+        )
 
 
 def hashable(command: Any) -> Any:

@@ -118,6 +118,7 @@ class SuccessMeansMatch(Rule):
             not self._had_from(seat, args.term, index, term)
             and index > self._snapshots.get(seat.name, 0)
             and not self._ever_had(seat, index, term)
+            and not seat.last_unread
         ):
             self.violated(
                 f"peer {seat.name} accepted entries after entry {index} of term {term}, which it never had",
@@ -153,7 +154,7 @@ class AcknowledgedEntriesStay(Rule):
         if reply.term == args.term and seat.snapshot_saved < args.prev_log_index <= delivery.acked:
             self.violated(
                 f"peer {seat.name} had acknowledged entries up to {delivery.acked} to the leader of term {args.term}, "
-                f"and now finds no match at {args.prev_log_index}",
+                f"and now refuses to append behind entry {args.prev_log_index}",
                 (event.at_ns, message, "answered"),
             )
 
@@ -166,10 +167,12 @@ class HonestCandidate(Rule):
 
     def on_send_vote(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         claimed = (args.last_log_term, args.last_log_index)
-        if claimed < seat.floor:
+        # What it has learnt in this term or later may have come when the request had been made, and not yet sent.
+        floor = self.facts.floor_below(seat, args.term)
+        if claimed < floor and not seat.last_unread:
             self.violated(
                 f"peer {seat.name} claims that its log ends with entry {claimed[1]} of term {claimed[0]}, but it has "
-                f"acknowledged or started entry {seat.floor[1]} of term {seat.floor[0]}",
+                f"acknowledged or started entry {floor[1]} of term {floor[0]}",
                 (event.at_ns, message, "sent"),
             )
         if args.last_log_term >= args.term:
@@ -185,15 +188,25 @@ class UpToDateVote(Rule):
     section = "§5.4.1"
     concludes_from_silence = True
 
+    def __init__(self, facts: Facts, violated: Violated) -> None:
+        super().__init__(facts, violated)
+        self._granted: dict[tuple[str, int], str] = {}  # (voter, term) -> the candidate
+
     def on_answer_vote(
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
         args = reading.args
+        if not reply.vote_granted:
+            return
+        # A request that comes twice: to grant it again changes nothing, whatever the log has become by then.
+        again = (seat.name, args.term) in self._granted
+        self._granted.setdefault((seat.name, args.term), message.source)
         # The floor counts only if no new leader has spoken since: one may have made the voter cut its log.
         if (
-            reply.vote_granted
+            not again
             and seat.floor_term == delivery.floor_term
-            and (args.last_log_term, args.last_log_index) < delivery.floor
+            and (args.last_log_term, args.last_log_index) < min(delivery.floor, seat.floor)
+            and not seat.last_unread
         ):
             self.violated(
                 f"peer {seat.name} has entry {delivery.floor[1]} of term {delivery.floor[0]}, and voted for a log that "

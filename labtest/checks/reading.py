@@ -6,7 +6,9 @@ and `Reader.off` says so. What was read is to be read, not changed.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import msgspec
@@ -28,6 +30,23 @@ _FIELDS: dict[str, tuple[_Fields, _Fields]] = {
         (_TERM, ("success", bool)),
     ),
     INSTALL: ((_TERM, ("last_included_index", int), ("last_included_term", int)), (_TERM,)),
+}
+
+
+# All fields of Figures 2 and 13, read or not.
+_PAPERS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
+    VOTE: (
+        frozenset(("term", "candidate_id", "last_log_index", "last_log_term")),
+        frozenset(("term", "vote_granted")),
+    ),
+    APPEND: (
+        frozenset(("term", "leader_id", "prev_log_index", "prev_log_term", "entries", "leader_commit")),
+        frozenset(("term", "success")),
+    ),
+    INSTALL: (
+        frozenset(("term", "leader_id", "last_included_index", "last_included_term", "offset", "data", "done")),
+        frozenset(("term",)),
+    ),
 }
 
 
@@ -54,6 +73,16 @@ class Reading(msgspec.Struct, gc=False, eq=False):
     last_term: int = 0
 
 
+@cache
+def _added(cls: type, method: str, which: int) -> tuple[str, ...]:
+    """The fields that a peer has added to the paper's: to the arguments (0), to the reply (1)."""
+    if dataclasses.is_dataclass(cls):
+        names = [field.name for field in dataclasses.fields(cls)]
+    else:
+        names = list(getattr(cls, "__struct_fields__", ()))
+    return tuple(name for name in names if name not in _PAPERS[method][which])
+
+
 def _asks_alike(message: Message, other: Message) -> bool:
     return (
         message.request == other.request
@@ -76,6 +105,7 @@ class Reader:
         # with the message it was read from: more often than not the next one is alike, and need not be decoded.
         self._request = self._head_of = self._reply_of = _NOBODYS
         self._reading: Reading | None = None
+        self.hint = 0  # of the reply read last: the highest number in a field that is not Figure 2's
         self._head: Any = None
         self._reply: Any = None
 
@@ -89,7 +119,7 @@ class Reader:
     def _read(self, message: Message) -> Reading | None:
         method = message.service_method
         args = message.decode_args()
-        if not self._is_complete(method, 0, args):
+        if not self._is_complete(method, 0, args) or (method == VOTE and self._asks_beforehand(args)):
             return None
         if method != APPEND:
             return Reading(args)
@@ -129,7 +159,17 @@ class Reader:
             reply = message.decode_reply()
             self._reply = reply if self._is_complete(message.service_method, 1, reply) else None
             self._reply_of = message
+            added = [getattr(reply, name, 0) for name in _added(reply.__class__, message.service_method, 1)]
+            self.hint = max((value for value in added if value.__class__ is int), default=0)
         return self._reply
+
+    def _asks_beforehand(self, args: Any) -> bool:
+        """A RequestVote with a flag of its own set (pre-vote, say) is no candidate's, and its answer no vote."""
+        flag = next((name for name in _added(args.__class__, VOTE, 0) if getattr(args, name, None) is True), None)
+        if flag is None:
+            return False
+        self._off.setdefault(f"{VOTE} {flag}", f"No check looks at {VOTE} with {flag!r} set")
+        return True
 
     def _is_complete(self, method: str, which: int, value: Any) -> bool:
         for field, kind in _FIELDS[method][which]:
@@ -146,14 +186,13 @@ class Reader:
     def _lacks(self, method: str, part: str, field: str, value: Any, kind: Any) -> Literal[False]:
         kind_name = getattr(kind, "__name__", "list")
         what = f"no {kind_name} in {field!r}" if hasattr(value, field) else f"no field {field!r}"
-        self._off.setdefault(method, f"The checks of {method} are off: its {part} {what}")
+        self._off.setdefault(method, f"No check can read {method}: its {part} {what}")
         return False
 
     def cannot_read(self, method: str) -> None:
         if method not in self._off and len(self._off) < _OFF_MAX:
-            known = " and ".join([", ".join(list(_FIELDS)[:-1]), list(_FIELDS)[-1]])
             name = method if len(method) <= _NAME_MAX else f"{method[: _NAME_MAX - 3]}..."
-            self._off[method] = f"No check looks at {name}: they know {known}"
+            self._off[method] = f"No check looks at {name}: it is no RPC of the paper"
 
     @property
     def off(self) -> list[str]:

@@ -18,8 +18,8 @@ repeated: only on_any_send() sees it.
 
     on_fresh(event, message, reading, fresh)             entries were delivered that are new from this leader
     on_refuse(…)                                         an AppendEntries was answered with no; as on_answer
-    on_command(seat, index, command)                     one was applied
-    on_started(event, seat, index, term, command)        start() said yes
+    on_command(event, seat, index, command)              one was applied
+    on_started(event, seat, started, began)              start() said yes; `began`: when it was called, at the earliest
     on_restore(seat)                                     a service begins from its snapshot
     on_crash(seat)
     on_first_save()                                      somebody saves for the first time
@@ -66,7 +66,8 @@ class Rule:
     name: str  # for tables and statistics
     title: str  # begins the sentence in a report
     section: str  # where the paper says so
-    # Whether it holds against a peer that something was never said. Then it must be able to read all that is said.
+    # Whether it holds against a peer that something was never said. Then it asks first whether something that nobody
+    # can read has reached that peer (Seat.unread), and assumes the best.
     concludes_from_silence = False
 
     def __init_subclass__(cls) -> None:
