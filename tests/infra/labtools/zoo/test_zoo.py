@@ -5,6 +5,7 @@ written by `lab zoo --record`); where that no longer does it, because a peer, a 
 little further before it complains. `lab zoo` is the whole hunt.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from labtest.failure import Failure
 from labtest.loading import load_peer_class
 from labtest.running import run_test
 from labtools.selecting import select
-from labtools.zoo import hunting, mutants, telling
+from labtools.zoo import command, hunting, mutants, telling
 from labtools.zoo.mutants import Mutant, StaleMutant, load_zoo
 
 ZOO = load_zoo()
@@ -170,3 +171,12 @@ def test_table_for_people():
     text = telling.markdown([result], {mutant.id: mutant})
     assert "| `double-vote` | votes for whoever asks, without a look at voted_for | " in text
     assert "| one-vote | 1 | 0.0 | sometimes, **missed** |" in text
+
+
+def test_a_worker_that_cannot_work_is_told_and_ends_no_other_hunt(monkeypatch):
+    started = command.python_worker
+    monkeypatch.setattr(command, "python_worker", lambda _, *rest, **where: started("labtools.gone", *rest, **where))
+    args = argparse.Namespace(tests=["2a"], runs=1, seed=0, budget_seconds=None)
+    result = command._Hunters(args).hunt(load_zoo()[0])
+    assert (result.verdict, result.bad) == ("broken", True)
+    assert result.line.endswith("No module named labtools.gone")
