@@ -13,17 +13,10 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
-import labgob
-import labrpc
 from labsim import Event, Node, NodeKilled, Simulation, Task, TaskFailed, Wait, WaitKind, current_simulation
-from labsim.stacks import add_library, describe_stack, is_readers, own_frames
+from labsim.stacks import describe_stack, is_readers, own_frames
 from labsim.waits import kind_of, wait_of
 from labtest.failure import Failure
-
-# In a report the reader wants the lines of the peer and of the test, not those of what lies between.
-for _room in (labgob, labrpc):
-    assert _room.__file__ is not None
-    add_library(_room.__file__)
 
 T = TypeVar("T")
 

@@ -28,7 +28,8 @@ from labtools.grade.grading import Exam, Progress, grade
 from labtools.grade.intake import IntakeError, Submission, submissions
 from labtools.grade.results import Result, points
 from labtools.grade.rubric import Rubric, RubricError
-from labtools.grade.sandbox.walls import INSTALL, SandboxError, bubblewrap, refusal
+from labtools.grade.sandbox.box import SandboxError
+from labtools.grade.sandbox.walls import INSTALL, bubblewrap, refusal
 from labtools.grade.store import write_whole
 from labtools.grade.write import write_class, write_submission
 from labtools.selecting import LabTest, SelectionError, load_tests, not_lab_tests

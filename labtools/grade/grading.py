@@ -26,7 +26,8 @@ from labtools import manifest
 from labtools.grade.intake import Submission
 from labtools.grade.results import FORCED, TAMPERED, UNLOADABLE, Result, RunRecord, TestResult
 from labtools.grade.rubric import Graded, Limits
-from labtools.grade.sandbox.walls import LabCopy, Sandbox
+from labtools.grade.sandbox.box import Sandbox
+from labtools.grade.sandbox.walls import LabCopy
 from labtools.grade.store import Store
 from labtools.selecting import LabTest
 from labtools.stress.kit import replay_line

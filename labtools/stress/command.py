@@ -1,6 +1,6 @@
 """`lab stress`: tests over thousands of seeds, in worker processes, failures grouped by cause.
 
-Start at `main()`. Which runs: campaign. Who makes them: pool (and workers/process, worker), or dask. What came of
+Start at `main()`. Which runs: campaign. Who makes them: pool (and seeds, worker), or dask. What came of
 them: outcome, tally. What is said: progress, summary.
 """
 
@@ -29,9 +29,10 @@ from labtools.stress.kit import Kit
 from labtools.stress.outcome import LATE
 from labtools.stress.pool import LocalPool, Pool, outcomes
 from labtools.stress.progress import watching
+from labtools.stress.seeds import SeedWorker
 from labtools.stress.summary import duration, write_all
 from labtools.stress.tally import Group, Tally
-from labtools.workers.process import CannotStart, WorkerProcess
+from labtools.workers.process import CannotStart
 
 OUT = Path("build/stress")
 _RUNS = 100
@@ -189,7 +190,7 @@ def _repeat(tally: Tally, kit: Kit) -> None:
     """Run each group's example once more, here and in a fresh process: only then its replay line is a promise."""
     with tempfile.TemporaryDirectory(prefix="lab-stress-") as folder:
         kit.unpack(Path(folder))
-        worker = WorkerProcess(kit.setup, Path(folder), ROOT, kit.setup["run_limit_s"])
+        worker = SeedWorker(kit.setup, Path(folder), ROOT)
         try:
             for group in [group for group in tally.in_order() if group.kind != LATE][:_REPEATED_MAX]:
                 worker.fresh()
@@ -200,7 +201,7 @@ def _repeat(tally: Tally, kit: Kit) -> None:
             worker.fresh()
 
 
-def _same(group: Group, worker: WorkerProcess) -> bool:
+def _same(group: Group, worker: SeedWorker) -> bool:
     first = group.shortest
     (again,) = outcomes(worker.run(first.test, [first.seed]))
     return (again.kind, again.cause, again.digest) == (first.kind, first.cause, first.digest)

@@ -19,11 +19,12 @@ from concurrent.futures import CancelledError, Future
 from importlib import import_module
 from typing import Any
 
+import labtools
 from labtools.stress.campaign import PoolLost
 from labtools.stress.kit import Kit, lab_itself
 from labtools.stress.outcome import Outcome
 from labtools.stress.pool import Batch, outcomes
-from labtools.workers import process as worker_processes
+from labtools.stress.seeds import SeedWorker
 from labtools.workers.process import CannotStart
 
 INSTALL = "pip install 'distributed>=2024.8'"
@@ -46,7 +47,7 @@ class DaskPool:
         # Its own error is told once, by us.
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
         # By value: over there is no labtools, or another version of it.
-        cloudpickle.register_pickle_by_value(worker_processes)
+        cloudpickle.register_pickle_by_value(labtools)
         try:
             self._client = distributed.Client(address, timeout=_CONNECT_S, set_as_default=False)
         except (OSError, ValueError, TimeoutError) as error:
@@ -111,7 +112,7 @@ def _make_plugin(kit: Kit) -> Any:
     }
     setup = kit.setup
     # By these names and not by the module's: a module that travels by value takes its loader along.
-    worker_process, cannot_start = worker_processes.WorkerProcess, worker_processes.CannotStart
+    seed_worker, cannot_start = SeedWorker, CannotStart
 
     # A class inside a function has no name that another process could import, so it travels by value.
     class Runs(base):  # type: ignore[misc]  # see above
@@ -122,10 +123,7 @@ def _make_plugin(kit: Kit) -> Any:
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 (root / name).write_bytes(content)
             self.idle: Any = queue.SimpleQueue()
-            self.all = [
-                worker_process(setup, root / "here", root / "lab", setup["run_limit_s"])
-                for _ in range(worker.state.nthreads)
-            ]
+            self.all = [seed_worker(setup, root / "here", root / "lab") for _ in range(worker.state.nthreads)]
             for process in self.all:
                 self.idle.put(process)
 

@@ -22,7 +22,7 @@ _CAUSE_CHARS_MAX = 200
 
 
 class Outcome(msgspec.Struct, omit_defaults=True):
-    """What came of one run. workers/process.py writes the same fields for a worker that cannot any more."""
+    """What came of one run. seeds.py writes the same fields for a worker that cannot any more."""
 
     test: str
     seed: int

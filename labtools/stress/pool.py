@@ -18,7 +18,7 @@ import msgspec
 from labtest.rooms import ROOT
 from labtools.stress.kit import Kit
 from labtools.stress.outcome import Outcome
-from labtools.workers.process import WorkerProcess
+from labtools.stress.seeds import SeedWorker
 
 _decode = msgspec.json.Decoder(Outcome).decode
 
@@ -55,8 +55,7 @@ class LocalPool:
         self._work: queue.SimpleQueue[tuple[Batch, Future[list[Outcome]]] | None] = queue.SimpleQueue()
         self._folder = tempfile.TemporaryDirectory(prefix="lab-stress-")
         kit.unpack(Path(self._folder.name))
-        run_limit_s = kit.setup["run_limit_s"]
-        self._workers = [WorkerProcess(kit.setup, Path(self._folder.name), ROOT, run_limit_s) for _ in range(jobs)]
+        self._workers = [SeedWorker(kit.setup, Path(self._folder.name), ROOT) for _ in range(jobs)]
         self._threads = [threading.Thread(target=self._look_after, args=(w,), daemon=True) for w in self._workers]
         try:
             # One alone: what cannot be loaded is said once. The others start when they get work.
@@ -84,7 +83,7 @@ class LocalPool:
             worker.fresh()
         self._folder.cleanup()
 
-    def _look_after(self, worker: WorkerProcess) -> None:
+    def _look_after(self, worker: SeedWorker) -> None:
         while (entry := self._work.get()) is not None:
             batch, future = entry
             if not future.set_running_or_notify_cancel():

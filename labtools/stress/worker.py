@@ -1,25 +1,23 @@
 """What runs inside a worker process: load the peer and the tests once, then seed after seed.
 
-It speaks lines of JSON on the pipes it was started with, and takes those pipes away from everybody else: what the
-peer prints goes nowhere, what C code says at its end goes to the file that workers/process.py reads.
+What the peer prints goes nowhere; what C code says at its end goes to the file that workers/process.py reads.
 
-Start at `main()`.
+Start at `begin()`.
 """
 
 from __future__ import annotations
 
-import faulthandler
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
 
 import msgspec
 
 from labtest.loading import LoadError, load_peer_class
+from labtools.stress.seeds import really
+from labtools.workers.serving import RETIRE, Refusal, serve, show_stack_when_lost
 
 _ORPHAN_S = 30.0
 _REPORT_CHARS_MAX = 20_000
@@ -39,54 +37,38 @@ class Setup(msgspec.Struct):
 
 class Request(msgspec.Struct):
     test: str
-    seeds: list[int]
+    seed: int
 
 
-def main() -> int:
-    requests, answers = _take_the_pipes()
-    setup = msgspec.json.decode(requests.readline(), type=Setup)
-    faulthandler.enable(file=2, all_threads=False)
-    faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
+def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:
+    # Thousands of runs of a peer that prints would fill the disk. A replay shows what it prints.
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123  # for as long as the process lives
+    setup = msgspec.json.decode(greeting, type=Setup)
+    show_stack_when_lost()
     if setup.memory_mb:
         _limit_memory(setup.memory_mb)
     try:
         run_one = _prepare(setup)
     except LoadError as error:
-        answers.write(msgspec.json.encode({"error": _really(str(error), setup.shown_as)}) + b"\n")
-        return 1
-    answers.write(b"ready\n")
-    try:
-        for number, (request, seed) in enumerate(_seeds(requests)):
-            # If nobody is there any more to end a run that hangs.
-            signal.setitimer(signal.ITIMER_REAL, setup.run_limit_s + _ORPHAN_S)
-            outcome, out_of_memory = run_one(request.test, seed)
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            if out_of_memory:
-                # Earlier runs may have used it up, so a fresh process decides; it makes the next runs in any case.
-                answers.write(b"retire\n" if number else outcome + b"\nretire\n")
-                return 0
-            answers.write(outcome + b"\n")
-    except BrokenPipeError:
-        pass  # whoever started it is gone
-    return 0
+        raise Refusal(_encodable(really(str(error), setup.shown_as))) from None
+    requests = msgspec.json.Decoder(Request)
+    answered = False
 
+    def answers_to(line: bytes) -> Iterator[bytes]:
+        nonlocal answered
+        request = requests.decode(line)
+        # If nobody is there any more to end a run that hangs.
+        signal.setitimer(signal.ITIMER_REAL, setup.run_limit_s + _ORPHAN_S)
+        outcome, out_of_memory = run_one(request.test, request.seed)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        # Earlier runs may have used it up, so a fresh process decides; it makes the next runs in any case.
+        if not out_of_memory or not answered:
+            yield outcome
+        if out_of_memory:
+            yield RETIRE
+        answered = True
 
-def _seeds(requests: IO[bytes]) -> Iterator[tuple[Request, int]]:
-    for line in requests:
-        request = msgspec.json.decode(line, type=Request)
-        for seed in request.seeds:
-            yield request, seed
-
-
-def _take_the_pipes() -> tuple[IO[bytes], IO[bytes]]:
-    requests = os.fdopen(os.dup(0), "rb")
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, 0)
-    os.dup2(nowhere, 1)
-    # Thousands of runs of a peer that prints would fill the disk. A replay shows what it prints.
-    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123  # for as long as the process lives
-    return requests, answers
+    return answers_to
 
 
 def _limit_memory(memory_mb: int | None) -> None:
@@ -138,22 +120,19 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
         replay = replay_line(name, seed, setup.raft_given, setup.file_given)
         told = report.describe(error, name, seed, replay, causes=run.causes)[:_REPORT_CHARS_MAX]
         outcome.cause, outcome.where, outcome.said, outcome.report = (
-            _really(text, setup.shown_as) for text in (*cause_of(error, peer_files, test.file), told)
+            _encodable(really(text, setup.shown_as)) for text in (*cause_of(error, peer_files, test.file), told)
         )
         return encoder.encode(outcome), out_of_memory
 
     return run_one
 
 
-def _really(text: str, shown_as: dict[str, str]) -> str:
-    for here, there in shown_as.items():
-        # Not where it is part of a longer path, as in the replay line.
-        text = re.sub(rf"(?<![\w/.]){re.escape(here)}", there.replace("\\", r"\\"), text)
-    # What cannot be encoded must not cost the report.
+def _encodable(text: str) -> str:
+    """What cannot be encoded must not cost the report."""
     return text.encode(errors="replace").decode()
 
 
 if __name__ == "__main__":
-    status: Any = main()
+    status = serve(begin)
     # Not sys.exit(): a peer's atexit functions and threads have no say in how this ends.
     os._exit(status)

@@ -1,4 +1,4 @@
-"""Knowledge flows one way between our packages, and the tester never knows a particular Raft."""
+"""Knowledge flows one way between our packages and between the tools, and the tester never knows a particular Raft."""
 
 import ast
 from pathlib import Path
@@ -15,6 +15,35 @@ MAY_IMPORT = {
     "labtest": {"labsim", "labgob", "labrpc", "raft"},
     "labtools": {"labsim", "labgob", "labrpc", "raft", "labtest"},
 }
+
+# The rooms of labtools, and its files that are in none. What may be used of another room: all of it, or one module.
+TOOLS_MAY_IMPORT = {
+    "selecting": set(),
+    "manifest": set(),
+    "workers": set(),
+    "handout": {"manifest"},
+    "timeline": {"selecting"},
+    "stress": {"selecting", "workers"},
+    # It asks for a timeline by name, when it is to print one.
+    "replay": {"selecting", "stress.kit"},
+    "zoo": {"selecting", "workers"},
+    "grade": {
+        *("selecting", "manifest", "workers", "grade.sandbox", "grade.pages"),
+        *("stress.command", "stress.kit", "stress.summary"),
+    },
+    # What runs there is what is hashed: it knows no page and no command.
+    "grade.sandbox": {
+        *("selecting", "manifest", "workers", "grade.results", "grade.rubric"),
+        *("stress.kit", "stress.outcome"),
+    },
+    # Pages know results, and neither sandbox nor store.
+    "grade.pages": {"grade.results", "grade.rubric", "stress.summary"},
+    # Commands are imported by name, when they are called.
+    "cli": set(),
+    "__main__": {"cli"},
+    "__init__": set(),
+}
+FILES_MAX = 12
 
 
 def imported_names(source, package):
@@ -44,6 +73,25 @@ def broken_rules(package, source):
     return found
 
 
+def room_of(name):
+    """The room of labtools that a module is in, by its name below labtools: `grade.sandbox.worker`, `cli`."""
+    within = [room for room in TOOLS_MAY_IMPORT if f"{name}.".startswith(f"{room}.")]
+    return max(within, key=len, default=name)
+
+
+def broken_directions(room, source):
+    found = {}  # by line: `from a import b` names a and a.b
+    for line, name in imported_names(source, "labtools"):
+        inside = name.removeprefix("labtools.")
+        if inside == name or room_of(inside) == room:
+            continue  # not ours, or our own
+        if any(other.startswith(f"{inside}.") for other in (*TOOLS_MAY_IMPORT[room], room)):
+            continue  # the package above; what is taken from it is judged by its own name
+        if not any(f"{inside}.".startswith(f"{other}.") for other in TOOLS_MAY_IMPORT[room]):
+            found.setdefault(line, f"line {line}: {room} must not import {inside}")
+    return list(found.values())
+
+
 @pytest.mark.parametrize("package", MAY_IMPORT)
 def test_a_room_imports_only_what_it_may(package):
     files = sorted((ROOT / package).rglob("*.py"))
@@ -55,8 +103,36 @@ def test_a_room_imports_only_what_it_may(package):
     assert found == {}
 
 
+def test_a_tool_imports_only_what_it_may():
+    tools = ROOT / "labtools"
+    found = {}
+    for file in sorted(tools.rglob("*.py")):
+        path = file.relative_to(tools)
+        room = room_of(".".join(path.with_suffix("").parts))
+        assert room in TOOLS_MAY_IMPORT, f"{path} is in no room; say in TOOLS_MAY_IMPORT what it may import"
+        if broken := broken_directions(room, file.read_text(encoding="utf-8")):
+            found[str(path)] = broken
+    assert found == {}
+
+
 def test_every_room_is_there():
     assert [name for name in MAY_IMPORT if not (ROOT / name / "__init__.py").is_file()] == []
+    tools = [ROOT / "labtools" / room.replace(".", "/") for room in TOOLS_MAY_IMPORT]
+    assert [path.name for path in tools if not path.with_suffix(".py").is_file() and not path.is_dir()] == []
+
+
+def test_no_room_of_the_tools_is_crowded_and_no_file_there_carries_its_rooms_name():
+    for room in [path for path in (ROOT / "labtools").rglob("*") if path.is_dir() and path.name != "__pycache__"]:
+        names = [path.name for path in room.iterdir() if path.is_file()]
+        assert len(names) <= FILES_MAX, f"{room} has {len(names)} files"
+        assert [name for name in names if name.startswith(f"{room.name}_")] == []
+
+
+def test_the_tests_have_the_same_rooms():
+    infra = ROOT / "tests" / "infra"
+    tools = [path.name for path in (ROOT / "labtools").iterdir() if (path / "__init__.py").is_file()]
+    rooms = [*(name for name in MAY_IMPORT if name != "raft"), *(f"labtools/{tool}" for tool in tools)]
+    assert [room for room in rooms if not list((infra / room).glob("test_*.py"))] == []
 
 
 @pytest.mark.parametrize(
@@ -75,3 +151,25 @@ def test_every_room_is_there():
 )
 def test_the_rules_are_seen_to_break(package, source, broken):
     assert broken_rules(package, source) == broken
+
+
+@pytest.mark.parametrize(
+    ("room", "source", "broken"),
+    [
+        ("timeline", "import labtools.stress.kit", ["line 1: timeline must not import stress.kit"]),
+        ("timeline", "from labtools import stress", ["line 1: timeline must not import stress"]),
+        ("timeline", "from labtools.timeline import words\nfrom labtools import selecting", []),
+        ("replay", "from labtools.stress.kit import replay_line", []),
+        ("replay", "from labtools.stress import pool", ["line 1: replay must not import stress.pool"]),
+        ("workers", "from labtools.selecting import x", ["line 1: workers must not import selecting"]),
+        ("grade.pages", "from labtools.grade import store", ["line 1: grade.pages must not import grade.store"]),
+        (
+            "grade.pages",
+            "from labtools.grade.sandbox import box",
+            ["line 1: grade.pages must not import grade.sandbox"],
+        ),
+        ("grade", "from labtools.grade.pages import overview", []),
+    ],
+)
+def test_directions_are_seen_to_break(room, source, broken):
+    assert broken_directions(room, source) == broken

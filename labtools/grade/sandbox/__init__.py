@@ -1,1 +1,1 @@
-"""Where a submission runs: walls.py around it, worker.py within, tamper.py against what it should not do."""
+"""Where a submission runs: box.py asks for runs, walls.py is around them, worker.py makes them, tamper.py looks on."""

@@ -1,13 +1,13 @@
-"""One submission behind a wall: its worker process in bubblewrap where that is there, with limits everywhere.
+"""The walls around a submission's worker: bubblewrap where that is there, another user for root, a copy of the lab.
 
-Promise: run() always gives a record, whatever the submission does to its processes. In bubblewrap it has no network, a
-pid space of its own, and sees of the disk only Python, the lab without its solution, and its own folder, which lives in
-memory and is gone afterwards; hidden tests come through a pipe. As root, a run becomes a user that owns nothing.
+Promise: in bubblewrap a submission has no network, a pid space of its own, and sees of the disk only Python, the lab
+without its solution, and its own folder, which lives in memory and is gone afterwards. As root, a run becomes a user
+that owns nothing.
 
 Not promised: walls without bubblewrap. Then there are only the limits, the other user (as root) and the fence
 that tamper.py puts up inside Python.
 
-Start at `Sandbox.run()`; what happens inside is worker.py.
+Start at `launch()`; who talks with the worker is box.py, what happens inside is worker.py.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ import compileall
 import itertools
 import os
 import secrets
-import select
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import greenlet  # type: ignore[import-untyped]  # it ships no types
@@ -33,42 +31,18 @@ import pytest
 
 from labtest.rooms import ROOT
 from labtools import manifest
-from labtools.grade.results import DIED, FORCED, RunRecord
 from labtools.grade.rubric import Limits
-from labtools.grade.sandbox.worker import (
-    ENDING_S,
-    Answer,
-    Request,
-    Setup,
-    kill_descendants,
-    remove_tree,
-    threads_of,
-    too_long,
-)
+from labtools.grade.sandbox.worker import ENDING_S, kill_descendants, remove_tree, threads_of
 from labtools.stress.kit import write_files
+from labtools.workers.process import Launch
 
 INSTALL = "apt-get install bubblewrap"
-_START_LIMIT_S = 60.0
-_GRACE_S = 30.0  # for the worker to notice that a run is over its limit
-_LAST_WORDS_MAX = 4000
 _UID_FIRST, _UID_LAST = 61_184, 65_519  # a range that systemd and Debian leave to programs like this one
 # Begun anywhere: another grader on this machine, or beside this container, has others.
 _uids = itertools.count(secrets.randbelow(_UID_LAST - _UID_FIRST + 1))
 _INSIDE = "/sandbox"  # the worker's folder in there
 _LAB_INSIDE = "/lab"
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives")
-
-
-class SandboxError(Exception):
-    """The sandbox itself does not work here; the text says why."""
-
-
-class _Gone(Exception):
-    """The worker has ended."""
-
-
-class _Late(Exception):
-    """The worker gave no answer in time."""
 
 
 @cache
@@ -82,7 +56,7 @@ def bubblewrap() -> str | None:
     return path if works else None
 
 
-def _another_user() -> int:
+def another_user() -> int:
     """The user that a submission's runs become, 0 for nobody else.
 
     One for each, and one who has no process: the system counts a user's processes wherever they are, so another's
@@ -97,7 +71,7 @@ def _another_user() -> int:
 
 def refusal() -> str:
     """Why submissions cannot be run here at all; "" if they can."""
-    if bubblewrap() is not None or not _another_user():
+    if bubblewrap() is not None or not another_user():
         return ""
     for path in (Path(sys.base_prefix).resolve(), *_libraries()):
         for above in (path, *path.parents):
@@ -131,155 +105,26 @@ class LabCopy:
         self._folder.cleanup()
 
 
-class Sandbox:
-    """The worker of one submission, started when it is needed and again when it is gone. For one thread."""
+def launch(lab: LabCopy, limits: Limits, greeting: bytes) -> Launch:
+    """A worker behind them."""
+    own = None
+    if bubblewrap() is None:
+        own = tempfile.TemporaryDirectory(prefix="lab-grade-", ignore_cleanup_errors=True)
+        Path(own.name).chmod(0o711)
+    return Launch(
+        _command(lab.path, limits),
+        folder=Path("/" if own is None else own.name),
+        environment=_environment(lab.path),
+        greeting=greeting,
+        kill=_kill,
+        after=None if own is None else partial(_remove, own),
+    )
 
-    def __init__(self, lab: LabCopy, files: Mapping[str, bytes], raft: str, limits: Limits) -> None:
-        self._lab = lab
-        self._limits = limits
-        self._setup = Setup(dict(files), raft, limits, uid=_another_user(), own_pids=bubblewrap() is not None)
-        self._loaded: dict[str, bytes] = {}
-        self._process: subprocess.Popen[bytes] | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._buffer = b""
-        self._closed = False
 
-    def load(self, files: Mapping[str, bytes]) -> None:
-        """Test files, by a relative path that reports shall name. They are there from now on."""
-        self._loaded |= files
-        if self._process is not None:
-            try:
-                self._ask(Request(load=dict(files)), _START_LIMIT_S)
-            except (_Gone, _Late):
-                self._fail_if_it_was_us()  # else it starts anew, with everything, at the next run
-
-    def run(self, test: str, seed: int, replay: str) -> RunRecord:
-        self._start()
-        try:
-            answer = self._ask(Request(test=test, seed=seed, replay=replay), self._limits.real_s + _GRACE_S)
-        except _Late:
-            kind, cause = FORCED, too_long(self._limits)
-            self._end()
-        except _Gone:
-            self._fail_if_it_was_us()
-            kind, cause = DIED, "The run ended the process that watches over it."
-        else:
-            assert answer.run is not None
-            if answer.last:
-                self._end()
-            return answer.run
-        report = f"{test}  seed {seed}\n  {cause}\n\n  replay    {replay}"
-        return RunRecord(test=test, seed=seed, kind=kind, cause=cause, report=report)
-
-    def close(self) -> None:
-        """From any thread; a run under way raises SandboxError."""
-        self._closed = True
-        process = self._process
-        if process is not None:
-            _kill(process)
-
-    def end(self) -> None:
-        """By the thread that used it."""
-        self._end()
-
-    def _start(self) -> None:
-        if self._closed:
-            raise SandboxError("it was closed")
-        if self._process is not None:
-            return
-        folder = Path("/")
-        if bubblewrap() is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="lab-grade-", ignore_cleanup_errors=True)
-            folder = Path(self._folder.name)
-            folder.chmod(0o711)
-        self._buffer = b""
-        self._process = subprocess.Popen(
-            _command(self._lab.path, self._limits),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,  # a run has its own
-            cwd=folder,
-            env=_environment(self._lab.path),
-            bufsize=0,
-            start_new_session=True,  # Ctrl-C is for whoever started it
-        )
-        if self._closed:  # while it was starting, by another thread
-            self._end()
-            raise SandboxError("it was closed")
-        try:
-            self._send(msgspec.json.encode(self._setup))
-            if self._loaded:
-                self._ask(Request(load=self._loaded), _START_LIMIT_S)
-        except (_Gone, _Late):
-            raise SandboxError(f"the sandbox does not start: {self._last_words() or 'it says nothing'}") from None
-
-    def _last_words(self) -> str:
-        """End it, and give what it said on the way."""
-        process = self._process
-        assert process is not None and process.stderr is not None
-        _kill(process)
-        text = process.stderr.read(_LAST_WORDS_MAX).decode(errors="replace").strip()
-        self._end()
-        return text
-
-    def _fail_if_it_was_us(self) -> None:
-        """A run cannot write where the worker does. If that died of its own error, no student shall pay for it.
-
-        Unless they share a user: then a run can take from the worker what it needs, and nobody else shall pay for that.
-        """
-        said = self._last_words()
-        if self._closed:
-            raise SandboxError("it was closed")
-        if "Traceback" in said and self._setup.uid:
-            raise SandboxError(f"the grader's own worker failed:\n{said}")
-
-    def _ask(self, request: Request, limit_s: float) -> Answer:
-        self._send(msgspec.json.encode(request))
-        answer = msgspec.json.decode(self._read_line(limit_s), type=Answer)
-        if answer.error:
-            raise SandboxError(answer.error)
-        return answer
-
-    def _send(self, data: bytes) -> None:
-        assert self._process is not None and self._process.stdin is not None
-        data += b"\n"
-        try:
-            while data:
-                data = data[self._process.stdin.write(data) or 0 :]
-        except OSError:
-            raise _Gone from None
-
-    def _read_line(self, limit_s: float) -> bytes:
-        assert self._process is not None and self._process.stdout is not None
-        pipe = self._process.stdout.fileno()
-        poll = select.poll()
-        poll.register(pipe, select.POLLIN)
-        until_s = time.monotonic() + limit_s
-        while b"\n" not in self._buffer:
-            left_s = until_s - time.monotonic()
-            if left_s <= 0 or not poll.poll(left_s * 1000):
-                raise _Late
-            data = os.read(pipe, 1 << 16)
-            if not data:
-                raise _Gone
-            self._buffer += data
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line
-
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        _kill(process)
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
-        process.wait()
-        if self._folder is not None:
-            with suppress(OSError):
-                remove_tree(Path(self._folder.name))
-            self._folder.cleanup()
-            self._folder = None
+def _remove(folder: tempfile.TemporaryDirectory[str]) -> None:
+    with suppress(OSError):
+        remove_tree(Path(folder.name))
+    folder.cleanup()
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

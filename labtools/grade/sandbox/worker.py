@@ -7,7 +7,7 @@ is not believed. When the child has ended, everything it started is ended too.
 Not promised: that a child cannot lie. The peer shares a process with its tester, so code that is clever enough can find
 the seal. tamper.py finds the usual ways; docs/grading.md says what remains.
 
-It speaks lines of JSON on the pipes it was started with. Start at `main()`.
+Start at `begin()`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import IO, NoReturn
+from typing import NoReturn
 
 import msgspec
 from msgspec.json import encode
@@ -40,6 +40,7 @@ from labtools.grade.rubric import Limits
 from labtools.grade.sandbox.tamper import Fence, Inventory, announce_frames_of_greenlets
 from labtools.selecting import LabTest, SelectionError, load_tests
 from labtools.stress.outcome import cause_of
+from labtools.workers.serving import RETIRE, Refusal, serve, signal_name
 
 _SEAL_BYTES = 16
 _SEALED_BYTES_MAX = 1 << 20
@@ -63,6 +64,7 @@ class Setup(msgspec.Struct):
     limits: Limits
     uid: int = 0  # to become, if this process is root; 0 to stay
     own_pids: bool = False  # whether every process here is the sandbox's
+    load: dict[str, bytes] = {}  # test files that are there from the beginning
 
 
 class Request(msgspec.Struct):
@@ -78,41 +80,48 @@ class Answer(msgspec.Struct, omit_defaults=True):
     loaded: bool = False
     error: str = ""
     run: RunRecord | None = None
-    last: bool = False  # this worker ends now: the run has left something that cannot be taken away
 
 
 # Made here: msgspec looks for the types in sys.modules, where they will not be.
 _SETUP, _REQUEST, _MESSAGE = (msgspec.json.Decoder(kind) for kind in (Setup, Request, RunRecord | str))
 
 
-def main() -> int:
-    requests, answers = _take_the_pipes()
+def begin(greeting: bytes, grader: int) -> Callable[[bytes], Iterator[bytes]]:
+    """`grader`: the pipe that ends when it does."""
     _prctl(_PR_SET_DUMPABLE, 0)  # nobody of our own user may look into this process
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # whatever a run leaves behind becomes our child
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a run of our own user may send it; it shall end us without a word
     _out_of_reach()
     announce_frames_of_greenlets()
-    setup = _SETUP.decode(requests.readline())
+    setup = _SETUP.decode(greeting)
     tests: dict[str, LabTest] = {}
     tester = Inventory()
-    for line in requests:
+
+    def load(files: dict[str, bytes]) -> None:
+        nonlocal tester
+        tests.update(_load(files))
+        tester = Inventory()
+        gc.collect()
+        gc.freeze()  # a child that collects must not copy every page of ours
+
+    def answers_to(line: bytes) -> Iterator[bytes]:
         request = _REQUEST.decode(line)
+        if not request.load:
+            yield encode(Answer(run=_run(setup, tests[request.test], request, tester, grader)))
+            if not _nothing_is_left():
+                yield RETIRE  # the run has left something that cannot be taken away
+            return
         try:
-            if request.load:
-                tests.update(_load(request.load))
-                tester = Inventory()
-                gc.collect()
-                gc.freeze()  # a child that collects must not copy every page of ours
-                answer = Answer(loaded=True)
-            else:
-                run = _run(setup, tests[request.test], request, tester, requests.fileno())
-                answer = Answer(run=run, last=not _nothing_is_left())
+            load(request.load)
+            yield encode(Answer(loaded=True))
         except SelectionError as error:
-            answer = Answer(error=str(error))
-        answers.write(encode(answer) + b"\n")
-        if answer.last:
-            break
-    return 0
+            yield encode(Answer(error=str(error)))
+
+    try:
+        load(setup.load)
+    except SelectionError as error:
+        raise Refusal(str(error)) from None
+    return answers_to
 
 
 def _out_of_reach() -> None:
@@ -121,15 +130,6 @@ def _out_of_reach() -> None:
         del sys.modules[f"{room}.{name}"]
         delattr(sys.modules[room], name)
     sys.modules["__main__"] = ModuleType("__main__")
-
-
-def _take_the_pipes() -> tuple[IO[bytes], IO[bytes]]:
-    requests = os.fdopen(os.dup(0), "rb")
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, 0)
-    os.dup2(nowhere, 1)
-    return requests, answers
 
 
 def _load(files: dict[str, bytes]) -> dict[str, LabTest]:
@@ -361,11 +361,7 @@ def _obituary(status: int, cpu_s: float, limits: Limits, *, late: bool) -> tuple
         return DIED, f"The run ended its own process, with exit status {code}, before the test was over."
     if cpu_s >= limits.cpu_s - 0.5 and -code in (signal.SIGXCPU, signal.SIGKILL):
         return FORCED, too_long(limits)
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return DIED, f"The run's process was ended by {name} before the test was over."
+    return DIED, f"The run's process was ended by {signal_name(-code)} before the test was over."
 
 
 # ---- the other side -----------------------------------------------------------------------------------------
@@ -504,4 +500,4 @@ def _prctl(option: int, value: int) -> None:
 
 
 if __name__ == "__main__":
-    os._exit(main())
+    os._exit(serve(begin))

@@ -1,4 +1,4 @@
-"""labgob: what travels, what is refused, and with which words. The fuzzing is in test_labgob_fuzz.py."""
+"""labgob: what travels, what is refused, and with which words. The fuzzing is in test_fuzz.py."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ NEW_ROOM = "labmore/__init__.py"
 WHO_HAS_IT = """
 import json, sys, zipfile
 from pathlib import Path
-from labtest import report, rooms
+from labsim import stacks
+from labtest import rooms
 from labtools import handout, manifest
 from labtools.grade import gradescope
 from labtools.grade.rubric import Rubric
@@ -36,7 +37,7 @@ have = {
     "sandbox": shown(manifest.sandbox_files()),
     "records": shown(rooms.run_files()),
     "dask": set(kit.lab_itself()),
-    "reports": {name for name in names if not report._is_reader_s(str(rooms.ROOT / name))},
+    "reports": {name for name in names if not stacks.is_readers(str(rooms.ROOT / name))},
     "fence": {name for name in names if tamper._is_watched(name.partition("/")[0])},
 }
 print(json.dumps({who: [name for name in names if name in theirs] for who, theirs in have.items()}))

@@ -178,7 +178,7 @@ def test_a_right_raft_earns_its_points_whatever_it_prints(graded: Graded) -> Non
 def test_without_bubblewrap_limits_and_fence_still_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labtools.grade.sandbox.walls.bubblewrap", lambda: None)
     # Another user might not be allowed to read the Python that runs this.
-    monkeypatch.setattr("labtools.grade.sandbox.walls._another_user", lambda: 0)
+    monkeypatch.setattr("labtools.grade.sandbox.walls.another_user", lambda: 0)
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "keep.txt").write_text("still here")
@@ -211,7 +211,7 @@ def test_what_a_run_has_started_ends_with_the_grader_without_bubblewrap_too(tmp_
     (tmp_path / "raft.py").write_text(peer)
     script = (
         "import sys, labtools.grade.sandbox.walls as sandbox\n"
-        "sandbox.bubblewrap, sandbox._another_user = lambda: None, lambda: 0\n"
+        "sandbox.bubblewrap, sandbox.another_user = lambda: None, lambda: 0\n"
         "from labtools.cli import main\n"
         f"main(['grade', {str(tmp_path / 'raft.py')!r}, '--out', {str(tmp_path / 'out')!r}])\n"
     )
@@ -232,7 +232,7 @@ def wait_until(holds: Callable[[], object]) -> None:
 def test_a_run_that_spoils_its_own_users_worker_does_not_end_the_class(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walls: bool
 ) -> None:
-    monkeypatch.setattr("labtools.grade.sandbox.walls._another_user", lambda: 0)
+    monkeypatch.setattr("labtools.grade.sandbox.walls.another_user", lambda: 0)
     if not walls:
         monkeypatch.setattr("labtools.grade.sandbox.walls.bubblewrap", lambda: None)
     class_ = tmp_path / "class"
@@ -291,7 +291,7 @@ def test_root_without_bubblewrap_needs_a_python_that_others_may_read(
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     monkeypatch.setattr("labtools.grade.sandbox.walls.bubblewrap", lambda: None)
-    monkeypatch.setattr("labtools.grade.sandbox.walls._another_user", lambda: 61_184)
+    monkeypatch.setattr("labtools.grade.sandbox.walls.another_user", lambda: 61_184)
     monkeypatch.setattr("sys.base_prefix", str(closed))
     assert lab(["grade", "raft/raft.py", "--out", str(tmp_path / "out")]) == 2
     assert f"who may not read Python: {closed} is closed to others. Install bubblewrap" in capsys.readouterr().err

@@ -12,7 +12,8 @@ from labtest import rooms
 from labtools import manifest
 from labtools.grade.grading import Exam
 from labtools.grade.rubric import Limits
-from labtools.grade.sandbox.walls import LabCopy, Sandbox
+from labtools.grade.sandbox.box import Sandbox
+from labtools.grade.sandbox.walls import LabCopy
 
 IMPORTED = """
 import sys

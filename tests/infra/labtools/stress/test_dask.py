@@ -7,10 +7,12 @@ import time
 
 import pytest
 
+import labtools
 from infra.labtools.peers import ROOT, lab, make_peer
 from labtools import selecting
 from labtools.stress.campaign import Plan, PoolLost, run_campaign
 from labtools.stress.kit import Kit
+from labtools.stress.seeds import SeedWorker
 from labtools.stress.tally import Tally
 from labtools.workers.process import CannotStart
 
@@ -126,6 +128,36 @@ def test_a_cluster_that_loses_a_worker_in_the_middle_loses_no_run_and_counts_non
     broken = Kit.of(tmp_path / "raft.py", selecting.select(["2a"]), run_limit_s=20, memory_mb=0)
     with pytest.raises(CannotStart, match=r"raft\.py:2: SyntaxError"):
         DaskPool(broken, address)
+
+
+WITHOUT_THE_LAB = """
+import sys
+sys.modules["labtools"] = None  # importing it raises
+import cloudpickle
+with open(sys.argv[1], "rb") as file:
+    make_worker = cloudpickle.load(file)
+worker = make_worker()
+try:
+    print(worker.run("test_initial_election_2a", [7])[0].decode())
+finally:
+    worker.fresh()
+"""
+
+
+def test_what_looks_after_workers_needs_nothing_of_the_lab_where_it_is_sent(tmp_path):
+    cloudpickle = pytest.importorskip("cloudpickle")
+    kit = Kit.of(ROOT / "raft" / "raft.py", selecting.select(["test_initial_election_2a"]), run_limit_s=20, memory_mb=0)
+    kit.unpack(tmp_path)
+    setup, root = kit.setup, ROOT
+    cloudpickle.register_pickle_by_value(labtools)
+    try:
+        (tmp_path / "sent").write_bytes(cloudpickle.dumps(lambda: SeedWorker(setup, tmp_path, root)))
+    finally:
+        cloudpickle.unregister_pickle_by_value(labtools)
+    command = [sys.executable, "-P", "-c", WITHOUT_THE_LAB, str(tmp_path / "sent")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["digest"]
 
 
 @pytest.mark.filterwarnings("default")

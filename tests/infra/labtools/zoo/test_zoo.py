@@ -5,6 +5,7 @@ written by `lab zoo --record`); where that no longer does it, because a peer, a 
 little further before it complains. `lab zoo` is the whole hunt.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -17,14 +18,13 @@ from labtest.failure import Failure
 from labtest.loading import load_peer_class
 from labtest.running import run_test
 from labtools.selecting import select
-from labtools.zoo import command as zoo
-from labtools.zoo import mutants
+from labtools.zoo import command, hunting, mutants, telling
 from labtools.zoo.mutants import Mutant, StaleMutant, load_zoo
 
 ZOO = load_zoo()
 WRONG = [mutant for mutant in ZOO if not mutant.control]
 CONTROLS = [mutant for mutant in ZOO if mutant.control]
-CAUGHT = json.loads(zoo.RECORD.read_text())
+CAUGHT = json.loads(telling.RECORD.read_text())
 
 # A little of everything, and quick.
 CONTROL_TESTS = [
@@ -65,7 +65,7 @@ def test_mutant_is_caught(mutant, tmp_path, monkeypatch):
         if run_test(tests[known["test"]].function, peer_class, known["seed"]).error is not None:
             return
     further = [test for test in tests.values() if test.part == mutant.part or test.name == known["test"]]
-    result = zoo.hunt(mutant, further, runs=3, budget_s=20, build=tmp_path, measure_rate=False)
+    result = hunting.hunt(mutant, further, runs=3, budget_s=20, build=tmp_path, measure_rate=False)
     assert result.verdict == "caught", (
         f"{mutant.id}, a peer that {mutant.what}, got away: {known['test']} with seed {known['seed']} passes, "
         f"and so did {result.tests} other runs"
@@ -74,7 +74,7 @@ def test_mutant_is_caught(mutant, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("mutant", CONTROLS, ids=by_id)
 def test_control_passes(mutant, tmp_path):
-    result = zoo.hunt(mutant, select(CONTROL_TESTS), runs=1, first_seed=1, build=tmp_path)
+    result = hunting.hunt(mutant, select(CONTROL_TESTS), runs=1, first_seed=1, build=tmp_path)
     assert result.verdict == "passed", f"{mutant.id} is correct, and {result.by} says in {result.test}: {result.line}"
 
 
@@ -98,7 +98,7 @@ def test_a_mutant_that_no_longer_fits_says_so():
 
 def test_stale_mutant_is_a_result_and_no_crash(tmp_path):
     mutant = Mutant("example", "2a", "a rule", "does something", (("self.no_such_field = 1", "pass"),))
-    result = zoo.hunt(mutant, [], runs=1, build=tmp_path)
+    result = hunting.hunt(mutant, [], runs=1, build=tmp_path)
     assert result.verdict == "stale"
     assert result.bad
 
@@ -106,26 +106,26 @@ def test_stale_mutant_is_a_result_and_no_crash(tmp_path):
 def test_two_hunts_give_one_result(tmp_path):
     mutant = next(mutant for mutant in WRONG if mutant.id == "votedfor-not-reset")
     tests = select(["2a"])
-    first, second = (zoo.hunt(mutant, tests, runs=2, build=tmp_path) for _ in range(2))
+    first, second = (hunting.hunt(mutant, tests, runs=2, build=tmp_path) for _ in range(2))
     assert replace(first, seconds=0) == replace(second, seconds=0)
     assert first.verdict == "caught"
 
 
 def test_own_part_is_hunted_first():
     mutant = next(mutant for mutant in WRONG if mutant.part == "2c")
-    parts = [test.part for test in zoo.suite_for(mutant, select([]))]
+    parts = [test.part for test in hunting.suite_for(mutant, select([]))]
     assert list(dict.fromkeys(parts)) == ["2c", "2a", "2b", "2d"]
 
 
 def test_what_a_catch_is_called():
     named = Failure("Two leaders\nmore")
     named.rule = "one-leader"
-    assert zoo.classify(named, "test_x_2a") == ("one-leader", "Two leaders")
+    assert hunting.classify(named, "test_x_2a") == ("one-leader", "Two leaders")
     unnamed = Failure("No leader")
     unnamed.rule = None
-    assert zoo.classify(unnamed, "test_x_2a") == ("test: test_x_2a", "No leader")
-    assert zoo.classify(Deadlock("Deadlock at 1 s: ..."), "test_x_2a") == ("Deadlock", "Deadlock at 1 s: ...")
-    assert zoo.classify(SimulationError("odd"), "test_x_2a")[0] == "SimulationError"
+    assert hunting.classify(unnamed, "test_x_2a") == ("test: test_x_2a", "No leader")
+    assert hunting.classify(Deadlock("Deadlock at 1 s: ..."), "test_x_2a") == ("Deadlock", "Deadlock at 1 s: ...")
+    assert hunting.classify(SimulationError("odd"), "test_x_2a")[0] == "SimulationError"
 
 
 def run_zoo(*args):
@@ -167,7 +167,16 @@ def test_unknown_mutant_is_named():
 
 def test_table_for_people():
     mutant = next(mutant for mutant in WRONG if mutant.id == "double-vote")
-    result = zoo.Result("double-vote", "caught", by="one-vote", test="test_many_elections_2a", runs=1, tests=3)
-    text = zoo.markdown([result], {mutant.id: mutant})
+    result = hunting.Result("double-vote", "caught", by="one-vote", test="test_many_elections_2a", runs=1, tests=3)
+    text = telling.markdown([result], {mutant.id: mutant})
     assert "| `double-vote` | votes for whoever asks, without a look at voted_for | " in text
     assert "| one-vote | 1 | 0.0 | sometimes, **missed** |" in text
+
+
+def test_a_worker_that_cannot_work_is_told_and_ends_no_other_hunt(monkeypatch):
+    started = command.python_worker
+    monkeypatch.setattr(command, "python_worker", lambda _, *rest, **where: started("labtools.gone", *rest, **where))
+    args = argparse.Namespace(tests=["2a"], runs=1, seed=0, budget_seconds=None)
+    result = command._Hunters(args).hunt(load_zoo()[0])
+    assert (result.verdict, result.bad) == ("broken", True)
+    assert result.line.endswith("No module named labtools.gone")

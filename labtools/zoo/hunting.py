@@ -1,0 +1,102 @@
+"""One hunt: a wrong Raft against the lab's tests, seed after seed, until one fails or the runs are spent.
+
+Promise: seeds are fixed, so two hunts give one result, unless a budget cuts one short. Start at `hunt()`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labtest.loading import load_peer_class
+from labtest.running import run_test
+from labtest.verdict import verdict_of
+from labtools.selecting import LabTest
+from labtools.zoo.mutants import BUILD, Mutant, StaleMutant
+
+PARTS = ("2a", "2b", "2c", "2d")
+RATE_SEEDS = 20
+
+
+@dataclass
+class Result:
+    """What came of one hunt. `verdict`: caught, escaped; for a control passed, accused; or broken, stale."""
+
+    id: str
+    verdict: str
+    by: str = ""  # a rule's name, a class of SimulationError, or "test: " and its name
+    test: str = ""
+    seed: int = 0
+    runs: int = 0  # of the suite, begun ones included
+    tests: int = 0  # single tests run
+    seconds: float = 0.0  # of processor time
+    failed_of: tuple[int, int] | None = None  # for a liveness mutant: seeds that fail, of how many
+    line: str = ""
+
+    @property
+    def bad(self) -> bool:
+        return self.verdict not in ("caught", "passed")
+
+
+def suite_for(mutant: Mutant, tests: list[LabTest]) -> list[LabTest]:
+    """Its own part first, then the others in order."""
+    parts = [mutant.part, *(part for part in (*PARTS, "") if part != mutant.part)]
+    return sorted(tests, key=lambda test: parts.index(test.part))
+
+
+def hunt(
+    mutant: Mutant,
+    tests: list[LabTest],
+    *,
+    runs: int,
+    budget_s: float | None = None,
+    first_seed: int = 0,
+    build: Path = BUILD,
+    measure_rate: bool = True,
+) -> Result:
+    """Run the suite over seeds until a test fails."""
+    # Processor time: a busy machine changes no verdict.
+    began_s = time.process_time()
+    result = Result(mutant.id, "passed" if mutant.control else "escaped")
+    try:
+        peer_class = load_peer_class(mutant.write(build))
+    except StaleMutant as error:
+        result.verdict, result.line = "stale", str(error)
+        return result
+    suite = suite_for(mutant, tests)
+    for seed in range(first_seed, first_seed + runs):
+        result.runs += 1
+        for test in suite:
+            if budget_s is not None and time.process_time() - began_s > budget_s:
+                result.line = f"the budget of {budget_s:g} s is spent"
+                result.seconds = time.process_time() - began_s
+                return result
+            result.tests += 1
+            run = run_test(test.function, peer_class, seed)
+            if run.error is not None:
+                result.verdict = "accused" if mutant.control else "caught"
+                result.by, result.line = classify(run.error, test.name)
+                result.test, result.seed = test.name, seed
+                result.seconds = time.process_time() - began_s
+                if mutant.liveness and measure_rate:
+                    own_part = [other for other in suite if other.part == mutant.part and other is not test]
+                    result.failed_of = _rate([test, *own_part], peer_class, first_seed)
+                return result
+    result.seconds = time.process_time() - began_s
+    return result
+
+
+def _rate(tests: list[LabTest], peer_class: Any, first_seed: int) -> tuple[int, int]:
+    """With how many seeds at least one of the tests fails."""
+    failed = 0
+    for seed in range(first_seed, first_seed + RATE_SEEDS):
+        failed += any(run_test(test.function, peer_class, seed).error is not None for test in tests)
+    return failed, RATE_SEEDS
+
+
+def classify(error: BaseException, test: str) -> tuple[str, str]:
+    """By what a failure was noticed, and its first line."""
+    verdict = verdict_of(error)
+    return verdict.caught_by or f"test: {test}", verdict.text
