@@ -181,9 +181,8 @@ class Config(Servers):
             began_s = self._world.now
             self._world.emit(events.START, node, noted, 0)
             result = peer.start(given)
-            disks_are_slow = (
-                self._save_time.max_ms > 0
-            )  # then it may wait for its own, and for who holds the lock meanwhile
+            # Then it may wait for its own disk, and for who holds the lock meanwhile.
+            disks_are_slow = self._slowest_save_ms > 0
             if self._world.virtual and self._world.now != began_s and not disks_are_slow:
                 self.fail(
                     f"start() of peer {i} took {self._world.now - began_s:.3f} s (virtual); it must hand the command "

@@ -284,7 +284,7 @@ class CheckedTrace(list[Event]):
         nothing_new = reply.term == reading.args.term == seat.term
         for look in lookers.without_term_news if nothing_new else lookers.with_term_news:
             look(event, seat, message, reading, reply, delivery)
-        facts.answered(event, seat, reading, reply, method, message)
+        facts.answered(event, seat, reading, reply, method, message, delivery.hint)
 
     def _see_reply(self, event: Event) -> None:
         message: Message = event.detail

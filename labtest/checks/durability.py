@@ -150,8 +150,8 @@ class SavedBeforeCampaign(_AboutSaving):
         if seat.last_persist <= since:
             self.not_saved(
                 f"peer {seat.name} campaigns in term {args.term} without having saved it (it has saved nothing since "
-                f"it last answered in a lower term, at {answered_ns / 1e9:.6f} s): after a crash it could vote again in "
-                "this term",
+                f"it last answered in a lower term, at {answered_ns / 1e9:.6f} s): after a crash it could vote again "
+                "in this term",
                 (event.at_ns, message, "sent"),
             )
 

@@ -133,6 +133,8 @@ class Facts:
         self.commands: set[Any] = set()  # all that were given to start(), as hashable() has them
         self.no_entries = True  # as far as messages tell: no log has any
         self.deliveries: dict[int, Delivery] = {}  # by identity of the Message; a duplicate is another
+        # Peers whose replies have a field of their own that has told, beside success, how far their log goes.
+        self.acknowledge_in_fields: set[str] = set()
         self.save_ns_max = 0  # how long a save may take, on the slowest disks so far
 
     @property
@@ -253,7 +255,9 @@ class Facts:
                 seat.may_apply = max(seat.may_apply, min(commit, seat.told_commits[of_term][1]))
         seat.may_apply = max(seat.may_apply, min(commit, verified))
 
-    def answered(self, event: Event, seat: Seat, reading: Reading, reply: Any, method: str, message: Message) -> None:
+    def answered(
+        self, event: Event, seat: Seat, reading: Reading, reply: Any, method: str, message: Message, hint: int
+    ) -> None:
         seat.last_spoke = self.sequence
         seat.last_answers[reply.term] = (self.sequence, event.at_ns)
         if reply.term > seat.term:
@@ -266,6 +270,8 @@ class Facts:
                 seat.followed.setdefault(term, (event.at_ns, message))
             if last_index > seat.acked.get(term, 0):
                 seat.acked[term] = last_index
+                if hint >= last_index:
+                    self.acknowledge_in_fields.add(seat.name)
             if term == seat.floor_term:
                 floor = (reading.last_term, last_index)
                 if floor > seat.floor:
@@ -277,7 +283,7 @@ class Facts:
         args = reading.args
         if reply.term > seat.told_term:
             self.tell_term(seat, reply.term, event.at_ns)
-        if method != VOTE and reply.term == args.term:
+        if reply.term == args.term:
             seat.heard_from[follower] = event.at_ns
             if hint:
                 hints = self.offices[args.term].hints
@@ -423,7 +429,7 @@ class Facts:
             if name != leader.name
             and (
                 office.match.get(name, 0) >= index
-                or office.hints.get(name, 0) >= index
+                or (office.hints.get(name, 0) >= index and self.seats[name].received.get(term, (0, 0))[1] >= index)
                 or leader.unread.get(name, 0) > since
             )
         )

@@ -151,7 +151,9 @@ class AcknowledgedEntriesStay(Rule):
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
         args = reading.args
-        if reply.term == args.term and seat.snapshot_saved < args.prev_log_index <= delivery.acked:
+        # Whoever acknowledges in a field of its own may mean by its no that the new entries are not saved yet.
+        other_words = seat.name in self.facts.acknowledge_in_fields
+        if reply.term == args.term and seat.snapshot_saved < args.prev_log_index <= delivery.acked and not other_words:
             self.violated(
                 f"peer {seat.name} had acknowledged entries up to {delivery.acked} to the leader of term {args.term}, "
                 f"and now refuses to append behind entry {args.prev_log_index}",
