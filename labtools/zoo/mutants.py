@@ -4,20 +4,25 @@ A mutant is a short list of replacements in raft/raft.py. Each old text must sta
 must compile; otherwise applying it raises StaleMutant, so that a change to the reference that a mutant does not survive
 is noticed at once. A control is made the same way, but is a correct Raft of another kind, and must pass.
 
+Strangers are correct Rafts too, but whole ones of other designs, each in a folder of its own; a SameMistake puts a
+mistake of the reference's mutants into one of them.
+
 Promise: nothing here runs a peer. The mutants themselves are in tests/zoo, a file per part; labtools.zoo hunts them.
 """
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labtest.rooms import PEER_FILES
 
 REFERENCE = Path("raft")  # raft.py and messages.py, where they lie in the source tree
 ZOO = Path("tests/zoo")
+STRANGERS = ZOO / "strangers"
 BUILD = Path("build/zoo")
 
 Edit = tuple[str, str]
@@ -45,12 +50,22 @@ class Mutant:
     # A correct peer: must pass everything.
     control: bool = False
     message_edits: tuple[Edit, ...] = ()  # the same for raft/messages.py
+    base: Path = REFERENCE  # the folder of the peer that is edited
 
     def source(self) -> str:
-        return _apply(self.id, REFERENCE / "raft.py", self.edits)
+        return _apply(self.id, self.base / "raft.py", self.edits)
 
     def messages_source(self) -> str:
-        return _apply(self.id, REFERENCE / "messages.py", self.message_edits)
+        return _apply(self.id, self._beside("messages.py"), self.message_edits)
+
+    def _beside(self, name: str) -> Path:
+        """A file that comes with raft.py: its own, or the reference's."""
+        own = self.base / name
+        return own if own.exists() else REFERENCE / name
+
+    @property
+    def of_reference(self) -> bool:
+        return self.base == REFERENCE
 
     def write(self, build: Path = BUILD) -> Path:
         """Write it where a peer can be loaded from, build/zoo/ID/raft.py, and return that path."""
@@ -59,10 +74,11 @@ class Mutant:
         (folder / "raft.py").write_text(self.source())
         # A file alone uses the reference's messages; with its own beside it, it brings its package.
         messages = folder / "messages.py"
-        if self.message_edits:
+        if self.message_edits or (not self.of_reference and (self.base / "messages.py").exists()):
             messages.write_text(self.messages_source())
-            for name in set(PEER_FILES) - {messages.name}:
-                (folder / name).write_text((REFERENCE / name).read_text())
+            for name in PEER_FILES:
+                if name != "messages.py":
+                    (folder / name).write_text(self._beside(name).read_text())
         else:
             messages.unlink(missing_ok=True)
         return folder / "raft.py"
@@ -74,11 +90,47 @@ class Mutant:
             parts.append(("messages.py", self.messages_source()))
         lines: list[str] = []
         for name, mutated in parts:
-            reference = (REFERENCE / name).read_text().splitlines(keepends=True)
+            base = self._beside(name)
             lines += difflib.unified_diff(
-                reference, mutated.splitlines(keepends=True), f"raft/{name}", f"{self.id}/{name}", n=2
+                base.read_text().splitlines(keepends=True),
+                mutated.splitlines(keepends=True),
+                str(base),
+                f"{self.id}/{name}",
+                n=2,
             )
         return "".join(lines)
+
+
+@dataclass(frozen=True)
+class SameMistake:
+    """A mutant of the reference, made in a stranger: the same mistake in another design."""
+
+    stranger: str  # its folder
+    like: str  # the id of the reference's mutant
+    edits: tuple[Edit, ...]
+    message_edits: tuple[Edit, ...] = ()
+
+    def mutant(self, original: Mutant) -> Mutant:
+        return replace(
+            original,
+            id=f"{self.stranger}-{self.like}".replace("_", "-"),
+            edits=self.edits,
+            message_edits=self.message_edits,
+            base=STRANGERS / self.stranger,
+            go="",
+            go_caught=None,
+        )
+
+
+def _strangers() -> list[Mutant]:
+    """Every stranger as it is: a control."""
+    found = []
+    for file in sorted(STRANGERS.glob("*/raft.py")):
+        told = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n")[0]
+        id_ = f"stranger-{file.parent.name}".replace("_", "-")
+        what = f"is of another design: {told}"
+        found.append(Mutant(id_, "2b", "none: it is correct", what, (), control=True, base=file.parent))
+    return found
 
 
 def _apply(id_: str, file: Path, edits: tuple[Edit, ...]) -> str:
@@ -105,12 +157,21 @@ def load_zoo(folder: Path = ZOO) -> list[Mutant]:
     if not files:
         raise StaleMutant(f"there are no mutants in {folder}; run this where the source tree lies")
     zoo: list[Mutant] = []
+    repeated: list[SameMistake] = []
     for file in files:
         spec = importlib.util.spec_from_file_location(f"zoo_{file.stem}", file)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        zoo += module.MUTANTS
+        zoo += getattr(module, "MUTANTS", [])
+        repeated += getattr(module, "SAME_MISTAKES", [])
+    originals = {mutant.id: mutant for mutant in zoo}
+    for mistake in repeated:
+        if mistake.like not in originals:
+            raise StaleMutant(f"{mistake.stranger} repeats {mistake.like}, which no mutant of the reference is called")
+        zoo.append(mistake.mutant(originals[mistake.like]))
+    if folder == ZOO:
+        zoo += _strangers()
     ids = [mutant.id for mutant in zoo]
     twice = sorted({id_ for id_ in ids if ids.count(id_) > 1})
     if twice:

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from labtools.zoo.hunting import PARTS, Result
-from labtools.zoo.mutants import ZOO, Mutant
+from labtools.zoo.mutants import REFERENCE, ZOO, Mutant
 
 RECORD = ZOO / "caught.json"
 
@@ -40,22 +40,26 @@ def table(results: list[Result], zoo: dict[str, Mutant]) -> str:
 
 
 def summary(results: list[Result], zoo: dict[str, Mutant], seconds: float) -> str:
-    mutants = [r for r in results if not zoo[r.id].control]
+    lines = []
+    for base in dict.fromkeys(zoo[r.id].base for r in results if not zoo[r.id].control):
+        mutants = [r for r in results if not zoo[r.id].control and zoo[r.id].base == base]
+        lines += _summary_of(mutants, "" if base == REFERENCE else f" of {base.name}")
     controls = [r for r in results if zoo[r.id].control]
-    caught = [r for r in mutants if r.verdict == "caught"]
-    named = [r for r in caught if not r.by.startswith("test: ")]
-    lines = [f"{len(caught)} of {len(mutants)} mutants caught, {len(named)} of them by name, in {seconds:.0f} s"]
-    if caught:
-        lines[0] += (
-            f"; runs of the suite: median {median(r.runs for r in caught):g}, most {max(r.runs for r in caught)}"
-        )
-    away = [r.id for r in mutants if r.verdict != "caught"]
-    if away:
-        lines.append(f"got away: {', '.join(away)}")
     if controls:
         passed = sum(r.verdict == "passed" for r in controls)
         lines.append(f"{passed} of {len(controls)} controls passed")
+    lines.append(f"{seconds:.0f} s in all")
     return "\n".join(lines)
+
+
+def _summary_of(mutants: list[Result], whose: str) -> list[str]:
+    caught = [r for r in mutants if r.verdict == "caught"]
+    named = [r for r in caught if not r.by.startswith("test: ")]
+    line = f"{len(caught)} of {len(mutants)} mutants{whose} caught, {len(named)} of them by name"
+    if caught:
+        line += f"; runs of the suite: median {median(r.runs for r in caught):g}, most {max(r.runs for r in caught)}"
+    away = [r.id for r in mutants if r.verdict != "caught"]
+    return [line, *([f"got away: {', '.join(away)}"] if away else [])]
 
 
 def _short(text: str, width: int) -> str:
@@ -83,7 +87,7 @@ def markdown(results: list[Result], zoo: dict[str, Mutant]) -> str:
         _summary_markdown(results, zoo),
         "",
     ]
-    mutants = [r for r in results if not zoo[r.id].control]
+    mutants = [r for r in results if not zoo[r.id].control and zoo[r.id].of_reference]
     for part in PARTS:
         chosen = [r for r in mutants if zoo[r.id].part == part]
         if not chosen:
@@ -99,13 +103,32 @@ def markdown(results: list[Result], zoo: dict[str, Mutant]) -> str:
             cells = (f"`{m.id}`", m.what, m.rule, by, str(r.runs), f"{r.seconds:.1f}", go)
             out.append(f"| {' | '.join(cell.replace('|', '¦') for cell in cells)} |")
         out.append("")
+    out += _in_strangers([r for r in results if not zoo[r.id].control and not zoo[r.id].of_reference], zoo)
     controls = [r for r in results if zoo[r.id].control]
     if controls:
-        out += ["## Controls", "", "Correct Rafts of other kinds. They must pass.", ""]
+        out += [
+            "## Controls",
+            "",
+            "Correct Rafts of other kinds, whole peers of other designs among them. They must pass.",
+            "",
+        ]
         out += ["| id | a peer that | verdict | runs |", "|---|---|---|---:|"]
         out += [f"| `{r.id}` | {zoo[r.id].what} | {_by(r)} | {r.runs} |" for r in controls]
         out.append("")
     return "\n".join(out)
+
+
+def _in_strangers(results: list[Result], zoo: dict[str, Mutant]) -> list[str]:
+    """The same mistakes in peers of other designs: a column for each."""
+    bases = list(dict.fromkeys(zoo[r.id].base.name for r in results))
+    if not bases:
+        return []
+    caught = {(zoo[r.id].base.name, zoo[r.id].what): _by(r).replace("test: ", "") for r in results}
+    out = ["## The same mistakes in peers of other designs", "", f"| a peer that | {' | '.join(bases)} |"]
+    out.append(f"|---|{'---|' * len(bases)}")
+    for what in dict.fromkeys(zoo[r.id].what for r in results):
+        out.append(f"| {what} | {' | '.join(caught.get((base, what), '-') for base in bases)} |")
+    return [*out, ""]
 
 
 def _summary_markdown(results: list[Result], zoo: dict[str, Mutant]) -> str:
