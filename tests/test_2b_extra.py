@@ -17,8 +17,8 @@ def test_alone_2b(make_config):
     while not cfg.get_state(0)[1]:
         if waited_s > LEADER_S:
             cfg.fail(
-                f"The only server of a cluster has not led for {LEADER_S:g} s. It votes for itself, and one vote of one "
-                "is a majority: there is no reply to wait for (§5.2)"
+                f"The only server of a cluster has not come to lead in {LEADER_S:g} s. It votes for itself, and one "
+                "vote of one is a majority: there is no reply to wait for (§5.2)"
             )
         time.sleep(0.050)
         waited_s += 0.050
@@ -27,8 +27,8 @@ def test_alone_2b(make_config):
         time.sleep(1.0)
         if cfg.n_committed(index) != (1, command):
             cfg.fail(
-                f"The only server of a cluster took {command} as index {index} and has not applied it after 1 s. What it "
-                "stores itself is stored on a majority, one of one: it is committed, without anybody's reply (§5.3)"
+                f"The only server of a cluster took {command} as index {index}, and after 1 s has not applied it. What "
+                "it stores itself is stored on a majority, one of one: there is no reply to wait for (§5.3)"
             )
 
 

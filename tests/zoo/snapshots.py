@@ -210,6 +210,8 @@ MUTANTS = [
                 "                self.last_applied = min(self.last_applied, args.last_included_index - 1)\n"
                 "                self.committed.notify()",
             ),
+            # Its service may have come further than it now believes.
+            ("if index > self.last_applied:", "if index > self.commit_index:"),
         ),
     ),
     Mutant(
