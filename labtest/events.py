@@ -84,6 +84,7 @@ class Saved(msgspec.Struct, frozen=True, gc=False):
 
     raft_state: bytes
     snapshot: bytes
+    number: int = 0  # of the save, in the order in which they began
 
 
 class CrashPoint(msgspec.Struct, frozen=True):
@@ -107,6 +108,7 @@ DETAILS: dict[str, Any] = {
     RESTORE: int,
     START: object,  # the command
     STARTED: Started,
+    SAVING: int,  # the save's number
     PERSIST: Saved,
     APPLY: ApplyMsg,
     LOG: LogLine,

@@ -205,22 +205,22 @@ class Servers:
 
     # ---- disks, and crashes in the middle of things ------------------------------------------------------------
 
-    def _slow_disk(self, node: Node | None) -> Callable[[], None]:
-        def saving() -> None:
+    def _slow_disk(self, node: Node | None) -> Callable[[int], None]:
+        def saving(number: int) -> None:
             """Runs in the peer's own task, at the beginning of a save."""
             if self._save_time.max_ms:
-                self._world.emit(events.SAVING, node, None, 0)
+                self._world.emit(events.SAVING, node, number, number)
                 time.sleep(random.uniform(self._save_time.min_ms, self._save_time.max_ms) / 1000)
 
         return saving
 
-    def _save_watcher(self, seat: Seat) -> Callable[[bytes, bytes], None]:
+    def _save_watcher(self, seat: Seat) -> Callable[[int, bytes, bytes], None]:
         node = seat.node
 
-        def saved(raft_state: bytes, snapshot: bytes) -> None:
+        def saved(number: int, raft_state: bytes, snapshot: bytes) -> None:
             """Runs in the peer's own task, just before the save takes effect: if it does not return, there was none."""
             self._pass_crash_point(seat, "before save")
-            self._world.emit(events.PERSIST, node, events.Saved(raft_state, snapshot), crc32(raft_state))
+            self._world.emit(events.PERSIST, node, events.Saved(raft_state, snapshot, number), crc32(raft_state))
             if seat.crash_point is not None and seat.crash_point[0] == "after save":
                 disk = Persister()
                 disk.save(raft_state, snapshot)

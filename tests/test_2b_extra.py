@@ -1,5 +1,7 @@
 """More of part 2B: requests that come twice or late, replies from another time, and what going back costs."""
 
+from itertools import permutations
+
 from labsim import random, time
 
 LEADER_S = 5.0  # in which a leader must be found, as in check_one_leader()
@@ -171,14 +173,18 @@ def test_reply_from_an_earlier_term_2b(make_config):
     cfg.partition([helper], [first, ally, *others])
     time.sleep(0.500)
 
-    # The first leader is made leader again: whoever else leads is cut off until somebody new does.
-    while leader != first:
+    # The first leader is made leader again: whoever else leads is alone, and the others reach nobody but it.
+    if leader != first:
+        rivals = [i for i in (ally, *others) if i != leader]
+        cfg.partition([helper], [leader], [first, *rivals])
+        for i, j in permutations(rivals, 2):
+            cfg.link(i, j, cut=True)
+    while not cfg.get_state(first)[1]:
         if time.monotonic() > arrival_s - 2.0:
             return  # its turn never came; there is nothing to be seen in this run
-        cfg.partition([helper], [leader], [i for i in range(5) if i not in (helper, leader)])
-        leader, term = cfg.wait_for_leader(term)
-        cfg.partition([helper], [first, ally, *others])
-        time.sleep(0.200)
+        time.sleep(0.050)
+    cfg.partition([helper], [first, ally, *others])
+    time.sleep(0.200)
 
     # Now it has one follower only. With the helper's old answers it would believe that it has two.
     cfg.partition([first, ally], others, [helper])
@@ -215,3 +221,27 @@ def test_denied_vote_does_not_delay_others_2b(make_config):
 
         cfg.partition()
         cfg.connect(*gone)
+
+
+def test_absent_follower_costs_nothing_2b(make_config):
+    """§5.3: only a refusal says that the logs differ. A call without an answer says nothing, and next_index stays."""
+    cfg = make_config(servers=5)
+    cfg.begin("Test (2B): a follower that was away is sent what it lacks")
+    for number in range(20):
+        cfg.one(f"{number} {'x' * 5000}", 5, retry=True)
+    leader, term = cfg.wait_for_leader()
+    away = cfg.others(leader)[0]
+    # The next leader never hears from this follower, and calls it in vain for a long time.
+    cfg.disconnect(leader, away)
+    cfg.wait_for_leader(term)
+    time.sleep(10.0)
+    cfg.connect(away)
+    before = cfg.bytes_total()
+    cfg.one(1, 4, retry=True)
+    time.sleep(1.0)
+    sent, most = cfg.bytes_total() - before, 60_000
+    if sent > most:
+        cfg.fail(
+            f"{sent} bytes were sent when a follower came back that lacked one command; at most {most} are expected. "
+            "A call without an answer is no refusal (§5.3)"
+        )

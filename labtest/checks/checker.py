@@ -18,7 +18,7 @@ from labtest.checks.commits import (
     StartsInOrder,
     StartTellsTheIndex,
 )
-from labtest.checks.durability import SavedBeforeCampaign, SavedBeforeCounting, SavedBeforeReply
+from labtest.checks.durability import SavedBeforeCampaign, SavedBeforeCounting, SavedBeforeReply, SavesInOrder
 from labtest.checks.election import (
     EarnedLeadership,
     FollowersFollow,
@@ -71,6 +71,7 @@ RULES: tuple[type[Rule], ...] = (
     SavedBeforeReply,
     SavedBeforeCampaign,
     SavedBeforeCounting,
+    SavesInOrder,
     AnswersRequests,
     Budgets,
 )
@@ -140,6 +141,7 @@ class CheckedTrace(list[Event]):
             events.PERSIST: self._see_persist,
             events.SAVING: self._see_saving,
             events.SLOW_DISKS: self._see_slow_disks,
+            events.SLOW_SNAPSHOTS: self._see_slow_snapshots,
             events.APPLY: self._see_apply,
             events.START: self._see_start,
             events.STARTED: self._see_started,
@@ -165,6 +167,7 @@ class CheckedTrace(list[Event]):
         self._on_started = _named(self._rules, "on_started")
         self._on_restore = _named(self._rules, "on_restore")
         self._on_crash = _named(self._rules, "on_crash")
+        self._on_persist = _named(self._rules, "on_persist")
         self._on_first_save = _named(self._rules, "on_first_save")
 
     def _lookers(self, step: str) -> dict[str, _Lookers]:
@@ -318,7 +321,10 @@ class CheckedTrace(list[Event]):
                 look()
         facts = self.facts
         facts.sequence += 1
-        facts.saved(facts.seats[event.node], event.detail.snapshot)
+        seat = facts.seats[event.node]
+        for look in self._on_persist:
+            look(event, seat, event.detail)
+        facts.saved(seat, event.detail.snapshot)
 
     def _see_saving(self, event: Event) -> None:
         self.facts.sequence += 1
@@ -326,6 +332,9 @@ class CheckedTrace(list[Event]):
 
     def _see_slow_disks(self, event: Event) -> None:
         self.facts.save_ns_max = max(self.facts.save_ns_max, int(event.detail.max_ms * 1e6))
+
+    def _see_slow_snapshots(self, event: Event) -> None:
+        self.facts.snapshot_ns_max = max(self.facts.snapshot_ns_max, int(event.detail * 1e6))
 
     def _see_apply(self, event: Event) -> None:
         seat = self.facts.seats[event.node]

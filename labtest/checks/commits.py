@@ -20,28 +20,45 @@ class EarnedCommit(Rule):
 
     def on_send_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         if args.leader_commit > seat.known_committed:
-            self._unearned(event, seat, message, args)
+            evidence = (event.at_ns, message, "sent")
+            self._judge(seat, args.term, args.leader_commit, "says that it is committed", evidence)
 
-    def _unearned(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
-        commit = args.leader_commit
-        office = self.facts.offices[args.term]
-        holders = self.facts.holders(seat, args.term, commit)
-        term = office.entry_terms.get(commit)
-        if 2 * (len(holders) + 1) > self.facts.servers and (term is None or term == args.term):
-            # Acknowledged in some other way than Figure 2's.
-            self.facts.commits(seat, commit)
+    def on_command(self, event: Event, seat: Seat, index: int, command: Any) -> None:
+        # Many a leader applies before it next tells anybody.
+        if index > seat.may_apply and self.facts.servers > 1 and _leads(seat):
+            evidence = f"  {event.at_ns / 1e9:.6f} s  peer {seat.name} applied entry {index}"
+            self._judge(seat, seat.term, index, "applied it", evidence)
+
+    def _judge(self, seat: Seat, term: int, index: int, did: str, evidence: tuple[int, Message, str] | str) -> None:
+        facts = self.facts
+        office = facts.offices[term]
+        own_later = [later for later, of in office.entry_terms.items() if later > index and of == term]
+        if any(self._is_held(seat, term, later) for later in own_later):
+            facts.commits(seat, index)  # which an entry of its own term takes along
             return
-        if term is not None and term != args.term and 2 * (len(holders) + 1) > self.facts.servers:
+        holders = facts.holders(seat, term, index)
+        of_term = office.entry_terms.get(index)
+        if self._is_held(seat, term, index):
+            if of_term in (None, term):
+                facts.commits(seat, index)  # acknowledged in some other way than Figure 2's
+                return
             self.violated(
-                f"peer {seat.name}, leading term {args.term}, committed entry {commit} of term {term} by counting its "
+                f"peer {seat.name}, leading term {term}, committed entry {index} of term {of_term} by counting its "
                 "replicas; only an entry of its own term commits that way, and takes older ones along (Figure 8)",
-                (event.at_ns, message, "sent"),
+                evidence,
             )
         self.violated(
-            f"peer {seat.name}, leading term {args.term}, says that entry {commit} is committed, but "
-            f"{_acknowledged(holders)}: with its own that makes {len(holders) + 1} of {self.facts.servers}",
-            (event.at_ns, message, "sent"),
+            f"peer {seat.name}, leading term {term}, has entry {index} and {did}, but {_acknowledged(holders)}: "
+            f"with its own that makes {len(holders) + 1} of {facts.servers}",
+            evidence,
         )
+
+    def _is_held(self, seat: Seat, term: int, index: int) -> bool:
+        return 2 * (len(self.facts.holders(seat, term, index)) + 1) > self.facts.servers
+
+
+def _leads(seat: Seat) -> bool:
+    return seat.term in seat.led and seat.told_term == seat.term
 
 
 def _acknowledged(holders: list[str]) -> str:
@@ -59,37 +76,12 @@ class AppliesOnlyTheCommitted(Rule):
     concludes_from_silence = True
 
     def on_command(self, event: Event, seat: Seat, index: int, command: Any) -> None:
-        if index > seat.may_apply and self.facts.servers > 1:
+        if index > seat.may_apply and self.facts.servers > 1 and not _leads(seat):
             self._too_early(seat, index)
 
     def _too_early(self, seat: Seat, index: int) -> None:
-        facts = self.facts
-        term = seat.leads
-        if term and term == seat.term:
-            office = facts.offices[term]
-            holders = facts.holders(seat, term, index)
-            counted = 2 * (len(holders) + 1) > facts.servers
-            of_term = office.entry_terms.get(index)
-            later_own = any(
-                2 * (len(facts.holders(seat, term, later)) + 1) > facts.servers
-                for later, its_term in office.entry_terms.items()
-                if later > index and its_term == term
-            )
-            if later_own or (counted and of_term in (None, term)):
-                facts.commits(seat, index)
-                return
-            if counted:
-                self.violated(
-                    f"peer {seat.name}, leading term {term}, committed and applied entry {index} of term {of_term} by "
-                    "counting its replicas; only an entry of its own term commits that way, and takes older ones along "
-                    "(§5.4.2, Figure 8)"
-                )
-            self.violated(
-                f"peer {seat.name}, leading term {term}, applied entry {index}, but {_acknowledged(holders)}: with its "
-                f"own that makes {len(holders) + 1} of {facts.servers}"
-            )
         if seat.last_unread:
-            facts.commits(seat, index)
+            self.facts.commits(seat, index)
             return
         told = max((commit for commit, _ in seat.told_commits.values()), default=0)
         if told >= index:
@@ -172,7 +164,8 @@ class AppliesWhatIsCommitted(Rule):
             owed = None
             del self._owed[seat.name]
         if owed is not None:
-            if owed[0] == event.incarnation and event.at_ns > owed[2] + self._PATIENCE_NS + self.facts.slack_ns:
+            patience_ns = self._PATIENCE_NS + self.facts.slack_ns + self.facts.snapshot_ns_max
+            if owed[0] == event.incarnation and event.at_ns > owed[2] + patience_ns:
                 self.violated(
                     f"peer {seat.name} said yes to an AppendEntries that tells of entry {owed[1]} being committed, and "
                     f"{(event.at_ns - owed[2]) / 1e9:.1f} s later has applied up to {seat.applied} only",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from zlib import crc32
 
 from labrpc import Message
 from labsim import Event
 from labtest.checks.facts import Delivery, Facts, Seat
 from labtest.checks.reading import Reading
 from labtest.checks.rule import Rule, Violated
+from labtest.events import Saved
 
 
 class _AboutSaving(Rule):
@@ -153,6 +155,31 @@ class SavedBeforeCampaign(_AboutSaving):
                 f"it last answered in a lower term, at {answered_ns / 1e9:.6f} s): after a crash it could vote again "
                 "in this term",
                 (event.at_ns, message, "sent"),
+            )
+
+
+class SavesInOrder(Rule):
+    """On a slow disk: an older state that lands on a newer one takes back what was promised in between."""
+
+    name = "saves-in-order"
+    title = "Saves take effect in the order in which they began"
+    section = "Figure 2: persistent state"
+
+    def __init__(self, facts: Facts, violated: Violated) -> None:
+        super().__init__(facts, violated)
+        self._latest: dict[tuple[str, int], tuple[int, int, int]] = {}  # (server, life) -> number, checksum, when
+
+    def on_persist(self, event: Event, seat: Seat, saved: Saved) -> None:
+        key = (seat.name, event.incarnation)
+        number, checksum, at_ns = self._latest.get(key, (0, 0, 0))
+        content = crc32(saved.raft_state)
+        if saved.number >= number:
+            self._latest[key] = (saved.number, content, event.at_ns)
+        elif content != checksum:
+            self.violated(
+                f"peer {seat.name} began a save, began and ended another at {at_ns / 1e9:.6f} s, and at "
+                f"{event.at_ns / 1e9:.6f} s the first one lands on top of it: what was saved in between is gone. "
+                "Keep the lock, or let one thread do all saving"
             )
 
 

@@ -135,6 +135,7 @@ class Facts:
         self.deliveries: dict[int, Delivery] = {}  # by identity of the Message; a duplicate is another
         # Peers whose replies have a field of their own that has told, beside success, how far their log goes.
         self.acknowledge_in_fields: set[str] = set()
+        self.snapshot_ns_max = 0  # how long a service may be busy with a snapshot
         self.save_ns_max = 0  # how long a save may take, on the slowest disks so far
 
     @property

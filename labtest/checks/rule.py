@@ -23,6 +23,7 @@ repeated: only on_any_send() sees it.
     on_started(event, seat, started, began)              start() said yes; `began`: when it was called, at the earliest
     on_restore(seat)                                     a service begins from its snapshot
     on_crash(seat)
+    on_persist(event, seat, saved)                       a save has taken effect
     on_first_save()                                      somebody saves for the first time
 
 A method of another name that begins with on_ is an error when the class is made, not a rule that never looks.
@@ -60,6 +61,7 @@ _STEPS = {
     "on_started",
     "on_restore",
     "on_crash",
+    "on_persist",
     "on_first_save",
 }
 

@@ -203,6 +203,11 @@ def saved_before_counting(story, wrong):
     story.append("0", "2", 1, entries=[(1, 10)], commit=1)
 
 
+def saves_in_order(story, wrong):
+    for number in (2, 1) if wrong else (1, 2):
+        story.tell("persist", "0", events.Saved(b"state %d" % number, b"", number))
+
+
 def answers_requests(story, wrong):
     story.elect("0", 1)
     request = story.deliver(story.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0)))
@@ -285,7 +290,7 @@ CASES = [
     ("earned-commit", earned_commit),
     ("earned-commit", earned_commit_of_an_older_term),
     ("applies-only-committed", applies_only_committed),
-    ("applies-only-committed", applies_only_earned),
+    ("earned-commit", applies_only_earned),
     ("only-started", only_started),
     ("starts-in-order", consecutive_indexes),
     ("starts-in-order", falling_indexes),
@@ -296,6 +301,7 @@ CASES = [
     ("saved-before-reply", saved_term),
     ("saved-before-campaign", saved_before_campaign),
     ("saved-before-counting", saved_before_counting),
+    ("saves-in-order", saves_in_order),
     ("answers-requests", answers_requests),
     ("rpc-budget", rpc_budget),
 ]

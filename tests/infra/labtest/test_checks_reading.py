@@ -179,7 +179,7 @@ def test_an_acknowledgement_in_a_field_of_its_own_counts():
     told, silent = Story(), Story()
     tell(told, 1)
     tell(silent, 0)
-    assert (told.broken(), silent.broken()) == (None, "applies-only-committed")
+    assert (told.broken(), silent.broken()) == (None, "earned-commit")
 
 
 def test_a_vote_asked_for_with_a_flag_of_its_own_is_no_campaign():
