@@ -121,7 +121,7 @@ class Servers:
             service.take_snapshot = peer.snapshot
         seat.peer = peer
         seat.last_state = None
-        self._world.spawn_service(seat.node, service.run, name=f"service {i}")
+        self._world.spawn(seat.node, service.run, name=f"service {i}")
         server = Server(seat.node)
         server.on_answer = lambda: self._pass_crash_point(seat, "after reply")
         server.add_service(RpcService(peer, "Raft"))

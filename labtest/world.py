@@ -43,6 +43,24 @@ def _call(fn: Callable[..., T], args: tuple[Any, ...]) -> T:
         ) from None
 
 
+def stuck_tasks(simulation: Simulation, asked: Task | None = None) -> list[Wait]:
+    """Tasks of peers that wait for a lock or room in apply_ch or, called from outside, at all, for over a second.
+
+    First the call that was `asked` and did not return, then whoever waits for a lock it holds itself.
+    """
+    stuck = [task for task in simulation.tasks() if task is asked or _is_stuck(simulation, task)]
+    places = {kind: place for place, kind in enumerate(_STUCK_KINDS)}
+    stuck.sort(key=lambda task: (task is not asked, places.get(kind_of(task), len(places))))
+    return [wait_of(simulation, task) for task in stuck if task is not simulation.current]
+
+
+def _is_stuck(simulation: Simulation, task: Task) -> bool:
+    if task.node is None or task.since_ns > simulation.now_ns - int(_STUCK_S * 1e9):
+        return False
+    kind = kind_of(task)
+    return kind in _STUCK_KINDS or (task.entry != "" and kind not in _AT_WORK)
+
+
 class VirtualWorld:
     virtual = True
     clock = " (virtual)"  # what follows a time in a report
@@ -50,7 +68,6 @@ class VirtualWorld:
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
         self._asked: Task | None = None
-        self._services: dict[Task, None] = {}  # they are the nodes' tasks, but the tester's code
 
     @property
     def trace(self) -> Sequence[Event]:
@@ -79,14 +96,12 @@ class VirtualWorld:
             raise NodeKilled(f"{name}: node {node} went down")
         return task.value  # type: ignore[no-any-return]
 
-    def spawn_service(self, node: Node | None, fn: Callable[[], None], *, name: str) -> None:
-        self._services[self.simulation.spawn(fn, node=node, name=name)] = None
+    def spawn(self, node: Node | None, fn: Callable[[], None], *, name: str) -> None:
+        self.simulation.spawn(fn, node=node, name=name)
 
     def kill(self, node: Node | None, *stops: Callable[[], None]) -> None:
         """Cut the power. On real threads, where that cannot be had, `stops` are called instead."""
         assert node is not None
-        for task in node.tasks:
-            self._services.pop(task, None)
         self.simulation.kill(node)
 
     def after(self, delay_s: float, fn: Callable[[], None]) -> None:
@@ -107,24 +122,7 @@ class VirtualWorld:
         """fail() ends the run at once; there is never anything left to raise."""
 
     def stuck_tasks(self) -> list[Wait]:
-        """Tasks of peers that wait for a lock or room in apply_ch or, called from outside, at all, for over a second.
-
-        First the call that did not return, then whoever waits for a lock it holds itself.
-        """
-        stuck = [task for task in self.simulation.tasks() if self._is_stuck(task)]
-        places = {kind: place for place, kind in enumerate(_STUCK_KINDS)}
-        stuck.sort(key=lambda task: (task is not self._asked, places.get(kind_of(task), len(places))))
-        return [wait_of(self.simulation, task) for task in stuck]
-
-    def _is_stuck(self, task: Task) -> bool:
-        if task is self.simulation.current:
-            return False
-        if task is self._asked:
-            return True
-        if task.node is None or task in self._services or task.since_ns > self.simulation.now_ns - int(_STUCK_S * 1e9):
-            return False
-        kind = kind_of(task)
-        return kind in _STUCK_KINDS or (task.entry != "" and kind not in _AT_WORK)
+        return stuck_tasks(self.simulation, self._asked)
 
     def close(self) -> None:
         """Everything ends with the simulation."""
@@ -189,7 +187,7 @@ class RealWorld:
             raise Stuck
         return results[0]
 
-    def spawn_service(self, node: Node | None, fn: Callable[[], None], *, name: str) -> None:
+    def spawn(self, node: Node | None, fn: Callable[[], None], *, name: str) -> None:
         _threading.Thread(target=fn, name=name, daemon=True).start()
 
     def kill(self, node: Node | None, *stops: Callable[[], None]) -> None:

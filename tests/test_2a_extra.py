@@ -74,3 +74,36 @@ def test_late_votes_2a(make_config):
         cfg.link(voter, 0, latency_ms=(0, 0))
     time.sleep(2.0)
     cfg.check_one_leader()
+
+
+def test_stale_leader_delays_nobody_2a(make_config):
+    """§5.2: only the current leader puts an election off. A message of an older term must not (AppendEntries 1)."""
+    cfg = make_config(servers=3)
+    cfg.begin("Test (2A): the leader of an older term puts no election off")
+    span_s = 6.0
+    leader = cfg.check_one_leader()
+    lonely = cfg.others(leader)[0]
+
+    # Alone it campaigns, again and again, into later terms.
+    cfg.partition([lonely], cfg.others(lonely))
+    time.sleep(2.0)
+    before = cfg.get_state(lonely)[0]
+    time.sleep(span_s)
+    alone = cfg.get_state(lonely)[0] - before
+
+    # Now it hears the leader, whose term is long past, and is not heard itself. That must change nothing.
+    cfg.link(leader, lonely, cut=False)
+    time.sleep(1.0)
+    heard, before = cfg.rpc_count(lonely), cfg.get_state(lonely)[0]
+    time.sleep(span_s)
+    spoken_to = cfg.get_state(lonely)[0] - before
+    heard = cfg.rpc_count(lonely) - heard
+    # Whoever does not campaign into later terms even alone (pre-vote) is not judged.
+    if alone > 3 and spoken_to == 0 and before > cfg.get_state(leader)[0]:
+        cfg.fail(
+            f"Peer {lonely} heard nobody and came {alone} terms further in {span_s:g} s. Then {heard} requests of an "
+            f"older term reached it in {span_s:g} s, and it did not campaign once. A leader whose requests are refused "
+            "must not reset the election timer (§5.2, Figure 2: AppendEntries 1)"
+        )
+    cfg.partition()
+    cfg.check_one_leader()

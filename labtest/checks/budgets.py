@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from labrpc import Message
 from labsim import Event
-from labtest.checks.facts import Delivery, Facts, Seat
+from labtest.checks.facts import Facts, Seat
 from labtest.checks.reading import Reading
 from labtest.checks.rule import Rule, Violated
 from labtest.events import CLUSTER, SEND
@@ -80,9 +79,7 @@ class AnswersRequests(Rule):
                 (at_ns, oldest, "delivered"),
             )
 
-    def on_answer(
-        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
-    ) -> None:
+    def on_any_answer(self, event: Event, seat: Seat, message: Message) -> None:
         self._waiting.pop(id(message), None)
 
     def on_crash(self, seat: Seat) -> None:

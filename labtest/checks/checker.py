@@ -43,6 +43,7 @@ from labtest.checks.logs import (
 from labtest.checks.reading import APPEND, INSTALL, VOTE, Reader, Reading
 from labtest.checks.rule import TERM_NEWS, Rule, describe_message
 from labtest.failure import Failure
+from labtest.world import stuck_tasks
 
 RULES: tuple[type[Rule], ...] = (
     OneLeaderPerTerm,
@@ -75,6 +76,9 @@ RULES: tuple[type[Rule], ...] = (
 )
 
 _SHORT = {VOTE: "vote", APPEND: "append", INSTALL: "install"}
+
+# Rules about what does not happen: who is stuck is evidence.
+_ABOUT_WAITING = frozenset((AnswersRequests.name, AppliesWhatIsCommitted.name))
 
 _Looks = list[Callable[..., None]]
 
@@ -151,6 +155,7 @@ class CheckedTrace(list[Event]):
     def _listen(self) -> None:
         self._on_send = self._lookers("on_send")
         self._on_any_send = _named(self._rules, "on_any_send")
+        self._on_any_answer = _named(self._rules, "on_any_answer")
         self._on_deliver = self._lookers("on_deliver")
         self._on_answer = self._lookers("on_answer")
         self._on_reply = self._lookers("on_reply")
@@ -183,6 +188,8 @@ class CheckedTrace(list[Event]):
             try:
                 self.look()
             except Failure as failure:
+                if failure.rule in _ABOUT_WAITING:
+                    failure.stuck = stuck_tasks(self._simulation)
                 self._simulation.fail(failure.with_traceback(None))
 
     def _is_due(self) -> bool:
@@ -269,6 +276,8 @@ class CheckedTrace(list[Event]):
         delivery = facts.deliveries.get(id(message))
         if delivery is None:
             return
+        for answered in self._on_any_answer:
+            answered(event, facts.seats[event.node], message)
         reply = delivery.reply = facts.reader.read_reply(message)
         delivery.hint = facts.reader.hint
         if reply is None:

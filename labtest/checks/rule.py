@@ -5,6 +5,7 @@ one: all three):
 
     on_send_append(event, seat, message, args)           `seat` is the sender; no entries yet, see AppendHead
     on_any_send(event, seat, message)                    of these three or not, readable or not
+    on_any_answer(event, seat, message)                  to one of these three that could be read, readable or not
     on_deliver_vote(event, seat, message, reading)       `seat` is the receiver
     on_answer_vote(event, seat, message, reading, reply, delivery)
     on_reply_append(event, seat, message, reading, reply)     `seat` is the caller again
@@ -52,6 +53,7 @@ _RPCS = ("", "_vote", "_append", "_install")
 _STEPS = {
     *(f"{step}{rpc}{news}" for step in _MESSAGE_STEPS for rpc in _RPCS for news in ("", TERM_NEWS)),
     "on_any_send",
+    "on_any_answer",
     "on_fresh",
     "on_refuse",
     "on_command",

@@ -50,12 +50,13 @@ _BY_RULE: dict[str, tuple[Diagnosis, ...]] = {
     "one-vote": (peers.forgot_over_a_restart, peers.voted_again_after_restart),
     "one-leader": (peers.forgot_over_a_restart, peers.voted_again_after_restart),
     "higher-term-wins": (peers.lock_held_while_waiting, elections.no_step_down),
+    "speaks-in-its-term": (peers.forgot_over_a_restart, elections.no_step_down),
     "start-returns-at-once": (peers.lock_held_while_waiting,),
     "rpc-budget": (replication.same_place_rejected, replication.same_snapshot_again, replication.back_up_one_by_one),
 }
 
 # Rules about what a peer leaves undone say less about why than the usual patterns do.
-_UNDONE = frozenset(("calls-return", "committed-gets-applied", "votes-for-the-first"))
+_UNDONE = frozenset(("answers-requests", "calls-return", "committed-gets-applied", "votes-for-the-first"))
 
 # Whatever else is to be seen follows from it.
 _ALONE = frozenset(

@@ -126,8 +126,8 @@ def _in_strangers(results: list[Result], zoo: dict[str, Mutant]) -> list[str]:
     caught = {(zoo[r.id].base.name, zoo[r.id].what): _by(r).replace("test: ", "") for r in results}
     out = ["## The same mistakes in peers of other designs", "", f"| a peer that | {' | '.join(bases)} |"]
     out.append(f"|---|{'---|' * len(bases)}")
-    for what in dict.fromkeys(zoo[r.id].what for r in results):
-        out.append(f"| {what} | {' | '.join(caught.get((base, what), '-') for base in bases)} |")
+    mistakes = dict.fromkeys(zoo[r.id].what for r in results)
+    out += [f"| {what} | {' | '.join(caught.get((base, what), '-') for base in bases)} |" for what in mistakes]
     return [*out, ""]
 
 

@@ -165,4 +165,37 @@ MUTANTS = [
         "asks each peer for its vote once per campaign, and does not repeat a lost request",
         ("self._canvass()  # again", "pass  # again"),
     ),
+    control(
+        "control-snapshot-first",
+        "begins with its snapshot, if it has one, when it is elected, without asking who has what",
+        (
+            "self.next_index = [self._last_log_index() + 1] *",
+            "self.next_index = [self.last_included_index or self._last_log_index() + 1] *",
+        ),
+    ),
+    control(
+        "control-installs-what-it-has",
+        "lets InstallSnapshot cut its log like a snapshot of its own service, also if it has committed all of it",
+        (
+            "args.last_included_index > self.commit_index:",
+            "args.last_included_index > self.last_included_index:",
+        ),
+    ),
+    control(
+        "control-vote-kept-under-a-leader",
+        "keeps its old vote when the leader of a new term speaks: that term is won, and a vote in it elects nobody",
+        (
+            "if not self._observe_term(term):\n            return False\n        self.role",
+            "old_vote, new_term = self.voted_for, term > self.current_term\n"
+            "        if not self._observe_term(term):\n            return False\n"
+            "        if new_term:\n"
+            "            self.voted_for = old_vote\n"
+            "            self._persist()\n"
+            "        self.role",
+        ),
+        (
+            "self.next_index = [self._last_log_index() + 1] *",
+            "self.next_index = [self.last_included_index or self._last_log_index() + 1] *",
+        ),
+    ),
 ]

@@ -147,6 +147,18 @@ MUTANTS = [
         liveness=True,
     ),
     Mutant(
+        "timer-reset-stale-leader",
+        "2a",
+        "only the current leader resets the election timer (§5.2)",
+        "resets its election timer when it refuses the leader of an older term",
+        (
+            (
+                "if not self._observe_term(term):\n            return False",
+                "self._reset_election_timer()\n        if not self._observe_term(term):\n            return False",
+            ),
+        ),
+    ),
+    Mutant(
         "candidate-never-retries",
         "2a",
         "Candidates: an election without a winner is followed by another (§5.2)",

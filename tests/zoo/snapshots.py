@@ -2,6 +2,10 @@
 
 from labtools.zoo.mutants import Mutant
 
+# A new leader may begin with its snapshot, if it has one, instead of asking who has what: wasteful, but right.
+_LAST_FIRST = "self.next_index = [self._last_log_index() + 1] *"
+_SNAPSHOT_FIRST = "self.next_index = [self.last_included_index or self._last_log_index() + 1] *"
+
 MUTANTS = [
     Mutant(
         "snap-rollback",
@@ -146,5 +150,144 @@ MUTANTS = [
                 "if self._hear_leader(args.term):",
             ),
         ),
+    ),
+    Mutant(
+        "snap-saved-after-state",
+        "2d",
+        "a snapshot and the log cut for it are saved together (§7)",
+        "saves the shortened log first and its service's snapshot in a second save",
+        (("self._persist(snapshot)", "self._persist()\n                self._persist(snapshot)"),),
+    ),
+    Mutant(
+        "snap-saved-before-state",
+        "2d",
+        "a snapshot and the log cut for it are saved together (§7)",
+        "saves its service's snapshot first and the shortened log in a second save",
+        (
+            (
+                "self._discard_log_through(index, self._term_at(index))\n                self._persist(snapshot)",
+                "self._persist(snapshot)\n"
+                "                self._discard_log_through(index, self._term_at(index))\n"
+                "                self._persist()",
+            ),
+        ),
+    ),
+    Mutant(
+        "snap-install-after-state",
+        "2d",
+        "a snapshot and the log cut for it are saved together (§7)",
+        "saves the log cut for the leader's snapshot first and the snapshot in a second save",
+        (("self._persist(args.data)", "self._persist()\n                self._persist(args.data)"),),
+    ),
+    Mutant(
+        "snap-install-before-state",
+        "2d",
+        "a snapshot and the log cut for it are saved together (§7)",
+        "saves the leader's snapshot first and the log cut for it in a second save",
+        (
+            (
+                "self._discard_log_through(args.last_included_index, args.last_included_term)\n"
+                "                self._persist(args.data)",
+                "self._persist(args.data)\n"
+                "                self._discard_log_through(args.last_included_index, args.last_included_term)\n"
+                "                self._persist()",
+            ),
+        ),
+    ),
+    Mutant(
+        "snap-hands-up-applied",
+        "2d",
+        "InstallSnapshot of what is applied already is not handed up (§7)",
+        "hands up every snapshot later than its own last one, without a look at what it has applied",
+        (
+            (
+                "args.last_included_index > self.commit_index:",
+                "args.last_included_index > self.last_included_index:",
+            ),
+            (
+                "self._commit_through(args.last_included_index)",
+                "self._commit_through(args.last_included_index)\n"
+                "                self.last_applied = min(self.last_applied, args.last_included_index - 1)\n"
+                "                self.committed.notify()",
+            ),
+            # Its service may have come further than it now believes.
+            ("if index > self.last_applied:", "if index > self.commit_index:"),
+        ),
+    ),
+    Mutant(
+        "snap-applies-again",
+        "2d",
+        "InstallSnapshot of what is committed already changes nothing (§7)",
+        "takes every snapshot later than its own last one for where it has come to, and applies what follows again",
+        (
+            (
+                "args.last_included_index > self.commit_index:",
+                "args.last_included_index > self.last_included_index:",
+            ),
+            (
+                "self._commit_through(args.last_included_index)",
+                "if self.last_applied > args.last_included_index:\n"
+                "                    self.commit_index = self.last_applied = args.last_included_index\n"
+                "                self._commit_through(args.last_included_index)",
+            ),
+        ),
+    ),
+    Mutant(
+        "snap-drops-committed",
+        "2d",
+        "InstallSnapshot of what is committed already changes nothing (§7)",
+        "replaces its whole log by every snapshot later than its own last one, with what it has committed behind it",
+        (
+            (
+                "args.last_included_index > self.commit_index:",
+                "args.last_included_index > self.last_included_index:",
+            ),
+            ("self._persist(args.data)", "del self.log[1:]\n                self._persist(args.data)"),
+            (
+                "self._commit_through(args.last_included_index)",
+                "self.last_applied = min(self.last_applied, args.last_included_index)\n"
+                "                self.commit_index = args.last_included_index\n"
+                "                self.committed.notify()",
+            ),
+        ),
+    ),
+    Mutant(
+        "snap-no-timer-reset",
+        "2d",
+        "Followers: hearing the current leader puts the election off, by InstallSnapshot too (§5.2)",
+        "campaigns although the leader's snapshots arrive",
+        (
+            (
+                "if self._hear_leader(args.term) and args.last_included_index > self.commit_index:",
+                "if not self._observe_term(args.term):\n"
+                "                return InstallSnapshotReply(self.current_term)\n"
+                "            self.role = Role.FOLLOWER\n"
+                "            if args.last_included_index > self.commit_index:",
+            ),
+        ),
+    ),
+    Mutant(
+        "snap-term-not-saved",
+        "2d",
+        "saved before anyone is told (Figure 2): a term adopted by InstallSnapshot",
+        "adopts a term by InstallSnapshot and returns without a save if it has all of that snapshot; "
+        "and begins with its snapshot when it is elected, which is right",
+        (
+            (_LAST_FIRST, _SNAPSHOT_FIRST),
+            (
+                "# If all of it is committed here, the log brings it to the service, or already has.\n",
+                "if args.term > self.current_term and args.last_included_index <= self.commit_index:\n"
+                "                self.current_term, self.voted_for, self.role = args.term, None, Role.FOLLOWER\n"
+                "                self._reset_election_timer()\n"
+                "                return InstallSnapshotReply(self.current_term)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "snap-forgets-vote",
+        "2d",
+        "one vote per term, whatever comes after it (§5.2)",
+        "forgets its vote when it installs a snapshot",
+        (("self._persist(args.data)", "self.voted_for = None\n                self._persist(args.data)"),),
     ),
 ]

@@ -3,10 +3,11 @@
 import pytest
 
 from infra.labtest.story import Story, story_of_agreement
+from labtest import events
 from labtest.checks.budgets import RPCS_PER_LINK_PER_S
 from labtest.checks.checker import RULES
 from labtest.checks.rule import Rule
-from raft.messages import AppendEntriesArgs, RequestVoteArgs, RequestVoteReply
+from raft.messages import AppendEntriesArgs, AppendEntriesReply, RequestVoteArgs, RequestVoteReply
 
 # Each takes a story from before the mistake, makes it (wrong) or just does not, and is of one rule.
 
@@ -46,6 +47,9 @@ def followers_follow(story, wrong):
     story.elect("0", 1, voters="02")
     story.append("0", "1", 1)
     story.save("1")
+    # At once it may be a request that was made before.
+    story.send("1", "2", RequestVoteArgs(1, 1, 0, 0))
+    story.now_ms += 200
     story.send("1", "2", RequestVoteArgs(2 - wrong, 1, 0, 0))
 
 
@@ -151,10 +155,61 @@ def only_started(story, wrong):
     story.apply("0", 1, 11 if wrong else 10)
 
 
+def speaks_in_its_term(story, wrong):
+    story.elect("0", 1, voters="02")
+    story.append("0", "1", 1)
+    story.elect("1", 2, voters="12")
+    story.vote("1", "0", 2, granted=False)
+    # At once it may be a request that was made before.
+    story.send("0", "2", AppendEntriesArgs(1, 0, 0, 0, [], 0))
+    story.now_ms += 200
+    story.send("0", "2", AppendEntriesArgs(1 if wrong else 2, 0, 0, 0, [], 0) if wrong else RequestVoteArgs(2, 0, 0, 0))
+
+
+def speaks_in_its_term_after_a_crash(story, wrong):
+    story.elect("0", 2)
+    story.crash("0")
+    story.save("0")
+    story.send("0", "2", RequestVoteArgs(1 if wrong else 3, 0, 0, 0))
+
+
 def consecutive_indexes(story, wrong):
     story.elect("0", 1)
     story.start("0", 1, 1, 10)
     story.start("0", 3 if wrong else 2, 1, 20)
+
+
+def falling_indexes(story, wrong):
+    """Two calls that overlap may return in any order; one that begins later gets a later index."""
+    story.elect("0", 1)
+    story.save("0")
+    story.tell("start", "0", 10)
+    if not wrong:
+        story.tell("start", "0", 20)
+    story.tell("started", "0", events.Started(20, 2, 1, True))
+    if wrong:
+        story.tell("start", "0", 10)
+    story.tell("started", "0", events.Started(10, 1, 1, True))
+
+
+def saved_before_counting(story, wrong):
+    """Dissertation §10.2.1: send before saving, but count yourself only when you have."""
+    story.elect("0", 1)
+    story.tell("start", "0", 10)
+    story.tell("started", "0", events.Started(10, 1, 1, True))
+    story.append("0", "1", 1, entries=[(1, 10)])
+    if not wrong:
+        story.save("0")
+    story.append("0", "2", 1, entries=[(1, 10)], commit=1)
+
+
+def answers_requests(story, wrong):
+    story.elect("0", 1)
+    request = story.deliver(story.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0)))
+    if not wrong:
+        story.answer(request, AppendEntriesReply(1, True))
+    story.now_ms += 3000
+    story.append("0", "2", 1)
 
 
 def committed_gets_applied(story, wrong):
@@ -163,7 +218,7 @@ def committed_gets_applied(story, wrong):
     story.append("0", "1", 1, prev=(1, 1), commit=1)
     if not wrong:
         story.apply("1", 1, 10)
-    story.now_ms += 1001
+    story.now_ms += 1151
     story.append("0", "1", 1, prev=(1, 1), commit=1)
 
 
@@ -214,6 +269,8 @@ CASES = [
     ("one-vote", one_vote),
     ("earned-leadership", earned_leadership),
     ("terms-never-fall", terms_never_fall),
+    ("speaks-in-its-term", speaks_in_its_term),
+    ("speaks-in-its-term", speaks_in_its_term_after_a_crash),
     ("higher-term-wins", higher_term_wins),
     ("followers-follow", followers_follow),
     ("votes-for-the-first", votes_for_the_first),
@@ -230,13 +287,16 @@ CASES = [
     ("applies-only-committed", applies_only_committed),
     ("applies-only-committed", applies_only_earned),
     ("only-started", only_started),
-    ("only-started", consecutive_indexes),
+    ("starts-in-order", consecutive_indexes),
+    ("starts-in-order", falling_indexes),
     ("committed-gets-applied", committed_gets_applied),
     ("start-tells-index", start_tells_the_index),
     ("saved-before-reply", saved_vote),
     ("saved-before-reply", saved_entries),
     ("saved-before-reply", saved_term),
     ("saved-before-campaign", saved_before_campaign),
+    ("saved-before-counting", saved_before_counting),
+    ("answers-requests", answers_requests),
     ("rpc-budget", rpc_budget),
 ]
 

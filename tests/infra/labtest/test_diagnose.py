@@ -246,7 +246,7 @@ DEFECTS = {
         "heartbeats_do_not_reset_the_timer",
         lab("test_initial_election_2a"),
         ("self._reset_election_timer()\n        return True", "return True"),
-        words=("of them in term", "never more than 100 ms apart", "does not reset the election timer"),
+        words=("of them in term", "never more than 10", "does not reset the election timer"),
     ),
     "a denied vote resets the timer": Defect(
         "stale_candidates",
@@ -266,8 +266,8 @@ DEFECTS = {
         ("if reply is None or not self._observe_term(reply.term):", "if reply is None:"),
         ("if reply is None or not self._observe_term(reply.term) or args", "if reply is None or args"),
         words=(
-            "reply to its AppendEntries",
-            "later it still sends AppendEntries of term",
+            "reply to its ",
+            "later it still sends ",
             "step down on any higher term",
         ),
     ),
@@ -297,7 +297,7 @@ DEFECTS = {
     ),
     "apply_ch under the lock": Defect(
         "lock_held_while_waiting",
-        lab("test_snapshot_basic_2d"),
+        lab("test_snapshot_overtaken_2d"),
         (
             "self.apply_ch.put(msg, timeout=HEARTBEAT_S)",
             "with self.mu:\n                        self.apply_ch.put(msg)",

@@ -317,7 +317,7 @@ def test_no_line_is_wider_than_asked(name, width, everything):
 def test_heartbeats_are_folded():
     events = trace_of("test_initial_election_2a")
     lines = draw(events).splitlines()
-    assert len(lines) < 15 < sum(event.kind == "send" for event in events) / 2
+    assert len(lines) < 25 < sum(event.kind == "send" for event in events) / 2
     assert re.search(r"\.\.\. \d\d heartbeats in \d\.\d s", "\n".join(lines))
     assert len(draw(events, everything=True).splitlines()) > len(events) - 10
 
