@@ -198,4 +198,48 @@ MUTANTS = [
             "self.next_index = [self.last_included_index or self._last_log_index() + 1] *",
         ),
     ),
+    control(
+        "control-grants-again",
+        "grants a request that comes twice again, whatever its log has become since",
+        (
+            "granted = up_to_date and self.voted_for in (None, args.candidate_id)",
+            "granted = self.voted_for == args.candidate_id or (up_to_date and self.voted_for is None)",
+        ),
+    ),
+    control(
+        "control-remembers-commits",
+        "remembers a leader_commit that came with entries it could not take, for when its log has been verified",
+        (
+            "        self.commit_index = self.last_included_index",
+            "        self.heard_commit = 0\n        self.commit_index = self.last_included_index",
+        ),
+        (
+            "            prev = args.prev_log_index\n            # 2.",
+            "            prev = args.prev_log_index\n"
+            "            self.heard_commit = max(self.heard_commit, args.leader_commit)\n            # 2.",
+        ),
+        ("min(args.leader_commit, prev + len(args.entries))", "min(self.heard_commit, prev + len(args.entries))"),
+    ),
+    control(
+        "control-sends-each-at-once",
+        "sends every command and every new commit_index in a message of its own, without waiting for an answer",
+        (
+            "(idle or (heartbeat and self.sent_at[peer] < long_ago))",
+            "(idle or not heartbeat or self.sent_at[peer] < long_ago)",
+        ),
+        (
+            "lacking = self._append_entries_answered(peer, args, reply)",
+            "self._append_entries_answered(peer, args, reply)\n                    lacking = False",
+        ),
+        (
+            "        if args.prev_log_index != self.next_index[peer] - 1:",
+            "        self._spawn(self._resend, peer)\n        if args.prev_log_index != self.next_index[peer] - 1:",
+        ),
+        (
+            "    def _replication_args(self, peer: int)",
+            "    def _resend(self, peer: int) -> None:\n"
+            "        self._replicate_to(peer, object())\n\n"
+            "    def _replication_args(self, peer: int)",
+        ),
+    ),
 ]

@@ -353,3 +353,76 @@ def test_a_rule_refuses_a_step_that_does_not_exist():
 
         class Slip(Rule):
             def on_anser_vote(self) -> None: ...
+
+
+def test_a_commit_heard_from_one_leader_counts_where_a_later_one_has_verified():
+    """§5.4.3: what the first has committed, the second has. The two used to be paired within one term only."""
+    story = Story()
+    story.elect("0", 1)
+    story.agree("0", 1, 1, 10, followers="02")
+    story.append("0", "1", 1, prev=(0, 0), commit=1)
+    story.elect("2", 2, last=(1, 1), voters="12")
+    story.append("2", "1", 2, entries=[(1, 10)])
+    story.apply("1", 1, 10)
+    assert story.broken() is None
+
+
+def test_a_request_that_was_made_before_the_peer_won_is_no_lie():
+    """Its arguments were true when they were made; when they leave, the peer leads and has started something."""
+    story = Story()
+    story.elect("0", 1, voters="01")
+    story.start("0", 1, 1, 10)
+    story.send("0", "2", RequestVoteArgs(1, 0, 0, 0))
+    assert story.broken() is None
+
+
+def test_an_answer_in_the_campaign_s_own_term_is_no_sign_of_a_lower_one():
+    story = Story()
+    story.elect("0", 1)
+    story.append("0", "1", 1)
+    story.save("1")  # term 2, and its own vote
+    story.save("2")
+    story.vote("2", "1", 2, granted=False, saved=False)
+    story.send("1", "0", RequestVoteArgs(2, 1, 0, 0))
+    assert story.broken() is None
+
+
+def test_a_crash_takes_back_what_was_started_and_never_saved():
+    def tell(story, saved):
+        story.elect("0", 1)
+        story.tell("start", "0", 10)
+        story.tell("started", "0", events.Started(10, 1, 1, True))
+        if saved:
+            story.save("0")
+        story.crash("0")
+        story.save("0")
+        story.send("0", "1", RequestVoteArgs(2, 0, 0, 0))
+
+    forgotten, kept = Story(), Story()
+    tell(forgotten, saved=False)
+    tell(kept, saved=True)
+    assert (forgotten.broken(), kept.broken()) == (None, "honest-candidate")
+
+
+def test_a_voter_that_has_heard_its_leader_lately_may_disregard_a_candidate():
+    """§6. Whoever has heard nobody for a second must not."""
+
+    def tell(story, later_ms):
+        story.elect("0", 1)
+        story.append("0", "1", 1)
+        story.now_ms += later_ms
+        story.save("2")
+        story.vote("2", "1", 2, granted=False, reply_term=1)
+
+    lately, long_ago = Story(), Story()
+    tell(lately, 100)
+    tell(long_ago, 1100)
+    assert (lately.broken(), long_ago.broken()) == (None, "higher-term-wins")
+
+
+def test_a_vote_may_be_granted_again_when_its_request_comes_twice():
+    story = Story()
+    story.elect("0", 1, voters="01")
+    story.append("0", "1", 1, entries=[(1, 10)])
+    story.vote("0", "1", 1)
+    assert story.broken() is None
