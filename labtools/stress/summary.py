@@ -47,7 +47,7 @@ def rate(count: int, runs: int) -> str:
     if count >= runs:
         return f"every one of {runs:,} runs" if runs > 1 else "the one run made"
     each = runs / count
-    about = f", about one in {math.floor(each + 0.5):,}" if count > 1 else ""
+    about = f", about one in {math.floor(each + 0.5):,}" if count > 1 and each >= 1.5 else ""
     return f"{count:,} of {runs:,} runs{about}"
 
 
