@@ -31,6 +31,10 @@ from labtools.timeline.rows import Row, Said, Show
 from labtools.timeline.words import Wordings
 
 
+# On the usual network a call comes back in 2 to 6 ms. Its request, answer and return are one row.
+SOON_NS = 10_000_000
+
+
 class Call(CallLife):
     """One request and its answer; a duplicate is another."""
 
@@ -75,8 +79,13 @@ class Call(CallLife):
 
     @property
     def at_once(self) -> bool:
-        """Asked, answered (or lost on the way there) in one instant."""
-        return self.sent_ns == (self.dropped_ns if self.answered_ns is None else self.answered_ns)
+        """Asked and answered, or lost on the way there, before anybody would notice."""
+        end_ns = self.dropped_ns if self.answered_ns is None else self.answered_ns
+        return end_ns is not None and end_ns - self.sent_ns <= SOON_NS
+
+    @property
+    def back_at_once(self) -> bool:
+        return self.at_once and self.replied_ns is not None and self.replied_ns - self.sent_ns <= SOON_NS
 
     @property
     def lost_on_the_way(self) -> bool:

@@ -3,8 +3,8 @@
 Roles and terms are read off the wire: who sends RequestVote in term T campaigns in T, who sends AppendEntries leads T,
 who answers with a newer term follows it. So they hold for any peer, whatever its fields are called.
 
-Told in short, a call that came back in the same instant is one row (the request in the caller's column, the answer in
-the other's), equal calls of one instant to several peers are one row, and a call that repeats the last one to the
+Told in short, a call that came back within 10 ms is one row (the request in the caller's column, the answer in the
+other's), equal calls of one instant to several peers are one row, and a call that repeats the last one to the
 same peer with the same outcome is only counted. Told in full (`everything`), each event is a row, in exact order.
 
 Start at `tell()`.
@@ -284,7 +284,7 @@ class _Teller:
     def _answered(self, call: Call, at_ns: int) -> None:
         """Whoever answers with a newer term, or takes a leader's entries in its own, follows."""
         term = words.number(call.reply, "term")
-        row = call.row if call.row is not None and call.row.at_ns == at_ns else None
+        row = call.row if call.row is not None and (call.row.at_ns == at_ns or call.at_once) else None
         peer = self.peers.get(call.target)
         if peer is None:
             return
@@ -332,13 +332,13 @@ class _Teller:
             if not (both and call.at_once) or call.again:
                 self._take(at_ns, call)
         elif kind == ANSWER:
-            if call.answered_ns != call.delivered_ns:
+            if call.answered_ns != call.delivered_ns and not (both and call.at_once and not call.again):
                 said = self._outcome(call)
                 self._tell_alone(
                     at_ns, call.target, Said(said.tone, tuple(f"→{call.source} {text}" for text in said.wordings))
                 )
         elif kind == REPLY:
-            if not both or call.replied_ns != call.sent_ns:
+            if not both or call.again or not call.back_at_once:
                 said = call.answer or Said("quiet", ("answered",))
                 said = Said(said.tone, tuple(f"←{call.target} {text}" for text in said.wordings))
                 row = call.row

@@ -193,15 +193,16 @@ def test_a_candidate_that_hears_the_leader_of_its_term_follows_it():
     assert tell(run.events).rows[-1].marks["0"].role == "follower"
 
 
-def test_a_late_request_and_a_late_reply_have_rows_of_their_own():
+@pytest.mark.parametrize("late", [False, True])
+def test_a_late_request_and_a_late_reply_have_rows_of_their_own(late):
     run = ByHand()
     message = run.send(0, 1, RequestVoteArgs(3, 0, 7, 2))
     message.reply = RequestVoteReply(3, True)
-    run.at_ms = 5
+    run.at_ms = 50 if late else 2
     run.event("deliver", message)
     run.add("persist", "1", Saved(b"", b""))
     run.event("answer", message)
-    run.at_ms = 9
+    run.at_ms = 90 if late else 4
     run.event("reply", message)
     story = tell(run.events)
     rows = [
@@ -213,8 +214,11 @@ def test_a_late_request_and_a_late_reply_have_rows_of_their_own():
     assert rows == [
         (0, "0", "candidate in term 3"),
         (0, "0", "→1 vote t3 last 7/2"),
-        (5, "1", "←0 vote t3 last 7/2 ⇒ granted · saved"),
-        (9, "0", "←1 granted"),
+        *(
+            [(50, "1", "←0 vote t3 last 7/2 ⇒ granted · saved"), (90, "0", "←1 granted")]
+            if late
+            else [(0, "1", ""), (0, "1", "granted · saved")]  # beside the request, not beside the new role
+        ),
     ]
 
 
@@ -376,7 +380,7 @@ def test_only_some_topics(rejoin):
     assert len(saved) == sum(event.kind == "persist" for event in rejoin)
     network = tell(rejoin, Show(topics=frozenset(["network"])))
     assert all(
-        "✗" in s.wordings[0] or s.tone in ("vote", "append", "folded", "")
+        "✗" in s.wordings[0] or "too late" in s.wordings[0] or s.tone in ("vote", "append", "folded", "")
         for r in network.rows
         for c in r.cells.values()
         for s in c
