@@ -30,7 +30,6 @@ from labtools.timeline import words
 from labtools.timeline.rows import Row, Said, Show
 from labtools.timeline.words import Wordings
 
-
 # On the usual network a call comes back in 2 to 6 ms. Its request, answer and return are one row.
 SOON_NS = 10_000_000
 
