@@ -7,6 +7,7 @@ from labtest import events
 from labtest.diagnoses.story import Story
 from labtest.failure import Failure
 from labtest.running import run_test
+from labtest.tracefile import read_trace, write_trace
 from labtools.selecting import select
 from labtools.timeline.story import tell
 from raft.raft import Raft
@@ -94,7 +95,7 @@ def test_every_kind_of_act_is_tried_here():
 
 
 @pytest.mark.parametrize("kind", ACTS)
-def test_an_act_is_an_event_a_banner_and_a_change(kind):
+def test_an_act_is_an_event_a_banner_and_a_change(kind, tmp_path):
     act, words, undo, undone = ACTS[kind]
 
     def test(make_config):
@@ -114,6 +115,9 @@ def test_an_act_is_an_event_a_banner_and_a_change(kind):
     seen = [event for event in trace if event.kind == kind and event.at_ns > 0]
     before_undo = [event for event in trace if event.at_ns < 2_000_000_000]
     assert Story(before_undo, Failure("")).changed_ns == seen[0].at_ns == 1_000_000_000
+    write_trace(tmp_path / "trace", seen)
+    read = read_trace(tmp_path / "trace").events
+    assert [type(event.detail) for event in read] == [type(event.detail) for event in seen]
 
 
 def test_a_cut_through_an_even_cluster_is_seen_by_timeline_and_diagnoses():
