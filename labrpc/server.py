@@ -23,6 +23,13 @@ class Handler(NamedTuple):
     reply_type: Any
 
 
+def are_twins(one: Any, other: Any) -> bool:
+    """Whether these types are one type of one program, of which two peers have each executed a copy of their own."""
+    if isinstance(one, type) and isinstance(other, type):
+        return one.__qualname__ == other.__qualname__ and one.__module__ == other.__module__
+    return repr(one) == repr(other)  # list[raft.raft.Entry], ...: a repr has the names
+
+
 class Service:
     """The methods of one object, under a name (its class's, unless given)."""
 
@@ -79,3 +86,11 @@ class Server:
             raise RpcError(f"no service {service_name!r} for {service_method!r}; the server has {have}")
         handler = self.handlers[service_method] = service.find_handler(method_name)
         return handler
+
+    def own_reply_type(self, service_method: str, reply_type: Any) -> Any:
+        """In which type a caller who lives here reads such a reply: its own, where the answering peer had a twin."""
+        try:
+            own = (self.handlers.get(service_method) or self.find_handler(service_method)).reply_type
+        except RpcError:
+            return reply_type  # it calls what it does not offer
+        return own if own is reply_type or are_twins(own, reply_type) else reply_type

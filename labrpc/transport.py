@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from labrpc.errors import RpcError
-from labsim import Node, Simulation, Task, TaskFailed, current_simulation
+from labsim import Node, Simulation, Task, TaskFailed, current_simulation, work_for
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -110,6 +110,7 @@ class RealTransport:
 
     def serve(self, fn: Callable[..., None], *args: Any, name: str, node: Node | None, entry: str) -> None:
         def handle() -> None:
+            work_for(node)
             try:
                 fn(*args)
             except BaseException as error:
