@@ -109,6 +109,8 @@ class RealTransport:
         timer.start()
 
     def serve(self, fn: Callable[..., None], *args: Any, name: str, node: Node | None, entry: str) -> None:
+        name = name if node is None else f"{name} of {node}"
+
         def handle() -> None:
             work_for(node)
             try:

@@ -134,7 +134,7 @@ def point_into_peer(error: BaseException, peer_class: Any) -> None:
 
 def _calls_of(method_name: str, peer_class: Any) -> list[str]:
     """The first line of the peer's file that calls that method by its name on the wire."""
-    for value in vars(peer_class).values():
+    for value in vars(getattr(peer_class, "peer_class", peer_class)).values():
         code = getattr(value, "__code__", None)
         if code is not None:
             for number, line in enumerate(linecache.getlines(code.co_filename), start=1):
