@@ -141,10 +141,10 @@ def trust(package_file: str) -> None:
 def _refuse(rule: _Rule, frame: FrameType | None, called_as: object = None) -> NoReturn:
     while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
-    if frame is not None and rule.fix.startswith("use 'from labsim import "):
-        if any(value is called_as for value in list(frame.f_globals.values())):
-            # The caller's module did `from time import sleep`.
-            rule = rule._replace(fix=f"use 'from labsim.{rule.module} import {rule.attribute}'")
+    by_name = frame is not None and any(value is called_as for value in list(frame.f_globals.values()))
+    if by_name and rule.fix.startswith("use 'from labsim import "):
+        # The caller's module did `from time import sleep`.
+        rule = rule._replace(fix=f"use 'from labsim.{rule.module} import {rule.attribute}'")
     where = None if frame is None else place_of(frame)
     told = "" if where is None else f" in {short_path(where.file)}:{where.line}"
     called = f"{rule.module}.{rule.attribute}".removesuffix(".__init__")

@@ -32,7 +32,7 @@ _DECORATORS = frozenset(
         "unique",
     }
 )
-_ANYTHING = "*"
+ANYTHING = "*"
 
 
 def declares_only(tree: ast.Module) -> bool:
@@ -78,7 +78,7 @@ def _declares(statement: ast.stmt, names: set[str]) -> bool:
                 return False
             inside = [node for inner in statement.body for node in ast.walk(inner)]
             return not any(isinstance(node, ast.Global) for node in inside) and not (
-                (names | {"cls", _ANYTHING}) & {name for node in inside for name in _changed_by(node)}
+                (names | {"cls", ANYTHING}) & {name for node in inside for name in _changed_by(node)}
             )
         case ast.If(ast.Name("TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
             return all(isinstance(inner, ast.Import | ast.ImportFrom) for inner in (*statement.body, *statement.orelse))
@@ -139,7 +139,7 @@ def _changed_by(node: ast.AST) -> Iterator[str]:
 def _named(owner: ast.expr) -> Iterator[str]:
     match owner:
         case ast.Attribute(attr="__class__") | ast.Call(func=ast.Name("type")):
-            yield _ANYTHING
+            yield ANYTHING
         case ast.Name(id=name):
             yield name
         case ast.Attribute(value=value, attr=name):

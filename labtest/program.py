@@ -118,11 +118,11 @@ class Program:
         trees = {name: source.tree for name, source in sources.items()}
         found = []
         for name, tree in trees.items():
-            names = {*declaring.top_level_names(tree), name.rpartition(".")[2], "*"}
-            changed = {changed for other in trees if other != name for changed in declaring.names_changed(trees[other])}
-            if name != PEER and declaring.declares_only(tree) and not names & changed:
-                if not self._watches[name].is_changed:
-                    found.append(name)
+            if name == PEER or not declaring.declares_only(tree) or self._watches[name].is_changed:
+                continue
+            names = {*declaring.top_level_names(tree), name.rpartition(".")[2], declaring.ANYTHING}
+            if not any(names & declaring.names_changed(other) for other in trees.values() if other is not tree):
+                found.append(name)
         while True:
             others = modules.keys() - set(found)
             stays = [name for name in found if not others & {*declaring.imports(trees[name], sources[name].package)}]
