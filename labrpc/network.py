@@ -72,7 +72,7 @@ class ClientEnd:
             return None
         reply_type = answer.reply_type
         home = network._servers.get(self.owner)
-        if home is not None:
+        if home is not None and home.own_reply_types.get(service_method) is not reply_type:
             reply_type = home.own_reply_type(service_method, reply_type)
         try:
             return decode(answer.reply, reply_type)  # type: ignore[arg-type]  # an answer has a reply

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from labrpc.errors import RpcError
@@ -71,10 +72,13 @@ class Server:
         self.on_answer: Callable[[], None] | None = None
         self._services: dict[str, Service] = {}
         self.handlers: dict[str, Handler] = {}  # of every "Service.method" called so far
+        # The reply types of every method that a caller who lives here has called; None: it is not offered here.
+        self.own_reply_types: dict[str, Any] = {}
 
     def add_service(self, service: Service) -> None:
         self._services[service.name] = service
         self.handlers.clear()
+        self.own_reply_types.clear()
 
     def find_handler(self, service_method: str) -> Handler:
         service_name, dot, method_name = service_method.rpartition(".")
@@ -89,8 +93,9 @@ class Server:
 
     def own_reply_type(self, service_method: str, reply_type: Any) -> Any:
         """In which type a caller who lives here reads such a reply: its own, where the answering peer had a twin."""
-        try:
-            own = (self.handlers.get(service_method) or self.find_handler(service_method)).reply_type
-        except RpcError:
-            return reply_type  # it calls what it does not offer
-        return own if own is reply_type or are_twins(own, reply_type) else reply_type
+        if service_method not in self.own_reply_types:
+            self.own_reply_types[service_method] = None
+            with suppress(RpcError):
+                self.own_reply_types[service_method] = self.find_handler(service_method).reply_type
+        own = self.own_reply_types[service_method]
+        return own if are_twins(own, reply_type) else reply_type
