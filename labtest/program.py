@@ -21,6 +21,7 @@ import ast
 import importlib
 import logging
 import sys
+import typing
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -70,6 +71,7 @@ class Program:
         self.declared: dict[str, dict[str, Any]] = {}  # the globals of the modules that only declare
         self.template = Incarnation(self)
         self.peer_class: Any = None  # as it was loaded, to be looked at
+        self.__module__ = PEER
 
     def __call__(self, *args: Any) -> Any:
         """Raft(peers, me, persister, apply_ch), in modules of its own."""
@@ -89,6 +91,11 @@ class Program:
     @property
     def __name__(self) -> str:
         return str(self.peer_class.__name__)
+
+    @property  # type: ignore[misc]  # object's can be set, which nobody does
+    def __class__(self) -> type:
+        """To isinstance() and to inspect it is the class that it is used as: inspect.getfile() finds raft.py."""
+        return type
 
     # ---- loading -----------------------------------------------------------------------------------------------
 
@@ -386,6 +393,8 @@ def _lab_modules() -> dict[str, ModuleType]:
 def forget_earlier_runs() -> None:
     """Let go of the classes of incarnations that are over. Not while another run is under way in this process."""
     labgob.forget(_is_gone)
+    for clear_cache in getattr(typing, "_cleanups", ()):  # Queue[ApplyMsg] and the like, the last 128 of each kind
+        clear_cache()
 
 
 def _is_gone(cls: type) -> bool:

@@ -26,7 +26,6 @@ class DebuggedSimulation(Simulation):
     def __init__(self, seed: int, peer_class: Any, test_file: Path) -> None:
         super().__init__(seed)
         self.trace = CheckedTrace(self, at_once=True)
-        peer_class = getattr(peer_class, "peer_class", peer_class)  # of a Program, the class as it was loaded
         self._own = (str(Path(inspect.getfile(peer_class)).resolve()), str(test_file))
         self._looking = False
         self._has_stopped = False
