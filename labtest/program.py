@@ -5,7 +5,7 @@ default arguments are new, and no other peer sees them. sys.modules holds stand-
 looks at a stand-in sees the module of the node it works for. So an import, at the top or in a function, finds the
 incarnation's own, and so do pickle, dataclasses, inspect and whatever else asks sys.modules.
 
-A module that only declares (messages.py as it comes) is executed once, because eight dataclasses cost thirty times what
+A module that only declares (messages.py as it comes) is executed once, because eight dataclasses cost twenty times what
 raft.py costs. Each incarnation has a copy of the module, around the same classes: see declaring.py.
 
 Not promised: that a peer cannot find another one's objects if it looks for them, nor that it gets its own copy of
