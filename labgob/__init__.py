@@ -17,8 +17,19 @@ Start at encode() in _codec.py; _shapes.py knows what may travel in which field,
 `Any` may hold.
 """
 
-from labgob._codec import Decoder, Encoder, decode, encode
+from labgob._codec import Decoder, Encoder, decode, encode, forget
 from labgob._errors import DecodeError, EncodeError, GobError
-from labgob._registry import register
+from labgob._registry import register, separate
 
-__all__ = ["DecodeError", "Decoder", "EncodeError", "Encoder", "GobError", "decode", "encode", "register"]
+__all__ = [
+    "DecodeError",
+    "Decoder",
+    "EncodeError",
+    "Encoder",
+    "GobError",
+    "decode",
+    "encode",
+    "forget",
+    "register",
+    "separate",
+]

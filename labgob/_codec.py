@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import re
 import types
+import typing
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, overload
 
@@ -270,7 +271,7 @@ def _ext_hook(code: int, data: memoryview) -> Any:
     if code == _shapes.EXT_REGISTERED:
         end = 1 + data[0]
         name = bytes(data[1:end])
-        cls = _registry.class_named.get(name)
+        cls = _registry.class_named(name)
         if cls is None:
             raise DecodeError(f"these bytes hold a {name.decode(errors='replace')}, which is not registered here")
         reader = _registered_readers.get(cls)
@@ -286,6 +287,24 @@ _readers: dict[Any, _Reader] = {}
 _registered_readers: dict[type, _Reader] = {}
 _read_list = msgspec.msgpack.Decoder(list, ext_hook=_ext_hook).decode
 _read_any = msgspec.msgpack.Decoder(tuple[Any], ext_hook=_ext_hook).decode
+
+
+def forget(is_gone: Callable[[type], bool]) -> None:
+    """Drop all that is known of the classes of which this is true."""
+    _registry.forget(is_gone)
+    _shapes.forget(is_gone)
+    caches: list[dict[Any, Any]] = [_writers, _list_writers, _readers, _registered_readers]
+    for cache in caches:
+        for key in [key for key in cache if any(map(is_gone, _types_in(key)))]:
+            del cache[key]
+
+
+def _types_in(annotation: Any) -> Iterator[type]:
+    if isinstance(annotation, type):
+        yield annotation
+    for argument in typing.get_args(annotation):
+        yield from _types_in(argument)
+
 
 _AT = re.compile(r"(?s)(.*?) - at (`key` in )?`\$(.*)`$")
 

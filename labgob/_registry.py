@@ -3,21 +3,47 @@
 The name is module and class, so that two modules may each have an `Op`. Registering a second class under one
 name (a module loaded again, a class made in a function that ran twice) retires the first: bytes name a class,
 so only one of them could ever arrive.
+
+That is so within one program. Where several programs run in one process, copies of each other as a rule, each has its
+own classes, and bytes of one arrive in the other as that one's: see `separate()`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 C = TypeVar("C", bound=type)
 
 _NAME_BYTES_MAX = 255  # the length travels in one byte
 
-# Read directly on the hot path; written only by register().
-tag_of: dict[type, bytes] = {}  # class -> length byte and name, as they travel
-class_named: dict[bytes, type] = {}
+# Read directly on the hot path; written only here.
+tag_of: dict[type, bytes] = {}  # class -> length byte and name, as they travel; of all programs
+
+Names = dict[bytes, type]
+
+_everybodys: Names = {}
+_find_own: list[Callable[[], Names | None]] = []
+
+
+def separate(find_own: Callable[[], Names | None]) -> None:
+    """Let programs in this process have classes of their own: `find_own` finds the caller's dict for them.
+
+    None: the caller belongs to no program, and what it registers is everybody's.
+    """
+    _find_own[:] = [find_own]
+
+
+def _own() -> Names:
+    own = _find_own[0]() if _find_own else None
+    return _everybodys if own is None else own
+
+
+def class_named(name: bytes) -> type | None:
+    """The caller's own class of that name, or else everybody's."""
+    return _own().get(name) or _everybodys.get(name)
 
 
 def is_namedtuple(cls: Any) -> bool:
@@ -51,9 +77,18 @@ def register(cls: C) -> C:
     name = name_of(cls).encode()
     if len(name) > _NAME_BYTES_MAX:
         raise TypeError(f"register(): the name {name_of(cls)} must be 1..{_NAME_BYTES_MAX} bytes, got {len(name)}")
-    retired = class_named.get(name)
+    own = _own()
+    retired = own.get(name)
     if retired is not None and retired is not cls:
-        del tag_of[retired]
-    class_named[name] = cls
+        tag_of.pop(retired, None)
+    own[name] = cls
     tag_of[cls] = bytes([len(name)]) + name
     return cls
+
+
+def forget(is_gone: Callable[[type], bool]) -> None:
+    """Drop the classes of which this is true, and with them the programs that they would keep in memory."""
+    for cls in [cls for cls in tag_of if is_gone(cls)]:
+        del tag_of[cls]
+    for name in [name for name, cls in _everybodys.items() if is_gone(cls)]:
+        del _everybodys[name]

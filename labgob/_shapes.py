@@ -21,6 +21,7 @@ import threading
 import types
 import typing
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -135,7 +136,7 @@ def _encode_items(value: tuple[Any, ...], depth: int) -> bytes:
 def _why_not(kind: type) -> str:
     if kind in _FIXES:
         return _FIXES[kind]
-    if _registry.class_named.get(_registry.name_of(kind).encode(), kind) is not kind:
+    if (_registry.class_named(_registry.name_of(kind).encode()) or kind) is not kind:
         return "another class of that name was registered after it"
     return _NOT_REGISTERED
 
@@ -245,9 +246,15 @@ class _Guard:
         parameters = "".join(f", {name}={name}" for name in self.names)
         source = "\n".join([f"def fits(value{parameters}):", *self.lines, "    return True"])
         space = dict(self.names)
-        exec(source, space)
+        exec(_compiled(source), space)
         fits: _Fits = space["fits"]
         return fits
+
+
+@lru_cache(maxsize=256)
+def _compiled(source: str) -> types.CodeType:
+    """Cached: a class that is made anew for every incarnation of a peer has the same guard each time."""
+    return compile(source, "<labgob>", "exec")
 
 
 class Shape:
@@ -664,3 +671,8 @@ def _class_shape(cls: type) -> Shape:
             if outermost:
                 _pending.clear()
         return shape
+
+
+def forget(is_gone: Callable[[type], bool]) -> None:
+    for cls in [cls for cls in _classes if is_gone(cls)]:
+        del _classes[cls]

@@ -28,7 +28,7 @@ from labrpc import events
 from labrpc.errors import RpcError
 from labrpc.events import ANSWER, DELIVER, DROP, DUPLICATE, REPLY, SEND, DropReason, Latency, LinkChange
 from labrpc.message import Message
-from labrpc.server import Server
+from labrpc.server import Server, are_twins
 from labrpc.transport import RealCaller, RealTransport, VirtualTransport, make_transport
 from labsim import Task, WaitKind
 
@@ -70,8 +70,12 @@ class ClientEnd:
         answer = call.answer
         if answer is None:
             return None
+        reply_type = answer.reply_type
+        home = network._servers.get(self.owner)
+        if home is not None and home.own_reply_types.get(service_method) is not reply_type:
+            reply_type = home.own_reply_type(service_method, reply_type)
         try:
-            return decode(answer.reply, answer.reply_type)  # type: ignore[arg-type]  # an answer has a reply
+            return decode(answer.reply, reply_type)  # type: ignore[arg-type]  # an answer has a reply
         except DecodeError as error:
             raise RpcError(
                 f"{answer.service_method} of {answer.target} returned what {answer.source} cannot read: {error}"
@@ -366,7 +370,11 @@ class Network:
             method, args_type, reply_type = server.handlers.get(service_method) or server.find_handler(service_method)
         except RpcError as error:
             raise RpcError(f"{message.source} called {service_method!r} of {message.target}: {error}") from None
-        if message.args_type is not args_type and args_type.__class__ is type:
+        if (
+            message.args_type is not args_type
+            and args_type.__class__ is type
+            and not are_twins(message.args_type, args_type)
+        ):
             raise RpcError(
                 f"{message.source} called {service_method} of {message.target} with {_named(message.args_type)}; "
                 f"it takes {_named(args_type)}"

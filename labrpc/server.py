@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from labrpc.errors import RpcError
@@ -21,6 +22,13 @@ class Handler(NamedTuple):
     method: Callable[[Any], Any]
     args_type: Any
     reply_type: Any
+
+
+def are_twins(one: Any, other: Any) -> bool:
+    """Whether these types are one type of one program, of which two peers have each executed a copy of their own."""
+    if isinstance(one, type) and isinstance(other, type):
+        return one.__qualname__ == other.__qualname__ and one.__module__ == other.__module__
+    return repr(one) == repr(other)  # list[raft.raft.Entry], ...: a repr has the names
 
 
 class Service:
@@ -64,10 +72,13 @@ class Server:
         self.on_answer: Callable[[], None] | None = None
         self._services: dict[str, Service] = {}
         self.handlers: dict[str, Handler] = {}  # of every "Service.method" called so far
+        # The reply types of every method that a caller who lives here has called; None: it is not offered here.
+        self.own_reply_types: dict[str, Any] = {}
 
     def add_service(self, service: Service) -> None:
         self._services[service.name] = service
         self.handlers.clear()
+        self.own_reply_types.clear()
 
     def find_handler(self, service_method: str) -> Handler:
         service_name, dot, method_name = service_method.rpartition(".")
@@ -79,3 +90,12 @@ class Server:
             raise RpcError(f"no service {service_name!r} for {service_method!r}; the server has {have}")
         handler = self.handlers[service_method] = service.find_handler(method_name)
         return handler
+
+    def own_reply_type(self, service_method: str, reply_type: Any) -> Any:
+        """In which type a caller who lives here reads such a reply: its own, where the answering peer had a twin."""
+        if service_method not in self.own_reply_types:
+            self.own_reply_types[service_method] = None
+            with suppress(RpcError):
+                self.own_reply_types[service_method] = self.find_handler(service_method).reply_type
+        own = self.own_reply_types[service_method]
+        return own if are_twins(own, reply_type) else reply_type

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from labrpc.errors import RpcError
-from labsim import Node, Simulation, Task, TaskFailed, current_simulation
+from labsim import Node, Simulation, Task, TaskFailed, current_simulation, work_for
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -109,7 +109,10 @@ class RealTransport:
         timer.start()
 
     def serve(self, fn: Callable[..., None], *args: Any, name: str, node: Node | None, entry: str) -> None:
+        name = name if node is None else f"{name} of {node}"
+
         def handle() -> None:
+            work_for(node)
             try:
                 fn(*args)
             except BaseException as error:

@@ -50,15 +50,28 @@ __all__ = [
     "Unresponsive",
     "Wait",
     "WaitKind",
+    "current_node",
     "current_simulation",
     "log",
     "queue",
     "random",
     "threading",
     "time",
+    "work_for",
 ]
 
 
 def current_simulation() -> Simulation | None:
     """The simulation the caller runs in, or None outside one."""
     return here.simulation
+
+
+def current_node() -> Node | None:
+    """The node that the calling task belongs to; outside a simulation, the one that the thread works for."""
+    simulation = here.simulation
+    return here.node if simulation is None else simulation.current.node
+
+
+def work_for(node: Node | None) -> None:
+    """Outside a simulation: from now on the calling OS thread works for that node."""
+    here.node = node

@@ -138,9 +138,13 @@ def trust(package_file: str) -> None:
     add_library(package_file)
 
 
-def _refuse(rule: _Rule, frame: FrameType | None) -> NoReturn:
+def _refuse(rule: _Rule, frame: FrameType | None, called_as: object = None) -> NoReturn:
     while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
+    by_name = frame is not None and any(value is called_as for value in list(frame.f_globals.values()))
+    if by_name and rule.fix.startswith("use 'from labsim import "):
+        # The caller's module did `from time import sleep`.
+        rule = rule._replace(fix=f"use 'from labsim.{rule.module} import {rule.attribute}'")
     where = None if frame is None else place_of(frame)
     told = "" if where is None else f" in {short_path(where.file)}:{where.line}"
     called = f"{rule.module}.{rule.attribute}".removesuffix(".__init__")
@@ -166,7 +170,7 @@ def _guarded(rule: _Rule, real: Any) -> Any:
             if (rule.through_libraries or not is_library(frame.f_code.co_filename)) and not (
                 rule.only_bare and (kwargs or len(args) > bare_args)
             ):
-                _refuse(rule, frame)
+                _refuse(rule, frame, guarded)
         return real(*args, **kwargs)
 
     return guarded
@@ -252,7 +256,5 @@ def _guard_from_imports(by_identity: dict[int, tuple[_Rule, Any]]) -> None:
         for name, value in list(namespace.items()):
             rule, real = by_identity.get(id(value), (None, None))
             if rule is not None and value is real:
-                if rule.fix.startswith("use 'from labsim import "):
-                    rule = rule._replace(fix=f"use 'from labsim.{rule.module} import {rule.attribute}'")
                 namespace[name] = _guarded(rule, real)
                 _undo.append(partial(namespace.__setitem__, name, real))

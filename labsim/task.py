@@ -15,7 +15,7 @@ from greenlet import greenlet  # type: ignore[import-untyped]  # it ships no typ
 class Node:
     """One incarnation of one peer. Its tasks live and die together."""
 
-    __slots__ = ("alive", "incarnation", "name", "stream", "tasks")
+    __slots__ = ("alive", "incarnation", "name", "program", "stream", "tasks")
 
     def __init__(self, name: str, incarnation: int, stream: _random.Random) -> None:
         self.name = name
@@ -24,6 +24,7 @@ class Node:
         self.stream = stream
         # A dict for its order: a set's would leak memory addresses into the run.
         self.tasks: dict[Task, None] = {}
+        self.program: Any = None  # what it runs, for whoever gives each node modules of its own
 
     def __str__(self) -> str:
         return self.name if self.incarnation == 1 else f"{self.name} (incarnation {self.incarnation})"

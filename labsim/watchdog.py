@@ -202,5 +202,5 @@ def _describe(simulation: Simulation, what: str, frame: FrameType) -> str:
         f"task {simulation.current} {what}, at {simulation.now:.6f} s (virtual). It is here:\n"
         f"{stacks.describe_stack(frame)}\n"
         "Virtual time stands still while a task runs. A loop must wait somewhere (time.sleep, Condition.wait, "
-        "Queue.get); a lock must be labsim's, and made inside the simulation, not when a module is imported."
+        "Queue.get); a lock must be labsim's, and made inside the simulation."
     )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import linecache
 import signal
-import sys
 import threading
 import traceback
 import warnings
@@ -14,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any
 
 from labsim.stacks import short_path
+from labtest.program import PEER, Program, load_program
 
 DEFAULT = Path("raft/raft.py")
 IMPORT_LIMIT_S = 10.0
@@ -31,8 +28,8 @@ class _TooLong(BaseException):
     """The import does not end. No Exception, so that no handler in the file takes it for its own."""
 
 
-def load_peer_class(path: Path) -> Any:
-    """The class Raft of that file.
+def load_peer_class(path: Path) -> Program:
+    """The class Raft of that file, to be called as such: each call is a new incarnation, in modules of its own.
 
     A file with its own messages.py beside it brings its whole package; a file alone uses ours.
     """
@@ -46,7 +43,7 @@ def load_peer_class(path: Path) -> Any:
         # A warning about the student's file is the student's to see, not ours to fail on.
         with warnings.catch_warnings(), _time_limit():
             warnings.simplefilter("ignore")
-            module = _load(path)
+            program = load_program(path)
     except SyntaxError as error:
         where = short_path(error.filename or str(path))
         kind = type(error).__name__
@@ -55,7 +52,7 @@ def load_peer_class(path: Path) -> Any:
         if isinstance(error, KeyboardInterrupt):
             raise
         raise LoadError(_describe(path, error)) from None
-    peer_class = getattr(module, "Raft", None)
+    module, peer_class = program.template.module(PEER), program.peer_class
     if not isinstance(peer_class, type):
         classes = [name for name, value in vars(module).items() if _made_in(module, value)]
         have = f"; it has {', '.join(classes)}" if classes else ""
@@ -67,35 +64,11 @@ def load_peer_class(path: Path) -> Any:
         near = [f"{alike[key]}, call it {name}" for name in missing if (key := name.replace("_", "")) in alike]
         hint = f" (there is {'; '.join(near)})" if near else ""
         raise LoadError(f"{shown}: class Raft has no method {', no '.join(missing)}{hint}")
-    return peer_class
+    return program
 
 
 def _made_in(module: ModuleType, value: object) -> bool:
     return isinstance(value, type) and value.__module__ == module.__name__
-
-
-def _load(path: Path) -> ModuleType:
-    package = sys.modules.get("raft") or importlib.import_module("raft")
-    own_package = Path(package.__path__[0]).resolve()
-    if path.parent != own_package and (path.parent / "messages.py").exists():
-        for name in [name for name in sys.modules if name == "raft" or name.startswith("raft.")]:
-            del sys.modules[name]
-        init = path.parent / "__init__.py"
-        package = ModuleType("raft")
-        package.__path__ = [str(path.parent)]
-        if init.exists():
-            spec = importlib.util.spec_from_file_location("raft", init, submodule_search_locations=[str(path.parent)])
-            assert spec is not None and spec.loader is not None
-            package = importlib.util.module_from_spec(spec)
-            sys.modules["raft"] = package
-            spec.loader.exec_module(package)
-        sys.modules["raft"] = package
-    spec = importlib.util.spec_from_file_location("raft.raft", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["raft.raft"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def _describe(path: Path, error: BaseException) -> str:

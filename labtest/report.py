@@ -120,6 +120,7 @@ def point_into_peer(error: BaseException, peer_class: Any) -> None:
     """Where no line of the peer's is on the stack (a missing method, a wrong signature), name the one to look at."""
     if not isinstance(error, TaskFailed) or error.__cause__ is None or _frames(error.__cause__.__traceback__):
         return
+    peer_class = getattr(peer_class, "peer_class", peer_class)  # of a Program, the class as it was loaded
     name = error.entry
     method = getattr(peer_class, name, None) if name else None
     if method is not None and hasattr(inspect.unwrap(method), "__code__"):

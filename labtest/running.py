@@ -16,6 +16,7 @@ from labsim.stacks import is_readers, place_of, short_path
 from labtest.checks import CheckedTrace
 from labtest.config import Config
 from labtest.diagnoses import diagnose
+from labtest.program import forget_earlier_runs
 from labtest.report import point_into_peer
 
 MakeConfig = Callable[..., Config]
@@ -61,6 +62,7 @@ def run_test(
     simulation: Simulation | None = None,
 ) -> Run:
     """Run `test(make_config)` once. What it raises is in the result, except KeyboardInterrupt."""
+    forget_earlier_runs()
     run = Run(seed)
     began_s = _time.perf_counter()
 

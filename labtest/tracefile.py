@@ -140,7 +140,7 @@ def plain(value: Any, depth: int = 0) -> Any:
     return {"$repr": _safe_repr(value)}
 
 
-@functools.cache
+@functools.lru_cache(maxsize=256)  # a peer may make its classes anew for every incarnation
 def _field_names(cls: type) -> tuple[str, ...] | None:
     """The fields of a dataclass or a msgspec.Struct; None for any other class."""
     if dataclasses.is_dataclass(cls):

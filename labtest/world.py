@@ -6,6 +6,7 @@ to stop, is cut off, and its disk is copied before anybody can write to it again
 
 from __future__ import annotations
 
+import random as _random
 import sys as _sys
 import threading as _threading
 import time as _time
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
-from labsim import Event, Node, NodeKilled, Simulation, Task, TaskFailed, Wait, WaitKind, current_simulation
+from labsim import Event, Node, NodeKilled, Simulation, Task, TaskFailed, Wait, WaitKind, current_simulation, work_for
 from labsim.stacks import describe_stack, is_readers, own_frames
 from labsim.waits import kind_of, wait_of
 from labtest.failure import Failure
@@ -158,8 +159,9 @@ class RealWorld:
     def now(self) -> float:
         return _time.monotonic() - self._began_s
 
-    def node(self, name: str) -> Node | None:
-        return None
+    def node(self, name: str) -> Node:
+        """For its name and its program; nothing here is drawn from its stream."""
+        return Node(name, 1, _random.Random())
 
     def call(self, node: Node | None, fn: Callable[..., T], *args: Any, entry: str, limit_s: float) -> T:
         """In a thread of its own: a peer that does not answer must not take the tester with it."""
@@ -168,6 +170,7 @@ class RealWorld:
         name = f"{getattr(fn, '__name__', 'call')}()"
 
         def run() -> None:
+            work_for(node)
             try:
                 results.append(_call(fn, args))
             except BaseException as error:
@@ -188,7 +191,11 @@ class RealWorld:
         return results[0]
 
     def spawn(self, node: Node | None, fn: Callable[[], None], *, name: str) -> None:
-        _threading.Thread(target=fn, name=name, daemon=True).start()
+        def run() -> None:
+            work_for(node)
+            fn()
+
+        _threading.Thread(target=run, name=name, daemon=True).start()
 
     def kill(self, node: Node | None, *stops: Callable[[], None]) -> None:
         for stop in stops:

@@ -100,6 +100,37 @@ MUTANTS = [
         go="R",
     ),
     Mutant(
+        "state-in-module-variable",
+        "2c",
+        "a crash leaves what is on the disk, and nothing else (Figure 2: persistent state)",
+        "reads back what a variable of its module holds, not what it has saved",
+        (
+            ("class Role(enum.Enum):", "SAVED: dict[int, bytes] = {}\n\n\nclass Role(enum.Enum):"),
+            (
+                "self.persister.save(state.bytes(), snapshot)",
+                "SAVED[self.me] = state.bytes()\n        self.persister.save(state.bytes(), snapshot)",
+            ),
+            ("saved = self.persister.read_raft_state()", 'saved = SAVED.get(self.me, b"")'),
+        ),
+    ),
+    Mutant(
+        "state-in-class-variable",
+        "2c",
+        "a crash leaves what is on the disk, and nothing else (Figure 2: persistent state)",
+        "reads back what a variable of its class holds, not what it has saved",
+        (
+            (
+                "    def __init__(self, peers: list[ClientEnd], me: int,",
+                "    saved: dict[int, bytes] = {}\n\n    def __init__(self, peers: list[ClientEnd], me: int,",
+            ),
+            (
+                "self.persister.save(state.bytes(), snapshot)",
+                "Raft.saved[self.me] = state.bytes()\n        self.persister.save(state.bytes(), snapshot)",
+            ),
+            ("saved = self.persister.read_raft_state()", 'saved = Raft.saved.get(self.me, b"")'),
+        ),
+    ),
+    Mutant(
         "persist-after-reply",
         "2c",
         "saved before anyone is told (Figure 2)",

@@ -267,7 +267,7 @@ def run_with(worker):
 
 ADVICE = (
     "Virtual time stands still while a task runs. A loop must wait somewhere (time.sleep, Condition.wait, Queue.get); "
-    "a lock must be labsim's, and made inside the simulation, not when a module is imported."
+    "a lock must be labsim's, and made inside the simulation."
 )
 
 

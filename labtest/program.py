@@ -1,0 +1,407 @@
+"""A peer as a program: compiled once, executed anew for every incarnation, so that only what was saved survives.
+
+Each incarnation has its own raft.py and its own of every module beside it that it imports: their globals, classes and
+default arguments are new, and no other peer sees them. sys.modules holds stand-ins under their names, and whoever
+looks at a stand-in sees the module of the node it works for. So an import, at the top or in a function, finds the
+incarnation's own, and so do pickle, dataclasses, inspect and whatever else asks sys.modules.
+
+A module that only declares (messages.py as it comes) is executed once, because eight dataclasses cost twenty times what
+raft.py costs. Each incarnation has a copy of the module, around the same classes: see declaring.py.
+
+Not promised: that a peer cannot find another one's objects if it looks for them, nor that it gets its own copy of
+anything outside its folder: os.environ, loggers, what it changes in the standard library or in ours. The grader's
+processes are for that.
+
+Start at `Program.__call__()`, then `Incarnation.module()`.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import logging
+import sys
+import typing
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+from weakref import WeakSet
+
+import labgob
+from labsim import current_node, current_simulation
+from labtest import declaring
+
+PACKAGE = "raft"
+PEER = "raft.raft"
+
+
+@dataclass(frozen=True)
+class _Source:
+    """One module of a program, compiled."""
+
+    name: str
+    file: str
+    code: CodeType
+    folders: list[str] | None = None  # where a package's own modules are
+
+    @property
+    def package(self) -> str:
+        return self.name if self.folders is not None else self.name.rpartition(".")[0]
+
+    @property
+    def tree(self) -> ast.Module:
+        return ast.parse(Path(self.file).read_bytes()) if self.file else ast.Module([], [])
+
+
+class Program:
+    """The peer in one file, and what lies beside it. Used as the class Raft is: each call is a new incarnation."""
+
+    def __init__(self, path: Path, folder: Path) -> None:
+        """`folder`: where the package is, of which this file is to be raft.py."""
+        self._path = path
+        self._folder = folder
+        self._sources: dict[str, _Source | None] = {}
+        self._watches: dict[str, declaring.Watch] = {}
+        self.declared: dict[str, dict[str, Any]] = {}  # the globals of the modules that only declare
+        self.template = Incarnation(self)
+        self.peer_class: Any = None  # as it was loaded, to be looked at
+        self.__module__ = PEER
+
+    def __call__(self, *args: Any) -> Any:
+        """Raft(peers, me, persister, apply_ch), in modules of its own."""
+        _stand_in_for(self.template.modules)
+        for name in self.declared:
+            self._watches[name].undo()
+        incarnation = Incarnation(self)
+        node = current_node()
+        if node is not None:
+            node.program = incarnation
+        return incarnation.module(PEER).Raft(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        """Whoever asks what the peer has, asks the class."""
+        return getattr(self.peer_class, name)
+
+    @property
+    def __name__(self) -> str:
+        return str(self.peer_class.__name__)
+
+    @property  # type: ignore[misc]  # object's can be set, which nobody does
+    def __class__(self) -> type:
+        """To isinstance() and to inspect it is the class that it is used as: inspect.getfile() finds raft.py."""
+        return type
+
+    # ---- loading -----------------------------------------------------------------------------------------------
+
+    def load(self, known: dict[str, ModuleType]) -> ModuleType:
+        """Execute it for the first time, outside any run: the module raft.py. `known`: what is there already."""
+        for name in [name for name, module in sys.modules.items() if _is_ours(name) or type(module) is StandIn]:
+            del sys.modules[name]
+        _loaded[:] = [self.template]
+        _templates.add(self.template)
+        self.template.modules.update(known)
+        for name, module in known.items():
+            self.note_made(name, module)
+        _stand_in_for((PACKAGE, *known, PEER))
+        if _finder not in sys.meta_path:
+            sys.meta_path.insert(0, _finder)
+        module = self.template.module(PEER)
+        self._find_declaring()
+        return module
+
+    def note_made(self, name: str, module: ModuleType) -> None:
+        self._watches[name] = declaring.Watch(module)
+
+    def _find_declaring(self) -> None:
+        """Which modules serve all incarnations: none that does more than declare, nor any that imports such a one."""
+        modules = self.template.modules
+        sources = {name: source for name in modules if (source := self.source(name)) is not None}
+        trees = {name: source.tree for name, source in sources.items()}
+        found = []
+        for name, tree in trees.items():
+            if name == PEER or not declaring.declares_only(tree) or self._watches[name].is_changed:
+                continue
+            names = {*declaring.top_level_names(tree), name.rpartition(".")[2], declaring.ANYTHING}
+            if not any(names & declaring.names_changed(other) for other in trees.values() if other is not tree):
+                found.append(name)
+        while True:
+            others = modules.keys() - set(found)
+            stays = [name for name in found if not others & {*declaring.imports(trees[name], sources[name].package)}]
+            if stays == found:
+                break
+            found = stays
+        for name in found:
+            # Without what importing its own modules has left in a package.
+            self.declared[name] = {
+                key: value for key, value in vars(modules[name]).items() if f"{name}.{key}" not in modules
+            }
+
+    # ---- finding its modules -----------------------------------------------------------------------------------
+
+    def source(self, name: str) -> _Source | None:
+        """The module of that name, if it is this program's own and not a library's."""
+        if name not in self._sources:
+            self._sources[name] = self._find(name)
+        return self._sources[name]
+
+    def _find(self, name: str) -> _Source | None:
+        if name == PEER:
+            return _compiled(name, str(self._path))
+        if name == PACKAGE:
+            init = self._folder / "__init__.py"
+            return _compiled(name, str(init) if init.exists() else "", [str(self._folder)])
+        parent, _, child = name.rpartition(".")
+        if parent:
+            package = self.source(parent)
+            folders = None if package is None else package.folders
+            if folders is None:
+                return None
+        else:
+            # `import helper`: where sys.path leads to the file beside raft.py.
+            folders = None
+            if not (self._path.parent / f"{child}.py").is_file():
+                return None
+        spec = PathFinder.find_spec(name, folders)
+        if spec is None or not (spec.loader is None or isinstance(spec.loader, SourceFileLoader)):
+            return None
+        if not parent and (spec.origin is None or Path(spec.origin).resolve().parent != self._path.parent):
+            return None
+        inside = None if spec.submodule_search_locations is None else list(spec.submodule_search_locations)
+        return _compiled(name, spec.origin or "", inside)
+
+
+def _compiled(name: str, file: str, folders: list[str] | None = None) -> _Source:
+    code = SourceFileLoader(name, file).get_code(name) if file else compile("", "<nothing>", "exec")
+    assert code is not None
+    return _Source(name, file, code, folders)
+
+
+class Incarnation(Loader):
+    """One execution of a program: its modules, by name."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.modules: dict[str, ModuleType] = {}
+        self.registered: dict[bytes, type] = {}  # with labgob
+
+    def module(self, name: str) -> ModuleType:
+        """Its module of that name, executed now if it has not been."""
+        found = self.modules.get(name)
+        return self._make(name) if found is None else found
+
+    def _make(self, name: str) -> ModuleType:
+        program = self.program
+        source = program.source(name)
+        if source is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        parent, _, child = name.rpartition(".")
+        package = self.module(parent) if parent else None
+        module = ModuleType(name)
+        declared = program.declared.get(name)
+        if declared is not None:
+            vars(module).update(declared)
+            self.modules[name] = module
+        else:
+            self._execute(source, module)
+        if package is not None:
+            setattr(package, child, module)
+        return module
+
+    def _execute(self, source: _Source, module: ModuleType) -> None:
+        name = source.name
+        module.__loader__ = self
+        module.__package__ = source.package
+        if source.file:
+            module.__file__ = source.file
+        spec = module.__spec__ = ModuleSpec(name, self, origin=source.file or None)
+        if source.folders is not None:
+            spec.submodule_search_locations = module.__path__ = source.folders
+        self.modules[name] = module
+        try:
+            if self is self.program.template:
+                exec(source.code, vars(module))
+                self.program.note_made(name, module)
+            else:
+                with _once_is_enough(source.code):
+                    exec(source.code, vars(module))
+        except BaseException:
+            del self.modules[name]
+            raise
+
+    def get_source(self, name: str) -> str | None:
+        """For linecache, where the file is gone."""
+        source = self.program.source(name)
+        return None if source is None or not source.file else Path(source.file).read_text(encoding="utf-8")
+
+
+@contextmanager
+def _once_is_enough(code: CodeType) -> Iterator[None]:
+    """What executing it does to the process it has done when it was loaded: a folder in sys.path, a log's handlers."""
+    path = list(sys.path)
+    loggers: dict[logging.Logger, list[logging.Handler]] = {}
+    if "logging" in code.co_names:
+        everyone = [logging.root, *logging.root.manager.loggerDict.values()]
+        loggers = {logger: list(logger.handlers) for logger in everyone if isinstance(logger, logging.Logger)}
+    try:
+        yield
+    finally:
+        if sys.path != path:
+            sys.path[:] = path
+        for logger, handlers in loggers.items():
+            if logger.handlers != handlers:
+                logger.handlers[:] = handlers
+
+
+# ---- whose module ------------------------------------------------------------------------------------------------
+
+_loaded: list[Incarnation] = []  # the last: what those see who work for no node
+_templates: WeakSet[Incarnation] = WeakSet()
+
+
+def _current() -> Incarnation | None:
+    """The incarnation that the caller works for."""
+    node = current_node()
+    if node is not None and type(node.program) is Incarnation:
+        return node.program
+    if current_simulation() is None:
+        # A real thread that a peer has started: the nearest line of a peer tells.
+        frame = sys._getframe(1)
+        while frame.f_back is not None:
+            frame = frame.f_back
+            loader = frame.f_globals.get("__loader__")
+            if type(loader) is Incarnation:
+                return loader
+    return _loaded[0] if _loaded else None
+
+
+def _own_classes() -> dict[bytes, type] | None:
+    incarnation = _current()
+    return None if incarnation is None or incarnation in _templates else incarnation.registered
+
+
+labgob.separate(_own_classes)
+
+
+class StandIn(ModuleType):
+    """What sys.modules has for a program's module: to each who looks, the module of its own incarnation."""
+
+    def __getattribute__(self, name: str) -> Any:
+        own_name = ModuleType.__getattribute__(self, "__name__")
+        incarnation = _current()
+        if incarnation is None:
+            return ModuleType.__getattribute__(self, name)
+        module = incarnation.modules.get(own_name)
+        if module is None:
+            # Every import asks for __spec__. The others may come from one who goes through all of sys.modules.
+            if name.startswith("__") and name != "__spec__":
+                return ModuleType.__getattribute__(self, name)
+            module = incarnation.module(own_name)
+        return getattr(module, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(_seen_through(self), name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(_seen_through(self), name)
+
+    def __dir__(self) -> list[str]:
+        return dir(_seen_through(self))
+
+    def __repr__(self) -> str:
+        return repr(_seen_through(self))
+
+
+def _seen_through(stand_in: StandIn) -> ModuleType:
+    incarnation = _current()
+    assert incarnation is not None
+    return incarnation.module(ModuleType.__getattribute__(stand_in, "__name__"))
+
+
+def _stand_in_for(names: Sequence[str] | dict[str, ModuleType]) -> None:
+    for name in names:
+        if type(sys.modules.get(name)) is not StandIn:
+            sys.modules[name] = StandIn(name)
+
+
+def _is_ours(name: str) -> bool:
+    return name == PACKAGE or name.startswith(f"{PACKAGE}.")
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Puts a stand-in where one of a program's modules is imported for the first time by anyone."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        # Without stand-ins, the package is the lab's own again.
+        if type(sys.modules.get(PACKAGE)) is not StandIn:
+            return None
+        incarnation = _current()
+        if incarnation is None or (source := incarnation.program.source(fullname)) is None:
+            return None
+        spec = ModuleSpec(fullname, self, origin=source.file or None, is_package=source.folders is not None)
+        if source.folders is not None:
+            spec.submodule_search_locations = source.folders
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        # Before it is executed: it may import those who import it.
+        stand_in = sys.modules[spec.name] = StandIn(spec.name)
+        try:
+            _seen_through(stand_in)
+        except BaseException:
+            sys.modules.pop(spec.name, None)
+            raise
+        return stand_in
+
+    def exec_module(self, module: ModuleType) -> None:
+        """It has been executed."""
+
+
+_finder = _Finder()
+_lab: dict[str, ModuleType] = {}
+
+
+def load_program(path: Path) -> Program:
+    """A file with its own messages.py beside it brings its whole package; a file alone uses the lab's."""
+    lab_s = _lab_modules()
+    lab_folder = Path(lab_s[PACKAGE].__path__[0]).resolve()
+    own_package = path.parent != lab_folder and (path.parent / "messages.py").exists()
+    program = Program(path, path.parent if own_package else lab_folder)
+    module = program.load({} if own_package else lab_s)
+    program.peer_class = getattr(module, "Raft", None)
+    if not own_package:
+        _lab.update({name: program.template.modules[name] for name in program.declared})
+    return program
+
+
+def _lab_modules() -> dict[str, ModuleType]:
+    """The lab's own package, as far as it has been imported, without a peer."""
+    if type(importlib.import_module(PACKAGE)) is not StandIn:
+        found = {name: module for name, module in sys.modules.items() if _is_ours(name) and name != PEER}
+        _lab.clear()
+        _lab.update({name: module for name, module in found.items() if type(module) is not StandIn})
+    return dict(_lab)
+
+
+def forget_earlier_runs() -> None:
+    """Let go of the classes of incarnations that are over. Not while another run is under way in this process."""
+    labgob.forget(_is_gone)
+    for clear_cache in getattr(typing, "_cleanups", ()):  # Queue[ApplyMsg] and the like, the last 128 of each kind
+        clear_cache()
+
+
+def _is_gone(cls: type) -> bool:
+    if type(sys.modules.get(cls.__module__)) is not StandIn:
+        return False
+    for template in _templates:
+        module: Any = template.modules.get(cls.__module__)
+        if reduce(lambda owner, name: getattr(owner, name, None), cls.__qualname__.split("."), module) is cls:
+            return False
+    return True
