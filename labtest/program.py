@@ -113,6 +113,8 @@ class Program:
             sys.meta_path.insert(0, _finder)
         module = self.template.module(PEER)
         self._find_declaring()
+        for name in known:
+            self._watches[name].undo()  # what it does to the lab's own classes must not reach the next peer
         return module
 
     def note_made(self, name: str, module: ModuleType) -> None:

@@ -281,8 +281,9 @@ class _Reader:
             return self._message(line)
         known = DETAILS.get(kind)
         if isinstance(known, type) and issubclass(known, msgspec.Struct):
-            _need(line.detail, *known.__struct_fields__)
-            return known(**{name: _revive(line.detail[name]) for name in known.__struct_fields__})
+            fields = msgspec.structs.fields(known)
+            _need(line.detail, *(field.name for field in fields if field.required))
+            return known(**{f.name: _revive(line.detail[f.name]) for f in fields if f.name in line.detail})
         return _revive(line.detail)
 
     def _message(self, line: _Line) -> RecordedMessage:

@@ -191,7 +191,9 @@ class _Grading:
         public = [run for result in results if not result.test.hidden for run in result.runs]
         off = dict.fromkeys(f"{line}." for run in public for line in run.checks_off)
         if not off and any(run.checks_off for result in results for run in result.runs):
-            off["In hidden tests checks were off that were on in the public ones: it sent other messages there."] = None
+            off[
+                "In hidden tests it sent messages that no check can read, and none of that kind in the public ones."
+            ] = None
         return Result(self._submission.name, problem, (*self._submission.remarks, *off), tuple(results), cpu_s)
 
     def _runs_of(

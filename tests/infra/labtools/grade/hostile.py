@@ -45,7 +45,10 @@ def spawn(*command):
 # Runs off the end of its stack.
 SEGFAULT = "exec((lambda: 0).__code__.replace(co_code=b'\\x64\\xff' * 8, co_stacksize=0))\n"
 # Deeper than Python's stack.
-DEEP = "import os\nfor _ in range(1500):\n    os.mkdir('d')\n    os.chdir('d')\nfor _ in range(1500): os.chdir('..')\n"
+DEEP = (
+    "import os\nif not os.path.exists('d'):\n    for _ in range(1500):\n        os.mkdir('d')\n        os.chdir('d')\n"
+    "    for _ in range(1500): os.chdir('..')\n"
+)
 FAKE = '{"run": {"test": "test_initial_election_2a", "seed": 1, "kind": "passed"}}'
 
 
@@ -69,8 +72,8 @@ def peers(reference: str, daemon_s: str = "86399") -> list[Hostile]:
         Hostile("endless_import", "while True: pass", "took too long and was ended"),
         Hostile(
             "endless_loop_that_will_not_be_told",
-            "import signal\nfor number in (signal.SIGXCPU, signal.SIGURG):\n    signal.signal(number, signal.SIG_IGN)\n"
-            + LAZY.replace("return 0, False", "while True: pass"),
+            "import _signal\nfor number in (_signal.SIGXCPU, _signal.SIGURG):\n"
+            "    _signal.signal(number, _signal.SIG_IGN)\n" + LAZY.replace("return 0, False", "while True: pass"),
             "took too long and was ended",
         ),
         Hostile("fork_bomb", "import os\nwhile True: os.fork()\n" + LAZY, "start a process (os.fork)"),
@@ -135,8 +138,8 @@ def peers(reference: str, daemon_s: str = "86399") -> list[Hostile]:
         ),
         Hostile(
             "patches_builtins",
-            "import builtins\nbuiltins.isinstance = lambda *a: True\n" + LAZY,
-            "isinstance was replaced",
+            "import builtins\nbuiltins.sorted = lambda *a, **k: []\n" + LAZY,
+            "sorted was replaced",
         ),
         Hostile(
             "patches_the_seed",
@@ -144,7 +147,7 @@ def peers(reference: str, daemon_s: str = "86399") -> list[Hostile]:
             "labsim.Simulation.__init__ = lambda self, seed, **k: init(self, 1, **k)\n" + LAZY,
             "Simulation.__init__ was replaced",
         ),
-        Hostile("seeds_random", "import random\nrandom.seed(1)\n" + LAZY, "Expected one leader"),
+        Hostile("seeds_random", "import random\nrandom.seed(1)\n" + LAZY, "draws outside the seed"),
         Hostile(
             "only_in_the_grader",
             "import sys\nif 'labtools.grade.sandbox.worker' in sys.modules or '__main__' in sys.modules:\n"
