@@ -158,6 +158,15 @@ LOGS = [
         ),
     ),
     same(
+        "timeout-as-reject",
+        (
+            "            if reply is not None:\n",
+            "            if reply is None and isinstance(args, AppendEntriesArgs):\n"
+            "                reply = AppendEntriesReply(args.term, False)\n"
+            "            if reply is not None:\n",
+        ),
+    ),
+    same(
         "apply-duplicate",
         (
             "        threading.Thread(target=self._applier, daemon=True).start()\n",
@@ -286,12 +295,36 @@ SNAPSHOTS = [
         "snap-drops-suffix",
         ("kept = self.log[args.last_included_index - self.snapshot_index + 1 :]", "kept = []"),
     ),
+    same(
+        "snap-keeps-everything",
+        (
+            "if args.last_included_index <= self._last_index() and self._has(\n"
+            "            args.last_included_index, args.last_included_term\n"
+            "        ):",
+            "if args.last_included_index <= self._last_index():",
+        ),
+    ),
     same("snap-install-not-saved", ("        self._persist(args.data)\n", "")),
     same(
         "snap-term-lost",
         ("[LogEntry(self._term_at(index), None), *self.log", "[LogEntry(0, None), *self.log"),
         ("[LogEntry(args.last_included_term, None), *kept]", "[LogEntry(0, None), *kept]"),
     ),
+    same(
+        "snap-then-old-command",
+        (
+            "        self._send_snapshot_up(args.data)\n        return",
+            "        message = ApplyMsg(\n"
+            "            snapshot_valid=True,\n"
+            "            snapshot=args.data,\n"
+            "            snapshot_term=args.last_included_term,\n"
+            "            snapshot_index=args.last_included_index,\n"
+            "        )\n"
+            "        threading.Thread(target=self.apply_ch.put, args=(message,), daemon=True).start()\n"
+            "        return",
+        ),
+    ),
+    same("snap-goes-back", ("if self.snapshot_index < index <= self.last_applied:", "if index <= self.last_applied:")),
 ]
 
 # Nothing here is shared, so there is no lock to forget or to hold too long. Its like is to touch the state from another
@@ -314,6 +347,13 @@ THREADS = [
             "        request = Request(command)\n"
             "        self._take_commands([request])\n"
             "        return request.wait()",
+        ),
+    ),
+    same(
+        "snapshot-without-lock",
+        (
+            "self._ask(self.own_snapshots, (index, snapshot), otherwise=None)",
+            "if not self.inbox.closed:\n            self._cut_log(index, snapshot)",
         ),
     ),
     same(
