@@ -159,6 +159,21 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "handler-never-answers",
+        "2a",
+        "a peer that is up answers every request (§5.5)",
+        "waits for ever, without its lock, instead of denying its vote to a candidate of its own term",
+        (
+            (
+                "            return RequestVoteReply(self.current_term, granted)",
+                "            reply = RequestVoteReply(self.current_term, granted)\n"
+                "        if not granted:\n"
+                "            threading.Event().wait()\n"
+                "        return reply",
+            ),
+        ),
+    ),
+    Mutant(
         "leak-after-kill",
         "2a",
         "after kill() all threads end",

@@ -80,6 +80,19 @@ SAME_MISTAKES = [
             "            return AppendEntriesReply(term=self.current_term, success=False)\n        self._follow()",
         ),
     ),
+    same(
+        "timer-reset-stale-leader",
+        (
+            "            return AppendEntriesReply(term=self.current_term, success=False)\n        self._follow()",
+            "            self._reset_election_timer()\n"
+            "            return AppendEntriesReply(term=self.current_term, success=False)\n        self._follow()",
+        ),
+        (
+            "            return InstallSnapshotReply(term=self.current_term)\n        self._follow()",
+            "            self._reset_election_timer()\n"
+            "            return InstallSnapshotReply(term=self.current_term)\n        self._follow()",
+        ),
+    ),
     same("narrow-timeouts", ("ELECTION_TIMEOUT_S = (0.350, 0.700)", "ELECTION_TIMEOUT_S = (0.500, 0.510)")),
     same(
         "rerandomize-each-tick",
@@ -248,6 +261,21 @@ SAME_MISTAKES = [
         ),
     ),
     same(
+        "state-in-module-variable",
+        ("NOBODY = -1\n", "NOBODY = -1\nSAVED: dict[int, bytes] = {}\n"),
+        ("        self.persister.save(", "        SAVED[self.me] = w.bytes()\n        self.persister.save("),
+        ("self._read_persist(persister.read_raft_state())", 'self._read_persist(SAVED.get(me, b""))'),
+    ),
+    same(
+        "state-in-class-variable",
+        (
+            "    def __init__(self, peers: list[ClientEnd], me: int,",
+            "    saved: dict[int, bytes] = {}\n\n    def __init__(self, peers: list[ClientEnd], me: int,",
+        ),
+        ("        self.persister.save(", "        Raft.saved[self.me] = w.bytes()\n        self.persister.save("),
+        ("self._read_persist(persister.read_raft_state())", 'self._read_persist(Raft.saved.get(me, b""))'),
+    ),
+    same(
         "persist-after-reply",
         (
             "            if self.unsaved or self.unsaved_snapshot:\n"
@@ -312,6 +340,108 @@ SAME_MISTAKES = [
         "snap-goes-back",
         ("if self.last_included_index < index <= self.commit_index:", "if index <= self.commit_index:"),
     ),
+    # The owner saves once, after all events; these save a first half already while they handle one.
+    same(
+        "snap-saved-after-state",
+        (
+            "            self._keep_snapshot(index, snapshot)\n",
+            "            self._keep_snapshot(index, snapshot)\n"
+            "            self.unsaved_snapshot = False\n"
+            "            self._persist()\n"
+            "            self.unsaved_snapshot = True\n",
+        ),
+    ),
+    same(
+        "snap-saved-before-state",
+        (
+            "            self.log = self._entries_from(index)\n            self._keep_snapshot(index, snapshot)\n",
+            "            self.snapshot_data = snapshot\n"
+            "            self.unsaved_snapshot = True\n"
+            "            self._persist()\n"
+            "            self.log = self._entries_from(index)\n"
+            "            self._keep_snapshot(index, snapshot)\n"
+            "            self.unsaved, self.unsaved_snapshot = True, False\n",
+        ),
+    ),
+    same(
+        "snap-install-after-state",
+        (
+            "            self._keep_snapshot(index, args.data)\n",
+            "            self._keep_snapshot(index, args.data)\n"
+            "            self.unsaved_snapshot = False\n"
+            "            self._persist()\n"
+            "            self.unsaved_snapshot = True\n",
+        ),
+    ),
+    same(
+        "snap-install-before-state",
+        (
+            "            index = args.last_included_index\n",
+            "            index = args.last_included_index\n"
+            "            self.snapshot_data = args.data\n"
+            "            self.unsaved_snapshot = True\n"
+            "            self._persist()\n",
+        ),
+        (
+            "            self._keep_snapshot(index, args.data)\n",
+            "            self._keep_snapshot(index, args.data)\n"
+            "            self.unsaved, self.unsaved_snapshot = True, False\n",
+        ),
+    ),
+    same(
+        "snap-hands-up-applied",
+        ("if args.last_included_index > self.commit_index:", "if args.last_included_index > self.last_included_index:"),
+        (
+            "            self.commit_index = index\n            message",
+            "            had_committed = self.commit_index\n            self.commit_index = index\n            message",
+        ),
+        (
+            "            self.committed.append(message)\n",
+            "            self.committed.append(message)\n            self._commit_up_to(had_committed)\n",
+        ),
+    ),
+    same(
+        "snap-applies-again",
+        ("if args.last_included_index > self.commit_index:", "if args.last_included_index > self.last_included_index:"),
+        (
+            "            self.commit_index = index\n            message",
+            "            is_news = index > self.commit_index\n"
+            "            self.commit_index = index\n            message",
+        ),
+        (
+            "            self.committed.append(message)\n",
+            "            if is_news:\n                self.committed.append(message)\n",
+        ),
+    ),
+    same(
+        "snap-no-timer-reset",
+        (
+            "        self._follow()\n        if args.last_included_index",
+            "        self.role = Role.FOLLOWER\n        if args.last_included_index",
+        ),
+    ),
+    same(
+        "snap-term-not-saved",
+        (
+            "            next_index = self._last_log_index() + 1\n",
+            "            next_index = self.last_included_index or self._last_log_index() + 1\n",
+        ),
+        (
+            "    def _on_install_snapshot(self, args: InstallSnapshotArgs) -> InstallSnapshotReply:\n",
+            "    def _on_install_snapshot(self, args: InstallSnapshotArgs) -> InstallSnapshotReply:\n"
+            "        if args.term > self.current_term and args.last_included_index <= self.commit_index:\n"
+            "            self.current_term, self.voted_for = args.term, NOBODY\n"
+            "            self._follow()\n"
+            "            return InstallSnapshotReply(term=self.current_term)\n",
+        ),
+    ),
+    same(
+        "snap-forgets-vote",
+        (
+            "            self._keep_snapshot(index, args.data)\n",
+            "            self._keep_snapshot(index, args.data)\n            self.voted_for = NOBODY\n",
+        ),
+    ),
     # ---- Concurrency: the owner's waiting, and what only the owner may touch ---------------------------
     same(
         "applych-under-lock", ("            self.deliveries.put(message)\n", "            self.apply_ch.put(message)\n")
@@ -326,5 +456,15 @@ SAME_MISTAKES = [
     same(
         "start-without-lock",
         ("return self._ask(self._on_start, command) or (-1, 0, False)", "return self._on_start(command)"),
+    ),
+    same(
+        "handler-never-answers",
+        (
+            "return self._ask(self._on_request_vote, args) or RequestVoteReply(term=0, vote_granted=False)",
+            "reply = self._ask(self._on_request_vote, args) or RequestVoteReply(term=0, vote_granted=False)\n"
+            "        if reply.term == args.term and not reply.vote_granted:\n"
+            "            threading.Event().wait()\n"
+            "        return reply",
+        ),
     ),
 ]
