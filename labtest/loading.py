@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 
 from labsim.stacks import short_path
+from labtest import disk  # noqa: F401  # bound before any peer is loaded: see there
 from labtest.program import PEER, Program, load_program
 
 DEFAULT = Path("raft/raft.py")

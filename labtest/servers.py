@@ -18,11 +18,11 @@ from labrpc import Service as RpcService
 from labsim import Node, queue, random, time
 from labtest import events
 from labtest.checks.kept import CALLS_RETURN, KeptRule
+from labtest.disk import Persister
 from labtest.failure import Failure
 from labtest.service import Committed, Service
 from labtest.world import Stuck, current_world
 from raft.messages import ApplyMsg
-from raft.persister import Persister
 
 _CALL_LIMIT_S = 10.0
 # How long a message takes each way, even when the network is reliable: in no time at all, right peers do impossible

@@ -170,6 +170,16 @@ def test_a_failure_that_a_fresh_process_does_not_repeat_is_told_as_such(tmp_path
     assert summary(tmp_path)["causes"][0]["repeats"] is False
 
 
+def test_a_persister_that_comes_with_a_submission_is_not_the_disk(tmp_path):
+    """An older copy of ours, handed in with the rest of the package, used to be the tester's own in a worker."""
+    peer = tmp_path / "raft"
+    peer.mkdir()
+    for name in ("__init__.py", "messages.py", "raft.py"):
+        (peer / name).write_bytes((ROOT / "raft" / name).read_bytes())
+    (peer / "persister.py").write_text("class Persister:\n    def save(self, *_):\n        raise RuntimeError\n")
+    assert lab("stress", "test_persist1_2c", "--runs", "1", "--jobs", "1", "--raft", peer, "--out", tmp_path) == 0
+
+
 def test_what_a_peer_prints_does_not_disturb_the_conversation(tmp_path):
     peer = make_peer(tmp_path / "peer", "import os\nprint('ready')\nos.write(1, b'retire\\n')")
     assert lab("stress", ASKS, "--runs", "5", "--jobs", "1", "--raft", peer, "--out", tmp_path) == 0

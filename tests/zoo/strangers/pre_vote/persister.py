@@ -12,16 +12,22 @@ class Persister:
 
     def __init__(self) -> None:
         self._saved = (b"", b"")  # one tuple, so that replacing it is one step
-        # For the tester: called with (raft_state, snapshot) just before a save takes effect.
-        # If it does not return, nothing was saved.
-        self.on_save: Callable[[bytes, bytes], None] | None = None
+        # For the tester, both called with the number of the save. before_save: when it begins; it may take its time.
+        # on_save: just before it takes effect, with what is saved; if it does not return, nothing was.
+        self.before_save: Callable[[int], None] | None = None
+        self.on_save: Callable[[int, bytes, bytes], None] | None = None
+        self._begun = 0
 
     def save(self, raft_state: bytes, snapshot: bytes | None = None) -> None:
         """Save both at once. Without a snapshot (None), the one already there stays."""
+        self._begun = number = self._begun + 1
+        if self.before_save is not None:
+            self.before_save(number)
+        # Only now: another thread may have saved a newer one meanwhile.
         if snapshot is None:
             snapshot = self._saved[1]
         if self.on_save is not None:
-            self.on_save(raft_state, snapshot)
+            self.on_save(number, raft_state, snapshot)
         self._saved = (raft_state, snapshot)
 
     def read_raft_state(self) -> bytes:
