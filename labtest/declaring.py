@@ -4,7 +4,7 @@ messages.py as it comes is such a module: imports, constants, dataclasses, enums
 and in doubt the answer is no: then the module is executed anew like raft.py, which is always right and only slower.
 
 A class can be given attributes from outside too. Where that can be read off the source (`LogEntry.seen = {}`), its
-module does more than declare; where it cannot, `Watch` takes back what was done. Start at `declares_only()`.
+module does more than declare; where it cannot, `Watch` takes back what was done. Start at `outline()`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 # What may be called while the module is executed: these make nothing that could be changed later.
 _CALLS = frozenset({"NewType", "TypeVar", "auto", "bytes", "field", "float", "frozenset", "int", "range", "str"})
@@ -161,12 +161,30 @@ def imports(tree: ast.Module, package: str) -> Iterator[str]:
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
-class Watch:
-    """The classes of a module as it made them."""
+class Outline(NamedTuple):
+    """What can be read off a module's source, before it is executed."""
 
-    def __init__(self, module: ModuleType) -> None:
-        made = [value for value in vars(module).values() if isinstance(value, type)]
-        self._were = {cls: dict(vars(cls)) for cls in made if cls.__module__ == module.__name__}
+    declares_only: bool
+    names: set[str]  # what it makes or imports
+    classes: list[str]
+    changes: set[str]  # the names of whatever it gives attributes
+    imports: set[str]
+
+
+def outline(source: bytes, package: str) -> Outline:
+    tree = ast.parse(source)
+    classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+    return Outline(
+        declares_only(tree), top_level_names(tree), classes, names_changed(tree), set(imports(tree, package))
+    )
+
+
+class Watch:
+    """Some classes of a module, as it made them."""
+
+    def __init__(self, module: ModuleType, classes: list[str]) -> None:
+        made: list[type] = [getattr(module, name) for name in classes]
+        self._were = {cls: dict(vars(cls)) for cls in made}
 
     @property
     def is_changed(self) -> bool:

@@ -17,7 +17,6 @@ Start at `Program.__call__()`, then `Incarnation.module()`.
 
 from __future__ import annotations
 
-import ast
 import importlib
 import logging
 import sys
@@ -54,9 +53,8 @@ class _Source:
     def package(self) -> str:
         return self.name if self.folders is not None else self.name.rpartition(".")[0]
 
-    @property
-    def tree(self) -> ast.Module:
-        return ast.parse(Path(self.file).read_bytes()) if self.file else ast.Module([], [])
+    def outline(self) -> declaring.Outline:
+        return declaring.outline(Path(self.file).read_bytes() if self.file else b"", self.package)
 
 
 class Program:
@@ -67,7 +65,8 @@ class Program:
         self._path = path
         self._folder = folder
         self._sources: dict[str, _Source | None] = {}
-        self._watches: dict[str, declaring.Watch] = {}
+        self._outlines: dict[str, declaring.Outline] = {}
+        self._watches: dict[str, declaring.Watch] = {}  # of those that seem to declare and no more
         self.declared: dict[str, dict[str, Any]] = {}  # the globals of the modules that only declare
         self.template = Incarnation(self)
         self.peer_class: Any = None  # as it was loaded, to be looked at
@@ -105,36 +104,43 @@ class Program:
             del sys.modules[name]
         _loaded[:] = [self.template]
         _templates.add(self.template)
+        known = {name: module for name, module in known.items() if self.source(name) is not None}
         self.template.modules.update(known)
         for name, module in known.items():
+            self.look_at(name)
             self.note_made(name, module)
         _stand_in_for((PACKAGE, *known, PEER))
         if _finder not in sys.meta_path:
             sys.meta_path.insert(0, _finder)
         module = self.template.module(PEER)
         self._find_declaring()
-        for name in known:
+        for name in filter(self._watches.__contains__, known):
             self._watches[name].undo()  # what it does to the lab's own classes must not reach the next peer
         return module
 
+    def look_at(self, name: str) -> None:
+        """Before it is executed: who knows what is left of Python afterwards."""
+        source = self.source(name)
+        assert source is not None
+        self._outlines[name] = source.outline()
+
     def note_made(self, name: str, module: ModuleType) -> None:
-        self._watches[name] = declaring.Watch(module)
+        outline = self._outlines[name]
+        if name != PEER and outline.declares_only:
+            self._watches[name] = declaring.Watch(module, outline.classes)
 
     def _find_declaring(self) -> None:
         """Which modules serve all incarnations: none that does more than declare, nor any that imports such a one."""
-        modules = self.template.modules
-        sources = {name: source for name in modules if (source := self.source(name)) is not None}
-        trees = {name: source.tree for name, source in sources.items()}
+        modules, outlines = self.template.modules, self._outlines
         found = []
-        for name, tree in trees.items():
-            if name == PEER or not declaring.declares_only(tree) or self._watches[name].is_changed:
-                continue
-            names = {*declaring.top_level_names(tree), name.rpartition(".")[2], declaring.ANYTHING}
-            if not any(names & declaring.names_changed(other) for other in trees.values() if other is not tree):
+        for name, watch in self._watches.items():
+            names = {*outlines[name].names, name.rpartition(".")[2], declaring.ANYTHING}
+            changed = any(names & outline.changes for other, outline in outlines.items() if other != name)
+            if not changed and not watch.is_changed:
                 found.append(name)
         while True:
             others = modules.keys() - set(found)
-            stays = [name for name in found if not others & {*declaring.imports(trees[name], sources[name].package)}]
+            stays = [name for name in found if not others & outlines[name].imports]
             if stays == found:
                 break
             found = stays
@@ -227,6 +233,7 @@ class Incarnation(Loader):
         self.modules[name] = module
         try:
             if self is self.program.template:
+                self.program.look_at(name)
                 exec(source.code, vars(module))
                 self.program.note_made(name, module)
             else:
