@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import labgob
 from labsim import queue, time
+from labtest.checks.facts import same_command
 from labtest.checks.kept import APPLY_ORDER, SNAPSHOT_FORWARD, SNAPSHOT_SAVED, STATE_MACHINE_SAFETY, KeptRule
 from labtest.failure import short
 from raft.messages import ApplyMsg
@@ -32,23 +33,13 @@ class Committed:
     def add(self, index: int, command: Any, peer: int) -> str | None:
         """None, or what is wrong with it."""
         known = self._commands.setdefault(index, (command, peer))
-        if not _are_same(known[0], command):
+        if not same_command(known[0], command):
             return (
                 f"State machine safety (§5.4.3) is broken: at index {index} peer {peer} applied {short(command)}, "
                 f"but peer {known[1]} had applied {short(known[0])} there"
             )
         self.max_index = max(self.max_index, index)
         return None
-
-
-def _are_same(one: Any, other: Any) -> bool:
-    if type(one) is type(other) and one == other:
-        return True
-    try:
-        # Two peers' own copies of one class: no object of one equals one of the other, but they travel alike.
-        return labgob.encode([one]) == labgob.encode([other])
-    except labgob.EncodeError:
-        return False
 
 
 class Service:

@@ -7,7 +7,7 @@ from typing import Any
 
 from labrpc import Message
 from labsim import Event
-from labtest.checks.facts import Delivery, Facts, Seat
+from labtest.checks.facts import Delivery, Facts, Seat, same_command
 from labtest.checks.reading import Reading
 from labtest.checks.rule import Fresh, Rule, Violated
 
@@ -32,7 +32,7 @@ class LogMatching(Rule):
             known = known_entries.get(key)
             if known is None:
                 known_entries[key] = (entry.command, before, event.at_ns, message)
-            elif known[0] != entry.command:
+            elif known[0] != entry.command and not same_command(known[0], entry.command):
                 self._differs(event, message, key, known, "with another command than")
             elif known[1] != before:
                 self._differs(event, message, key, known, f"after one of term {before}, not {known[1]} as")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -73,7 +73,7 @@ class Reading(msgspec.Struct, gc=False, eq=False):
     last_term: int = 0
 
 
-@cache
+@lru_cache(maxsize=64)  # a peer that defines its own messages has new classes in every incarnation
 def _added(cls: type, method: str, which: int) -> tuple[str, ...]:
     """The fields that a peer has added to the paper's: to the arguments (0), to the reply (1)."""
     if dataclasses.is_dataclass(cls):

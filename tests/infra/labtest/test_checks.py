@@ -230,7 +230,10 @@ def committed_gets_applied(story, wrong):
 def start_tells_the_index(story, wrong):
     story.elect("0", 1)
     story.start("0", 1, 1, 10)
-    story.append("0", "1", 1, entries=[(1, 11 if wrong else 10)])
+    story.start("0", 2, 1, 11)
+    # What nobody has started may be the command in the peer's own wrapping.
+    story.append("0", "2", 1, entries=[(1, ["wrapped", 10])], success=False)
+    story.append("0", "1", 1, entries=[(1, ["wrapped", 10]), (1, 10 if wrong else 11)])
 
 
 def saved_vote(story, wrong):
