@@ -99,7 +99,7 @@ def test_a_command_that_its_peer_changes_is_not_what_was_started(tmp_path):
         cfg.start(cfg.check_one_leader(), {"put": "x"})
         time.sleep(1)
 
-    assert run_test(test, load_peer_class(path), 1).error.rule == "start-tells-index"
+    assert run_test(test, load_peer_class(path), 1).error.rule == "only-started"
 
 
 def test_a_command_that_the_test_changes_is_what_it_was(tmp_path):
