@@ -50,15 +50,12 @@ def test_a_digest_does_not_depend_on_what_ran_before():
 
 ELECTION = """
 def test_election(make_config):
-    make_config(servers=13).check_one_leader()
+    make_config(servers=7).check_one_leader()
 """
 
 
 def check(pytester, raft, code, test=ELECTION):
-    """What pytest says of an election among thirteen peers.
-
-    One candidate decides it, and twelve others have 479 million orders; with seven peers one run in 720 came out equal.
-    """
+    """What pytest says of an election among peers, among whom no order should come out equal by chance."""
     file = pytester.makepyfile(test_hidden=test)
     args = (file, "-q", "--seed", 7, "--raft", raft, "--check-determinism")
     return pytest_run_here(pytester, *args, code=code)
@@ -112,10 +109,13 @@ def ordered_by(expression):
 )
 def test_what_is_not_deterministic_is_named(pytester, change, culprit, why):
     path = edited_reference(pytester.path, change)
-    text = check(pytester, "peer.py", code=1)
+    # One candidate decides the election, and of the orders of six others one in 720 comes out equal. But of few objects
+    # only do the addresses come in another order.
+    test = ELECTION if "id(" in culprit else ELECTION.replace("servers=7", "servers=13")
+    text = check(pytester, "peer.py", code=1, test=test)
     assert re.search(r"^  One seed gave two runs. The first event that differs is number \d+:$", text, re.MULTILINE)
     for run in ("here     ", "elsewhere"):
-        event = rf"^    {run}  \d+\.\d{{6}} s  peer \d \w+: .+\n +caused at peer\.py:\d+ in \w+$"
+        event = rf"^    {run}  \d+\.\d{{6}} s  peer \d+ \w+: .+\n +caused at peer\.py:\d+ in \w+$"
         assert re.search(event, text, re.MULTILINE), text
     where = line_of(path, culprit).replace("raft.py", "peer.py")
     assert re.search(rf"^  Worth a look:\n(    .*\n)*    {re.escape(where)}  .*{re.escape(why)}\)$", text, re.MULTILINE)
