@@ -14,7 +14,7 @@ Start at the table of kinds, then `CallJoin`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -185,16 +185,8 @@ class CallJoin(Generic[Life]):
         return life
 
 
-def cut_links(events: Iterable[Event]) -> set[tuple[str, str]]:
-    """The directions between servers that are cut after these events."""
-    cut: set[tuple[str, str]] = set()
-    for event in events:
-        change_cuts(cut, event)
-    return cut
-
-
 def change_cuts(cut: set[tuple[str, str]], event: Event) -> None:
-    """Take one event into account."""
+    """`cut` has the directions between servers that are cut: take this event into account."""
     if event.kind == LINK:
         link = event.detail
         (cut.add if link.cut else cut.discard)((link.source, link.target))
@@ -255,5 +247,4 @@ __all__ = [
     "Saved",
     "Started",
     "change_cuts",
-    "cut_links",
 ]
