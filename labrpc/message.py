@@ -22,6 +22,7 @@ class Message(msgspec.Struct, gc=False, eq=False):
     service_method: str
     request: bytes
     args_type: Any
+    ordinal: int = 0  # among the requests of this method from this source to this target, from 1
     reply: bytes | None = None
     reply_type: Any = None
 
@@ -31,7 +32,9 @@ class Message(msgspec.Struct, gc=False, eq=False):
         return self.service_method.rpartition(".")[2]
 
     def duplicate(self) -> Message:
-        return Message(self.id, self.source, self.target, self.service_method, self.request, self.args_type)
+        return Message(
+            self.id, self.source, self.target, self.service_method, self.request, self.args_type, self.ordinal
+        )
 
     def decode_args(self) -> Any:
         return decode(self.request, self.args_type)

@@ -4,7 +4,8 @@ Promise: `end.call("Service.method", args)` returns the reply, or None when requ
 gone. Nothing is shared between caller and handler: both see decoded copies. A mistake in the program (unknown
 method, wrong type, an exception in a handler) ends the run with an error and is never a silent None.
 
-The faults and their numbers are those of the MIT lab; what goes beyond it is off until asked for. Inside a
+conditions.py says what can be wrong with a network. What becomes of a message is drawn there too, for whoever decides
+(labsim/deciding.py): its key is the link, the method and how many such requests went that way before. Inside a
 simulation all of it takes virtual time; outside one it works on real threads and the real clock.
 
 events.py says what a network puts into the trace.
@@ -15,7 +16,6 @@ Start reading at `ClientEnd.call()` and follow a message: _begin, _deliver, _ser
 from __future__ import annotations
 
 import math
-import random as _random
 from collections.abc import Callable, Iterable
 from typing import Any
 from zlib import crc32
@@ -25,29 +25,13 @@ from msgspec.structs import replace
 
 from labgob import DecodeError, EncodeError, decode, encode
 from labrpc import events
+from labrpc.conditions import NOTICE_GONE_NS, Conditions, Fate, ReplyChance, RequestChance, is_usual
 from labrpc.errors import RpcError
 from labrpc.events import ANSWER, DELIVER, DROP, DUPLICATE, REPLY, SEND, DropReason, Latency, LinkChange
 from labrpc.message import Message
 from labrpc.server import Server, are_twins
 from labrpc.transport import RealCaller, RealTransport, VirtualTransport, make_transport
 from labsim import Task, WaitKind
-
-_MS = 1_000_000  # in nanoseconds
-
-# MIT's numbers (labrpc.go), in ms and probabilities.
-UNRELIABLE_DELAY_MS = 26
-UNRELIABLE_LOSS = 0.1
-REORDERED_REPLIES = 2 / 3
-REORDER_DELAY_MS_MIN = 200
-REORDER_DELAY_MS_SPREAD = 2000
-DEAD_END_MS = 100
-DEAD_END_LONG_MS = 7000
-# How long a caller takes to notice that its server went away under the call.
-NOTICE_GONE_MS = (1, 100)
-
-DUPLICATE_DELAY_MS = 200
-
-NO_LATENCY = Latency(0.0, 0.0)
 
 
 class ClientEnd:
@@ -85,6 +69,35 @@ class ClientEnd:
         return f"<ClientEnd {self.name}: {self.owner}->{self.server_name}>"
 
 
+class Lane:
+    """All requests of one method from one server to another: the keys of their fates, and the chances now."""
+
+    __slots__ = (
+        "back",
+        "count",
+        "cut_back",
+        "cut_there",
+        "reply_again_place",
+        "reply_place",
+        "request_place",
+        "there",
+        "unanswered_place",
+    )
+
+    def __init__(self, source: str, target: str, service_method: str) -> None:
+        link = f"{source}->{target}"
+        self.count = 0
+        self.request_place = ("request", link, service_method)
+        self.reply_place = ("reply", link, service_method)
+        self.reply_again_place = ("reply to the second copy", link, service_method)
+        self.unanswered_place = ("unanswered", link, service_method)
+        # Filled in when somebody goes that way, and emptied when the network's conditions change.
+        self.there: RequestChance | None = None
+        self.back: ReplyChance | None = None
+        self.cut_there = False
+        self.cut_back = False
+
+
 class Call(msgspec.Struct, eq=False):
     """One call under way. What the caller waits for."""
 
@@ -92,6 +105,7 @@ class Call(msgspec.Struct, eq=False):
     end: ClientEnd
     server: Server | None
     caller: Task | RealCaller
+    lane: Lane
     copies: int = 1  # of the request, each of which may still lead to a reply
     answer: Message | None = None  # the message or its duplicate, whichever was answered first
 
@@ -118,21 +132,19 @@ class Network:
         The others are conditions that it has from the beginning; what changes later is an event.
         """
         self._transport: VirtualTransport | RealTransport = make_transport(seed)
-        self._random: _random.Random = self._transport.stream
+        self._choose = self._transport.choose
         self._emit = self._transport.emit
+        self._later = self._transport.later
         self.wait: Callable[[Call], object] = self._transport.wait
         self.begin_in_turn = self._transport.in_turn(self._begin)
         self._answer_in_turn = self._transport.in_turn(self._answer)
         self._ends: dict[str, ClientEnd] = {}
         self._servers: dict[str, Server] = {}
-        self._links: dict[tuple[str, str], LinkChange] = {}  # that are not like the others
+        self._lanes: dict[tuple[str, str, str], Lane] = {}
         self._in_flight: dict[int, Call] = {}  # the calls that may still get a reply
-        self._reliable = True
-        self._long_reordering = False
-        self._long_delays = long_delays
-        self._duplicates = 0.0
-        self._latency = _checked_latency("Network", *latency_ms)
-        self._plain = self._latency == NO_LATENCY  # none of the above and no links: the fast path
+        self._conditions = Conditions(
+            long_delays=long_delays, latency=_checked_latency("Network", *latency_ms), links={}
+        )
         self._total_count = 0
         self._total_bytes = 0
         self._message_ids = 0
@@ -188,36 +200,31 @@ class Network:
 
     # ---- faults: each change is an event -----------------------------------------------------------------
 
+    @property
+    def conditions(self) -> Conditions:
+        """What it is like now."""
+        return self._conditions
+
     def reliable(self, yes: bool) -> None:
         """Unreliable: requests are up to 26 ms late, and 10 % of requests and of replies are lost."""
-        if yes != self._reliable:
-            self._reliable = yes
-            self._changed(events.RELIABLE, yes)
+        self._change(events.RELIABLE, yes, reliable=yes)
 
     def long_reordering(self, yes: bool) -> None:
         """Two thirds of the replies are late by 200 ms and up to 2 s more."""
-        if yes != self._long_reordering:
-            self._long_reordering = yes
-            self._changed(events.LONG_REORDERING, yes)
+        self._change(events.LONG_REORDERING, yes, long_reordering=yes)
 
     def long_delays(self, yes: bool) -> None:
         """A call that leads nowhere takes up to 7 s to say so, instead of up to 100 ms."""
-        if yes != self._long_delays:
-            self._long_delays = yes
-            self._changed(events.LONG_DELAYS, yes)
+        self._change(events.LONG_DELAYS, yes, long_delays=yes)
 
     def duplicates(self, probability: float) -> None:
         """That part of the requests arrives a second time, up to 200 ms later."""
-        if _checked_probability("duplicates", probability) != self._duplicates:
-            self._duplicates = probability
-            self._changed(events.DUPLICATES, probability)
+        self._change(events.DUPLICATES, probability, duplicates=_checked_probability("duplicates", probability))
 
     def latency(self, min_ms: float, max_ms: float) -> None:
         """Requests and replies take that long each way, even when the network is reliable."""
         latency = _checked_latency("latency", min_ms, max_ms)
-        if latency != self._latency:
-            self._latency = latency
-            self._changed(events.LATENCY, latency)
+        self._change(events.LATENCY, latency, latency=latency)
 
     def link(
         self,
@@ -229,18 +236,15 @@ class Network:
         cut: bool | None = None,
     ) -> None:
         """Change one direction between two servers: what `source` sends to `target`, requests and replies."""
-        with self._transport.turn:
-            was = self._links.get((source, target)) or LinkChange(source, target, NO_LATENCY, 0.0, False)
-            link = LinkChange(
-                source,
-                target,
-                was.latency if latency_ms is None else _checked_latency("link", *latency_ms),
-                was.loss if loss is None else _checked_probability("link", loss),
-                was.cut if cut is None else cut,
-            )
-            if link != was:
-                self._links[source, target] = link
-                self._changed(events.LINK, link)
+        was = self._conditions.link(source, target)
+        link = LinkChange(
+            source,
+            target,
+            was.latency if latency_ms is None else _checked_latency("link", *latency_ms),
+            was.loss if loss is None else _checked_probability("link", loss),
+            was.cut if cut is None else cut,
+        )
+        self._change(events.LINK, link, links={**self._conditions.links, (source, target): link})
 
     def partition(self, *groups: Iterable[str]) -> None:
         """Cut every link between servers of different groups, and only those. No groups: no cuts."""
@@ -250,27 +254,24 @@ class Network:
             for name in side:
                 if group_of.setdefault(name, number) != number:
                     raise ValueError(f"partition(): server {name!r} is in two groups")
-        with self._transport.turn:
-            before = self._links
-            self._links = {ends: replace(link, cut=False) for ends, link in before.items()}
-            for source in group_of:
-                for target in group_of:
-                    if group_of[source] != group_of[target]:
-                        was = self._links.get((source, target)) or LinkChange(source, target, NO_LATENCY, 0.0, False)
-                        self._links[source, target] = replace(was, cut=True)
-            if self._links != before:
-                self._changed(events.PARTITION, sides)
+        links = {ends: replace(link, cut=False) for ends, link in self._conditions.links.items()}
+        for source in group_of:
+            for target in group_of:
+                if group_of[source] != group_of[target]:
+                    links[source, target] = replace(self._conditions.link(source, target), cut=True)
+        self._change(events.PARTITION, sides, links=links)
 
-    def _changed(self, kind: str, detail: Any) -> None:
-        self._links = {ends: link for ends, link in self._links.items() if not _is_plain(link)}
-        self._plain = (
-            self._reliable
-            and not self._long_reordering
-            and not self._duplicates
-            and self._latency == NO_LATENCY
-            and not self._links
-        )
-        self._emit(kind, None, 0, detail, crc32(repr(detail).encode()))
+    def _change(self, kind: str, detail: Any, **changes: Any) -> None:
+        with self._transport.turn:
+            if "links" in changes:
+                # Those that are like all others again need not be kept.
+                changes["links"] = {ends: link for ends, link in changes["links"].items() if not is_usual(link)}
+            conditions = replace(self._conditions, **changes)
+            if conditions != self._conditions:
+                self._conditions = conditions
+                for lane in self._lanes.values():
+                    lane.there = lane.back = None
+                self._emit(kind, None, 0, detail, crc32(repr(detail).encode()))
 
     # ---- counts ------------------------------------------------------------------------------------------
 
@@ -305,45 +306,48 @@ class Network:
         self._message_ids = id_ = self._message_ids + 1
         self._total_count += 1
         self._total_bytes += len(request)
-        target = end.server_name
-        message = Message(id_, end.owner, target, service_method, request, args_type)
+        source, target = end.owner, end.server_name
+        lane = self._lanes.get((source, target, service_method))
+        if lane is None:
+            lane = self._lanes[source, target, service_method] = Lane(source, target, service_method)
+        lane.count = ordinal = lane.count + 1
+        message = Message(id_, source, target, service_method, request, args_type, ordinal)
         server = self._servers.get(target)
-        call = self._in_flight[id_] = Call(message, end, server, caller)
+        call = self._in_flight[id_] = Call(message, end, server, caller, lane)
         self._emit(SEND, caller.node, id_, message, crc32(request))
-        if server is None or not end.enabled:
-            why = DropReason.NO_SERVER if end.enabled else DropReason.UNPLUGGED
-            self._lose(message, why, self._draw_dead_end())
-        elif self._plain:
-            self._deliver(message, server)
-        else:
+        if server is not None and end.enabled:
             self._send(call, server)
+        else:
+            why = DropReason.NO_SERVER if end.enabled else DropReason.UNPLUGGED
+            self._lose(message, why, self._dead_end_ns(lane, ordinal))
         return call
 
     def _send(self, call: Call, server: Server) -> None:
         """The way there, with all its dangers."""
-        message = call.message
-        draw = self._random.random
-        link = self._links.get((message.source, message.target))
-        delay_ms = self._draw_latency(link)
-        if not self._reliable:
-            delay_ms += draw() * UNRELIABLE_DELAY_MS
-        if self._draw_loss(link):
-            self._lose(message, DropReason.LOST_REQUEST, delay_ms)
+        message, lane = call.message, call.lane
+        chance = lane.there
+        if chance is None:
+            chance = lane.there = self._conditions.request_chance(message.source, message.target)
+            lane.cut_there = self._conditions.link(message.source, message.target).cut
+        if lane.cut_there:
+            self._lose(message, DropReason.LINK_CUT, self._dead_end_ns(lane, message.ordinal))
             return
-        if link is not None and link.cut:
-            self._lose(message, DropReason.LINK_CUT, self._draw_dead_end())
+        fate: Fate = self._choose(lane.request_place, message.ordinal, chance)
+        if fate.lost:
+            self._lose(message, DropReason.LOST_REQUEST, fate.delay_ns)
             return
-        if self._duplicates and draw() < self._duplicates:
+        if fate.again_ns is not None:
             call.copies = 2
-            again_ms = delay_ms + draw() * DUPLICATE_DELAY_MS
-            self._later(again_ms, self._deliver_again, message.duplicate(), server)
-        if delay_ms:
-            self._later(delay_ms, self._deliver, message, server)
+            self._later(fate.again_ns, self._deliver_again, message.duplicate(), server)
+        if fate.delay_ns:
+            self._later(fate.delay_ns, self._deliver, message, server)
         else:
             self._deliver(message, server)
 
     def _deliver_again(self, message: Message, server: Server) -> None:
-        if self._servers.get(message.target) is server:
+        if server.node is not None and server.node.paused:
+            self._transport.when_running(server.node, self._deliver_again, message, server)
+        elif self._servers.get(message.target) is server:
             self._emit(DUPLICATE, server.node, message.id, message, message.id)
             self._deliver(message, server)
 
@@ -354,10 +358,13 @@ class Network:
         node = server.node
         if node is None:
             name = f"{message.service_method} of {target} from {message.source}"
+        elif node.paused:
+            self._transport.when_running(node, self._deliver, message, server)
+            return
         elif node.alive:
             name = f"{message.service_method} from {message.source}"
         else:
-            self._lose(message, DropReason.SERVER_GONE, self._draw_notice())
+            self._lose(message, DropReason.SERVER_GONE, self._notice_ns(message))
             return
         server.count += 1
         self._emit(DELIVER, node, message.id, message, message.id)
@@ -408,32 +415,37 @@ class Network:
         message.reply = reply
         message.reply_type = reply_type
         self._emit(ANSWER, server.node, message.id, message, crc32(reply))
-        if self._plain or message.id not in self._in_flight:
+        call = self._in_flight.get(message.id)
+        if call is None:
             self._arrive(message)
             return
-        draw = self._random.random
-        link = self._links.get((message.target, message.source))
-        if link is not None and link.cut:
-            self._lose(message, DropReason.LINK_CUT, self._draw_dead_end())
+        lane = call.lane
+        chance = lane.back
+        if chance is None:
+            chance = lane.back = self._conditions.reply_chance(message.target, message.source)
+            lane.cut_back = self._conditions.link(message.target, message.source).cut
+        if lane.cut_back:
+            self._lose(message, DropReason.LINK_CUT, self._dead_end_ns(lane, message.ordinal))
             return
-        delay_ms = self._draw_latency(link)
-        if self._draw_loss(link):
-            self._lose(message, DropReason.LOST_REPLY, delay_ms)
-            return
-        if self._long_reordering and draw() < REORDERED_REPLIES:
-            # As MIT draws it: short extra delays are likelier than long ones.
-            delay_ms += REORDER_DELAY_MS_MIN + draw() * (1 + draw() * REORDER_DELAY_MS_SPREAD)
-        if delay_ms:
-            self._later(delay_ms, self._arrive, message)
+        place = lane.reply_place if message is call.message else lane.reply_again_place
+        fate: Fate = self._choose(place, message.ordinal, chance)
+        if fate.lost:
+            self._lose(message, DropReason.LOST_REPLY, fate.delay_ns)
+        elif fate.delay_ns:
+            self._later(fate.delay_ns, self._arrive, message)
         else:
             self._arrive(message)
 
     def _arrive(self, message: Message) -> None:
-        call = self._in_flight.pop(message.id, None)
+        call = self._in_flight.get(message.id)
         if call is None:
             self._emit(DROP, None, message.id, message, message.id, DropReason.NOBODY_WAITS)
             return
         caller = call.caller
+        if caller.node is not None and caller.node.paused:
+            self._transport.when_running(caller.node, self._arrive, message)
+            return
+        del self._in_flight[message.id]
         if caller.dead:
             self._emit(DROP, None, message.id, message, message.id, DropReason.CALLER_GONE)
             return
@@ -442,20 +454,20 @@ class Network:
         self._emit(REPLY, caller.node, message.id, message, message.id)
         self._transport.wake(caller)
 
-    def _lose(self, message: Message, why: DropReason, after_ms: float) -> None:
+    def _lose(self, message: Message, why: DropReason, after_ns: int) -> None:
         """This request, or its reply, goes no further. If it was the only one, the caller gets None after that time."""
         self._emit(DROP, None, message.id, message, message.id, why)
         call = self._in_flight.get(message.id)
         if call is not None:
             call.copies -= 1
             if not call.copies:
-                self._give_up(call, after_ms)
+                self._give_up(call, after_ns)
 
     def _drop_in_flight(self, why: DropReason, concerns: Callable[[Call], bool]) -> None:
         for call in list(self._in_flight.values()):
             if concerns(call):
                 self._emit(DROP, None, call.message.id, call.message, call.message.id, why)
-                self._give_up(call, self._draw_notice())
+                self._give_up(call, self._notice_ns(call.message))
 
     def notice_killed(self, call: Call) -> None:
         """Some node was killed. If this call's server lived there, nobody will answer it."""
@@ -463,38 +475,17 @@ class Network:
         if node is not None and not node.alive:
             self._drop_in_flight(DropReason.SERVER_GONE, lambda other: other is call)
 
-    def _give_up(self, call: Call, after_ms: float) -> None:
+    def _give_up(self, call: Call, after_ns: int) -> None:
         """No reply can reach this call any more. Its caller is told so after that time."""
         del self._in_flight[call.message.id]
-        self._later(after_ms, self._transport.wake, call.caller)
+        self._later(after_ns, self._transport.wake, call.caller)
 
-    # ---- chance and time -----------------------------------------------------------------------------------
+    def _dead_end_ns(self, lane: Lane, ordinal: int) -> int:
+        return self._choose(lane.unanswered_place, ordinal, self._conditions.dead_end_ns)
 
-    def _later(self, delay_ms: float, fn: Callable[..., None], *args: Any) -> None:
-        self._transport.later(int(delay_ms * _MS), fn, *args)
-
-    def _draw_latency(self, link: LinkChange | None) -> float:
-        latency = self._latency
-        high_ms = latency.max_ms
-        delay_ms = latency.min_ms + (high_ms - latency.min_ms) * self._random.random() if high_ms else 0.0
-        if link is not None and link.latency.max_ms:
-            latency = link.latency
-            delay_ms += latency.min_ms + (latency.max_ms - latency.min_ms) * self._random.random()
-        return delay_ms
-
-    def _draw_loss(self, link: LinkChange | None) -> bool:
-        draw = self._random.random
-        if not self._reliable and draw() < UNRELIABLE_LOSS:
-            return True
-        return link is not None and bool(link.loss) and draw() < link.loss
-
-    def _draw_dead_end(self) -> float:
-        """How long a call takes to notice that it leads nowhere."""
-        return self._random.random() * (DEAD_END_LONG_MS if self._long_delays else DEAD_END_MS)
-
-    def _draw_notice(self) -> float:
-        low_ms, high_ms = NOTICE_GONE_MS
-        return low_ms + (high_ms - low_ms) * self._random.random()
+    def _notice_ns(self, message: Message) -> int:
+        lane = self._lanes[message.source, message.target, message.service_method]
+        return self._choose(lane.unanswered_place, message.ordinal, NOTICE_GONE_NS)
 
 
 def _named(type_: Any) -> str:
@@ -514,7 +505,3 @@ def _checked_latency(name: str, min_ms: float, max_ms: float) -> Latency:
     if not 0 <= min_ms <= max_ms < math.inf:
         raise ValueError(f"{name}(): a latency needs 0 <= min_ms <= max_ms, got {min_ms} and {max_ms}")
     return Latency(min_ms, max_ms)
-
-
-def _is_plain(link: LinkChange) -> bool:
-    return not link.cut and link.latency == NO_LATENCY and not link.loss

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from labrpc.errors import RpcError
 from labsim import Node, Simulation, Task, TaskFailed, current_simulation, work_for
+from labsim.deciding import Seeded
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,10 +35,11 @@ class VirtualTransport:
     def __init__(self, simulation: Simulation) -> None:
         # Who calls now: what wake() will want.
         self.caller: Callable[[], Task] = partial(attrgetter("current"), simulation)
-        self.stream = simulation.stream("network")
+        self.choose = simulation.decider.choose
         self.emit = simulation.emit
         self.later = simulation.call_later
         self.serve = simulation.spawn
+        self.when_running = simulation.when_running
         self.wait = simulation.park
         self.wake: Callable[[Any], None] = simulation.wake
 
@@ -67,7 +69,7 @@ class RealTransport:
 
     def __init__(self, seed: int | None) -> None:
         self.turn: AbstractContextManager[Any] = threading.RLock()
-        self.stream = random.Random(seed)
+        self.choose = Seeded(random.SystemRandom().getrandbits(64) if seed is None else seed).choose
         self._callers: set[RealCaller] = set()
         self._delayed: dict[threading.Timer, Callable[[], None]] = {}
         self._failure: tuple[str, str, str, BaseException] | None = None
@@ -107,6 +109,10 @@ class RealTransport:
         timer.daemon = True
         self._delayed[timer] = lambda: fn(*args)
         timer.start()
+
+    def when_running(self, node: Node, fn: Callable[..., None], *args: Any) -> None:
+        """Nothing is ever paused here."""
+        fn(*args)
 
     def serve(self, fn: Callable[..., None], *args: Any, name: str, node: Node | None, entry: str) -> None:
         name = name if node is None else f"{name} of {node}"

@@ -165,7 +165,7 @@ def _guarded(rule: _Rule, real: Any) -> Any:
             frame = sys._getframe(1)
             if log_clock and frame.f_globals.get("__name__") == "logging":
                 # A peer's log lines carry virtual time.
-                now_ns = EPOCH_NS + simulation.now_ns
+                now_ns = EPOCH_NS + simulation.time_of(simulation.current.node)
                 return now_ns if rule.attribute == "time_ns" else now_ns / 1e9
             if (rule.through_libraries or not is_library(frame.f_code.co_filename)) and not (
                 rule.only_bare and (kwargs or len(args) > bare_args)

@@ -42,11 +42,11 @@ class _Waited(Primitive):
             raise error
         simulation = self._simulation
         me = simulation.current
-        end_ns = None if timeout is None else simulation.now_ns + timeout_ns(timeout)
+        end_ns = None if timeout is None else simulation.time_of(me.node) + timeout_ns(timeout)
         while True:
             left_ns = None
             if end_ns is not None:
-                left_ns = end_ns - simulation.now_ns
+                left_ns = end_ns - simulation.time_of(me.node)
                 if left_ns <= 0:
                     raise error
             waiters.append(me)

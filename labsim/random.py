@@ -7,8 +7,10 @@ nor what the network does.
 from __future__ import annotations
 
 import random as _random
+from sys import _getframe
 from typing import TYPE_CHECKING, Any, Self
 
+from labsim.deciding import TesterStream
 from labsim.errors import RealWorldError
 from labsim.here import here
 
@@ -23,13 +25,13 @@ class Random(_random.Random):
     def __init__(self, x: Any = None) -> None:
         simulation = here.simulation
         if x is None and simulation is not None:
-            x = simulation.current.stream.getrandbits(64)
+            x = getrandbits(64)
         super().__init__(x)
 
     def seed(self, a: Any = None, version: int = 2) -> None:
         simulation = here.simulation
         if a is None and simulation is not None:
-            a = simulation.current.stream.getrandbits(64)
+            a = getrandbits(64)
         super().seed(a, version)
 
 
@@ -46,8 +48,7 @@ def seed(a: Any = None, version: int = 2) -> None:
     if simulation is None:
         _random.seed(a, version)
         return
-    stream = simulation.current.stream
-    stream.seed(stream.getrandbits(64) if a is None else a, version)
+    simulation.current.stream.seed(getrandbits(64) if a is None else a, version)
 
 
 if TYPE_CHECKING:
@@ -83,7 +84,10 @@ else:
             simulation = here.simulation
             if simulation is None:
                 return outside(*args, **kwargs)
-            return getattr(simulation.current.stream, name)(*args, **kwargs)
+            stream = simulation.current.stream
+            if stream.__class__ is TesterStream:
+                stream.begin_draw(_getframe(1))
+            return getattr(stream, name)(*args, **kwargs)
 
         draw.__name__ = draw.__qualname__ = name
         draw.__doc__ = outside.__doc__

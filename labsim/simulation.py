@@ -1,7 +1,8 @@
 """A world in virtual time: tasks that take turns, and a clock that moves only when everyone waits.
 
 Promise: one seed and one program give one run. Which ready task goes next, and every random number
-a task draws, comes from the seed; nothing comes from the wall clock, hash order or memory addresses.
+a task draws, is decided by the `decider` (deciding.py), from the seed; nothing comes from the wall clock, hash order
+or memory addresses.
 `digest()` sums the run up, so that two runs can be compared.
 
 Not promised: parallelism, or preemption. A task runs until it waits (sleep, lock, queue, join, ...).
@@ -14,12 +15,12 @@ from __future__ import annotations
 
 import _thread
 import hashlib
-import random as _random
 import sys
 import traceback
 from array import array
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
+from random import Random
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 from zlib import crc32
@@ -27,6 +28,7 @@ from zlib import crc32
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]  # it ships no types
 
 from labsim import garbage, guard, stacks, waits, watchdog
+from labsim.deciding import Decider, NodeSeed, Seeded, TesterStream
 from labsim.errors import (
     Deadlock,
     Livelock,
@@ -66,6 +68,7 @@ class Simulation:
         self,
         seed: int,
         *,
+        decider: Decider | None = None,
         trace: bool = True,
         livelock_switches: int = 1_000_000,
         unresponsive_s: float | None = 5.0,
@@ -76,7 +79,7 @@ class Simulation:
             raise ValueError(f"Simulation(): livelock_switches must be at least 1, got {livelock_switches}")
         if unresponsive_s is not None and unresponsive_s <= 0:
             raise ValueError(f"Simulation(): unresponsive_s must be above 0, or None, got {unresponsive_s}")
-        self.seed = seed
+        self.decider: Decider = Seeded(seed) if decider is None else decider
         self.now_ns = 0
         self.switches = 0
         # Only append() is asked of it: a reader may put its own object here.
@@ -90,13 +93,14 @@ class Simulation:
         self._timers: list[tuple[int, int, Task | Call]] = []
         self._timer_seq = 0
         self._stale_timers = 0
+        self._paused = 0  # how many nodes are
+        self._held = 0  # how many nodes' clocks are
         self._task_seq = 0
-        self._thread_names = 0
+        self._tester_threads = 0
         self._tasks: dict[Task, None] = {}
         self._incarnations: dict[str, int] = {}
-        self._streams: dict[str, _random.Random] = {}
-        self._tester_stream = self.stream("tester")
-        self._choose = self.stream("scheduler").random
+        self._tester_stream = TesterStream(self.decider)
+        self.pick = self.decider.pick
         self._decisions: list[int] = []
         self._hash = hashlib.blake2b(digest_size=16)
         self.hub: greenlet | None = None  # who called run()
@@ -105,7 +109,7 @@ class Simulation:
         self._frozen: list[greenlet] = []  # of killed tasks, kept because dropping one would run its finallys
         self._failure: BaseException | None = None
         # Who is running while call_later()'s functions are.
-        self._clock = Task(0, "clock", None, self.stream("tester"), _nothing, (), {})
+        self._clock = Task(0, "clock", None, self._tester_stream, _nothing, (), {})
         self._state = "new"
 
     # ---- running -----------------------------------------------------------------------------
@@ -218,9 +222,8 @@ class Simulation:
         self._task_seq = id_ = self._task_seq + 1
         if name is None:
             name = getattr(fn, "__name__", "task")
-        if node is None:
-            stream = self._tester_stream
-        else:
+        stream: Random = self._tester_stream
+        if node is not None:
             if not node.alive:
                 raise NodeKilled(f"spawn({name}): node {node} is dead")
             stream = node.stream
@@ -350,7 +353,10 @@ class Simulation:
         if timeout_ns is not None:
             self._timer_seq = seq = self._timer_seq + 1
             task.timer = seq
-            heappush(self._timers, (self.now_ns + timeout_ns, seq, task))
+            if self._held and timeout_ns and task.node is not None and task.node.clock_held:
+                task.node.timers.append((task.node.held_at_ns + timeout_ns, seq, task))
+            else:
+                heappush(self._timers, (self.now_ns + timeout_ns, seq, task))
         else:
             task.timer = 0
         self._switch()
@@ -374,7 +380,9 @@ class Simulation:
     def sleep(self, duration_ns: int) -> None:
         """park("sleep", duration_ns), written out because it is what tasks do most; 0 only lets others go first."""
         task = self.current
-        if duration_ns:
+        if self._held and duration_ns:
+            self.park("sleep", duration_ns)
+        elif duration_ns:
             task.waiting_for = "sleep"
             task.since_ns = now_ns = self.now_ns
             self._timer_seq = task.timer = seq = self._timer_seq + 1
@@ -418,20 +426,17 @@ class Simulation:
 
     def _choose_next(self) -> Task:
         ready = self._ready
-        if not ready:
+        if self._paused:
+            self._set_aside()
+        while not ready:
             self._advance()
+            if self._paused:
+                self._set_aside()
         self.switches += 1
         if self.switches > self._livelock_at:
             self._fail_livelock()
         n = len(ready)
-        if n == 1:
-            following = ready.pop()
-        else:
-            # Swap with the last and pop: the order of the others does not matter, their number does.
-            i = int(self._choose() * n)
-            following = ready[i]
-            ready[i] = ready[-1]
-            ready.pop()
+        following = ready.pop() if n == 1 else ready.pop(self.pick(self.now_ns, ready))
         self._decisions.append(following.id)
         return following
 
@@ -524,7 +529,8 @@ class Simulation:
         """The next incarnation of the peer called `name`."""
         incarnation = self._incarnations.get(name, 0) + 1
         self._incarnations[name] = incarnation
-        return Node(name, incarnation, self.stream(f"node {name} {incarnation}"))
+        seed = self.decider.choose(("node", name), incarnation, NodeSeed(name, incarnation))
+        return Node(name, incarnation, Random(seed))
 
     def kill(self, node: Node) -> None:
         """End all tasks of `node` at once, like a power cut: not one of them runs another line.
@@ -534,11 +540,17 @@ class Simulation:
         if not node.alive:
             return
         node.alive = False
+        self._paused -= node.paused
+        self._held -= node.clock_held
+        node.paused = node.clock_held = False
+        node.arrivals.clear()
+        node.timers.clear()
         killed = list(node.tasks)
         # All of them before any joiner or waiter is woken: those may be among them.
         for task in killed:
             task.dead = True
-        were_ready = [task for task in self._ready if task.dead]
+        were_ready = [task for task in self._ready if task.dead] + node.aside
+        node.aside.clear()
         self._ready[:] = [task for task in self._ready if not task.dead]
         for task in killed:
             if task.greenlet is not None:
@@ -560,15 +572,120 @@ class Simulation:
         if self.current.node is node:
             self._switch()
 
-    # ---- chance, clock, trace ----------------------------------------------------------------------
+    # ---- nodes that are stopped, and clocks that are held --------------------------------------------------
 
-    def stream(self, name: str) -> _random.Random:
-        """The random stream of that name. Streams are independent: a draw from one never moves another."""
-        stream = self._streams.get(name)
-        if stream is None:
-            # A string seed goes through SHA-512, so neighbouring seeds and names are unrelated.
-            stream = self._streams[name] = _random.Random(f"{self.seed}/{name}")
-        return stream
+    def pause(self, node: Node) -> None:
+        """Stop a node like a process with SIGSTOP: none of its tasks runs, and what arrives waits. Its clock goes on.
+
+        A task may pause its own node; then this call returns when the node continues.
+        """
+        self._check_alive("pause", node)
+        if node.paused:
+            raise SimulationError(f"pause(): node {node} is paused already")
+        self._leave_time(node)
+        node.paused = True
+        self._paused += 1
+        if self.current.node is node:
+            self.sleep(0)
+
+    def resume(self, node: Node) -> None:
+        """Let it continue: every timer that is overdue fires, and what has arrived arrives now, in its order."""
+        self._check_alive("resume", node)
+        if not node.paused:
+            raise SimulationError(f"resume(): node {node} is not paused")
+        node.paused = False
+        self._paused -= 1
+        self._return_time(node)
+        self._ready += node.aside
+        node.aside.clear()
+        arrivals, node.arrivals = node.arrivals, []
+        for fn, args in arrivals:
+            fn(*args)
+
+    def hold_clock(self, node: Node) -> None:
+        """Its tasks run, but for them no time passes: its clock stands still, its timers keep what they had left."""
+        self._check_alive("hold_clock", node)
+        if node.clock_held:
+            raise SimulationError(f"hold_clock(): the clock of node {node} is held already")
+        self._leave_time(node)
+        node.held_at_ns = self.time_of(node)
+        node.clock_held = True
+        self._held += 1
+        others = []
+        for entry in self._timers:
+            when, seq, due = entry
+            if due.__class__ is Task and due.node is node:
+                if due.timer == seq:
+                    node.timers.append((when - node.behind_ns, seq, due))
+                else:
+                    self._stale_timers -= 1
+            else:
+                others.append(entry)
+        heapify(others)
+        # In place: _advance() may be looking at this very list.
+        self._timers[:] = others
+
+    def release_clock(self, node: Node) -> None:
+        """Its time goes on from where it was held."""
+        self._check_alive("release_clock", node)
+        if not node.clock_held:
+            raise SimulationError(f"release_clock(): the clock of node {node} is not held")
+        node.behind_ns = self.now_ns - node.held_at_ns
+        node.clock_held = False
+        self._held -= 1
+        self._return_time(node)
+        for own_ns, seq, task in node.timers:
+            if task.timer == seq:
+                heappush(self._timers, (own_ns + node.behind_ns, seq, task))
+        node.timers.clear()
+
+    def time_of(self, node: Node | None) -> int:
+        """What time it is for that node, in ns; None is the tester. The world's clock, unless its own was held."""
+        if node is None:
+            return self.now_ns
+        return node.held_at_ns if node.clock_held else self.now_ns - node.behind_ns
+
+    def taken_ns(self, node: Node | None, since_ns: int) -> int:
+        """How much of the time since then the node could not use, because it was paused or its clock held."""
+        if node is None:
+            return 0
+        taken_ns = sum(max(0, end_ns - max(begin_ns, since_ns)) for begin_ns, end_ns in node.taken)
+        if node.away_since_ns is not None:
+            taken_ns += self.now_ns - max(node.away_since_ns, since_ns)
+        return taken_ns
+
+    def when_running(self, node: Node, fn: Callable[..., None], *args: Any) -> None:
+        """Call it now or, if the node is paused, when it continues. For what arrives from outside."""
+        if node.paused:
+            node.arrivals.append((fn, args))
+        else:
+            fn(*args)
+
+    def _set_aside(self) -> None:
+        """Whoever is ready in a paused node waits until it continues."""
+        ready = self._ready
+        running = []
+        for task in ready:
+            if task.node is not None and task.node.paused:
+                task.node.aside.append(task)
+            else:
+                running.append(task)
+        ready[:] = running
+
+    def _check_alive(self, what: str, node: Node) -> None:
+        if not node.alive:
+            raise NodeKilled(f"{what}(): node {node} is dead")
+
+    def _leave_time(self, node: Node) -> None:
+        if node.away_since_ns is None:
+            node.away_since_ns = self.now_ns
+
+    def _return_time(self, node: Node) -> None:
+        if node.away_since_ns is not None and not node.paused and not node.clock_held:
+            node.taken.append((node.away_since_ns, self.now_ns))
+            node.away_since_ns = None
+
+    # ---- clock, trace ----------------------------------------------------------------------
 
     @property
     def now(self) -> float:
@@ -576,8 +693,13 @@ class Simulation:
         return self.now_ns / NS_PER_S
 
     def next_thread_number(self) -> int:
-        self._thread_names += 1
-        return self._thread_names
+        """For a thread without a name: every node numbers its own, as every process would."""
+        node = self.current.node
+        if node is None:
+            self._tester_threads += 1
+            return self._tester_threads
+        node.threads += 1
+        return node.threads
 
     def emit(self, kind: str, node: Node | None, message: int, detail: Any, fingerprint: int, note: str = "") -> None:
         """Put an event into the trace, and its kind and fingerprint into the digest, traced or not."""
@@ -616,10 +738,18 @@ class Simulation:
 
     def _deadlock(self) -> Deadlock:
         told = [waits.wait_of(self, task) for task in self._tasks]
+        away = "".join(f" Node {node} {why}." for node, why in self._away())
         return Deadlock(
-            f"Deadlock at {self.now:.6f} s: every task waits and no timer is set.\n{waits.describe_waits(told)}",
+            f"Deadlock at {self.now:.6f} s: every task waits and no timer is set.{away}\n{waits.describe_waits(told)}",
             waits=told,
         )
+
+    def _away(self) -> Iterator[tuple[Node, str]]:
+        for node in dict.fromkeys(task.node for task in self._tasks):
+            if node is not None and node.paused:
+                yield node, "is paused"
+            if node is not None and node.clock_held:
+                yield node, "has its clock held"
 
     def frames_of(self, task: Task) -> FrameType | None:
         """The innermost frame of a task that is not running now; None if it has not begun."""

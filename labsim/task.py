@@ -15,7 +15,24 @@ from greenlet import greenlet  # type: ignore[import-untyped]  # it ships no typ
 class Node:
     """One incarnation of one peer. Its tasks live and die together."""
 
-    __slots__ = ("alive", "incarnation", "name", "program", "stream", "tasks")
+    __slots__ = (
+        "alive",
+        "arrivals",
+        "aside",
+        "away_since_ns",
+        "behind_ns",
+        "clock_held",
+        "held_at_ns",
+        "incarnation",
+        "name",
+        "paused",
+        "program",
+        "stream",
+        "taken",
+        "tasks",
+        "threads",
+        "timers",
+    )
 
     def __init__(self, name: str, incarnation: int, stream: _random.Random) -> None:
         self.name = name
@@ -24,6 +41,19 @@ class Node:
         self.stream = stream
         # A dict for its order: a set's would leak memory addresses into the run.
         self.tasks: dict[Task, None] = {}
+        self.threads = 0  # that were made without a name
+        # Stopped, like a process with SIGSTOP: who is ready, and what has arrived, waits here.
+        self.paused = False
+        self.aside: list[Task] = []
+        self.arrivals: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        # Its own clock: how far behind the world's it is or, while it is held, where it stands, and its tasks' timers.
+        self.clock_held = False
+        self.behind_ns = 0
+        self.held_at_ns = 0
+        self.timers: list[tuple[int, int, Task]] = []
+        # The stretches of the world's time that it could not use, for either reason, and when the latest began.
+        self.taken: list[tuple[int, int]] = []
+        self.away_since_ns: int | None = None
         self.program: Any = None  # what it runs, for whoever gives each node modules of its own
 
     def __str__(self) -> str:

@@ -98,7 +98,7 @@ class _LockBase(Primitive):
         """Give the lock to a waiter, or leave it free."""
         waiters = self._waiters
         while waiters:
-            i = int(self._simulation._choose() * len(waiters)) if len(waiters) > 1 else 0
+            i = self._simulation.pick(self._simulation.now_ns, waiters) if len(waiters) > 1 else 0
             task = waiters.pop(i)
             if not task.dead:
                 self._owner = task
@@ -298,9 +298,10 @@ class Condition(Primitive, standard=_threading.Condition):
                 result = predicate()
         elif not result:
             simulation = self._simulation
-            end_ns = simulation.now_ns + timeout_ns(timeout)
-            while not result and simulation.now_ns < end_ns:
-                self.wait((end_ns - simulation.now_ns) / 1e9)
+            node = simulation.current.node
+            end_ns = simulation.time_of(node) + timeout_ns(timeout)
+            while not result and simulation.time_of(node) < end_ns:
+                self.wait((end_ns - simulation.time_of(node)) / 1e9)
                 result = predicate()
         return result
 

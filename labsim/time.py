@@ -74,38 +74,38 @@ def _refuse_to_sleep(secs: float) -> NoReturn:
 
 def time_ns() -> int:
     simulation = here.simulation
-    return _time.time_ns() if simulation is None else EPOCH_NS + simulation.now_ns
+    return _time.time_ns() if simulation is None else EPOCH_NS + simulation.time_of(simulation.current.node)
 
 
 def time() -> float:
     simulation = here.simulation
-    return _time.time() if simulation is None else (EPOCH_NS + simulation.now_ns) / 1e9
+    return _time.time() if simulation is None else (EPOCH_NS + simulation.time_of(simulation.current.node)) / 1e9
 
 
 def monotonic_ns() -> int:
     simulation = here.simulation
-    return _time.monotonic_ns() if simulation is None else simulation.now_ns
+    return _time.monotonic_ns() if simulation is None else simulation.time_of(simulation.current.node)
 
 
 def monotonic() -> float:
     simulation = here.simulation
-    return _time.monotonic() if simulation is None else simulation.now_ns / 1e9
+    return _time.monotonic() if simulation is None else simulation.time_of(simulation.current.node) / 1e9
 
 
 def perf_counter_ns() -> int:
     simulation = here.simulation
-    return _time.perf_counter_ns() if simulation is None else simulation.now_ns
+    return _time.perf_counter_ns() if simulation is None else simulation.time_of(simulation.current.node)
 
 
 def perf_counter() -> float:
     simulation = here.simulation
-    return _time.perf_counter() if simulation is None else simulation.now_ns / 1e9
+    return _time.perf_counter() if simulation is None else simulation.time_of(simulation.current.node) / 1e9
 
 
 def process_time_ns() -> int:
     """Computing takes no virtual time, so inside a simulation this is the virtual clock too."""
     simulation = here.simulation
-    return _time.process_time_ns() if simulation is None else simulation.now_ns
+    return _time.process_time_ns() if simulation is None else simulation.time_of(simulation.current.node)
 
 
 def process_time() -> float:
@@ -114,7 +114,7 @@ def process_time() -> float:
 
 def thread_time_ns() -> int:
     simulation = here.simulation
-    return _time.thread_time_ns() if simulation is None else simulation.now_ns
+    return _time.thread_time_ns() if simulation is None else simulation.time_of(simulation.current.node)
 
 
 def thread_time() -> float:

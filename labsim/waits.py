@@ -47,7 +47,8 @@ def wait_of(simulation: Simulation, task: Task) -> Wait:
     kind = kind_of(task)
     waited_ns = 0 if kind is WaitKind.NOTHING else simulation.now_ns - task.since_ns
     if kind is WaitKind.NOTHING:
-        words = f"  {task} is ready to run"
+        paused = task.node is not None and task.node.paused
+        words = f"  {task} is ready to run" + (", and its node is paused" if paused else "")
     else:
         words = f"  {task} has waited {waited_ns / 1e9:.3f} s {describe_wait(task)}"
     frame = simulation.frames_of(task)

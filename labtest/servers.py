@@ -15,7 +15,8 @@ from zlib import crc32
 
 from labrpc import ClientEnd, Network, Server
 from labrpc import Service as RpcService
-from labsim import Node, queue, random, time
+from labsim import Node, queue
+from labsim.deciding import Between, Settled
 from labtest import events
 from labtest.checks.kept import CALLS_RETURN, KeptRule
 from labtest.disk import Persister
@@ -59,6 +60,7 @@ class Seat:
         self.service: Service | None = None
         self.end_names: list[str] = []
         self.last_state: tuple[int, bool] | None = None
+        self.crash_points = 0  # that were armed so far
         self.crash_point: tuple[CrashMoment, int] | None = None  # where to crash, and at which time of coming there
 
 
@@ -97,7 +99,7 @@ class Servers:
         ends = self._make_ends(seat)
         # The old incarnation's hand, on real threads, is still on the old disk.
         seat.persister = seat.persister.copy()
-        seat.persister.before_save = self._slow_disk(seat.node)
+        seat.persister.before_save = self._slow_disk(seat)
         seat.persister.on_save = self._save_watcher(seat)
         seat.crash_point = None
         apply_ch: queue.Queue[ApplyMsg] = queue.Queue(1)
@@ -205,12 +207,16 @@ class Servers:
 
     # ---- disks, and crashes in the middle of things ------------------------------------------------------------
 
-    def _slow_disk(self, node: Node | None) -> Callable[[int], None]:
+    def _slow_disk(self, seat: Seat) -> Callable[[int], None]:
+        node, place = seat.node, ("save", seat.name, str(seat.incarnation))
+
         def saving(number: int) -> None:
             """Runs in the peer's own task, at the beginning of a save."""
-            if self._save_time.max_ms:
+            save_time = self._save_time
+            if save_time.max_ms:
                 self._world.emit(events.SAVING, node, number, number)
-                time.sleep(random.uniform(self._save_time.min_ms, self._save_time.max_ms) / 1000)
+                chance = Between(int(save_time.min_ms * 1e6), int(save_time.max_ms * 1e6))
+                self._world.wait_for_disk(self._world.choose(place, number, chance))
 
         return saving
 
@@ -249,10 +255,13 @@ class Servers:
         if when is not None and when not in get_args(CrashMoment):
             raise ValueError(f"crash_at(): when must be one of {', '.join(get_args(CrashMoment))}, got {when!r}")
         seat = self._seat(i)
-        crash_point = None if when is None else (when, nth)
+        crash_point = None
+        if when is not None:
+            seat.crash_points += 1
+            crash_point = (when, self._world.choose(("crash", seat.name, when), seat.crash_points, Settled(nth)))
         if crash_point != seat.crash_point:
             seat.crash_point = crash_point
-            detail = events.CrashPoint(when, nth)
+            detail = events.CrashPoint(when, nth if crash_point is None else crash_point[1])
             self._world.emit(events.CRASH_AT, seat.node, detail, crc32(repr(detail).encode()))
 
     def slow_disks(self, min_ms: float, max_ms: float) -> None:

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 from labsim import Event, Node, NodeKilled, Simulation, Task, TaskFailed, Wait, WaitKind, current_simulation, work_for
+from labsim.deciding import Chance, Place
 from labsim.stacks import describe_stack, is_readers, own_frames
 from labsim.waits import kind_of, wait_of
 from labtest.failure import Failure
@@ -56,7 +57,10 @@ def stuck_tasks(simulation: Simulation, asked: Task | None = None) -> list[Wait]
 
 
 def _is_stuck(simulation: Simulation, task: Task) -> bool:
-    if task.node is None or task.since_ns > simulation.now_ns - int(_STUCK_S * 1e9):
+    node = task.node
+    if node is None or node.paused:
+        return False
+    if simulation.now_ns - task.since_ns - simulation.taken_ns(node, task.since_ns) < int(_STUCK_S * 1e9):
         return False
     kind = kind_of(task)
     return kind in _STUCK_KINDS or (task.entry != "" and kind not in _AT_WORK)
@@ -90,8 +94,13 @@ class VirtualWorld:
         simulation = self.simulation
         name = f"{getattr(fn, '__name__', 'call')}()"
         self._asked = task = simulation.spawn(_call, fn, args, node=node, name=name, entry=entry)
-        if not simulation.join(task, int(limit_s * 1e9)):
-            raise Stuck
+        began_ns = simulation.now_ns
+        left_ns = limit_ns = int(limit_s * 1e9)
+        while not simulation.join(task, left_ns):
+            # Of its own time: while it is paused it cannot return.
+            left_ns = limit_ns - (simulation.now_ns - began_ns - simulation.taken_ns(node, began_ns))
+            if left_ns <= 0:
+                raise Stuck
         self._asked = None
         if task.killed:
             raise NodeKilled(f"{name}: node {node} went down")
@@ -104,6 +113,25 @@ class VirtualWorld:
         """Cut the power. On real threads, where that cannot be had, `stops` are called instead."""
         assert node is not None
         self.simulation.kill(node)
+
+    def pause(self, node: Node) -> None:
+        self.simulation.pause(node)
+
+    def resume(self, node: Node) -> None:
+        self.simulation.resume(node)
+
+    def taken_s(self, node: Node | None, since_s: float) -> float:
+        """How much of the time since then the lab has taken from the node."""
+        return self.simulation.taken_ns(node, int(since_s * 1e9)) / 1e9
+
+    def wait_for_disk(self, duration_ns: int) -> None:
+        """The calling peer waits. A disk goes by the world's clock, whatever the peer's does."""
+        simulation = self.simulation
+        simulation.call_later(duration_ns, simulation.wake, simulation.current)
+        simulation.park("a save on a slow disk")
+
+    def choose(self, place: Place, ordinal: int, chance: Chance[T]) -> T:
+        return self.simulation.decider.choose(place, ordinal, chance)
 
     def after(self, delay_s: float, fn: Callable[[], None]) -> None:
         self.simulation.call_later(int(delay_s * 1e9), fn)
@@ -138,6 +166,7 @@ class RealWorld:
 
     def __init__(self) -> None:
         self._began_s = _time.monotonic()
+        self._random = _random.Random()
         self._failure: BaseException | None = None
         self._timers: list[_threading.Timer] = []
         self._asked: list[_threading.Thread] = []  # the calls on peers that have not returned
@@ -200,6 +229,15 @@ class RealWorld:
     def kill(self, node: Node | None, *stops: Callable[[], None]) -> None:
         for stop in stops:
             stop()
+
+    def taken_s(self, node: Node | None, since_s: float) -> float:
+        return 0.0
+
+    def wait_for_disk(self, duration_ns: int) -> None:
+        _time.sleep(duration_ns / 1e9)
+
+    def choose(self, place: Place, ordinal: int, chance: Chance[T]) -> T:
+        return chance.draw(self._random.getrandbits(64))
 
     def after(self, delay_s: float, fn: Callable[[], None]) -> None:
         timer = _threading.Timer(delay_s, fn)

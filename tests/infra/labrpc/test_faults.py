@@ -17,6 +17,7 @@ import pytest
 
 from infra.labrpc.test_network import Args, Lab, Reply, assert_nothing_in_flight, events, simulation, together
 from labrpc import Network
+from labrpc.conditions import Conditions
 from labrpc.events import DropReason
 from labsim import Simulation, threading, time
 
@@ -366,7 +367,7 @@ def test_a_partition_cuts_between_its_groups_and_heals() -> None:
         assert reachable(lab, 4) == everything
         assert timed_calls(lab, 1, source="0", target="1") == [(Reply("said 0"), 3)], "healing mends cuts only"
         lab.network.link("0", "1", latency_ms=(0, 0))
-        assert lab.network._plain, "a network made good is as fast as a new one"
+        assert lab.network.conditions == Conditions(), "a network made good is like a new one"
 
     run(body)
 
@@ -387,7 +388,7 @@ def test_wrong_numbers_are_refused() -> None:
             network.link("0", "1", latency_ms=(low, high))
     with pytest.raises(ValueError, match=r"^partition\(\): server '1' is in two groups$"):
         network.partition(["0", "1"], ["1", "2"])
-    assert network._plain, "what is refused changes nothing"
+    assert network.conditions == Conditions(), "what is refused changes nothing"
 
 
 def test_faults_work_on_real_threads_too() -> None:

@@ -11,6 +11,7 @@ import pytest
 from greenlet import greenlet
 
 from labsim import Simulation, SimulationError, TaskFailed, current_simulation, random, threading, time
+from labsim.deciding import Between
 
 NS_PER_S = 1_000_000_000
 
@@ -529,8 +530,7 @@ def _draws(extra_draws):
     def main():
         a, b = sim.node("a"), sim.node("b")
         sim.call_on(a, lambda: [random.random() for _ in range(extra_draws)])
-        for name in ("network", "scheduler", "tester"):
-            drawn[name] = sim.stream(name).random()
+        drawn["a message"] = sim.decider.choose(("request", "a->b", "Echo.say"), 1, Between(0, 10**9))
         drawn["main"] = random.random()
         drawn["b"] = sim.call_on(b, random.random)
         drawn["a, next incarnation"] = sim.call_on(sim.node("a"), random.random)
@@ -547,9 +547,9 @@ def test_an_extra_draw_in_one_node_changes_no_other_stream():
     assert len(set(without.values())) == len(without)
 
 
-def test_streams_differ_by_seed_and_repeat_with_it():
+def test_draws_differ_by_seed_and_repeat_with_it():
     def draw(seed):
-        return Simulation(seed).stream("network").random()
+        return Simulation(seed).run(random.random)
 
     assert draw(1) == draw(1)
     assert len({draw(seed) for seed in range(100)}) == 100

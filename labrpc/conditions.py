@@ -1,0 +1,131 @@
+"""What a network is like, as data, and the one place where a message's fate is drawn from it.
+
+The numbers are those of the MIT lab (labrpc.go); what goes beyond it is off until asked for. Start at `Conditions`,
+then `RequestChance.draw()`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from labrpc.events import Latency, LinkChange
+from labsim.deciding import Between, next_bits
+
+_MS = 1_000_000  # in nanoseconds
+
+# MIT's numbers.
+UNRELIABLE_DELAY_NS = Between(0, 26 * _MS)
+UNRELIABLE_LOSS = 0.1
+REORDERED_REPLIES = 2 / 3
+REORDER_NS_MIN = 200 * _MS
+REORDER_SPREAD_NS = Between(0, 2000 * _MS)
+DEAD_END_NS = Between(0, 100 * _MS)
+DEAD_END_LONG_NS = Between(0, 7000 * _MS)
+# How long a caller takes to notice that its server went away under the call.
+NOTICE_GONE_NS = Between(1 * _MS, 100 * _MS)
+
+DUPLICATE_DELAY_NS = Between(0, 200 * _MS)
+
+NO_LATENCY = Latency(0.0, 0.0)
+
+
+class Conditions(msgspec.Struct, frozen=True):
+    """All that can be wrong with a network. `links` has the directions between two servers that are not like others."""
+
+    reliable: bool = True
+    long_reordering: bool = False
+    long_delays: bool = False
+    duplicates: float = 0.0
+    latency: Latency = NO_LATENCY
+    links: dict[tuple[str, str], LinkChange] = {}
+
+    def link(self, source: str, target: str) -> LinkChange:
+        return self.links.get((source, target)) or LinkChange(source, target, NO_LATENCY, 0.0, False)
+
+    def request_chance(self, source: str, target: str) -> RequestChance:
+        link = self.link(source, target)
+        return RequestChance(
+            _range(self.latency), _range(link.latency), self._loss(link), not self.reliable, self.duplicates
+        )
+
+    def reply_chance(self, source: str, target: str) -> ReplyChance:
+        link = self.link(source, target)
+        return ReplyChance(_range(self.latency), _range(link.latency), self._loss(link), self.long_reordering)
+
+    def _loss(self, link: LinkChange) -> float:
+        unreliable = 0.0 if self.reliable else UNRELIABLE_LOSS
+        return unreliable + (1 - unreliable) * link.loss
+
+    @property
+    def dead_end_ns(self) -> Between:
+        """How long a call takes to notice that it leads nowhere."""
+        return DEAD_END_LONG_NS if self.long_delays else DEAD_END_NS
+
+
+# gc=False: one for each way of each message.
+class Fate(msgspec.Struct, frozen=True, gc=False):
+    """What becomes of a message on one way, there or back."""
+
+    delay_ns: int = 0  # until it is there; if it is lost, until its caller hears that there will be no reply
+    lost: bool = False
+    again_ns: int | None = None  # a second copy of the request is there after this time
+
+
+class RequestChance(msgspec.Struct, frozen=True):
+    """The dangers of the way there."""
+
+    latency_ns: Between
+    link_latency_ns: Between
+    loss: float
+    unreliable: bool
+    duplicates: float
+
+    @property
+    def plain(self) -> Fate:
+        return Fate(self.latency_ns.plain + self.link_latency_ns.plain)
+
+    def draw(self, bits: int) -> Fate:
+        delay_ns = self.latency_ns.draw(bits)
+        if self.link_latency_ns.high:
+            delay_ns += self.link_latency_ns.draw(bits := next_bits(bits))
+        if self.unreliable:
+            delay_ns += UNRELIABLE_DELAY_NS.draw(bits := next_bits(bits))
+        if self.loss and (bits := next_bits(bits)) < self.loss * 2**64:
+            return Fate(delay_ns, True)
+        if self.duplicates and (bits := next_bits(bits)) < self.duplicates * 2**64:
+            return Fate(delay_ns, False, delay_ns + DUPLICATE_DELAY_NS.draw(next_bits(bits)))
+        return Fate(delay_ns)
+
+
+class ReplyChance(msgspec.Struct, frozen=True):
+    """The dangers of the way back."""
+
+    latency_ns: Between
+    link_latency_ns: Between
+    loss: float
+    reordered: bool
+
+    @property
+    def plain(self) -> Fate:
+        return Fate(self.latency_ns.plain + self.link_latency_ns.plain)
+
+    def draw(self, bits: int) -> Fate:
+        delay_ns = self.latency_ns.draw(bits)
+        if self.link_latency_ns.high:
+            delay_ns += self.link_latency_ns.draw(bits := next_bits(bits))
+        if self.loss and (bits := next_bits(bits)) < self.loss * 2**64:
+            return Fate(delay_ns, True)
+        if self.reordered and (bits := next_bits(bits)) < REORDERED_REPLIES * 2**64:
+            # As MIT draws it: short extra delays are likelier than long ones.
+            bits = next_bits(bits)
+            longest = Between(0, 1 * _MS + REORDER_SPREAD_NS.draw(bits))
+            delay_ns += REORDER_NS_MIN + longest.draw(next_bits(bits))
+        return Fate(delay_ns)
+
+
+def _range(latency: Latency) -> Between:
+    return Between(int(latency.min_ms * _MS), int(latency.max_ms * _MS))
+
+
+def is_usual(link: LinkChange) -> bool:
+    return not link.cut and link.latency == NO_LATENCY and not link.loss
