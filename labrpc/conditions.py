@@ -63,7 +63,7 @@ class Conditions(msgspec.Struct, frozen=True):
 
 
 # gc=False: one for each way of each message.
-class Fate(msgspec.Struct, frozen=True, gc=False):
+class Fate(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What becomes of a message on one way, there or back."""
 
     delay_ns: int = 0  # until it is there; if it is lost, until its caller hears that there will be no reply

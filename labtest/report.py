@@ -22,9 +22,12 @@ _WIDTH = 112
 _MAX_LINE = 100
 
 
-def describe(error: BaseException, test: str, seed: int, replay: str, *, causes: Sequence[str] = ()) -> str:
-    """The whole report, plain text: what was broken or missing, the evidence, the likely cause, how to replay it."""
-    lines = [f"{test}  seed {seed}"]
+def describe(error: BaseException, test: str, run: int | str, replay: str, *, causes: Sequence[str] = ()) -> str:
+    """The whole report, plain text: what was broken or missing, the evidence, the likely cause, how to replay it.
+
+    `run` is its seed, or in words which one it is.
+    """
+    lines = [f"{test}  {f'seed {run}' if isinstance(run, int) else run}"]
     what = _what(error)
     if isinstance(error, Failure):
         # A verdict is prose, as long as it needs to be.

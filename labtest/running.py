@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from labsim import RealWorldError, Simulation, current_simulation
+from labsim.deciding import Decider
 from labsim.stacks import is_readers, place_of, short_path
 from labtest.checks import CheckedTrace
 from labtest.config import Config
@@ -60,8 +61,12 @@ def run_test(
     *,
     realtime: bool = False,
     simulation: Simulation | None = None,
+    decider: Decider | None = None,
 ) -> Run:
-    """Run `test(make_config)` once. What it raises is in the result, except KeyboardInterrupt."""
+    """Run `test(make_config)` once. What it raises is in the result, except KeyboardInterrupt.
+
+    A decider takes the seed's place.
+    """
     forget_earlier_runs()
     run = Run(seed)
     began_s = _time.perf_counter()
@@ -91,7 +96,7 @@ def run_test(
             main()
         else:
             if simulation is None:
-                simulation = Simulation(seed)
+                simulation = Simulation(seed, decider=decider)
                 simulation.trace = CheckedTrace(simulation)
             run.simulation = simulation
             with _interruptible(simulation), _exit_refused():

@@ -15,7 +15,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labsim.deciding import Changed, Choices, Decider, Plain, Recording, Seeded
 from labtest import records
+from labtest.choicefile import ChoiceFileError, Header, read_choices, write_choices
 from labtest.loading import DEFAULT, LoadError, load_peer_class
 from labtools.selecting import LabTest, SelectionError, select
 from labtools.stress.kit import replay_line
@@ -25,11 +27,13 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "lab replay TEST --seed N [options]"
+    parser.usage = "lab replay TEST --seed N [options]\n       lab replay --choices FILE [options]"
     parser.epilog = "Exit status: 0 the run passed, 1 it failed, 2 it could not be made."
     add = parser.add_argument
-    add("test", metavar="TEST", help="the name of the test")
-    add("--seed", type=int, required=True, metavar="N", help="the seed that a report names")
+    add("test", metavar="TEST", nargs="?", help="the name of the test")
+    add("--seed", type=int, metavar="N", help="the seed that a report names")
+    add("--choices", type=Path, metavar="FILE", help="repeat the run from its choices, without a seed")
+    add("--write-choices", type=Path, metavar="FILE", help="write the run's choices there (docs/determinism.md)")
     add("--raft", type=Path, default=DEFAULT, metavar="PATH", help=f"the raft.py to run ({DEFAULT})")
     add("--file", type=Path, action="append", default=[], metavar="F", help="take the test from this file instead")
     add("--timeline", action="store_true", help="print the run as a table: time down, a column per peer")
@@ -41,35 +45,53 @@ def main(args: argparse.Namespace) -> int:
     try:
         # First, before anything imports the messages that the tester knows: the peer may bring its own.
         peer_class = load_peer_class(args.raft)
+        header, choices = (None, None) if args.choices is None else read_choices(args.choices)
+        if args.test is None:
+            args.test = header.test if header is not None else None
+        if args.test is None or (args.seed is None) == (choices is None):
+            return _cannot("give a TEST and its --seed N, or --choices FILE")
         tests = select([args.test], args.file)
-    except (LoadError, SelectionError) as error:
+    except (LoadError, SelectionError, ChoiceFileError) as error:
         return _cannot(str(error))
     if len(tests) > 1:
         return _cannot(
             f"a replay is one run, but {args.test!r} are {len(tests)} tests; name one, see lab stress --list"
         )
     (test,) = tests
-    folders = [records.STRESS, records.PYTEST, *(folder / "failures" for folder in args.records)]
-    record = records.find(folders, test.name, args.seed, args.raft)
+    record = None
+    if choices is None:
+        folders = [records.STRESS, records.PYTEST, *(folder / "failures" for folder in args.records)]
+        record = records.find(folders, test.name, args.seed, args.raft)
     if record is not None and not record.digest:
         # It may well end this process too, before there is anything else to say.
         print(f"When it was recorded, this run took its process along:\n{_indented(record.report)}\n", flush=True)
     faulthandler.enable()
-    run = _run(test, peer_class, args.seed, debug=args.pdb)
+    decider: Decider = Seeded(args.seed) if choices is None else Changed(Plain(), choices)
+    recording = Recording(decider)
+    run = _run(test, peer_class, args.seed or 0, decider if args.write_choices is None else recording, debug=args.pdb)
     if args.timeline:
         _print_timeline(run)
-    _tell(args, test, run, record)
+    _tell(args, test, run)
+    if not args.pdb:  # which ends a run where it stops, a little earlier than it ends by itself
+        if header is not None:
+            print(_same_choices(run, header))
+        else:
+            print(_same_run(run, record, records.code_of(args.raft, test.file)))
+    if args.write_choices is not None:
+        write_choices(args.write_choices, recording.choices, test=test.name, digest=run.digest)
+        print(f"  {_count(recording.choices)} written to {args.write_choices}.")
     return 0 if run.error is None else 1
 
 
-def _run(test: LabTest, peer_class: Any, seed: int, *, debug: bool) -> Run:
+def _run(test: LabTest, peer_class: Any, seed: int, decider: Decider, *, debug: bool) -> Run:
     from labtest.running import run_test
 
     if not debug:
-        return run_test(test.function, peer_class, seed)
+        return run_test(test.function, peer_class, seed, decider=decider)
     from labtools.replay.debugger import DebuggedSimulation
 
-    return run_test(test.function, peer_class, seed, simulation=DebuggedSimulation(seed, peer_class, test.file))
+    simulation = DebuggedSimulation(seed, decider, peer_class, test.file)
+    return run_test(test.function, peer_class, seed, simulation=simulation)
 
 
 def _print_timeline(run: Run) -> None:
@@ -83,20 +105,34 @@ def _print_timeline(run: Run) -> None:
     print_timeline(run.simulation.trace)
 
 
-def _tell(args: argparse.Namespace, test: LabTest, run: Run, record: records.Record | None) -> None:
+def _tell(args: argparse.Namespace, test: LabTest, run: Run) -> None:
     from labtest import report
 
+    which = f"seed {run.seed}" if args.choices is None else f"choices of {args.choices}"
     if run.error is None:
         print("\n".join(run.lines))
-        print(f"\nPASSED {test.name}  seed {run.seed}")
+        print(f"\nPASSED {test.name}  {which}")
     else:
         file = str(args.file[0]) if args.file else ""
         line = replay_line(test.name, run.seed, str(args.raft), file)
-        print(f"FAILED {report.describe(run.error, test.name, run.seed, line, causes=run.causes)}")
+        if args.choices is not None:
+            line = f"lab replay --choices {args.choices}" + (f" --raft {args.raft}" if args.raft != DEFAULT else "")
+        print(f"FAILED {report.describe(run.error, test.name, which, line, causes=run.causes)}")
     for off in run.checks_off:
         print(f"{off}.")
-    if not args.pdb:  # which ends a run where it stops, a little earlier than it ends by itself
-        print(_same_run(run, record, records.code_of(args.raft, test.file)))
+
+
+def _same_choices(run: Run, header: Header) -> str:
+    if run.digest == header.digest:
+        return f"  Exactly the run whose choices these were (digest {run.digest})."
+    return (
+        f"  Not the run whose choices these were (digest {run.digest}, then {header.digest}): they, the peer, the test "
+        "or the lab\n  have changed since. A choice that no longer fits is the plain one."
+    )
+
+
+def _count(choices: Choices) -> str:
+    return f"{len(choices.chosen) + len(choices.picked):,} choices"
 
 
 def _same_run(run: Run, record: records.Record | None, code: dict[str, str]) -> str:

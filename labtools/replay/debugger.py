@@ -16,6 +16,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from labsim import Simulation, SimulationError
+from labsim.deciding import Decider
 from labsim.task import Task
 from labtest.checks import CheckedTrace
 
@@ -23,8 +24,8 @@ from labtest.checks import CheckedTrace
 class DebuggedSimulation(Simulation):
     """Use it where a Simulation is asked for."""
 
-    def __init__(self, seed: int, peer_class: Any, test_file: Path) -> None:
-        super().__init__(seed)
+    def __init__(self, seed: int, decider: Decider, peer_class: Any, test_file: Path) -> None:
+        super().__init__(seed, decider=decider)
         self.trace = CheckedTrace(self, at_once=True)
         self._own = (str(Path(inspect.getfile(peer_class)).resolve()), str(test_file))
         self._looking = False

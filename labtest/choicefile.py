@@ -1,0 +1,90 @@
+"""The choices of a run in a file, so that it can be repeated without its seed, and changed by hand.
+
+JSON lines: a header, then a line for each choice that is not the plain one (labsim/deciding.py says what is plain).
+A message's fate is one, told by its link, its method and how many such requests went that way before:
+
+    {"place":["request","0->1","Raft.append_entries"],"ordinal":17,"value":{"delay_ns":1500000,"lost":true}}
+    {"at_ns":1204031120,"nth":0,"task":"Raft.append_entries from 0 of 2"}
+
+A line that is taken out makes that choice plain. A damaged file is one ChoiceFileError with its line.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from labsim.deciding import Choices
+
+FORMAT = "raftlab choices"
+VERSION = 1
+
+
+class ChoiceFileError(Exception):
+    """The file cannot be read as choices; the text says where and why."""
+
+
+class Header(msgspec.Struct, omit_defaults=True):
+    """The first line."""
+
+    format: str
+    version: int
+    test: str
+    digest: str = ""
+
+
+class _Chosen(msgspec.Struct, forbid_unknown_fields=True):
+    place: list[str]
+    ordinal: int
+    value: Any
+
+
+class _Picked(msgspec.Struct, forbid_unknown_fields=True):
+    at_ns: int
+    nth: int  # of the picks at that instant, from 0
+    task: str
+
+
+def write_choices(path: Path, choices: Choices, *, test: str, digest: str) -> None:
+    encode = msgspec.json.Encoder().encode
+    lines: list[Any] = [Header(FORMAT, VERSION, test, digest)]
+    lines += [_Chosen(list(place), ordinal, value) for (place, ordinal), value in choices.chosen.items()]
+    lines += [_Picked(at_ns, nth, task) for (at_ns, nth), task in choices.picked.items()]
+    path.write_bytes(b"".join(encode(line) + b"\n" for line in lines))
+
+
+def read_choices(path: Path) -> tuple[Header, Choices]:
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise ChoiceFileError(f"{path}: {error.strerror}") from None
+    header = _read_header(path, lines[0] if lines else b"")
+    choices = Choices()
+    for number, line in enumerate(lines[1:], start=2):
+        if not line.strip():
+            continue
+        try:
+            if b'"place"' in line:
+                chosen = msgspec.json.decode(line, type=_Chosen)
+                choices.chosen[tuple(chosen.place), chosen.ordinal] = chosen.value
+            else:
+                picked = msgspec.json.decode(line, type=_Picked)
+                choices.picked[picked.at_ns, picked.nth] = picked.task
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ChoiceFileError(f"{path}:{number}: this is no choice: {error}") from None
+    return header, choices
+
+
+def _read_header(path: Path, line: bytes) -> Header:
+    try:
+        header = msgspec.json.decode(line, type=Header)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        header = None
+    if header is None or header.format != FORMAT:
+        first = f'{{"format":"{FORMAT}",...}}'
+        raise ChoiceFileError(f"{path}:1: this is no file of choices: its first line must be {first}")
+    if header.version != VERSION:
+        raise ChoiceFileError(f"{path}:1: choices of version {header.version}; this lab reads version {VERSION}")
+    return header
