@@ -21,7 +21,7 @@ from labtest import events
 from labtest.checks.kept import QUIET_DEATH, START_RETURNS_AT_ONCE
 from labtest.failure import Failure, short
 from labtest.report import source_line
-from labtest.servers import PeerClass, Servers
+from labtest.servers import Peer, PeerClass, Seat, Servers
 from labtest.world import Stuck
 
 MAX_TEST_S = 120.0
@@ -96,6 +96,11 @@ class Config(Servers):
         """The test has passed: MIT's figures. Called for every test that does not call it itself."""
         self._world.raise_if_failed()
         self._finished = True
+        for seat in self._seats:
+            if seat.paused:
+                self.resume(seat.index)
+            if seat.clock_held:
+                self.release_clock(seat.index)
         if self.stats is None:
             self.stats = Stats(
                 self._world.now - self._began_s,
@@ -153,24 +158,21 @@ class Config(Servers):
     def get_state(self, i: int) -> tuple[int, bool]:
         """(term, is_leader) as peer i sees it; one that another thread crashes meanwhile leads nothing."""
         seat = self._seat(i)
-        if seat.peer is None:
-            raise ValueError(f"get_state(): server {i} is down")
+        peer = self._answering("get_state", seat)
         try:
-            state = self._ask(seat, "get_state()", seat.peer.get_state, entry="get_state")
+            state = self._ask(seat, "get_state()", peer.get_state, entry="get_state")
         except NodeKilled:
             return 0, False
         match state:
             case (int(), bool()) if not isinstance(state[0], bool):
                 seat.last_state = (state[0], state[1])
                 return seat.last_state
-        self._wrong_shape(seat.peer.get_state, i, state, "(term: int, is_leader: bool)")
+        self._wrong_shape(peer.get_state, i, state, "(term: int, is_leader: bool)")
 
     def start(self, i: int, command: Any) -> tuple[int, int, bool]:
         """Hand a command to peer i: (index, term, is_leader); one that is crashed meanwhile takes nothing."""
         seat = self._seat(i)
-        if seat.peer is None:
-            raise ValueError(f"start(): server {i} is down")
-        peer, node = seat.peer, seat.node
+        peer, node = self._answering("start", seat), seat.node
         # The peer gets its own, to do with as it likes, and so does the trace, which is read later.
         given, noted = command, command
         if not isinstance(command, int | str):
@@ -183,9 +185,10 @@ class Config(Servers):
             result = peer.start(given)
             # Then it may wait for its own disk, and for who holds the lock meanwhile.
             disks_are_slow = self._slowest_save_ms > 0
-            if self._world.virtual and self._world.now != began_s and not disks_are_slow:
+            took_s = self._world.own_s(node, began_s)
+            if self._world.virtual and took_s and not disks_are_slow:
                 self.fail(
-                    f"start() of peer {i} took {self._world.now - began_s:.3f} s (virtual); it must hand the command "
+                    f"start() of peer {i} took {took_s:.3f} s (virtual); it must hand the command "
                     "over and return at once, without waiting for anybody",
                     START_RETURNS_AT_ONCE,
                 )
@@ -202,6 +205,13 @@ class Config(Servers):
             return -1, 0, False
         return index, term, is_leader
 
+    def _answering(self, what: str, seat: Seat) -> Peer:
+        if seat.peer is None:
+            raise ValueError(f"{what}(): server {seat.index} is down")
+        if seat.paused:
+            raise ValueError(f"{what}(): server {seat.index} is paused, and nothing of it runs until resume()")
+        return seat.peer
+
     def _wrong_shape(self, method: Callable[..., Any], i: int, result: Any, shape: str) -> NoReturn:
         text = f"{method.__name__}() of peer {i} returned {short(result)}; it must return {shape}"
         self._world.fail(Failure(text, source_line(method)))
@@ -212,7 +222,7 @@ class Config(Servers):
             time.sleep(random.uniform(0.450, 0.550))
             leaders: dict[int, list[int]] = {}
             for i in range(self.n):
-                if self.connected(i) and self.is_up(i):
+                if self.reachable(i):
                     term, is_leader = self.get_state(i)
                     if is_leader:
                         leaders.setdefault(term, []).append(i)
@@ -229,7 +239,7 @@ class Config(Servers):
         """All connected servers are in the same term: that term."""
         term = None
         for i in range(self.n):
-            if self.connected(i) and self.is_up(i):
+            if self.reachable(i):
                 its_term, _ = self.get_state(i)
                 if term is None:
                     term = its_term
@@ -244,16 +254,19 @@ class Config(Servers):
     def check_no_leader(self) -> None:
         """No connected server believes it leads."""
         for i in range(self.n):
-            if self.connected(i) and self.is_up(i):
+            if self.reachable(i):
                 term, is_leader = self.get_state(i)
                 if is_leader:
                     self.fail(f"Expected no leader without a majority, but peer {i} leads in term {term} (§5.2)")
+
+    def _answers(self, i: int) -> bool:
+        return self.is_up(i) and not self.is_paused(i)
 
     def leader_now(self) -> int | None:
         """A server that believes it leads right now, connected or not; the last such, as in the MIT tests."""
         leader = None
         for i in range(self.n):
-            if self.is_up(i) and self.get_state(i)[1]:
+            if self._answers(i) and self.get_state(i)[1]:
                 leader = i
         return leader
 
@@ -261,7 +274,7 @@ class Config(Servers):
         """Within 5 s some connected server leads a later term than that: it, and its term."""
         for _ in range(1000):
             for i in range(self.n):
-                if self.is_up(i) and self.connected(i):
+                if self.reachable(i):
                     term, leads = self.get_state(i)
                     if leads and term > after_term:
                         return i, term
@@ -290,7 +303,7 @@ class Config(Servers):
             pause_s = min(pause_s * 2, 1.0)
             if start_term is not None:
                 for i in range(self.n):
-                    if self.is_up(i) and self.get_state(i)[0] > start_term:
+                    if self._answers(i) and self.get_state(i)[0] > start_term:
                         return None
         count, command = self.n_committed(index)
         if count < servers:
@@ -311,7 +324,7 @@ class Config(Servers):
             index = None
             for _ in range(self.n):
                 candidate = (candidate + 1) % self.n
-                if self.connected(candidate) and self.is_up(candidate):
+                if self.reachable(candidate):
                     its_index, _, accepted = self.start(candidate, command)
                     if accepted:
                         index, nobody_led = its_index, False

@@ -53,6 +53,11 @@ RESTORE = "restore"
 CRASH = "crash"
 CONNECT = "connect"
 DISCONNECT = "disconnect"
+# It is stopped like a process with SIGSTOP, and continues; its clock is held, and goes on.
+PAUSE = "pause"
+RESUME = "resume"
+HOLD_CLOCK = "hold_clock"
+RELEASE_CLOCK = "release_clock"
 # What the tester does to disks and services.
 CRASH_AT = "crash_at"
 SLOW_DISKS = "slow_disks"
@@ -65,7 +70,7 @@ PERSIST = "persist"
 APPLY = "apply"
 
 # What the tester does to the servers themselves; each is about one of them.
-SERVER_ACTS = frozenset((BOOT, RESTART, CRASH, CONNECT, DISCONNECT))
+SERVER_ACTS = frozenset((BOOT, RESTART, CRASH, CONNECT, DISCONNECT, PAUSE, RESUME, HOLD_CLOCK, RELEASE_CLOCK))
 # Everything that the tester does to the world: since the last of these nothing has changed but by the peers' own doing.
 ACTS = SERVER_ACTS | CONDITION_KINDS | {CRASH_AT, SLOW_DISKS, SLOW_SNAPSHOTS}
 
@@ -215,6 +220,7 @@ __all__ = [
     "DROP",
     "DUPLICATE",
     "DUPLICATES",
+    "HOLD_CLOCK",
     "LATENCY",
     "LINK",
     "LOG",
@@ -222,12 +228,15 @@ __all__ = [
     "LONG_REORDERING",
     "MESSAGE_KINDS",
     "PARTITION",
+    "PAUSE",
     "PERSIST",
     "PHASE",
+    "RELEASE_CLOCK",
     "RELIABLE",
     "REPLY",
     "RESTART",
     "RESTORE",
+    "RESUME",
     "SAVING",
     "SEND",
     "SERVER_ACTS",

@@ -55,6 +55,8 @@ class Seat:
         self.incarnation = 0
         self.persister = Persister()
         self.connected = False
+        self.paused = False
+        self.clock_held = False
         self.peer: Peer | None = None  # None while it is down
         self.node: Node | None = None
         self.service: Service | None = None
@@ -111,6 +113,7 @@ class Servers:
             self._apply_watcher(seat.node),
             seat.persister.read_snapshot,
             lambda: self._slowest_save_ms / 1000,
+            self._stopwatch(seat.node),
             snapshots=self._snapshots,
         )
         service.restore(seat.persister.read_snapshot())
@@ -162,6 +165,7 @@ class Servers:
             self._world.emit(events.CRASH, seat.node, None, 0)
             seat.persister = seat.persister.copy()
             peer, service, seat.peer, seat.service = seat.peer, seat.service, None, None
+            seat.paused = seat.clock_held = False
             assert service is not None
             self._world.kill(seat.node, peer.kill, service.stop)
 
@@ -200,10 +204,77 @@ class Servers:
     def is_up(self, i: int) -> bool:
         return self._seat(i).peer is not None
 
+    def is_paused(self, i: int) -> bool:
+        return self._seat(i).paused
+
+    def reachable(self, i: int) -> bool:
+        """Whether the tester can ask it, and the others too: up, connected and not paused."""
+        seat = self._seat(i)
+        return seat.peer is not None and seat.connected and not seat.paused
+
     def others(self, *excluded: int) -> list[int]:
         """All servers but these, beginning after the first of them, round the table."""
         first = excluded[0] if excluded else -1
         return [i for k in range(self.n) if (i := (first + 1 + k) % self.n) not in excluded]
+
+    # ---- stopped, and clocks held ------------------------------------------------------------------------------
+
+    def pause(self, i: int) -> None:
+        """Stop server i like a process with SIGSTOP: nothing of it runs, what arrives waits, and its clock goes on.
+
+        It does not know. To the tester it is unreachable until resume().
+        """
+        seat = self._away_seat("pause", i)
+        if seat.paused:
+            raise ValueError(f"pause(): server {i} is paused already")
+        seat.paused = True
+        self._world.emit(events.PAUSE, seat.node, None, 0)
+        self._world.pause(seat.node)
+
+    def resume(self, *indexes: int) -> None:
+        """Let paused servers continue: all timers that are overdue fire, and what has arrived arrives now."""
+        for i in indexes:
+            seat = self._away_seat("resume", i)
+            if not seat.paused:
+                raise ValueError(f"resume(): server {i} is not paused")
+            seat.paused = False
+            self._world.emit(events.RESUME, seat.node, None, 0)
+            self._world.resume(seat.node)
+
+    def hold_clock(self, i: int) -> None:
+        """Let no time pass for server i: it runs and answers, but its clock stands still, and its timers with it."""
+        seat = self._away_seat("hold_clock", i)
+        if seat.clock_held:
+            raise ValueError(f"hold_clock(): the clock of server {i} is held already")
+        seat.clock_held = True
+        self._world.emit(events.HOLD_CLOCK, seat.node, None, 0)
+        self._world.hold_clock(seat.node)
+
+    def release_clock(self, i: int) -> None:
+        """Let its time go on, from where it was held."""
+        seat = self._away_seat("release_clock", i)
+        if not seat.clock_held:
+            raise ValueError(f"release_clock(): the clock of server {i} is not held")
+        seat.clock_held = False
+        self._world.emit(events.RELEASE_CLOCK, seat.node, None, 0)
+        self._world.release_clock(seat.node)
+
+    def _away_seat(self, what: str, i: int) -> Seat:
+        if not self._world.virtual:
+            raise ValueError(f"{what}(): only in virtual time can a server be stopped, or its clock held")
+        seat = self._seat(i)
+        if seat.peer is None:
+            raise ValueError(f"{what}(): server {i} is down")
+        return seat
+
+    def _stopwatch(self, node: Node | None) -> Callable[[], Callable[[], float]]:
+        """Each begins when it is made, and tells the seconds since then that the node could use."""
+
+        def begin() -> Callable[[], float]:
+            began_s = self._world.now
+            return lambda: self._world.own_s(node, began_s)
+
+        return begin
 
     # ---- disks, and crashes in the middle of things ------------------------------------------------------------
 
@@ -366,6 +437,10 @@ class Servers:
             if seat.last_state is not None:
                 seen = f"term {seat.last_state[0]}, {'leader' if seat.last_state[1] else 'not leader'} when last asked"
             link = "connected" if seat.connected else "cut off"
+            if seat.paused:
+                link += ", paused"
+            if seat.clock_held:
+                link += ", its clock held"
             restarts = f", incarnation {seat.incarnation}" if seat.incarnation > 1 else ""
             applied = seat.service.last_applied if seat.service is not None else 0
             lines.append(f"  {seat.name}  {link}, {seen}, applied up to {applied}{restarts}")

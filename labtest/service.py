@@ -54,6 +54,7 @@ class Service:
         applied: Callable[[ApplyMsg], None],
         saved_snapshot: Callable[[], bytes],
         save_s_max: Callable[[], float],
+        stopwatch: Callable[[], Callable[[], float]],
         *,
         snapshots: bool,
     ) -> None:
@@ -64,8 +65,10 @@ class Service:
         self._applied = applied
         self._saved_snapshot = saved_snapshot
         self._save_s_max = save_s_max
+        self._stopwatch = stopwatch
         self._snapshots = snapshots
-        self._given: list[tuple[int, float]] = []  # snapshots that were not on the disk when it last looked, and when
+        # Snapshots that were not on the disk when it last looked, and how long ago they were given.
+        self._given: list[tuple[int, Callable[[], float]]] = []
         self._stopped = False
         self.take_snapshot: Callable[[int, bytes], None] = lambda index, data: None  # the peer's, once it is there
         self.snapshot_ms = 0.0  # how long it takes to make one
@@ -125,16 +128,16 @@ class Service:
         data.encode([self.commands.get(i) for i in range(1, index + 1)])
         if self.snapshot_ms:
             time.sleep(self.snapshot_ms / 1000)
-        self._given.append((index, time.monotonic()))
+        self._given.append((index, self._stopwatch()))
         self.take_snapshot(index, data.bytes())
 
     def _check_saved(self) -> None:
         """The snapshots it was given before this one. A peer may leave the saving to another thread, for a while."""
         saved = self._saved_snapshot()
         saved_index = labgob.Decoder(saved).decode(int) if saved else 0
-        self._given = [(index, given_s) for index, given_s in self._given if index > saved_index]
-        for index, given_s in self._given[:1]:
-            waited_s = time.monotonic() - given_s
+        self._given = [given for given in self._given if given[0] > saved_index]
+        for index, since_s in self._given[:1]:
+            waited_s = since_s()
             if waited_s > _SAVED_WITHIN_S + _SAVES_IN_A_ROW * self._save_s_max():
                 self._fail(
                     f"peer {self._peer} was given a snapshot at index {index}, and {waited_s:.1f} s later its disk "

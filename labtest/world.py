@@ -114,15 +114,27 @@ class VirtualWorld:
         assert node is not None
         self.simulation.kill(node)
 
-    def pause(self, node: Node) -> None:
+    def pause(self, node: Node | None) -> None:
+        assert node is not None
         self.simulation.pause(node)
 
-    def resume(self, node: Node) -> None:
+    def resume(self, node: Node | None) -> None:
+        assert node is not None
         self.simulation.resume(node)
 
-    def taken_s(self, node: Node | None, since_s: float) -> float:
-        """How much of the time since then the lab has taken from the node."""
-        return self.simulation.taken_ns(node, int(since_s * 1e9)) / 1e9
+    def hold_clock(self, node: Node | None) -> None:
+        assert node is not None
+        self.simulation.hold_clock(node)
+
+    def release_clock(self, node: Node | None) -> None:
+        assert node is not None
+        self.simulation.release_clock(node)
+
+    def own_s(self, node: Node | None, since_s: float) -> float:
+        """How much of the time since then the node could use: without what the lab has taken from it."""
+        # In whole nanoseconds: nothing left must be nothing.
+        since_ns = round(since_s * 1e9)
+        return (self.simulation.now_ns - since_ns - self.simulation.taken_ns(node, since_ns)) / 1e9
 
     def wait_for_disk(self, duration_ns: int) -> None:
         """The calling peer waits. A disk goes by the world's clock, whatever the peer's does."""
@@ -230,8 +242,13 @@ class RealWorld:
         for stop in stops:
             stop()
 
-    def taken_s(self, node: Node | None, since_s: float) -> float:
-        return 0.0
+    def pause(self, node: Node | None) -> NoReturn:
+        raise NotImplementedError("Servers refuses it, in words")
+
+    resume = hold_clock = release_clock = pause
+
+    def own_s(self, node: Node | None, since_s: float) -> float:
+        return self.now - since_s
 
     def wait_for_disk(self, duration_ns: int) -> None:
         _time.sleep(duration_ns / 1e9)

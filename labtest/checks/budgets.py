@@ -71,8 +71,9 @@ class AnswersRequests(Rule):
     def on_deliver(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
         waiting = self._waiting
         waiting[id(message)] = (event.at_ns, seat.name, message)
-        at_ns, name, oldest = next(iter(waiting.values()))
-        if event.at_ns - at_ns > self._LIMIT_NS + self.facts.slack_ns:
+        seats = self.facts.seats
+        at_ns, name, oldest = next((entry for entry in waiting.values() if not seats[entry[1]].away), (0, "", message))
+        if name and self.facts.own_ns(seats[name], at_ns, event.at_ns) > self._LIMIT_NS + self.facts.slack_ns:
             self.violated(
                 f"peer {name} got the {oldest.method_name} of peer {oldest.source} at {at_ns / 1e9:.6f} s and has not "
                 f"answered it {(event.at_ns - at_ns) / 1e9:.1f} s later",

@@ -147,6 +147,10 @@ class CheckedTrace(list[Event]):
             events.STARTED: self._see_started,
             events.RESTORE: self._see_restore,
             events.CRASH: self._see_crash,
+            events.PAUSE: self._see_leave,
+            events.HOLD_CLOCK: self._see_leave,
+            events.RESUME: self._see_return,
+            events.RELEASE_CLOCK: self._see_return,
             events.CLUSTER: self._see_cluster,
             events.STOP: self._see_stop,
         }
@@ -370,6 +374,13 @@ class CheckedTrace(list[Event]):
         for look in self._on_crash:
             look(seat)
         self.facts.crashed(seat)
+
+    def _see_leave(self, event: Event) -> None:
+        self.facts.leaves(self.facts.seats[event.node], event.kind, event.at_ns)
+
+    def _see_return(self, event: Event) -> None:
+        left = events.PAUSE if event.kind == events.RESUME else events.HOLD_CLOCK
+        self.facts.returns(self.facts.seats[event.node], left, event.at_ns)
 
     def _see_cluster(self, event: Event) -> None:
         if self.facts.servers:

@@ -165,7 +165,7 @@ class AppliesWhatIsCommitted(Rule):
             del self._owed[seat.name]
         if owed is not None:
             patience_ns = self._PATIENCE_NS + self.facts.slack_ns + self.facts.snapshot_ns_max
-            if owed[0] == event.incarnation and event.at_ns > owed[2] + patience_ns:
+            if owed[0] == event.incarnation and self.facts.own_ns(seat, owed[2], event.at_ns) > patience_ns:
                 self.violated(
                     f"peer {seat.name} said yes to an AppendEntries that tells of entry {owed[1]} being committed, and "
                     f"{(event.at_ns - owed[2]) / 1e9:.1f} s later has applied up to {seat.applied} only",

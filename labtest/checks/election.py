@@ -127,7 +127,8 @@ class SpeaksInItsTerm(Rule):
     def on_send_term_news(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         # A request that was made before may leave a little after the term has moved on. None outlives a crash.
         if args.term < seat.term and (
-            event.incarnation != seat.term_life or event.at_ns > seat.term_since_ns + self.facts.slack_ns
+            event.incarnation != seat.term_life
+            or self.facts.own_ns(seat, seat.term_since_ns, event.at_ns) > self.facts.slack_ns
         ):
             since = f"has been in term {seat.term} since {seat.term_since_ns / 1e9:.6f} s"
             if event.incarnation != seat.term_life:
@@ -180,7 +181,9 @@ class HigherTermWins(Rule):
         )
 
     def on_send_term_news(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
-        if args.term < seat.told_term and event.at_ns > seat.told_since_ns + self.facts.slack_ns:
+        if args.term < seat.told_term and (
+            self.facts.own_ns(seat, seat.told_since_ns, event.at_ns) > self.facts.slack_ns
+        ):
             self.violated(
                 f"peer {seat.name} was told of term {seat.told_term} at {seat.told_since_ns / 1e9:.6f} s "
                 f"and still speaks in term {args.term}",
@@ -196,7 +199,7 @@ class FollowersFollow(Rule):
     def on_send_vote(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         followed = seat.followed.get(args.term)
         # A request that was made before may leave a little later.
-        if followed is not None and event.at_ns > followed[0] + self.facts.slack_ns:
+        if followed is not None and self.facts.own_ns(seat, followed[0], event.at_ns) > self.facts.slack_ns:
             self.violated(
                 f"peer {seat.name} followed {followed[1].source} in term {args.term} and campaigns in it",
                 (followed[0], followed[1], "answered"),
@@ -259,8 +262,9 @@ class VotesForTheFirst(Rule):
 
     def _judge(self, event: Event) -> None:
         for voter, (at_ns, term, message) in self._refusals.items():
-            heard_a_leader = self.facts.seats[voter].floor_term >= term
-            if event.at_ns - at_ns > self.facts.slack_ns and not heard_a_leader:
+            seat = self.facts.seats[voter]
+            heard_a_leader = seat.floor_term >= term
+            if self.facts.own_ns(seat, at_ns, event.at_ns) > self.facts.slack_ns and not heard_a_leader:
                 self.violated(
                     f"peer {voter} was asked by nobody but {message.source} in term {term}, has an empty log "
                     "like everybody, and refused its vote. A new term begins with no vote given, and a log "

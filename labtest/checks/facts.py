@@ -68,6 +68,9 @@ class Seat:
         self.led: set[int] = set()  # terms
         self.leads = 0  # the term of its latest AppendEntries
         self.said: Any = None  # that AppendEntries, as Reader.read_head() gives it
+        # The stretches of time that it could not use, paused or with its clock held, and when the latest began.
+        self.taken: list[tuple[int, int]] = []
+        self.away: dict[str, int] = {}  # by what the tester has done to it, since when
         self.snapshot = b""  # on its disk
         self.snapshot_saved = 0  # the index it was taken at: entries up to here may be gone from the log
 
@@ -389,6 +392,25 @@ class Facts:
         seat.saving_since = 0
         seat.heard_leader_ns = -_LONG_AGO_NS
         seat.heard_from.clear()
+        seat.away.clear()
+
+    def leaves(self, seat: Seat, what: str, at_ns: int) -> None:
+        """It is paused, or its clock is held."""
+        seat.away[what] = at_ns
+
+    def returns(self, seat: Seat, what: str, at_ns: int) -> None:
+        if what in seat.away:
+            since_ns = min(seat.away.values())
+            del seat.away[what]
+            if not seat.away:
+                seat.taken.append((since_ns, at_ns))
+
+    def own_ns(self, seat: Seat, since_ns: int, at_ns: int) -> int:
+        """How much of that time was the server's own: rules about time count no other."""
+        if not seat.taken and not seat.away:
+            return at_ns - since_ns
+        taken = [*seat.taken, (min(seat.away.values()), at_ns)] if seat.away else seat.taken
+        return at_ns - since_ns - sum(max(0, min(end, at_ns) - max(begin, since_ns)) for begin, end in taken)
 
     def show_term(self, seat: Seat, term: int, event: Event) -> None:
         seat.term, seat.term_since_ns, seat.term_life = term, event.at_ns, event.incarnation
@@ -414,10 +436,9 @@ class Facts:
 
     def may_disregard(self, seat: Seat, at_ns: int) -> bool:
         """§6: whoever has heard its leader lately may disregard a RequestVote; a leader too that hears a majority."""
-        lately_ns = at_ns - LATELY_NS
-        if seat.heard_leader_ns >= lately_ns:
+        if self.own_ns(seat, seat.heard_leader_ns, at_ns) <= LATELY_NS:
             return True
-        heard = sum(when >= lately_ns for when in seat.heard_from.values())
+        heard = sum(self.own_ns(seat, when, at_ns) <= LATELY_NS for when in seat.heard_from.values())
         return seat.leads == seat.term and 2 * (heard + 1) > self.servers
 
     def holders(self, leader: Seat, term: int, index: int) -> list[str]:

@@ -26,10 +26,14 @@ from labtest.events import (
     CRASH,
     DELIVER,
     DISCONNECT,
+    HOLD_CLOCK,
     MESSAGE_KINDS,
+    PAUSE,
+    RELEASE_CLOCK,
     REPLY,
     RESTART,
     RESTORE,
+    RESUME,
     SEND,
     STOP,
     CallJoin,
@@ -140,6 +144,7 @@ class Story:
         self.connected: set[str] = set()  # in the end: up, plugged in, and on the side of a cut where most are
         self._plugged: set[str] = set()  # and up
         self._cut: set[tuple[str, str]] = set()  # from whom to whom
+        self._away: set[tuple[str, str]] = set()  # whom the tester has paused, or whose clock it holds
         self.changed_ns = 0
         self.all_rpcs: list[Rpc] = []
         self.other: dict[str, list[Event]] = {}  # what is not a message, by kind
@@ -165,7 +170,12 @@ class Story:
     def _change(self, kind: str, event: Event) -> None:
         if kind in (BOOT, RESTART):
             self.up.add(event.node)
+        elif kind in (PAUSE, HOLD_CLOCK):
+            self._away.add((event.node, kind))
+        elif kind in (RESUME, RELEASE_CLOCK):
+            self._away.discard((event.node, PAUSE if kind == RESUME else HOLD_CLOCK))
         elif kind == CRASH:
+            self._away -= {(event.node, PAUSE), (event.node, HOLD_CLOCK)}
             self.up.discard(event.node)
             self._plugged.discard(event.node)
         elif kind == CONNECT and event.node in self.up:
@@ -179,9 +189,9 @@ class Story:
         self.changed_ns = event.at_ns
 
     def _largest_group(self) -> set[str]:
-        """Of the peers that are up and plugged in, the most that can talk to each other, directly or by a third."""
+        """Of the peers that run and are plugged in, the most that can talk to each other, directly or by a third."""
         groups: list[set[str]] = []
-        for peer in sorted(self._plugged):
+        for peer in sorted(self._plugged - {peer for peer, _ in self._away}):
             near = [group for group in groups if any(self._talk(peer, other) for other in group)]
             groups = [group for group in groups if group not in near]
             groups.append({peer}.union(*near))

@@ -28,12 +28,16 @@ from labtest.events import (
     DISCONNECT,
     DROP,
     DUPLICATE,
+    HOLD_CLOCK,
     LOG,
     MESSAGE_KINDS,
+    PAUSE,
     PERSIST,
     PHASE,
+    RELEASE_CLOCK,
     REPLY,
     RESTART,
+    RESUME,
     SAVING,
     SEND,
     SERVER_ACTS,
@@ -63,13 +67,16 @@ class _Peer:
         self.name = name
         self.up = False
         self.unplugged = True
+        self.paused = False
         self.isolated = False  # every link to or from it is cut
         self.role = "follower"
         self.term = 0
 
     @property
     def mark(self) -> Mark:
-        return Mark(self.role, self.unplugged or self.isolated) if self.up else Mark("down", False)
+        if not self.up:
+            return Mark("down", False)
+        return Mark("paused" if self.paused else self.role, self.unplugged or self.isolated)
 
 
 @dataclass(slots=True)
@@ -626,8 +633,10 @@ class _Teller:
             if event.kind == BOOT:
                 peer.term = 0
         elif event.kind == CRASH:
-            peer.up, peer.unplugged = False, True
-        else:
+            peer.up, peer.unplugged, peer.paused = False, True, False
+        elif event.kind in (PAUSE, RESUME):
+            peer.paused = event.kind == PAUSE
+        elif event.kind in (CONNECT, DISCONNECT):
             peer.unplugged = event.kind == DISCONNECT
         shown = place not in self._known.skip and self._within(event.at_ns)
         if shown and event.kind in (CONNECT, DISCONNECT) and before == peer.mark and not self.show.everything:
@@ -637,7 +646,7 @@ class _Teller:
             return
         row = self.rows[-1] if self.rows else None
         if row is None or row.at_ns != event.at_ns or row.fault != event.kind:
-            row = self._banner(event.at_ns, "", "heal" if event.kind in (BOOT, RESTART, CONNECT) else "fault")
+            row = self._banner(event.at_ns, "", "heal" if event.kind in _HEALS else "fault")
             row.fault = event.kind
         row.struck.append(event.node)
         one = len(row.struck) == 1
@@ -645,10 +654,15 @@ class _Teller:
         row.marks = self._marks
 
 
+_HEALS = (BOOT, RESTART, CONNECT, RESUME, RELEASE_CLOCK)
 _VERBS = {
     BOOT: ("starts", "start"),
     RESTART: ("restarts", "restart"),
     CRASH: ("crashes", "crash"),
     CONNECT: ("is connected again", "are connected again"),
     DISCONNECT: ("is cut off", "are cut off"),
+    PAUSE: ("is paused", "are paused"),
+    RESUME: ("continues", "continue"),
+    HOLD_CLOCK: ("has its clock held", "have their clocks held"),
+    RELEASE_CLOCK: ("has its clock run again", "have their clocks run again"),
 }

@@ -40,10 +40,16 @@ _TONES = {
     "time": "bright_black",
     "head": "bold",
 }
-_EDGES = {"leader": "bold green", "candidate": "bold yellow", "follower": "bright_blue", "down": "default"}
+_EDGES = {
+    "leader": "bold green",
+    "candidate": "bold yellow",
+    "follower": "bright_blue",
+    "paused": "magenta",
+    "down": "default",
+}
 # By role, connected and cut off. Shape as well as colour: not everybody sees, or prints, colours.
-_GLYPHS = {"leader": "█▓", "candidate": "▌▖", "follower": "│┊", "down": "  "}
-_LETTERS = {"leader": "Ll", "candidate": "Cc", "follower": "|:", "down": "  "}
+_GLYPHS = {"leader": "█▓", "candidate": "▌▖", "follower": "│┊", "paused": "╳╳", "down": "  "}
+_LETTERS = {"leader": "Ll", "candidate": "Cc", "follower": "|:", "paused": "xx", "down": "  "}
 
 _MOST_LINES = 4
 _MOST_LINES_OF_STUDENTS = 8
