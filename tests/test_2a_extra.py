@@ -1,6 +1,6 @@
 """More of part 2A: elections on networks with latency, repeated requests and late votes."""
 
-from labsim import time
+from labsim import random, time
 
 
 def test_quiet_network_keeps_its_leader_2a(make_config):
@@ -107,3 +107,17 @@ def test_stale_leader_delays_nobody_2a(make_config):
         )
     cfg.partition()
     cfg.check_one_leader()
+
+
+def test_paused_leader_2a(make_config):
+    """A leader that was stopped does not know that there is another one by now. Continuing, it follows (§5.1)."""
+    cfg = make_config(servers=3)
+    cfg.begin("Test (2A): a leader is stopped, and continues")
+    for _ in range(6):
+        sleeper, term = cfg.wait_for_leader()
+        cfg.pause(sleeper)
+        cfg.wait_for_leader(term)
+        time.sleep(random.uniform(0, 1.0))
+        cfg.resume(sleeper)
+        time.sleep(1.0)
+        cfg.check_one_leader()

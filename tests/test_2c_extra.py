@@ -193,7 +193,59 @@ def test_slow_disks_2c(make_config):
     busy_with_slow_disks(make_config(servers=3), "Test (2C): slow disks")
 
 
-def busy_with_slow_disks(cfg, description):
+def test_paused_leader_2c(make_config):
+    """A leader is stopped with commands on their way, and continues when others have agreed without it (§5.4)."""
+    cfg = make_config(servers=5)
+    cfg.begin("Test (2C): a leader is stopped, and continues, among crashes")
+    cfg.one(random.getrandbits(31), 5, retry=True)
+    for _ in range(8):
+        sleeper, term = cfg.wait_for_leader()
+        for _ in range(random.randint(1, 3)):
+            cfg.start(sleeper, random.getrandbits(31))
+        # In the midst of its messages: a way takes 1 to 3 ms.
+        time.sleep(random.uniform(0, 0.006))
+        cfg.pause(sleeper)
+        leader, _ = cfg.wait_for_leader(term)
+        cfg.one(random.getrandbits(31), 4, retry=True)
+        if random.random() < 0.5:
+            cfg.crash1(leader)
+            time.sleep(random.uniform(0, 0.5))
+            cfg.restart(leader)
+        cfg.resume(sleeper)
+        # Its clients do not know either.
+        for _ in range(random.randint(0, 2)):
+            cfg.start(sleeper, random.getrandbits(31))
+            time.sleep(random.uniform(0, 0.004))
+        cfg.one(random.getrandbits(31), 5, retry=True)
+
+
+def test_paused_slow_disks_2c(make_config):
+    def pause(cfg, leader):
+        """Somebody is stopped in the middle of a save, or of many; some never wake up again."""
+        sleeper = random.choice([leader, random.randrange(cfg.n)])
+        cfg.pause(sleeper)
+        time.sleep(random.uniform(0, 1.5))
+        if random.random() < 0.3:
+            cfg.crash1(sleeper)
+            cfg.restart(sleeper)
+        else:
+            cfg.resume(sleeper)
+
+    busy_with_slow_disks(make_config(servers=3), "Test (2C): peers are stopped, and slow disks", pause)
+
+
+def crash_or_cut(cfg, leader):
+    if random.random() < 0.5:
+        cfg.crash1(leader)
+        time.sleep(random.uniform(0, 0.5))
+        cfg.restart(leader)
+    else:
+        cfg.disconnect(leader)
+        time.sleep(random.uniform(0, 1.5))
+        cfg.connect(leader)
+
+
+def busy_with_slow_disks(cfg, description, trouble=crash_or_cut):
     """Saves take a while, and clients and peers do not wait for them: a peer without its lock is found half way."""
     cfg.begin(description)
     cfg.slow_disks(0, 10)
@@ -201,7 +253,7 @@ def busy_with_slow_disks(cfg, description):
 
     def client(i):
         while not stop.is_set():
-            if cfg.is_up(i):
+            if cfg.is_up(i) and not cfg.is_paused(i):
                 cfg.start(i, random.getrandbits(31))
             time.sleep(random.uniform(0, 0.1))
 
@@ -211,14 +263,8 @@ def busy_with_slow_disks(cfg, description):
     for _ in range(8):
         time.sleep(random.uniform(0.2, 1.0))
         leader = cfg.leader_now()
-        if leader is not None and random.random() < 0.5:
-            cfg.crash1(leader)
-            time.sleep(random.uniform(0, 0.5))
-            cfg.restart(leader)
-        elif leader is not None:
-            cfg.disconnect(leader)
-            time.sleep(random.uniform(0, 1.5))
-            cfg.connect(leader)
+        if leader is not None:
+            trouble(cfg, leader)
     stop.set()
     for thread in clients:
         thread.join()

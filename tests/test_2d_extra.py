@@ -275,3 +275,21 @@ def restart_crashed(cfg):
         cfg.crash_at(i, None)
         if not cfg.is_up(i):
             cfg.restart(i)
+
+
+def test_snapshot_paused_follower_2d(make_config):
+    """A follower is stopped with messages on its desk, and continues when its leader has cut its log (§7)."""
+    cfg = make_config(servers=3, snapshot=True)
+    cfg.begin("Test (2D): a follower is stopped through a snapshot")
+    for _ in range(6):
+        cfg.one(random.getrandbits(31), 3, retry=True)
+        leader = cfg.check_one_leader()
+        sleeper = random.choice(cfg.others(leader))
+        start_many(cfg, leader, random.randrange(SNAPSHOT_INTERVAL))
+        time.sleep(random.uniform(0, 0.006))
+        cfg.pause(sleeper)
+        start_many(cfg, leader, 2 * SNAPSHOT_INTERVAL)
+        cfg.one(random.getrandbits(31), 2, retry=True)
+        time.sleep(random.uniform(0, 2.0))
+        cfg.resume(sleeper)
+        cfg.one(random.getrandbits(31), 3, retry=True)
