@@ -15,6 +15,7 @@ RAFT     ?=
 REALTIME ?=
 EXTRA    ?= 1
 TIMELINE ?=
+OUT      ?=
 
 # The parts that were asked for, in their order, and their files: MIT's tests, and with EXTRA=1 those beyond them.
 PARTS := test-2a test-2b test-2c test-2d
@@ -70,8 +71,8 @@ timeline: $(READY) ## a run as a table of events by peer: TEST=name SEED=n [RAFT
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make timeline TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
 	@$(BIN)/lab timeline $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT))
 
-stress: $(READY) ## many seeds over worker processes: TEST=name|part RUNS=n JOBS=n [RAFT=...]
-	@$(BIN)/lab stress $(TEST) $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(SEED),--seed-start $(SEED)) $(if $(RAFT),--raft $(RAFT))
+stress: $(READY) ## many seeds over worker processes: TEST=name|part RUNS=n JOBS=n [RAFT=...] [OUT=dir]
+	@$(BIN)/lab stress $(TEST) $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(SEED),--seed-start $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(OUT),--out $(OUT))
 
 lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff check .
@@ -85,11 +86,10 @@ clean: ## remove .venv and everything built
 
 .PHONY: zoo grade handout bench
 
-# Of grade and handout.
+# Of grade.
 SUBMISSIONS ?=
 HIDDEN      ?=
 RUBRIC      ?=
-OUT         ?=
 
 zoo: $(READY) ## every wrong Raft: caught by what, after how many runs [RUNS=n] [JOBS=n]
 	@$(BIN)/lab zoo $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
