@@ -181,7 +181,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("test", nargs="?", metavar="TEST", help="the test to run, by name")
     parser.add_argument("--seed", type=int, metavar="N", help="its seed (default: a new one)")
     parser.add_argument("--raft", type=Path, default=DEFAULT, metavar="PATH", help="the peer (default: %(default)s)")
-    parser.add_argument("--tests", type=Path, action="append", default=[], metavar="FILE", help="where the test is")
+    parser.add_argument(
+        "--file", type=Path, action="append", default=[], metavar="F", help="take the test from this file instead"
+    )
     parser.add_argument("--trace", type=Path, metavar="FILE", help="show this saved trace instead of running a test")
     parser.add_argument(
         "--import", type=Path, dest="import_", metavar="FILE", help="show a log of lines 'HH:MM:SS.ffffff [id] text'"
@@ -263,7 +265,7 @@ def _main(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> tuple[str, int, str, Sequence[Event], str, str]:
-    tests = select([args.test], args.tests)
+    tests = select([args.test], args.file)
     if len(tests) != 1:
         raise TimelineError(f"{args.test} is {len(tests)} tests; name one of {', '.join(t.name for t in tests[:5])} …")
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(2**31)

@@ -504,7 +504,7 @@ def test_the_command_writes_shiviz_and_svg(lab, tmp_path):
 def test_a_test_that_fails_ends_in_its_failure(lab, tmp_path):
     file = tmp_path / "test_own.py"
     file.write_text("def test_own(make_config):\n    make_config(servers=3).fail('as expected')\n")
-    code, out, _ = lab("test_own", "--tests", file, "--seed", 1)
+    code, out, _ = lab("test_own", "--file", file, "--seed", 1)
     assert code == 0
     assert "failed after 0.0 s" in out.splitlines()[0]
     assert "-- FAILED: as expected -" in out.splitlines()[-2]
