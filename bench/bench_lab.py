@@ -1,4 +1,4 @@
-"""What the lab costs: the whole suite for one seed, and what tracing and checking add to it."""
+"""What the lab costs: the whole suite for one seed, what tracing and checking add to it, and how soon make answers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import gc
 import io
 import math
 import multiprocessing
+import os
+import subprocess
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -65,6 +67,25 @@ def _suite_s() -> tuple[dict[str, float], float]:
     return suite_s, virtual_s
 
 
+def _make_s(*arguments: str) -> float:
+    """Real seconds from the command to its last line."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "JOBS"))}
+    began_s = time.perf_counter()
+    subprocess.run(["make", *arguments, f"SEED={_SEED}"], env=environment, check=True, capture_output=True)
+    return time.perf_counter() - began_s
+
+
+def _quickness(*arguments: str) -> str:
+    """Whether make starts workers only where they pay: the command as it is typed, beside one process."""
+    as_typed_s = one_process_s = math.inf
+    for _ in range(_ROUNDS):
+        as_typed_s = min(as_typed_s, _make_s(*arguments))
+        one_process_s = min(one_process_s, _make_s(*arguments, "JOBS=1"))
+    return (
+        f"make {' '.join(arguments)}: {as_typed_s:.1f} s, {as_typed_s / one_process_s:.2f} times one process (JOBS=1)"
+    )
+
+
 def facts() -> list[str]:
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as processes:
@@ -78,6 +99,8 @@ def facts() -> list[str]:
     began_s = time.process_time()
     print_timeline(trace, file=io.StringIO(), width=120)
     return [
+        _quickness("test-2a"),
+        _quickness("test-2a", "RUNS=20"),
         f"the timeline of {len(trace):,} events: {time.process_time() - began_s:.2f} s of CPU",
         f"2A to 2D, one seed: {checked_s:.2f} s of CPU for {virtual_s:.0f} virtual seconds, "
         f"{virtual_s / checked_s:.0f} virtual seconds per CPU second",

@@ -13,7 +13,8 @@ class Failure(AssertionError):
     """What was expected and what was seen, in one or two sentences; `evidence` is the rest, a line each.
 
     `rule` names the rule of the protocol that was broken, where one was seen to be, and not merely a test that
-    waited in vain. `stuck` are the tasks that wait where they should not.
+    waited in vain. `peer` names the one that broke it, where a message of its own shows it. `stuck` are the tasks
+    that wait where they should not.
     """
 
     def __init__(
@@ -22,12 +23,14 @@ class Failure(AssertionError):
         evidence: list[str] | None = None,
         *,
         rule: str | None = None,
+        peer: str | None = None,
         stuck: Sequence[Wait] = (),
     ) -> None:
         super().__init__(text)
         self.text = text
         self.evidence = evidence or []
         self.rule = rule
+        self.peer = peer
         self.stuck = stuck
 
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 import random
 import re
 import shlex
+import shutil
 import textwrap
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,17 +31,16 @@ from labtest import determinism, hooks, records, report
 from labtest.failure import Failure
 from labtest.loading import DEFAULT, LoadError, load_peer_class
 from labtest.running import Run, run_test
+from labtest.verdict import verdict_of
 
 _PEER = pytest.StashKey[Any]()
 _SEED = pytest.StashKey[int]()
-_HEADLINE = 90  # characters of a failure's first line while others are still running
 _MAX_CHUNKS = 16  # per test, so that workers share the work of --runs evenly
 _MAX_OUTPUT_LINES = 100  # of what a failed test printed
 
 # Properties of a pytest report, which travel from a worker to the process that prints.
 _PASSED = "raftlab"
 _FAILED = "raftlab-failed"
-_FAILED_SEED = "raftlab-seed"
 _CHECK_OFF = "raftlab-check-off"
 
 
@@ -189,7 +189,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     try:
         peer_class = _peer_class(pyfuncitem.config)
     except LoadError as error:
-        raise LabFailure(str(error)) from None
+        raise LabFailure(str(error), _Failed.to_load(pyfuncitem, error)) from None
     given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames if name != "make_config"}
     stretch: Any = pyfuncitem.funcargs["make_config"]
 
@@ -206,7 +206,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         if run.error is not None:
             if isinstance(run.error, (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception)):
                 raise run.error
-            raise LabFailure(_describe(pyfuncitem, run), report.headline(run.error), seed) from None
+            raise LabFailure(_describe(pyfuncitem, run), _Failed.of(pyfuncitem, run)) from None
     lines = run.lines
     if len(stretch.seeds) > 1:
         lines.append(f"  ... {len(stretch.seeds)} runs passed, {total:.1f} s real")
@@ -262,13 +262,49 @@ class NotDeterministic(Failure):
     """One seed gave two runs."""
 
 
+@dataclass(frozen=True)
+class _Failed:
+    """A failure as it travels from a worker: what a line in a list needs, and what is wrong, as a value."""
+
+    test: str
+    seed: int | None
+    headline: str
+    mistake: str  # of the verdict: failures that share it are told as one
+    replay: str
+
+    @classmethod
+    def of(cls, item: pytest.Function, run: Run) -> _Failed:
+        assert run.error is not None
+        verdict = verdict_of(run.error, records.place_of_peer(_raft(item.config)), item.path)
+        headline, replay = report.headline(run.error), _replay_line(item, run.seed)
+        return cls(_shown_name(item), run.seed, headline, verdict.mistake, replay)
+
+    @classmethod
+    def to_load(cls, item: pytest.Function, error: LoadError) -> _Failed:
+        headline = str(error).partition("\n")[0]
+        return cls(_shown_name(item), None, headline, LoadError.__name__, "")
+
+    @classmethod
+    def read(cls, report: pytest.TestReport) -> _Failed | None:
+        told: Any = next((value for name, value in report.user_properties if name == _FAILED), None)
+        return None if told is None else cls(**told)
+
+    @property
+    def run(self) -> str:
+        return self.test if self.seed is None else f"{self.test}  seed {self.seed}"
+
+
 class LabFailure(Exception):
     """Carries the finished report; pytest need not add its own."""
 
-    def __init__(self, text: str, headline: str = "", seed: int | None = None) -> None:
+    def __init__(self, text: str, failed: _Failed) -> None:
         super().__init__(text)
-        self.headline = headline or text.splitlines()[0]
-        self.seed = seed
+        self.failed = failed
+
+
+def _shown_name(item: pytest.Function) -> str:
+    """Without the parameter that --runs adds: the seed says more."""
+    return _node_id(item).rpartition("::")[2]
 
 
 def _describe(item: pytest.Function, run: Run) -> str:
@@ -315,8 +351,7 @@ def pytest_runtest_makereport(
     result = yield
     if call.excinfo is not None and isinstance(call.excinfo.value, LabFailure):
         result.longrepr = str(call.excinfo.value)
-        result.user_properties.append((_FAILED, call.excinfo.value.headline))
-        result.user_properties.append((_FAILED_SEED, call.excinfo.value.seed))
+        result.user_properties.append((_FAILED, asdict(call.excinfo.value.failed)))
         if not item.config.getoption("--realtime"):
             result.sections = [(name, _OTHER_THREADS.sub("", text)) for name, text in result.sections]
         result.sections = [(name, _shortened(text)) for name, text in result.sections if text]
@@ -346,7 +381,7 @@ def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport, c
     if isinstance(report, pytest.TestReport) and report.when == "call":
         if report.passed and _property(report, _PASSED):
             return "passed", "", ""
-        if report.failed and _property(report, _FAILED):
+        if report.failed and _Failed.read(report) is not None:
             return "failed", "", ("FAILED", {"red": True})
     return None
 
@@ -375,23 +410,31 @@ class _Report:
 
 
 class _Printer:
-    """Prints the lab's lines as reports come in, from this process or from workers."""
+    """Prints the lab's lines as reports come in, from this process or from workers, and at the end what failed.
+
+    One mistake fails many tests. It is told once, by the first of them, and the others stand below it.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._header_due = config.get_verbosity() < 0  # -q leaves the header out, and with it the seed
-        self._holes: set[str] = set()
+        self._first: dict[str, _Failed] = {}  # by mistake
         self._checks_off: dict[str, None] = {}
+        self._order: dict[str, int] = {}  # of the tests, where workers finish them in another one
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        self._order = self._order or {node_id: place for place, node_id in enumerate(ids)}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        lines, headline = _property(report, _PASSED), _property(report, _FAILED)
-        if report.when != "call" or not (lines or headline):
+        lines, failed = _property(report, _PASSED), _Failed.read(report)
+        if report.when != "call" or not (lines or failed):
             return
         self._checks_off |= {str(line): None for name, line in report.user_properties if name == _CHECK_OFF}
-        if report.failed and headline:
-            text = self._told_once(str(report.longrepr), headline)
-            report.longrepr = _Report(text, headline)  # type: ignore[assignment]  # all pytest asks for
+        if report.failed and failed:
+            longrepr = _Report(str(report.longrepr), failed.headline)
+            report.longrepr = longrepr  # type: ignore[assignment]  # all pytest asks for
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is None:
             return
@@ -401,23 +444,64 @@ class _Printer:
             reporter.write_line(_header(self._config))
         if report.passed and lines:
             reporter.write_line(lines)
-        elif report.failed:
-            name, seed = report.nodeid.rpartition("::")[2], _property(report, _FAILED_SEED)
-            short = textwrap.shorten(headline, _HEADLINE, placeholder=" ...")
-            reporter.write_line(f"FAILED {name}{f'  seed {seed}' if seed else ''}: {short}", red=True)
+        elif report.failed and failed:
+            first = self._first.setdefault(failed.mistake, failed)
+            said = failed.headline if first is failed else f"as {first.test}"
+            for line in _wrapped(f"FAILED {failed.run}: {said}", reporter):
+                reporter.write_line(line, red=True)
 
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None, None, None]:
+        everything = terminalreporter.stats.get("failed", [])
+        ours = [report for report in everything if isinstance(report.longrepr, _Report)]
+        if not ours or self._config.getoption("tbstyle") == "no":
+            yield
+        else:
+            # pytest would tell each in full, and all of them again as a list.
+            terminalreporter.stats["failed"] = [report for report in everything if report not in ours]
+            try:
+                self._tell(ours, terminalreporter)
+                yield
+            finally:
+                terminalreporter.stats["failed"] = everything
         for line in self._checks_off:
             terminalreporter.write_line(f"{line}.", yellow=True)
 
-    def _told_once(self, text: str, headline: str) -> str:
-        """What is not written yet fails every test alike: the first tells it, the others refer to that."""
-        if not headline.startswith(NotImplementedError.__name__):
-            return text
-        test, *rest = text.splitlines()
-        # The line in the peer's file; the peer before it is whichever came first.
-        hole = next((line for line in rest if line.startswith("      ")), "")
-        if headline + hole in self._holes:
-            return f"{test}\n  {headline}   (as above)"
-        self._holes.add(headline + hole)
-        return text
+    def _tell(self, reports: list[pytest.TestReport], reporter: Any) -> None:
+        by_mistake: dict[str, list[tuple[pytest.TestReport, _Failed]]] = {}
+        for each in sorted(reports, key=lambda each: self._order.get(each.nodeid, -1)):
+            failed = _Failed.read(each)
+            assert failed is not None
+            by_mistake.setdefault(failed.mistake, []).append((each, failed))
+        reporter.write_sep("=", "FAILURES")
+        for number, ((first, _), *others) in enumerate(by_mistake.values()):
+            if number:
+                reporter.write_sep("_")
+            reporter.write_line(str(first.longrepr))
+            if others:
+                _tell_others([failed for _, failed in others], reporter)
+            self._tell_output(first, reporter)
+        reporter.write_line("")
+
+    def _tell_output(self, of: pytest.TestReport, reporter: Any) -> None:
+        wanted = self._config.getoption("showcapture")
+        for name, content in of.sections:
+            if wanted != "no" and (wanted == "all" or wanted in name):
+                reporter.write_sep("-", name)
+                reporter.write_line(content.rstrip("\n"))
+
+
+def _tell_others(failures: list[_Failed], reporter: Any) -> None:
+    reporter.write_line(f"\n  The same in {len(failures)} more run{'s' if len(failures) > 1 else ''}:")
+    width = max(len(failed.test) for failed in failures)
+    for failed in failures:
+        seed = "" if failed.seed is None else f"  seed {failed.seed}"
+        reporter.write_line(f"    {failed.test:<{width}}{seed}  {failed.replay}".rstrip())
+
+
+def _wrapped(text: str, reporter: Any) -> list[str]:
+    """Whole words, at the terminal's width; what is piped is for programs, and stays a line."""
+    if not reporter.isatty:
+        return [text]
+    width = shutil.get_terminal_size().columns
+    return textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -65,10 +65,16 @@ def _file_name(test: str, seed: int, raft: str) -> str:
 def files_of(raft: Path) -> list[Path]:
     """The files that come with a raft.py: its package if it has its own messages.py beside it, else only itself."""
     raft = (raft / "raft.py" if raft.is_dir() else raft).resolve()
-    if not (raft.parent / "messages.py").exists():
+    if place_of_peer(raft) == raft:
         return [raft]
     package = sorted(p for p in raft.parent.rglob("*.py") if not any(part.startswith(".") for part in p.parts))
     return [raft, *(path for path in package if path != raft)]
+
+
+def place_of_peer(raft: Path) -> Path:
+    """What a line must be in to be the peer's: its package's folder, or its one file."""
+    raft = (raft / "raft.py" if raft.is_dir() else raft).resolve()
+    return raft.parent if (raft.parent / "messages.py").exists() else raft
 
 
 def code_of(raft: Path, test_file: Path) -> dict[str, str]:

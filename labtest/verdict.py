@@ -5,8 +5,9 @@ Start at `verdict_of()`.
 
 from __future__ import annotations
 
+import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,8 @@ from labsim import RealWorldError, SimulationError, Standstill, TaskFailed, Unre
 from labsim.stacks import Place, place_of, short_path
 from labtest.failure import Failure
 from labtest.report import pytest_says
+
+_CHARS_MAX = 1000  # far above what we write ourselves; an exception's text may be of any length
 
 
 class Ending(StrEnum):
@@ -33,6 +36,7 @@ class Verdict(NamedTuple):
     name: str = ""  # of the rule, of the exception's class, of the simulation's error
     text: str = ""  # what was wrong, its first line
     where: str = ""  # the peer's line or, where none is known, the test's: "raft/raft.py:12 in start"
+    mistake: str = ""  # what is wrong, whatever the test: failures with equal ones are told as one. Not for people
 
     @property
     def failed(self) -> bool:
@@ -64,14 +68,39 @@ def verdict_of(error: BaseException | None, peer_files: Path | None = None, test
         ending, name, text = Ending.SIMULATION, type(error).__name__, str(error)
     else:
         ending, name, text = Ending.TEST, type(error).__name__, _told(error)
-    return Verdict(ending, name, text.partition("\n")[0], _where(error, origin, peer_files, test_file))
+    text = text.partition("\n")[0]
+    peers, tests = _where(error, origin, peer_files, test_file)
+    return Verdict(ending, name, text, peers or tests, _mistake(ending, name, text, peers, tests))
+
+
+def _mistake(ending: Ending, name: str, text: str, peers: str, tests: str) -> str:
+    if ending is Ending.RULE:
+        what = [name, peers]
+    elif ending is Ending.EXPECTATION:
+        what = [without_numbers(text), peers]  # many tests expect the same
+    elif ending is Ending.TEST:
+        what = [name, peers or tests]
+    else:
+        what = [name, peers or without_numbers(text)]
+    return " | ".join([ending, *what])
+
+
+def without_numbers(text: str) -> str:
+    """The sentence that two failures of one kind share: numbers and quoted values become `#` and `'...'`."""
+    text = re.sub(r"'[^']*('|\.\.\.)|\"[^\"]*(\"|\.\.\.)", "'...'", text)
+    text = re.sub(r"(§[\d.]*\d|Figure \d+)|0x[0-9a-fA-F]+|(?<![A-Za-z])\d+(\.\d+)?", lambda m: m.group(1) or "#", text)
+    text = re.sub(r"#(, ?#)+", "#, ...", text)
+    return text if len(text) <= _CHARS_MAX else f"{text[: _CHARS_MAX - 3]}..."
 
 
 def _told(error: BaseException) -> str:
     return "".join(traceback.format_exception_only(error)).strip()
 
 
-def _where(error: BaseException, origin: BaseException, peer_files: Path | None, test_file: Path | None) -> str:
+def _where(
+    error: BaseException, origin: BaseException, peer_files: Path | None, test_file: Path | None
+) -> tuple[str, str]:
+    """The peer's line and the test's, "" where none is known."""
     places = list(_places(origin.__traceback__))[::-1]  # innermost first
     named: list[Place] = []
     if isinstance(error, Standstill):
@@ -80,11 +109,14 @@ def _where(error: BaseException, origin: BaseException, peer_files: Path | None,
         named = [error.where]
     elif isinstance(origin, Failure):
         named = [wait.where for wait in origin.stuck if wait.where is not None]
-    for files, candidates in ((peer_files, places), (peer_files, named), (test_file, places)):
-        for place in candidates:
-            if files is not None and _is_in(place, files):
-                return f"{short_path(place.file)}:{place.line}{f' in {place.function}' if place.function else ''}"
-    return ""
+    return _first_in(peer_files, [*places, *named]), _first_in(test_file, places)
+
+
+def _first_in(files: Path | None, places: Iterable[Place]) -> str:
+    place = next((place for place in places if files is not None and _is_in(place, files)), None)
+    if place is None:
+        return ""
+    return f"{short_path(place.file)}:{place.line}{f' in {place.function}' if place.function else ''}"
 
 
 def _is_in(place: Place, files: Path) -> bool:

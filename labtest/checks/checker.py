@@ -394,7 +394,14 @@ class CheckedTrace(list[Event]):
 
     def _violated(self, rule: Rule, text: str, *evidence: tuple[int, Message, str] | str) -> NoReturn:
         lines = [e if isinstance(e, str) else describe_message(*e) for e in evidence]
-        raise Failure(f"{rule.title} ({rule.section}): {text}", lines, rule=rule.name)
+        raise Failure(f"{rule.title} ({rule.section}): {text}", lines, rule=rule.name, peer=_accused(evidence))
+
+
+def _accused(evidence: tuple[tuple[int, Message, str] | str, ...]) -> str | None:
+    """Whose message the last piece of evidence is, where it is one that a peer sent or answered."""
+    for _, message, what in reversed([piece for piece in evidence if not isinstance(piece, str)]):
+        return {"sent": message.source, "answered": message.target}.get(what)
+    return None
 
 
 __all__ = ["RULES", "CheckedTrace"]

@@ -32,6 +32,7 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     cause: str = ""  # one line that failures of one kind share: numbers are taken out
     said: str = ""  # that line with its numbers
     where: str = ""
+    mistake: str = ""  # the verdict's, where there is one
     report: str = ""  # the whole explanation
     replay: str = ""  # the command; put in by the grader's side, so that no submission can
     output: str = ""  # the beginning of what it printed
@@ -45,6 +46,11 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     @property
     def passed(self) -> bool:
         return self.kind == PASSED
+
+    @property
+    def same(self) -> tuple[str, ...]:
+        """Failures with one of these are taken for one mistake."""
+        return (self.kind, self.mistake) if self.mistake else (self.kind, self.rule, self.cause, self.where)
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def run_campaign(pool: Pool, plan: Plan, tally: Tally, watch: Callable[[], None]
             tally.wanted = wanted
             if not _round(pool, plan, tally, issued, wanted, watch):
                 return
-            if plan.grow and tally.groups:
+            if plan.grow and tally.found:
                 tally.ended = "after the round that found a failure"
                 return
     finally:
@@ -114,7 +114,7 @@ def _round(
                 del pending[future]
                 tally.add(_result(future))
             watch()
-            if plan.until_fail and tally.groups:
+            if plan.until_fail and tally.found:
                 tally.ended = "at the first failure (--until-fail)"
                 return False
             if plan.for_s is not None and tally.elapsed_s >= plan.for_s:

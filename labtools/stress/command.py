@@ -7,6 +7,7 @@ them: outcome, tally. What is said: progress, summary.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import random
 import re
@@ -30,8 +31,8 @@ from labtools.stress.outcome import LATE
 from labtools.stress.pool import LocalPool, Pool, outcomes
 from labtools.stress.progress import watching
 from labtools.stress.seeds import SeedWorker
-from labtools.stress.summary import duration, write_all
-from labtools.stress.tally import Group, Tally
+from labtools.stress.summary import as_text, clear, duration, write_all, write_report
+from labtools.stress.tally import Cause, Tally
 from labtools.workers.process import CannotStart
 
 OUT = Path("build/stress")
@@ -124,8 +125,30 @@ def main(args: argparse.Namespace) -> int:
     plan = Plan(runs, until_fail=args.until_fail, for_s=args.for_s, grow=args.grow)
     kit = Kit.of(args.raft, tests, run_limit_s=args.run_limit, memory_mb=args.memory_mb)
     tally = Tally(list(dict.fromkeys(test.name for test in tests)), seed_start)
-    with ended_politely():
-        return _stress(args, plan, kit, tally)
+    try:
+        with ended_politely(), _alone_in(args.out):
+            return _stress(args, plan, kit, tally)
+    except _InUse as error:
+        return _cannot(str(error))
+
+
+class _InUse(Exception):
+    """Another campaign writes there."""
+
+
+@contextmanager
+def _alone_in(out: Path) -> Iterator[None]:
+    """Two campaigns in one folder would take each other's reports away. The lock ends with its process at last."""
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _InUse(
+                f"another lab stress is writing to {short_path(str(out.resolve()))}; "
+                "wait until it ends, or name another folder with --out (make: OUT=dir)"
+            ) from None
+        yield
 
 
 @contextmanager
@@ -149,10 +172,21 @@ def _stress(args: argparse.Namespace, plan: Plan, kit: Kit, tally: Tally) -> int
         return _cannot(str(error))
     console.print(_opening(args, plan, tally, pool), markup=False, soft_wrap=True)
     trouble = ""
+    written = 0
+
+    def look() -> None:
+        """A report is there before anybody names it."""
+        nonlocal written
+        for cause in tally.causes[written:]:
+            write_report(cause, kit, args.out)
+            written += 1
+        watch()
+
+    clear(args.out)
     try:
-        with watching(tally, console) as watch:
+        with watching(tally, console, args.out) as watch:
             tally.began_s += tally.elapsed_s  # the workers have started; what follows is work
-            run_campaign(pool, plan, tally, watch)
+            run_campaign(pool, plan, tally, look)
     except KeyboardInterrupt:
         tally.ended = _INTERRUPTED
     except (CannotStart, PoolLost) as error:
@@ -160,12 +194,14 @@ def _stress(args: argparse.Namespace, plan: Plan, kit: Kit, tally: Tally) -> int
         trouble = str(error)
     finally:
         pool.shutdown()
-    if tally.groups and not trouble and tally.ended != _INTERRUPTED:
+    if tally.found and not trouble and tally.ended != _INTERRUPTED:
         _repeat(tally, kit)
-    console.print(f"\n{write_all(tally, kit, args.out)}", markup=False, soft_wrap=True)
+    write_all(tally, kit, args.out)
+    text = as_text(tally, kit, args.out, console.width if console.is_terminal else None)
+    console.print(f"\n{text}", markup=False, soft_wrap=True)
     if trouble:
         return _cannot(trouble)
-    if tally.groups:
+    if tally.found:
         return 1
     return 130 if tally.ended == _INTERRUPTED else 0
 
@@ -187,22 +223,22 @@ def _opening(args: argparse.Namespace, plan: Plan, tally: Tally, pool: Pool) -> 
 
 
 def _repeat(tally: Tally, kit: Kit) -> None:
-    """Run each group's example once more, here and in a fresh process: only then its replay line is a promise."""
+    """Run each cause's example once more, here and in a fresh process: only then its replay line is a promise."""
     with tempfile.TemporaryDirectory(prefix="lab-stress-") as folder:
         kit.unpack(Path(folder))
         worker = SeedWorker(kit.setup, Path(folder), ROOT)
         try:
-            for group in [group for group in tally.in_order() if group.kind != LATE][:_REPEATED_MAX]:
+            for cause in [cause for cause in tally.causes if cause.shortest.kind != LATE][:_REPEATED_MAX]:
                 worker.fresh()
-                group.repeats = _same(group, worker)
+                cause.repeats = _same(cause, worker)
         except (KeyboardInterrupt, CannotStart):
             pass  # then it is not known
         finally:
             worker.fresh()
 
 
-def _same(group: Group, worker: SeedWorker) -> bool:
-    first = group.shortest
+def _same(cause: Cause, worker: SeedWorker) -> bool:
+    first = cause.shortest
     (again,) = outcomes(worker.run(first.test, [first.seed]))
     return (again.kind, again.cause, again.digest) == (first.kind, first.cause, first.digest)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,19 +13,21 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from labtools.stress.summary import duration
-from labtools.stress.tally import Count, Tally
+from labsim.stacks import short_path
+from labtools.stress.summary import duration, report_name, wrapped
+from labtools.stress.tally import Cause, Count, Tally
 
 _REFRESH_S = 0.2
 _LINE_EVERY_S = 5.0
 _CAUSES_TOLD_MAX = 20
+_CAUSES_PICTURED_MAX = 3
 
 
 @contextmanager
-def watching(tally: Tally, console: Console) -> Iterator[Callable[[], None]]:
-    """Gives the function to call when something may have changed."""
+def watching(tally: Tally, console: Console, out: Path) -> Iterator[Callable[[], None]]:
+    """Gives the function to call when something may have changed. The reports in `out` must be there by then."""
     if not console.is_terminal:
-        yield _Lines(tally, console).update
+        yield _Lines(tally, console, out).update
         return
     with Live(console=console, auto_refresh=False, transient=True) as live:
         last_s = 0.0
@@ -32,7 +35,7 @@ def watching(tally: Tally, console: Console) -> Iterator[Callable[[], None]]:
         def update() -> None:
             nonlocal last_s
             if time.monotonic() - last_s >= _REFRESH_S:
-                live.update(_picture(tally, console.height), refresh=True)
+                live.update(_picture(tally, out, console.width, console.height), refresh=True)
                 last_s = time.monotonic()
 
         update()
@@ -42,9 +45,10 @@ def watching(tally: Tally, console: Console) -> Iterator[Callable[[], None]]:
 class _Lines:
     """A line every few seconds, rarer and rarer, so that a night's campaign fills a page and not a disk."""
 
-    def __init__(self, tally: Tally, console: Console) -> None:
+    def __init__(self, tally: Tally, console: Console, out: Path) -> None:
         self._tally = tally
         self._console = console
+        self._out = out
         self._next_s = _LINE_EVERY_S
         self._told = 0
 
@@ -57,12 +61,20 @@ class _Lines:
         self._say(_line(self._tally))
 
     def _tell_new_causes(self) -> None:
-        for group in list(self._tally.groups.values())[self._told : _CAUSES_TOLD_MAX]:
+        for cause in self._tally.causes[self._told : _CAUSES_TOLD_MAX]:
             self._told += 1
-            self._say(f"FAILED {group.test}  seed {group.smallest.seed}: {group.words}")
+            self._say(f"FAILED {_example(cause)}: {cause.words}\n  report  {_report(cause, self._out)}")
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _example(cause: Cause) -> str:
+    return f"{cause.shortest.test}  seed {cause.shortest.seed}"
+
+
+def _report(cause: Cause, out: Path) -> str:
+    return short_path(str(out / report_name(cause)))
 
 
 def _line(tally: Tally) -> str:
@@ -75,13 +87,25 @@ def _line(tally: Tally) -> str:
     )
 
 
-def _picture(tally: Tally, height: int) -> RenderableType:
+def _picture(tally: Tally, out: Path, width: int, height: int) -> RenderableType:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("test", no_wrap=True)
     table.add_column("", width=24)
     for column in ("passed", "failed", "runs/s", "virtual h"):
         table.add_column(column, justify="right", no_wrap=True)
-    shown = _worth_showing(tally, max(3, height - 10 - 2 * min(3, len(tally.groups))))
+    # The frequent first: that is the one to look at. What it says is wrapped and never cut.
+    frequent = sorted(tally.causes, key=lambda cause: -cause.count)
+    told: list[str] = []
+    for cause in frequent[:_CAUSES_PICTURED_MAX]:
+        tests = f"{len(cause.groups)} tests, as {_example(cause)}" if len(cause.groups) > 1 else _example(cause)
+        lines = [
+            *wrapped(f"{cause.count:>6}x {tests}; report {_report(cause, out)}", " " * 8, width),
+            *wrapped(cause.words, " " * 8, width),
+        ]
+        if told and len(told) + len(lines) > height // 2:
+            break
+        told += lines
+    shown = _worth_showing(tally, max(3, height - 6 - len(told)))
     for test in shown:
         _add_row(table, test, tally.counts[test], tally, tally.wanted)
     if len(shown) < len(tally.tests):
@@ -91,10 +115,7 @@ def _picture(tally: Tally, height: int) -> RenderableType:
         _add_row(table, "all", tally.total, tally, wanted)
     left = f", {duration(tally.left_s)} left" if tally.left_s is not None else ""
     parts: list[RenderableType] = [table, Text(f"{duration(tally.elapsed_s)}{left}   Ctrl-C ends it", style="dim")]
-    # The frequent first: that is the one to look at.
-    for group in sorted(tally.groups.values(), key=lambda g: -g.count)[:3]:
-        parts.append(Text(f"{group.count:>6}x {group.test}  seed {group.smallest.seed}", style="red"))
-        parts.append(Text(f"        {group.words}", style="red", overflow="ellipsis", no_wrap=True))
+    parts += [Text(line, style="red") for line in told]
     return Group(*parts)
 
 

@@ -6,6 +6,7 @@ Start at `write_all()`.
 from __future__ import annotations
 
 import math
+import textwrap
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from labsim.stacks import short_path
 from labtest.records import Record
 from labtools.stress.kit import Kit
 from labtools.stress.outcome import Outcome
-from labtools.stress.tally import Group, Tally, ended_its_process
+from labtools.stress.tally import Cause, Group, Tally, ended_its_process
 
-_GROUPS_SHOWN_MAX = 20
+_CAUSES_SHOWN_MAX = 20
+_TEXT, _JSON, _JUNIT = "summary.txt", "summary.json", "junit.xml"
 FAILURES = "failures"  # the folder of records, in the output folder
 
 
@@ -51,44 +53,64 @@ def rate(count: int, runs: int) -> str:
     return f"{count:,} of {runs:,} runs{about}"
 
 
-def as_text(tally: Tally, kit: Kit, out: Path) -> str:
-    lines = [headline(tally)]
+def as_text(tally: Tally, kit: Kit, out: Path, width: int | None = None) -> str:
+    """Sentences are wrapped to `width`, for a terminal; else every one is a line."""
+    lines = wrapped(headline(tally), "", width)
     if tally.ended:
         lines.append(f"It ended {tally.ended}.")
-    lines += [f"{line}." for line in tally.checks_off]
-    groups = tally.in_order()
-    if groups:
+    for line in tally.checks_off:
+        lines += wrapped(f"{line}.", "", width)
+    causes = tally.causes
+    if causes:
         lines.append("")
-        lines.append("One cause of failure:" if len(groups) == 1 else f"{len(groups)} causes of failure:")
-    for number, group in enumerate(groups[:_GROUPS_SHOWN_MAX], start=1):
-        lines += ["", *_describe(number, group, tally, kit, out)]
-    if len(groups) > _GROUPS_SHOWN_MAX:
-        lines += ["", f"... and {len(groups) - _GROUPS_SHOWN_MAX} more causes, in {short_path(str(out))}/summary.json"]
+        lines.append("One cause of failure:" if len(causes) == 1 else f"{len(causes)} causes of failure:")
+    for cause in causes[:_CAUSES_SHOWN_MAX]:
+        lines += ["", *_describe(cause, tally, kit, out, width)]
+    if len(causes) > _CAUSES_SHOWN_MAX:
+        lines += ["", f"... and {len(causes) - _CAUSES_SHOWN_MAX} more causes, in {short_path(str(out))}/summary.json"]
     return "\n".join(lines)
 
 
-def _describe(number: int, group: Group, tally: Tally, kit: Kit, out: Path) -> list[str]:
-    lines = [
-        f"{number:3d}  {group.test}: {rate(group.count, tally.counts[group.test].runs)}",
-        f"     {group.words}",
-    ]
-    if group.where:
-        lines.append(f"     at {group.where}")
-    if ended_its_process(group):
-        lines.append(f"     smallest seed {group.smallest.seed}")
-    else:
-        lines.append(
-            f"     smallest seed {group.smallest.seed}; "
-            f"shortest run seed {group.shortest.seed} ({group.shortest.events:,} events)"
+def wrapped(text: str, indent: str, width: int | None, first: str | None = None) -> list[str]:
+    """In lines of at most `width`, whole words alone; one line without a width."""
+    first = indent if first is None else first
+    if width is None:
+        return [f"{first}{text}"]
+    how = {"initial_indent": first, "subsequent_indent": indent}
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False, **how)  # type: ignore[arg-type]
+
+
+def _describe(cause: Cause, tally: Tally, kit: Kit, out: Path, width: int | None) -> list[str]:
+    """What is wrong, an example, and the tests that show it."""
+    indent = " " * 5
+    shortest = cause.shortest
+    lines = wrapped(cause.words, indent, width, f"{cause.number:3d}  ")
+    if shortest.where:
+        lines.append(f"{indent}at {shortest.where}")
+    if cause.repeats is False:
+        lines += wrapped(
+            "NOT REPEATED in a fresh process: something of one run reached the next (a variable of the module or the "
+            "class), or chance came from outside the seed; pytest --check-determinism may name it",
+            indent,
+            width,
         )
-    if group.repeats is False:
-        lines.append(
-            "     NOT REPEATED in a fresh process: something of one run reached the next (a variable of the module or "
-            "the class),\n     or chance came from outside the seed; pytest --check-determinism may name it"
-        )
-    lines.append(f"     report  {short_path(str(out / report_name(number)))}")
-    lines.append(f"     replay  {kit.replay_line(group.test, group.shortest.seed)}")
+    lines.append(f"{indent}report  {short_path(str(out / report_name(cause)))}")
+    lines.append(f"{indent}replay  {kit.replay_line(shortest.test, shortest.seed)}")
+    groups = tally.in_order(cause)
+    names_width = max(len(group.test) for group in groups)
+    for group in groups:
+        often = rate(group.count, tally.counts[group.test].runs)
+        lines.append(f"{indent}  {group.test:<{names_width}}  {often}; {_seeds(group)}")
     return lines
+
+
+def _seeds(group: Group) -> str:
+    smallest, shortest = group.smallest.seed, group.shortest.seed
+    if ended_its_process(group.shortest):
+        return f"smallest seed {smallest}"
+    if smallest == shortest:
+        return f"seed {shortest} ({group.shortest.events:,} events)"
+    return f"smallest seed {smallest}, shortest run seed {shortest} ({group.shortest.events:,} events)"
 
 
 def report(outcome: Outcome, kit: Kit) -> str:
@@ -97,8 +119,15 @@ def report(outcome: Outcome, kit: Kit) -> str:
     return outcome.report if line in outcome.report else f"{outcome.report}\n\n  replay    {line}"
 
 
-def report_name(number: int) -> str:
-    return f"cause-{number}.txt"
+def report_name(cause: Cause) -> str:
+    return f"cause-{cause.number}.txt"
+
+
+def write_report(cause: Cause, kit: Kit, out: Path) -> Path:
+    """Of its shortest run so far."""
+    path = out / report_name(cause)
+    path.write_text(report(cause.shortest, kit) + "\n", errors="replace")
+    return path
 
 
 def as_dict(tally: Tally, kit: Kit) -> dict[str, Any]:
@@ -127,41 +156,47 @@ def as_dict(tally: Tally, kit: Kit) -> dict[str, Any]:
         },
         "causes": [
             {
-                "test": group.test,
-                "cause": group.cause,
-                "where": group.where,
-                "kind": group.kind,
-                "count": group.count,
-                "smallest_seed": group.smallest.seed,
-                "shortest_seed": group.shortest.seed,
-                "shortest_events": group.shortest.events,
-                "repeats": group.repeats,
-                "replay": kit.replay_line(group.test, group.shortest.seed),
-                "report": report(group.shortest, kit),
+                "number": cause.number,
+                "cause": cause.shortest.cause,
+                "where": cause.shortest.where,
+                "kind": cause.shortest.kind,
+                "count": cause.count,
+                "tests": {
+                    group.test: {
+                        "count": group.count,
+                        "smallest_seed": group.smallest.seed,
+                        "shortest_seed": group.shortest.seed,
+                        "shortest_events": group.shortest.events,
+                    }
+                    for group in tally.in_order(cause)
+                },
+                "repeats": cause.repeats,
+                "replay": kit.replay_line(cause.shortest.test, cause.shortest.seed),
+                "report": report(cause.shortest, kit),
             }
-            for group in tally.in_order()
+            for cause in tally.causes
         ],
     }
 
 
 def as_junit(tally: Tally, kit: Kit) -> bytes:
     """One case for each test, and for a test that failed one for each cause."""
-    groups = tally.in_order()
     suite = ElementTree.Element("testsuite", name="lab stress", time=f"{tally.elapsed_s:.3f}", errors="0")
     for test, count in tally.counts.items():
-        causes: list[Group | None] = [group for group in groups if group.test == test]
-        for group in causes or [None]:
-            name = test if group is None else f"{test}: {group.words}"
+        causes: list[Cause | None] = [cause for cause in tally.causes if test in cause.groups]
+        for cause in causes or [None]:
+            name = test if cause is None else f"{test}: {cause.words}"
             case = ElementTree.SubElement(suite, "testcase", classname="stress", name=printable(name))
             case.set("time", f"{count.real_s:.3f}")
-            if group is not None:
+            if cause is not None:
+                group = cause.groups[test]
                 message = f"{rate(group.count, count.runs)}; {kit.replay_line(test, group.shortest.seed)}"
-                failure = ElementTree.SubElement(case, "failure", message=printable(message), type=group.kind)
+                failure = ElementTree.SubElement(case, "failure", message=printable(message), type=group.shortest.kind)
                 failure.text = printable(report(group.shortest, kit))
             elif not count.runs:
                 ElementTree.SubElement(case, "skipped", message="no run was made")
     suite.set("tests", str(len(suite)))
-    suite.set("failures", str(len(groups)))
+    suite.set("failures", str(sum(1 for case in suite if case.find("failure") is not None)))
     suite.set("skipped", str(sum(1 for case in suite if case.find("skipped") is not None)))
     ElementTree.indent(suite)
     return bytes(ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True))
@@ -173,20 +208,23 @@ def printable(text: str) -> str:
     return "".join(c if c in "\t\n\r" or c >= " " else "?" for c in text)
 
 
-def write_all(tally: Tally, kit: Kit, out: Path) -> str:
-    """Everything into `out`; gives the text. Reports of an earlier campaign there are removed, records are kept."""
+def clear(out: Path) -> None:
+    """Make room: what an earlier campaign said there is removed, its records are kept."""
     out.mkdir(parents=True, exist_ok=True)
-    for old in out.glob("cause-*.txt"):
-        old.unlink()
-    text = as_text(tally, kit, out)
-    (out / "summary.txt").write_text(text + "\n")
-    (out / "summary.json").write_bytes(msgspec.json.format(msgspec.json.encode(as_dict(tally, kit))) + b"\n")
-    (out / "junit.xml").write_bytes(as_junit(tally, kit))
-    for number, group in enumerate(tally.in_order(), start=1):
-        (out / report_name(number)).write_text(report(group.shortest, kit) + "\n", errors="replace")
-        for outcome in (group.smallest, group.shortest):
-            _record(outcome, kit).write(out / FAILURES)
-    return text
+    for old in [*out.glob("cause-*.txt"), *(out / name for name in (_TEXT, _JSON, _JUNIT))]:
+        old.unlink(missing_ok=True)
+
+
+def write_all(tally: Tally, kit: Kit, out: Path) -> None:
+    """Everything into `out`."""
+    (out / _TEXT).write_text(as_text(tally, kit, out) + "\n")
+    (out / _JSON).write_bytes(msgspec.json.format(msgspec.json.encode(as_dict(tally, kit))) + b"\n")
+    (out / _JUNIT).write_bytes(as_junit(tally, kit))
+    for cause in tally.causes:
+        write_report(cause, kit, out)
+        for group in cause.groups.values():
+            for outcome in (group.smallest, group.shortest):
+                _record(outcome, kit).write(out / FAILURES)
 
 
 def _record(outcome: Outcome, kit: Kit) -> Record:

@@ -1,4 +1,7 @@
-"""What a campaign has seen so far: counts per test, failures grouped by cause. Start at `Tally.add()`."""
+"""What a campaign has seen so far: counts per test; failures by cause, and the tests that show each.
+
+Start at `Tally.add()`.
+"""
 
 from __future__ import annotations
 
@@ -28,25 +31,51 @@ class Group:
     """Failures of one test for one cause: how many, and the two runs worth looking at."""
 
     test: str
-    cause: str
-    where: str
-    kind: str
     count: int
     smallest: Outcome
     shortest: Outcome  # fewest events
-    repeats: bool | None = None  # whether `shortest` failed again in a fresh process; None if nobody tried
-
-    @property
-    def words(self) -> str:
-        """The cause, for people."""
-        return f"{self.cause}: {self.shortest.said}" if self.shortest.said else self.cause
 
     def add(self, outcome: Outcome) -> None:
         self.count += 1
         if outcome.seed < self.smallest.seed:
             self.smallest = outcome
-        if (outcome.events, outcome.seed) < (self.shortest.events, self.shortest.seed):
+        if _length(outcome) < _length(self.shortest):
             self.shortest = outcome
+
+
+@dataclass
+class Cause:
+    """What is taken for one mistake, in whatever tests."""
+
+    number: int  # as they were found, from 1: it names a file that is there from then on
+    groups: dict[str, Group] = field(default_factory=dict)  # by test, as they were found
+    repeats: bool | None = None  # whether `shortest` failed again in a fresh process; None if nobody tried
+
+    @property
+    def shortest(self) -> Outcome:
+        return min((group.shortest for group in self.groups.values()), key=_length)
+
+    @property
+    def count(self) -> int:
+        return sum(group.count for group in self.groups.values())
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        run = self.shortest
+        return f"{run.cause}: {run.said}" if run.said else run.cause
+
+    def add(self, outcome: Outcome) -> None:
+        group = self.groups.get(outcome.test)
+        if group is None:
+            self.groups[outcome.test] = Group(outcome.test, 1, outcome, outcome)
+        else:
+            group.add(outcome)
+
+
+def _length(outcome: Outcome) -> tuple[bool, int, int]:
+    """Shortest first; what its process did not survive has no length, and comes last."""
+    return ended_its_process(outcome), outcome.events, outcome.seed
 
 
 @dataclass
@@ -56,7 +85,7 @@ class Tally:
     tests: list[str]
     seed_start: int
     counts: dict[str, Count] = field(init=False)
-    groups: dict[tuple[str, str, str], Group] = field(default_factory=dict)
+    found: dict[str, Cause] = field(default_factory=dict)  # by what the failures share
     wanted: int | None = None  # runs per test, if that is known
     for_s: float | None = None  # or how long
     ended: str = ""  # why it ended before its time, if it did
@@ -77,11 +106,13 @@ class Tally:
                 count.passed += 1
                 continue
             count.failed += 1
-            key = (outcome.test, outcome.cause, outcome.where)
-            if key in self.groups:
-                self.groups[key].add(outcome)
-            else:
-                self.groups[key] = Group(*key, outcome.kind, 1, outcome, outcome)
+            same = outcome.mistake or f"{outcome.kind} | {outcome.cause} | {outcome.where}"
+            self.found.setdefault(same, Cause(len(self.found) + 1)).add(outcome)
+
+    @property
+    def causes(self) -> list[Cause]:
+        """As they were found."""
+        return list(self.found.values())
 
     @property
     def total(self) -> Count:
@@ -113,11 +144,10 @@ class Tally:
             left.append(max(0.0, ahead_s * self.elapsed_s / busy_s))
         return min(left) if left else None
 
-    def in_order(self) -> list[Group]:
-        """Groups as they are shown: by test, the frequent first."""
-        place = {test: number for number, test in enumerate(self.tests)}
-        return sorted(self.groups.values(), key=lambda g: (place[g.test], -g.count, g.smallest.seed))
+    def in_order(self, cause: Cause) -> list[Group]:
+        """The tests of a cause, in their order."""
+        return [cause.groups[test] for test in self.tests if test in cause.groups]
 
 
-def ended_its_process(group: Group) -> bool:
-    return group.kind in (DIED, LATE)
+def ended_its_process(outcome: Outcome) -> bool:
+    return outcome.kind in (DIED, LATE)

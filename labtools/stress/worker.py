@@ -88,10 +88,12 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
     peer_class = load_peer_class(raft)
     # Only now: the tester must know the messages of the peer's own package, if it has one.
     from labtest import report
+    from labtest.records import place_of_peer
     from labtest.running import run_test
+    from labtest.verdict import verdict_of
     from labtools.selecting import SelectionError, load_tests
     from labtools.stress.kit import replay_line
-    from labtools.stress.outcome import FAILED, Outcome, cause_of
+    from labtools.stress.outcome import Outcome
 
     tests = {}
     for file in dict.fromkeys(setup.tests.values()):
@@ -99,7 +101,7 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
             tests.update({test.name: test for test in load_tests(Path(file))})
         except SelectionError as error:
             raise LoadError(str(error)) from None
-    peer_files = raft.parent if (raft.parent / "messages.py").exists() else raft
+    peer_files = place_of_peer(raft)
     encoder = msgspec.json.Encoder()
 
     def run_one(name: str, seed: int) -> tuple[bytes, bool]:
@@ -116,12 +118,11 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
         out_of_memory = isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError)
         if out_of_memory:
             _limit_memory(None)  # the report needs some too
-        outcome.kind = FAILED
+        outcome.take(verdict_of(error, peer_files, test.file))
         replay = replay_line(name, seed, setup.raft_given, setup.file_given)
-        told = report.describe(error, name, seed, replay, causes=run.causes)[:_REPORT_CHARS_MAX]
-        outcome.cause, outcome.where, outcome.said, outcome.report = (
-            _encodable(really(text, setup.shown_as)) for text in (*cause_of(error, peer_files, test.file), told)
-        )
+        outcome.report = report.describe(error, name, seed, replay, causes=run.causes)[:_REPORT_CHARS_MAX]
+        for field in ("mistake", "cause", "where", "said", "report"):
+            setattr(outcome, field, _encodable(really(getattr(outcome, field), setup.shown_as)))
         return encoder.encode(outcome), out_of_memory
 
     return run_one

@@ -53,7 +53,7 @@ def print_timeline(
     to_s: float | None = None,
     term: int | None = None,
     follow: int | None = None,
-    last_rows: int | None = None,
+    most_rows: int | None = None,
     ending: str = "",
     color: bool | None = None,
     ascii_only: bool | None = None,
@@ -62,7 +62,7 @@ def print_timeline(
 ) -> None:
     """Print a run as a table. On a terminal in colour (unless NO_COLOR is set), else in plain ASCII.
 
-    `last_rows` keeps only the end, for failure reports; `ending` is a last line across the table.
+    Of more than `most_rows`, those in the middle are left out; `ending` is a last line across the table.
     """
     show = Show(
         everything=everything or follow is not None,
@@ -76,10 +76,9 @@ def print_timeline(
     _check(events, show)
     story = tell(events, show)
     rows = story.rows
-    notes = []
-    if last_rows is not None and len(rows) > last_rows:
-        notes.append(f"the last {last_rows} of {len(rows)} rows")
-        rows = rows[-last_rows:]
+    notes: list[str] = []
+    if most_rows is not None and len(rows) > most_rows:
+        rows = _without_the_middle(rows, most_rows)
     if ending:
         last_ns = events[-1].at_ns if events else 0
         rows = [*rows, Row(last_ns, rows[-1].marks if rows else {}, banner=ending, tone="fault")]
@@ -99,6 +98,15 @@ def print_timeline(
         color=color,
         svg=svg,
     )
+
+
+def _without_the_middle(rows: list[Row], most: int) -> list[Row]:
+    """How it began and how it ended, and what is missing between them."""
+    head, tail = rows[: most // 2], rows[most // 2 - most :]
+    missing = rows[len(head) : len(rows) - len(tail)]
+    span = f"{missing[0].at_ns / 1e9:.4f} s to {missing[-1].at_ns / 1e9:.4f} s"
+    text = f"{len(missing):,} rows are left out here, {span}; lab timeline shows them all"
+    return [*head, Row(missing[0].at_ns, missing[0].marks, banner=text, tone="phase"), *tail]
 
 
 def print_table(
@@ -181,7 +189,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("test", nargs="?", metavar="TEST", help="the test to run, by name")
     parser.add_argument("--seed", type=int, metavar="N", help="its seed (default: a new one)")
     parser.add_argument("--raft", type=Path, default=DEFAULT, metavar="PATH", help="the peer (default: %(default)s)")
-    parser.add_argument("--tests", type=Path, action="append", default=[], metavar="FILE", help="where the test is")
+    parser.add_argument(
+        "--file", type=Path, action="append", default=[], metavar="F", help="take the test from this file instead"
+    )
     parser.add_argument("--trace", type=Path, metavar="FILE", help="show this saved trace instead of running a test")
     parser.add_argument(
         "--import", type=Path, dest="import_", metavar="FILE", help="show a log of lines 'HH:MM:SS.ffffff [id] text'"
@@ -263,7 +273,7 @@ def _main(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> tuple[str, int, str, Sequence[Event], str, str]:
-    tests = select([args.test], args.tests)
+    tests = select([args.test], args.file)
     if len(tests) != 1:
         raise TimelineError(f"{args.test} is {len(tests)} tests; name one of {', '.join(t.name for t in tests[:5])} …")
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(2**31)

@@ -10,6 +10,7 @@ from labtest.running import Run
 from labtools.timeline.command import print_timeline
 
 _WIDTH = 120
+_MOST_ROWS = 10_000  # twice what a long run has; what never comes to rest would fill 30 MB
 
 
 def pytest_raftlab_failed(item: pytest.Function, run: Run) -> str | None:
@@ -19,7 +20,8 @@ def pytest_raftlab_failed(item: pytest.Function, run: Run) -> str | None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("w", encoding="utf-8") as text:
-            print_timeline(run.simulation.trace, file=text, width=_WIDTH, ending=f"FAILED: {run.error}".splitlines()[0])
+            ending = f"FAILED: {run.error}".splitlines()[0]
+            print_timeline(run.simulation.trace, file=text, width=_WIDTH, most_rows=_MOST_ROWS, ending=ending)
     except OSError:
         return None  # a folder that cannot be written to is no reason to hide the failure
     return f"timeline  {file}"

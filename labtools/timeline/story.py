@@ -162,8 +162,10 @@ class _Teller:
         if self.show.follow is not None:
             times = [event.at_ns for event in self.events if event.message == self.show.follow]
             self._seen_ns = (times[0], times[-1]) if times else (-1, -1)
-        # In short, a result stands where the call was made: before what the peer sent because of it.
-        told_already = set() if self.show.everything else set(self._known.results.values())
+        told_already: set[int] = set()
+        if not self.show.everything:
+            ends = self._known.results.items()
+            told_already = {end for begun, end in ends if self.events[begun].at_ns == self.events[end].at_ns}
         for place, event in enumerate(self.events):
             kind = event.kind
             if kind in MESSAGE_KINDS:
@@ -174,7 +176,7 @@ class _Teller:
                 if place not in self._known.skip:
                     self._persist(event)
             elif kind == SAVING:
-                self._local(event, "persist", Said("persist", ("begins to save", "saving")))
+                self._local(event, "persist", Said("saving", ("begins to save", "saving")))
             elif kind == APPLY:
                 self._apply(event)
             elif kind == START:
@@ -271,7 +273,9 @@ class _Teller:
             # Roles first: the row that makes a leader is the leader's.
             role = {"vote": "candidate", "append": "leader", "snapshot": "leader"}.get(call.kind)
             peer = self.peers.get(call.source)
-            if role is not None and peer is not None and term >= peer.term:
+            # A thread of a leader may be late with a request that it was to send as a candidate.
+            late = role == "candidate" and peer is not None and peer.role == "leader" and term == peer.term
+            if role is not None and peer is not None and term >= peer.term and not late:
                 self._becomes(call.source, role, term, at_ns)
         if self._wanted(at_ns, call.topics, term, call.id) and (
             call.source in self._visible or call.target in self._visible
@@ -526,7 +530,8 @@ class _Teller:
         if self.show.everything or result is None:
             pending = "" if self.show.everything else " does not return"
             self._local(event, "log", Said("start", (f"start({words.value(event.detail)}){pending}",)))
-        else:
+        elif self.events[result].at_ns == event.at_ns:
+            # In short, a result stands where the call was made: before what the peer sent because of it.
             self._started(self.events[result], result, saved=place in self._known.saved)
 
     def _started(self, event: Event, place: int, *, saved: bool = False) -> None:

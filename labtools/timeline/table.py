@@ -31,6 +31,7 @@ _TONES = {
     "lost": "red",
     "network": "red",
     "persist": "bright_black",
+    "saving": "bright_black",
     "apply": "cyan",
     "start": "bright_white",
     "student": "bright_magenta",
@@ -53,6 +54,7 @@ _LETTERS = {"leader": "Ll", "candidate": "Cc", "follower": "|:", "paused": "xx",
 
 _MOST_LINES = 4
 _MOST_LINES_OF_STUDENTS = 8
+_MOST_LINES_OF_BANNERS = 8
 _NARROWEST = 8
 _ROOMY = 16
 _HEAD_EVERY = 50
@@ -135,12 +137,15 @@ class Table:
         rule = self._text("━" if row.tone == "phase" else "─")
         text = self._text(row.banner)
         room = width - 6
-        if cell_len(text) > room:
-            text = f"{chop_cells(text, room - 3)[0]}..."
+        # A failure in words may be long, and what to do stands at its end.
+        text, *more = self._wrap(text, room, _MOST_LINES_OF_BANNERS) if cell_len(text) > room else [text]
         line = f"{rule * 2} {text} ".rstrip() + " "
         yield Segment(f"{time:>{self._time_width}} ", _style(_TONES["time"]))
         yield Segment(f"{line}{rule * max(width - cell_len(line) - 1, 2)}", _style(_TONES[row.tone]))
         yield Segment.line()
+        for line in more:
+            yield Segment(f"{' ' * (self._time_width + 3)}{line}", _style(_TONES[row.tone]))
+            yield Segment.line()
 
     def _lines(self, row: Row, time: str, widths: list[int]) -> Iterator[list[Segment]]:
         cells = [

@@ -93,13 +93,19 @@ def _shown(of: Any) -> str:
         return f"{len(of)} B"
     if isinstance(of, (list, tuple)):
         return f"[{', '.join(_shown(item) for item in of[:8])}]"
+    fields = _fields(of)
+    return " ".join(f"{name}={_shown(held)}" for name, held in fields) if fields else repr(of)
+
+
+def _fields(of: Any) -> list[tuple[str, Any]]:
+    """Of a message: an object, or what a trace file gives back."""
     if isinstance(of, SimpleNamespace):
-        return " ".join(f"{name}={_shown(item)}" for name, item in vars(of).items())
+        return list(vars(of).items())
     if isinstance(of, dict):
-        return " ".join(f"{name}={_shown(item)}" for name, item in of.items())
+        return [(str(name), held) for name, held in of.items()]
     if dataclasses.is_dataclass(of):
-        return " ".join(f"{f.name}={_shown(getattr(of, f.name, None))}" for f in dataclasses.fields(of))
-    return repr(of)
+        return [(f.name, getattr(of, f.name, None)) for f in dataclasses.fields(of)]
+    return []
 
 
 def request(kind: str, args: Any) -> Wordings:
@@ -114,7 +120,10 @@ def request(kind: str, args: Any) -> Wordings:
         size = len(field(args, "data", b"") or b"")
         term = number(args, "term")
         return (f"snapshot t{term} to {last} ({size} B)", f"snapshot t{term} to {last}", f"snap t{term} {last}")
-    return (f"{kind} {value(args, 40)}", kind) if args is not None else (kind,)
+    if args is None:
+        return (kind,)
+    tail = f" t{args.term}" if isinstance(field(args, "term"), int) else ""
+    return (f"{kind} {value(args, 40)}", f"{kind}{tail}")
 
 
 def _append(args: Any) -> Wordings:
@@ -157,7 +166,22 @@ def answer(kind: str, args: Any, reply: Any) -> tuple[str, Wordings]:
         return "bad", ("no",)
     if kind == "snapshot":
         return ("bad", (f"no{newer}", "no")) if newer else ("quiet", ("ok",))
-    return "quiet", ((f"{value(reply, 40)}", "answered") if reply is not None else ("answered",))
+    if reply is None:
+        return "quiet", ("answered",)
+    return "quiet", (value(reply, 40), _few_words(reply))
+
+
+def _few_words(reply: Any) -> str:
+    """The answer to an RPC of the peer's own, for a narrow column: `t3 not granted`."""
+    told = []
+    for name, held in _fields(reply):
+        if name == "term":
+            told.append(f"t{_shown(held)}")
+        elif isinstance(held, bool):
+            told.append(name if held else f"not {name}")
+        else:
+            told.append(f"{name}={_shown(held)}")
+    return clean(" ".join(told))[:60] or value(reply, 40)
 
 
 def act(event: Event) -> tuple[str, bool]:

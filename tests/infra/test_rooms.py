@@ -32,10 +32,7 @@ TOOLS_MAY_IMPORT = {
         *("stress.command", "stress.kit", "stress.summary"),
     },
     # What runs there is what is hashed: it knows no page and no command.
-    "grade.sandbox": {
-        *("selecting", "manifest", "workers", "grade.results", "grade.rubric"),
-        *("stress.kit", "stress.outcome"),
-    },
+    "grade.sandbox": {"selecting", "manifest", "workers", "grade.results", "grade.rubric", "stress.kit"},
     # Pages know results, and neither sandbox nor store.
     "grade.pages": {"grade.results", "grade.rubric", "stress.summary"},
     # Commands are imported by name, when they are called.

@@ -151,34 +151,28 @@ def _name(test: _Told) -> Html:
     return code(test.name) if test.name.isidentifier() else safe(test.name)
 
 
-def _same(run: RunRecord) -> tuple[str, ...]:
-    """Failures with one of these are taken for one mistake."""
-    return (run.kind, run.rule, run.cause, run.where)
-
-
 def _headline(run: RunRecord) -> str:
     return clipped(run.said or run.cause or _KINDS.get(run.kind, run.kind), _CAUSE_CHARS_MAX)
 
 
 def _causes(tests: Sequence[_Told]) -> Html:
-    """One mistake often fails many tests: each once, with the first test that shows it."""
+    """One mistake often fails many tests: each once, with the tests that show it below it."""
     found: dict[tuple[str, ...], dict[str, _Told]] = {}
     example: dict[tuple[str, ...], RunRecord] = {}
     for test in tests:
         for run in [] if test.passed else test.failures:
-            key = (run.kind, run.rule or run.cause)
-            example.setdefault(key, run)
-            found.setdefault(key, {})[test.anchor] = test
+            example.setdefault(run.same, run)
+            found.setdefault(run.same, {})[test.anchor] = test
     if not found:
         return Html("")
     rows = []
     for same, failed in sorted(found.items(), key=lambda item: -len(item[1])):
-        run, at = example[same], next(iter(failed.values()))
+        run = example[same]
         rule = el("div", code(run.rule), class_="faint small") if run.rule else Html("")
-        first = el("a", _name(at), href=f"#{at.anchor}")
-        what = el("th", _headline(run), rule, scope="row", class_="cause")
-        rows.append(el("tr", what, el("td", str(len(failed)), class_="number"), el("td", first)))
-    shown = table(heads("What failed", "#Tests", "First seen in"), rows)
+        links = [el("li", el("a", _name(test), href=f"#{test.anchor}")) for test in failed.values()]
+        what = el("th", _headline(run), rule, el("ul", *links, class_="failed small"), scope="row", class_="cause")
+        rows.append(el("tr", what, el("td", str(len(failed)), class_="number")))
+    shown = table(heads("What failed", "#Tests"), rows)
     return el("section", el("h2", "What went wrong"), shown)
 
 
@@ -210,7 +204,7 @@ def _failures(test: _Told, explained: set[tuple[str, ...]]) -> Html:
     """Each once, with the runs that show it. Empty if there is none, or it may not be told."""
     groups: dict[tuple[str, ...], list[RunRecord]] = {}
     for run in test.failures:
-        groups.setdefault(_same(run), []).append(run)
+        groups.setdefault(run.same, []).append(run)
     if not groups:
         return Html("")
     content = []

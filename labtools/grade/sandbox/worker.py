@@ -35,11 +35,11 @@ from labsim import Unresponsive
 from labtest import report
 from labtest.loading import LoadError, load_peer_class
 from labtest.running import run_test
+from labtest.verdict import Ending, verdict_of, without_numbers
 from labtools.grade.results import DIED, FAILED, FORCED, PASSED, TAMPERED, UNLOADABLE, RunRecord
 from labtools.grade.rubric import Limits
 from labtools.grade.sandbox.tamper import Fence, Inventory, announce_frames_of_greenlets
 from labtools.selecting import LabTest, SelectionError, load_tests
-from labtools.stress.outcome import cause_of
 from labtools.workers.serving import RETIRE, Refusal, serve, signal_name
 
 _SEAL_BYTES = 16
@@ -463,17 +463,17 @@ def _judge(setup: Setup, test: LabTest, request: Request, tester: Inventory, sen
     record.kind = FAILED
     _lift_the_memory_limit()
     raft = raft.resolve()
-    record.cause, record.where, said = cause_of(error_seen, raft.parent, test.file)
-    if said:
-        record.rule, record.cause = record.cause, said
+    verdict = verdict_of(error_seen, raft.parent, test.file)
+    record.rule = verdict.name if verdict.ending is Ending.RULE else ""
+    record.cause, record.where, record.mistake = without_numbers(verdict.text), verdict.where, verdict.mistake
     told = report.describe(error_seen, test.name, request.seed, request.replay, causes=run.causes)
     if isinstance(error_seen, Unresponsive | MemoryError) or isinstance(error_seen.__cause__, MemoryError):
         # Where it was at that moment is chance, and would differ from one grading to the next.
-        record.kind, record.where = FORCED, ""
+        record.kind, record.where, record.mistake = FORCED, "", ""
         told = _without_places(told)
     record.said = _shown(report.headline(error_seen))[:_CAUSE_CHARS_MAX]
     record.report = _shown(told)[:_REPORT_CHARS_MAX]
-    record.cause, record.where = _shown(record.cause), _shown(record.where)
+    record.cause, record.where, record.mistake = map(_shown, (record.cause, record.where, record.mistake))
     return record
 
 

@@ -4,10 +4,12 @@ import re
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from infra.students import ROOT, edited_reference, line_of, peer, pytest_run, pytest_run_here, renamed_package, written
+from labtest import plugin
 
 pytest_plugins = ["pytester"]
 
@@ -85,7 +87,7 @@ def test_a_failure_is_the_report_and_nothing_of_pytest_s_own(run, pytester):
     one = f"{LAB / 'test_2a.py'}::test_initial_election_2a"
     alone = run(one, *args, code=1)
     among = run(LAB / "test_2a.py", *args, "-n", 2, code=1)
-    report = alone.partition("__\n")[2].partition("=====")[0]
+    report = alone.partition("= FAILURES =")[2].partition("\n")[2].partition("\n\n1 failed")[0] + "\n"
     pattern = re.escape(FAILURE.format(peer="P", source="S", line=line_of(path, "raise Key")[8:]))
     assert re.fullmatch(pattern.replace("P", r"\d", 1).replace("S:", r"\d:", 1), report), alone
     # The very same text among other tests, in a worker.
@@ -93,8 +95,57 @@ def test_a_failure_is_the_report_and_nothing_of_pytest_s_own(run, pytester):
     assert alone.startswith(
         "raftlab: peer.py, seed 7\nFAILED test_initial_election_2a  seed 7: KeyError: 'voted_for'\n"
     )
-    assert re.search(r"^FAILED \S*::test_initial_election_2a - KeyError: 'voted_for'$", alone, re.MULTILINE)
+    assert alone.count("KeyError: 'voted_for'\n") == 2  # while it ran, and in the report
     assert "Traceback" not in alone + among and "_pytest" not in alone + among and "INTERNALERROR" not in among
+
+
+@IN_WORKERS
+def test_one_mistake_in_many_tests_is_told_once_with_the_others_below(run, pytester, workers):
+    peer(pytester.path, state="self.nothing")
+    text = run(LAB / "test_2a.py", LAB / "test_2a_extra.py", "-q", "--seed", 7, "--raft", "peer.py", *workers, code=1)
+    tests = [
+        name
+        for file in ("test_2a.py", "test_2a_extra.py")
+        for name in re.findall(r"^def (test_\w+)", (LAB / file).read_text(), re.MULTILINE)
+    ]
+    while_it_ran, _, told = text.partition("= FAILURES =")
+    said = "AttributeError: 'Raft' object has no attribute 'nothing'"
+    assert (while_it_ran.count(said), told.count(said)) == (1, 1)
+    first = re.search(rf"^FAILED (\w+)  seed 7: {said}$", while_it_ran, re.MULTILINE)[1]
+    as_it = re.findall(rf"^FAILED (\w+)  seed 7: as {first}$", while_it_ran, re.MULTILINE)
+    assert {first, *as_it} == set(tests)
+    # In the order of the files, whichever worker was quicker.
+    report, _, others = told.partition(f"\n  The same in {len(tests) - 1} more runs:\n")
+    assert f"\n{tests[0]}  seed 7\n  {said}\n" in report
+    lines = re.findall(r"^    (\w+) +seed 7  make replay TEST=(\w+) SEED=7 RAFT=peer.py$", others, re.MULTILINE)
+    assert lines == [(name, name) for name in tests[1:]]
+    assert "[gw" not in text and "short test summary" not in text
+    assert f"{len(tests)} failed in " in text
+
+
+def test_two_mistakes_are_both_told(run, pytester):
+    peer(pytester.path, state="self.nothing if len(self.peers) == 3 else [][0]")
+    text = run(LAB / "test_2a.py", "-q", "--seed", 7, "--raft", "peer.py", code=1).partition("= FAILURES =")[2]
+    assert text.count("  AttributeError: 'Raft' object has no attribute 'nothing'\n") == 1
+    assert text.count("  IndexError: list index out of range\n") == 1
+    assert "\n  The same in 1 more run:\n" in text
+
+
+def test_a_test_that_is_not_the_lab_s_is_told_as_pytest_does(run, pytester):
+    peer(pytester.path, state="self.nothing")
+    pytester.makepyfile("def test_own():\n    assert 1 == 2\n")
+    text = run(LAB / "test_2a.py", ".", "-q", "--seed", 7, "--raft", "peer.py", code=1)
+    assert re.search(r"^FAILED \S*::test_own", text, re.MULTILINE)
+    assert "4 failed in " in text
+
+
+def test_on_a_terminal_a_long_failure_is_wrapped_and_never_cut(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    text = " ".join(["FAILED test  seed 7: what is wrong", *["and what is not"] * 9, "and the fix"])
+    lines = plugin._wrapped(text, SimpleNamespace(isatty=True))
+    assert max(map(len, lines)) <= 60
+    assert " ".join(line.strip() for line in lines) == " ".join(text.split()).replace("test seed", "test  seed")
+    assert plugin._wrapped(text, SimpleNamespace(isatty=False)) == [text]
 
 
 @IN_WORKERS
@@ -162,11 +213,12 @@ def test_many_runs_are_a_few_stretches_and_name_the_seed_that_failed(run, pytest
     args = ("test_hidden.py", "--runs", 40, "--seed", 100, "--raft", raft, *workers)
     text = run(*args, code=1)
     assert "raftlab: peer.py, 40 seeds from 100\n" in text
-    failed = re.findall(r"^FAILED test_moody\[seeds (\d+)-(\d+)\]  seed (\d+): Assertion", text, re.MULTILINE)
-    assert sorted(seed for _, _, seed in failed) == ["103", "110"]
-    assert all(int(first) <= int(seed) <= int(last) for first, last, seed in failed)
+    failed = re.findall(r"^FAILED test_moody  seed (\d+): (?:Assertion|as test_moody)", text, re.MULTILINE)
+    assert sorted(failed) == ["103", "110"]
+    # One line of the test: one mistake.
     assert "  AssertionError: seed 103 is not liked\n" in text
     assert "replay    pytest test_hidden.py::test_moody --seed 103 --raft " in text
+    assert "  The same in 1 more run:\n    test_moody  seed 110  pytest test_hidden.py::test_moody --seed 110 " in text
     assert "2 failed, 14 passed" in text
     assert sum(int(n) for n in re.findall(r"\.\.\. (\d+) runs passed", text)) == 40 - 2 - 3
 

@@ -335,6 +335,21 @@ def test_runs_with_one_cause_are_explained_once_and_one_explanation_stands_open(
     assert page.count("in 2 runs") == 2 and page.count("in one run") == 2
 
 
+def test_one_mistake_in_many_tests_is_one_row_with_links_to_all_of_them():
+    tests = [graded(f"test_{letter}_2a") for letter in "abc"]
+    other = graded("test_d_2a")
+    same = {"mistake": "expectation | no leader", "rule": "", "said": "no leader for 5 s"}
+    results = [bad(test, where=f"tests/test_2a.py:{n}", cause=f"cause {n}", **same) for n, test in enumerate(tests)]
+    last = bad(other, rule="", cause="another", said="another")
+    page = submission_page(submission("ada", *results, last), "Raft", full=False)
+    causes = page.partition("What went wrong")[2].partition("</section>")[0]
+    assert causes.count("no leader for 5 s") == 1
+    assert re.findall(r'href="#(t\d)"', causes) == ["t1", "t2", "t3", "t4"]
+    rows = [row for row in Reader(page).rows if row[0].startswith(("no leader", "another"))]
+    assert [row[1] for row in rows] == ["3", "1"]
+    assert page.count("explained above") == 2
+
+
 def test_failures_that_the_rubric_forgives_are_told_but_stand_closed():
     test = graded("test_a_2a", pass_rate=0.6)
     result = Scored(test, (passed(test.name, 1), failed(test.name, 2), passed(test.name, 3)))

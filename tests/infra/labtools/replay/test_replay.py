@@ -1,5 +1,6 @@
 """`lab replay`: the run again, what it says about the recorded one, and the debugger."""
 
+import re
 import subprocess
 import sys
 
@@ -143,3 +144,31 @@ def test_pdb_stops_where_the_tester_gave_its_verdict(tmp_path):
     said = replay("test_hidden", "--file", hidden, "--seed", "5", "--pdb", input="p here\nc\n")
     assert said.returncode == 1
     assert "'in the test'" in said.stdout
+
+
+def test_pdb_opens_in_the_accused_peer_if_its_service_noticed(tmp_path):
+    source = (ROOT / "raft" / "raft.py").read_text()
+    applied = "command_index=self.last_applied)"
+    assert source.count(applied) == 1
+    peer = tmp_path / "peer.py"
+    peer.write_text(source.replace(applied, "command_index=self.last_applied + 1)"))
+    asked = "p (type(self).__name__, 'applied', self.last_applied)\nq\n"
+    said = replay("test_basic_agree_2b", "--seed", "5", "--raft", peer, "--pdb", input=asked)
+    assert said.returncode == 1
+    (number,) = re.findall(r"^Stopped at \S+ s \(virtual\) in service \d of peer (\d)\.", said.stdout, re.MULTILINE)
+    assert re.search(rf"^You are in Thread-\d+ \(_applier\) of peer {number}, which waits;", said.stdout, re.MULTILINE)
+    assert "('Raft', 'applied', 1)" in said.stdout
+
+
+def test_pdb_opens_in_the_accused_peer_if_another_one_s_crash_made_it_due(tmp_path):
+    """The rule is broken when a vote is answered, and told when the tester crashes somebody for the first time."""
+    source = (ROOT / "raft" / "raft.py").read_text()
+    save = "        self.persister.save(state.bytes(), snapshot)\n"
+    assert source.count(save) == 1
+    peer = tmp_path / "peer.py"
+    peer.write_text(source.replace(save, "        pass\n"))
+    said = replay("test_persist1_2c", "--seed", "5", "--raft", peer, "--pdb", input="p ('me', self.me)\npeer 0\nq\n")
+    (number,) = set(re.findall(r"peer (\d) answers without having saved", said.stdout))
+    assert f" of peer {number}, which waits; `peer N` goes to another one." in said.stdout
+    assert f"('me', {number})" in said.stdout
+    assert re.search(r"In Thread-\d+ \(_\w+\) of peer 0:\n> ", said.stdout)

@@ -117,7 +117,7 @@ def test_a_cluster_that_loses_a_worker_in_the_middle_loses_no_run_and_counts_non
     assert killed_at and killed_at[0] < 150, "the worker was killed too late to matter"
     assert workers[0].wait() == -9 and workers[1].poll() is None
     assert sorted(seeds) == list(range(200))
-    found = {group.smallest.seed: (group.count, group.cause) for group in tally.in_order()}
+    found = {cause.shortest.seed: (cause.count, cause.shortest.cause) for cause in tally.causes}
     assert found == {
         33: (1, "The worker process ended itself with exit status 4 during the run."),
         44: (1, "AssertionError"),

@@ -1,21 +1,20 @@
 """The parts of `lab stress` that need no worker: order of runs, grouping, progress, summaries."""
 
 import io
+import re
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from labsim import Deadlock, TaskFailed, Wait, WaitKind
-from labsim.stacks import Place, short_path
 from labtest import records
-from labtest.failure import Failure
 from labtools.stress import progress
 from labtools.stress.campaign import Plan, PoolLost, run_campaign
 from labtools.stress.kit import replay_line
-from labtools.stress.outcome import Outcome, cause_of, without_numbers
-from labtools.stress.summary import as_text, rate
+from labtools.stress.outcome import Outcome
+from labtools.stress.summary import as_text, rate, wrapped
 from labtools.stress.tally import Tally
 
 
@@ -97,65 +96,64 @@ def test_a_pool_that_is_lost_ends_it_and_keeps_what_was_counted():
 # ---- causes --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("one(9000): no agreement in 10 s (virtual)", "one(12): no agreement in 10 s (virtual)"),
-        ("peer 2 applied 'kqzv...", "peer 11 applied 'a b c'"),
-        ("servers [0, 1, 2] and 0x7f3a", "servers [4, 1] and 0x1"),
-        ("committed -17 at 3.25 s", "committed -1 at 10 s"),
-    ],
-)
-def test_numbers_and_values_do_not_tell_causes_apart(one, other):
-    assert without_numbers(one) == without_numbers(other)
+def failed(test, seed, *, events=10, **more):
+    return Outcome(test, seed, "failed", events=events, **more)
 
 
-def test_rules_sections_and_words_do_tell_causes_apart():
-    assert without_numbers("State machine safety (§5.4.3), Figure 8: peer 1") == (
-        "State machine safety (§5.4.3), Figure 8: peer #"
-    )
-    assert without_numbers("no leader") != without_numbers("two leaders")
-    assert without_numbers("test_2a and term7") == "test_2a and term7".replace("_2", "_#")
-
-
-def test_the_cause_of_a_failure_is_its_rule_where_it_has_one(tmp_path):
-    failure = Failure("Peer 3 voted twice in term 7\nmore", rule="one-vote-per-term")
-    assert cause_of(failure, tmp_path, tmp_path) == ("one-vote-per-term", "", "Peer # voted twice in term #")
-
-
-def test_where_is_the_innermost_line_of_the_peer_not_of_the_library_below_it(tmp_path):
-    peer = tmp_path / "raft.py"
-    peer.write_text("import json\n\ndef inner():\n    json.loads('{')\n\ndef outer():\n    inner()\n")
-    names = {}
-    exec(compile(peer.read_text(), str(peer), "exec"), names)
-    with pytest.raises(ValueError, match="property name") as raised:
-        names["outer"]()
-    failed = TaskFailed("long text", task="ticker", node="1")
-    failed.__cause__ = raised.value
-    cause, where, _ = cause_of(failed, peer, Path(__file__))
-    assert (
-        cause
-        == "json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes: line # column # (char #)"
-    )
-    assert where == f"{peer}:4 in inner"
-
-
-def test_a_deadlock_is_placed_by_the_lines_it_names():
-    wait = Wait("ticker", "1", WaitKind.LOCK, 0, "ticker waits", Place(__file__, 41, "_tick"))
-    deadlock = Deadlock("Deadlock at 1.5 s: every task waits.\n  ticker waits", waits=[wait])
-    cause, where, _ = cause_of(deadlock, Path(__file__), Path("tests/test_2a.py"))
-    assert cause == "Deadlock at # s: every task waits."
-    assert where == f"{short_path(__file__)}:41 in _tick"
-
-
-def test_a_group_keeps_its_smallest_seed_and_its_shortest_run():
+def test_a_test_keeps_its_smallest_seed_and_its_shortest_run():
     tally = Tally(["a"], 0)
-    for seed, events in ((9, 50), (4, 70), (6, 20), (8, 20)):
-        tally.add([Outcome("a", seed, "failed", events=events, cause="c", where="w")])
-    tally.add([Outcome("a", 1, "failed", events=1, cause="c", where="elsewhere")])
-    first, second = tally.in_order()
-    assert (first.count, first.smallest.seed, first.shortest.seed) == (4, 4, 6)
-    assert (second.count, second.smallest.seed) == (1, 1)
+    tally.add([failed("a", seed, events=events, mistake="m") for seed, events in ((9, 50), (4, 70), (6, 20), (8, 20))])
+    tally.add([failed("a", 1, events=1, mistake="another")])
+    first, second = tally.causes
+    (group,) = first.groups.values()
+    assert (group.count, group.smallest.seed, group.shortest.seed) == (4, 4, 6)
+    assert (second.count, second.shortest.seed) == (1, 1)
+
+
+def test_one_mistake_in_many_tests_is_one_cause_with_its_tests_below(tmp_path):
+    tests = ["test_c", "test_a", "test_b"]
+    tally = Tally(tests, 0)
+    tally.ended_s = tally.began_s + 1
+    saved = {"mistake": "rule | saved", "cause": "saved", "said": "peer # does not save"}
+    tally.add([failed(test, seed, events=100 - seed, **saved) for seed in (1, 2) for test in sorted(tests)])
+    tally.add([Outcome(test, 3) for test in tests])
+    tally.add(
+        [failed("test_a", 4, mistake="exception | KeyError | raft.py:7", cause="KeyError: '...'", where="raft.py:7")]
+    )
+    kit = SimpleNamespace(replay_line=lambda test, seed: f"REPLAY {test} {seed}")
+    text = as_text(tally, kit, tmp_path).partition("\n")[2]
+    assert (
+        text
+        == f"""
+2 causes of failure:
+
+  1  saved: peer # does not save
+     report  {tmp_path}/cause-1.txt
+     replay  REPLAY test_a 2
+       test_c  2 of 3 runs, about one in 2; smallest seed 1, shortest run seed 2 (98 events)
+       test_a  2 of 4 runs, about one in 2; smallest seed 1, shortest run seed 2 (98 events)
+       test_b  2 of 3 runs, about one in 2; smallest seed 1, shortest run seed 2 (98 events)
+
+  2  KeyError: '...'
+     at raft.py:7
+     report  {tmp_path}/cause-2.txt
+     replay  REPLAY test_a 4
+       test_a  1 of 4 runs; seed 4 (10 events)"""
+    )
+
+
+def test_a_run_that_ended_its_process_is_no_example_where_there_is_another():
+    tally = Tally(["a"], 0)
+    tally.add([Outcome("a", 1, "died", mistake="m"), failed("a", 2, mistake="m")])
+    assert tally.causes[0].shortest.seed == 2
+
+
+def test_a_long_sentence_is_wrapped_on_a_terminal_and_keeps_all_its_words():
+    words = " ".join(f"word-{n}" for n in range(60))
+    lines = wrapped(words, "     ", 80, "  1  ")
+    assert max(map(len, lines)) <= 80
+    assert " ".join(line[5:] for line in lines) == words
+    assert wrapped(words, "     ", None) == [f"     {words}"]
 
 
 def test_checks_that_are_off_are_said_once():
@@ -187,7 +185,7 @@ def test_away_from_a_terminal_a_long_campaign_says_little(monkeypatch):
     said = io.StringIO()
     tally = Tally(["a"], 0, wanted=100_000)
     tally.began_s = 0.0
-    with progress.watching(tally, Console(file=said, width=200)) as update:
+    with progress.watching(tally, Console(file=said, width=200), Path("out")) as update:
         while now_s[0] < 10 * 3600:
             now_s[0] += 0.5
             tally.add([Outcome("a", 1, virtual_s=30.0, real_s=0.4)])
@@ -197,7 +195,9 @@ def test_away_from_a_terminal_a_long_campaign_says_little(monkeypatch):
     lines = said.getvalue().splitlines()
     told = [line for line in lines if line.startswith("FAILED")]
     assert len(told) == 20
-    assert 50 < len(lines) - len(told) < 250
+    assert told[1] == "FAILED a  seed 1: cause 1"
+    assert "  report  out/cause-2.txt" in lines
+    assert 50 < len(lines) - 2 * len(told) < 250
     assert "/100,000 runs: " in lines[0] and " left" in lines[0]
 
 
@@ -208,12 +208,15 @@ def test_the_live_table_fits_the_terminal_and_shows_what_failed(width, height):
     tests = [f"test_number_{n}" for n in range(28)]
     tally = Tally(tests, 0, wanted=10)
     tally.add([Outcome(test, 1, virtual_s=3600.0, real_s=0.5) for test in tests])
-    tally.add([Outcome("test_number_27", 2, "failed", cause="a cause of failure")])
+    cause = " ".join(["a cause of failure", *["of many words"] * 5, "and the fix"])
+    tally.add([Outcome("test_number_27", 2, "failed", cause=cause)])
     with console.capture() as capture:
-        console.print(progress._picture(tally, height))
+        console.print(progress._picture(tally, Path("out"), width, height))
     shown = capture.get()
     assert len(shown.splitlines()) <= height
-    assert "test_number_27" in shown and "a cause of failure" in shown
+    words = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", shown).split())
+    assert "1x test_number_27 seed 2; report out/cause-1.txt" in words
+    assert cause in words
 
 
 # ---- records -------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """`lab stress` as people use it: real worker processes, small campaigns."""
 
+import fcntl
 import json
 import os
 import signal
@@ -98,16 +99,19 @@ def test_a_failure_in_one_run_of_200_is_found_grouped_and_replays_from_its_line(
     assert lab("stress", ASKS, "--runs", "220", "--seed-start", "0", "--raft", peer, "--out", out) == 1
     said = capsys.readouterr().out
     (cause,) = summary(out)["causes"]
-    assert (cause["count"], cause["smallest_seed"], cause["cause"]) == (2, 17, "KeyError: '...'")
-    assert cause["shortest_seed"] in (17, 217)
+    assert (cause["count"], cause["cause"]) == (2, "KeyError: '...'")
+    ((name, seeds),) = cause["tests"].items()
+    assert (name, seeds["count"], seeds["smallest_seed"]) == (ASKS, 2, 17)
+    shortest_seed = seeds["shortest_seed"]
+    assert shortest_seed in (17, 217)
     assert cause["where"].startswith(f"{peer}:") and cause["where"].endswith(" in get_state")
     assert cause["repeats"] is True
-    assert f"{ASKS}: 2 of 220 runs, about one in 110" in said
+    assert f"{ASKS}  2 of 220 runs, about one in 110; " in said
     assert "report" in said and "KeyError" in (out / "cause-1.txt").read_text()
     # The line, in a new process.
-    assert cause["replay"] == f"make replay TEST={ASKS} SEED={cause['shortest_seed']} RAFT={peer}"
+    assert cause["replay"] == f"make replay TEST={ASKS} SEED={shortest_seed} RAFT={peer}"
     replayed = subprocess.run(
-        lab_command("replay", ASKS, "--seed", cause["shortest_seed"], "--raft", peer, "--records", out),
+        lab_command("replay", ASKS, "--seed", shortest_seed, "--raft", peer, "--records", out),
         capture_output=True,
         text=True,
         timeout=60,
@@ -138,14 +142,15 @@ def test_hostile_runs_cost_themselves_and_nothing_else(tmp_path, capsys):
     assert lab("stress", ASKS, "--runs", "14", *options, "--raft", peer, "--out", out) == 1
     result = summary(out)
     assert (result["runs"], result["passed"], result["failed"]) == (14, 10, 4)
-    causes = {cause["smallest_seed"]: (cause["kind"], cause["cause"]) for cause in result["causes"]}
+    by_seed = {cause["tests"][ASKS]["smallest_seed"]: cause for cause in result["causes"]}
+    causes = {seed: (cause["kind"], cause["cause"]) for seed, cause in by_seed.items()}
     assert causes == {
         3: ("died", "The worker process ended itself with exit status 5 during the run."),
         5: ("died", "The worker process was ended by SIGSEGV during the run."),
         7: ("failed", "MemoryError"),
         9: ("late", "The run took longer than 3 s of real time and was ended."),
     }
-    reports = {cause["smallest_seed"]: cause["report"] for cause in result["causes"]}
+    reports = {seed: cause["report"] for seed, cause in by_seed.items()}
     for seed in (5, 9):  # the stack at the end, though nobody in the process could print it
         assert "in get_state" in reports[seed]
     assert "in get_state" in reports[7]
@@ -207,6 +212,32 @@ def test_until_fail_ends_at_the_first_failure(tmp_path, capsys):
     result = summary(tmp_path)
     assert result["failed"] == 1 and 50 <= result["runs"] < 150
     assert "It ended at the first failure (--until-fail)." in capsys.readouterr().out
+
+
+# ---- one folder, one campaign --------------------------------------------------------------------------------
+
+
+def test_a_second_campaign_in_one_folder_is_refused_in_words(tmp_path, capsys):
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert lab("stress", QUICK, "--runs", "1", "--jobs", "1", "--out", tmp_path) == 2
+    said = capsys.readouterr().err
+    assert f"lab stress: another lab stress is writing to {tmp_path}; wait until it ends, or name another" in said
+    assert lab("stress", QUICK, "--runs", "1", "--jobs", "1", "--out", tmp_path) == 0
+
+
+def test_a_report_is_there_as_soon_as_it_is_named(tmp_path):
+    peer = make_peer(tmp_path / "peer", "assert seed != 3")
+    out = tmp_path / "out"
+    command = lab_command("stress", ASKS, "--runs", "1000000", "--jobs", "1", "--seed-start", "0", "--raft", peer)
+    with subprocess.Popen([*command, "--out", str(out)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            named = next(line.split()[1] for line in process.stdout if line.startswith("  report "))
+            assert "AssertionError" in Path(named).read_text()
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
 
 
 # ---- endings -------------------------------------------------------------------------------------------------

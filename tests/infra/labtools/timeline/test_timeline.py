@@ -3,12 +3,13 @@
 import functools
 import io
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from labsim import Event, log, time
-from labtest.events import DropReason, LogLine, Saved
+from labtest.events import DropReason, LogLine, Saved, Started
 from labtest.running import run_test
 from labtest.tracefile import read_trace, write_trace
 from labtools.cli import main
@@ -16,7 +17,7 @@ from labtools.selecting import load_tests
 from labtools.timeline.command import TimelineError, print_timeline
 from labtools.timeline.rows import Show
 from labtools.timeline.story import tell
-from labtools.timeline.words import clean, to_ascii
+from labtools.timeline.words import answer, clean, request, to_ascii
 from raft.messages import AppendEntriesArgs, AppendEntriesReply, RequestVoteArgs, RequestVoteReply
 from raft.raft import Raft
 
@@ -25,8 +26,9 @@ ROOT = Path(__file__).parents[4]
 
 @functools.cache
 def trace_of(name, seed=7, peer_class=Raft):
-    file = next(f"test_{part}.py" for part in ("2a", "2b", "2c", "2d") if name.endswith(part))
-    function = next(test.function for test in load_tests(ROOT / "tests" / file) if test.name == name)
+    part = name.rpartition("_")[2]
+    files = [ROOT / "tests" / f"test_{part}{more}.py" for more in ("", "_extra")]
+    function = next(test.function for file in files for test in load_tests(file) if test.name == name)
     return run_test(function, peer_class, seed).simulation.trace
 
 
@@ -183,6 +185,65 @@ def test_a_leader_that_votes_in_a_newer_term_follows_it():
     story = tell(run.events)
     assert texts(story, "0")[-2:] == ["granted", "follows in term 2"]
     assert story.rows[-1].marks["0"].role == "follower"
+
+
+def test_a_leader_whose_vote_request_is_late_still_leads():
+    run = ByHand()
+    run.at_ms = 100
+    run.call(0, 1, RequestVoteArgs(1, 0, 0, 0), RequestVoteReply(1, True))
+    run.at_ms = 110
+    run.call(0, 1, AppendEntriesArgs(1, 0, 0, 0, [], 0), AppendEntriesReply(1, True))
+    run.call(0, 2, RequestVoteArgs(1, 0, 0, 0), RequestVoteReply(1, True))
+    story = tell(run.events)
+    roles = [text for text in texts(story, "0") if text.startswith(("leader", "candidate"))]
+    assert roles == ["candidate in term 1", "leader of term 1"]
+    assert story.rows[-1].marks["0"].role == "leader"
+    assert "→2 vote t1 last 0/0" in texts(story, "0")
+    # A new term is a new campaign.
+    run.call(0, 2, RequestVoteArgs(2, 0, 0, 0), RequestVoteReply(2, True))
+    assert "candidate in term 2" in texts(tell(run.events), "0")
+
+
+def test_a_save_that_has_only_begun_is_not_called_saved():
+    run = ByHand()
+    run.at_ms = 100
+    run.add("saving", "0", 1)
+    run.call(0, 1, RequestVoteArgs(1, 0, 0, 0), RequestVoteReply(1, True))
+    assert texts(tell(run.events), "0") == ["begins to save", "candidate in term 1", "→1 vote t1 last 0/0"]
+
+
+def test_a_start_that_takes_its_time_is_told_when_it_returns():
+    run = ByHand()
+    run.at_ms = 100
+    run.add("start", "0", "x")
+    run.add("saving", "0", 1)
+    run.at_ms = 105
+    run.add("persist", "0", Saved(b"x" * 9, b""))
+    run.add("started", "0", Started("x", 1, 1, True))
+    rows = tell(run.events).rows
+    assert [row.at_ns for row in rows] == sorted(row.at_ns for row in rows)
+    told = texts(tell(run.events), "0")
+    assert told.index("begins to save") < told.index("start(x) ⇒ index 1 t1")
+
+
+@pytest.mark.parametrize("name", ["test_snapshot_slow_disks_2d", "test_slow_disks_2c"])
+def test_rows_are_in_order_on_slow_disks(name):
+    rows = tell(trace_of(name)).rows
+    assert [row.at_ns for row in rows] == sorted(row.at_ns for row in rows)
+
+
+@dataclass
+class PreVoteReply:
+    term: int
+    granted: bool
+
+
+def test_the_answer_to_an_rpc_of_its_own_is_told_in_a_narrow_column_too():
+    for granted, told in ((True, "t3 granted"), (False, "t3 not granted")):
+        wordings = answer("pre_vote", None, PreVoteReply(3, granted))[1]
+        assert wordings == (f"term=3 granted={granted}", told)
+    assert answer("ping", None, None)[1] == ("answered",)
+    assert request("pre_vote", RequestVoteArgs(4, 1, 0, 0))[1] == "pre_vote t4"
 
 
 def test_a_candidate_that_hears_the_leader_of_its_term_follows_it():
@@ -432,12 +493,22 @@ def test_filters_that_leave_nothing_say_so(rejoin):
     assert "0 events" in draw([])
 
 
-def test_the_end_of_a_run_for_a_report(rejoin):
-    text = draw(rejoin, last_rows=5, ending="FAILED: for a reason", legend=False)
-    *_, ending, footer = text.splitlines()
-    assert "-- FAILED: for a reason -" in ending
-    assert "the last 5 of" in footer
-    assert len(text.splitlines()) < 12
+def test_of_a_run_that_is_too_long_the_beginning_and_the_end_are_shown(rejoin):
+    rows = len(tell(rejoin).rows)
+    whole = draw(rejoin, legend=False).splitlines()
+    text = draw(rejoin, most_rows=10, ending="FAILED: for a reason", legend=False).splitlines()
+    assert text[:3] == whole[:3]
+    (left_out,) = [line for line in text if f"== {rows - 10:,} rows are left out here, " in line]
+    assert "; lab timeline shows them all ==" in left_out
+    assert text[-3].split() == whole[-2].split() and "-- FAILED: for a reason -" in text[-2]
+    assert draw(rejoin, most_rows=rows, legend=False).splitlines() == whole
+
+
+def test_a_long_failure_is_wrapped_at_the_end_of_the_table(rejoin):
+    words = " ".join(["FAILED: what is wrong", *["and what is not"] * 12, "and the fix"])
+    text = draw(rejoin, most_rows=4, ending=words, legend=False)
+    assert words in " ".join(text.replace("-", "").split())
+    assert max(map(len, text.splitlines()[:-1])) <= 120
 
 
 class Talkative(Raft):
@@ -505,7 +576,7 @@ def test_the_command_writes_shiviz_and_svg(lab, tmp_path):
 def test_a_test_that_fails_ends_in_its_failure(lab, tmp_path):
     file = tmp_path / "test_own.py"
     file.write_text("def test_own(make_config):\n    make_config(servers=3).fail('as expected')\n")
-    code, out, _ = lab("test_own", "--tests", file, "--seed", 1)
+    code, out, _ = lab("test_own", "--file", file, "--seed", 1)
     assert code == 0
     assert "failed after 0.0 s" in out.splitlines()[0]
     assert "-- FAILED: as expected -" in out.splitlines()[-2]
