@@ -375,14 +375,26 @@ class Decoder:
         """The next value. Raises DecodeError, and stays in place, if there is none of that type."""
         if self.done:
             raise DecodeError(f"no more values: all {self._count} have been read")
-        start = self._at + _LENGTH_BYTES
-        end = start + int.from_bytes(self._data[self._at : start], "big")
-        if end > len(self._data) or start > end:
-            raise DecodeError(f"value {self._count}: damaged or cut short, or not made by labgob.Encoder")
+        start, end = self._bounds(self._at)
+        if end > len(self._data):
+            raise DecodeError(f"value {self._count + 1}: damaged or cut short, or not made by labgob.Encoder")
         try:
             value = decode(self._data[start:end], as_type)
         except DecodeError as error:
-            raise DecodeError(f"value {self._count}: {error}") from error
+            raise DecodeError(f"value {self._count + 1}{self._of_all(end)}: {error}") from error
         self._at = end
         self._count += 1
         return value
+
+    def _bounds(self, at: int) -> tuple[int, int]:
+        """Where the value begins and ends whose length stands there."""
+        start = at + _LENGTH_BYTES
+        return start, start + int.from_bytes(self._data[at:start], "big")
+
+    def _of_all(self, end: int) -> str:
+        """ " of 3", of as many as there are, counted from 1; "" if what follows is damaged."""
+        count = self._count + 1
+        while end < len(self._data):
+            end = self._bounds(end)[1]
+            count += 1
+        return f" of {count}" if end == len(self._data) else ""

@@ -307,7 +307,7 @@ class Config(Servers):
                         return None
         count, command = self.n_committed(index)
         if count < servers:
-            self.fail(f"Index {index} was applied by {count} servers in the end, expected {servers}")
+            self.fail(f"Index {index} was applied by {_servers(count)} in the end, expected {servers}", awaited=index)
         return command
 
     def one(self, command: Any, servers: int, *, retry: bool) -> int:
@@ -336,16 +336,16 @@ class Config(Servers):
                 return index
             if not retry:
                 count, found = self.n_committed(index)
-                seen = f"{count} servers applied {found!r}" if count else "no server applied anything"
+                seen = f"{_servers(count)} applied {found!r}" if count else "no server applied anything"
                 self.fail(
                     f"one({short(command)}): peer {candidate} took the command as index {index}, "
-                    f"but after 2 s {seen} there; expected it on {servers} servers"
+                    f"but after 2 s {seen} there; expected it on {_servers(servers)}"
                 )
         if nobody_led:
             self.fail(
                 f"one({short(command)}): no agreement in 10 s (virtual): no connected peer took the command as leader"
             )
-        self.fail(f"one({short(command)}): no agreement in 10 s (virtual); expected it on {servers} servers")
+        self.fail(f"one({short(command)}): no agreement in 10 s (virtual); expected it on {_servers(servers)}")
 
     def _committed_within(self, index: int, command: Any, servers: int, limit_s: float) -> bool:
         until_s = self._world.now + limit_s
@@ -355,3 +355,7 @@ class Config(Servers):
                 return True
             time.sleep(0.020)
         return False
+
+
+def _servers(count: int) -> str:
+    return "1 server" if count == 1 else f"{count} servers"

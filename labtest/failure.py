@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from labsim import Wait
+from labsim import Wait, WaitKind
 
 __all__ = ["Failure", "short"]
 
@@ -13,8 +13,10 @@ class Failure(AssertionError):
     """What was expected and what was seen, in one or two sentences; `evidence` is the rest, a line each.
 
     `rule` names the rule of the protocol that was broken, where one was seen to be, and not merely a test that
-    waited in vain. `peer` names the one that broke it, where a message of its own shows it. `stuck` are the tasks
-    that wait where they should not.
+    waited in vain. `peer` names the one that broke it, where that is known. `stuck` are the tasks that wait where they
+    should not. For whoever looks for the cause: `terms` are those that peers told when they were last asked,
+    `kept_locks` says by peer what the keeper of a lock waits for while others wait for that lock
+    (world.kept_locks()), and `awaited` is the index that the test waited for in vain.
     """
 
     def __init__(
@@ -25,6 +27,9 @@ class Failure(AssertionError):
         rule: str | None = None,
         peer: str | None = None,
         stuck: Sequence[Wait] = (),
+        terms: Mapping[str, int] | None = None,
+        kept_locks: Mapping[str, WaitKind] | None = None,
+        awaited: int | None = None,
     ) -> None:
         super().__init__(text)
         self.text = text
@@ -32,6 +37,9 @@ class Failure(AssertionError):
         self.rule = rule
         self.peer = peer
         self.stuck = stuck
+        self.terms = terms or {}
+        self.kept_locks = kept_locks or {}
+        self.awaited = awaited
 
 
 def short(value: object, width: int = 60) -> str:

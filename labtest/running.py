@@ -14,9 +14,10 @@ from typing import Any, NoReturn
 from labsim import RealWorldError, Simulation, current_simulation
 from labsim.deciding import Decider
 from labsim.stacks import is_readers, place_of, short_path
-from labtest.checks import CheckedTrace
+from labtest.checks import ABOUT_WAITING, CheckedTrace
 from labtest.config import Config
 from labtest.diagnoses import diagnose
+from labtest.failure import Failure
 from labtest.program import forget_earlier_runs
 from labtest.report import point_into_peer
 
@@ -106,9 +107,11 @@ def run_test(
     except BaseException as error:
         run.error = error
     if simulation is not None and isinstance(simulation.trace, CheckedTrace):
+        ended_ns = simulation.now_ns  # look() puts the clock back
         try:
             simulation.trace.look()
         except Exception as broken:
+            _take_over_stuck(broken, run.error, ended_ns)
             run.error = broken  # whatever ended the run came after that
     if run.error is not None:
         point_into_peer(run.error, peer_class)
@@ -117,6 +120,15 @@ def run_test(
         run.virtual_s = simulation.now
     run.real_s = _time.perf_counter() - began_s
     return run
+
+
+def _take_over_stuck(broken: Exception, ended_by: BaseException | None, ended_ns: int) -> None:
+    """When the run is over nobody is stuck any more, but what ended it has noted who was, and when."""
+    if isinstance(broken, Failure) and isinstance(ended_by, Failure):
+        broken.kept_locks = ended_by.kept_locks
+        if broken.rule in ABOUT_WAITING and ended_by.stuck:
+            broken.stuck = ended_by.stuck
+            broken.evidence.append(f"  What is stuck was so when the test gave up, at {ended_ns / 1e9:.3f} s:")
 
 
 @contextmanager

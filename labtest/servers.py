@@ -422,10 +422,17 @@ class Servers:
                 CALLS_RETURN,
             )
 
-    def fail(self, text: str, rule: KeptRule | None = None) -> NoReturn:
-        """End the test: what was expected and what was seen, then what the peers were doing."""
-        stuck = self._world.stuck_tasks()
-        self._world.fail(Failure(text, self._evidence(), rule=None if rule is None else rule.name, stuck=stuck))
+    def fail(self, text: str, rule: KeptRule | None = None, *, awaited: int | None = None) -> NoReturn:
+        """End the test: what was expected and what was seen, then what the peers were doing.
+
+        `awaited`: the index that was to be applied, if that is what it waited for in vain.
+        """
+        terms = {seat.name: seat.last_state[0] for seat in self._seats if seat.peer and seat.last_state}
+        name = None if rule is None else rule.name
+        stuck, kept = self._world.stuck_tasks(), self._world.kept_locks()
+        self._world.fail(
+            Failure(text, self._evidence(), rule=name, stuck=stuck, terms=terms, kept_locks=kept, awaited=awaited)
+        )
 
     def _evidence(self) -> list[str]:
         lines = [f"Peers at {self._world.now:.3f} s:"]

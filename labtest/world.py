@@ -10,7 +10,7 @@ import random as _random
 import sys as _sys
 import threading as _threading
 import time as _time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
@@ -23,9 +23,9 @@ from labtest.failure import Failure
 T = TypeVar("T")
 
 _STUCK_S = 1.0
+_KEPT_NS = 50_000_000
 # Whatever a thread is for, it should not wait long for these. A call from outside should not wait long at all.
 _STUCK_KINDS = (WaitKind.OWN_LOCK, WaitKind.LOCK, WaitKind.ROOM)
-_AT_WORK = (WaitKind.NOTHING, WaitKind.SLEEP)
 
 
 class Stuck(Exception):
@@ -46,14 +46,44 @@ def _call(fn: Callable[..., T], args: tuple[Any, ...]) -> T:
 
 
 def stuck_tasks(simulation: Simulation, asked: Task | None = None) -> list[Wait]:
-    """Tasks of peers that wait for a lock or room in apply_ch or, called from outside, at all, for over a second.
+    """Tasks of peers that have not got on for over a second, whoever keeps the others back first.
 
-    First the call that was `asked` and did not return, then whoever waits for a lock it holds itself.
+    A peer's own thread is stuck if it waits for a lock or for room in a queue, or keeps a lock that somebody stuck
+    waits for. A call from outside (a handler, start(), the service's snapshot()) is stuck whatever it waits for.
+    Order: the call that was `asked` and did not return, and its peer; who waits for its own lock; who keeps a lock;
+    who waits for room; threads of the peer's own; calls that merely queue up behind them, one for each place where
+    they stand.
     """
-    stuck = [task for task in simulation.tasks() if task is asked or _is_stuck(simulation, task)]
-    places = {kind: place for place, kind in enumerate(_STUCK_KINDS)}
-    stuck.sort(key=lambda task: (task is not asked, places.get(kind_of(task), len(places))))
-    return [wait_of(simulation, task) for task in stuck if task is not simulation.current]
+    stuck = {task: None for task in simulation.tasks() if task is asked or _is_stuck(simulation, task)}
+    keepers = {keeper: None for task in stuck if (keeper := _keeper(task)) is not None}
+    told: dict[Any, Wait] = {}
+    for task in sorted([*keepers, *(task for task in stuck if task not in keepers)], key=_place(asked, keepers)):
+        if task is simulation.current:
+            continue
+        wait = wait_of(simulation, task)
+        queues_up = task is not asked and task not in keepers and _is_call(simulation, task)
+        told.setdefault((wait.node, wait.kind, wait.where) if queues_up else task, wait)
+    return list(told.values())
+
+
+def kept_locks(simulation: Simulation) -> dict[str, WaitKind]:
+    """By peer, where some of its tasks have waited for a lock for a while: what its keeper waits for.
+
+    NOTHING, if the keeper has just got on, or the lock is on its way from one to the next.
+    """
+    kept: dict[str, WaitKind] = {}
+    for task in simulation.tasks():
+        kind = kind_of(task)
+        if task.node is None or kind not in (WaitKind.LOCK, WaitKind.OWN_LOCK):
+            continue
+        if task.since_ns <= simulation.now_ns - _KEPT_NS:
+            keeper = _keeper(task)
+            kept_for = WaitKind.NOTHING if keeper is None else kind_of(keeper)
+            if kind is WaitKind.OWN_LOCK:
+                kept[task.node.name] = kind
+            elif kept.get(task.node.name, WaitKind.NOTHING) is WaitKind.NOTHING:
+                kept[task.node.name] = kept_for
+    return kept
 
 
 def _is_stuck(simulation: Simulation, task: Task) -> bool:
@@ -63,7 +93,39 @@ def _is_stuck(simulation: Simulation, task: Task) -> bool:
     if simulation.now_ns - task.since_ns - simulation.taken_ns(node, task.since_ns) < int(_STUCK_S * 1e9):
         return False
     kind = kind_of(task)
-    return kind in _STUCK_KINDS or (task.entry != "" and kind not in _AT_WORK)
+    return kind in _STUCK_KINDS or (kind is not WaitKind.NOTHING and _is_call(simulation, task))
+
+
+def _is_call(simulation: Simulation, task: Task) -> bool:
+    """Whether somebody outside waits for it: the network or the tester (an entry), or the service, in snapshot()."""
+    if task.entry:
+        return True
+    # The service's own thread is the tester's and no Thread. While it waits for messages, no line is the peer's.
+    return task.thread is None and any(
+        is_readers(frame.f_code.co_filename) for frame in own_frames(simulation.frames_of(task))
+    )
+
+
+def _keeper(task: Task) -> Task | None:
+    """Who keeps the lock that this task waits for, while it waits itself for something that is no lock."""
+    keeper: Task | None = getattr(task.waiting_for, "_owner", None) if kind_of(task) is WaitKind.LOCK else None
+    kinds = (WaitKind.NOTHING, WaitKind.LOCK, WaitKind.OWN_LOCK)
+    return None if keeper is None or keeper.dead or kind_of(keeper) in kinds else keeper
+
+
+def _place(asked: Task | None, keepers: Container[Task]) -> Callable[[Task], tuple[bool, ...]]:
+    def place(task: Task) -> tuple[bool, ...]:
+        kind = kind_of(task)
+        return (
+            task is not asked,
+            asked is not None and task.node is not asked.node,
+            kind is not WaitKind.OWN_LOCK,
+            task not in keepers,
+            kind is not WaitKind.ROOM,
+            task.thread is None,
+        )
+
+    return place
 
 
 class VirtualWorld:
@@ -164,6 +226,9 @@ class VirtualWorld:
 
     def stuck_tasks(self) -> list[Wait]:
         return stuck_tasks(self.simulation, self._asked)
+
+    def kept_locks(self) -> dict[str, WaitKind]:
+        return kept_locks(self.simulation)
 
     def close(self) -> None:
         """Everything ends with the simulation."""
@@ -287,6 +352,10 @@ class RealWorld:
                 words = f"  {thread.name} is here\n{describe_stack(frame)}"
                 told.append((thread not in self._asked, words, Wait(thread.name, None, WaitKind.NOTHING, 0, words)))
         return [wait for _, _, wait in sorted(told, key=lambda one: one[:2])]  # the call that did not return first
+
+    def kept_locks(self) -> dict[str, WaitKind]:
+        """A real lock does not say who keeps it."""
+        return {}
 
     def close(self) -> None:
         for timer in self._timers:

@@ -78,6 +78,7 @@ class AnswersRequests(Rule):
                 f"peer {name} got the {oldest.method_name} of peer {oldest.source} at {at_ns / 1e9:.6f} s and has not "
                 f"answered it {(event.at_ns - at_ns) / 1e9:.1f} s later",
                 (at_ns, oldest, "delivered"),
+                peer=name,
             )
 
     def on_any_answer(self, event: Event, seat: Seat, message: Message) -> None:

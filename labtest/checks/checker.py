@@ -43,7 +43,7 @@ from labtest.checks.logs import (
 from labtest.checks.reading import APPEND, INSTALL, VOTE, Reader, Reading
 from labtest.checks.rule import TERM_NEWS, Rule, describe_message
 from labtest.failure import Failure
-from labtest.world import stuck_tasks
+from labtest.world import kept_locks, stuck_tasks
 
 RULES: tuple[type[Rule], ...] = (
     OneLeaderPerTerm,
@@ -79,7 +79,7 @@ RULES: tuple[type[Rule], ...] = (
 _SHORT = {VOTE: "vote", APPEND: "append", INSTALL: "install"}
 
 # Rules about what does not happen: who is stuck is evidence.
-_ABOUT_WAITING = frozenset((AnswersRequests.name, AppliesWhatIsCommitted.name))
+ABOUT_WAITING = frozenset((AnswersRequests.name, AppliesWhatIsCommitted.name))
 
 _Looks = list[Callable[..., None]]
 
@@ -195,8 +195,10 @@ class CheckedTrace(list[Event]):
             try:
                 self.look()
             except Failure as failure:
-                if failure.rule in _ABOUT_WAITING:
-                    failure.stuck = stuck_tasks(self._simulation)
+                failure.kept_locks = kept_locks(self._simulation)
+                if failure.rule in ABOUT_WAITING:
+                    stuck, to_blame = stuck_tasks(self._simulation), failure.peer
+                    failure.stuck = sorted(stuck, key=lambda wait: wait.node != to_blame)
                 self._simulation.fail(failure.with_traceback(None))
 
     def _is_due(self) -> bool:
@@ -219,9 +221,10 @@ class CheckedTrace(list[Event]):
                 see = see_kind(event.kind)
                 if see is not None:
                     see(event)
-        except Failure:
+        except Failure as failure:
             del self[number:]
             self._simulation.now_ns = self[-1].at_ns
+            failure.peer = failure.peer or self[-1].node
             raise
 
     # Most events say nothing new about terms. So each of these four finds out first whether this one does, and calls
@@ -392,9 +395,12 @@ class CheckedTrace(list[Event]):
         self._see.clear()
         self._see[events.CLUSTER] = self._see_cluster
 
-    def _violated(self, rule: Rule, text: str, *evidence: tuple[int, Message, str] | str) -> NoReturn:
+    def _violated(
+        self, rule: Rule, text: str, *evidence: tuple[int, Message, str] | str, peer: str | None = None
+    ) -> NoReturn:
         lines = [e if isinstance(e, str) else describe_message(*e) for e in evidence]
-        raise Failure(f"{rule.title} ({rule.section}): {text}", lines, rule=rule.name, peer=_accused(evidence))
+        accused = _accused(evidence) if peer is None else peer
+        raise Failure(f"{rule.title} ({rule.section}): {text}", lines, rule=rule.name, peer=accused)
 
 
 def _accused(evidence: tuple[tuple[int, Message, str] | str, ...]) -> str | None:
@@ -404,4 +410,4 @@ def _accused(evidence: tuple[tuple[int, Message, str] | str, ...]) -> str | None
     return None
 
 
-__all__ = ["RULES", "CheckedTrace"]
+__all__ = ["ABOUT_WAITING", "RULES", "CheckedTrace"]

@@ -174,19 +174,27 @@ class Reader:
     def _is_complete(self, method: str, which: int, value: Any) -> bool:
         for field, kind in _FIELDS[method][which]:
             if not isinstance(getattr(value, field, None), kind):
-                return self._lacks(method, ("arguments have", "reply has")[which], field, value, kind)
+                return self._lacks(method, "replies" if which else field, value, field, kind)
         if method == APPEND and which == 0:
             for entry in value.entries:
                 if not isinstance(getattr(entry, "term", None), int):
-                    return self._lacks(method, "entries have", "term", entry, int)
+                    return self._lacks(method, "entries", entry, "term", int)
                 if not hasattr(entry, "command"):
-                    return self._lacks(method, "entries have", "command", entry, object)
+                    return self._lacks(method, "entries", entry, "command", object)
         return True
 
-    def _lacks(self, method: str, part: str, field: str, value: Any, kind: Any) -> Literal[False]:
+    def _lacks(self, method: str, part: str, value: Any, field: str, kind: Any) -> Literal[False]:
+        """`part` says what cannot be read, and so what is checked all the same."""
         kind_name = getattr(kind, "__name__", "list")
         what = f"no {kind_name} in {field!r}" if hasattr(value, field) else f"no field {field!r}"
-        self._off.setdefault(method, f"No check can read {method}: its {part} {what}")
+        if part == "replies":
+            text = f"No check can read replies to {method}: they have {what} (its requests are checked)"
+        elif part == "entries":
+            whose = "its arguments have" if field == part else "they have"
+            text = f"No check can read the entries of {method}: {whose} {what} (its other fields are checked when sent)"
+        else:
+            text = f"No check can read {method}: its arguments have {what}"
+        self._off.setdefault(method, text)
         return False
 
     def cannot_read(self, method: str) -> None:

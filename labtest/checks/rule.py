@@ -45,7 +45,9 @@ Fresh = list[tuple[int, Any]]  # (index, entry)
 
 
 class Violated(Protocol):
-    def __call__(self, rule: Rule, text: str, *evidence: tuple[int, Message, str] | str) -> NoReturn: ...
+    def __call__(
+        self, rule: Rule, text: str, *evidence: tuple[int, Message, str] | str, peer: str | None = None
+    ) -> NoReturn: ...
 
 
 TERM_NEWS = "_term_news"
@@ -85,9 +87,12 @@ class Rule:
         self.facts = facts
         self._violated = violated
 
-    def violated(self, text: str, *evidence: tuple[int, Message, str] | str) -> NoReturn:
-        """Evidence: lines, or (at_ns, message, "sent" | "delivered" | "answered") to be told as one."""
-        self._violated(self, text, *evidence)
+    def violated(self, text: str, *evidence: tuple[int, Message, str] | str, peer: str | None = None) -> NoReturn:
+        """Evidence: lines, or (at_ns, message, "sent" | "delivered" | "answered") to be told as one.
+
+        `peer`: who is to blame, if it is not the one whose event this is.
+        """
+        self._violated(self, text, *evidence, peer=peer)
 
 
 def describe_message(at_ns: int, message: Message, what: str) -> str:

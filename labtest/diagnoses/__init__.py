@@ -24,8 +24,11 @@ __all__ = ["DIAGNOSES", "Finding", "Found", "diagnose", "examine"]
 # The more telling first: what one peer visibly did wrong, then what nobody did, then what was merely slow.
 DIAGNOSES: tuple[Diagnosis, ...] = (
     peers.went_on_during_a_save,
+    peers.prev_beyond_the_log,
     peers.index_error_after_snapshot,
     peers.lock_held_while_waiting,
+    peers.waits_for_room_and_answers_nothing,
+    peers.answers_only_after_its_call,
     peers.forgot_over_a_restart,
     peers.voted_again_after_restart,
     elections.no_step_down,
@@ -34,8 +37,10 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     elections.heartbeats_do_not_reset_the_timer,
     elections.heartbeats_too_slow,
     elections.stale_candidates,
+    elections.votes_one_after_another,
     elections.split_votes,
     elections.nobody_campaigns,
+    replication.off_by_the_snapshot,
     replication.start_never_sent,
     replication.same_place_rejected,
     replication.same_snapshot_again,
@@ -43,16 +48,34 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     replication.commit_never_applied,
     replication.back_up_one_by_one,
     replication.only_older_terms_stored,
+    replication.unanswered_taken_as_refusal,
+    replication.acknowledged_sent_again,
+    replication.sent_before_the_answer,
+    replication.heartbeats_too_often,
+    replication.counted_too_much,
 )
 
 # A rule that was seen to be broken has said what is wrong; these can say why.
 _BY_RULE: dict[str, tuple[Diagnosis, ...]] = {
     "one-vote": (peers.forgot_over_a_restart, peers.voted_again_after_restart),
     "one-leader": (peers.forgot_over_a_restart, peers.voted_again_after_restart),
-    "higher-term-wins": (peers.lock_held_while_waiting, elections.no_step_down),
+    "higher-term-wins": (
+        peers.lock_held_while_waiting,
+        peers.answers_only_after_its_call,
+        elections.no_step_down,
+    ),
     "speaks-in-its-term": (peers.forgot_over_a_restart, elections.no_step_down),
+    "starts-in-order": (replication.off_by_the_snapshot,),
+    "honest-candidate": (peers.forgot_over_a_restart, replication.off_by_the_snapshot),
     "start-returns-at-once": (peers.lock_held_while_waiting,),
-    "rpc-budget": (replication.same_place_rejected, replication.same_snapshot_again, replication.back_up_one_by_one),
+    "earned-commit": (peers.forgot_over_a_restart, replication.counted_too_much),
+    "rpc-budget": (
+        replication.same_place_rejected,
+        replication.same_snapshot_again,
+        replication.back_up_one_by_one,
+        replication.acknowledged_sent_again,
+        replication.heartbeats_too_often,
+    ),
 }
 
 # Rules about what a peer leaves undone say less about why than the usual patterns do.
@@ -65,16 +88,34 @@ _ALONE = frozenset(
         peers.forgot_over_a_restart,
         peers.voted_again_after_restart,
         peers.lock_held_while_waiting,
+        peers.waits_for_room_and_answers_nothing,
+        peers.answers_only_after_its_call,
+        elections.votes_one_after_another,
     )
 )
 
 # These hold whatever words the peers use.
 _FOR_ANY_WORDS = frozenset(
-    (peers.went_on_during_a_save, peers.index_error_after_snapshot, peers.lock_held_while_waiting)
+    (
+        peers.went_on_during_a_save,
+        peers.index_error_after_snapshot,
+        peers.lock_held_while_waiting,
+        peers.waits_for_room_and_answers_nothing,
+        peers.answers_only_after_its_call,
+    )
 )
 
-# To be told that all is well helps only where nothing else was found.
-_LAST_RESORT = frozenset((replication.only_older_terms_stored,))
+# What is needless, or even right, is worth saying only where nothing else was found.
+_LAST_RESORT = frozenset(
+    (
+        replication.only_older_terms_stored,
+        replication.unanswered_taken_as_refusal,
+        replication.acknowledged_sent_again,
+        replication.sent_before_the_answer,
+        replication.heartbeats_too_often,
+        replication.counted_too_much,
+    )
+)
 
 _AT_MOST = 2
 _WIDTH = 110
@@ -108,7 +149,7 @@ def examine(events: Sequence[Event], error: BaseException, *, end_ns: int | None
 def _candidates(error: BaseException) -> Sequence[Diagnosis]:
     if isinstance(error, TaskFailed):
         # The exception itself is the news.
-        return (peers.went_on_during_a_save, peers.index_error_after_snapshot)
+        return (peers.went_on_during_a_save, peers.prev_beyond_the_log, peers.index_error_after_snapshot)
     if isinstance(error, Deadlock):
         return (peers.lock_held_while_waiting,)
     if isinstance(error, SimulationError) or not isinstance(error, Exception):

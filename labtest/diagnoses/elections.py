@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Iterable
 from statistics import median
 from typing import NamedTuple
 
 from labtest.checks.reading import APPEND, INSTALL, VOTE
 from labtest.diagnoses.diagnosis import Finding
-from labtest.diagnoses.story import MS, Campaign, Rpc, S, Story, at, lasting, log_end, peers, terms, times
+from labtest.diagnoses.story import MS, Campaign, Rpc, S, Story, Vote, at, lasting, log_end, peers, terms, times
 from labtest.events import STARTED
+from labtest.failure import Failure
 
 # Nobody sensible waits longer than this for an election to begin; the tests wait 5 s for one to succeed.
 _QUIET_NS = 2 * S
@@ -61,12 +63,7 @@ def split_votes(story: Story) -> Finding | None:
         return None
     trip_ns = median(back)
     gap_ns = sorted(gaps)[len(gaps) * 9 // 10]
-    if gap_ns:
-        apart = f"within {lasting(gap_ns)} of each other"
-        likely = "Election timeouts differ by less than a round trip"
-    else:
-        apart = "at the same instant"
-        likely = "Election timeouts are alike"
+    apart = f"within {lasting(gap_ns)} of each other" if gap_ns else "at the same instant"
     facts = (
         f"{_elections(story, campaigns)} In {_of_them(len(split), len(by_term))} two or more peers campaigned {apart}, "
         f"and a vote takes {lasting(trip_ns)} to come back."
@@ -80,7 +77,59 @@ def split_votes(story: Story) -> Finding | None:
             "split votes. Election timers run out within a few round trips, so all campaign together and each votes "
             "for itself; make the timeout and its random range many round trips long (§5.6, §9.3).",
         )
-    return Finding(facts, f"split votes. {likely}; widen the random range (§9.3).")
+    alike = _same_wait_each_time(story, campaigns)
+    if alike:
+        each = ", ".join(f"peer {peer} after {lasting(wait_ns)}" for peer, wait_ns in sorted(alike.items()))
+        return Finding(
+            f"{facts} Each tries again after the same time, every time: {each}.",
+            "split votes. Election timeouts are constant, or drawn once for each peer, so who collides once collides "
+            "again; draw a new one whenever the timer is reset, from a range of many round trips (§5.2, §9.3).",
+        )
+    return Finding(
+        facts,
+        "split votes. Election timeouts differ by less than a round trip; widen the random range (§9.3). If it is "
+        "wide, draw once for each reset of the timer: of many draws, one at every look at the clock, the shortest "
+        "wins.",
+    )
+
+
+def _same_wait_each_time(story: Story, campaigns: list[Campaign]) -> dict[str, int]:
+    """By peer, how long it waits from a vote (its own or another's) to its next campaign, if always the same."""
+    waits: dict[str, list[int]] = {}
+    for campaign in campaigns:
+        resets = [v.at_ns for v in story.votes if v.voter == campaign.peer and v.at_ns < campaign.at_ns]
+        if resets and resets[-1] > story.leaderless_ns:
+            waits.setdefault(campaign.peer, []).append(campaign.at_ns - resets[-1])
+    often = {peer: found for peer, found in waits.items() if len(found) >= 3}
+    if len(often) < 2 or any(1000 * (max(found) - min(found)) > max(found) for found in often.values()):
+        return {}
+    return {peer: found[0] for peer, found in often.items()}
+
+
+def votes_one_after_another(story: Story) -> Finding | None:
+    """Candidates that have not asked everybody, because they wait for somebody's answer."""
+    campaigns = _failed_elections(story)
+    found: list[tuple[Campaign, set[str]]] = []
+    longest_ns = 0
+    for campaign in campaigns:
+        later = [c.at_ns for c in campaigns if c.peer == campaign.peer and c.at_ns > campaign.at_ns]
+        lasted_ns = min(later, default=story.end_ns) - campaign.at_ns
+        unasked = {str(i) for i in range(story.servers)} - {campaign.peer, *(rpc.target for rpc in campaign.requests)}
+        if unasked and campaign.requests[-1].replied_ns is None and lasted_ns > S // 5:
+            found.append((campaign, unasked))
+            longest_ns = max(lasted_ns, longest_ns)
+    # One may have been cut short by chance; not several, nor one in a long time.
+    if 2 * len(found) < len(campaigns) or (len(found) < 2 and longest_ns < S):
+        return None
+    campaign, unasked = found[-1]
+    many = f" It is the last of {len(found)} such campaigns." if len(found) > 1 else ""
+    return Finding(
+        f"{_elections(story, campaigns)} In term {campaign.term} peer {campaign.peer} asked peer "
+        f"{campaign.requests[-1].target} at {at(campaign.requests[-1].sent_ns)}, had no answer, and never asked "
+        f"{peers(unasked)}.{many}",
+        "votes are asked for one after the other, so a peer that does not answer holds the election up; ask all at "
+        "once, each call in a thread of its own (§5.2).",
+    )
 
 
 def _ahead(story: Story, campaign: Campaign) -> int:
@@ -107,7 +156,12 @@ class _Denial(NamedTuple):
     rpc: Rpc
     candidate: Campaign
     voter_log: tuple[int, int]
-    voted_before: bool
+    voted_for_another: bool  # in an earlier term
+
+    @property
+    def shorter_log_of_a_later_term(self) -> bool:
+        (last_term, last_index), (voters_term, voters_index) = self.candidate.log, self.voter_log
+        return last_term > voters_term and last_index < voters_index
 
 
 def votes_denied_for_nothing(story: Story) -> Finding | None:
@@ -125,32 +179,41 @@ def votes_denied_for_nothing(story: Story) -> Finding | None:
         f"At {at(example.rpc.answered_ns or 0)}, term {term}, peer {voter} (its log {log_end(example.voter_log)}) "
         f"denied peer {example.candidate.peer} (whose log {log_end(example.candidate.log)})."
     )
-    if any(denial.candidate.log > denial.voter_log for denial in denials):
-        return Finding(facts, "voted_for is not cleared when a new term begins (§5.2).")
-    if not all(denial.voted_before for denial in denials):
-        return Finding(facts, "equal logs are up to date: compare with >=, not with > (§5.4.1).")
-    return Finding(
-        facts,
-        "voted_for is not cleared when a new term begins (§5.2), or a log equal to the voter's is not taken as "
-        "up to date (§5.4.1).",
-    )
+    # All peers run the same code, so one that has cleared its vote for a new term shows that all do.
+    kept_vote = all(denial.voted_for_another for denial in denials) and not _clears_its_vote(story)
+    causes = []
+    if all(denial.shorter_log_of_a_later_term for denial in denials):
+        causes.append(
+            "compare the terms of the last entries first: the later one is more up to date, however short its log; "
+            "only where they are equal does the length count (§5.4.1)"
+        )
+    elif all(denial.candidate.log == denial.voter_log for denial in denials):
+        causes.append("equal logs are up to date: compare with >=, not with > (§5.4.1)")
+    if kept_vote:
+        causes.append("voted_for is not cleared when a new term begins (§5.2)")
+    return Finding(facts, f"{'; or '.join(causes)}.") if causes else None
+
+
+def _clears_its_vote(story: Story) -> bool:
+    """Whether any peer has granted a vote after it had voted for another in an earlier term, without a crash."""
+    latest: dict[str, Vote] = {}
+    for vote in story.votes:
+        before = latest.get(vote.voter)
+        if (
+            before is not None
+            and vote.candidate != vote.voter  # whoever campaigns sets its vote anyway
+            and vote.candidate != before.candidate
+            and vote.term > before.term
+            and not story.restarts_between(vote.voter, before.at_ns, vote.at_ns)
+        ):
+            return True
+        latest[vote.voter] = vote
+    return False
 
 
 def _unfounded_denials(story: Story, campaigns: list[Campaign]) -> list[_Denial]:
     logs = {campaign.peer: campaign.log for campaign in campaigns}  # nobody leads, so they do not change
     nothing_yet = not any(event.detail.is_leader for event in story.other.get(STARTED, ()))
-    first_vote: dict[tuple[str, int], tuple[int, str]] = {}  # (voter, term) -> when, for whom
-    for campaign in story.all_campaigns:
-        first_vote[campaign.peer, campaign.term] = (campaign.at_ns, campaign.peer)
-    for campaign in story.all_campaigns:
-        for rpc in campaign.requests:
-            answer = rpc.answered
-            if answer is not None and answer.vote_granted and rpc.answered_ns is not None:
-                key = (rpc.target, campaign.term)
-                first_vote[key] = min(first_vote.get(key, (rpc.answered_ns, campaign.peer)), (rpc.answered_ns, ""))
-    earliest: dict[str, int] = {}
-    for (voter, _), (when, _) in first_vote.items():
-        earliest[voter] = min(when, earliest.get(voter, when))
     found = []
     for campaign in campaigns:
         for rpc in campaign.requests:
@@ -159,10 +222,10 @@ def _unfounded_denials(story: Story, campaigns: list[Campaign]) -> list[_Denial]
             if answer is None or answer.vote_granted or answer.term != campaign.term or log is None:
                 continue
             assert rpc.answered_ns is not None
-            voted = first_vote.get((rpc.target, campaign.term))
-            if campaign.log >= log and (voted is None or voted[0] > rpc.answered_ns):
-                before = earliest.get(rpc.target, rpc.answered_ns) < rpc.answered_ns
-                found.append(_Denial(rpc, campaign, log, before))
+            before = [vote for vote in story.votes if vote.voter == rpc.target and vote.at_ns <= rpc.answered_ns]
+            if campaign.log >= log and not any(vote.term == campaign.term for vote in before):
+                earlier = [vote for vote in before if vote.term < campaign.term]
+                found.append(_Denial(rpc, campaign, log, bool(earlier) and earlier[-1].candidate != campaign.peer))
     return found
 
 
@@ -204,6 +267,21 @@ def nobody_campaigns(story: Story) -> Finding | None:
         return None
     heard = sum(1 for rpc in story.all_rpcs if rpc.target in story.connected and (rpc.delivered_ns or 0) > since_ns)
     facts = f"For {lasting(quiet_ns)}, since {at(since_ns)}, nobody has campaigned, and no connected peer leads."
+    own = [event.detail.service_method for event in story.own_calls if event.at_ns >= since_ns]
+    if own:
+        method, count = Counter(own).most_common(1)[0]
+        return Finding(
+            f"{facts} Meanwhile {method}, which is no RPC of the paper, was called {times(count)}.",
+            f"if nobody may campaign before it has a yes to {method}, look at who refuses there, and why.",
+        )
+    risen = _terms_beyond_messages(story)
+    if risen:
+        return Finding(
+            f"{facts} But terms have risen meanwhile: {_and(f'peer {peer} is in {term}' for peer, term in risen)}, and "
+            "no message has told of such a term.",
+            "the election timer runs, and the requests do not leave: what asks for votes ends before its call(), by an "
+            "exception that is swallowed perhaps.",
+        )
     if story.campaigns and last == since_ns:
         lately = [c for c in story.campaigns if c.term == story.campaigns[-1].term]
         facts += f" The last to try: {peers(c.peer for c in lately)}, in term {lately[-1].term}, without a majority."
@@ -220,6 +298,20 @@ def nobody_campaigns(story: Story) -> Finding | None:
             f"the election timer does not run ({likely}), or each of these requests resets it (§5.2).",
         )
     return Finding(facts, f"the election timer does not run: {likely}")
+
+
+def _terms_beyond_messages(story: Story) -> list[tuple[str, int]]:
+    """Connected peers that have told the tester of a later term than any message, and that term."""
+    if not isinstance(story.error, Failure):
+        return []
+    known = max((rpc.args.term for rpc in story.all_rpcs if rpc.args is not None), default=0)
+    terms = story.error.terms
+    return [(peer, terms[peer]) for peer in sorted(story.connected) if terms.get(peer, 0) > known]
+
+
+def _and(parts: Iterable[str]) -> str:
+    *rest, last = parts
+    return f"{', '.join(rest)} and {last}" if rest else last
 
 
 # ---- leaders do not last -------------------------------------------------------------------------------------
@@ -355,7 +447,10 @@ def no_step_down(story: Story) -> Finding | None:
             (when_ns, term, teacher, how)
             for when_ns, term, teacher, how in story.told.get(rpc.source, ())
             # A request that still waits for its handler has told nothing yet.
-            if term > args.term and (how != "request" or (teacher.answered_ns or rpc.sent_ns) < rpc.sent_ns)
+            if term > args.term
+            and (how != "request" or (teacher.answered_ns or rpc.sent_ns) < rpc.sent_ns)
+            # §6: whoever has heard its leader lately may disregard a candidate, its term included.
+            and not (how == "request" and teacher.method == VOTE and _disregarded(teacher))
         ]
         if known and rpc.sent_ns > known[0][0] + 50 * MS:
             found.append((rpc, known[0]))
@@ -375,6 +470,10 @@ def no_step_down(story: Story) -> Finding | None:
         f"{lasting(rpc.sent_ns - when_ns)} later it still sends {rpc.name} of term {rpc.args.term}.",
         likely,
     )
+
+
+def _disregarded(request: Rpc) -> bool:
+    return request.answered is not None and request.answered.term < request.args.term
 
 
 # ---- the wrong ones campaign ---------------------------------------------------------------------------------

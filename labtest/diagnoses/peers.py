@@ -2,18 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+import labgob
 from labsim import Deadlock, Event, TaskFailed, WaitKind
 from labtest.checks.reading import APPEND, INSTALL, VOTE
 from labtest.diagnoses.diagnosis import Finding
-from labtest.diagnoses.story import MS, Rpc, S, Story, at, lasting
-from labtest.events import ANSWER, BOOT, CRASH, DELIVER, PERSIST, RESTART, RESTORE, SAVING
+from labtest.diagnoses.story import MS, Kept, Rpc, S, Story, Vote, at, lasting
+from labtest.events import ANSWER, BOOT, CRASH, DELIVER, PERSIST, RESTART, SAVING, STARTED
 from labtest.failure import Failure
 
 _LONGEST_CALL_NS = 7_200 * MS  # that gets no answer; the network gives up after 7 s
 _SLOW_NS = 300 * MS  # for a handler, which has nothing to wait for
+
+
+def prev_beyond_the_log(story: Story) -> Finding | None:
+    """An IndexError in AppendEntries, whose prev_log_index is higher than the log has ever been."""
+    error = story.error
+    if not isinstance(error, TaskFailed) or not isinstance(error.__cause__, (IndexError, KeyError)):
+        return None
+    request = _request_under_way(story, error)
+    if request is None or request.reading is None:
+        return None
+    prev, last = request.args.prev_log_index, _longest_log(story, request)
+    if prev <= last:
+        return None
+    return Finding(
+        f"Peer {request.target} was asked by peer {request.source} to append behind entry {prev} (prev_log_index), and "
+        f"its log has never been shown to go beyond {last}.",
+        "it looks at the term of an entry that it does not have. Ask first whether the log goes as far as "
+        "prev_log_index, and refuse if not (Figure 2: AppendEntries 2).",
+    )
+
+
+def _request_under_way(story: Story, error: TaskFailed) -> Rpc | None:
+    """The AppendEntries whose handler has just failed."""
+    if error.entry != APPEND.rpartition(".")[2]:
+        return None
+    arrived = [rpc for rpc in story.all_rpcs if rpc.method == APPEND and rpc.target == error.node]
+    arrived = [rpc for rpc in arrived if rpc.delivered_ns is not None and rpc.answered_ns is None]
+    # One that came in now, where nothing else did: its handler has waited for nobody.
+    now = [rpc for rpc in arrived if rpc.delivered_ns == story.end_ns]
+    return now[0] if len(now) == 1 else None
+
+
+def _longest_log(story: Story, request: Rpc) -> int:
+    """The highest index that its receiver can have had before that request came in."""
+    peer, longest = request.target, 0
+    for event in story.other.get(STARTED, ()):
+        if event.node == peer and event.detail.is_leader:
+            longest = max(longest, event.detail.index)
+    for rpc in story.all_rpcs:
+        reading = rpc.reading
+        if reading is None or rpc is request:
+            continue
+        if rpc.method == VOTE:
+            longest = max(longest, reading.args.last_log_index if rpc.source == peer else 0)
+        elif rpc.method == INSTALL:
+            longest = max(longest, reading.args.last_included_index if peer in (rpc.source, rpc.target) else 0)
+        elif rpc.source == peer or (rpc.target == peer and rpc.delivered_ns is not None and not _refused(rpc)):
+            longest = max(longest, reading.last_index)
+    return longest
+
+
+def _refused(rpc: Rpc) -> bool:
+    return rpc.answered is not None and not rpc.answered.success
 
 
 def index_error_after_snapshot(story: Story) -> Finding | None:
@@ -21,36 +75,19 @@ def index_error_after_snapshot(story: Story) -> Finding | None:
     if not isinstance(error, TaskFailed) or not isinstance(error.__cause__, (IndexError, KeyError)):
         return None
     peer = error.node
-    if peer is None:
+    if peer is None or prev_beyond_the_log(story) is not None:
         return None
-    since = _has_snapshot(story, peer)
-    if since is None:
+    kept = story.snapshot_of(peer)
+    if kept is None and _was_in_snapshot(error.__cause__):
+        # It may have failed before it could save anything: an exception out of the service's own task.
+        kept = Kept(story.end_ns, "in snapshot()")
+    if kept is None:
         return None
-    when_ns, how = since
     return Finding(
-        f"Peer {peer} has kept a snapshot instead of the beginning of its log since {at(when_ns)} ({how}).",
+        f"Peer {peer} has kept a snapshot instead of the beginning of its log since {at(kept.since_ns)} ({kept.how}).",
         "the log no longer begins at index 1, so an index of the paper is not a place in the list any more: subtract "
         "the snapshot's last_included_index everywhere, and do not look at entries it has replaced (§7).",
     )
-
-
-def _has_snapshot(story: Story, peer: str) -> tuple[int, str] | None:
-    """Since when that peer has had its first snapshot, and from where."""
-    found: list[tuple[int, str]] = []
-    for event in story.other.get(PERSIST, ()):
-        if event.node == peer and len(event.detail.snapshot):
-            found.append((event.at_ns, "saved by its persister"))
-            break
-    found += [(e.at_ns, "read from disk") for e in story.other.get(RESTORE, ()) if e.node == peer and e.detail][:1]
-    found += [
-        (rpc.delivered_ns, f"sent by peer {rpc.source}, InstallSnapshot")
-        for rpc in story.all_rpcs
-        if rpc.method == INSTALL and rpc.target == peer and rpc.delivered_ns is not None
-    ][:1]
-    # snapshot() may have failed before it could save anything: an exception out of the service's own task.
-    if not found and story.error.__cause__ is not None and _was_in_snapshot(story.error.__cause__):
-        found.append((story.end_ns, "in snapshot()"))
-    return min(found) if found else None
 
 
 def _was_in_snapshot(error: BaseException) -> bool:
@@ -62,61 +99,120 @@ def _was_in_snapshot(error: BaseException) -> bool:
     return False
 
 
+# What the keeper of a lock waits for, and what is wrong with that.
+_KEEPERS = {
+    WaitKind.OWN_LOCK: (
+        "One of its threads waits for a lock that it holds itself.",
+        "a method that takes the lock is called by one that has it already.",
+    ),
+    WaitKind.ROOM: (
+        "The thread that holds its lock waits for room in apply_ch.",
+        "it holds its lock while it puts a message on apply_ch. The service may itself be waiting for that lock (in "
+        "snapshot(), say); release it before the put().",
+    ),
+    WaitKind.REPLY: (
+        "The thread that holds its lock waits for the reply to a call.",
+        "it holds its lock during a call. Release it before call(), and take it again, and look at everything anew, "
+        "after the reply.",
+    ),
+    WaitKind.SLEEP: (
+        "The thread that holds its lock sleeps.",
+        "it holds its lock while it sleeps; release it before, and look at everything anew afterwards.",
+    ),
+}
+
+
 def lock_held_while_waiting(story: Story) -> Finding | None:
-    """Requests go in and nothing comes out."""
-    stalls = [(*stalled, peer) for peer in sorted(story.up) if (stalled := _stalled(story, peer)) is not None]
+    """Requests go in and nothing comes out, and whoever holds the lock was seen to wait."""
+    kept = _kept_locks(story.error)
+    stalls = [(*stalled, peer) for peer in sorted(kept) if peer in story.up and (stalled := _stalled(story, peer))]
     if not stalls:
         return None
     since_ns, until_ns, requests, peer = max(stalls, key=lambda stall: stall[1] - stall[0])
-    over = until_ns >= story.end_ns
-    facts = (
-        f"Peer {peer} answered nothing from {at(since_ns)} on, for {lasting(until_ns - since_ns)}"
-        f"{' until the end' if over else ''}, though {len(requests)} "
-        f"request{'s' if len(requests) > 1 else ''} had been delivered to it."
+    facts = _silence(story, peer, since_ns, until_ns, requests)
+    kept_for, call = kept[peer], None
+    if kept_for in (WaitKind.NOTHING, WaitKind.REPLY):
+        call = _call_under_way(story, peer, since_ns, until_ns)
+        if call is None and kept_for is WaitKind.NOTHING:
+            return None  # all that is known is that some wait for a lock
+    seen, likely = _KEEPERS.get(
+        WaitKind.REPLY if call is not None else kept_for,
+        (
+            f"The thread that holds its lock waits for {kept_for.value}.",
+            "it keeps its lock while it waits for something else; release it before.",
+        ),
     )
-    waits = _waits(story.error, peer)
-    if WaitKind.ROOM in waits:
-        return Finding(
-            f"{facts} One of its threads waits for room in apply_ch.",
-            "it holds its lock while it puts a message on apply_ch. The service may itself be waiting for that "
-            "lock (in snapshot(), say); release it before the put().",
-        )
-    if WaitKind.OWN_LOCK in waits:
-        return Finding(
-            f"{facts} One of its threads waits for a lock that it holds itself.",
-            "a method that takes the lock is called by one that has it already.",
-        )
-    call = _call_under_way(story, peer, since_ns, until_ns)
     if call is not None:
         gone = "" if call.target in story.connected else ", which is cut off or down"
-        return Finding(
-            f"{facts} All that time it waited for the answer to its {call.name} of {at(call.sent_ns)} to peer "
-            f"{call.target}{gone}.",
-            "it holds its lock during a call. Release it before call(), and take it again, and look at "
-            "everything anew, after the reply.",
+        seen = (
+            f"Meanwhile its threads waited for its lock, and one of them for the answer to its {call.name} of "
+            f"{at(call.sent_ns)} to peer {call.target}{gone}."
         )
-    known, applied = _known_committed(story, peer), story.applied.get(peer, 0)
-    if over and known > applied:
-        return Finding(
-            f"{facts} It knew that {known} was committed, but its service is at {applied}.",
-            "one of its threads keeps the lock while it waits, for room in apply_ch perhaps. The service may "
-            "itself be waiting for that lock (in snapshot(), say); release it before the put().",
-        )
-    return Finding(facts, "one of its threads keeps the lock, and waits for something else meanwhile.")
+    return Finding(f"{facts} {seen}", likely)
 
 
-def _known_committed(story: Story, peer: str) -> int:
-    """The highest commit index that the peer has told, or was told with entries up to there, since the calm."""
-    known = 0
-    for rpc in story.led:
-        reading = rpc.reading
-        if rpc.method != APPEND or reading is None:
+def answers_only_after_its_call(story: Story) -> Finding | None:
+    """It was silent, and then answered all at once: no lock is kept any more, but something held all answers up."""
+    for peer in sorted(story.up):
+        stalled = _stalled(story, peer)
+        if stalled is None:
             continue
-        if rpc.source == peer:
-            known = max(known, reading.args.leader_commit)
-        elif rpc.target == peer and rpc.answered is not None and rpc.answered.success:
-            known = max(known, min(reading.args.leader_commit, reading.last_index))
-    return known
+        since_ns, until_ns, requests = stalled
+        together = [rpc for rpc in requests if until_ns <= (rpc.answered_ns or 0) <= until_ns + 5 * MS]
+        call = _call_under_way(story, peer, since_ns, until_ns)
+        if until_ns >= story.end_ns or len(together) < max(3, len(requests)) or call is None:
+            continue
+        gone = "" if call.target in story.connected else ", which is cut off or down"
+        return Finding(
+            f"{_silence(story, peer, since_ns, until_ns, requests)} Then it answered all of them at once. Its "
+            f"{call.name} of {at(call.sent_ns)} to peer {call.target}{gone}, had no answer by then.",
+            "it makes a call while it holds its lock, or in the thread that answers requests. A call may take seconds: "
+            "release the lock before call(), take it again after the reply, and look at everything anew.",
+        )
+    return None
+
+
+def waits_for_room_and_answers_nothing(story: Story) -> Finding | None:
+    """The same without a lock: one thread does everything, and waits for the service, which may wait for it."""
+    if not isinstance(story.error, Failure):
+        return None
+    kept = _kept_locks(story.error)
+    for peer in sorted({wait.node for wait in story.error.stuck if wait.kind is WaitKind.ROOM and wait.node}):
+        stalled = None if peer in kept or peer not in story.up else _stalled(story, peer)
+        if stalled is not None:
+            return Finding(
+                f"{_silence(story, peer, *stalled)} One of its threads waits for room in apply_ch.",
+                "the thread that does its work puts messages on apply_ch itself, and the service may be waiting for "
+                "that thread (in snapshot(), say). Let a thread of its own feed apply_ch.",
+            )
+    return None
+
+
+def _silence(story: Story, peer: str, since_ns: int, until_ns: int, requests: list[Rpc]) -> str:
+    over = " until the end" if until_ns >= story.end_ns else ""
+    return (
+        f"Peer {peer} answered nothing from {at(since_ns)} on, for {lasting(until_ns - since_ns)}{over}, though "
+        f"{len(requests)} request{'s' if len(requests) > 1 else ''} had been delivered to it."
+    )
+
+
+def _kept_locks(error: BaseException) -> Mapping[str, WaitKind]:
+    """By peer: what the keeper of its lock waits for, while others wait for that lock."""
+    if isinstance(error, Failure):
+        return error.kept_locks
+    kept: dict[str, WaitKind] = {}
+    if isinstance(error, Deadlock):
+        # All wait, and for ever: so nobody waits for a reply, and whoever waits for room keeps the lock.
+        kinds: dict[str, set[WaitKind]] = {}
+        for wait in error.waits:
+            if wait.node is not None:
+                kinds.setdefault(wait.node, set()).add(wait.kind)
+        for peer, found in kinds.items():
+            if WaitKind.OWN_LOCK in found:
+                kept[peer] = WaitKind.OWN_LOCK
+            elif {WaitKind.LOCK, WaitKind.ROOM} <= found:
+                kept[peer] = WaitKind.ROOM
+    return kept
 
 
 def _stalled(story: Story, peer: str) -> tuple[int, int, list[Rpc]] | None:
@@ -150,17 +246,6 @@ def _call_under_way(story: Story, peer: str, since_ns: int, until_ns: int) -> Rp
         if unanswered or until_ns - rpc.sent_ns <= _LONGEST_CALL_NS:
             return rpc
     return None
-
-
-def _waits(error: BaseException, peer: str) -> set[WaitKind]:
-    """What the stuck tasks of that peer wait for."""
-    if isinstance(error, Failure):
-        waits = error.stuck
-    elif isinstance(error, Deadlock):
-        waits = error.waits
-    else:
-        return set()
-    return {wait.kind for wait in waits if wait.node == peer}
 
 
 def went_on_during_a_save(story: Story) -> Finding | None:
@@ -252,27 +337,65 @@ def _shown_after(story: Story, restart: Event) -> _Kept | None:
 
 
 def voted_again_after_restart(story: Story) -> Finding | None:
-    """One peer, one term, two votes, and a crash in between."""
-    votes: dict[tuple[str, int], tuple[int, str]] = {}
-    restarts = story.other.get(RESTART, ())
-    for when_ns, voter, term, candidate in sorted(_votes(story)):
-        earlier = votes.setdefault((voter, term), (when_ns, candidate))
-        between = [e.at_ns for e in restarts if e.node == voter and earlier[0] <= e.at_ns <= when_ns]
-        if earlier[1] != candidate and between:
+    """One peer, one term, two votes, and a crash in between. What its disk held says whether the crash is to blame."""
+    votes: dict[tuple[str, int], Vote] = {}
+    for vote in story.votes:
+        earlier = votes.setdefault((vote.voter, vote.term), vote)
+        between = story.restarts_between(vote.voter, earlier.at_ns, vote.at_ns)
+        if earlier.candidate == vote.candidate or not between:
+            continue
+        facts = (
+            f"Peer {vote.voter} voted for peer {earlier.candidate} in term {vote.term} at {at(earlier.at_ns)}, "
+            f"crashed, was started again at {at(between[-1])}, and voted for peer {vote.candidate} in the same term at "
+            f"{at(vote.at_ns)}."
+        )
+        saves = [e for e in story.other.get(PERSIST, ()) if e.node == vote.voter and e.at_ns <= between[0]]
+        if not saves:
             return Finding(
-                f"Peer {voter} voted for peer {earlier[1]} in term {term} at {at(earlier[0])}, crashed, was started "
-                f"again at {at(between[-1])}, and voted for peer {candidate} in the same term at {at(when_ns)}.",
+                f"{facts} It had saved nothing.",
                 "its vote did not survive the crash. Save current_term and voted_for before answering, and read both "
                 "back in __init__ (Figure 2, persistent state).",
             )
+        if not _may_hold(saves[-1].detail.raft_state, int(earlier.candidate)):
+            return Finding(
+                f"{facts} What it had saved last, at {at(saves[-1].at_ns)}, does not hold that vote: none of its "
+                f"values is {earlier.candidate}.",
+                "its vote did not survive the crash. Save current_term and voted_for before answering, and read both "
+                "back in __init__ (Figure 2, persistent state).",
+            )
+        return Finding(
+            f"{facts} What it had saved last, at {at(saves[-1].at_ns)}, may hold that vote.",
+            "voted_for is not read back in __init__, or it is, and then ignored, or cleared without a new term (on "
+            "hearing the leader of the same term, say): a vote stands for the whole term (§5.2).",
+        )
     return None
 
 
-def _votes(story: Story) -> Iterator[tuple[int, str, int, str]]:
-    """Every vote cast: (when, by whom, term, for whom). To campaign is to vote for oneself."""
-    for campaign in story.all_campaigns:
-        yield campaign.at_ns, campaign.peer, campaign.term, campaign.peer
-        for rpc in campaign.requests:
-            answer = rpc.answered
-            if answer is not None and answer.vote_granted and rpc.answered_ns is not None:
-                yield rpc.answered_ns, rpc.target, campaign.term, campaign.peer
+def _may_hold(raft_state: bytes, number: int) -> bool:
+    """Whether that number may stand in what was saved: no, if it was saved value by value and none of them is it."""
+    length_bytes = len(_one_value(0)) - len(labgob.encode(0))
+    values, position = [], 0
+    while position < len(raft_state):
+        begin = position + length_bytes
+        position = begin + int.from_bytes(raft_state[position:begin], "big")
+        values.append(raft_state[begin:position])
+    if position != len(raft_state):
+        return True  # not an Encoder's
+    single = [value for value in values if _is_single(value)]
+    # The log may be one value with many in it. What else has many in it may have the vote.
+    if len(single) < 2 or len(values) > len(single) + 1:
+        return True
+    return labgob.encode(number) in single or labgob.encode(str(number)) in single
+
+
+def _one_value(value: int) -> bytes:
+    encoder = labgob.Encoder()
+    encoder.encode(value)
+    return encoder.bytes()
+
+
+def _is_single(value: bytes) -> bool:
+    try:
+        return not isinstance(labgob.decode(value, Any), (list, tuple, dict))
+    except labgob.DecodeError:
+        return False

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from labtest.checks.reading import APPEND, INSTALL
+from labtest.checks.reading import APPEND, INSTALL, VOTE
 from labtest.diagnoses.diagnosis import Finding
 from labtest.diagnoses.story import Rpc, S, Story, at, lasting, peers
-from labtest.events import APPLY, PERSIST, STARTED
+from labtest.events import APPLY, STARTED
+from labtest.failure import Failure
 
 # Within this time of virtual milliseconds anything that a peer does of itself has been done.
 _SOON_NS = S // 2
@@ -53,7 +54,7 @@ def same_place_rejected(story: Story) -> Finding | None:
                 f"{len(last)} times to append behind index {last[0].args.prev_log_index} (prev_log_index), and was "
                 f"refused every time."
             )
-            if _has_snapshot(story, leader) and not any(rpc.method == INSTALL for rpc in story.led):
+            if story.snapshot_of(leader) and not any(rpc.method == INSTALL for rpc in story.led):
                 return Finding(
                     f"{facts} Peer {leader} has a snapshot, and has sent no InstallSnapshot.",
                     "next_index does not move back after a rejection, or what the follower lacks is no longer in "
@@ -65,10 +66,6 @@ def same_place_rejected(story: Story) -> Finding | None:
                 "fall until the logs match (§5.3).",
             )
     return None
-
-
-def _has_snapshot(story: Story, peer: str) -> bool:
-    return any(event.node == peer and len(event.detail.snapshot) for event in story.other.get(PERSIST, ()))
 
 
 def back_up_one_by_one(story: Story) -> Finding | None:
@@ -118,8 +115,183 @@ def same_snapshot_again(story: Story) -> Finding | None:
     return None
 
 
+def unanswered_taken_as_refusal(story: Story) -> Finding | None:
+    """prev_log_index goes down and down, though nobody has refused anything."""
+    links: dict[tuple[str, str, int], list[Rpc]] = {}
+    for rpc in story.all_rpcs:  # acts of the tester do not matter here
+        if rpc.method == APPEND and rpc.args is not None and rpc.sent_ns > story.end_ns - 20 * S:
+            links.setdefault((rpc.source, rpc.target, rpc.args.term), []).append(rpc)
+    for (leader, follower, term), calls in links.items():
+        # Whoever sends ahead of the answers may go back once, to what is acknowledged; nobody sinks lower and lower.
+        lower: list[Rpc] = []
+        for rpc in calls:
+            if rpc.replied_ns is not None or (lower and rpc.args.prev_log_index > lower[-1].args.prev_log_index):
+                lower.clear()
+            elif not lower or rpc.args.prev_log_index < lower[-1].args.prev_log_index:
+                lower.append(rpc)
+            if len(lower) > 3:
+                break
+        refused = any(rpc.answered is not None and not rpc.answered.success for rpc in calls)
+        if len(lower) > 3 and not refused:
+            first, last = lower[0], lower[-1]
+            return Finding(
+                f"Peer {leader}, leader of term {term}, got no answer from peer {follower} and went back: at "
+                f"{at(first.sent_ns)} it sent what follows entry {first.args.prev_log_index} (prev_log_index), at "
+                f"{at(last.sent_ns)} what follows {last.args.prev_log_index}. Peer {follower} has refused nothing in "
+                "that term.",
+                "a call that returns None is taken for a refusal. It says nothing about the follower's log: leave "
+                "next_index as it is, and try again (§5.3).",
+            )
+    return None
+
+
+_FEW_REPEATS = 10
+
+
+def acknowledged_sent_again(story: Story) -> Finding | None:
+    """Much of what goes to followers are entries that they have acknowledged to this leader before."""
+    again: list[tuple[Rpc, int]] = []
+    carrying: list[Rpc] = []
+    for _, _, _, calls in _links(story, APPEND):
+        acknowledged = sorted(
+            (rpc.replied_ns, rpc.reading.last_index)
+            for rpc in calls
+            if rpc.replied_ns is not None and rpc.reading is not None and rpc.reply is not None and rpc.reply.success
+        )
+        known, position = 0, 0
+        for rpc in calls:
+            while position < len(acknowledged) and acknowledged[position][0] < rpc.sent_ns:
+                known, position = max(known, acknowledged[position][1]), position + 1
+            if rpc.args.entries:
+                carrying.append(rpc)
+                if rpc.args.prev_log_index < known:
+                    again.append((rpc, known))
+    if not again or 4 * _size(rpc for rpc, _ in again) < _size(carrying):
+        return None
+    rpc, known = again[-1]
+    return Finding(
+        f"{len(again)} of {len(carrying)} AppendEntries with entries, and {_size(rpc for rpc, _ in again)} of their "
+        f"{_size(carrying)} bytes, brought some again that their receiver had acknowledged before. At "
+        f"{at(rpc.sent_ns)} peer {rpc.source}, leader of term {rpc.args.term}, sent peer {rpc.target} the entries from "
+        f"{rpc.args.prev_log_index + 1} on, and had had its yes to all up to {known}.",
+        "next_index is not moved on when a success comes in, or goes back when a late answer does (match_index only "
+        "grows), or is not looked at when entries are chosen. Send each follower what follows its next_index (§5.3).",
+    )
+
+
+def _size(calls: Iterable[Rpc]) -> int:
+    return sum(len(rpc.message.request) for rpc in calls)
+
+
+def sent_before_the_answer(story: Story) -> Finding | None:
+    """The same entries go to a follower again and again while the answer to the first is under way."""
+    again: list[Rpc] = []
+    carrying = 0
+    for _, _, _, calls in _links(story, APPEND):
+        latest: Rpc | None = None
+        for rpc in (rpc for rpc in calls if rpc.args.entries):
+            carrying += 1
+            if (
+                latest is not None
+                and latest.replied_ns is not None
+                and rpc.sent_ns < latest.replied_ns < rpc.sent_ns + _SOON_NS // 10
+                and rpc.args.prev_log_index <= latest.args.prev_log_index
+            ):
+                again.append(rpc)
+            latest = rpc
+    if len(again) < _FEW_REPEATS or 2 * len(again) < carrying:
+        return None
+    rpc = again[-1]
+    return Finding(
+        f"{len(again)} of {carrying} AppendEntries with entries left while the answer to the same entries was still "
+        f"under way; at {at(rpc.sent_ns)}, for instance, peer {rpc.source} sent peer {rpc.target} the entries from "
+        f"{rpc.args.prev_log_index + 1} on once more.",
+        "every start() sends all that is not acknowledged yet. Let one sender serve each follower: what comes in while "
+        "it waits for an answer goes out with its next call.",
+    )
+
+
+_FASTEST_HEARTBEAT_NS = S // 20
+
+
+def heartbeats_too_often(story: Story) -> Finding | None:
+    """Nothing is new, and yet a leader speaks more often than ever makes sense."""
+    for leader, follower, term, calls in _links(story, APPEND):
+        since_ns = max(story.end_ns - S, calls[0].sent_ns)
+        late = [rpc for rpc in calls if rpc.sent_ns >= since_ns]
+        if len(late) < _FEW_REPEATS or any(rpc.args.entries or rpc.args != late[0].args for rpc in late):
+            continue
+        gap_ns = (late[-1].sent_ns - late[0].sent_ns) / (len(late) - 1)
+        if gap_ns < _FASTEST_HEARTBEAT_NS and story.end_ns - since_ns >= _SOON_NS:
+            return Finding(
+                f"Peer {leader}, leader of term {term}, sent peer {follower} the same AppendEntries without entries "
+                f"{len(late)} times from {at(late[0].sent_ns)} to {at(late[-1].sent_ns)}: one every {lasting(gap_ns)}.",
+                "a heartbeat is sent without a pause, or after every answer. One every 100 ms is enough to keep "
+                "followers from campaigning (§5.2).",
+            )
+    return None
+
+
 def _is_late(story: Story, rpc: Rpc) -> bool:
     return rpc.sent_ns > story.end_ns - S
+
+
+# ---- an index is not a place in the list any more --------------------------------------------------------------
+
+_OFFSET = (
+    "the log no longer begins at index 1, so len(log) is not an index any more, and an index of the paper is not a "
+    "place in the list: add or subtract the snapshot's last_included_index everywhere (§7)"
+)
+
+
+def _stopped_after_snapshot(story: Story, peer: str, since_ns: int) -> str:
+    """ "Until 1.204 s …": words about the snapshot, if that peer got on until it had one, and "" if not."""
+    kept = story.snapshot_of(peer)
+    if kept is None or kept.since_ns > since_ns:
+        return ""
+    return f"It has kept a snapshot instead of the beginning of its log since {at(kept.since_ns)} ({kept.how})."
+
+
+def off_by_the_snapshot(story: Story) -> Finding | None:
+    """start() or a candidate gives an index that is too low by just what the snapshot has replaced."""
+    if not isinstance(story.error, Failure) or story.error.peer is None:
+        return None
+    peer = story.error.peer
+    index, kept = story.snapshot_index(peer), story.snapshot_of(peer)
+    if not index or kept is None:
+        return None
+    told = [event.detail for event in story.other.get(STARTED, ()) if event.node == peer and event.detail.is_leader]
+    shifted = len(told) > 1 and told[-1].term == told[-2].term and told[-1].index + index == told[-2].index + 1
+    if shifted:
+        facts = f"start() of peer {peer} gave index {told[-1].index} where {told[-2].index + 1} was due"
+    else:
+        claims = [rpc for rpc in story.all_rpcs if rpc.method == VOTE and rpc.source == peer and rpc.args is not None]
+        last = max((last for last in _last_indexes(story, peer)), default=0)
+        if not claims or claims[-1].args.last_log_index + index != last:
+            return None
+        facts = (
+            f"Peer {peer} claims a last entry {claims[-1].args.last_log_index} where {last} is the last it has shown"
+        )
+    return Finding(
+        f"{facts}: {index} less, and {index} is where its snapshot ends, which it has had since {at(kept.since_ns)} "
+        f"({kept.how}).",
+        f"{_OFFSET}.",
+    )
+
+
+def _last_indexes(story: Story, peer: str) -> Iterator[int]:
+    """The ends of that peer's log, as it has shown them: started, acknowledged, or sent as a leader."""
+    for event in story.other.get(STARTED, ()):
+        if event.node == peer and event.detail.is_leader:
+            yield event.detail.index
+    for rpc in story.all_rpcs:
+        reading = rpc.reading if rpc.method == APPEND else None
+        if reading is not None and (rpc.source == peer or (rpc.target == peer and _said_yes(rpc))):
+            yield reading.last_index
+
+
+def _said_yes(rpc: Rpc) -> bool:
+    return rpc.answered is not None and bool(rpc.answered.success)
 
 
 # ---- committing ----------------------------------------------------------------------------------------------
@@ -187,23 +359,87 @@ def commit_frozen(story: Story) -> Finding | None:
     if told is None or office.entry_terms.get(index) != office.term:
         return None
     holders = [peer for peer, (match, _) in office.match.items() if match >= index]
-    return Finding(
+    facts = (
         f"Peer {office.leader} leads term {office.term}, and since {at(since_ns)} it has had the acknowledgement of "
         f"{peers(holders)} for entry {index}, which is of its own term: with itself {len(holders) + 1} of "
-        f"{story.servers}. {lasting(story.end_ns - since_ns)} later the leader_commit it sends is still {told}.",
-        "match_index is not updated by successful replies, or the majority is computed wrongly, the leader itself "
-        "left out perhaps (Figure 2, last rule for leaders).",
+        f"{story.servers}. {lasting(story.end_ns - since_ns)} later the leader_commit it sends is still {told}."
     )
+    likely = (
+        "match_index is not updated by successful replies, or the majority is computed wrongly, the leader itself "
+        "left out perhaps (Figure 2, last rule for leaders)"
+    )
+    snapshot = _stopped_after_snapshot(story, office.leader, since_ns)
+    if snapshot:
+        return Finding(f"{facts} {snapshot}", f"{_OFFSET}; or {likely}.")
+    return Finding(facts, f"{likely}.")
+
+
+def counted_too_much(story: Story) -> Finding | None:
+    """Why a leader takes for stored what no majority has acknowledged to it."""
+    leader = story.error.peer if isinstance(story.error, Failure) else None
+    sent = [rpc for rpc in story.all_rpcs if rpc.source == leader and rpc.method == APPEND and rpc.args is not None]
+    if leader is None or not sent:
+        return None
+    term = max(rpc.args.term for rpc in sent)
+    applied = [e.detail.command_index for e in story.other.get(APPLY, ()) if e.node == leader][-1:]
+    index = max([rpc.args.leader_commit for rpc in sent if rpc.args.term == term] + applied)
+    yes = [rpc for rpc in sent if rpc.reply is not None and rpc.reply.success and rpc.reading is not None]
+    holders = {rpc.target for rpc in yes if rpc.args.term == term and rpc.reading.last_index >= index}  # type: ignore[union-attr]
+    missing = story.quorum - 1 - len(holders)
+    began_ns = min(rpc.sent_ns for rpc in sent if rpc.args.term == term)
+    old = {
+        rpc.target: rpc
+        for rpc in yes
+        if rpc.args.term < term and rpc.replied_ns is not None and rpc.replied_ns >= began_ns
+        if rpc.target not in holders and rpc.reading is not None and rpc.reading.last_index >= index
+    }
+    if old and len(old) >= missing > 0:
+        rpc = old[min(old)]
+        return Finding(
+            f"At {at(rpc.replied_ns or 0)} peer {leader}, leader of term {term}, got peer {rpc.target}'s yes to an "
+            f"AppendEntries of term {rpc.args.term}, sent at {at(rpc.sent_ns)}, for entries up to "
+            f"{rpc.reading.last_index if rpc.reading else 0}.",
+            "an answer to a request of an earlier term is counted. Compare the term of the request with current_term "
+            "when its reply comes in, and drop it if they differ (§5.1, §5.3).",
+        )
+    shown_ns = _shown_ns(story, leader, term, index)
+    grown = {
+        rpc.target: rpc
+        for rpc in yes
+        if rpc.args.term == term and rpc.reading is not None and rpc.reading.last_index < index
+        if rpc.target not in holders and rpc.replied_ns is not None and rpc.sent_ns <= shown_ns <= rpc.replied_ns
+    }
+    if grown and len(grown) >= missing > 0:
+        rpc = grown[min(grown)]
+        return Finding(
+            f"At {at(rpc.replied_ns or 0)} peer {leader}, leader of term {term}, got peer {rpc.target}'s yes to an "
+            f"AppendEntries that ended with entry {rpc.reading.last_index if rpc.reading else 0}; entry {index} was "
+            f"added to its log at {at(shown_ns)}, after that had been sent (at {at(rpc.sent_ns)}).",
+            "match_index is taken from the log, or from a list of entries that is shared with it and has grown since. "
+            "It is prev_log_index + the number of entries in the request as it was sent: copy them, self.log[i:] "
+            "(Figure 2, last rules for leaders).",
+        )
+    return None
+
+
+def _shown_ns(story: Story, leader: str, term: int, index: int) -> int:
+    """When that entry came into that leader's log; -1 if nobody has seen it."""
+    for event in story.other.get(STARTED, ()):
+        if event.node == leader and event.detail.is_leader and (event.detail.index, event.detail.term) == (index, term):
+            return event.at_ns
+    return -1
 
 
 def only_older_terms_stored(story: Story) -> Finding | None:
+    """Only where the test waited for just that entry: to be told that all is well helps nobody else."""
+    awaited = story.error.awaited if isinstance(story.error, Failure) else None
     office = _last_office(story)
-    if office is None:
+    if office is None or awaited is None:
         return None
     index, since_ns = _stored_by_majority(story, office)
     told = _frozen_commit(story, office, index, since_ns) if index else None
     its_term = office.entry_terms.get(index)
-    if told is None or its_term is None or its_term >= office.term:
+    if told is None or its_term is None or its_term >= office.term or not told < awaited <= index:
         return None
     if office.term in office.entry_terms.values():
         return None
@@ -216,7 +452,9 @@ def only_older_terms_stored(story: Story) -> Finding | None:
 
 
 def commit_never_applied(story: Story) -> Finding | None:
-    for peer in sorted(story.connected):
+    # The one that the headline tells of first.
+    to_blame = story.error.peer if isinstance(story.error, Failure) else None
+    for peer in sorted(story.connected, key=lambda peer: (peer != to_blame, peer)):
         applied = story.applied.get(peer, 0)
         told = [
             (rpc.answered_ns or 0, min(reading.args.leader_commit, reading.last_index), rpc)
@@ -235,6 +473,12 @@ def commit_never_applied(story: Story) -> Finding | None:
                 f"{rpc.args.leader_commit}, so entry {index} was committed, but {lasting(story.end_ns - when_ns)} "
                 f"later its service is still at {applied}."
             )
+            snapshot = _stopped_after_snapshot(story, peer, when_ns)
+            if snapshot:
+                return Finding(
+                    f"{facts} {snapshot}",
+                    f"{_OFFSET}; or the thread that applies is not woken when commit_index rises, or it has ended.",
+                )
             empty = sum(not item[2].args.entries for item in due)
             if empty == len(due) and story.calm_ns == story.changed_ns and story.applied.get(rpc.source, 0) >= index:
                 return Finding(
@@ -249,12 +493,16 @@ def commit_never_applied(story: Story) -> Finding | None:
         own = [rpc for rpc in story.led if rpc.source == peer and rpc.method == APPEND and rpc.args is not None]
         ahead = [rpc for rpc in own if rpc.args.leader_commit > applied]
         if ahead and ahead[0].sent_ns <= story.end_ns - _SOON_NS and not _applies_lately(story, peer):
-            return Finding(
+            facts = (
                 f"Peer {peer} has told others since {at(ahead[0].sent_ns)} that {ahead[0].args.leader_commit} is "
                 f"committed (leader_commit), but {lasting(story.end_ns - ahead[0].sent_ns)} later its own service is "
-                f"still at {applied}.",
-                "the thread that applies is not woken when commit_index rises, or it has ended.",
+                f"still at {applied}."
             )
+            likely = "the thread that applies is not woken when commit_index rises, or it has ended."
+            snapshot = _stopped_after_snapshot(story, peer, ahead[0].sent_ns)
+            if snapshot:
+                return Finding(f"{facts} {snapshot}", f"{_OFFSET}; or {likely}")
+            return Finding(facts, likely)
     return None
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+import labgob
 from labrpc import Message
 from labsim import Event
 from labtest.checks.reading import APPEND, INSTALL, VOTE, Reader, Reading
@@ -29,6 +31,7 @@ from labtest.events import (
     HOLD_CLOCK,
     MESSAGE_KINDS,
     PAUSE,
+    PERSIST,
     RELEASE_CLOCK,
     REPLY,
     RESTART,
@@ -124,6 +127,21 @@ class Campaign:
         return arrived
 
 
+class Vote(NamedTuple):
+    at_ns: int
+    voter: str
+    term: int
+    candidate: str
+    rpc: Rpc | None = None  # what it answers; None for a candidate's own
+
+
+class Kept(NamedTuple):
+    """A snapshot in the place of the beginning of a log."""
+
+    since_ns: int
+    how: str
+
+
 class Story:
     def __init__(self, events: Sequence[Event], error: BaseException, end_ns: int | None = None) -> None:
         self.error = error
@@ -147,6 +165,7 @@ class Story:
         self._away: set[tuple[str, str]] = set()  # whom the tester has paused, or whose clock it holds
         self.changed_ns = 0
         self.all_rpcs: list[Rpc] = []
+        self.own_calls: list[Event] = []  # sends of RPCs that are none of the paper's
         self.other: dict[str, list[Event]] = {}  # what is not a message, by kind
         self._take_in()
         self.calm_ns = max(self.changed_ns, self.end_ns - _LONGEST_STRETCH_NS)
@@ -161,6 +180,8 @@ class Story:
                     rpc = join.take(event)
                     if kind == SEND:
                         self.all_rpcs.append(rpc)
+                elif kind == SEND:
+                    self.own_calls.append(event)
                 continue
             self.other.setdefault(kind, []).append(event)
             if kind in ACTS:
@@ -240,6 +261,21 @@ class Story:
         return list(found.values())
 
     @cached_property
+    def votes(self) -> list[Vote]:
+        """Every vote cast in the whole run, in order. To campaign is to vote for oneself."""
+        found = []
+        for campaign in self.all_campaigns:
+            found.append(Vote(campaign.at_ns, campaign.peer, campaign.term, campaign.peer))
+            for rpc in campaign.requests:
+                answer = rpc.answered
+                if answer is not None and answer.vote_granted and rpc.answered_ns is not None:
+                    found.append(Vote(rpc.answered_ns, rpc.target, campaign.term, campaign.peer, rpc))
+        return sorted(found, key=lambda vote: vote[:4])
+
+    def restarts_between(self, peer: str, from_ns: int, to_ns: int) -> list[int]:
+        return [e.at_ns for e in self.other.get(RESTART, ()) if e.node == peer and from_ns <= e.at_ns <= to_ns]
+
+    @cached_property
     def led(self) -> list[Rpc]:
         """What leaders have sent since the calm: AppendEntries and InstallSnapshot."""
         return [rpc for rpc in self.rpcs if rpc.method != VOTE]
@@ -280,6 +316,32 @@ class Story:
 
     def calls_between(self, source: str, target: str) -> list[Rpc]:
         return [rpc for rpc in self.led if rpc.source == source and rpc.target == target]
+
+    # ---- snapshots -------------------------------------------------------------------------------------------
+
+    def snapshot_of(self, peer: str) -> Kept | None:
+        """Since when that peer has had its first snapshot, and from where."""
+        found: list[Kept] = []
+        for event in self.other.get(PERSIST, ()):
+            if event.node == peer and len(event.detail.snapshot):
+                found.append(Kept(event.at_ns, "saved by its persister"))
+                break
+        restored = [e.at_ns for e in self.other.get(RESTORE, ()) if e.node == peer and e.detail]
+        found += [Kept(at_ns, "read from disk") for at_ns in restored[:1]]
+        for rpc in self.all_rpcs:
+            if rpc.method == INSTALL and rpc.target == peer and rpc.delivered_ns is not None:
+                found.append(Kept(rpc.delivered_ns, f"sent by peer {rpc.source}, InstallSnapshot"))
+                break
+        return min(found, default=None)
+
+    def snapshot_index(self, peer: str) -> int:
+        """Where the latest snapshot on that peer's disk ends, 0 if it has none or not the service's."""
+        for event in reversed(self.other.get(PERSIST, ())):
+            if event.node == peer:
+                with suppress(labgob.DecodeError):
+                    return labgob.Decoder(event.detail.snapshot).decode(int) if event.detail.snapshot else 0
+                break
+        return 0
 
     # ---- the service's side ----------------------------------------------------------------------------------
 

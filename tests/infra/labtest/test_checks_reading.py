@@ -19,11 +19,21 @@ pytestmark = pytest.mark.usefixtures("raft_package_restored")
 
 LACKING = [
     ("last_log_term", "No check can read Raft.request_vote: its arguments have no field 'last_log_term'"),
-    ("vote_granted", "No check can read Raft.request_vote: its reply has no field 'vote_granted'"),
+    (
+        "vote_granted",
+        "No check can read replies to Raft.request_vote: they have no field 'vote_granted' (its requests are checked)",
+    ),
     ("prev_log_index", "No check can read Raft.append_entries: its arguments have no field 'prev_log_index'"),
     ("leader_commit", "No check can read Raft.append_entries: its arguments have no field 'leader_commit'"),
-    ("entries", "No check can read Raft.append_entries: its arguments have no field 'entries'"),
-    ("success", "No check can read Raft.append_entries: its reply has no field 'success'"),
+    (
+        "entries",
+        "No check can read the entries of Raft.append_entries: its arguments have no field 'entries' "
+        "(its other fields are checked when sent)",
+    ),
+    (
+        "success",
+        "No check can read replies to Raft.append_entries: they have no field 'success' (its requests are checked)",
+    ),
     (
         "last_included_index",
         "No check can read Raft.install_snapshot: its arguments have no field 'last_included_index'",
@@ -36,6 +46,7 @@ LACKING = [
         for method in ("request_vote", "append_entries", "install_snapshot")
     ),
 ]
+SENT = "(its other fields are checked when sent)"
 BEST = (
     "What such a message says nobody knows, so these assume the best of whoever gets one: earned-leadership, "
     "votes-for-the-first, success-means-match, honest-candidate, up-to-date-vote, earned-commit, "
@@ -116,12 +127,24 @@ def test_entries_may_be_a_tuple():
     assert (story.broken(), story.trace.off) == (None, [])
 
 
+@dataclass
+class OtherReply:
+    term: int
+    granted: bool
+
+
 @pytest.mark.parametrize(
     ("args", "what"),
     [
-        (OfPairs(1, 0, 0, [(1, 10)], 0), "entries have no field 'term'"),
-        (OfMaybes(1, None, None, [LogEntry(1, 10)], 0), "arguments have no int in 'prev_log_index'"),
-        (OfRuns(1, 0, 0, [MaybeEntry(None, 10), MaybeEntry(1, 20)], 0), "entries have no int in 'term'"),
+        (OfPairs(1, 0, 0, [(1, 10)], 0), f"the entries of Raft.append_entries: they have no field 'term' {SENT}"),
+        (
+            OfMaybes(1, None, None, [LogEntry(1, 10)], 0),
+            "Raft.append_entries: its arguments have no int in 'prev_log_index'",
+        ),
+        (
+            OfRuns(1, 0, 0, [MaybeEntry(None, 10), MaybeEntry(1, 20)], 0),
+            f"the entries of Raft.append_entries: they have no int in 'term' {SENT}",
+        ),
     ],
 )
 def test_fields_of_another_kind_cannot_be_read_either(args, what):
@@ -131,7 +154,18 @@ def test_fields_of_another_kind_cannot_be_read_either(args, what):
     story.answer(message, AppendEntriesReply(1, True))
     story.apply("1", 1, 10)
     assert story.broken() == "only-started"  # which needs no message
-    assert story.trace.off == [f"No check can read Raft.append_entries: its {what}", BEST]
+    assert story.trace.off == [f"No check can read {what}", BEST]
+
+
+def test_what_is_said_to_be_checked_all_the_same_is_checked():
+    """The arguments of a RequestVote whose reply cannot be read used to be judged by checks that were "off"."""
+    story = Story()
+    story.save("1")
+    story.answer(story.deliver(story.send("1", "2", RequestVoteArgs(2, 1, 0, 0))), OtherReply(2, True))
+    story.now_ms += 200
+    story.send("1", "0", RequestVoteArgs(1, 1, 0, 0))
+    assert story.broken() == "speaks-in-its-term"
+    assert "replies to Raft.request_vote: they have no field 'vote_granted' (its requests" in story.trace.off[0]
 
 
 def test_the_budget_needs_no_field():

@@ -1,9 +1,11 @@
 """The likely cause, in words: each diagnosis on a peer that has that defect, and on none that has not."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from infra.labtest.story import Story
 from infra.students import ROOT, edited_reference
 from labsim import Event, Simulation, TaskFailed, random, time
 from labtest.diagnoses import DIAGNOSES, diagnose, examine
@@ -11,6 +13,7 @@ from labtest.failure import Failure
 from labtest.loading import load_peer_class
 from labtest.running import run_test
 from labtools.selecting import select
+from labtools.zoo.mutants import load_zoo
 
 # ---- situations ----------------------------------------------------------------------------------------------
 
@@ -88,6 +91,17 @@ def back_up_a_long_way(make_config):
 
 
 def older_entry_on_a_majority(make_config):
+    cfg, index = older_entry_stored(make_config)
+    cfg.wait(index, 2)
+
+
+def older_entry_and_another_failure(make_config):
+    cfg, _ = older_entry_stored(make_config)
+    time.sleep(10.0)
+    cfg.fail("Something else is wrong")
+
+
+def older_entry_stored(make_config):
     """Figure 8 (c), and nobody starts anything: an older term's entry must wait."""
     cfg = make_config(servers=3)
     cfg.one("for all", 3, retry=True)
@@ -99,7 +113,7 @@ def older_entry_on_a_majority(make_config):
     time.sleep(0.2)
     cfg.crash1(leader)
     cfg.network.partition()
-    cfg.wait(index, 2)
+    return cfg, index
 
 
 def vote_over_a_restart(make_config):
@@ -114,6 +128,18 @@ def vote_over_a_restart(make_config):
         cfg.crash1(0)
         cfg.restart(0)
         time.sleep(1.0)
+
+
+def many_starts_at_once(make_config):
+    cfg = make_config(servers=3)
+    cfg.one("first", 3, retry=True)
+    leader = cfg.check_one_leader()
+    before = cfg.rpc_total()
+    for number in range(20):
+        cfg.start(leader, number)
+    cfg.one("last", 3, retry=True)
+    if cfg.rpc_total() - before > 40:
+        cfg.fail("Too many requests for 20 commands")
 
 
 # ---- defects: an edit of the reference each ------------------------------------------------------------------
@@ -162,14 +188,58 @@ ONE_SENDER_FOR_ALL = (
 )
 
 
+SWALLOWED = """\
+            try:
+                last = self.last_log_index()
+            except AttributeError:
+                return
+            args = RequestVoteArgs"""
+ONE_VOTE_AT_A_TIME = (
+    (
+        "        for peer in range(len(self.peers)):\n            if peer != self.me and peer not in self.votes",
+        "        todo = []\n"
+        "        for peer in range(len(self.peers)):\n            if peer != self.me and peer not in self.votes",
+    ),
+    (
+        "                self._spawn(self._request_vote_from, peer)\n",
+        "                todo.append(peer)\n"
+        "        self._spawn(lambda: [self._request_vote_from(one) for one in todo])\n",
+    ),
+)
+DRAWN_ONCE = """\
+        self.timeout_s = random.uniform(0.40, 0.42)
+        self._reset_election_timer()
+        self._spawn(self._ticker)"""
+
+
 class Defect:
-    def __init__(self, diagnosis, test, *edits, words=(), seeds=(1, 2, 3, 4, 5, 6), checked=True):
+    def __init__(
+        self,
+        diagnosis,
+        test,
+        *edits,
+        mutant="",
+        edits_of_mutant=(),
+        words=(),
+        not_words=(),
+        seeds=range(7),
+        checked=True,
+    ):
         self.diagnosis = diagnosis
         self.test = test
         self.edits = edits
+        self.mutant = mutant  # of the zoo, instead of the reference
+        self.edits_of_mutant = edits_of_mutant
         self.words = words
+        self.not_words = not_words
         self.seeds = seeds  # until one fails
         self.checked = checked  # False where a rule ends the run before there is a pattern to see
+
+    def peer_class(self, tmp_path):
+        if not self.mutant:
+            return load_peer_class(edited_reference(tmp_path, *self.edits))
+        (mutant,) = (mutant for mutant in load_zoo() if mutant.id == self.mutant)
+        return load_peer_class(replace(mutant, edits=mutant.edits + self.edits_of_mutant).write(tmp_path))
 
 
 DEFECTS = {
@@ -184,6 +254,22 @@ DEFECTS = {
         elect_over_a_slow_network,
         (TIMEOUT, "ELECTION_TIMEOUT_S = (0.600, 0.603)"),
         words=("differ by less than a round trip; widen the random range (§9.3)", "20 ms to come back"),
+        not_words=("drawn once",),
+    ),
+    "a timeout drawn once for each peer": Defect(
+        "split_votes",
+        lab("test_split_votes_are_rare_2c"),
+        ("        self._reset_election_timer()\n        self._spawn(self._ticker)", DRAWN_ONCE),
+        ("time.monotonic() + random.uniform(*ELECTION_TIMEOUT_S)", "time.monotonic() + self.timeout_s"),
+        words=("Each tries again after the same time, every time: peer ", "drawn once for each peer"),
+        not_words=("widen",),
+    ),
+    "a timeout drawn at every look at the clock": Defect(
+        "split_votes",
+        lab("test_split_votes_are_rare_2c"),
+        mutant="rerandomize-each-tick",
+        words=("of many draws, one at every look at the clock, the shortest wins",),
+        not_words=("drawn once for each peer",),
     ),
     "timers of 5 to 9 ms, looked at every 10": Defect(
         "split_votes",
@@ -206,6 +292,37 @@ DEFECTS = {
         ("(args.last_log_term, args.last_log_index) >= (", "(args.last_log_term, args.last_log_index) > ("),
         words=("its log is empty", "equal logs are up to date: compare with >="),
         checked=False,
+    ),
+    "index and term compared with and": Defect(
+        "votes_denied_for_nothing",
+        lab("test_rejoin_2b"),
+        (
+            "(args.last_log_term, args.last_log_index) >= (self._term_at(last), last)",
+            "args.last_log_term >= self._term_at(last) and args.last_log_index >= last",
+        ),
+        words=("compare the terms of the last entries first",),
+        not_words=("voted_for",),  # one has voted for two in two terms
+    ),
+    "an exception swallowed where votes are asked for": Defect(
+        "nobody_campaigns",
+        elect,
+        ("            last = self._last_log_index()\n            args = RequestVoteArgs", SWALLOWED),
+        words=("terms have risen meanwhile: peer 0 is in ", "the requests do not leave"),
+        not_words=("is its thread started",),
+    ),
+    "pre-votes are refused": Defect(
+        "nobody_campaigns",
+        elect,
+        mutant="stranger-pre-vote",
+        edits_of_mutant=(("PreVoteReply(self.current_term, granted)", "PreVoteReply(self.current_term, False)"),),
+        words=("Raft.pre_vote, which is no RPC of the paper, was called ", "who refuses there"),
+        not_words=("is its thread started",),
+    ),
+    "votes are asked for one after the other": Defect(
+        "votes_one_after_another",
+        lab("test_many_elections_2a"),
+        *ONE_VOTE_AT_A_TIME,
+        words=("had no answer, and never asked peers ", "each call in a thread of its own"),
     ),
     "no election timer": Defect(
         "nobody_campaigns",
@@ -276,6 +393,20 @@ DEFECTS = {
         lab("test_follower_failure_2b"),
         *CALLS_UNDER_LOCK,
         words=("answered nothing from", "which is cut off or down", "it holds its lock during a call"),
+        seeds=range(1, 7),
+    ),
+    "calls under the lock, some time ago": Defect(
+        "answers_only_after_its_call",
+        lab("test_follower_failure_2b"),
+        *CALLS_UNDER_LOCK,
+        words=("Then it answered all of them at once", "while it holds its lock, or in the thread that answers"),
+    ),
+    "a thread that does all the work feeds apply_ch": Defect(
+        "waits_for_room_and_answers_nothing",
+        lab("test_snapshot_basic_2d"),
+        mutant="event-loop-applych-under-lock",
+        words=("One of its threads waits for room in apply_ch", "Let a thread of its own feed apply_ch"),
+        not_words=("lock",),
     ),
     "votes without the lock": Defect(
         "went_on_during_a_save",
@@ -338,6 +469,80 @@ DEFECTS = {
         lab("test_follower_failure_2b"),
         ("sorted(self.match_index)[(len(self.peers) - 1) // 2]", "min(self.match_index)"),
         words=("which is of its own term: with itself 2 of 3", "the leader_commit it sends is still"),
+    ),
+    "an unanswered call taken for a refusal": Defect(
+        "unanswered_taken_as_refusal",
+        lab("test_lost_replies_cost_nothing_2b"),
+        mutant="timeout-as-reject",
+        words=("has refused nothing in that term", "a call that returns None is taken for a refusal"),
+    ),
+    "all is sent again and again": Defect(
+        "acknowledged_sent_again",
+        lab("test_rpc_bytes_2b"),
+        mutant="resend-acked-log",
+        words=("had acknowledged before", "had had its yes to all up to "),
+    ),
+    "a late reply takes next_index back": Defect(
+        "acknowledged_sent_again",
+        lab("test_late_reply_costs_nothing_2b"),
+        mutant="match-regresses",
+        words=("match_index only grows",),
+    ),
+    "every start() sends all again": Defect(
+        "sent_before_the_answer",
+        many_starts_at_once,
+        ("if peer != self.me and (idle or (heartbeat and self.sent_at[peer] < long_ago)):", "if peer != self.me:"),
+        words=("while the answer to the same entries was still under way", "every start() sends all"),
+    ),
+    "a heartbeat every 5 ms": Defect(
+        "heartbeats_too_often",
+        lab("test_count_2b"),
+        mutant="rpc-flood",
+        words=("the same AppendEntries without entries", "one every 5.0 ms", "One every 100 ms is enough"),
+    ),
+    "replies of an earlier term counted": Defect(
+        "counted_too_much",
+        lab("test_reply_from_an_earlier_term_2b"),
+        mutant="stale-ae-reply-used",
+        words=("yes to an AppendEntries of term 1, sent at ", "an answer to a request of an earlier term is counted"),
+    ),
+    "entries shared with the log": Defect(
+        "counted_too_much",
+        lab("test_everything_at_once_2c"),
+        mutant="shared-entry-alias",
+        words=("after that had been sent", "a list of entries that is shared with it and has grown since"),
+    ),
+    "len(log) taken for an index by start()": Defect(
+        "off_by_the_snapshot",
+        lab("test_snapshot_basic_2d"),
+        ("return self.last_included_index + len(self.log) - 1", "return len(self.log) - 1"),
+        words=("9 less, and 9 is where its snapshot ends", "len(log) is not an index any more"),
+    ),
+    "len(log) taken for an index by a follower": Defect(
+        "commit_never_applied",
+        lab("test_snapshot_basic_2d"),
+        ("min(args.leader_commit, prev + len(args.entries))", "min(args.leader_commit, len(self.log) - 1)"),
+        words=("It has kept a snapshot instead of the beginning of its log", "len(log) is not an index any more"),
+        not_words=("heartbeats do not raise commit_index",),
+    ),
+    "len(log) taken for an index by a leader": Defect(
+        "commit_frozen",
+        lab("test_snapshot_install_2d"),
+        (
+            "self.match_index[self.me] = self._last_log_index()\n            self._advance",
+            "self.match_index[self.me] = len(self.log) - 1\n            self._advance",
+        ),
+        words=("It has kept a snapshot instead of the beginning of its log", "len(log) is not an index any more"),
+    ),
+    "the log is shorter than prev_log_index": Defect(
+        "prev_beyond_the_log",
+        lab("test_snapshot_in_new_term_2d"),
+        (
+            "and not self._has_entry(prev, args.prev_log_term):",
+            "and self._term_at(prev) != args.prev_log_term:",
+        ),
+        words=("to append behind entry ", "has never been shown to go beyond ", "an entry that it does not have"),
+        not_words=("last_included_index",),
     ),
     "heartbeats do not commit": Defect(
         "commit_never_applied",
@@ -404,13 +609,20 @@ DEFECTS = {
         "voted_again_after_restart",
         vote_over_a_restart,
         ("state.encode(self.voted_for)", "state.encode(None)"),
-        words=("in the same term at", "its vote did not survive the crash"),
+        words=("in the same term at", "does not hold that vote", "its vote did not survive the crash"),
+    ),
+    "vote cleared without a new term": Defect(
+        "voted_again_after_restart",
+        lab("test_vote_survives_restart_2c"),
+        mutant="votedfor-reset-same-term",
+        words=("may hold that vote", "cleared without a new term"),
+        not_words=("did not survive",),
     ),
 }
 
 
 def failed_run(tmp_path, defect):
-    peer_class = load_peer_class(edited_reference(tmp_path, *defect.edits))
+    peer_class = defect.peer_class(tmp_path)
     for seed in defect.seeds:
         run = run_test(defect.test, peer_class, seed, simulation=None if defect.checked else Simulation(seed))
         if run.error is not None:
@@ -427,6 +639,7 @@ def test_a_defect_gets_its_own_diagnosis_and_no_other(tmp_path, defect):
     (told,) = diagnose(run.simulation.trace, run.error, end_ns=end_ns)
     text = told.replace("\n", " ")
     assert [word for word in defect.words if word not in text] == [], text
+    assert [word for word in defect.not_words if word in text] == [], text
     assert max(map(len, told.splitlines())) <= 110
     assert sum(line.startswith("Likely: ") for line in told.splitlines()) == 1
 
@@ -445,6 +658,61 @@ def test_an_older_terms_entry_waits_and_rightly_so(tmp_path):
     assert "A majority stores its log through index 2, but that entry is of term 1" in text
     assert "Likely: nothing is wrong with that." in text
     assert "Do not remove the check." in text
+
+
+# ---- what a diagnosis does not say where it cannot know -------------------------------------------------------
+
+
+def test_a_leader_that_rightly_waits_is_no_cause_of_another_failure(tmp_path):
+    """The same situation in a test that waits for nothing: "nothing is wrong with that" used to be told of it."""
+
+    run = run_test(older_entry_and_another_failure, load_peer_class(edited_reference(tmp_path)), 1)
+    assert isinstance(run.error, Failure)
+    assert diagnose(run.simulation.trace, run.error) == []
+
+
+def test_no_lock_is_blamed_where_none_is_kept(tmp_path):
+    """A handler that sleeps answers late; its peer used to be told that it holds its lock during a call."""
+    peer_class = load_peer_class(
+        edited_reference(
+            tmp_path,
+            ("with self.mu:\n            if not self._observe_term(args.term):", SLEEPS_WITHOUT_THE_LOCK),
+        )
+    )
+    run = run_test(elect, peer_class, 1)
+    assert run.error is not None
+    assert "lock_held_while_waiting" not in names(run)
+    assert not any("lock" in told for told in run.causes)
+
+
+SLEEPS_WITHOUT_THE_LOCK = """\
+time.sleep(3.0)
+        if True:
+            if not self._observe_term(args.term):"""
+
+
+def names(run):
+    return [found.name for found in examine(run.simulation.trace, run.error, end_ns=run.simulation.now_ns)]
+
+
+def test_a_candidate_that_may_be_disregarded_teaches_no_term():
+    """§6: a leader that answers in its own term goes on in it, and was told to adopt the candidate's."""
+
+    def told(reply_term):
+        story = Story()
+        for node in "012":
+            story.tell("boot", node)
+            story.tell("connect", node)
+        story.elect("0", 1)
+        story.append("0", "1", 1)
+        story.save("2")
+        story.vote("2", "0", 2, granted=False, reply_term=reply_term)
+        story.now_ms += 100
+        story.append("0", "1", 1)
+        return [found.name for found in examine(story.trace, Failure("broken", rule="higher-term-wins"))]
+
+    assert told(reply_term=2) == ["no_step_down"]
+    assert told(reply_term=1) == []
 
 
 # ---- nothing is better than something wrong ------------------------------------------------------------------

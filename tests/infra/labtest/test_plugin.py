@@ -163,7 +163,9 @@ def test_checks_that_cannot_read_the_messages_are_said_to_be_off_once(run, pytes
     renamed_package(folder, success="matches")
     test = f"{LAB / 'test_2a.py'}::test_reelection_2a"
     text = run(test, "-q", "--runs", 3, "--raft", folder, *workers, code=0)
-    unread = "No check can read Raft.append_entries: its reply has no field 'success'.\n"
+    unread = (
+        "No check can read replies to Raft.append_entries: they have no field 'success' (its requests are checked).\n"
+    )
     assert text.count(unread) == text.count("so these assume the best of whoever gets one: earned-leadership, ") == 1
 
 

@@ -363,7 +363,10 @@ def test_checks_that_a_submission_keeps_from_looking_are_remarked_on(tmp_path: P
     renamed_package(class_, success="matches")
     result = graded_on_one_test(tmp_path)
     assert result.score == 20, result
-    assert result.remarks[0] == "No check can read Raft.append_entries: its reply has no field 'success'."
+    assert (
+        result.remarks[0]
+        == "No check can read replies to Raft.append_entries: they have no field 'success' (its requests are checked)."
+    )
     assert "so these assume the best of whoever gets one: earned-leadership, " in result.remarks[1]
     # The names of its methods and fields could tell everybody what a hidden test says.
     (remark,) = graded_on_one_test(tmp_path, hidden=True).remarks
