@@ -7,7 +7,9 @@ import io
 import math
 import multiprocessing
 import os
+import random
 import subprocess
+import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -15,6 +17,7 @@ from statistics import median
 from typing import Any
 
 from labsim import Simulation
+from labsim.deciding import Seeded, TesterStream
 from labtest.checks import CheckedTrace
 from labtest.loading import DEFAULT, load_peer_class
 from labtest.running import run_test
@@ -86,6 +89,59 @@ def _quickness(*arguments: str) -> str:
     )
 
 
+class _Asked(Seeded):
+    """Remembers everything it is asked."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.chances: list[tuple[Any, int, Any]] = []
+        self.picks: list[tuple[int, range]] = []
+
+    def pick(self, now_ns: int, tasks: Any) -> int:
+        self.picks.append((now_ns, range(len(tasks))))
+        return super().pick(now_ns, tasks)
+
+    def choose(self, place: Any, ordinal: int, chance: Any) -> Any:
+        self.chances.append((place, ordinal, chance))
+        return super().choose(place, ordinal, chance)
+
+
+def _deciding(suite_s: float) -> str:
+    """All choices of the suite once more, as they are keyed, and as one stream would give them without keys."""
+    peer_class = load_peer_class(DEFAULT)
+    keyed_s = plain_s = 0.0
+    choices = 0
+    for test in _tests():
+        asked = _Asked(_SEED)
+        run_test(test.function, peer_class, _SEED, decider=asked)
+        choices += len(asked.chances) + len(asked.picks)
+        seeded, stream = Seeded(_SEED), random.Random(_SEED)
+        tester = TesterStream(Seeded(_SEED))
+        others = [ask for ask in asked.chances if ask[0][0] != "tester"]
+        draws = len(asked.chances) - len(others)
+        began_s = time.process_time()
+        for now_ns, tasks in asked.picks:
+            seeded.pick(now_ns, tasks)
+        for place, ordinal, chance in others:
+            seeded.choose(place, ordinal, chance)
+        frame = sys._getframe()
+        for _ in range(draws):
+            tester.begin_draw(frame)
+        keyed_s += time.process_time() - began_s
+        began_s = time.process_time()
+        for _, tasks in asked.picks:
+            int(stream.random() * len(tasks))
+        for _, _, chance in others:
+            chance.draw(stream.getrandbits(64))
+        for _ in range(draws):
+            stream.getrandbits(64)
+        plain_s += time.process_time() - began_s
+    return (
+        f"deciding: {choices:,} choices by key take {keyed_s * 1000:.0f} ms, without keys {plain_s * 1000:.0f} ms: "
+        f"keys are {100 * (keyed_s - plain_s) / suite_s:.1f} % of the suite"
+    )
+
+
 def facts() -> list[str]:
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as processes:
@@ -99,6 +155,7 @@ def facts() -> list[str]:
     began_s = time.process_time()
     print_timeline(trace, file=io.StringIO(), width=120)
     return [
+        _deciding(checked_s),
         _quickness("test-2a"),
         _quickness("test-2a", "RUNS=20"),
         f"the timeline of {len(trace):,} events: {time.process_time() - began_s:.2f} s of CPU",
