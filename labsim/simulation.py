@@ -79,6 +79,7 @@ class Simulation:
             raise ValueError(f"Simulation(): livelock_switches must be at least 1, got {livelock_switches}")
         if unresponsive_s is not None and unresponsive_s <= 0:
             raise ValueError(f"Simulation(): unresponsive_s must be above 0, or None, got {unresponsive_s}")
+        self.seed = seed
         self.decider: Decider = Seeded(seed) if decider is None else decider
         self.now_ns = 0
         self.switches = 0
