@@ -121,3 +121,12 @@ def test_paused_leader_2a(make_config):
         cfg.resume(sleeper)
         time.sleep(1.0)
         cfg.check_one_leader()
+
+
+def test_two_quiet_minutes_2a(make_config):
+    """A peer lives longer than a test. Whatever grows with every round (a thread that calls itself) ends one day."""
+    cfg = make_config(servers=3)
+    cfg.begin("Test (2A): two quiet minutes")
+    cfg.check_one_leader()
+    time.sleep(115.0)
+    cfg.check_one_leader()

@@ -245,3 +245,43 @@ def test_absent_follower_costs_nothing_2b(make_config):
             f"{sent} bytes were sent when a follower came back that lacked one command; at most {most} are expected. "
             "A call without an answer is no refusal (§5.3)"
         )
+
+
+def test_leads_again_2b(make_config):
+    """Figure 2: next_index and match_index begin anew with every election. What was replicated in an earlier office
+    may have been replaced since."""
+    cfg = make_config(servers=5)
+    cfg.begin("Test (2B): a leader that leads again counts anew")
+    cfg.one(1, 5, retry=True)
+    first, term = cfg.wait_for_leader()
+    friend, *others = cfg.others(first)
+    cfg.partition([first, friend], others)
+    for number in range(10):  # its friend acknowledges them, and nobody else
+        cfg.start(first, f"lost {number}")
+    time.sleep(1.0)
+    cfg.wait_for_leader(term)
+    cfg.partition()
+    cfg.one(2, 5, retry=True)  # and now they are gone
+
+    leader, term = cfg.wait_for_leader()
+    for _ in range(60):
+        if leader == first:
+            break
+        cfg.disconnect(leader)
+        another, term = cfg.wait_for_leader(term)
+        cfg.connect(leader)
+        leader = another
+    else:
+        return  # it does not come to lead again, and owes that to nobody
+    # Two of five are no majority, whatever the third has once said.
+    cfg.disconnect(friend, *others[1:])
+    index, _, leads = cfg.start(first, 3)
+    time.sleep(1.0)
+    applied, _ = cfg.n_committed(index)
+    if leads and applied:
+        cfg.fail(
+            f"Peer {first} leads again and has committed index {index} with peer {others[0]} alone, of five. What a "
+            "follower acknowledged in an earlier term may be gone: match_index begins at 0 (Figure 2)"
+        )
+    cfg.connect(friend, *others[1:])
+    cfg.one(4, 5, retry=True)

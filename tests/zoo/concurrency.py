@@ -182,6 +182,21 @@ MUTANTS = [
         go="N",
     ),
     Mutant(
+        "ticker-calls-itself",
+        "2a",
+        "a peer can run for as long as it likes",
+        "lets its ticker call itself for the next round, a thousand times and no more",
+        (
+            (
+                "        pause_s = 0.0\n"
+                "        while not self.dead.wait(pause_s):\n"
+                "            pause_s = self._tick()\n",
+                "        if not self.dead.wait(self._tick()):\n            self._ticker()\n",
+            ),
+        ),
+        go="N",
+    ),
+    Mutant(
         "swallowed-exception",
         "2b",
         "an exception in a thread is heard of",

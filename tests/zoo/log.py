@@ -21,6 +21,22 @@ EMPTY_HEARTBEATS = (
 
 MUTANTS = [
     Mutant(
+        "leader-state-kept",
+        "2b",
+        "Leaders: next_index and match_index begin anew with every election (Figure 2)",
+        "keeps next_index and match_index of an earlier office",
+        (
+            (
+                "        self.next_index = [self._last_log_index() + 1] * len(self.peers)\n"
+                "        self.match_index = [0] * len(self.peers)\n",
+                "        if not self.next_index:\n"
+                "            self.next_index = [self._last_log_index() + 1] * len(self.peers)\n"
+                "            self.match_index = [0] * len(self.peers)\n",
+            ),
+        ),
+        go="R",
+    ),
+    Mutant(
         "uptodate-length-first",
         "2b",
         "up to date compares the last term first, then the length (§5.4.1)",
