@@ -60,8 +60,9 @@ $(PARTS):
 	@:
 
 # Several parts are one pytest: the first that fails keeps none from running, and there is one summary.
+# Classic: each test has its own line, and no percentage stands alone between two of them.
 parts: $(READY)
-	@$(call pytest,$(WORKERS)) $(foreach asked,$(ASKED),$(call part,$(asked)))
+	@$(call pytest,$(WORKERS)) -o console_output_style=classic $(foreach asked,$(ASKED),$(call part,$(asked)))
 
 replay: $(READY) ## one run again, exactly: TEST=name SEED=n [RAFT=...]
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make replay TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }

@@ -50,6 +50,10 @@ _USE_THREADING = "use 'from labsim import threading'"
 _USE_QUEUE = "use 'from labsim import queue'"
 _USE_RANDOM = "use 'from labsim import random'"
 _USE_THREADS = "use threads: 'from labsim import threading'"
+_NO_POOL = (
+    "start a thread for each piece of work, with threading.Thread of 'from labsim import threading', and let it put "
+    "its result into a queue.Queue of 'from labsim import queue'"
+)
 _NO_PROCESSES = "a peer is threads and messages only"
 
 _CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
@@ -108,8 +112,8 @@ _RULES = (
     _Rule("asyncio", "run", _THREAD, _USE_THREADS),
     _Rule("asyncio", "new_event_loop", _THREAD, _USE_THREADS),
     _Rule("asyncio", "get_event_loop", _THREAD, _USE_THREADS),
-    _Rule("concurrent.futures.thread", "ThreadPoolExecutor.__init__", _THREAD, _USE_THREADS),
-    _Rule("concurrent.futures.process", "ProcessPoolExecutor.__init__", _THREAD, _USE_THREADS),
+    _Rule("concurrent.futures.thread", "ThreadPoolExecutor.__init__", _THREAD, _NO_POOL),
+    _Rule("concurrent.futures.process", "ProcessPoolExecutor.__init__", _THREAD, _NO_POOL),
     _Rule("multiprocessing.process", "BaseProcess.start", _THREAD, _NO_PROCESSES, through_libraries=True),
     _Rule("subprocess", "Popen.__init__", _THREAD, _NO_PROCESSES, through_libraries=True),
     _Rule("os", "fork", _THREAD, _NO_PROCESSES, through_libraries=True),
@@ -127,7 +131,7 @@ _RULES = (
 # Importing one of these for the first time inside a task leads nowhere good, and its rules could not be in place.
 _REFUSED_IMPORTS = {
     "asyncio": _USE_THREADS,
-    "concurrent.futures": _USE_THREADS,
+    "concurrent.futures": _NO_POOL,
     "multiprocessing": _NO_PROCESSES,
     "subprocess": _NO_PROCESSES,
 }

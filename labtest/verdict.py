@@ -74,15 +74,16 @@ def verdict_of(error: BaseException | None, peer_files: Path | None = None, test
 
 
 def _mistake(ending: Ending, name: str, text: str, peers: str, tests: str) -> str:
+    # Where a peer's threads were when a rule was broken, or when a test gave up, differs from one run to the next.
     if ending is Ending.RULE:
-        what = [name, peers]
+        what = name
     elif ending is Ending.EXPECTATION:
-        what = [without_numbers(text), peers]  # many tests expect the same
+        what = without_numbers(text)
     elif ending is Ending.TEST:
-        what = [name, peers or tests]
+        what = f"{name} | {peers or tests}"
     else:
-        what = [name, peers or without_numbers(text)]
-    return " | ".join([ending, *what])
+        what = f"{name} | {peers or without_numbers(text)}"
+    return f"{ending} | {what}"
 
 
 def without_numbers(text: str) -> str:

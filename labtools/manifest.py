@@ -31,7 +31,7 @@ FOR_ALL: Patterns = {
     ".": ("LICENSE", "pyproject.toml", "requirements.lock"),
 }
 FOR_STUDENTS: Patterns = {
-    "docs": ("checks.md", "determinism.md", "names.md", "timeline.png", "trace.md"),
+    "docs": ("checks.md", "determinism.md", "failures.md", "names.md", "own-tests.md", "timeline.png", "trace.md"),
     ".": (".gitignore",),
 }
 FOR_GRADESCOPE: Patterns = {

@@ -99,7 +99,7 @@ def _picture(tally: Tally, out: Path, width: int, height: int) -> RenderableType
     for cause in frequent[:_CAUSES_PICTURED_MAX]:
         tests = f"{len(cause.groups)} tests, as {_example(cause)}" if len(cause.groups) > 1 else _example(cause)
         lines = [
-            *wrapped(f"{cause.count:>6}x {tests}; report {_report(cause, out)}", " " * 8, width),
+            *wrapped(f"{cause.count:>6}x {tests}; report {_report(cause, out)}", " " * 8, width, ""),
             *wrapped(cause.words, " " * 8, width),
         ]
         if told and len(told) + len(lines) > height // 2:

@@ -18,7 +18,7 @@ from labtools.grade.results import DIED, FORCED, UNLOADABLE, Result, points, tes
 from labtools.stress.summary import duration
 
 _NAME_CHARS_MAX = 80
-_CAUSE_CHARS_MAX = 240
+_CAUSE_CHARS_MAX = 600
 _SLOWEST_SHOWN = 5
 _REMARKS = "remarks"  # the one flag that is no accusation
 

@@ -20,7 +20,7 @@ from labtools.grade.results import DIED, FAILED, FORCED, TAMPERED, UNLOADABLE, R
 
 __all__ = ["class_page", "submission_page"]
 
-_CAUSE_CHARS_MAX = 240
+_CAUSE_CHARS_MAX = 600  # far above what we write ourselves: the fix stands at the end
 _KINDS = {
     FAILED: "Failed",
     UNLOADABLE: "raft.py could not be loaded",

@@ -45,7 +45,7 @@ from labtools.workers.serving import RETIRE, Refusal, serve, signal_name
 _SEAL_BYTES = 16
 _SEALED_BYTES_MAX = 1 << 20
 _REPORT_CHARS_MAX = 20_000
-_CAUSE_CHARS_MAX = 300
+_CAUSE_CHARS_MAX = 1000
 _REPORT_MB = 64
 _THREADS_MORE = 256  # that the grader's user may start elsewhere, during a run that shares its count
 ENDING_S = 0.002  # between one look at what still lives and the next

@@ -74,6 +74,10 @@ USE_THREADING = "use 'from labsim import threading'"
 USE_QUEUE = "use 'from labsim import queue'"
 USE_RANDOM = "use 'from labsim import random'"
 USE_THREADS = "use threads: 'from labsim import threading'"
+NO_POOL = (
+    "start a thread for each piece of work, with threading.Thread of 'from labsim import threading', and let it put "
+    "its result into a queue.Queue of 'from labsim import queue'"
+)
 NO_PROCESSES = "a peer is threads and messages only"
 USE_TIMER = "use 'threading.Timer' of 'from labsim import threading'"
 
@@ -114,13 +118,13 @@ REFUSED = [
         "concurrent.futures.ThreadPoolExecutor()",
         "concurrent.futures.thread.ThreadPoolExecutor()",
         THREAD,
-        USE_THREADS,
+        NO_POOL,
     ),
     (
         "concurrent.futures.ProcessPoolExecutor()",
         "concurrent.futures.process.ProcessPoolExecutor()",
         THREAD,
-        USE_THREADS,
+        NO_POOL,
     ),
     (
         "multiprocessing.Process(target=print).start()",

@@ -1,8 +1,10 @@
-"""docs/names.md and docs/checks.md promise names. They are there."""
+"""docs/names.md and docs/checks.md promise names. They are there. And the tests that docs/own-tests.md shows pass."""
 
 import ast
 import dataclasses
 import re
+
+import pytest
 
 import labgob
 import labrpc
@@ -11,6 +13,9 @@ from labtest import events
 from labtest.checks.checker import RULES
 from labtest.checks.kept import KEPT_RULES
 from labtest.config import Config
+from labtest.loading import load_peer_class
+from labtest.running import run_test
+from labtools.selecting import load_tests
 from raft import messages, persister
 
 ROWS = re.findall(r"^\| (.+) \| (.+) \|$", (ROOT / "docs" / "names.md").read_text(encoding="utf-8"), re.MULTILINE)
@@ -85,3 +90,22 @@ def test_every_kind_of_event_is_described():
     ]
     kinds = {value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)}
     assert kinds <= set(described)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["test_vote_outlives_a_crash", "test_leader_that_hears_nobody"])
+def test_the_tests_that_are_shown_pass(name, seed, tmp_path):
+    page = (ROOT / "docs" / "own-tests.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    file = tmp_path / "my_tests.py"
+    file.write_text(source, encoding="utf-8")
+    tests = {test.name: test.function for test in load_tests(file)}
+    assert list(tests) == ["test_vote_outlives_a_crash", "test_leader_that_hears_nobody"]
+    assert run_test(tests[name], load_peer_class(ROOT / "raft" / "raft.py"), seed).error is None
+
+
+def test_every_fault_in_the_page_on_tests_is_there():
+    page = (ROOT / "docs" / "own-tests.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"\bcfg\.(\w+)", page))
+    assert {"crash_at", "slow_disks", "slow_snapshots", "partition", "link", "latency", "duplicates"} <= named
+    assert [name for name in sorted(named) if not hasattr(Config, name)] == []

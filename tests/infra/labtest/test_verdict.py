@@ -38,7 +38,7 @@ def test_the_mistake_of_a_failure_is_its_rule_where_it_has_one(tmp_path):
     failure = Failure("Peer 3 voted twice in term 7\nmore", rule="one-vote-per-term")
     verdict = verdict_of(failure, tmp_path, tmp_path)
     assert (verdict.ending, verdict.name, verdict.where) == (Ending.RULE, "one-vote-per-term", "")
-    assert verdict.mistake == "rule | one-vote-per-term | "
+    assert verdict.mistake == "rule | one-vote-per-term"
 
 
 def test_where_is_the_innermost_line_of_the_peer_not_of_the_library_below_it(tmp_path):

@@ -52,7 +52,7 @@ def really_imported(lab):
         "labsim/simulation.py",
         "labtest/running.py",
         "labtools/selecting.py",
-        "labtools/stress/outcome.py",
+        "labtest/verdict.py",
     } <= found
     return {ROOT / name for name in found}
 

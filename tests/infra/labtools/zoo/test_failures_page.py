@@ -1,0 +1,29 @@
+"""docs/failures.md shows three failures of peers without a lock, as they are printed."""
+
+import pytest
+
+from infra.students import ROOT
+from labtest import report
+from labtest.loading import load_peer_class
+from labtest.running import run_test
+from labtools.selecting import select
+from labtools.zoo.mutants import load_zoo
+
+pytestmark = pytest.mark.usefixtures("raft_package_restored")
+
+
+@pytest.mark.parametrize(
+    ("mutant", "test", "seed"),
+    [
+        ("event-loop-persist-after-reply", "test_slow_disks_2c", 0),
+        ("event-loop-match-from-own-log", "test_fail_no_agree_2b", 0),
+        ("channels-snap-then-old-command", "test_snapshot_overtaken_2d", 0),
+    ],
+)
+def test_failure_is_shown_as_it_is(mutant, test, seed, tmp_path):
+    (wrong,) = [each for each in load_zoo() if each.id == mutant]
+    (selected,) = select([test])
+    run = run_test(selected.function, load_peer_class(wrong.write(tmp_path)), seed)
+    assert run.error is not None
+    told = report.describe(run.error, test, seed, f"make replay TEST={test} SEED={seed}", causes=run.causes)
+    assert told in (ROOT / "docs" / "failures.md").read_text(encoding="utf-8")
