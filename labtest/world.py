@@ -130,7 +130,7 @@ class VirtualWorld:
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
-        self._asked: Task | None = None
+        self._asked: Task | None = None  # the call that has not returned in time
 
     @property
     def trace(self) -> Sequence[Event]:
@@ -151,10 +151,10 @@ class VirtualWorld:
         """
         simulation = self.simulation
         name = f"{getattr(fn, '__name__', 'call')}()"
-        self._asked = task = simulation.spawn(_call, fn, args, node=node, name=name, entry=entry)
+        task = simulation.spawn(_call, fn, args, node=node, name=name, entry=entry)
         if not simulation.join(task, int(limit_s * 1e9)):
+            self._asked = task
             raise Stuck
-        self._asked = None
         if task.killed:
             raise NodeKilled(f"{name}: node {node} went down")
         return task.value  # type: ignore[no-any-return]
