@@ -1,5 +1,6 @@
 """The likely cause, in words: each diagnosis on a peer that has that defect, and on none that has not."""
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -689,6 +690,26 @@ SLEEPS_WITHOUT_THE_LOCK = """\
 time.sleep(3.0)
         if True:
             if not self._observe_term(args.term):"""
+
+
+def test_two_threads_that_feed_apply_ch_are_named(tmp_path):
+    edits = (
+        ("        self._spawn(self._applier)\n", "        self._spawn(self._applier)\n" * 2),
+        (
+            "            # Without the lock: the service",
+            "            time.sleep(random.uniform(0, 0.01))\n            # Without the lock: the service",
+        ),
+    )
+
+    def told(*edits):
+        run = run_test(lab("test_concurrent_starts_2b"), load_peer_class(edited_reference(tmp_path, *edits)), 0)
+        return run.error
+
+    error = told(*edits)
+    assert error.rule == "apply-order"
+    assert re.search(r"Thread-\d+ \(_applier\) put index 3 on apply_ch, Thread-\d+ \(_applier\) put", error.text)
+    alone = told(("self.last_applied += 1\n            entry", "self.last_applied = 1\n            entry"))
+    assert alone.rule == "apply-order" and "put index" not in alone.text
 
 
 def names(run):
