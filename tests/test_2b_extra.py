@@ -47,9 +47,9 @@ def test_even_cluster_2b(make_config):
     time.sleep(2.0)
     count, command = cfg.n_committed(index)
     if count:
-        cfg.fail(f"{count} of 4 servers applied {command!r} at index {index}, but only half of them could agree on it")
+        cfg.fail(f"{count} of 4 servers applied {command!r} at index {index}, and 2 of 4 are no majority (§5.3)")
     if any(cfg.get_state(i)[1] for i in others):
-        cfg.fail("Half of the servers elected a leader, and the other half had one already (§5.2)")
+        cfg.fail("2 of 4 servers elected a leader, and the other 2 had one already: half is no majority (§5.2)")
     cfg.partition()
     cfg.one(3, 4, retry=True)
 
