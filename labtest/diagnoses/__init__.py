@@ -29,6 +29,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     peers.lock_held_while_waiting,
     peers.waits_for_room_and_answers_nothing,
     peers.answers_only_after_its_call,
+    peers.does_nothing_any_more,
     peers.forgot_over_a_restart,
     peers.voted_again_after_restart,
     elections.no_step_down,
@@ -90,6 +91,7 @@ _ALONE = frozenset(
         peers.lock_held_while_waiting,
         peers.waits_for_room_and_answers_nothing,
         peers.answers_only_after_its_call,
+        peers.does_nothing_any_more,
         elections.votes_one_after_another,
     )
 )
@@ -102,6 +104,7 @@ _FOR_ANY_WORDS = frozenset(
         peers.lock_held_while_waiting,
         peers.waits_for_room_and_answers_nothing,
         peers.answers_only_after_its_call,
+        peers.does_nothing_any_more,
     )
 )
 

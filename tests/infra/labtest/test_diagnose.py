@@ -409,6 +409,13 @@ DEFECTS = {
         words=("One of its threads waits for room in apply_ch", "Let a thread of its own feed apply_ch"),
         not_words=("lock",),
     ),
+    "the thread that does all the work waits for itself": Defect(
+        "does_nothing_any_more",
+        lab("test_basic_agree_2b"),
+        mutant="channels-lock-taken-twice",
+        words=("answered nothing from ", "Nor has it sent anything since then", "has ended, or waits: for itself"),
+        not_words=("lock", "heartbeats"),
+    ),
     "votes without the lock": Defect(
         "went_on_during_a_save",
         lab("test_slow_disks_2c"),
@@ -611,6 +618,13 @@ DEFECTS = {
         vote_over_a_restart,
         ("state.encode(self.voted_for)", "state.encode(None)"),
         words=("in the same term at", "does not hold that vote", "its vote did not survive the crash"),
+    ),
+    "a snapshot clears the vote": Defect(
+        "voted_again_after_restart",
+        lab("test_snapshot_in_new_term_2d"),
+        mutant="snap-forgets-vote",
+        words=("may hold the first vote; what it saved at ", "voted_for was cleared in between, without a new term"),
+        not_words=("did not survive",),
     ),
     "vote cleared without a new term": Defect(
         "voted_again_after_restart",
