@@ -26,7 +26,7 @@ class EntryBeforeExists(Rule):
             unanswered = self.facts.latest(
                 event, lambda e: e.kind == DROP and e.detail.source == seat.name and e.detail.target == message.target
             )
-            hint = "" if unanswered is None else ". A call without an answer (None) is no refusal: go back for none"
+            hint = "" if unanswered is None else ". A call without an answer (None) is no refusal"
             wrong = "no log has such an entry" if index < 0 else "index 0 comes before all entries, and has term 0"
             self.violated(
                 f"peer {seat.name}, leading term {args.term}, sends peer {message.target} what follows entry {index} "
