@@ -90,7 +90,9 @@ def test_late_reply_costs_nothing_2b(make_config):
     time.sleep(5.0)
     used = cfg.bytes_total() - before
     if used > 60_000:
-        cfg.fail(f"{used} bytes on the wire in 5 s although nothing is left to send; at most 60000 are expected")
+        cfg.fail(
+            f"{used} bytes on the wire in 5 s although nothing is left to send; at most 60000 are expected", costs=True
+        )
 
 
 def test_lost_replies_cost_nothing_2b(make_config):
@@ -109,7 +111,7 @@ def test_lost_replies_cost_nothing_2b(make_config):
     cfg.link(follower, leader, cut=False)
     used = cfg.bytes_total() - before
     if used > 150_000:
-        cfg.fail(f"{used} bytes on the wire in 15 s although nothing is new; at most 150000 are expected")
+        cfg.fail(f"{used} bytes on the wire in 15 s although nothing is new; at most 150000 are expected", costs=True)
     cfg.one(1, 3, retry=True)
 
 
@@ -141,7 +143,9 @@ def test_backup_costs_few_rpcs_2b(make_config):
     cfg.wait(last, 4)
     used = cfg.rpc_count(lonely) - before
     if used > 60:
-        cfg.fail(f"Peer {lonely} needed {used} requests to catch up; at most 60 are expected (§5.3, last page)")
+        cfg.fail(
+            f"Peer {lonely} needed {used} requests to catch up; at most 60 are expected (§5.3, last page)", costs=True
+        )
     cfg.connect(second)
     cfg.one(4, 5, retry=True)
 
@@ -243,5 +247,6 @@ def test_absent_follower_costs_nothing_2b(make_config):
     if sent > most:
         cfg.fail(
             f"{sent} bytes were sent when a follower came back that lacked one command; at most {most} are expected. "
-            "A call without an answer is no refusal (§5.3)"
+            "A call without an answer is no refusal (§5.3)",
+            costs=True,
         )

@@ -88,7 +88,7 @@ def back_up_a_long_way(make_config):
     before = cfg.rpc_count(behind)
     cfg.one("for both", 2, retry=True)
     if cfg.rpc_count(behind) - before > 30:
-        cfg.fail(f"Peer {behind} needed {cfg.rpc_count(behind) - before} requests to catch up")
+        cfg.fail(f"Peer {behind} needed {cfg.rpc_count(behind) - before} requests to catch up", costs=True)
 
 
 def older_entry_on_a_majority(make_config):
@@ -140,7 +140,7 @@ def many_starts_at_once(make_config):
         cfg.start(leader, number)
     cfg.one("last", 3, retry=True)
     if cfg.rpc_total() - before > 40:
-        cfg.fail("Too many requests for 20 commands")
+        cfg.fail("Too many requests for 20 commands", costs=True)
 
 
 # ---- defects: an edit of the reference each ------------------------------------------------------------------
@@ -724,6 +724,24 @@ def test_two_threads_that_feed_apply_ch_are_named(tmp_path):
     assert re.search(r"Thread-\d+ \(_applier\) put index 3 on apply_ch, Thread-\d+ \(_applier\) put", error.text)
     alone = told(("self.last_applied += 1\n            entry", "self.last_applied = 1\n            entry"))
     assert alone.rule == "apply-order" and "put index" not in alone.text
+
+
+def test_what_is_sent_needlessly_is_told_only_where_costs_are_too_high(tmp_path):
+    """Right peers send some things twice. That is no cause of anything else."""
+    every_start_sends = DEFECTS["every start() sends all again"]
+
+    def told(costs):
+        def test(make_config):
+            cfg = make_config(servers=3)
+            leader = cfg.check_one_leader()
+            for number in range(20):
+                cfg.start(leader, number)
+            time.sleep(0.1)
+            cfg.fail("for no reason", costs=costs)
+
+        return names(run_test(test, every_start_sends.peer_class(tmp_path), 1))
+
+    assert (told(costs=True), told(costs=False)) == (["sent_before_the_answer"], [])
 
 
 def names(run):
