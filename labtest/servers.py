@@ -422,17 +422,28 @@ class Servers:
                 CALLS_RETURN,
             )
 
-    def fail(self, text: str, rule: KeptRule | None = None, *, awaited: int | None = None) -> NoReturn:
+    def fail(
+        self, text: str, rule: KeptRule | None = None, *, awaited: int | None = None, costs: bool = False
+    ) -> NoReturn:
         """End the test: what was expected and what was seen, then what the peers were doing.
 
-        `awaited`: the index that was to be applied, if that is what it waited for in vain.
+        For the likely cause: `awaited` is the index that was to be applied, if that is what the test waited for in
+        vain; `costs`, that too many bytes or requests were sent.
         """
         terms = {seat.name: seat.last_state[0] for seat in self._seats if seat.peer and seat.last_state}
         name = None if rule is None else rule.name
         stuck, kept = self._world.stuck_tasks(), self._world.kept_locks()
-        self._world.fail(
-            Failure(text, self._evidence(), rule=name, stuck=stuck, terms=terms, kept_locks=kept, awaited=awaited)
+        failure = Failure(
+            text,
+            self._evidence(),
+            rule=name,
+            stuck=stuck,
+            terms=terms,
+            kept_locks=kept,
+            awaited=awaited,
+            costs=costs,
         )
+        self._world.fail(failure)
 
     def _evidence(self) -> list[str]:
         lines = [f"Peers at {self._world.now:.3f} s:"]

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import labgob
-from labsim import queue, time
+from labsim import current_simulation, queue, time
 from labtest.checks.facts import same_command
 from labtest.checks.kept import APPLY_ORDER, SNAPSHOT_FORWARD, SNAPSHOT_SAVED, STATE_MACHINE_SAFETY, KeptRule
 from labtest.failure import short
@@ -70,6 +70,7 @@ class Service:
         # Snapshots that were not on the disk when it last looked, and how long ago they were given.
         self._given: list[tuple[int, Callable[[], float]]] = []
         self._stopped = False
+        self._feeders = _watch_feeders(apply_ch)
         self.take_snapshot: Callable[[int, bytes], None] = lambda index, data: None  # the peer's, once it is there
         self.snapshot_ms = 0.0  # how long it takes to make one
         self.commands: dict[int, Any] = {}
@@ -110,7 +111,7 @@ class Service:
         if index != self.last_applied + 1:
             self._fail(
                 f"peer {self._peer} applied index {index}, but the next in order is {self.last_applied + 1} "
-                f"(All Servers, Figure 2: apply log[last_applied])",
+                f"(All Servers, Figure 2: apply log[last_applied]){self._two_feeders(index)}",
                 APPLY_ORDER,
             )
         wrong = self._committed.add(index, message.command, self._peer)
@@ -120,6 +121,17 @@ class Service:
         self.last_applied = index
         if self._snapshots and index % SNAPSHOT_INTERVAL == SNAPSHOT_INTERVAL - 1:
             self._snapshot(index)
+
+    def _two_feeders(self, index: int) -> str:
+        """Who else has put messages on apply_ch: the order between two threads is chance."""
+        feeder = next((name for name, last in self._feeders.items() if last == index), None)
+        other = next((name for name in reversed(self._feeders) if name != feeder), None)
+        if feeder is None or other is None:
+            return ""
+        return (
+            f". {feeder} put index {index} on apply_ch, {other} put index {self._feeders[other]}: which of two threads "
+            "comes first is chance, so let one of them feed apply_ch"
+        )
 
     def _snapshot(self, index: int) -> None:
         self._check_saved()
@@ -174,3 +186,21 @@ class Service:
             wrong = self._committed.add(i, command, self._peer)
             if wrong is not None:
                 self._fail(wrong, STATE_MACHINE_SAFETY)
+
+
+def _watch_feeders(apply_ch: queue.Queue[ApplyMsg]) -> dict[str, int]:
+    """By task, in virtual time: the latest index that it has put there, or waits to. The latest task comes last."""
+    feeders: dict[str, int] = {}
+    simulation = current_simulation()
+    if simulation is None:
+        return feeders
+    put = apply_ch.put
+
+    def watched(item: ApplyMsg, block: bool = True, timeout: float | None = None) -> None:
+        name = simulation.current.name
+        feeders.pop(name, None)
+        feeders[name] = getattr(item, "command_index", 0) or getattr(item, "snapshot_index", 0)
+        put(item, block, timeout)
+
+    apply_ch.put = watched  # type: ignore[method-assign]  # a subclass would have a mutex, and another schedule
+    return feeders

@@ -134,7 +134,7 @@ class VirtualWorld:
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
-        self._asked: Task | None = None
+        self._asked: Task | None = None  # the call that has not returned in time
 
     @property
     def trace(self) -> Sequence[Event]:
@@ -155,15 +155,15 @@ class VirtualWorld:
         """
         simulation = self.simulation
         name = f"{getattr(fn, '__name__', 'call')}()"
-        self._asked = task = simulation.spawn(_call, fn, args, node=node, name=name, entry=entry)
+        task = simulation.spawn(_call, fn, args, node=node, name=name, entry=entry)
         began_ns = simulation.now_ns
         left_ns = limit_ns = int(limit_s * 1e9)
         while not simulation.join(task, left_ns):
             # Of its own time: while it is paused it cannot return.
             left_ns = limit_ns - (simulation.now_ns - began_ns - simulation.taken_ns(node, began_ns))
             if left_ns <= 0:
+                self._asked = task
                 raise Stuck
-        self._asked = None
         if task.killed:
             raise NodeKilled(f"{name}: node {node} went down")
         return task.value  # type: ignore[no-any-return]

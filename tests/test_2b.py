@@ -33,7 +33,7 @@ def test_rpc_bytes_2b(make_config):
     used = cfg.bytes_total() - before
     allowed = 3 * sent + 50_000
     if used > allowed:
-        cfg.fail(f"Too many bytes on the wire for {sent} bytes of commands: {used}, allowed are {allowed}")
+        cfg.fail(f"Too many bytes on the wire for {sent} bytes of commands: {used}, allowed are {allowed}", costs=True)
 
 
 def test_follower_failure_2b(make_config):
@@ -241,7 +241,7 @@ def test_count_2b(make_config):
     cfg.check_one_leader()
     used = cfg.rpc_total()
     if not 1 <= used <= 30:
-        cfg.fail(f"Electing the first leader took {used} RPCs; expected 1 to 30")
+        cfg.fail(f"Electing the first leader took {used} RPCs; expected 1 to 30", costs=True)
 
     for _ in range(5):
         if count_agreement(cfg, servers):
@@ -253,7 +253,7 @@ def test_count_2b(make_config):
     time.sleep(1.0)
     used = cfg.rpc_total() - before
     if used > 3 * 20:
-        cfg.fail(f"{used} RPCs in one idle second of 3 servers; at most 60 are expected")
+        cfg.fail(f"{used} RPCs in one idle second of 3 servers; at most 60 are expected", costs=True)
 
 
 def count_agreement(cfg, servers, iterations=10):
@@ -283,5 +283,5 @@ def count_agreement(cfg, servers, iterations=10):
     used = cfg.rpc_total() - before
     allowed = (iterations + 1 + 3) * 3
     if used > allowed:
-        cfg.fail(f"{used} RPCs for agreement on {iterations} commands; at most {allowed} are expected")
+        cfg.fail(f"{used} RPCs for agreement on {iterations} commands; at most {allowed} are expected", costs=True)
     return True

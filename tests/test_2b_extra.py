@@ -47,9 +47,9 @@ def test_even_cluster_2b(make_config):
     time.sleep(2.0)
     count, command = cfg.n_committed(index)
     if count:
-        cfg.fail(f"{count} of 4 servers applied {command!r} at index {index}, but only half of them could agree on it")
+        cfg.fail(f"{count} of 4 servers applied {command!r} at index {index}, and 2 of 4 are no majority (§5.3)")
     if any(cfg.get_state(i)[1] for i in others):
-        cfg.fail("Half of the servers elected a leader, and the other half had one already (§5.2)")
+        cfg.fail("2 of 4 servers elected a leader, and the other 2 had one already: half is no majority (§5.2)")
     cfg.partition()
     cfg.one(3, 4, retry=True)
 
@@ -90,7 +90,9 @@ def test_late_reply_costs_nothing_2b(make_config):
     time.sleep(5.0)
     used = cfg.bytes_total() - before
     if used > 60_000:
-        cfg.fail(f"{used} bytes on the wire in 5 s although nothing is left to send; at most 60000 are expected")
+        cfg.fail(
+            f"{used} bytes on the wire in 5 s although nothing is left to send; at most 60000 are expected", costs=True
+        )
 
 
 def test_lost_replies_cost_nothing_2b(make_config):
@@ -109,7 +111,7 @@ def test_lost_replies_cost_nothing_2b(make_config):
     cfg.link(follower, leader, cut=False)
     used = cfg.bytes_total() - before
     if used > 150_000:
-        cfg.fail(f"{used} bytes on the wire in 15 s although nothing is new; at most 150000 are expected")
+        cfg.fail(f"{used} bytes on the wire in 15 s although nothing is new; at most 150000 are expected", costs=True)
     cfg.one(1, 3, retry=True)
 
 
@@ -141,7 +143,9 @@ def test_backup_costs_few_rpcs_2b(make_config):
     cfg.wait(last, 4)
     used = cfg.rpc_count(lonely) - before
     if used > 60:
-        cfg.fail(f"Peer {lonely} needed {used} requests to catch up; at most 60 are expected (§5.3, last page)")
+        cfg.fail(
+            f"Peer {lonely} needed {used} requests to catch up; at most 60 are expected (§5.3, last page)", costs=True
+        )
     cfg.connect(second)
     cfg.one(4, 5, retry=True)
 
@@ -243,7 +247,8 @@ def test_absent_follower_costs_nothing_2b(make_config):
     if sent > most:
         cfg.fail(
             f"{sent} bytes were sent when a follower came back that lacked one command; at most {most} are expected. "
-            "A call without an answer is no refusal (§5.3)"
+            "A call without an answer is no refusal (§5.3)",
+            costs=True,
         )
 
 

@@ -32,6 +32,7 @@ from labtest.checks.election import (
 from labtest.checks.facts import Facts, Seat, hashable
 from labtest.checks.logs import (
     AcknowledgedEntriesStay,
+    EntryBeforeExists,
     EntryTerms,
     HonestCandidate,
     LeaderAppendOnly,
@@ -45,15 +46,18 @@ from labtest.checks.rule import TERM_NEWS, Rule, describe_message
 from labtest.failure import Failure
 from labtest.world import kept_locks, stuck_tasks
 
+# In this order they look at an event. And this is their precedence: of rules that are broken in one instant the first
+# speaks, because causes stand before what follows from them. docs/checks.md has the same order.
 RULES: tuple[type[Rule], ...] = (
-    OneLeaderPerTerm,
     OneVotePerTerm,
     EarnedLeadership,
+    OneLeaderPerTerm,
     TermsNeverFall,
     SpeaksInItsTerm,
     HigherTermWins,
     FollowersFollow,
     VotesForTheFirst,
+    EntryBeforeExists,
     LogMatching,
     LeaderAppendOnly,
     EntryTerms,
@@ -61,8 +65,8 @@ RULES: tuple[type[Rule], ...] = (
     AcknowledgedEntriesStay,
     HonestCandidate,
     UpToDateVote,
-    LeaderCompleteness,
     EarnedCommit,
+    LeaderCompleteness,
     AppliesOnlyTheCommitted,
     OnlyStartedCommands,
     StartsInOrder,
@@ -90,14 +94,14 @@ class _Lookers:
     __slots__ = ("with_term_news", "without_term_news")
 
     def __init__(self, rules: list[Rule], step: str, rpc: str) -> None:
-        # First what is about this RPC, then what is about all three.
         names = (f"{step}_{rpc}", step)
-        self.without_term_news: _Looks = [look for name in names for look in _named(rules, name)]
-        self.with_term_news: _Looks = [look for name in names for look in _named(rules, name, f"{name}{TERM_NEWS}")]
+        self.without_term_news: _Looks = _named(rules, *names)
+        self.with_term_news: _Looks = _named(rules, *names, *(f"{name}{TERM_NEWS}" for name in names))
 
 
 def _named(rules: list[Rule], *names: str) -> _Looks:
-    return [getattr(rules[place], name) for place, name in _methods(*names)]
+    """The methods of these names, in the order of RULES. `rules` are its first ones, or all."""
+    return [getattr(rules[place], name) for place, name in _methods(*names) if place < len(rules)]
 
 
 @cache
@@ -222,10 +226,38 @@ class CheckedTrace(list[Event]):
                 if see is not None:
                     see(event)
         except Failure as failure:
+            failure, number = self._first_of_the_instant(failure, number)
             del self[number:]
             self._simulation.now_ns = self[-1].at_ns
             failure.peer = failure.peer or self[-1].node
-            raise
+            raise failure from None
+
+    def _first_of_the_instant(self, failure: Failure, number: int) -> tuple[Failure, int]:
+        """Whether a rule that stands before this one in RULES is broken in what else has happened in that instant.
+
+        `number`: how many events there were when this one broke. The rules before it have looked at that event.
+        """
+        places = {rule.name: place for place, rule in enumerate(RULES)}
+        rules, at_ns = self._rules, self[number - 1].at_ns
+        self._rules = []
+        self._listen()
+        self._see_one(self[number - 1])  # only to take it in
+        found, found_number = failure, number
+        for later in range(number, len(self)):
+            if self[later].at_ns > at_ns:
+                break
+            self._rules = rules[: places[found.rule or ""]]
+            self._listen()
+            try:
+                self._see_one(self[later])
+            except Failure as earlier:
+                found, found_number = earlier, later + 1
+        return found, found_number
+
+    def _see_one(self, event: Event) -> None:
+        see = self._see.get(event.kind)
+        if see is not None:
+            see(event)
 
     # Most events say nothing new about terms. So each of these four finds out first whether this one does, and calls
     # only the rules that then have something to look at: that is what keeps checking cheap.
@@ -331,7 +363,7 @@ class CheckedTrace(list[Event]):
         seat = facts.seats[event.node]
         for look in self._on_persist:
             look(event, seat, event.detail)
-        facts.saved(seat, event.detail.snapshot)
+        facts.saved(seat, event.detail.snapshot, event.at_ns)
 
     def _see_saving(self, event: Event) -> None:
         self.facts.sequence += 1

@@ -7,9 +7,9 @@ from typing import Any
 from labrpc import Message
 from labsim import Event
 from labtest.checks.facts import Delivery, Facts, Seat, hashable, same_command
-from labtest.checks.reading import Reading
-from labtest.checks.rule import Fresh, Rule, Violated
-from labtest.events import Started
+from labtest.checks.reading import APPEND, Reading
+from labtest.checks.rule import Fresh, Rule, Violated, half_is_none, peers_
+from labtest.events import DELIVER, Started
 
 
 class EarnedCommit(Rule):
@@ -20,16 +20,18 @@ class EarnedCommit(Rule):
 
     def on_send_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         if args.leader_commit > seat.known_committed:
-            evidence = (event.at_ns, message, "sent")
-            self._judge(seat, args.term, args.leader_commit, "says that it is committed", evidence)
+            self._judge(seat, args.term, args.leader_commit, (event.at_ns, message, "sent"))
 
     def on_command(self, event: Event, seat: Seat, index: int, command: Any) -> None:
-        # Many a leader applies before it next tells anybody.
-        if index > seat.may_apply and self.facts.servers > 1 and _leads(seat):
-            evidence = f"  {event.at_ns / 1e9:.6f} s  peer {seat.name} applied entry {index}"
-            self._judge(seat, seat.term, index, "applied it", evidence)
+        # Many a leader applies before it next tells anybody, or even speaks, and some when they lead no more.
+        if index > seat.may_apply and self.facts.servers > 1 and _has_counted_it(self.facts, seat, index, event.at_ns):
+            of_term = _of_term(self.facts.offices[seat.office].entry_terms.get(index))
+            evidence = f"  {event.at_ns / 1e9:.6f} s  peer {seat.name} applied entry {index}{of_term}"
+            self._judge(seat, seat.office, index, evidence, applied=True)
 
-    def _judge(self, seat: Seat, term: int, index: int, did: str, evidence: tuple[int, Message, str] | str) -> None:
+    def _judge(
+        self, seat: Seat, term: int, index: int, evidence: tuple[int, Message, str] | str, *, applied: bool = False
+    ) -> None:
         facts = self.facts
         office = facts.offices[term]
         own_later = [later for later, of in office.entry_terms.items() if later > index and of == term]
@@ -38,18 +40,23 @@ class EarnedCommit(Rule):
             return
         holders = facts.holders(seat, term, index)
         of_term = office.entry_terms.get(index)
+        leads = f"peer {seat.name}, leading term {term},"
+        if seat.told_term > term:
+            leads = f"peer {seat.name}, which led term {term} and has just heard of term {seat.told_term},"
         if self._is_held(seat, term, index):
             if of_term in (None, term):
                 facts.commits(seat, index)  # acknowledged in some other way than Figure 2's
                 return
             self.violated(
-                f"peer {seat.name}, leading term {term}, committed entry {index} of term {of_term} by counting its "
+                f"{leads} committed entry {index} of term {of_term} by counting its "
                 "replicas; only an entry of its own term commits that way, and takes older ones along (Figure 8)",
                 evidence,
             )
+        entry, count = f"entry {index}{_of_term(of_term)}", len(holders) + 1
+        did = f"has applied {entry}" if applied else f"says that {entry} is committed"
         self.violated(
-            f"peer {seat.name}, leading term {term}, has entry {index} and {did}, but {_acknowledged(holders)}: "
-            f"with its own that makes {len(holders) + 1} of {facts.servers}",
+            f"{leads} {did}, but {_acknowledged(holders)}: "
+            f"with its own that makes {count} of {facts.servers}{half_is_none(count, facts.servers)}",
             evidence,
         )
 
@@ -57,16 +64,28 @@ class EarnedCommit(Rule):
         return 2 * (len(self.facts.holders(seat, term, index)) + 1) > self.facts.servers
 
 
-def _leads(seat: Seat) -> bool:
-    return seat.term in seat.led and seat.told_term == seat.term
+def _has_counted_it(facts: Facts, seat: Seat, index: int, at_ns: int) -> bool:
+    """Whether what it applies is what it has counted itself: it leads, or has led until a moment ago and nobody else
+    has told it of that commit."""
+    if not seat.office:
+        return False
+    lately = at_ns <= seat.told_since_ns + facts.slack_ns and index > _told(seat)
+    return seat.office >= seat.told_term or lately
+
+
+def _told(seat: Seat) -> int:
+    """The highest leader_commit that it was told."""
+    return max((commit for commit, _ in seat.told_commits.values()), default=0)
+
+
+def _of_term(term: int | None) -> str:
+    return "" if term is None else f" of term {term}"
 
 
 def _acknowledged(holders: list[str]) -> str:
     if not holders:
         return "no follower has acknowledged it"
-    if len(holders) == 1:
-        return f"only peer {holders[0]} has acknowledged it"
-    return f"only peers {', '.join(holders[:-1])} and {holders[-1]} have acknowledged it"
+    return f"only {peers_(holders)} {'has' if len(holders) == 1 else 'have'} acknowledged it"
 
 
 class AppliesOnlyTheCommitted(Rule):
@@ -76,23 +95,37 @@ class AppliesOnlyTheCommitted(Rule):
     concludes_from_silence = True
 
     def on_command(self, event: Event, seat: Seat, index: int, command: Any) -> None:
-        if index > seat.may_apply and self.facts.servers > 1 and not _leads(seat):
-            self._too_early(seat, index)
+        if (
+            index > seat.may_apply
+            and self.facts.servers > 1
+            and not _has_counted_it(self.facts, seat, index, event.at_ns)
+        ):
+            self._too_early(event, seat, index)
 
-    def _too_early(self, seat: Seat, index: int) -> None:
+    def _too_early(self, event: Event, seat: Seat, index: int) -> None:
         if seat.last_unread:
             self.facts.commits(seat, index)
             return
-        told = max((commit for commit, _ in seat.told_commits.values()), default=0)
+        told = _told(seat)
+        evidence: list[tuple[int, Message, str] | str] = [
+            f"  {event.at_ns / 1e9:.6f} s  peer {seat.name} applied entry {index}"
+        ]
+        heard = self.facts.latest(
+            event, lambda e: e.kind == DELIVER and e.node == seat.name and e.detail.service_method == APPEND
+        )
+        if heard is not None:
+            evidence.insert(0, (heard.at_ns, heard.detail, "delivered"))
         if told >= index:
             self.violated(
                 f"peer {seat.name} applied entry {index}, which it was told is committed, but no AppendEntries has "
                 f"shown that its log matches the leader's beyond {seat.may_apply}: commit_index goes up to the last "
-                "new entry at most"
+                "new entry at most",
+                *evidence,
             )
         self.violated(
             f"peer {seat.name} applied entry {index}, but was told of commits up to {told} only: whoever does not lead "
-            "learns from leader_commit"
+            "learns from leader_commit",
+            *evidence,
         )
 
 

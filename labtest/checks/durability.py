@@ -23,24 +23,32 @@ class _AboutSaving(Rule):
     def __init__(self, facts: Facts, violated: Violated) -> None:
         super().__init__(facts, violated)
         self._due = False
-        self._seen: tuple[str, tuple[int, Message, str] | str] | None = None
+        self._seen: tuple[str, str, str, tuple[int, Message, str] | str] | None = None  # peer, text, two lines
 
-    def not_saved(self, text: str, evidence: tuple[int, Message, str] | str) -> None:
+    def not_saved(self, seat: Seat, text: str, evidence: tuple[int, Message, str] | str) -> None:
         if self._seen is None:
-            self._seen = (text, evidence)
+            saved = f"  {seat.last_persist_ns / 1e9:.6f} s  peer {seat.name} saved, for the last time before that"
+            if not seat.last_persist:
+                saved = f"  peer {seat.name} had never saved anything before that"
+            self._seen = (seat.name, text, saved, evidence)
         if self._due:
-            self.violated(self._seen[0], self._seen[1])
+            self._tell("")
 
     def on_first_save(self) -> None:
-        self._now_due()
+        self._now_due("the first save of all, which has just been made")
 
     def on_crash(self, seat: Seat) -> None:
-        self._now_due()
+        self._now_due(f"the crash of peer {seat.name}, which has just happened")
 
-    def _now_due(self) -> None:
+    def _now_due(self, why: str) -> None:
         self._due = True
         if self._seen is not None:
-            self.violated(self._seen[0], self._seen[1])
+            self._tell(f". This is told only now, because nobody need save anything before {why}")
+
+    def _tell(self, why_now: str) -> None:
+        assert self._seen is not None
+        peer, text, saved, evidence = self._seen
+        self.violated(f"{text}{why_now}", saved, evidence, peer=peer)
 
 
 class SavedBeforeReply(_AboutSaving):
@@ -126,6 +134,7 @@ class SavedBeforeReply(_AboutSaving):
         if seat.last_unread:
             return  # it may have come that way before, and been saved
         self.not_saved(
+            seat,
             f"peer {seat.name} answers without having saved {words}: a crash now would make it forget a promise",
             (event.at_ns, message, "answered"),
         )
@@ -150,10 +159,11 @@ class SavedBeforeCampaign(_AboutSaving):
         answered, answered_ns = max(below, default=(0, 0))
         since = answered if answered > sequence and answered_ns < event.at_ns else 0
         if seat.last_persist <= since:
+            lately = f" (it has saved nothing since it last answered in a lower term, at {answered_ns / 1e9:.6f} s)"
             self.not_saved(
-                f"peer {seat.name} campaigns in term {args.term} without having saved it (it has saved nothing since "
-                f"it last answered in a lower term, at {answered_ns / 1e9:.6f} s): after a crash it could vote again "
-                "in this term",
+                seat,
+                f"peer {seat.name} campaigns in term {args.term} without having saved it{lately if since else ''}: "
+                "after a crash it could vote again in this term",
                 (event.at_ns, message, "sent"),
             )
 
@@ -208,6 +218,7 @@ class SavedBeforeCounting(_AboutSaving):
         if 2 * len(self.facts.holders(seat, term, first)) > self.facts.servers or seat.last_unread:
             return
         self.not_saved(
+            seat,
             f"peer {seat.name}, leading term {term}, says that entry {index} is committed and counts itself, but has "
             f"saved nothing since start() gave entry {first}: a crash now would make it forget that entry",
             evidence,

@@ -8,7 +8,7 @@ from labrpc import Message
 from labsim import Event
 from labtest.checks.facts import Delivery, Facts, Seat
 from labtest.checks.reading import VOTE, Reading
-from labtest.checks.rule import Rule, Violated
+from labtest.checks.rule import Rule, Violated, half_is_none, peers_
 
 
 class OneLeaderPerTerm(Rule):
@@ -74,33 +74,32 @@ class EarnedLeadership(Rule):
 
     def __init__(self, facts: Facts, violated: Violated) -> None:
         super().__init__(facts, violated)
-        self._grants: dict[tuple[str, int], set[str]] = {}
         self._proven: set[tuple[str, int]] = set()
         self._began: dict[tuple[str, int], int] = {}  # (candidate, term) -> sequence number of its first request
 
     def on_send_vote_term_news(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         self._began.setdefault((seat.name, args.term), self.facts.sequence)
 
-    def on_reply_vote(self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any) -> None:
-        args = reading.args
-        if reply.vote_granted:
-            self._grants.setdefault((seat.name, args.term), {seat.name}).add(message.target)
-
     def on_send_append_term_news(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         key = (seat.name, args.term)
         if key in self._proven:
             return
-        votes = self._grants.get(key, {seat.name})
+        votes = self.facts.votes.get(key, {seat.name})
         unread = {name for name, sequence in seat.unread.items() if sequence > self._began.get(key, 0)}
         if 2 * len(votes | unread) <= self.facts.servers:
             self.violated(
                 f"peer {seat.name} leads term {args.term} with {len(votes)} of {self.facts.servers} votes, "
-                f"from {', '.join(sorted(votes))}",
+                f"{_from(seat.name, votes)}{half_is_none(len(votes), self.facts.servers)}",
                 (event.at_ns, message, "sent"),
             )
         self._proven.add(key)
 
     on_send_install_term_news = on_send_append_term_news
+
+
+def _from(candidate: str, votes: set[str]) -> str:
+    others = sorted(votes - {candidate})
+    return f"its own and {peers_(others)}'s" if others else "its own"
 
 
 class TermsNeverFall(Rule):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -44,6 +44,7 @@ class Seat:
         self.unsaved: list[tuple[int, int]] = []  # (index, when start() began) of what was started and not yet saved
         self.saving_since = 0  # sequence number: when the save under way on a slow disk began, 0 for none
         self.last_persist = 0  # sequence number of its latest save
+        self.last_persist_ns = 0
         self.last_spoke = 0  # sequence number of its latest send or answer
         self.last_answers: dict[int, tuple[int, int]] = {}  # by term: sequence number of its latest answer, and when
         # When it last heard the leader of its term (or, as a leader, a follower) say something: §6, disregard.
@@ -67,6 +68,7 @@ class Seat:
         self.applied = 0  # in this incarnation
         self.led: set[int] = set()  # terms
         self.leads = 0  # the term of its latest AppendEntries
+        self.office = 0  # the latest term that it is known to have come to lead, in this incarnation
         self.said: Any = None  # that AppendEntries, as Reader.read_head() gives it
         # The stretches of time that it could not use, paused or with its clock held, and when the latest began.
         self.taken: list[tuple[int, int]] = []
@@ -136,6 +138,8 @@ class Facts:
         self.commands: set[Any] = set()  # all that were given to start(), as hashable() has them
         self.no_entries = True  # as far as messages tell: no log has any
         self.deliveries: dict[int, Delivery] = {}  # by identity of the Message; a duplicate is another
+        # By candidate and term: who has granted it a vote that arrived, itself included.
+        self.votes: dict[tuple[str, int], set[str]] = {}
         # Peers whose replies have a field of their own that has told, beside success, how far their log goes.
         self.acknowledge_in_fields: set[str] = set()
         self.snapshot_ns_max = 0  # how long a service may be busy with a snapshot
@@ -210,7 +214,7 @@ class Facts:
         if method == APPEND:
             seat.said = args
             if term != seat.leads:
-                seat.leads = term
+                seat.leads = seat.office = term
                 seat.led.add(term)
             self.offices[term].entry_terms[args.prev_log_index] = args.prev_log_term
 
@@ -292,6 +296,13 @@ class Facts:
             if hint:
                 hints = self.offices[args.term].hints
                 hints[follower] = max(hint, hints.get(follower, 0))
+        if method == VOTE:
+            if reply.vote_granted:
+                votes = self.votes.setdefault((seat.name, args.term), {seat.name})
+                votes.add(follower)
+                if 2 * len(votes) > self.servers and args.term == seat.term:
+                    seat.office = args.term
+            return
         if method == APPEND and reply.success:
             index = reading.last_index
         elif method == INSTALL and reply.term == args.term:
@@ -345,6 +356,7 @@ class Facts:
         office.entry_terms[index] = term
         office.shown_at.setdefault(index, self.sequence)
         seat.led.add(term)
+        seat.office = max(seat.office, term)
         self.reader.forget_head()
 
     def _new_floor(self, seat: Seat, term: int) -> None:
@@ -363,8 +375,8 @@ class Facts:
         if not seat.saving_since:
             seat.saving_since = self.sequence
 
-    def saved(self, seat: Seat, snapshot: bytes) -> None:
-        seat.last_persist = self.sequence
+    def saved(self, seat: Seat, snapshot: bytes, at_ns: int) -> None:
+        seat.last_persist, seat.last_persist_ns = self.sequence, at_ns
         # What was started while the disk was at work may not be in it.
         since = seat.saving_since or self.sequence
         seat.saving_since = 0
@@ -387,6 +399,7 @@ class Facts:
         """What it was told and has not shown may never have been saved, nor what it was given to start."""
         seat.told_term, seat.told_since_ns = seat.term, seat.term_since_ns
         seat.floor = seat.saved_floor
+        seat.office = 0
         seat.starts.clear()
         seat.unsaved.clear()
         seat.saving_since = 0
@@ -431,6 +444,17 @@ class Facts:
         """Something from that peer has reached this one that nobody here can read. It may have said anything."""
         self.sequence += 1
         seat.unread[source] = seat.last_unread = self.sequence
+
+    # ---- what has happened, asked for a report alone ---------------------------------------------------------
+
+    def latest(self, before: Event, found: Callable[[Event], bool]) -> Event | None:
+        """The latest event up to this one of which that is true."""
+        looking = False
+        for event in reversed(self.trace):
+            looking = looking or event is before
+            if looking and found(event):
+                return event
+        return None
 
     # ---- what a right peer may have known, asked before it is accused -----------------------------------------
 

@@ -8,8 +8,31 @@ from typing import Any
 from labrpc import Message
 from labsim import Event
 from labtest.checks.facts import Delivery, Facts, Seat, same_command
-from labtest.checks.reading import Reading
+from labtest.checks.reading import APPEND, INSTALL, Reading
 from labtest.checks.rule import Fresh, Rule, Violated
+from labtest.events import ANSWER, DROP
+
+
+class EntryBeforeExists(Rule):
+    """Indexes begin at 1. What comes before the first entry is told as index 0, and is of no term."""
+
+    name = "entry-before-exists"
+    title = "AppendEntries names an entry before its own that can exist, or index 0 for none"
+    section = "§5.3, Figure 2: AppendEntries"
+
+    def on_send_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+        index, term = args.prev_log_index, args.prev_log_term
+        if index < 0 or (index == 0 and term > 0):
+            unanswered = self.facts.latest(
+                event, lambda e: e.kind == DROP and e.detail.source == seat.name and e.detail.target == message.target
+            )
+            hint = "" if unanswered is None else ". A call without an answer (None) is no refusal"
+            wrong = "no log has such an entry" if index < 0 else "index 0 comes before all entries, and has term 0"
+            self.violated(
+                f"peer {seat.name}, leading term {args.term}, sends peer {message.target} what follows entry {index} "
+                f"of term {term} (prev_log_index, prev_log_term), but {wrong}: next_index must not fall below 1{hint}",
+                (event.at_ns, message, "sent"),
+            )
 
 
 class LogMatching(Rule):
@@ -63,8 +86,15 @@ class LeaderAppendOnly(Rule):
                 self._rewritten(event, message, index, was, entry.term)
 
     def _rewritten(self, event: Event, message: Message, index: int, was: int, now: int) -> None:
+        at_its_end = ""
+        if index and index == self.facts.seats[message.source].snapshot_saved:
+            at_its_end = (
+                f". Its snapshot ends with entry {index}: the entry is gone from the log, but its term is still "
+                "needed, as prev_log_term of what follows (§7)"
+            )
         self.violated(
-            f"peer {message.source} showed entry {index} as of term {was}, and now as of term {now}, within one office",
+            f"peer {message.source} showed entry {index} as of term {was}, and now as of term {now}, within one office"
+            f"{at_its_end}",
             (event.at_ns, message, "sent"),
         )
 
@@ -154,11 +184,38 @@ class AcknowledgedEntriesStay(Rule):
         # Whoever acknowledges in a field of its own may mean by its no that the new entries are not saved yet.
         other_words = seat.name in self.facts.acknowledge_in_fields
         if reply.term == args.term and seat.snapshot_saved < args.prev_log_index <= delivery.acked and not other_words:
+            evidence = [(event.at_ns, message, "answered")]
+            yes = self.facts.latest(event, lambda e: self._is_yes(e, seat, args.term, args.prev_log_index))
+            snapshot = self.facts.latest(
+                event, lambda e: e.kind == ANSWER and e.node == seat.name and e.detail.service_method == INSTALL
+            )
+            after = ""
+            if yes is not None and snapshot is not None and snapshot.at_ns >= yes.at_ns:
+                evidence.insert(0, (snapshot.at_ns, snapshot.detail, "answered"))
+                after = (
+                    ". In between it was sent a snapshot: entries that follow the last one it includes stay (Figure "
+                    "13, 6), and one that ends before what it has committed changes nothing"
+                )
+            if yes is not None:
+                evidence.insert(0, (yes.at_ns, yes.detail, "answered"))
             self.violated(
                 f"peer {seat.name} had acknowledged entries up to {delivery.acked} to the leader of term {args.term}, "
-                f"and now refuses to append behind entry {args.prev_log_index}",
-                (event.at_ns, message, "answered"),
+                f"and now refuses to append behind entry {args.prev_log_index}{after}",
+                *evidence,
             )
+
+    def _is_yes(self, event: Event, seat: Seat, term: int, index: int) -> bool:
+        """Whether it is that peer's yes to the leader of that term, for entries up to there at least."""
+        if event.kind != ANSWER or event.node != seat.name or event.detail.service_method != APPEND:
+            return False
+        reading, reply = self.facts.reader.read(event.detail), self.facts.reader.read_reply(event.detail)
+        return (
+            reading is not None
+            and reply is not None
+            and bool(reply.success)
+            and reading.args.term == term
+            and reading.last_index >= index
+        )
 
 
 class HonestCandidate(Rule):

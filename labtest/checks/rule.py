@@ -34,6 +34,7 @@ They run before the shared facts take the event in, so `self.facts` is what was 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol
 
 from labrpc import Message
@@ -123,3 +124,17 @@ def _fields_that_matter(message: Message, args: Any) -> str:
     if message.service_method == INSTALL:
         return f"term {args.term}, snapshot through {args.last_included_index} of term {args.last_included_term}"
     return short(args)
+
+
+# ---- words -----------------------------------------------------------------------------------------------------
+
+
+def peers_(names: Sequence[str]) -> str:
+    """ "peer 1", "peers 0 and 2", "peers 0, 1 and 2"; at least one."""
+    *rest, last = names
+    return f"peers {', '.join(rest)} and {last}" if rest else f"peer {last}"
+
+
+def half_is_none(count: int, servers: int) -> str:
+    """What to add to "2 of 4"."""
+    return ", and half is no majority" if 2 * count == servers else ""

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from labsim import Deadlock, Event, SimulationError, TaskFailed
+from labtest.checks.budgets import Budgets
 from labtest.diagnoses import elections, peers, replication
 from labtest.diagnoses.diagnosis import Diagnosis, Finding
 from labtest.diagnoses.story import Story
@@ -29,6 +30,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     peers.lock_held_while_waiting,
     peers.waits_for_room_and_answers_nothing,
     peers.answers_only_after_its_call,
+    peers.does_nothing_any_more,
     peers.forgot_over_a_restart,
     peers.voted_again_after_restart,
     elections.no_step_down,
@@ -48,11 +50,11 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     replication.commit_never_applied,
     replication.back_up_one_by_one,
     replication.only_older_terms_stored,
+    replication.counted_too_much,
     replication.unanswered_taken_as_refusal,
     replication.acknowledged_sent_again,
     replication.sent_before_the_answer,
     replication.heartbeats_too_often,
-    replication.counted_too_much,
 )
 
 # A rule that was seen to be broken has said what is wrong; these can say why.
@@ -69,13 +71,6 @@ _BY_RULE: dict[str, tuple[Diagnosis, ...]] = {
     "honest-candidate": (peers.forgot_over_a_restart, replication.off_by_the_snapshot),
     "start-returns-at-once": (peers.lock_held_while_waiting,),
     "earned-commit": (peers.forgot_over_a_restart, replication.counted_too_much),
-    "rpc-budget": (
-        replication.same_place_rejected,
-        replication.same_snapshot_again,
-        replication.back_up_one_by_one,
-        replication.acknowledged_sent_again,
-        replication.heartbeats_too_often,
-    ),
 }
 
 # Rules about what a peer leaves undone say less about why than the usual patterns do.
@@ -90,6 +85,7 @@ _ALONE = frozenset(
         peers.lock_held_while_waiting,
         peers.waits_for_room_and_answers_nothing,
         peers.answers_only_after_its_call,
+        peers.does_nothing_any_more,
         elections.votes_one_after_another,
     )
 )
@@ -102,19 +98,25 @@ _FOR_ANY_WORDS = frozenset(
         peers.lock_held_while_waiting,
         peers.waits_for_room_and_answers_nothing,
         peers.answers_only_after_its_call,
+        peers.does_nothing_any_more,
     )
 )
 
-# What is needless, or even right, is worth saying only where nothing else was found.
-_LAST_RESORT = frozenset(
-    (
-        replication.only_older_terms_stored,
-        replication.unanswered_taken_as_refusal,
-        replication.acknowledged_sent_again,
-        replication.sent_before_the_answer,
-        replication.heartbeats_too_often,
-        replication.counted_too_much,
-    )
+# To be told that all is well helps only where nothing else was found.
+_LAST_RESORT = frozenset((replication.only_older_terms_stored,))
+
+# What is sent needlessly does no harm, and right peers do some of it: the cause only of a failure about costs.
+_NEEDLESS = (
+    replication.unanswered_taken_as_refusal,
+    replication.acknowledged_sent_again,
+    replication.sent_before_the_answer,
+    replication.heartbeats_too_often,
+)
+_ABOUT_COSTS = (
+    replication.back_up_one_by_one,
+    replication.same_place_rejected,
+    replication.same_snapshot_again,
+    *_NEEDLESS,
 )
 
 _AT_MOST = 2
@@ -154,9 +156,11 @@ def _candidates(error: BaseException) -> Sequence[Diagnosis]:
         return (peers.lock_held_while_waiting,)
     if isinstance(error, SimulationError) or not isinstance(error, Exception):
         return ()
+    if isinstance(error, Failure) and (error.costs or error.rule == Budgets.name):
+        return _ABOUT_COSTS
     if isinstance(error, Failure) and error.rule is not None and error.rule not in _UNDONE:
         return (peers.went_on_during_a_save, *_BY_RULE.get(error.rule, (peers.forgot_over_a_restart,)))
-    return DIAGNOSES
+    return [diagnosis for diagnosis in DIAGNOSES if diagnosis not in _NEEDLESS]
 
 
 def diagnose(events: Sequence[Event], error: BaseException, *, end_ns: int | None = None) -> list[str]:

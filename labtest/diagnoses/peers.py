@@ -188,6 +188,23 @@ def waits_for_room_and_answers_nothing(story: Story) -> Finding | None:
     return None
 
 
+def does_nothing_any_more(story: Story) -> Finding | None:
+    """Neither an answer nor a request for over a second, and no lock and no apply_ch to blame."""
+    for peer in sorted(story.up & story.connected):
+        stalled = _stalled(story, peer)
+        if stalled is None:
+            continue
+        since_ns, until_ns, requests = stalled
+        spoke = any(rpc.source == peer and rpc.sent_ns > since_ns for rpc in story.all_rpcs)
+        spoke = spoke or any(event.node == peer and event.at_ns > since_ns for event in story.own_calls)
+        if until_ns >= story.end_ns and until_ns - since_ns > S and not spoke:
+            return Finding(
+                f"{_silence(story, peer, since_ns, until_ns, requests)} Nor has it sent anything since then.",
+                "the thread that does its work has ended, or waits: for itself, or for somebody who waits for it.",
+            )
+    return None
+
+
 def _silence(story: Story, peer: str, since_ns: int, until_ns: int, requests: list[Rpc]) -> str:
     over = " until the end" if until_ns >= story.end_ns else ""
     return (
@@ -356,7 +373,18 @@ def voted_again_after_restart(story: Story) -> Finding | None:
                 "its vote did not survive the crash. Save current_term and voted_for before answering, and read both "
                 "back in __init__ (Figure 2, persistent state).",
             )
-        if not _may_hold(saves[-1].detail.raft_state, int(earlier.candidate)):
+        candidate = int(earlier.candidate)
+        with_the_vote = [e for e in saves if e.at_ns <= earlier.at_ns][-1:]
+        if with_the_vote and _may_hold(with_the_vote[0].detail.raft_state, candidate):
+            lost = [e for e in saves if e.at_ns > earlier.at_ns and not _may_hold(e.detail.raft_state, candidate)]
+            if lost:
+                return Finding(
+                    f"{facts} What it saved at {at(with_the_vote[0].at_ns)} may hold the first vote; what it saved at "
+                    f"{at(lost[0].at_ns)} does not: none of its values is {candidate}.",
+                    "voted_for was cleared in between, without a new term: by a snapshot, or on hearing its leader. "
+                    "A vote stands for the whole term (§5.2).",
+                )
+        if not _may_hold(saves[-1].detail.raft_state, candidate):
             return Finding(
                 f"{facts} What it had saved last, at {at(saves[-1].at_ns)}, does not hold that vote: none of its "
                 f"values is {earlier.candidate}.",

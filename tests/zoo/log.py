@@ -169,6 +169,21 @@ MUTANTS = [
         liveness=True,
     ),
     Mutant(
+        "next-index-below-one",
+        "2b",
+        "next_index is at least 1 (§5.3)",
+        "takes a lost RPC for a rejection and moves next_index back, even beyond the first entry",
+        (
+            (
+                "if reply is None or not self._observe_term(reply.term) or args",
+                "if reply is None and self.role is Role.LEADER and args.term == self.current_term:\n"
+                "                    self.next_index[peer] -= 1\n"
+                "                if reply is None or not self._observe_term(reply.term) or args",
+            ),
+            ("if prev < base:", "if 0 <= prev < base:"),
+        ),
+    ),
+    Mutant(
         "bad-conflict-hint",
         "2b",
         "the leader finds where the logs part (§5.3)",

@@ -3,20 +3,23 @@
 import pytest
 
 from infra.labtest.story import Story, story_of_agreement
+from labgob import Encoder
 from labtest import events
 from labtest.checks.budgets import RPCS_PER_LINK_PER_S
 from labtest.checks.checker import RULES
 from labtest.checks.rule import Rule
+from labtest.failure import Failure
 from raft.messages import AppendEntriesArgs, AppendEntriesReply, RequestVoteArgs, RequestVoteReply
 
 # Each takes a story from before the mistake, makes it (wrong) or just does not, and is of one rule.
 
 
 def one_leader(story, wrong):
-    story.elect("0", 1)
+    story.elect("0", 1, voters="01")
     story.append("0", "1", 1)
-    if not wrong:
-        story.elect("2", 2, voters="12")
+    story.save("2")
+    story.send("2", "1", RequestVoteArgs(2 - wrong, 2, 0, 0))
+    story.deliver(story.send("1", "2", RequestVoteArgs(0, 1, 0, 0), "Raft.own"))  # which may have been a vote
     story.append("2", "1", 2 - wrong)
 
 
@@ -59,6 +62,16 @@ def votes_for_the_first(story, wrong):
     story.now_ms += 200
     story.save("2")
     story.send("2", "0", RequestVoteArgs(2, 2, 0, 0))
+
+
+def entry_before_exists(story, wrong):
+    story.elect("0", 1)
+    story.append("0", "1", 1, prev=(-1 if wrong else 0, 0), success=False)
+
+
+def entry_before_the_first_has_no_term(story, wrong):
+    story.elect("0", 1)
+    story.append("0", "1", 1, prev=(0, 1 if wrong else -1), success=False)  # some say -1 for none
 
 
 def log_matching(story, wrong):
@@ -146,6 +159,25 @@ def applies_only_earned(story, wrong):
     """The same of a leader, whom nobody tells."""
     story.elect("0", 1)
     story.agree("0", 1, 1, 10, followers="0" if wrong else "01")
+    story.apply("0", 1, 10)
+
+
+def applies_an_older_entry_before_it_speaks(story, wrong):
+    """Figure 8, and the apply comes before the first AppendEntries of the term."""
+    story.elect("0", 1)
+    story.agree("0", 1, 1, 10)
+    story.elect("1", 2, last=(1, 1), voters="12")
+    if not wrong:
+        story.append("1", "2", 2, prev=(1, 1), entries=[(2, 20)])
+    story.apply("1", 1, 10)
+
+
+def applies_what_it_counted_when_it_led(story, wrong):
+    """It hears of a later term between its wrong count and the apply."""
+    story.elect("0", 1)
+    story.agree("0", 1, 1, 10, followers="0" if wrong else "01")
+    story.save("2")
+    story.deliver(story.send("2", "0", RequestVoteArgs(2, 2, 0, 0)))
     story.apply("0", 1, 10)
 
 
@@ -282,6 +314,8 @@ CASES = [
     ("higher-term-wins", higher_term_wins),
     ("followers-follow", followers_follow),
     ("votes-for-the-first", votes_for_the_first),
+    ("entry-before-exists", entry_before_exists),
+    ("entry-before-exists", entry_before_the_first_has_no_term),
     ("log-matching", log_matching),
     ("leader-append-only", leader_append_only),
     ("entry-terms", entry_terms),
@@ -294,6 +328,8 @@ CASES = [
     ("earned-commit", earned_commit_of_an_older_term),
     ("applies-only-committed", applies_only_committed),
     ("earned-commit", applies_only_earned),
+    ("earned-commit", applies_an_older_entry_before_it_speaks),
+    ("earned-commit", applies_what_it_counted_when_it_led),
     ("only-started", only_started),
     ("starts-in-order", consecutive_indexes),
     ("starts-in-order", falling_indexes),
@@ -320,6 +356,27 @@ def test_a_rule_is_broken_by_this_and_not_by_the_like_of_it(rule, tell):
     tell(right, False)
     tell(wrong, True)
     assert (right.broken(), wrong.broken()) == (None, rule)
+
+
+def test_of_rules_broken_in_one_instant_the_first_in_the_list_speaks():
+    """A follower applies what a leader has wrongly committed, before that leader tells of it."""
+
+    def tell(later_ms):
+        story = Story(servers=5)
+        story.elect("0", 1, voters="012")
+        story.start("0", 1, 1, 10)
+        story.append("0", "1", 1, entries=[(1, 10)])
+        story.apply("1", 1, 10)
+        story.now_ms += later_ms - 1
+        story.send("0", "2", AppendEntriesArgs(1, 0, 1, 1, [], 1))
+        story.send("0", "3", AppendEntriesArgs(1, 0, 1, 1, [], 1))
+        return story, story.broken()
+
+    (together, first), (apart, earlier) = tell(0), tell(1)
+    assert (first, earlier) == ("earned-commit", "applies-only-committed")
+    # It ends with the event that broke the rule that speaks.
+    assert (together.trace[-1].kind, together.trace[-1].detail.target) == ("send", "2")
+    assert apart.trace[-1].kind == "apply"
 
 
 def test_an_agreement_breaks_nothing():
@@ -435,3 +492,107 @@ def test_a_vote_may_be_granted_again_when_its_request_comes_twice():
     story.append("0", "1", 1, entries=[(1, 10)])
     story.vote("0", "1", 1)
     assert story.broken() is None
+
+
+# ---- words and evidence ----------------------------------------------------------------------------------------
+
+
+def failure_of(tell, servers=3):
+    story = Story(servers)
+    tell(story)
+    with pytest.raises(Failure) as caught:
+        story.trace.look()
+    return caught.value
+
+
+def test_half_of_four_is_called_so():
+    def elected_by_half(story):
+        story.save("0")
+        story.vote("0", "1", 1)
+        story.append("0", "1", 1)
+
+    def stored_by(*followers):
+        def tell(story):
+            story.elect("0", 1, voters="01234")
+            story.start("0", 1, 1, 10)
+            for follower in followers:
+                story.append("0", follower, 1, entries=[(1, 10)])
+            story.append("0", "3", 1, entries=[(1, 10)], commit=1)
+
+        return tell
+
+    assert "with 2 of 4 votes, its own and peer 1's, and half is no majority" in failure_of(elected_by_half, 4).text
+    assert (
+        "says that entry 1 of term 1 is committed, but only peer 1 has acknowledged it: with its own that makes 2 of "
+        "4, and half is no majority"
+    ) in failure_of(stored_by("1"), 4).text
+    assert "but no follower has acknowledged it: with its own that makes 1 of 5" in failure_of(stored_by(), 5).text
+    assert "only peers 1 and 2 have acknowledged it: with its own that makes 3 of 7" in (
+        failure_of(stored_by("1", "2"), 7).text
+    )
+
+
+def test_what_a_leader_applies_too_early_is_told_with_its_term():
+    def tell(story):
+        story.elect("0", 1)
+        story.agree("0", 1, 1, 10)
+        story.elect("1", 2, last=(1, 1), voters="12")
+        story.apply("1", 1, 10)
+
+    failure = failure_of(tell)
+    assert "peer 1, leading term 2, " in failure.text and failure.peer == "1"
+    assert failure.evidence[-1].endswith("peer 1 applied entry 1")
+
+
+def test_a_late_verdict_about_saving_says_that_it_is_late_and_when_the_last_save_was():
+    def at_once(story):
+        story.save("1")
+        story.elect("0", 1)
+        story.append("0", "1", 1, saved=False)
+        story.send("1", "2", RequestVoteArgs(2, 1, 0, 0))
+
+    def later(story):
+        story.send("1", "2", RequestVoteArgs(1, 1, 0, 0))
+        story.now_ms += 500
+        story.crash("0")
+
+    told, late = failure_of(at_once), failure_of(later)
+    assert "told only now" not in told.text and "it last answered in a lower term, at " in told.text
+    assert "saved, for the last time before that" in told.evidence[0]
+    assert "This is told only now, because nobody need save anything before the crash of peer 0" in late.text
+    assert "it last answered" not in late.text  # it has answered nobody
+    assert late.evidence[0] == "  peer 1 had never saved anything before that"
+    assert (told.peer, late.peer) == ("1", "1")
+
+
+def test_a_snapshot_between_a_yes_and_a_no_is_told():
+    def tell(installed):
+        def story_of(story):
+            story.elect("0", 1)
+            story.append("0", "1", 1, entries=[(1, 10), (1, 20)])
+            if installed:
+                story.install("0", "1", 1, (1, 1))
+            story.append("0", "1", 1, prev=(2, 1), success=False)
+
+        return failure_of(story_of)
+
+    with_it, without = tell(True), tell(False)
+    assert "In between it was sent a snapshot" in with_it.text and "install_snapshot" in with_it.evidence[1]
+    assert "snapshot" not in without.text and len(without.evidence) == 2
+
+
+def test_an_entry_whose_term_is_lost_where_the_snapshot_ends_is_told_so():
+    def tell(taken):
+        def story_of(story):
+            story.elect("0", 1)
+            story.agree("0", 1, 1, 10)
+            if taken:
+                snapshot = Encoder()
+                snapshot.encode(1)
+                story.save("0", snapshot=snapshot.bytes())
+            story.append("0", "1", 1, prev=(1, 0), success=False)
+
+        return failure_of(story_of)
+
+    assert "Its snapshot ends with entry 1" in tell(True).text
+    assert "snapshot" not in tell(False).text

@@ -1,5 +1,6 @@
 """The likely cause, in words: each diagnosis on a peer that has that defect, and on none that has not."""
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -87,7 +88,7 @@ def back_up_a_long_way(make_config):
     before = cfg.rpc_count(behind)
     cfg.one("for both", 2, retry=True)
     if cfg.rpc_count(behind) - before > 30:
-        cfg.fail(f"Peer {behind} needed {cfg.rpc_count(behind) - before} requests to catch up")
+        cfg.fail(f"Peer {behind} needed {cfg.rpc_count(behind) - before} requests to catch up", costs=True)
 
 
 def older_entry_on_a_majority(make_config):
@@ -139,7 +140,7 @@ def many_starts_at_once(make_config):
         cfg.start(leader, number)
     cfg.one("last", 3, retry=True)
     if cfg.rpc_total() - before > 40:
-        cfg.fail("Too many requests for 20 commands")
+        cfg.fail("Too many requests for 20 commands", costs=True)
 
 
 # ---- defects: an edit of the reference each ------------------------------------------------------------------
@@ -408,6 +409,13 @@ DEFECTS = {
         words=("One of its threads waits for room in apply_ch", "Let a thread of its own feed apply_ch"),
         not_words=("lock",),
     ),
+    "the thread that does all the work waits for itself": Defect(
+        "does_nothing_any_more",
+        lab("test_basic_agree_2b"),
+        mutant="channels-lock-taken-twice",
+        words=("answered nothing from ", "Nor has it sent anything since then", "has ended, or waits: for itself"),
+        not_words=("lock", "heartbeats"),
+    ),
     "votes without the lock": Defect(
         "went_on_during_a_save",
         lab("test_slow_disks_2c"),
@@ -611,6 +619,13 @@ DEFECTS = {
         ("state.encode(self.voted_for)", "state.encode(None)"),
         words=("in the same term at", "does not hold that vote", "its vote did not survive the crash"),
     ),
+    "a snapshot clears the vote": Defect(
+        "voted_again_after_restart",
+        lab("test_snapshot_in_new_term_2d"),
+        mutant="snap-forgets-vote",
+        words=("may hold the first vote; what it saved at ", "voted_for was cleared in between, without a new term"),
+        not_words=("did not survive",),
+    ),
     "vote cleared without a new term": Defect(
         "voted_again_after_restart",
         lab("test_vote_survives_restart_2c"),
@@ -689,6 +704,44 @@ SLEEPS_WITHOUT_THE_LOCK = """\
 time.sleep(3.0)
         if True:
             if not self._observe_term(args.term):"""
+
+
+def test_two_threads_that_feed_apply_ch_are_named(tmp_path):
+    edits = (
+        ("        self._spawn(self._applier)\n", "        self._spawn(self._applier)\n" * 2),
+        (
+            "            # Without the lock: the service",
+            "            time.sleep(random.uniform(0, 0.01))\n            # Without the lock: the service",
+        ),
+    )
+
+    def told(*edits):
+        run = run_test(lab("test_concurrent_starts_2b"), load_peer_class(edited_reference(tmp_path, *edits)), 0)
+        return run.error
+
+    error = told(*edits)
+    assert error.rule == "apply-order"
+    assert re.search(r"Thread-\d+ \(_applier\) put index 3 on apply_ch, Thread-\d+ \(_applier\) put", error.text)
+    alone = told(("self.last_applied += 1\n            entry", "self.last_applied = 1\n            entry"))
+    assert alone.rule == "apply-order" and "put index" not in alone.text
+
+
+def test_what_is_sent_needlessly_is_told_only_where_costs_are_too_high(tmp_path):
+    """Right peers send some things twice. That is no cause of anything else."""
+    every_start_sends = DEFECTS["every start() sends all again"]
+
+    def told(costs):
+        def test(make_config):
+            cfg = make_config(servers=3)
+            leader = cfg.check_one_leader()
+            for number in range(20):
+                cfg.start(leader, number)
+            time.sleep(0.1)
+            cfg.fail("for no reason", costs=costs)
+
+        return names(run_test(test, every_start_sends.peer_class(tmp_path), 1))
+
+    assert (told(costs=True), told(costs=False)) == (["sent_before_the_answer"], [])
 
 
 def names(run):

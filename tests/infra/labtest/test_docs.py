@@ -81,6 +81,13 @@ def test_every_rule_is_in_the_list_of_checks():
     ]
 
 
+def test_the_limits_of_time_name_rules():
+    text = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
+    named = re.findall(r"\| `([a-z-]+)` \|$", text.partition("## Time")[2], re.MULTILINE)
+    assert len(named) > 10
+    assert set(named) <= {rule.name for rule in (*RULES, *KEPT_RULES)}
+
+
 def test_every_kind_of_event_is_described():
     described = [
         kind

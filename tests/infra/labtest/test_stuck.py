@@ -48,6 +48,24 @@ def test_whoever_waits_for_work_is_not_stuck(tmp_path):
     assert stuck_in(tmp_path, idle) == []
 
 
+def test_a_call_that_is_merely_under_way_is_not_stuck(tmp_path):
+    """On slow disks start() takes a while; it used to be listed when anything else failed meanwhile."""
+    applies_twice = (
+        "self.last_applied += 1\n            entry",
+        "self.last_applied = max(self.last_applied, 1)\n            entry",
+    )
+    assert stuck_in(tmp_path, started_on_a_slow_disk, applies_twice) == []
+
+
+def started_on_a_slow_disk(make_config):
+    cfg = make_config(servers=3)
+    cfg.one(0, 3, retry=True)
+    leader = cfg.check_one_leader()
+    cfg.slow_disks(20, 20)
+    for number in range(1, 50):
+        cfg.start(leader, number)
+
+
 def test_the_thread_that_keeps_the_lock_comes_before_all_that_queue_up_behind_it(tmp_path):
     """Four are told; they used to be four that waited for the lock, and never the one that had it."""
     under_lock = (
