@@ -85,7 +85,7 @@ clean: ## remove .venv and everything built
 
 # ---- From here on, only in the whole project; a handout's Makefile ends above (labtools/handout.py).
 
-.PHONY: zoo grade handout bench
+.PHONY: zoo soak grade handout bench
 
 # Of grade.
 SUBMISSIONS ?=
@@ -94,6 +94,13 @@ RUBRIC      ?=
 
 zoo: $(READY) ## every wrong Raft: caught by what, after how many runs [RUNS=n] [JOBS=n]
 	@$(BIN)/lab zoo $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
+
+STRANGERS := $(wildcard tests/zoo/strangers/*/raft.py)
+
+soak: $(READY) ## hours: every test over 1,000 seeds on the reference, over 100 on each stranger [JOBS=n]
+	@for peer in $(STRANGERS) raft/raft.py; do \
+	  $(BIN)/lab stress --raft $$peer --runs $$(test $$peer = raft/raft.py && echo 1000 || echo 100) \
+	    --out build/soak/$$(basename $$(dirname $$peer)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) || exit 1; done
 
 grade: $(READY) ## score a class: SUBMISSIONS=dir [HIDDEN=dir] [RUBRIC=file.toml] OUT=dir [JOBS=n]
 	@test -n "$(SUBMISSIONS)" -a -n "$(OUT)" || { echo "usage: make grade SUBMISSIONS=dir OUT=dir [HIDDEN=dir] [RUBRIC=file.toml] [JOBS=n]"; exit 2; }

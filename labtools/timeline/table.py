@@ -112,7 +112,8 @@ class Table:
     def _legend_line(self, width: int) -> Iterator[Segment]:
         glyphs = _LETTERS if self._ascii else _GLYPHS
         shown = 0
-        for role in ("leader", "candidate", "follower"):
+        paused = any(mark.role == "paused" for row in self._rows for mark in row.marks.values())
+        for role in ("leader", "candidate", "follower", *(["paused"] if paused else [])):
             yield Segment(f"{glyphs[role][0]} ", _style(_EDGES[role]))
             yield Segment(f"{role}  ")
             shown += len(role) + 4
