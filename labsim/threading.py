@@ -111,6 +111,11 @@ class _LockBase(Primitive):
         if self._simulation._state != "closing":
             raise RuntimeError(error)
 
+    @property
+    def holder(self) -> Task | None:
+        """Who holds it now, for reports."""
+        return self._owner
+
     def holder_died(self) -> None:
         if self._owner is not None and self._owner.killed:
             self._pass_on()

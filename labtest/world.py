@@ -108,7 +108,7 @@ def _is_call(simulation: Simulation, task: Task) -> bool:
 
 def _keeper(task: Task) -> Task | None:
     """Who keeps the lock that this task waits for, while it waits itself for something that is no lock."""
-    keeper: Task | None = getattr(task.waiting_for, "_owner", None) if kind_of(task) is WaitKind.LOCK else None
+    keeper = task.waiting_for.holder if kind_of(task) is WaitKind.LOCK else None
     kinds = (WaitKind.NOTHING, WaitKind.LOCK, WaitKind.OWN_LOCK)
     return None if keeper is None or keeper.dead or kind_of(keeper) in kinds else keeper
 
