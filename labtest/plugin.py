@@ -36,6 +36,7 @@ from labtest.verdict import verdict_of
 _PEER = pytest.StashKey[Any]()
 _SEED = pytest.StashKey[int]()
 _MAX_CHUNKS = 16  # per test, so that workers share the work of --runs evenly
+_OTHERS_WIDTH = 100  # of the lines that name the other runs of a failure
 _MAX_OUTPUT_LINES = 100  # of what a failed test printed
 
 # Properties of a pytest report, which travel from a worker to the process that prints.
@@ -270,19 +271,17 @@ class _Failed:
     seed: int | None
     headline: str
     mistake: str  # of the verdict: failures that share it are told as one
-    replay: str
 
     @classmethod
     def of(cls, item: pytest.Function, run: Run) -> _Failed:
         assert run.error is not None
         verdict = verdict_of(run.error, records.place_of_peer(_raft(item.config)), item.path)
-        headline, replay = report.headline(run.error), _replay_line(item, run.seed)
-        return cls(_shown_name(item), run.seed, headline, verdict.mistake, replay)
+        return cls(_shown_name(item), run.seed, report.headline(run.error), verdict.mistake)
 
     @classmethod
     def to_load(cls, item: pytest.Function, error: LoadError) -> _Failed:
         headline = str(error).partition("\n")[0]
-        return cls(_shown_name(item), None, headline, LoadError.__name__, "")
+        return cls(_shown_name(item), None, headline, LoadError.__name__)
 
     @classmethod
     def read(cls, report: pytest.TestReport) -> _Failed | None:
@@ -492,11 +491,15 @@ class _Printer:
 
 
 def _tell_others(failures: list[_Failed], reporter: Any) -> None:
-    reporter.write_line(f"\n  The same in {len(failures)} more run{'s' if len(failures) > 1 else ''}:")
-    width = max(len(failed.test) for failed in failures)
+    """Their names and seeds: the first one's report says how to replay a run."""
+    by_seed: dict[int | None, list[str]] = {}
     for failed in failures:
-        seed = "" if failed.seed is None else f"  seed {failed.seed}"
-        reporter.write_line(f"    {failed.test:<{width}}{seed}  {failed.replay}".rstrip())
+        by_seed.setdefault(failed.seed, []).append(failed.test)
+    reporter.write_line(f"\n  The same in {len(failures)} more run{'s' if len(failures) > 1 else ''}:")
+    for seed, tests in by_seed.items():
+        names = ("" if seed is None else f"seed {seed}: ") + ", ".join(tests)
+        for line in textwrap.wrap(names, _OTHERS_WIDTH, break_long_words=False, break_on_hyphens=False):
+            reporter.write_line(f"    {line}")
 
 
 def _wrapped(text: str, reporter: Any) -> list[str]:

@@ -117,8 +117,8 @@ def test_one_mistake_in_many_tests_is_told_once_with_the_others_below(run, pytes
     # In the order of the files, whichever worker was quicker.
     report, _, others = told.partition(f"\n  The same in {len(tests) - 1} more runs:\n")
     assert f"\n{tests[0]}  seed 7\n  {said}\n" in report
-    lines = re.findall(r"^    (\w+) +seed 7  make replay TEST=(\w+) SEED=7 RAFT=peer.py$", others, re.MULTILINE)
-    assert lines == [(name, name) for name in tests[1:]]
+    assert others.split()[:2] == ["seed", "7:"]
+    assert re.findall(r"\btest_\w+", others) == tests[1:]
     assert "[gw" not in text and "short test summary" not in text
     assert f"{len(tests)} failed in " in text
 
@@ -220,7 +220,7 @@ def test_many_runs_are_a_few_stretches_and_name_the_seed_that_failed(run, pytest
     # One line of the test: one mistake.
     assert "  AssertionError: seed 103 is not liked\n" in text
     assert "replay    pytest test_hidden.py::test_moody --seed 103 --raft " in text
-    assert "  The same in 1 more run:\n    test_moody  seed 110  pytest test_hidden.py::test_moody --seed 110 " in text
+    assert "  The same in 1 more run:\n    seed 110: test_moody\n" in text
     assert "2 failed, 14 passed" in text
     assert sum(int(n) for n in re.findall(r"\.\.\. (\d+) runs passed", text)) == 40 - 2 - 3
 
