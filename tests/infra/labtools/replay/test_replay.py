@@ -32,7 +32,10 @@ def replay(*arguments, **options):
     [
         (["test_nothing", "--seed", "1"], "lab replay: no test is called 'test_nothing'"),
         (["2a", "--seed", "1"], "lab replay: a replay is one run, but '2a' are "),
-        ([TEST], "the following arguments are required: --seed"),
+        ([TEST], "lab replay: give a TEST and its --seed N, or --choices FILE"),
+        (["--seed", "1"], "lab replay: give a TEST and its --seed N, or --choices FILE"),
+        (["--choices", "none.jsonl"], "lab replay: none.jsonl: No such file or directory"),
+        (["--choices", "raft/raft.py"], "lab replay: raft/raft.py:1: this is no file of choices"),
         ([TEST, "--seed", "1", "--raft", "none.py"], "lab replay: none.py: no such file"),
     ],
 )
@@ -41,6 +44,31 @@ def test_what_is_wrong_is_said_shortly_with_status_2(arguments, told):
     assert result.returncode == 2
     assert told in result.stderr
     assert len(result.stderr.splitlines()) <= 3
+
+
+def test_a_run_is_repeated_from_its_choices(tmp_path):
+    path = tmp_path / "run.jsonl"
+    written = replay(TEST, "--seed", "7", "--write-choices", str(path)).stdout
+    assert f" choices written to {path}.\n" in written
+    again = replay("--choices", str(path)).stdout
+    assert f"PASSED {TEST}  choices of {path}\n" in again
+    assert "  Exactly the run whose choices these were (digest " in again
+    # Without the seeds of the nodes it is another one.
+    path.write_text("".join(line for line in path.read_text().splitlines(True) if '["node"' not in line))
+    assert "  Not the run whose choices these were (digest " in replay("--choices", str(path)).stdout
+
+
+def test_a_failure_from_choices_says_how_to_replay_it(tmp_path):
+    path, peer = tmp_path / "run.jsonl", tmp_path / "raft.py"
+    source = (ROOT / "raft" / "raft.py").read_text()
+    peer.write_text(
+        source.replace("return self.current_term, self.role is Role.LEADER", "return self.current_term, False")
+    )
+    assert peer.read_text() != source
+    replay(TEST, "--seed", "7", "--raft", str(peer), "--write-choices", str(path))
+    told = replay("--choices", str(path), "--raft", str(peer)).stdout
+    assert f"FAILED {TEST}  choices of {path}\n" in told
+    assert f"  replay    lab replay --choices {path} --raft {peer}\n" in told
 
 
 def test_a_run_that_passes_prints_mit_s_line():
