@@ -72,7 +72,8 @@ class Seat:
         self.said: Any = None  # that AppendEntries, as Reader.read_head() gives it
         # The stretches of time that it could not use, paused or with its clock held, and when the latest began.
         self.taken: list[tuple[int, int]] = []
-        self.away: dict[str, int] = {}  # by what the tester has done to it, since when
+        self.away: set[str] = set()  # what the tester has done to it
+        self.away_since_ns = 0
         self.snapshot = b""  # on its disk
         self.snapshot_saved = 0  # the index it was taken at: entries up to here may be gone from the log
 
@@ -409,20 +410,21 @@ class Facts:
 
     def leaves(self, seat: Seat, what: str, at_ns: int) -> None:
         """It is paused, or its clock is held."""
-        seat.away[what] = at_ns
+        if not seat.away:
+            seat.away_since_ns = at_ns
+        seat.away.add(what)
 
     def returns(self, seat: Seat, what: str, at_ns: int) -> None:
         if what in seat.away:
-            since_ns = min(seat.away.values())
-            del seat.away[what]
+            seat.away.remove(what)
             if not seat.away:
-                seat.taken.append((since_ns, at_ns))
+                seat.taken.append((seat.away_since_ns, at_ns))
 
     def own_ns(self, seat: Seat, since_ns: int, at_ns: int) -> int:
         """How much of that time was the server's own: rules about time count no other."""
         if not seat.taken and not seat.away:
             return at_ns - since_ns
-        taken = [*seat.taken, (min(seat.away.values()), at_ns)] if seat.away else seat.taken
+        taken = [*seat.taken, (seat.away_since_ns, at_ns)] if seat.away else seat.taken
         return at_ns - since_ns - sum(max(0, min(end, at_ns) - max(begin, since_ns)) for begin, end in taken)
 
     def show_term(self, seat: Seat, term: int, event: Event) -> None:

@@ -238,6 +238,28 @@ def test_a_handler_that_was_stopped_is_not_late():
     assert delivered - {e.message for e in before if e.kind == events.ANSWER}, "one was on its desk"
 
 
+def test_a_server_that_is_paused_before_its_clock_goes_on_owes_none_of_that_time():
+    """Held, then paused, then released, then continued: all of it was taken from it, and not only the latter part."""
+
+    def test(make_config):
+        cfg = make_config(servers=3, snapshot=True)
+        leader = cfg.check_one_leader()
+        follower = cfg.others(leader)[0]
+        cfg.slow_snapshots(follower, 500)
+        for command in range(15):
+            cfg.start(leader, command)
+        time.sleep(0.3)  # it knows that all are committed, and makes a snapshot of the first
+        cfg.hold_clock(follower)
+        time.sleep(5)
+        cfg.pause(follower)
+        cfg.release_clock(follower)
+        time.sleep(0.01)
+        cfg.resume(follower)
+        cfg.one("x", 3, retry=True)
+
+    passes(test)
+
+
 def test_a_peer_that_never_answers_is_noticed_although_another_is_paused():
     class Silent(Raft):
         def append_entries(self, args: AppendEntriesArgs) -> AppendEntriesReply:
