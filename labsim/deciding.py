@@ -120,23 +120,36 @@ def _bits_of(*parts: object) -> int:
 # ---- deciders ------------------------------------------------------------------------------------------------
 
 
+_SKIPPED_MAX = 1000
+
+
 class _Source:
     """The dice of one place: the n-th number of its own stream is for the n-th choice made there."""
 
-    __slots__ = ("bits", "next", "seed")
+    __slots__ = ("bits", "next", "seed", "skipped")
 
     def __init__(self, seed: str) -> None:
         self.seed = seed
         self.next = 1
         self.bits = _random.Random(seed).getrandbits
+        # What was passed over lately: replies overtake each other, and going back costs as much as there was before.
+        self.skipped: dict[int, int] = {}
 
-    def go_to(self, ordinal: int) -> None:
-        """Somebody has asked out of turn, or another decider in front of this one has not asked at all."""
+    def out_of_turn(self, ordinal: int) -> int:
+        """Somebody asks so, or another decider in front of this one has not asked at all."""
         if ordinal < self.next:
+            bits = self.skipped.pop(ordinal, None)
+            if bits is not None:
+                return bits
             self.__init__(self.seed)  # type: ignore[misc]  # from the beginning again
+        skipped = self.skipped
         while self.next < ordinal:
-            self.bits(64)
+            skipped[self.next] = self.bits(64)
             self.next += 1
+            if len(skipped) > _SKIPPED_MAX:
+                del skipped[next(iter(skipped))]
+        self.next += 1
+        return self.bits(64)
 
 
 class Seeded:
@@ -166,7 +179,7 @@ class Seeded:
         if source is None:
             source = self._sources[place] = _Source(f"{self._seed} {' '.join(place)}")
         if ordinal != source.next:
-            source.go_to(ordinal)
+            return chance.draw(source.out_of_turn(ordinal))
         source.next = ordinal + 1
         return chance.draw(source.bits(64))
 

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from labsim import Simulation, queue, random, threading, time
+from labsim import Simulation, deciding, queue, random, threading, time
 from labsim.deciding import (
     Between,
     Changed,
@@ -48,6 +48,19 @@ def test_a_choice_depends_on_seed_place_and_ordinal_and_on_nothing_else():
 def test_a_choice_may_be_asked_for_out_of_turn(ordinals):
     expected = ask(Seeded(7), HERE, range(1, 10))
     assert ask(Seeded(7), HERE, ordinals) == [expected[ordinal - 1] for ordinal in ordinals]
+
+
+def test_replies_that_overtake_each_other_cost_no_more_than_others(monkeypatch):
+    """Each would have its place's stream drawn from the beginning again: a long run would take for ever."""
+    expected = ask(Seeded(7), HERE, range(1, 5001))
+    begun = []
+    generator = deciding._random.Random
+    monkeypatch.setattr(deciding._random, "Random", lambda seed: begun.append(seed) or generator(seed))
+    decider = Seeded(7)
+    arriving = sorted(range(1, 5001), key=lambda ordinal: ordinal + 100 * (ordinal * 0.618 % 1))
+    assert arriving != sorted(arriving)
+    assert [ask(decider, HERE, [ordinal])[0] for ordinal in arriving] == [expected[n - 1] for n in arriving]
+    assert len(begun) == 1
 
 
 def picks(seed, instants, tasks=3, rounds=1):
