@@ -337,8 +337,15 @@ class TesterStream(_random.Random):
         if k < 0:
             raise ValueError("number of bits must be non-negative")
         bits = self._bits
-        self._bits = next_bits(bits)
-        return bits >> (64 - k) if k <= 64 else bits << (k - 64) | self.getrandbits(k - 64)
+        if k <= 64:
+            self._bits = next_bits(bits)
+            return bits >> (64 - k)
+        words = []
+        for _ in range(-(-k // 32)):
+            words.append((bits >> 32).to_bytes(4, "big"))
+            bits = next_bits(bits)
+        self._bits = bits
+        return int.from_bytes(b"".join(words), "big") >> -k % 32
 
     def seed(self, a: Any = None, version: int = 2) -> None:
         self._ordinary = _random.Random(0)
