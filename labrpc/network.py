@@ -84,8 +84,7 @@ class Lane:
         "unanswered_place",
     )
 
-    def __init__(self, source: str, target: str, service_method: str) -> None:
-        link = f"{source}->{target}"
+    def __init__(self, link: str, service_method: str) -> None:
         self.count = 0
         self.request_place = ("request", link, service_method)
         self.reply_place = ("reply", link, service_method)
@@ -198,6 +197,10 @@ class Network:
         except KeyError:
             raise ValueError(f"there is no end called {name!r}; make_end() makes one") from None
 
+    def keyed(self, name: str) -> str:
+        """What a choice's key calls it. A test may make one cluster after another, all with a server 0."""
+        return name if self._transport.number == 1 else f"{name} of network {self._transport.number}"
+
     # ---- faults: each change is an event -----------------------------------------------------------------
 
     @property
@@ -309,7 +312,7 @@ class Network:
         source, target = end.owner, end.server_name
         lane = self._lanes.get((source, target, service_method))
         if lane is None:
-            lane = self._lanes[source, target, service_method] = Lane(source, target, service_method)
+            lane = self._lanes[source, target, service_method] = Lane(self.keyed(f"{source}->{target}"), service_method)
         lane.count = ordinal = lane.count + 1
         message = Message(id_, source, target, service_method, request, args_type, ordinal)
         server = self._servers.get(target)

@@ -35,6 +35,7 @@ class VirtualTransport:
     def __init__(self, simulation: Simulation) -> None:
         # Who calls now: what wake() will want.
         self.caller: Callable[[], Task] = partial(attrgetter("current"), simulation)
+        self.number = simulation.next_number("network")
         self.choose = simulation.decider.choose
         self.emit = simulation.emit
         self.later = simulation.call_later
@@ -69,6 +70,7 @@ class RealTransport:
 
     def __init__(self, seed: int | None) -> None:
         self.turn: AbstractContextManager[Any] = threading.RLock()
+        self.number = 1
         self.choose = Seeded(random.SystemRandom().getrandbits(64) if seed is None else seed).choose
         self._callers: set[RealCaller] = set()
         self._delayed: dict[threading.Timer, Callable[[], None]] = {}

@@ -98,6 +98,7 @@ class Simulation:
         self._held = 0  # how many nodes' clocks are
         self._task_seq = 0
         self._tester_threads = 0
+        self._numbers: dict[str, int] = {}
         self._tasks: dict[Task, None] = {}
         self._incarnations: dict[str, int] = {}
         self._tester_stream = TesterStream(self.decider)
@@ -701,6 +702,11 @@ class Simulation:
             return self._tester_threads
         node.threads += 1
         return node.threads
+
+    def next_number(self, kind: str) -> int:
+        """The how many-th of its kind this is in the run: what is made twice must have keys of its own."""
+        self._numbers[kind] = number = self._numbers.get(kind, 0) + 1
+        return number
 
     def emit(self, kind: str, node: Node | None, message: int, detail: Any, fingerprint: int, note: str = "") -> None:
         """Put an event into the trace, and its kind and fingerprint into the digest, traced or not."""

@@ -279,7 +279,7 @@ class Servers:
     # ---- disks, and crashes in the middle of things ------------------------------------------------------------
 
     def _slow_disk(self, seat: Seat) -> Callable[[int], None]:
-        node, place = seat.node, ("save", seat.name, str(seat.incarnation))
+        node, place = seat.node, ("save", self._network.keyed(seat.name), str(seat.incarnation))
 
         def saving(number: int) -> None:
             """Runs in the peer's own task, at the beginning of a save."""
@@ -329,7 +329,8 @@ class Servers:
         crash_point = None
         if when is not None:
             seat.crash_points += 1
-            crash_point = (when, self._world.choose(("crash", seat.name, when), seat.crash_points, Settled(nth)))
+            place = ("crash", self._network.keyed(seat.name), when)
+            crash_point = (when, self._world.choose(place, seat.crash_points, Settled(nth)))
         if crash_point != seat.crash_point:
             seat.crash_point = crash_point
             detail = events.CrashPoint(when, nth if crash_point is None else crash_point[1])

@@ -114,6 +114,26 @@ def _under_other_conditions(before, after, keys):
     return {key for key in keys if conditions[0].get(key) != conditions[1].get(key)}
 
 
+def test_two_clusters_in_one_test_share_no_choice():
+    """Both have a link from 0 to 1, and a first save of server 0."""
+
+    def two(make_config):
+        cfg = make_config(servers=3)
+        cfg.slow_disks(0, 10)
+        cfg.one("x", 3, retry=True)
+        cfg = make_config(servers=3, unreliable=True)
+        cfg.slow_disks(5, 20)
+        cfg.one("y", 3, retry=True)
+
+    peer_class = load_peer_class(DEFAULT)
+    for seed in range(4):
+        recording = Recording(Seeded(seed))
+        recorded = run_test(two, peer_class, 0, decider=recording)
+        repeated = run_test(two, peer_class, 0, decider=Changed(Plain(), recording.choices))
+        assert repeated.digest == recorded.digest
+        assert recorded.error is None
+
+
 def test_a_line_taken_out_of_the_file_makes_that_choice_plain(tmp_path):
     recording = Recording(Seeded(SEED))
     run("test_basic_agree_2b", recording)
