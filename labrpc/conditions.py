@@ -6,6 +6,8 @@ then `RequestChance.draw()`.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from labrpc.events import Latency, LinkChange
@@ -62,13 +64,16 @@ class Conditions(msgspec.Struct, frozen=True):
         return DEAD_END_LONG_NS if self.long_delays else DEAD_END_NS
 
 
+_Delay = Annotated[int, msgspec.Meta(ge=0)]  # looked at when one is read, not when one is made
+
+
 # gc=False: one for each way of each message.
 class Fate(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What becomes of a message on one way, there or back."""
 
-    delay_ns: int = 0  # until it is there; if it is lost, until its caller hears that there will be no reply
+    delay_ns: _Delay = 0  # until it is there; if it is lost, until its caller hears that there will be no reply
     lost: bool = False
-    again_ns: int | None = None  # a second copy of the request is there after this time
+    again_ns: _Delay | None = None  # a second copy of the request is there after this time
 
 
 class RequestChance(msgspec.Struct, frozen=True):

@@ -271,9 +271,13 @@ class Changed:
     def choose(self, place: Place, ordinal: int, chance: Chance[T]) -> T:
         if (place, ordinal) in self._choices.chosen:
             try:
-                return msgspec.convert(self._choices.chosen[place, ordinal], type(chance.plain))
+                value = msgspec.convert(self._choices.chosen[place, ordinal], type(chance.plain))
             except msgspec.ValidationError:
                 pass  # another kind of chance than the one it was chosen for
+            else:
+                # Written by hand it may be any number, and the clock must not go back.
+                if not isinstance(value, int) or 0 <= value <= _64_BITS:
+                    return value
         return self._inner.choose(place, ordinal, chance)
 
 

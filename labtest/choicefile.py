@@ -72,7 +72,7 @@ def read_choices(path: Path) -> tuple[Header, Choices]:
             else:
                 picked = msgspec.json.decode(line, type=_Picked)
                 choices.picked[picked.at_ns, picked.nth] = picked.task
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ChoiceFileError(f"{path}:{number}: this is no choice: {error}") from None
     return header, choices
 
@@ -80,7 +80,7 @@ def read_choices(path: Path) -> tuple[Header, Choices]:
 def _read_header(path: Path, line: bytes) -> Header:
     try:
         header = msgspec.json.decode(line, type=Header)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         header = None
     if header is None or header.format != FORMAT:
         first = f'{{"format":"{FORMAT}",...}}'

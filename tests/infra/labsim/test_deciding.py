@@ -239,6 +239,10 @@ def test_a_choice_that_does_not_fit_is_left_to_the_next_decider():
     choices = Choices()
     choices.chosen[HERE, 1] = "a word, where a number is asked for"
     assert ask(Changed(Plain(), choices), HERE, [1]) == [DELAY.plain]
+    choices.chosen[HERE, 1] = -1
+    assert ask(Changed(Plain(), choices), HERE, [1]) == [DELAY.plain], "nor is it a number that can be drawn"
+    choices.chosen[HERE, 1] = 2**64
+    assert ask(Changed(Plain(), choices), HERE, [1]) == [DELAY.plain]
     choices.picked[5, 0] = "nobody of that name"
     assert Changed(Plain(), choices).pick(5, ["a", "b"]) == 0
     choices.picked[5, 0] = "b"

@@ -180,6 +180,32 @@ def test_where_a_crash_falls_is_a_choice():
 
 
 @pytest.mark.parametrize(
+    "value", [{"delay_ns": -500_000_000}, {"delay_ns": 2_000_000, "again_ns": -5}, {"delay_ns": 1e400}, -1, None]
+)
+def test_no_choice_turns_the_clock_back(value):
+    def test(make_config):
+        cfg = make_config(servers=3)
+        cfg.slow_disks(0, 10)
+        cfg.one("x", 3, retry=True)
+
+    choices, places = Choices(), [("save", str(i), "1") for i in range(3)]
+    for source in range(3):
+        for target in range(3):
+            for kind in ("request", "reply", "unanswered"):
+                places += [(kind, f"{source}->{target}", f"Raft.{m}") for m in ("request_vote", "append_entries")]
+    for place in places:
+        for ordinal in range(1, 100):
+            choices.chosen[place, ordinal] = value
+    done = run_test(test, load_peer_class(DEFAULT), 0, decider=Changed(Plain(), choices))
+    assert done.error is None
+    at_ns = [event.at_ns for event in done.simulation.trace]
+    assert at_ns == sorted(at_ns)
+
+
+DEEP = "[" * 20_000 + "]" * 20_000
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", ":1: this is no file of choices"),
@@ -188,6 +214,11 @@ def test_where_a_crash_falls_is_a_choice():
         ('{"format":"raftlab choices","version":1,"test":"t"}\n{"place":["node"]}', ":2: this is no choice: "),
         ('{"format":"raftlab choices","version":1,"test":"t"}\n\n{"at_ns":1,"nth":"x","task":"t"}', ":3: this is no "),
         ('{"format":"raftlab choices","version":1,"test":"t"}\nnonsense', ":2: this is no choice: "),
+        (f'{{"format":"raftlab choices","version":1,"test":"t","x":{DEEP}}}', ":1: this is no file of choices"),
+        (
+            f'{{"format":"raftlab choices","version":1,"test":"t"}}\n{{"place":[],"ordinal":1,"value":{DEEP}}}',
+            ":2: this is no choice: ",
+        ),
     ],
 )
 def test_a_damaged_file_is_one_error_with_its_line(tmp_path, text, said):
