@@ -616,7 +616,8 @@ class Simulation:
         others = []
         for entry in self._timers:
             when, seq, due = entry
-            if due.__class__ is Task and due.node is node:
+            # What is due now has nothing left to wait for: a timeout of 0, say.
+            if due.__class__ is Task and due.node is node and when > self.now_ns:
                 if due.timer == seq:
                     node.timers.append((when - node.behind_ns, seq, due))
                 else:

@@ -291,6 +291,18 @@ def test_a_timeout_of_nothing_is_over_at_once_even_then():
     assert simulate(body) is False
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_timeout_of_nothing_is_over_at_once_if_the_clock_is_held_at_that_very_instant(seed):
+    def body(sim):
+        node, event, polled = sim.node("a"), threading.Event(), []
+        sim.spawn(lambda: polled.append(event.wait(0)), node=node)
+        sim.spawn(sim.hold_clock, node)
+        time.sleep(1)
+        assert polled == [False]
+
+    simulate(body, seed)
+
+
 def test_a_wait_that_is_woken_while_held_forgets_its_timer():
     def body(sim):
         node, event, results = sim.node("a"), threading.Event(), []
