@@ -13,6 +13,7 @@ import faulthandler
 import importlib
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from labsim.deciding import Changed, Choices, Decider, Plain, Recording, Seeded
@@ -78,7 +79,10 @@ def main(args: argparse.Namespace) -> int:
         else:
             print(_same_run(run, record, records.code_of(args.raft, test.file)))
     if args.write_choices is not None:
-        write_choices(args.write_choices, recording.choices, test=test.name, digest=run.digest)
+        try:
+            write_choices(args.write_choices, recording.choices, test=test.name, digest=run.digest)
+        except OSError as error:
+            return _cannot(f"{args.write_choices}: {error.strerror}")
         print(f"  {_count(recording.choices)} written to {args.write_choices}.")
     return 0 if run.error is None else 1
 
@@ -116,7 +120,9 @@ def _tell(args: argparse.Namespace, test: LabTest, run: Run) -> None:
         file = str(args.file[0]) if args.file else ""
         line = replay_line(test.name, run.seed, str(args.raft), file)
         if args.choices is not None:
-            line = f"lab replay --choices {args.choices}" + (f" --raft {args.raft}" if args.raft != DEFAULT else "")
+            line = f"lab replay --choices {quote(str(args.choices))}"
+            line += f" --raft {quote(str(args.raft))}" if args.raft != DEFAULT else ""
+            line += f" --file {quote(file)}" if file else ""
         print(f"FAILED {report.describe(run.error, test.name, which, line, causes=run.causes)}")
     for off in run.checks_off:
         print(f"{off}.")

@@ -71,6 +71,19 @@ def test_a_failure_from_choices_says_how_to_replay_it(tmp_path):
     assert f"  replay    lab replay --choices {path} --raft {peer}\n" in told
 
 
+def test_choices_of_a_test_of_ones_own_are_replayed_by_the_line_that_is_told(tmp_path):
+    mine, path = tmp_path / "my tests.py", tmp_path / "run.jsonl"
+    mine.write_text("def test_mine(make_config):\n    make_config(servers=3).fail('enough')\n")
+    replay("test_mine", "--seed", "7", "--file", str(mine), "--write-choices", str(path))
+    told = replay("--choices", str(path), "--file", str(mine)).stdout
+    assert f"  replay    lab replay --choices {path} --file '{mine}'\n" in told
+
+
+def test_choices_that_cannot_be_written_are_said_in_a_line(tmp_path):
+    done = replay(TEST, "--seed", "7", "--write-choices", str(tmp_path / "none" / "run.jsonl"))
+    assert (done.returncode, done.stderr) == (2, f"lab replay: {tmp_path}/none/run.jsonl: No such file or directory\n")
+
+
 def test_a_run_that_passes_prints_mit_s_line():
     result = replay(TEST, "--seed", "7")
     assert result.returncode == 0, result.stderr
