@@ -323,12 +323,13 @@ class _Deposed(NamedTuple):
     campaign: Campaign
     leader: str
     term: int
+    voted_ns: int  # when it voted for that leader, if it did so since the calm
     heard: list[Rpc]  # what it got from that leader, in order of delivery
 
     @property
     def since_ns(self) -> int:
         """When its timer was last to be reset."""
-        return self.heard[-1].delivered_ns or 0
+        return self.heard[-1].delivered_ns or 0 if self.heard else self.voted_ns
 
     @property
     def gaps(self) -> list[int]:
@@ -348,16 +349,27 @@ def _depositions(story: Story) -> list[_Deposed]:
     for campaign in story.campaigns:
         follower, began_ns = campaign.peer, campaign.at_ns
         heard = [rpc for rpc in story.led if rpc.target == follower and _accepted(rpc, began_ns)]
-        if not heard:
-            continue
-        term = max(rpc.args.term for rpc in heard)
+        votes = [v for v in story.votes if v.voter == follower and story.calm_ns <= v.at_ns < began_ns]
+        term = max([rpc.args.term for rpc in heard] + [vote.term for vote in votes], default=0)
         heard = sorted((r for r in heard if r.args.term == term), key=lambda rpc: rpc.delivered_ns or 0)
-        leader = heard[0].source
+        leaders = {rpc.source for rpc in heard} or {vote.candidate for vote in votes if vote.term == term}
+        leader = min(leaders, default=follower)
+        if leader == follower or not _led(story, leader, term, began_ns):
+            continue
         # Otherwise somebody else had moved the cluster on, or the leader had stepped down.
         if term < story.term_at(follower, began_ns - 1) or story.term_at(leader, began_ns - 1) > term:
             continue
-        found.append(_Deposed(campaign, leader, term, heard))
+        voted_ns = max((vote.at_ns for vote in votes if vote.term == term), default=0)
+        found.append(_Deposed(campaign, leader, term, voted_ns, heard))
     return found
+
+
+def _led(story: Story, peer: str, term: int, before_ns: int) -> bool:
+    """Whether that peer has spoken as leader of that term by then, to anybody."""
+    return any(
+        rpc.source == peer and rpc.sent_ns < before_ns and rpc.args is not None and rpc.args.term == term
+        for rpc in story.led
+    )
 
 
 def _accepted(rpc: Rpc, before_ns: int) -> bool:
@@ -375,10 +387,11 @@ def heartbeats_too_slow(story: Story) -> Finding | None:
         return None
     for deposed in depositions:
         follower, began_ns = deposed.campaign.peer, deposed.campaign.at_ns
-        sent = [rpc.sent_ns for rpc in story.calls_between(deposed.leader, follower)]
-        before = [when for when in sent if when <= began_ns]
+        to_it = story.calls_between(deposed.leader, follower)
+        sent = [rpc.sent_ns for rpc in to_it if rpc.sent_ns <= began_ns and rpc.args and rpc.args.term == deposed.term]
         # Nothing under way to the follower: no loss and no delay is to blame.
-        if before[-1] == deposed.heard[-1].sent_ns and began_ns - before[-1] >= 20 * MS:
+        last = [rpc.sent_ns for rpc in deposed.heard[-1:]]
+        if sent[-1:] == last and began_ns - (last[0] if last else deposed.since_ns) >= 20 * MS:
             found.append((deposed, began_ns - deposed.since_ns))
     if not found:
         return None
@@ -386,10 +399,13 @@ def heartbeats_too_slow(story: Story) -> Finding | None:
     waiting = _waiting_for(story, deposed)
     many = f" That is one of {len(found)} such elections since {at(story.calm_ns)}." if len(found) > 1 else ""
     follower = deposed.campaign.peer
+    if deposed.heard:
+        silence = f"nothing after {at(deposed.heard[-1].sent_ns)}; {lasting(timeout_ns)} later"
+    else:
+        silence = f"nothing at all; {lasting(timeout_ns)} after it had voted for peer {deposed.leader}"
     facts = (
-        f"Peer {deposed.leader} led term {deposed.term}, and sent peer {follower} nothing after "
-        f"{at(deposed.heard[-1].sent_ns)}; {lasting(timeout_ns)} later, at {at(deposed.campaign.at_ns)}, "
-        f"peer {follower}'s election timer ran out.{many}"
+        f"Peer {deposed.leader} led term {deposed.term}, and sent peer {follower} {silence}, at "
+        f"{at(deposed.campaign.at_ns)}, peer {follower}'s election timer ran out.{many}"
     )
     if waiting is not None:
         facts += (
@@ -410,10 +426,9 @@ def heartbeats_too_slow(story: Story) -> Finding | None:
 
 def _waiting_for(story: Story, deposed: _Deposed) -> Rpc | None:
     """The first call of the leader to somebody else after its last to that follower, if none of them was answered."""
+    since_ns = deposed.heard[-1].sent_ns if deposed.heard else deposed.voted_ns
     calls = [
-        rpc
-        for rpc in story.led
-        if rpc.source == deposed.leader and deposed.heard[-1].sent_ns < rpc.sent_ns < deposed.campaign.at_ns
+        rpc for rpc in story.led if rpc.source == deposed.leader and since_ns < rpc.sent_ns < deposed.campaign.at_ns
     ]
     if any(rpc.replied_ns is not None and rpc.replied_ns < deposed.campaign.at_ns for rpc in calls):
         return None

@@ -212,6 +212,7 @@ def sent_before_the_answer(story: Story) -> Finding | None:
 
 
 _FASTEST_HEARTBEAT_NS = S // 20
+_USUAL_HEARTBEAT_NS = S // 10  # in less than that, several may have had one reason
 
 
 def heartbeats_too_often(story: Story) -> Finding | None:
@@ -222,7 +223,7 @@ def heartbeats_too_often(story: Story) -> Finding | None:
         if len(late) < _FEW_REPEATS or any(rpc.args.entries or rpc.args != late[0].args for rpc in late):
             continue
         gap_ns = (late[-1].sent_ns - late[0].sent_ns) / (len(late) - 1)
-        if gap_ns < _FASTEST_HEARTBEAT_NS and story.end_ns - since_ns >= _SOON_NS:
+        if gap_ns < _FASTEST_HEARTBEAT_NS and late[-1].sent_ns - late[0].sent_ns >= _USUAL_HEARTBEAT_NS:
             return Finding(
                 f"Peer {leader}, leader of term {term}, sent peer {follower} the same AppendEntries without entries "
                 f"{len(late)} times from {at(late[0].sent_ns)} to {at(late[-1].sent_ns)}: one every {lasting(gap_ns)}.",
