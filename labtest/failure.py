@@ -16,8 +16,8 @@ class Failure(AssertionError):
     waited in vain. `peer` names the one that broke it, where that is known. `stuck` are the tasks that wait where they
     should not. For whoever looks for the cause: `terms` are those that peers told when they were last asked,
     `kept_locks` says by peer what the keeper of a lock waits for while others wait for that lock
-    (world.kept_locks()), `awaited` is the index that the test waited for in vain, and `costs` says that too much was
-    sent.
+    (world.kept_locks()), `held_up` is what a call that should not wait waited for (VirtualWorld.held_up()),
+    `awaited` is the index that the test waited for in vain, and `costs` says that too much was sent.
     """
 
     def __init__(
@@ -30,6 +30,7 @@ class Failure(AssertionError):
         stuck: Sequence[Wait] = (),
         terms: Mapping[str, int] | None = None,
         kept_locks: Mapping[str, WaitKind] | None = None,
+        held_up: Sequence[Wait] = (),
         awaited: int | None = None,
         costs: bool = False,
     ) -> None:
@@ -41,6 +42,7 @@ class Failure(AssertionError):
         self.stuck = stuck
         self.terms = terms or {}
         self.kept_locks = kept_locks or {}
+        self.held_up = held_up
         self.awaited = awaited
         self.costs = costs
 

@@ -440,6 +440,7 @@ class Servers:
             stuck=stuck,
             terms=terms,
             kept_locks=kept,
+            held_up=self._world.held_up(),
             awaited=awaited,
             costs=costs,
         )

@@ -135,6 +135,7 @@ class VirtualWorld:
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
         self._asked: Task | None = None  # the call that has not returned in time
+        self._held_up: dict[Task, list[Wait]] = {}  # by call that is under way
 
     @property
     def trace(self) -> Sequence[Event]:
@@ -158,12 +159,17 @@ class VirtualWorld:
         task = simulation.spawn(_call, fn, args, node=node, name=name, entry=entry)
         began_ns = simulation.now_ns
         left_ns = limit_ns = int(limit_s * 1e9)
+        # The clock moves when all wait: whoever kept a lock only for its turn has let go of it by then.
+        if not simulation.join(task, 1):
+            first = [task, keeper] if (keeper := _keeper(task)) is not None else [task]
+            self._held_up[task] = [wait_of(simulation, one) for one in first]
         while not simulation.join(task, left_ns):
             # Of its own time: while it is paused it cannot return.
             left_ns = limit_ns - (simulation.now_ns - began_ns - simulation.taken_ns(node, began_ns))
             if left_ns <= 0:
                 self._asked = task
                 raise Stuck
+        self._held_up.pop(task, None)
         if task.killed:
             raise NodeKilled(f"{name}: node {node} went down")
         return task.value  # type: ignore[no-any-return]
@@ -229,6 +235,10 @@ class VirtualWorld:
 
     def kept_locks(self) -> dict[str, WaitKind]:
         return kept_locks(self.simulation)
+
+    def held_up(self) -> list[Wait]:
+        """What the call that is running now first waited for, and what whoever kept it back waited for then."""
+        return self._held_up.get(self.simulation.current, [])
 
     def close(self) -> None:
         """Everything ends with the simulation."""
@@ -356,6 +366,9 @@ class RealWorld:
     def kept_locks(self) -> dict[str, WaitKind]:
         """A real lock does not say who keeps it."""
         return {}
+
+    def held_up(self) -> list[Wait]:
+        return []
 
     def close(self) -> None:
         for timer in self._timers:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import labgob
-from labsim import Deadlock, Event, TaskFailed, WaitKind
+from labsim import Deadlock, Event, TaskFailed, Wait, WaitKind
 from labtest.checks.reading import APPEND, INSTALL, VOTE
 from labtest.diagnoses.diagnosis import Finding
 from labtest.diagnoses.story import MS, Kept, Rpc, S, Story, Vote, at, lasting
@@ -14,6 +15,7 @@ from labtest.events import ANSWER, BOOT, CRASH, DELIVER, PERSIST, RESTART, SAVIN
 from labtest.failure import Failure
 
 _LONGEST_CALL_NS = 7_200 * MS  # that gets no answer; the network gives up after 7 s
+_MAX_PATH = 5
 _SLOW_NS = 300 * MS  # for a handler, which has nothing to wait for
 
 
@@ -122,6 +124,31 @@ _KEEPERS = {
 }
 
 
+_ANY_KEEPER = ("", "it keeps its lock while it waits for something else; release it before.")
+
+
+def start_waits_for_the_lock(story: Story) -> Finding | None:
+    """start() is innocent: somebody keeps the lock, and waits."""
+    held_up = story.error.held_up if isinstance(story.error, Failure) else ()
+    if len(held_up) < 2 or held_up[0].kind is not WaitKind.LOCK:
+        return None
+    call, keeper = held_up
+    _, likely = _KEEPERS.get(keeper.kind, _ANY_KEEPER)
+    meanwhile = "slept" if keeper.kind is WaitKind.SLEEP else f"waited for {keeper.kind.value}"
+    return Finding(
+        f"start() of peer {call.node} had to wait for its lock. {keeper.task} held it, and {meanwhile}{_path(keeper)}.",
+        likely,
+    )
+
+
+def _path(wait: Wait) -> str:
+    """ ", in _ticker > _tick (raft.py:241)": how the thread came where it is; "" if no line is the reader's."""
+    if wait.where is None:
+        return ""
+    functions = " > ".join(place.function for place in reversed(wait.stack[:_MAX_PATH]))
+    return f", in {functions} ({Path(wait.where.file).name}:{wait.where.line})"
+
+
 def lock_held_while_waiting(story: Story) -> Finding | None:
     """Requests go in and nothing comes out, and whoever holds the lock was seen to wait."""
     kept = _kept_locks(story.error)
@@ -137,10 +164,7 @@ def lock_held_while_waiting(story: Story) -> Finding | None:
             return None  # all that is known is that some wait for a lock
     seen, likely = _KEEPERS.get(
         WaitKind.REPLY if call is not None else kept_for,
-        (
-            f"The thread that holds its lock waits for {kept_for.value}.",
-            "it keeps its lock while it waits for something else; release it before.",
-        ),
+        (f"The thread that holds its lock waits for {kept_for.value}.", _ANY_KEEPER[1]),
     )
     if call is not None:
         gone = "" if call.target in story.connected else ", which is cut off or down"
