@@ -22,6 +22,7 @@ class WaitKind(Enum):
     SLEEP = "its time"
     LOCK = "a lock"
     OWN_LOCK = "a lock that it holds itself"
+    LOST_LOCK = "a lock whose holder has ended"
     CONDITION = "a notification"
     EVENT = "an event"
     SEMAPHORE = "a semaphore"

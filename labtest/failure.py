@@ -14,10 +14,14 @@ class Failure(AssertionError):
 
     `rule` names the rule of the protocol that was broken, where one was seen to be, and not merely a test that
     waited in vain. `peer` names the one that broke it, where that is known. `stuck` are the tasks that wait where they
-    should not. For whoever looks for the cause: `terms` are those that peers told when they were last asked,
-    `kept_locks` says by peer what the keeper of a lock waits for while others wait for that lock
-    (world.kept_locks()), `held_up` is what a call that should not wait waited for (VirtualWorld.held_up()),
-    `awaited` is the index that the test waited for in vain, and `costs` says that too much was sent.
+    should not. For whoever looks for the cause:
+
+    - `terms`: those that peers told when they were last asked
+    - `kept_locks`: by peer, what the keeper of a lock waits for while others wait for that lock (world.kept_locks())
+    - `held_up`: what a call that should not wait waited for (VirtualWorld.held_up())
+    - `threads`: what the peers' own threads are at
+    - `awaited`: the index that the test waited for in vain
+    - `costs`: whether too much was sent
     """
 
     def __init__(
@@ -31,6 +35,7 @@ class Failure(AssertionError):
         terms: Mapping[str, int] | None = None,
         kept_locks: Mapping[str, WaitKind] | None = None,
         held_up: Sequence[Wait] = (),
+        threads: Sequence[Wait] = (),
         awaited: int | None = None,
         costs: bool = False,
     ) -> None:
@@ -43,6 +48,7 @@ class Failure(AssertionError):
         self.terms = terms or {}
         self.kept_locks = kept_locks or {}
         self.held_up = held_up
+        self.threads = threads
         self.awaited = awaited
         self.costs = costs
 

@@ -441,6 +441,7 @@ class Servers:
             terms=terms,
             kept_locks=kept,
             held_up=self._world.held_up(),
+            threads=self._world.own_threads(),
             awaited=awaited,
             costs=costs,
         )

@@ -25,7 +25,7 @@ T = TypeVar("T")
 _STUCK_S = 1.0
 _KEPT_NS = 50_000_000
 # Whatever a thread is for, it should not wait long for these. A call from outside should not wait long at all.
-_STUCK_KINDS = (WaitKind.OWN_LOCK, WaitKind.LOCK, WaitKind.ROOM)
+_STUCK_KINDS = (WaitKind.OWN_LOCK, WaitKind.LOST_LOCK, WaitKind.LOCK, WaitKind.ROOM)
 
 
 class Stuck(Exception):
@@ -69,21 +69,29 @@ def stuck_tasks(simulation: Simulation, asked: Task | None = None) -> list[Wait]
 def kept_locks(simulation: Simulation) -> dict[str, WaitKind]:
     """By peer, where some of its tasks have waited for a lock for a while: what its keeper waits for.
 
+    LOST_LOCK, if there is no keeper any more.
     NOTHING, if the keeper has just got on, or the lock is on its way from one to the next.
     """
     kept: dict[str, WaitKind] = {}
+    for_ever = (WaitKind.OWN_LOCK, WaitKind.LOST_LOCK)
     for task in simulation.tasks():
         kind = kind_of(task)
-        if task.node is None or kind not in (WaitKind.LOCK, WaitKind.OWN_LOCK):
+        if task.node is None or kind not in (WaitKind.LOCK, *for_ever):
             continue
         if task.since_ns <= simulation.now_ns - _KEPT_NS:
             keeper = _keeper(task)
             kept_for = WaitKind.NOTHING if keeper is None else kind_of(keeper)
-            if kind is WaitKind.OWN_LOCK:
+            if kind in for_ever:
                 kept[task.node.name] = kind
             elif kept.get(task.node.name, WaitKind.NOTHING) is WaitKind.NOTHING:
                 kept[task.node.name] = kept_for
     return kept
+
+
+def own_threads(simulation: Simulation) -> list[Wait]:
+    """What the threads that peers have made are at, oldest first; not the calls from outside."""
+    threads = (task for task in simulation.tasks() if task.node is not None and task.thread is not None)
+    return [wait_of(simulation, task) for task in threads]
 
 
 def _is_stuck(simulation: Simulation, task: Task) -> bool:
@@ -109,7 +117,7 @@ def _is_call(simulation: Simulation, task: Task) -> bool:
 def _keeper(task: Task) -> Task | None:
     """Who keeps the lock that this task waits for, while it waits itself for something that is no lock."""
     keeper: Task | None = getattr(task.waiting_for, "_owner", None) if kind_of(task) is WaitKind.LOCK else None
-    kinds = (WaitKind.NOTHING, WaitKind.LOCK, WaitKind.OWN_LOCK)
+    kinds = (WaitKind.NOTHING, WaitKind.LOCK, WaitKind.OWN_LOCK, WaitKind.LOST_LOCK)
     return None if keeper is None or keeper.dead or kind_of(keeper) in kinds else keeper
 
 
@@ -235,6 +243,9 @@ class VirtualWorld:
 
     def kept_locks(self) -> dict[str, WaitKind]:
         return kept_locks(self.simulation)
+
+    def own_threads(self) -> list[Wait]:
+        return own_threads(self.simulation)
 
     def held_up(self) -> list[Wait]:
         """What the call that is running now first waited for, and what whoever kept it back waited for then."""
@@ -366,6 +377,10 @@ class RealWorld:
     def kept_locks(self) -> dict[str, WaitKind]:
         """A real lock does not say who keeps it."""
         return {}
+
+    def own_threads(self) -> list[Wait]:
+        """Which peer's a real thread is, nobody knows."""
+        return []
 
     def held_up(self) -> list[Wait]:
         return []

@@ -31,6 +31,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     peers.lock_held_while_waiting,
     peers.waits_for_room_and_answers_nothing,
     peers.answers_only_after_its_call,
+    peers.call_waits_for_a_thread,
     peers.does_nothing_any_more,
     peers.forgot_over_a_restart,
     peers.voted_again_after_restart,
@@ -87,6 +88,7 @@ _ALONE = frozenset(
         peers.lock_held_while_waiting,
         peers.waits_for_room_and_answers_nothing,
         peers.answers_only_after_its_call,
+        peers.call_waits_for_a_thread,
         peers.does_nothing_any_more,
         elections.votes_one_after_another,
     )
@@ -101,6 +103,7 @@ _FOR_ANY_WORDS = frozenset(
         peers.lock_held_while_waiting,
         peers.waits_for_room_and_answers_nothing,
         peers.answers_only_after_its_call,
+        peers.call_waits_for_a_thread,
         peers.does_nothing_any_more,
     )
 )

@@ -8,15 +8,18 @@ from collections.abc import Iterable
 from statistics import median
 from typing import NamedTuple
 
+from labsim import Wait, WaitKind
 from labtest.checks.reading import APPEND, INSTALL, VOTE
 from labtest.diagnoses.diagnosis import Finding
 from labtest.diagnoses.story import MS, Campaign, Rpc, S, Story, Vote, at, lasting, log_end, peers, terms, times
+from labtest.diagnoses.threads import doing, own_threads, path, whole_ns
 from labtest.events import STARTED
 from labtest.failure import Failure
 
 # Nobody sensible waits longer than this for an election to begin; the tests wait 5 s for one to succeed.
 _QUIET_NS = 2 * S
 _FEW_ELECTIONS = 3
+_LOCKS = (WaitKind.LOCK, WaitKind.OWN_LOCK, WaitKind.LOST_LOCK)
 
 
 def _failed_elections(story: Story) -> list[Campaign]:
@@ -265,6 +268,9 @@ def nobody_campaigns(story: Story) -> Finding | None:
     # Who takes a command believes that it leads: silent perhaps, but not the election's fault.
     if any(event.detail.is_leader and event.at_ns >= since_ns for event in story.other.get(STARTED, ())):
         return None
+    # Who waits for its lock will not campaign, however well its timer runs.
+    if any(wait.kind in _LOCKS and wait.waited_ns > S for wait in own_threads(story, sorted(story.connected))):
+        return None
     heard = sum(1 for rpc in story.all_rpcs if rpc.target in story.connected and (rpc.delivered_ns or 0) > since_ns)
     facts = f"For {lasting(quiet_ns)}, since {at(since_ns)}, nobody has campaigned, and no connected peer leads."
     own = [event.detail.service_method for event in story.own_calls if event.at_ns >= since_ns]
@@ -282,6 +288,13 @@ def nobody_campaigns(story: Story) -> Finding | None:
             "the election timer runs, and the requests do not leave: what asks for votes ends before its call(), by an "
             "exception that is swallowed perhaps.",
         )
+    sleeper = _sleeper(story)
+    if sleeper is not None:
+        return Finding(
+            f"{facts} {sleeper.task} of peer {sleeper.node} {doing(sleeper)}{path(sleeper)}, for "
+            f"{lasting(whole_ns(sleeper))} in all.",
+            "if that is the election timer, it waits too long: timeouts and sleep() take seconds, not milliseconds.",
+        )
     if story.campaigns and last == since_ns:
         lately = [c for c in story.campaigns if c.term == story.campaigns[-1].term]
         facts += f" The last to try: {peers(c.peer for c in lately)}, in term {lately[-1].term}, without a majority."
@@ -298,6 +311,15 @@ def nobody_campaigns(story: Story) -> Finding | None:
             f"the election timer does not run ({likely}), or each of these requests resets it (§5.2).",
         )
     return Finding(facts, f"the election timer does not run: {likely}")
+
+
+def _sleeper(story: Story) -> Wait | None:
+    """A thread of a connected peer that was told to wait for longer than any election may take to begin."""
+    for wait in own_threads(story, sorted(story.connected)):
+        # What can be woken by news may have all the time in the world.
+        if wait.kind in (WaitKind.SLEEP, WaitKind.EVENT) and whole_ns(wait) > _QUIET_NS:
+            return wait
+    return None
 
 
 def _terms_beyond_messages(story: Story) -> list[tuple[str, int]]:

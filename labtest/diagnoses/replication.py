@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from labtest.checks.reading import APPEND, INSTALL, VOTE
 from labtest.diagnoses.diagnosis import Finding
 from labtest.diagnoses.story import Rpc, S, Story, at, lasting, peers
+from labtest.diagnoses.threads import in_words, own_threads
 from labtest.events import APPLY, STARTED
 from labtest.failure import Failure
 
@@ -487,6 +488,13 @@ def commit_never_applied(story: Story) -> Finding | None:
                     "heartbeats do not raise commit_index, but every AppendEntries counts (Figure 2); or the thread "
                     "that applies has ended.",
                 )
+            if not story.other.get(APPLY):
+                # Its leader's commit_index has been raised, and did not help.
+                return Finding(
+                    f"{facts} No peer has ever put anything on apply_ch, not even peer {rpc.source}, which leads."
+                    f"{_threads(story, peer)}",
+                    "the thread that applies was never started, or is not woken when commit_index rises, or has ended.",
+                )
             return Finding(
                 facts,
                 "commit_index is not raised, or the thread that applies is not woken when it is, or it has ended.",
@@ -505,6 +513,12 @@ def commit_never_applied(story: Story) -> Finding | None:
                 return Finding(f"{facts} {snapshot}", f"{_OFFSET}; or {likely}")
             return Finding(facts, likely)
     return None
+
+
+def _threads(story: Story, peer: str) -> str:
+    threads = own_threads(story, [peer])
+    whose = f"Peer {peer}'s"
+    return f" {in_words(threads, whose)}" if threads else ""
 
 
 def _applies_lately(story: Story, peer: str) -> bool:

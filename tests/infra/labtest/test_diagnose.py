@@ -8,7 +8,7 @@ import pytest
 
 from infra.labtest.story import Story
 from infra.students import ROOT, edited_reference
-from labsim import Event, Simulation, TaskFailed, random, time
+from labsim import Event, Simulation, TaskFailed, Wait, WaitKind, random, time
 from labtest.diagnoses import DIAGNOSES, diagnose, examine
 from labtest.failure import Failure
 from labtest.loading import load_peer_class
@@ -294,6 +294,30 @@ DEFECTS = {
         words=("its log is empty", "equal logs are up to date: compare with >="),
         checked=False,
     ),
+    "an election timeout in ms": Defect(
+        "nobody_campaigns",
+        elect,
+        (TIMEOUT, "ELECTION_TIMEOUT_S = (400, 800)"),
+        words=("Thread-1 (_ticker) of peer 0 waits for an event, in _ticker (peer.py:", "not milliseconds"),
+        not_words=("is its thread started",),
+    ),
+    "a tick in ms": Defect(
+        "nobody_campaigns",
+        elect,
+        mutant="stranger-event-loop",
+        edits_of_mutant=(("TICK_S = 0.010", "TICK_S = 10"),),
+        words=("Thread-2 (_tick) of peer 0 sleeps, in _tick (", "not milliseconds"),
+        not_words=("is its thread started",),
+    ),
+    "no election timer, and a thread that waits a minute for news": Defect(
+        "nobody_campaigns",
+        elect,
+        ("if time.monotonic() >= self.election_deadline:", "if False:"),
+        ("return left_s if", "return 0.1 if"),
+        ("self.committed.wait()", "self.committed.wait(60)"),
+        words=("is its thread started",),
+        not_words=("milliseconds",),
+    ),
     "index and term compared with and": Defect(
         "votes_denied_for_nothing",
         lab("test_rejoin_2b"),
@@ -427,8 +451,57 @@ DEFECTS = {
         "does_nothing_any_more",
         lab("test_basic_agree_2b"),
         mutant="channels-lock-taken-twice",
-        words=("answered nothing from ", "Nor has it sent anything since then", "has ended, or waits: for itself"),
+        words=("answered nothing from ", "Nor has it sent anything since then", "own threads calls get_state()"),
         not_words=("lock", "heartbeats"),
+    ),
+    "the thread that does all the work ends": Defect(
+        "does_nothing_any_more",
+        lab("test_basic_agree_2b"),
+        mutant="stranger-event-loop",
+        edits_of_mutant=(
+            (
+                "            self._release(answers)\n            if ",
+                "            self._release(answers)\n            if self.commit_index or ",
+            ),
+        ),
+        words=("Its own threads: Thread-2 (_tick) sleeps", "the thread that does its work has ended, or waits"),
+        not_words=("_own",),
+    ),
+    "a thread that calls what waits for it": Defect(
+        "does_nothing_any_more",
+        lab("test_basic_agree_2b"),
+        mutant="stranger-event-loop",
+        edits_of_mutant=(
+            (
+                "        if self.role is not Role.LEADER:\n            return -1, self.current_term, False",
+                "        if not self.get_state()[1]:\n            return -1, self.current_term, False",
+            ),
+        ),
+        words=(" > _on_start > get_state > _ask (", "one of its own threads calls get_state()"),
+        not_words=("lock",),
+    ),
+    "a thread that serves all is not started": Defect(
+        "call_waits_for_a_thread",
+        elect,
+        mutant="stranger-event-loop",
+        edits_of_mutant=(
+            (
+                "for target in (self._own, self._tick, self._deliver):",
+                "for target in (self._tick, self._deliver):",
+            ),
+        ),
+        words=("Its own threads: Thread-1 (_tick) sleeps, in _tick (", "it was never started"),
+        not_words=("election timer",),
+    ),
+    "a lock that is not released": Defect(
+        "lock_held_while_waiting",
+        elect,
+        (
+            "        with self.mu:\n            return self.current_term, self.role",
+            "        self.mu.acquire()\n        return self.current_term, self.role",
+        ),
+        words=("a lock whose holder has ended", "on a way without release()"),
+        not_words=("election timer",),
     ),
     "votes without the lock": Defect(
         "went_on_during_a_save",
@@ -577,7 +650,14 @@ DEFECTS = {
         "commit_never_applied",
         lab("test_basic_agree_2b"),
         ("self.commit_index = index\n            self.committed.notify()", "self.commit_index = index"),
-        words=("the thread that applies is not woken",),
+        words=("No peer has ever put anything on apply_ch", "or is not woken when commit_index rises"),
+    ),
+    "applier not started": Defect(
+        "commit_never_applied",
+        lab("test_basic_agree_2b"),
+        ("        self._spawn(self._applier)\n", ""),
+        words=("No peer has ever put anything on apply_ch", "own threads: Thread-1 (_ticker)", "was never started"),
+        not_words=("commit_index is not raised",),
     ),
     "entries never sent": Defect(
         "start_never_sent",
@@ -729,6 +809,31 @@ def test_start_that_sleeps_itself_is_not_told_of_a_lock(tmp_path):
     run = run_test(lab("test_basic_agree_2b"), load_peer_class(edited_reference(tmp_path, sleeps)), 1)
     assert run.error.rule == "start-returns-at-once"
     assert run.causes == []
+
+
+def test_get_state_that_sleeps_waits_for_no_thread(tmp_path):
+    sleeps = ("        with self.mu:\n            return self.current_term, self.role", ASLEEP)
+    run = run_test(elect, load_peer_class(edited_reference(tmp_path, sleeps)), 1)
+    assert run.error.rule == "calls-return"
+    assert "call_waits_for_a_thread" not in names(run)
+
+
+ASLEEP = """\
+        time.sleep(60)
+        with self.mu:
+            return self.current_term, self.role"""
+
+
+def test_a_timer_is_not_to_blame_where_its_thread_waits_for_the_lock(tmp_path):
+    run = failed_run(tmp_path, DEFECTS["no election timer"])
+
+    def told(kind):
+        wait = Wait("Thread-1 (_ticker)", "0", kind, 3_000_000_000, "")
+        error = Failure("no leader", threads=[wait])
+        return [found.name for found in examine(run.simulation.trace, error, end_ns=run.simulation.now_ns)]
+
+    assert told(WaitKind.EVENT) == ["nobody_campaigns"]
+    assert told(WaitKind.LOCK) == []
 
 
 def test_two_threads_that_feed_apply_ch_are_named(tmp_path):
