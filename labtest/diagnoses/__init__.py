@@ -35,6 +35,8 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     peers.does_nothing_any_more,
     peers.forgot_over_a_restart,
     peers.voted_again_after_restart,
+    elections.leader_calls_itself,
+    elections.leads_and_denies_it,
     elections.no_step_down,
     elections.won_and_never_acted,
     elections.votes_denied_for_nothing,
@@ -90,6 +92,7 @@ _ALONE = frozenset(
         peers.answers_only_after_its_call,
         peers.call_waits_for_a_thread,
         peers.does_nothing_any_more,
+        elections.leader_calls_itself,
         elections.votes_one_after_another,
     )
 )

@@ -12,7 +12,7 @@ from labsim import Wait, WaitKind
 from labtest.checks.reading import APPEND, INSTALL, VOTE
 from labtest.diagnoses.diagnosis import Finding
 from labtest.diagnoses.story import MS, Campaign, Rpc, S, Story, Vote, at, lasting, log_end, peers, terms, times
-from labtest.diagnoses.threads import doing, own_threads, path, whole_ns
+from labtest.diagnoses.threads import doing, in_words, own_threads, path, whole_ns
 from labtest.events import STARTED
 from labtest.failure import Failure
 
@@ -80,6 +80,13 @@ def split_votes(story: Story) -> Finding | None:
             "split votes. Election timers run out within a few round trips, so all campaign together and each votes "
             "for itself; make the timeout and its random range many round trips long (§5.6, §9.3).",
         )
+    if _same_draw_each_time(story, list(by_term.values())):
+        return Finding(
+            f"{facts} All {len(story.connected)} did so every time, though the time between elections is never the "
+            "same.",
+            "split votes. All peers draw the same random numbers: random is seeded alike in each of them. Leave "
+            "random.seed() out, or seed with something that differs from peer to peer (§5.2).",
+        )
     alike = _same_wait_each_time(story, campaigns)
     if alike:
         each = ", ".join(f"peer {peer} after {lasting(wait_ns)}" for peer, wait_ns in sorted(alike.items()))
@@ -94,6 +101,21 @@ def split_votes(story: Story) -> Finding | None:
         "wide, draw once for each reset of the timer: of many draws, one at every look at the clock, the shortest "
         "wins.",
     )
+
+
+def _same_draw_each_time(story: Story, elections: list[list[Campaign]]) -> bool:
+    """Whether all campaign at one instant each time, and these instants are not evenly spaced.
+
+    A range that is too narrow leaves differences, or else the elections are evenly spaced.
+    """
+    if len(elections) < 5:
+        return False
+    for together in elections:
+        if {c.peer for c in together} != story.connected or len({c.at_ns for c in together}) > 1:
+            return False
+    began = [together[0].at_ns for together in elections]
+    waits = sorted(later - earlier for earlier, later in itertools.pairwise(began))
+    return len(set(waits)) == len(waits) and 10 * (waits[-1] - waits[0]) > median(waits)
 
 
 def _same_wait_each_time(story: Story, campaigns: list[Campaign]) -> dict[str, int]:
@@ -192,6 +214,12 @@ def votes_denied_for_nothing(story: Story) -> Finding | None:
         )
     elif all(denial.candidate.log == denial.voter_log for denial in denials):
         causes.append("equal logs are up to date: compare with >=, not with > (§5.4.1)")
+        if all(vote.rpc is None for vote in story.votes):
+            facts += " No peer has ever granted a vote."
+            causes.append(
+                "the request is taken for one of an earlier term, though it is of the voter's own: what decides that "
+                "returns nothing perhaps, and None is false"
+            )
     if kept_vote:
         causes.append("voted_for is not cleared when a new term begins (§5.2)")
     return Finding(facts, f"{'; or '.join(causes)}.") if causes else None
@@ -253,7 +281,57 @@ def won_and_never_acted(story: Story) -> Finding | None:
         f"Peer {campaign.peer} had {len(voters) + 1} of {story.servers} votes in term {campaign.term} at {at(won_ns)} "
         f"(its own and those of {peers(voters)}), and never sent an AppendEntries in that term.{again}",
         f"peer {campaign.peer} won term {campaign.term} and did not notice, or did not act: check how votes are "
-        "counted, and that a winner sends heartbeats at once (§5.2).",
+        "counted, that a reply of its own term leaves it a candidate (only a higher one makes it a follower, §5.1), "
+        "and that a winner sends heartbeats at once (§5.2).",
+    )
+
+
+def leads_and_denies_it(story: Story) -> Finding | None:
+    """The others follow a leader whose get_state() says that it is none."""
+    if not isinstance(story.error, Failure) or not story.led:
+        return None
+    leader = story.led[-1].source
+    state = story.error.states.get(leader)
+    office = [rpc for rpc in story.led if rpc.source == leader and rpc.args is not None]
+    term = office[-1].args.term if office else 0
+    office = [rpc for rpc in office if rpc.args.term == term]
+    if state is None or state.is_leader or state.term != term or state.asked_ns < office[0].sent_ns + S // 5:
+        return None
+    # It had spoken for long when it was asked, still does, and a majority follows: so it leads.
+    until_ns = office[-1].sent_ns
+    followers = {rpc.target for rpc in office if rpc.target != leader and _accepted(rpc, story.end_ns)}
+    short = until_ns - office[0].sent_ns < S // 2 or until_ns < state.asked_ns - S // 5
+    if short or len(followers) + 1 < story.quorum or story.term_at(leader, story.end_ns) > term:
+        return None
+    return Finding(
+        f"Peer {leader} sends AppendEntries of term {term}, from {at(office[0].sent_ns)} to {at(until_ns)}, and "
+        f"{peers(followers)} follow{'s' if len(followers) == 1 else ''} it. But its get_state(), asked at "
+        f"{at(state.asked_ns)}, says that it does not lead.",
+        "the election is all right, and get_state() is wrong: does it compare its role with something that is never "
+        "equal, a string with an enum, say?",
+    )
+
+
+def leader_calls_itself(story: Story) -> Finding | None:
+    """An AppendEntries to itself turns a leader into its own follower."""
+    found = []
+    for rpc in story.led:
+        if rpc.source != rpc.target or rpc.answered_ns is None or not _accepted(rpc, story.end_ns):
+            continue
+        leader, term, heard_ns = rpc.source, rpc.args.term, rpc.answered_ns
+        ended_ns = min((when for when, known, _, _ in story.told[leader] if known > term), default=story.end_ns)
+        spoke = any(r.source == leader and r.sent_ns > heard_ns and r.args and r.args.term == term for r in story.led)
+        if not spoke and ended_ns - heard_ns > S // 5:
+            found.append((rpc, ended_ns - heard_ns))
+    # Once it may have ended by chance just then.
+    if len(found) < 2 and not any(silent_ns > S for _, silent_ns in found):
+        return None
+    rpc, _ = found[-1]
+    many = f" That is one of {len(found)} such offices." if len(found) > 1 else ""
+    return Finding(
+        f"Peer {rpc.source}, leader of term {rpc.args.term}, sent itself an AppendEntries at {at(rpc.sent_ns)}, "
+        f"answered it, and has not spoken as leader of that term since.{many}",
+        "a leader that hears from 'the leader' becomes a follower: send to all peers but itself, peers[me].",
     )
 
 
@@ -327,8 +405,8 @@ def _terms_beyond_messages(story: Story) -> list[tuple[str, int]]:
     if not isinstance(story.error, Failure):
         return []
     known = max((rpc.args.term for rpc in story.all_rpcs if rpc.args is not None), default=0)
-    terms = story.error.terms
-    return [(peer, terms[peer]) for peer in sorted(story.connected) if terms.get(peer, 0) > known]
+    states = story.error.states
+    return [(p, states[p].term) for p in sorted(story.connected) if p in states and states[p].term > known]
 
 
 def _and(parts: Iterable[str]) -> str:
@@ -439,11 +517,36 @@ def heartbeats_too_slow(story: Story) -> Finding | None:
             "one sender serves all followers and waits for a peer that does not answer; give each call a thread of "
             "its own (§5.3, §5.5).",
         )
+    if _speak_once(story, [deposed for deposed, _ in found]):
+        leader = _last_leader(story)
+        return Finding(
+            f"{facts} No leader has sent anybody a second AppendEntries. The last one was peer {leader[0]}. "
+            f"{in_words(own_threads(story, leader))}",
+            "what sends heartbeats after the first round does nothing: its thread has ended, or it fails each time, "
+            "and an exception is swallowed (except Exception: pass).",
+        )
     return Finding(
         facts,
         "heartbeats are too slow for these election timeouts, or their sender waits for something; send several "
         "per shortest timeout (§5.2, §5.6).",
     )
+
+
+def _speak_once(story: Story, depositions: list[_Deposed]) -> bool:
+    """Whether leaders speak to everybody once and never again, though none of the last one's threads waits so long."""
+    offices = Counter((rpc.source, rpc.target, rpc.args.term) for rpc in story.led if rpc.args is not None)
+    threads = own_threads(story, _last_leader(story))
+    shortest_ns = min(deposed.campaign.at_ns - deposed.since_ns for deposed in depositions)
+    return (
+        len({deposed.term for deposed in depositions}) > 1
+        and max(offices.values()) == 1
+        and bool(threads)
+        and all(whole_ns(wait) < shortest_ns for wait in threads)
+    )
+
+
+def _last_leader(story: Story) -> list[str]:
+    return [rpc.source for rpc in story.led[-1:]]
 
 
 def _waiting_for(story: Story, deposed: _Deposed) -> Rpc | None:

@@ -368,7 +368,8 @@ def commit_frozen(story: Story) -> Finding | None:
     )
     likely = (
         "match_index is not updated by successful replies, or the majority is computed wrongly, the leader itself "
-        "left out perhaps (Figure 2, last rule for leaders)"
+        "left out perhaps (Figure 2, last rule for leaders); or it is right, and stored under another name than the "
+        "commit_index that is read (a typo makes a new attribute)"
     )
     snapshot = _stopped_after_snapshot(story, office.leader, since_ns)
     if snapshot:

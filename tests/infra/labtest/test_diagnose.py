@@ -10,7 +10,7 @@ from infra.labtest.story import Story
 from infra.students import ROOT, edited_reference
 from labsim import Event, Simulation, TaskFailed, Wait, WaitKind, random, time
 from labtest.diagnoses import DIAGNOSES, diagnose, examine
-from labtest.failure import Failure
+from labtest.failure import Failure, State
 from labtest.loading import load_peer_class
 from labtest.running import run_test
 from labtools.selecting import select
@@ -195,6 +195,11 @@ SWALLOWED = """\
             except AttributeError:
                 return
             args = RequestVoteArgs"""
+SWALLOWED_TICK = """\
+try:
+                pause_s = self._tick()
+            except Exception:
+                pause_s = HEARTBEAT_S"""
 ONE_VOTE_AT_A_TIME = (
     (
         "        for peer in range(len(self.peers)):\n            if peer != self.me and peer not in self.votes",
@@ -249,6 +254,17 @@ DEFECTS = {
         elect_over_a_slow_network,
         (TIMEOUT, "ELECTION_TIMEOUT_S = (0.6, 0.6)"),
         words=("no leader. In all of them two or more peers campaigned at the same instant", "20 ms to come back"),
+        not_words=("seeded",),
+    ),
+    "random seeded alike": Defect(
+        "split_votes",
+        elect,
+        (
+            "        self._reset_election_timer()\n        self._spawn(self._ticker)",
+            "        random.seed(42)\n        self._reset_election_timer()\n        self._spawn(self._ticker)",
+        ),
+        words=("All 3 did so every time", "random is seeded alike in each of them"),
+        not_words=("widen", "drawn once"),
     ),
     "narrow timers": Defect(
         "split_votes",
@@ -294,6 +310,23 @@ DEFECTS = {
         words=("its log is empty", "equal logs are up to date: compare with >="),
         checked=False,
     ),
+    "every request is taken for an old one": Defect(
+        "votes_denied_for_nothing",
+        elect,
+        ("        return term == self.current_term\n", "        term == self.current_term\n"),
+        words=("No peer has ever granted a vote", "or the request is taken for one of an earlier term"),
+    ),
+    "equal logs refused unless they are empty": Defect(
+        "votes_denied_for_nothing",
+        lab("test_rejoin_2b"),
+        (
+            "(args.last_log_term, args.last_log_index) >= (self._term_at(last), last)",
+            "not last or (args.last_log_term, args.last_log_index) > (self._term_at(last), last)",
+        ),
+        words=("equal logs are up to date: compare with >=",),
+        not_words=("earlier term",),  # votes were granted before
+        checked=False,
+    ),
     "an election timeout in ms": Defect(
         "nobody_campaigns",
         elect,
@@ -317,6 +350,27 @@ DEFECTS = {
         ("self.committed.wait()", "self.committed.wait(60)"),
         words=("is its thread started",),
         not_words=("milliseconds",),
+    ),
+    "a leader calls itself": Defect(
+        "leader_calls_itself",
+        lab("test_initial_election_2a"),
+        ("if peer != self.me and (idle or (", "if (idle or ("),
+        words=("sent itself an AppendEntries at ", "send to all peers but itself"),
+        not_words=("too slow",),
+    ),
+    "get_state() compares an enum with a string": Defect(
+        "leads_and_denies_it",
+        elect,
+        ("return self.current_term, self.role is Role.LEADER", 'return self.current_term, self.role == "leader"'),
+        words=(" follow it. But its get_state(), asked at ", "says that it does not lead", "get_state() is wrong"),
+    ),
+    "an exception swallowed where heartbeats are sent": Defect(
+        "heartbeats_too_slow",
+        lab("test_initial_election_2a"),
+        ("pause_s = self._tick()", SWALLOWED_TICK),
+        ("self._replicate(heartbeat=True)", "self._replicate(hearbeat=True)"),
+        words=("No leader has sent anybody a second AppendEntries.", "an exception is swallowed"),
+        not_words=("too slow",),
     ),
     "index and term compared with and": Defect(
         "votes_denied_for_nothing",
@@ -377,6 +431,13 @@ DEFECTS = {
             "self._replicate(heartbeat=True)\n                return 1.5",
         ),
         words=("election timer ran out", "heartbeats are too slow"),
+    ),
+    "a heartbeat's pause in ms": Defect(
+        "heartbeats_too_slow",
+        lab("test_initial_election_2a"),
+        ("HEARTBEAT_S = 0.1\n", "HEARTBEAT_S = 100\n"),
+        words=("heartbeats are too slow",),
+        not_words=("swallowed",),
     ),
     "one sender for all followers": Defect(
         "heartbeats_too_slow",
@@ -834,6 +895,65 @@ def test_a_timer_is_not_to_blame_where_its_thread_waits_for_the_lock(tmp_path):
 
     assert told(WaitKind.EVENT) == ["nobody_campaigns"]
     assert told(WaitKind.LOCK) == []
+
+
+def test_no_exception_is_suspected_where_a_thread_of_the_leader_waits_long(tmp_path):
+    run = failed_run(tmp_path, DEFECTS["an exception swallowed where heartbeats are sent"])
+
+    def told(left_ns):
+        threads = [Wait("Thread-1 (_ticker)", peer, WaitKind.SLEEP, 0, "", left_ns=left_ns) for peer in "012"]
+        (text,) = diagnose(run.simulation.trace, Failure("no leader", threads=threads), end_ns=run.simulation.now_ns)
+        return "swallowed" in text.replace("\n", " "), "too slow" in text.replace("\n", " ")
+
+    assert told(left_ns=100_000_000) == (True, False)
+    assert told(left_ns=2_000_000_000) == (False, True)
+
+
+def test_get_state_is_right_before_the_election(tmp_path):
+    def elect_and_wait(make_config):
+        cfg = make_config(servers=3)
+        cfg.check_one_leader()
+        time.sleep(2.0)
+
+    run = run_test(elect_and_wait, load_peer_class(edited_reference(tmp_path)), 1)
+    spoken = [
+        event for event in run.simulation.trace if event.kind == "send" and "append" in event.detail.service_method
+    ]
+    first = spoken[0]
+
+    def told(asked_ns, is_leader):
+        states = {first.node: State(first.detail.decode_args().term, is_leader, asked_ns)}
+        error = Failure("no leader", states=states)
+        return [found.name for found in examine(run.simulation.trace, error, end_ns=run.simulation.now_ns)]
+
+    assert told(spoken[-1].at_ns, False) == ["leads_and_denies_it"]
+    assert told(spoken[-1].at_ns, True) == []
+    assert told(first.at_ns - 1, False) == []
+
+
+def test_a_leader_may_call_itself_if_it_goes_on_leading(tmp_path):
+    edits = (
+        ("if peer != self.me and (idle or (", "if (idle or ("),
+        ("        if not self._observe_term(term):\n            return False", UNMOVED),
+    )
+
+    def wait(make_config):
+        cfg = make_config(servers=3)
+        cfg.check_one_leader()
+        time.sleep(2.0)
+        cfg.fail("for no reason")
+
+    run = run_test(wait, load_peer_class(edited_reference(tmp_path, *edits)), 1)
+    assert run.error.rule is None
+    assert any(event.kind == "deliver" and event.detail.source == event.node for event in run.simulation.trace)
+    assert names(run) == []
+
+
+UNMOVED = """\
+        if term == self.current_term and self.role is Role.LEADER:
+            return True
+        if not self._observe_term(term):
+            return False"""
 
 
 def test_two_threads_that_feed_apply_ch_are_named(tmp_path):
