@@ -366,13 +366,9 @@ def nobody_campaigns(story: Story) -> Finding | None:
             "the election timer runs, and the requests do not leave: what asks for votes ends before its call(), by an "
             "exception that is swallowed perhaps.",
         )
-    sleeper = _sleeper(story)
+    sleeper = _sleeper(story, sorted(story.connected))
     if sleeper is not None:
-        return Finding(
-            f"{facts} {sleeper.task} of peer {sleeper.node} {doing(sleeper)}{path(sleeper)}, for "
-            f"{lasting(whole_ns(sleeper))} in all.",
-            "if that is the election timer, it waits too long: timeouts and sleep() take seconds, not milliseconds.",
-        )
+        return Finding(f"{facts} {_asleep(sleeper)}", f"if that is the election timer, {_IN_SECONDS}")
     if story.campaigns and last == since_ns:
         lately = [c for c in story.campaigns if c.term == story.campaigns[-1].term]
         facts += f" The last to try: {peers(c.peer for c in lately)}, in term {lately[-1].term}, without a majority."
@@ -391,9 +387,16 @@ def nobody_campaigns(story: Story) -> Finding | None:
     return Finding(facts, f"the election timer does not run: {likely}")
 
 
-def _sleeper(story: Story) -> Wait | None:
-    """A thread of a connected peer that was told to wait for longer than any election may take to begin."""
-    for wait in own_threads(story, sorted(story.connected)):
+_IN_SECONDS = "it waits too long: timeouts and sleep() take seconds, not milliseconds."
+
+
+def _asleep(wait: Wait) -> str:
+    return f"{wait.task} of peer {wait.node} {doing(wait)}{path(wait)}, for {lasting(whole_ns(wait))} in all."
+
+
+def _sleeper(story: Story, names: Iterable[str]) -> Wait | None:
+    """A thread of one of these peers that was told to wait for longer than any election may take to begin."""
+    for wait in own_threads(story, names):
         # What can be woken by news may have all the time in the world.
         if wait.kind in (WaitKind.SLEEP, WaitKind.EVENT) and whole_ns(wait) > _QUIET_NS:
             return wait
@@ -524,6 +527,11 @@ def heartbeats_too_slow(story: Story) -> Finding | None:
             f"{in_words(own_threads(story, leader))}",
             "what sends heartbeats after the first round does nothing: its thread has ended, or it fails each time, "
             "and an exception is swallowed (except Exception: pass).",
+        )
+    sleeper = _sleeper(story, [deposed.leader])
+    if sleeper is not None:
+        return Finding(
+            f"{facts} {_asleep(sleeper)}", f"heartbeats are too slow. If that thread sends them, {_IN_SECONDS}"
         )
     return Finding(
         facts,

@@ -431,12 +431,13 @@ DEFECTS = {
             "self._replicate(heartbeat=True)\n                return 1.5",
         ),
         words=("election timer ran out", "heartbeats are too slow"),
+        not_words=("milliseconds",),
     ),
     "a heartbeat's pause in ms": Defect(
         "heartbeats_too_slow",
         lab("test_initial_election_2a"),
         ("HEARTBEAT_S = 0.1\n", "HEARTBEAT_S = 100\n"),
-        words=("heartbeats are too slow",),
+        words=("heartbeats are too slow", "waits for an event, in _ticker (peer.py:", "for 100 s in all"),
         not_words=("swallowed",),
     ),
     "one sender for all followers": Defect(
