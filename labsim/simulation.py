@@ -262,6 +262,10 @@ class Simulation:
         """Every task that has not ended, oldest first."""
         return iter(tuple(self._tasks))
 
+    def left_ns(self, task: Task) -> int | None:
+        """How long until the time of its wait is up; None if it waits for no time, or its clock is held."""
+        return next((at_ns - self.now_ns for at_ns, seq, _ in self._timers if seq == task.timer), None)
+
     def _end(self, task: Task) -> None:
         task.dead = True
         del self._tasks[task]

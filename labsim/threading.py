@@ -124,11 +124,15 @@ class _LockBase(Primitive):
         # Who has just been handed the lock waits for nothing but its turn.
         if waiter not in self._waiters:
             return WaitKind.NOTHING
-        return WaitKind.OWN_LOCK if self._owner is waiter else WaitKind.LOCK
+        if self._owner is waiter:
+            return WaitKind.OWN_LOCK
+        return WaitKind.LOST_LOCK if self._owner is not None and self._owner.dead else WaitKind.LOCK
 
     def describe_wait(self, waiter: Task) -> str:
         owner = self._owner
         held = "free" if owner is None else "held by itself" if owner is waiter else f"held by {owner}"
+        if owner is not None and owner.dead:
+            held += ", which has ended"
         return f"a {type(self).__name__} {self._where_made()}, {held}"
 
     @staticmethod

@@ -22,6 +22,7 @@ class WaitKind(Enum):
     SLEEP = "its time"
     LOCK = "a lock"
     OWN_LOCK = "a lock that it holds itself"
+    LOST_LOCK = "a lock whose holder has ended"
     CONDITION = "a notification"
     EVENT = "an event"
     SEMAPHORE = "a semaphore"
@@ -40,7 +41,12 @@ class Wait(msgspec.Struct, frozen=True):
     kind: WaitKind
     waited_ns: int
     words: str
-    where: Place | None = None  # the innermost line of the reader's own
+    stack: tuple[Place, ...] = ()  # the reader's own lines, innermost first
+    left_ns: int | None = None  # until its time is up, if it waits for a time
+
+    @property
+    def where(self) -> Place | None:
+        return self.stack[0] if self.stack else None
 
 
 def wait_of(simulation: Simulation, task: Task) -> Wait:
@@ -54,8 +60,9 @@ def wait_of(simulation: Simulation, task: Task) -> Wait:
     frame = simulation.frames_of(task)
     stack = describe_stack(frame)
     node = None if task.node is None else task.node.name
-    where = next((place_of(f) for f in own_frames(frame) if is_readers(f.f_code.co_filename)), None)
-    return Wait(task.name, node, kind, waited_ns, f"{words}\n{stack}" if stack else words, where)
+    readers = tuple(place_of(f) for f in own_frames(frame) if is_readers(f.f_code.co_filename))
+    told = f"{words}\n{stack}" if stack else words
+    return Wait(task.name, node, kind, waited_ns, told, readers, simulation.left_ns(task))
 
 
 def kind_of(task: Task) -> WaitKind:

@@ -19,7 +19,7 @@ from zlib import crc32
 from labsim import NodeKilled, TaskFailed, random, time
 from labtest import events
 from labtest.checks.kept import QUIET_DEATH, START_RETURNS_AT_ONCE
-from labtest.failure import Failure, short
+from labtest.failure import Failure, State, short
 from labtest.report import source_line
 from labtest.servers import Peer, PeerClass, Seat, Servers
 from labtest.world import Stuck
@@ -164,9 +164,9 @@ class Config(Servers):
         except NodeKilled:
             return 0, False
         match state:
-            case (int(), bool()) if not isinstance(state[0], bool):
-                seat.last_state = (state[0], state[1])
-                return seat.last_state
+            case (int(term), bool(is_leader)) if not isinstance(term, bool):
+                seat.last_state = State(term, is_leader, round(self._world.now * 1e9))
+                return term, is_leader
         self._wrong_shape(peer.get_state, i, state, "(term: int, is_leader: bool)")
 
     def start(self, i: int, command: Any) -> tuple[int, int, bool]:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from labsim import Wait, WaitKind
 
-__all__ = ["Failure", "short"]
+__all__ = ["Failure", "State", "short"]
+
+
+class State(NamedTuple):
+    """What get_state() returned, and when."""
+
+    term: int
+    is_leader: bool
+    asked_ns: int
 
 
 class Failure(AssertionError):
@@ -14,10 +23,14 @@ class Failure(AssertionError):
 
     `rule` names the rule of the protocol that was broken, where one was seen to be, and not merely a test that
     waited in vain. `peer` names the one that broke it, where that is known. `stuck` are the tasks that wait where they
-    should not. For whoever looks for the cause: `terms` are those that peers told when they were last asked,
-    `kept_locks` says by peer what the keeper of a lock waits for while others wait for that lock
-    (world.kept_locks()), `awaited` is the index that the test waited for in vain, and `costs` says that too much was
-    sent.
+    should not. For whoever looks for the cause:
+
+    - `states`: what peers told when they were last asked
+    - `kept_locks`: by peer, what the keeper of a lock waits for while others wait for that lock (world.kept_locks())
+    - `held_up`: what a call that should not wait waited for (VirtualWorld.held_up())
+    - `threads`: what the peers' own threads are at
+    - `awaited`: the index that the test waited for in vain
+    - `costs`: whether too much was sent
     """
 
     def __init__(
@@ -28,8 +41,10 @@ class Failure(AssertionError):
         rule: str | None = None,
         peer: str | None = None,
         stuck: Sequence[Wait] = (),
-        terms: Mapping[str, int] | None = None,
+        states: Mapping[str, State] | None = None,
         kept_locks: Mapping[str, WaitKind] | None = None,
+        held_up: Sequence[Wait] = (),
+        threads: Sequence[Wait] = (),
         awaited: int | None = None,
         costs: bool = False,
     ) -> None:
@@ -39,8 +54,10 @@ class Failure(AssertionError):
         self.rule = rule
         self.peer = peer
         self.stuck = stuck
-        self.terms = terms or {}
+        self.states = states or {}
         self.kept_locks = kept_locks or {}
+        self.held_up = held_up
+        self.threads = threads
         self.awaited = awaited
         self.costs = costs
 

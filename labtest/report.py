@@ -61,7 +61,7 @@ def _what(error: BaseException) -> list[str]:
 def _stuck(waits: Sequence[Wait]) -> list[str]:
     if not waits:
         return []
-    locks = any(wait.kind in (WaitKind.LOCK, WaitKind.OWN_LOCK) for wait in waits)
+    locks = any(wait.kind in (WaitKind.LOCK, WaitKind.OWN_LOCK, WaitKind.LOST_LOCK) for wait in waits)
     head = "Stuck (a peer that waits while it holds its lock stops altogether):" if locks else "Stuck:"
     return [head, *(line for wait in waits[:_MAX_STUCK] for line in wait.words.splitlines())]
 

@@ -125,7 +125,7 @@ def run_test(
 def _take_over_stuck(broken: Exception, ended_by: BaseException | None, ended_ns: int) -> None:
     """When the run is over nobody is stuck any more, but what ended it has noted who was, and when."""
     if isinstance(broken, Failure) and isinstance(ended_by, Failure):
-        broken.kept_locks = ended_by.kept_locks
+        broken.kept_locks, broken.threads = ended_by.kept_locks, ended_by.threads
         if broken.rule in ABOUT_WAITING and ended_by.stuck:
             broken.stuck = ended_by.stuck
             broken.evidence.append(f"  What is stuck was so when the test gave up, at {ended_ns / 1e9:.3f} s:")

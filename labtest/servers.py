@@ -20,7 +20,7 @@ from labsim.deciding import Between, Settled
 from labtest import events
 from labtest.checks.kept import CALLS_RETURN, KeptRule
 from labtest.disk import Persister
-from labtest.failure import Failure
+from labtest.failure import Failure, State
 from labtest.service import Committed, Service
 from labtest.world import Stuck, current_world
 from raft.messages import ApplyMsg
@@ -61,7 +61,7 @@ class Seat:
         self.node: Node | None = None
         self.service: Service | None = None
         self.end_names: list[str] = []
-        self.last_state: tuple[int, bool] | None = None
+        self.last_state: State | None = None
         self.crash_points = 0  # that were armed so far
         self.crash_point: tuple[CrashMoment, int] | None = None  # where to crash, and at which time of coming there
 
@@ -431,7 +431,7 @@ class Servers:
         For the likely cause: `awaited` is the index that was to be applied, if that is what the test waited for in
         vain; `costs`, that too many bytes or requests were sent.
         """
-        terms = {seat.name: seat.last_state[0] for seat in self._seats if seat.peer and seat.last_state}
+        states = {seat.name: seat.last_state for seat in self._seats if seat.peer and seat.last_state}
         name = None if rule is None else rule.name
         stuck, kept = self._world.stuck_tasks(), self._world.kept_locks()
         failure = Failure(
@@ -439,8 +439,10 @@ class Servers:
             self._evidence(),
             rule=name,
             stuck=stuck,
-            terms=terms,
+            states=states,
             kept_locks=kept,
+            held_up=self._world.held_up(),
+            threads=self._world.own_threads(),
             awaited=awaited,
             costs=costs,
         )
@@ -454,7 +456,8 @@ class Servers:
                 continue
             seen = "not asked yet"
             if seat.last_state is not None:
-                seen = f"term {seat.last_state[0]}, {'leader' if seat.last_state[1] else 'not leader'} when last asked"
+                leads = "leader" if seat.last_state.is_leader else "not leader"
+                seen = f"term {seat.last_state.term}, {leads} when last asked"
             link = "connected" if seat.connected else "cut off"
             if seat.paused:
                 link += ", paused"

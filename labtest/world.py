@@ -25,7 +25,7 @@ T = TypeVar("T")
 _STUCK_S = 1.0
 _KEPT_NS = 50_000_000
 # Whatever a thread is for, it should not wait long for these. A call from outside should not wait long at all.
-_STUCK_KINDS = (WaitKind.OWN_LOCK, WaitKind.LOCK, WaitKind.ROOM)
+_STUCK_KINDS = (WaitKind.OWN_LOCK, WaitKind.LOST_LOCK, WaitKind.LOCK, WaitKind.ROOM)
 
 
 class Stuck(Exception):
@@ -69,21 +69,29 @@ def stuck_tasks(simulation: Simulation, asked: Task | None = None) -> list[Wait]
 def kept_locks(simulation: Simulation) -> dict[str, WaitKind]:
     """By peer, where some of its tasks have waited for a lock for a while: what its keeper waits for.
 
+    LOST_LOCK, if there is no keeper any more.
     NOTHING, if the keeper has just got on, or the lock is on its way from one to the next.
     """
     kept: dict[str, WaitKind] = {}
+    for_ever = (WaitKind.OWN_LOCK, WaitKind.LOST_LOCK)
     for task in simulation.tasks():
         kind = kind_of(task)
-        if task.node is None or kind not in (WaitKind.LOCK, WaitKind.OWN_LOCK):
+        if task.node is None or kind not in (WaitKind.LOCK, *for_ever):
             continue
         if task.since_ns <= simulation.now_ns - _KEPT_NS:
             keeper = _keeper(task)
             kept_for = WaitKind.NOTHING if keeper is None else kind_of(keeper)
-            if kind is WaitKind.OWN_LOCK:
+            if kind in for_ever:
                 kept[task.node.name] = kind
             elif kept.get(task.node.name, WaitKind.NOTHING) is WaitKind.NOTHING:
                 kept[task.node.name] = kept_for
     return kept
+
+
+def own_threads(simulation: Simulation) -> list[Wait]:
+    """What the threads that peers have made are at, oldest first; not the calls from outside."""
+    threads = (task for task in simulation.tasks() if task.node is not None and task.thread is not None)
+    return [wait_of(simulation, task) for task in threads]
 
 
 def _is_stuck(simulation: Simulation, task: Task) -> bool:
@@ -109,7 +117,7 @@ def _is_call(simulation: Simulation, task: Task) -> bool:
 def _keeper(task: Task) -> Task | None:
     """Who keeps the lock that this task waits for, while it waits itself for something that is no lock."""
     keeper = task.waiting_for.holder if kind_of(task) is WaitKind.LOCK else None
-    kinds = (WaitKind.NOTHING, WaitKind.LOCK, WaitKind.OWN_LOCK)
+    kinds = (WaitKind.NOTHING, WaitKind.LOCK, WaitKind.OWN_LOCK, WaitKind.LOST_LOCK)
     return None if keeper is None or keeper.dead or kind_of(keeper) in kinds else keeper
 
 
@@ -135,6 +143,7 @@ class VirtualWorld:
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
         self._asked: Task | None = None  # the call that has not returned in time
+        self._held_up: dict[Task, list[Wait]] = {}  # by call that is under way
 
     @property
     def trace(self) -> Sequence[Event]:
@@ -158,12 +167,17 @@ class VirtualWorld:
         task = simulation.spawn(_call, fn, args, node=node, name=name, entry=entry)
         began_ns = simulation.now_ns
         left_ns = limit_ns = int(limit_s * 1e9)
+        # The clock moves when all wait: whoever kept a lock only for its turn has let go of it by then.
+        if not simulation.join(task, 1):
+            first = [task, keeper] if (keeper := _keeper(task)) is not None else [task]
+            self._held_up[task] = [wait_of(simulation, one) for one in first]
         while not simulation.join(task, left_ns):
             # Of its own time: while it is paused it cannot return.
             left_ns = limit_ns - (simulation.now_ns - began_ns - simulation.taken_ns(node, began_ns))
             if left_ns <= 0:
                 self._asked = task
                 raise Stuck
+        self._held_up.pop(task, None)
         if task.killed:
             raise NodeKilled(f"{name}: node {node} went down")
         return task.value  # type: ignore[no-any-return]
@@ -229,6 +243,13 @@ class VirtualWorld:
 
     def kept_locks(self) -> dict[str, WaitKind]:
         return kept_locks(self.simulation)
+
+    def own_threads(self) -> list[Wait]:
+        return own_threads(self.simulation)
+
+    def held_up(self) -> list[Wait]:
+        """What the call that is running now first waited for, and what whoever kept it back waited for then."""
+        return self._held_up.get(self.simulation.current, [])
 
     def close(self) -> None:
         """Everything ends with the simulation."""
@@ -356,6 +377,13 @@ class RealWorld:
     def kept_locks(self) -> dict[str, WaitKind]:
         """A real lock does not say who keeps it."""
         return {}
+
+    def own_threads(self) -> list[Wait]:
+        """Which peer's a real thread is, nobody knows."""
+        return []
+
+    def held_up(self) -> list[Wait]:
+        return []
 
     def close(self) -> None:
         for timer in self._timers:

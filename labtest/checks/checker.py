@@ -44,7 +44,7 @@ from labtest.checks.logs import (
 from labtest.checks.reading import APPEND, INSTALL, VOTE, Reader, Reading
 from labtest.checks.rule import TERM_NEWS, Rule, describe_message
 from labtest.failure import Failure
-from labtest.world import kept_locks, stuck_tasks
+from labtest.world import kept_locks, own_threads, stuck_tasks
 
 # In this order they look at an event. And this is their precedence: of rules that are broken in one instant the first
 # speaks, because causes stand before what follows from them. docs/checks.md has the same order.
@@ -200,6 +200,7 @@ class CheckedTrace(list[Event]):
                 self.look()
             except Failure as failure:
                 failure.kept_locks = kept_locks(self._simulation)
+                failure.threads = own_threads(self._simulation)
                 if failure.rule in ABOUT_WAITING:
                     stuck, to_blame = stuck_tasks(self._simulation), failure.peer
                     failure.stuck = sorted(stuck, key=lambda wait: wait.node != to_blame)

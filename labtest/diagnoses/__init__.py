@@ -27,12 +27,16 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     peers.went_on_during_a_save,
     peers.prev_beyond_the_log,
     peers.index_error_after_snapshot,
+    peers.start_waits_for_the_lock,
     peers.lock_held_while_waiting,
     peers.waits_for_room_and_answers_nothing,
     peers.answers_only_after_its_call,
+    peers.call_waits_for_a_thread,
     peers.does_nothing_any_more,
     peers.forgot_over_a_restart,
     peers.voted_again_after_restart,
+    elections.leader_calls_itself,
+    elections.leads_and_denies_it,
     elections.no_step_down,
     elections.won_and_never_acted,
     elections.votes_denied_for_nothing,
@@ -69,7 +73,7 @@ _BY_RULE: dict[str, tuple[Diagnosis, ...]] = {
     "speaks-in-its-term": (peers.forgot_over_a_restart, elections.no_step_down),
     "starts-in-order": (replication.off_by_the_snapshot,),
     "honest-candidate": (peers.forgot_over_a_restart, replication.off_by_the_snapshot),
-    "start-returns-at-once": (peers.lock_held_while_waiting,),
+    "start-returns-at-once": (peers.start_waits_for_the_lock,),
     "earned-commit": (peers.forgot_over_a_restart, replication.counted_too_much),
 }
 
@@ -82,10 +86,13 @@ _ALONE = frozenset(
         peers.went_on_during_a_save,
         peers.forgot_over_a_restart,
         peers.voted_again_after_restart,
+        peers.start_waits_for_the_lock,
         peers.lock_held_while_waiting,
         peers.waits_for_room_and_answers_nothing,
         peers.answers_only_after_its_call,
+        peers.call_waits_for_a_thread,
         peers.does_nothing_any_more,
+        elections.leader_calls_itself,
         elections.votes_one_after_another,
     )
 )
@@ -95,9 +102,11 @@ _FOR_ANY_WORDS = frozenset(
     (
         peers.went_on_during_a_save,
         peers.index_error_after_snapshot,
+        peers.start_waits_for_the_lock,
         peers.lock_held_while_waiting,
         peers.waits_for_room_and_answers_nothing,
         peers.answers_only_after_its_call,
+        peers.call_waits_for_a_thread,
         peers.does_nothing_any_more,
     )
 )

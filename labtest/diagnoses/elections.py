@@ -8,15 +8,18 @@ from collections.abc import Iterable
 from statistics import median
 from typing import NamedTuple
 
+from labsim import Wait, WaitKind
 from labtest.checks.reading import APPEND, INSTALL, VOTE
 from labtest.diagnoses.diagnosis import Finding
 from labtest.diagnoses.story import MS, Campaign, Rpc, S, Story, Vote, at, lasting, log_end, peers, terms, times
+from labtest.diagnoses.threads import doing, in_words, own_threads, path, whole_ns
 from labtest.events import STARTED
 from labtest.failure import Failure
 
 # Nobody sensible waits longer than this for an election to begin; the tests wait 5 s for one to succeed.
 _QUIET_NS = 2 * S
 _FEW_ELECTIONS = 3
+_LOCKS = (WaitKind.LOCK, WaitKind.OWN_LOCK, WaitKind.LOST_LOCK)
 
 
 def _failed_elections(story: Story) -> list[Campaign]:
@@ -77,6 +80,13 @@ def split_votes(story: Story) -> Finding | None:
             "split votes. Election timers run out within a few round trips, so all campaign together and each votes "
             "for itself; make the timeout and its random range many round trips long (§5.6, §9.3).",
         )
+    if _same_draw_each_time(story, list(by_term.values())):
+        return Finding(
+            f"{facts} All {len(story.connected)} did so every time, though the time between elections is never the "
+            "same.",
+            "split votes. All peers draw the same random numbers: random is seeded alike in each of them. Leave "
+            "random.seed() out, or seed with something that differs from peer to peer (§5.2).",
+        )
     alike = _same_wait_each_time(story, campaigns)
     if alike:
         each = ", ".join(f"peer {peer} after {lasting(wait_ns)}" for peer, wait_ns in sorted(alike.items()))
@@ -91,6 +101,21 @@ def split_votes(story: Story) -> Finding | None:
         "wide, draw once for each reset of the timer: of many draws, one at every look at the clock, the shortest "
         "wins.",
     )
+
+
+def _same_draw_each_time(story: Story, elections: list[list[Campaign]]) -> bool:
+    """Whether all campaign at one instant each time, and these instants are not evenly spaced.
+
+    A range that is too narrow leaves differences, or else the elections are evenly spaced.
+    """
+    if len(elections) < 5:
+        return False
+    for together in elections:
+        if {c.peer for c in together} != story.connected or len({c.at_ns for c in together}) > 1:
+            return False
+    began = [together[0].at_ns for together in elections]
+    waits = sorted(later - earlier for earlier, later in itertools.pairwise(began))
+    return len(set(waits)) == len(waits) and 10 * (waits[-1] - waits[0]) > median(waits)
 
 
 def _same_wait_each_time(story: Story, campaigns: list[Campaign]) -> dict[str, int]:
@@ -189,6 +214,12 @@ def votes_denied_for_nothing(story: Story) -> Finding | None:
         )
     elif all(denial.candidate.log == denial.voter_log for denial in denials):
         causes.append("equal logs are up to date: compare with >=, not with > (§5.4.1)")
+        if all(vote.rpc is None for vote in story.votes):
+            facts += " No peer has ever granted a vote."
+            causes.append(
+                "the request is taken for one of an earlier term, though it is of the voter's own: what decides that "
+                "returns nothing perhaps, and None is false"
+            )
     if kept_vote:
         causes.append("voted_for is not cleared when a new term begins (§5.2)")
     return Finding(facts, f"{'; or '.join(causes)}.") if causes else None
@@ -250,7 +281,57 @@ def won_and_never_acted(story: Story) -> Finding | None:
         f"Peer {campaign.peer} had {len(voters) + 1} of {story.servers} votes in term {campaign.term} at {at(won_ns)} "
         f"(its own and those of {peers(voters)}), and never sent an AppendEntries in that term.{again}",
         f"peer {campaign.peer} won term {campaign.term} and did not notice, or did not act: check how votes are "
-        "counted, and that a winner sends heartbeats at once (§5.2).",
+        "counted, that a reply of its own term leaves it a candidate (only a higher one makes it a follower, §5.1), "
+        "and that a winner sends heartbeats at once (§5.2).",
+    )
+
+
+def leads_and_denies_it(story: Story) -> Finding | None:
+    """The others follow a leader whose get_state() says that it is none."""
+    if not isinstance(story.error, Failure) or not story.led:
+        return None
+    leader = story.led[-1].source
+    state = story.error.states.get(leader)
+    office = [rpc for rpc in story.led if rpc.source == leader and rpc.args is not None]
+    term = office[-1].args.term if office else 0
+    office = [rpc for rpc in office if rpc.args.term == term]
+    if state is None or state.is_leader or state.term != term or state.asked_ns < office[0].sent_ns + S // 5:
+        return None
+    # It had spoken for long when it was asked, still does, and a majority follows: so it leads.
+    until_ns = office[-1].sent_ns
+    followers = {rpc.target for rpc in office if rpc.target != leader and _accepted(rpc, story.end_ns)}
+    short = until_ns - office[0].sent_ns < S // 2 or until_ns < state.asked_ns - S // 5
+    if short or len(followers) + 1 < story.quorum or story.term_at(leader, story.end_ns) > term:
+        return None
+    return Finding(
+        f"Peer {leader} sends AppendEntries of term {term}, from {at(office[0].sent_ns)} to {at(until_ns)}, and "
+        f"{peers(followers)} follow{'s' if len(followers) == 1 else ''} it. But its get_state(), asked at "
+        f"{at(state.asked_ns)}, says that it does not lead.",
+        "the election is all right, and get_state() is wrong: does it compare its role with something that is never "
+        "equal, a string with an enum, say?",
+    )
+
+
+def leader_calls_itself(story: Story) -> Finding | None:
+    """An AppendEntries to itself turns a leader into its own follower."""
+    found = []
+    for rpc in story.led:
+        if rpc.source != rpc.target or rpc.answered_ns is None or not _accepted(rpc, story.end_ns):
+            continue
+        leader, term, heard_ns = rpc.source, rpc.args.term, rpc.answered_ns
+        ended_ns = min((when for when, known, _, _ in story.told[leader] if known > term), default=story.end_ns)
+        spoke = any(r.source == leader and r.sent_ns > heard_ns and r.args and r.args.term == term for r in story.led)
+        if not spoke and ended_ns - heard_ns > S // 5:
+            found.append((rpc, ended_ns - heard_ns))
+    # Once it may have ended by chance just then.
+    if len(found) < 2 and not any(silent_ns > S for _, silent_ns in found):
+        return None
+    rpc, _ = found[-1]
+    many = f" That is one of {len(found)} such offices." if len(found) > 1 else ""
+    return Finding(
+        f"Peer {rpc.source}, leader of term {rpc.args.term}, sent itself an AppendEntries at {at(rpc.sent_ns)}, "
+        f"answered it, and has not spoken as leader of that term since.{many}",
+        "a leader that hears from 'the leader' becomes a follower: send to all peers but itself, peers[me].",
     )
 
 
@@ -264,6 +345,9 @@ def nobody_campaigns(story: Story) -> Finding | None:
         return None
     # Who takes a command believes that it leads: silent perhaps, but not the election's fault.
     if any(event.detail.is_leader and event.at_ns >= since_ns for event in story.other.get(STARTED, ())):
+        return None
+    # Who waits for its lock will not campaign, however well its timer runs.
+    if any(wait.kind in _LOCKS and wait.waited_ns > S for wait in own_threads(story, sorted(story.connected))):
         return None
     heard = sum(1 for rpc in story.all_rpcs if rpc.target in story.connected and (rpc.delivered_ns or 0) > since_ns)
     facts = f"For {lasting(quiet_ns)}, since {at(since_ns)}, nobody has campaigned, and no connected peer leads."
@@ -282,6 +366,9 @@ def nobody_campaigns(story: Story) -> Finding | None:
             "the election timer runs, and the requests do not leave: what asks for votes ends before its call(), by an "
             "exception that is swallowed perhaps.",
         )
+    sleeper = _sleeper(story, sorted(story.connected))
+    if sleeper is not None:
+        return Finding(f"{facts} {_asleep(sleeper)}", f"if that is the election timer, {_IN_SECONDS}")
     if story.campaigns and last == since_ns:
         lately = [c for c in story.campaigns if c.term == story.campaigns[-1].term]
         facts += f" The last to try: {peers(c.peer for c in lately)}, in term {lately[-1].term}, without a majority."
@@ -300,13 +387,29 @@ def nobody_campaigns(story: Story) -> Finding | None:
     return Finding(facts, f"the election timer does not run: {likely}")
 
 
+_IN_SECONDS = "it waits too long: timeouts and sleep() take seconds, not milliseconds."
+
+
+def _asleep(wait: Wait) -> str:
+    return f"{wait.task} of peer {wait.node} {doing(wait)}{path(wait)}, for {lasting(whole_ns(wait))} in all."
+
+
+def _sleeper(story: Story, names: Iterable[str]) -> Wait | None:
+    """A thread of one of these peers that was told to wait for longer than any election may take to begin."""
+    for wait in own_threads(story, names):
+        # What can be woken by news may have all the time in the world.
+        if wait.kind in (WaitKind.SLEEP, WaitKind.EVENT) and whole_ns(wait) > _QUIET_NS:
+            return wait
+    return None
+
+
 def _terms_beyond_messages(story: Story) -> list[tuple[str, int]]:
     """Connected peers that have told the tester of a later term than any message, and that term."""
     if not isinstance(story.error, Failure):
         return []
     known = max((rpc.args.term for rpc in story.all_rpcs if rpc.args is not None), default=0)
-    terms = story.error.terms
-    return [(peer, terms[peer]) for peer in sorted(story.connected) if terms.get(peer, 0) > known]
+    states = story.error.states
+    return [(p, states[p].term) for p in sorted(story.connected) if p in states and states[p].term > known]
 
 
 def _and(parts: Iterable[str]) -> str:
@@ -323,12 +426,13 @@ class _Deposed(NamedTuple):
     campaign: Campaign
     leader: str
     term: int
+    voted_ns: int  # when it voted for that leader, if it did so since the calm
     heard: list[Rpc]  # what it got from that leader, in order of delivery
 
     @property
     def since_ns(self) -> int:
         """When its timer was last to be reset."""
-        return self.heard[-1].delivered_ns or 0
+        return self.heard[-1].delivered_ns or 0 if self.heard else self.voted_ns
 
     @property
     def gaps(self) -> list[int]:
@@ -348,16 +452,27 @@ def _depositions(story: Story) -> list[_Deposed]:
     for campaign in story.campaigns:
         follower, began_ns = campaign.peer, campaign.at_ns
         heard = [rpc for rpc in story.led if rpc.target == follower and _accepted(rpc, began_ns)]
-        if not heard:
-            continue
-        term = max(rpc.args.term for rpc in heard)
+        votes = [v for v in story.votes if v.voter == follower and story.calm_ns <= v.at_ns < began_ns]
+        term = max([rpc.args.term for rpc in heard] + [vote.term for vote in votes], default=0)
         heard = sorted((r for r in heard if r.args.term == term), key=lambda rpc: rpc.delivered_ns or 0)
-        leader = heard[0].source
+        leaders = {rpc.source for rpc in heard} or {vote.candidate for vote in votes if vote.term == term}
+        leader = min(leaders, default=follower)
+        if leader == follower or not _led(story, leader, term, began_ns):
+            continue
         # Otherwise somebody else had moved the cluster on, or the leader had stepped down.
         if term < story.term_at(follower, began_ns - 1) or story.term_at(leader, began_ns - 1) > term:
             continue
-        found.append(_Deposed(campaign, leader, term, heard))
+        voted_ns = max((vote.at_ns for vote in votes if vote.term == term), default=0)
+        found.append(_Deposed(campaign, leader, term, voted_ns, heard))
     return found
+
+
+def _led(story: Story, peer: str, term: int, before_ns: int) -> bool:
+    """Whether that peer has spoken as leader of that term by then, to anybody."""
+    return any(
+        rpc.source == peer and rpc.sent_ns < before_ns and rpc.args is not None and rpc.args.term == term
+        for rpc in story.led
+    )
 
 
 def _accepted(rpc: Rpc, before_ns: int) -> bool:
@@ -375,10 +490,11 @@ def heartbeats_too_slow(story: Story) -> Finding | None:
         return None
     for deposed in depositions:
         follower, began_ns = deposed.campaign.peer, deposed.campaign.at_ns
-        sent = [rpc.sent_ns for rpc in story.calls_between(deposed.leader, follower)]
-        before = [when for when in sent if when <= began_ns]
+        to_it = story.calls_between(deposed.leader, follower)
+        sent = [rpc.sent_ns for rpc in to_it if rpc.sent_ns <= began_ns and rpc.args and rpc.args.term == deposed.term]
         # Nothing under way to the follower: no loss and no delay is to blame.
-        if before[-1] == deposed.heard[-1].sent_ns and began_ns - before[-1] >= 20 * MS:
+        last = [rpc.sent_ns for rpc in deposed.heard[-1:]]
+        if sent[-1:] == last and began_ns - (last[0] if last else deposed.since_ns) >= 20 * MS:
             found.append((deposed, began_ns - deposed.since_ns))
     if not found:
         return None
@@ -386,10 +502,13 @@ def heartbeats_too_slow(story: Story) -> Finding | None:
     waiting = _waiting_for(story, deposed)
     many = f" That is one of {len(found)} such elections since {at(story.calm_ns)}." if len(found) > 1 else ""
     follower = deposed.campaign.peer
+    if deposed.heard:
+        silence = f"nothing after {at(deposed.heard[-1].sent_ns)}; {lasting(timeout_ns)} later"
+    else:
+        silence = f"nothing at all; {lasting(timeout_ns)} after it had voted for peer {deposed.leader}"
     facts = (
-        f"Peer {deposed.leader} led term {deposed.term}, and sent peer {follower} nothing after "
-        f"{at(deposed.heard[-1].sent_ns)}; {lasting(timeout_ns)} later, at {at(deposed.campaign.at_ns)}, "
-        f"peer {follower}'s election timer ran out.{many}"
+        f"Peer {deposed.leader} led term {deposed.term}, and sent peer {follower} {silence}, at "
+        f"{at(deposed.campaign.at_ns)}, peer {follower}'s election timer ran out.{many}"
     )
     if waiting is not None:
         facts += (
@@ -401,6 +520,19 @@ def heartbeats_too_slow(story: Story) -> Finding | None:
             "one sender serves all followers and waits for a peer that does not answer; give each call a thread of "
             "its own (§5.3, §5.5).",
         )
+    if _speak_once(story, [deposed for deposed, _ in found]):
+        leader = _last_leader(story)
+        return Finding(
+            f"{facts} No leader has sent anybody a second AppendEntries. The last one was peer {leader[0]}. "
+            f"{in_words(own_threads(story, leader))}",
+            "what sends heartbeats after the first round does nothing: its thread has ended, or it fails each time, "
+            "and an exception is swallowed (except Exception: pass).",
+        )
+    sleeper = _sleeper(story, [deposed.leader])
+    if sleeper is not None:
+        return Finding(
+            f"{facts} {_asleep(sleeper)}", f"heartbeats are too slow. If that thread sends them, {_IN_SECONDS}"
+        )
     return Finding(
         facts,
         "heartbeats are too slow for these election timeouts, or their sender waits for something; send several "
@@ -408,12 +540,28 @@ def heartbeats_too_slow(story: Story) -> Finding | None:
     )
 
 
+def _speak_once(story: Story, depositions: list[_Deposed]) -> bool:
+    """Whether leaders speak to everybody once and never again, though none of the last one's threads waits so long."""
+    offices = Counter((rpc.source, rpc.target, rpc.args.term) for rpc in story.led if rpc.args is not None)
+    threads = own_threads(story, _last_leader(story))
+    shortest_ns = min(deposed.campaign.at_ns - deposed.since_ns for deposed in depositions)
+    return (
+        len({deposed.term for deposed in depositions}) > 1
+        and max(offices.values()) == 1
+        and bool(threads)
+        and all(whole_ns(wait) < shortest_ns for wait in threads)
+    )
+
+
+def _last_leader(story: Story) -> list[str]:
+    return [rpc.source for rpc in story.led[-1:]]
+
+
 def _waiting_for(story: Story, deposed: _Deposed) -> Rpc | None:
     """The first call of the leader to somebody else after its last to that follower, if none of them was answered."""
+    since_ns = deposed.heard[-1].sent_ns if deposed.heard else deposed.voted_ns
     calls = [
-        rpc
-        for rpc in story.led
-        if rpc.source == deposed.leader and deposed.heard[-1].sent_ns < rpc.sent_ns < deposed.campaign.at_ns
+        rpc for rpc in story.led if rpc.source == deposed.leader and since_ns < rpc.sent_ns < deposed.campaign.at_ns
     ]
     if any(rpc.replied_ns is not None and rpc.replied_ns < deposed.campaign.at_ns for rpc in calls):
         return None

@@ -6,15 +6,23 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import labgob
-from labsim import Deadlock, Event, TaskFailed, WaitKind
+from labsim import Deadlock, Event, TaskFailed, Wait, WaitKind
+from labtest.checks.kept import CALLS_RETURN
 from labtest.checks.reading import APPEND, INSTALL, VOTE
 from labtest.diagnoses.diagnosis import Finding
 from labtest.diagnoses.story import MS, Kept, Rpc, S, Story, Vote, at, lasting
+from labtest.diagnoses.threads import doing, in_words, own_threads, path
 from labtest.events import ANSWER, BOOT, CRASH, DELIVER, PERSIST, RESTART, SAVING, STARTED
 from labtest.failure import Failure
 
 _LONGEST_CALL_NS = 7_200 * MS  # that gets no answer; the network gives up after 7 s
 _SLOW_NS = 300 * MS  # for a handler, which has nothing to wait for
+
+
+_FOR_EVER = (WaitKind.OWN_LOCK, WaitKind.LOST_LOCK)
+# What only another thread of the same peer brings.
+_FOR_ANOTHER_THREAD = (WaitKind.ITEM, WaitKind.EVENT, WaitKind.CONDITION, WaitKind.SEMAPHORE)
+_FROM_OUTSIDE = ("start", "get_state", "snapshot", "request_vote", "append_entries", "install_snapshot")
 
 
 def prev_beyond_the_log(story: Story) -> Finding | None:
@@ -105,6 +113,11 @@ _KEEPERS = {
         "One of its threads waits for a lock that it holds itself.",
         "a method that takes the lock is called by one that has it already.",
     ),
+    WaitKind.LOST_LOCK: (
+        "Its threads wait for a lock whose holder has ended and never released it.",
+        "a method takes the lock by acquire(), and returns, or raises, on a way without release(); `with self.mu:` "
+        "releases it on every way.",
+    ),
     WaitKind.ROOM: (
         "The thread that holds its lock waits for room in apply_ch.",
         "it holds its lock while it puts a message on apply_ch. The service may itself be waiting for that lock (in "
@@ -122,12 +135,29 @@ _KEEPERS = {
 }
 
 
+_ANY_KEEPER = ("", "it keeps its lock while it waits for something else; release it before.")
+
+
+def start_waits_for_the_lock(story: Story) -> Finding | None:
+    """start() is innocent: somebody keeps the lock, and waits."""
+    held_up = story.error.held_up if isinstance(story.error, Failure) else ()
+    if len(held_up) < 2 or held_up[0].kind is not WaitKind.LOCK:
+        return None
+    call, keeper = held_up
+    _, likely = _KEEPERS.get(keeper.kind, _ANY_KEEPER)
+    meanwhile = "slept" if keeper.kind is WaitKind.SLEEP else f"waited for {keeper.kind.value}"
+    return Finding(
+        f"start() of peer {call.node} had to wait for its lock. {keeper.task} held it, and {meanwhile}{path(keeper)}.",
+        likely,
+    )
+
+
 def lock_held_while_waiting(story: Story) -> Finding | None:
     """Requests go in and nothing comes out, and whoever holds the lock was seen to wait."""
     kept = _kept_locks(story.error)
     stalls = [(*stalled, peer) for peer in sorted(kept) if peer in story.up and (stalled := _stalled(story, peer))]
     if not stalls:
-        return None
+        return _waits_for_ever(story, kept)
     since_ns, until_ns, requests, peer = max(stalls, key=lambda stall: stall[1] - stall[0])
     facts = _silence(story, peer, since_ns, until_ns, requests)
     kept_for, call = kept[peer], None
@@ -137,10 +167,7 @@ def lock_held_while_waiting(story: Story) -> Finding | None:
             return None  # all that is known is that some wait for a lock
     seen, likely = _KEEPERS.get(
         WaitKind.REPLY if call is not None else kept_for,
-        (
-            f"The thread that holds its lock waits for {kept_for.value}.",
-            "it keeps its lock while it waits for something else; release it before.",
-        ),
+        (f"The thread that holds its lock waits for {kept_for.value}.", _ANY_KEEPER[1]),
     )
     if call is not None:
         gone = "" if call.target in story.connected else ", which is cut off or down"
@@ -149,6 +176,16 @@ def lock_held_while_waiting(story: Story) -> Finding | None:
             f"{at(call.sent_ns)} to peer {call.target}{gone}."
         )
     return Finding(f"{facts} {seen}", likely)
+
+
+def _waits_for_ever(story: Story, kept: Mapping[str, WaitKind]) -> Finding | None:
+    """Such a wait has no end, whether or not anybody has asked something of that peer meanwhile."""
+    asked = {wait.node for wait in story.error.stuck[:1]} if isinstance(story.error, Failure) else set()
+    for peer in sorted(story.up & kept.keys(), key=lambda peer: (peer not in asked, peer)):
+        if kept[peer] in _FOR_EVER:
+            seen, likely = _KEEPERS[kept[peer]]
+            return Finding(f"Peer {peer} stands still. {seen}", likely)
+    return None
 
 
 def answers_only_after_its_call(story: Story) -> Finding | None:
@@ -198,11 +235,45 @@ def does_nothing_any_more(story: Story) -> Finding | None:
         spoke = any(rpc.source == peer and rpc.sent_ns > since_ns for rpc in story.all_rpcs)
         spoke = spoke or any(event.node == peer and event.at_ns > since_ns for event in story.own_calls)
         if until_ns >= story.end_ns and until_ns - since_ns > S and not spoke:
+            threads = own_threads(story, [peer])
+            facts = f"{_silence(story, peer, since_ns, until_ns, requests)} Nor has it sent anything since then."
+            asks = next(((wait, method) for wait in threads if (method := _asks_its_own_peer(wait))), None)
+            if asks is not None:
+                wait, method = asks
+                return Finding(
+                    f"{facts} {wait.task} {doing(wait)}{path(wait)}.",
+                    f"one of its own threads calls {method}(), which waits for the thread that does the work: for "
+                    "itself, that is, or for somebody who waits for it. Call what is behind it instead.",
+                )
             return Finding(
-                f"{_silence(story, peer, since_ns, until_ns, requests)} Nor has it sent anything since then.",
+                f"{facts} {in_words(threads)}" if threads else facts,
                 "the thread that does its work has ended, or waits: for itself, or for somebody who waits for it.",
             )
     return None
+
+
+def _asks_its_own_peer(wait: Wait) -> str:
+    """The method for callers from outside in which that thread of the peer's own waits for another; "" if in none."""
+    if wait.kind not in _FOR_ANOTHER_THREAD:
+        return ""
+    return next((place.function for place in wait.stack[:-1] if place.function in _FROM_OUTSIDE), "")
+
+
+def call_waits_for_a_thread(story: Story) -> Finding | None:
+    """A call from outside that leaves its work to one of the peer's threads, and waits for that."""
+    error = story.error
+    if not isinstance(error, Failure) or error.rule != CALLS_RETURN.name or not error.stuck:
+        return None
+    call = error.stuck[0]
+    threads = own_threads(story, [call.node or ""])
+    if call.kind not in _FOR_ANOTHER_THREAD or call.where is None or not error.threads:
+        return None
+    return Finding(
+        f"{call.task} of peer {call.node} waits for {call.kind.value}{path(call)}: for another thread of its peer, "
+        f"that is. {in_words(threads)}",
+        "the thread that should serve it is not among these: it was never started, or has ended; or it is, and waits "
+        "for something itself.",
+    )
 
 
 def _silence(story: Story, peer: str, since_ns: int, until_ns: int, requests: list[Rpc]) -> str:
@@ -225,8 +296,9 @@ def _kept_locks(error: BaseException) -> Mapping[str, WaitKind]:
             if wait.node is not None:
                 kinds.setdefault(wait.node, set()).add(wait.kind)
         for peer, found in kinds.items():
-            if WaitKind.OWN_LOCK in found:
-                kept[peer] = WaitKind.OWN_LOCK
+            for_ever = [kind for kind in _FOR_EVER if kind in found]
+            if for_ever:
+                kept[peer] = for_ever[0]
             elif {WaitKind.LOCK, WaitKind.ROOM} <= found:
                 kept[peer] = WaitKind.ROOM
     return kept

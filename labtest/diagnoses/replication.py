@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from labtest.checks.reading import APPEND, INSTALL, VOTE
 from labtest.diagnoses.diagnosis import Finding
 from labtest.diagnoses.story import Rpc, S, Story, at, lasting, peers
+from labtest.diagnoses.threads import in_words, own_threads
 from labtest.events import APPLY, STARTED
 from labtest.failure import Failure
 
@@ -212,6 +213,7 @@ def sent_before_the_answer(story: Story) -> Finding | None:
 
 
 _FASTEST_HEARTBEAT_NS = S // 20
+_USUAL_HEARTBEAT_NS = S // 10  # in less than that, several may have had one reason
 
 
 def heartbeats_too_often(story: Story) -> Finding | None:
@@ -222,7 +224,7 @@ def heartbeats_too_often(story: Story) -> Finding | None:
         if len(late) < _FEW_REPEATS or any(rpc.args.entries or rpc.args != late[0].args for rpc in late):
             continue
         gap_ns = (late[-1].sent_ns - late[0].sent_ns) / (len(late) - 1)
-        if gap_ns < _FASTEST_HEARTBEAT_NS and story.end_ns - since_ns >= _SOON_NS:
+        if gap_ns < _FASTEST_HEARTBEAT_NS and late[-1].sent_ns - late[0].sent_ns >= _USUAL_HEARTBEAT_NS:
             return Finding(
                 f"Peer {leader}, leader of term {term}, sent peer {follower} the same AppendEntries without entries "
                 f"{len(late)} times from {at(late[0].sent_ns)} to {at(late[-1].sent_ns)}: one every {lasting(gap_ns)}.",
@@ -366,7 +368,8 @@ def commit_frozen(story: Story) -> Finding | None:
     )
     likely = (
         "match_index is not updated by successful replies, or the majority is computed wrongly, the leader itself "
-        "left out perhaps (Figure 2, last rule for leaders)"
+        "left out perhaps (Figure 2, last rule for leaders); or it is right, and stored under another name than the "
+        "commit_index that is read (a typo makes a new attribute)"
     )
     snapshot = _stopped_after_snapshot(story, office.leader, since_ns)
     if snapshot:
@@ -486,6 +489,13 @@ def commit_never_applied(story: Story) -> Finding | None:
                     "heartbeats do not raise commit_index, but every AppendEntries counts (Figure 2); or the thread "
                     "that applies has ended.",
                 )
+            if not story.other.get(APPLY):
+                # Its leader's commit_index has been raised, and did not help.
+                return Finding(
+                    f"{facts} No peer has ever put anything on apply_ch, not even peer {rpc.source}, which leads."
+                    f"{_threads(story, peer)}",
+                    "the thread that applies was never started, or is not woken when commit_index rises, or has ended.",
+                )
             return Finding(
                 facts,
                 "commit_index is not raised, or the thread that applies is not woken when it is, or it has ended.",
@@ -504,6 +514,12 @@ def commit_never_applied(story: Story) -> Finding | None:
                 return Finding(f"{facts} {snapshot}", f"{_OFFSET}; or {likely}")
             return Finding(facts, likely)
     return None
+
+
+def _threads(story: Story, peer: str) -> str:
+    threads = own_threads(story, [peer])
+    whose = f"Peer {peer}'s"
+    return f" {in_words(threads, whose)}" if threads else ""
 
 
 def _applies_lately(story: Story, peer: str) -> bool:

@@ -11,7 +11,19 @@ import time as real_time
 
 import pytest
 
-from labsim import Deadlock, Livelock, Simulation, TaskFailed, Unresponsive, queue, threading, time
+from labsim import (
+    Deadlock,
+    Livelock,
+    Simulation,
+    TaskFailed,
+    Unresponsive,
+    WaitKind,
+    current_simulation,
+    queue,
+    threading,
+    time,
+)
+from labsim.waits import wait_of
 
 # ---- deadlock ----------------------------------------------------------------------------------------------------
 
@@ -90,6 +102,36 @@ def test_a_lock_taken_twice_is_held_by_itself():
         r"  main has waited 0\.000 s for a Lock made at .*test_nothing_hangs\.py:\d+, held by itself", told(caught)[1]
     )
     assert told(caught)[2].endswith("lock.acquire()")
+
+
+def test_a_lock_that_was_never_released_is_held_by_who_has_ended():
+    def main():
+        lock = threading.Lock()
+        taker = threading.Thread(target=lock.acquire, name="taker")
+        taker.start()
+        taker.join()
+        lock.acquire()
+
+    with pytest.raises(Deadlock) as caught:
+        Simulation(1).run(main)
+    assert told(caught)[1].endswith(", held by taker, which has ended")
+    assert [wait.kind for wait in caught.value.waits] == [WaitKind.LOST_LOCK]
+
+
+def test_a_wait_for_a_time_says_how_much_is_left():
+    def main():
+        simulation = current_simulation()
+        sleeper = threading.Thread(target=time.sleep, args=(10,))
+        waiter = threading.Thread(target=threading.Event().wait)
+        sleeper.start()
+        waiter.start()
+        time.sleep(4)
+        return [wait_of(simulation, task) for task in simulation.tasks() if task.thread in (sleeper, waiter)]
+
+    assert [(wait.waited_ns, wait.left_ns) for wait in Simulation(1).run(main)] == [
+        (4_000_000_000, 6_000_000_000),
+        (4_000_000_000, None),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 
 from infra.labtest.story import Story
 from infra.students import ROOT, edited_reference
-from labsim import Event, Simulation, TaskFailed, random, time
+from labsim import Event, Simulation, TaskFailed, Wait, WaitKind, random, time
 from labtest.diagnoses import DIAGNOSES, diagnose, examine
-from labtest.failure import Failure
+from labtest.failure import Failure, State
 from labtest.loading import load_peer_class
 from labtest.running import run_test
 from labtools.selecting import select
@@ -195,6 +195,11 @@ SWALLOWED = """\
             except AttributeError:
                 return
             args = RequestVoteArgs"""
+SWALLOWED_TICK = """\
+try:
+                pause_s = self._tick()
+            except Exception:
+                pause_s = HEARTBEAT_S"""
 ONE_VOTE_AT_A_TIME = (
     (
         "        for peer in range(len(self.peers)):\n            if peer != self.me and peer not in self.votes",
@@ -249,6 +254,17 @@ DEFECTS = {
         elect_over_a_slow_network,
         (TIMEOUT, "ELECTION_TIMEOUT_S = (0.6, 0.6)"),
         words=("no leader. In all of them two or more peers campaigned at the same instant", "20 ms to come back"),
+        not_words=("seeded",),
+    ),
+    "random seeded alike": Defect(
+        "split_votes",
+        elect,
+        (
+            "        self._reset_election_timer()\n        self._spawn(self._ticker)",
+            "        random.seed(42)\n        self._reset_election_timer()\n        self._spawn(self._ticker)",
+        ),
+        words=("All 3 did so every time", "random is seeded alike in each of them"),
+        not_words=("widen", "drawn once"),
     ),
     "narrow timers": Defect(
         "split_votes",
@@ -293,6 +309,68 @@ DEFECTS = {
         ("(args.last_log_term, args.last_log_index) >= (", "(args.last_log_term, args.last_log_index) > ("),
         words=("its log is empty", "equal logs are up to date: compare with >="),
         checked=False,
+    ),
+    "every request is taken for an old one": Defect(
+        "votes_denied_for_nothing",
+        elect,
+        ("        return term == self.current_term\n", "        term == self.current_term\n"),
+        words=("No peer has ever granted a vote", "or the request is taken for one of an earlier term"),
+    ),
+    "equal logs refused unless they are empty": Defect(
+        "votes_denied_for_nothing",
+        lab("test_rejoin_2b"),
+        (
+            "(args.last_log_term, args.last_log_index) >= (self._term_at(last), last)",
+            "not last or (args.last_log_term, args.last_log_index) > (self._term_at(last), last)",
+        ),
+        words=("equal logs are up to date: compare with >=",),
+        not_words=("earlier term",),  # votes were granted before
+        checked=False,
+    ),
+    "an election timeout in ms": Defect(
+        "nobody_campaigns",
+        elect,
+        (TIMEOUT, "ELECTION_TIMEOUT_S = (400, 800)"),
+        words=("Thread-1 (_ticker) of peer 0 waits for an event, in _ticker (peer.py:", "not milliseconds"),
+        not_words=("is its thread started",),
+    ),
+    "a tick in ms": Defect(
+        "nobody_campaigns",
+        elect,
+        mutant="stranger-event-loop",
+        edits_of_mutant=(("TICK_S = 0.010", "TICK_S = 10"),),
+        words=("Thread-2 (_tick) of peer 0 sleeps, in _tick (", "not milliseconds"),
+        not_words=("is its thread started",),
+    ),
+    "no election timer, and a thread that waits a minute for news": Defect(
+        "nobody_campaigns",
+        elect,
+        ("if time.monotonic() >= self.election_deadline:", "if False:"),
+        ("return left_s if", "return 0.1 if"),
+        ("self.committed.wait()", "self.committed.wait(60)"),
+        words=("is its thread started",),
+        not_words=("milliseconds",),
+    ),
+    "a leader calls itself": Defect(
+        "leader_calls_itself",
+        lab("test_initial_election_2a"),
+        ("if peer != self.me and (idle or (", "if (idle or ("),
+        words=("sent itself an AppendEntries at ", "send to all peers but itself"),
+        not_words=("too slow",),
+    ),
+    "get_state() compares an enum with a string": Defect(
+        "leads_and_denies_it",
+        elect,
+        ("return self.current_term, self.role is Role.LEADER", 'return self.current_term, self.role == "leader"'),
+        words=(" follow it. But its get_state(), asked at ", "says that it does not lead", "get_state() is wrong"),
+    ),
+    "an exception swallowed where heartbeats are sent": Defect(
+        "heartbeats_too_slow",
+        lab("test_initial_election_2a"),
+        ("pause_s = self._tick()", SWALLOWED_TICK),
+        ("self._replicate(heartbeat=True)", "self._replicate(hearbeat=True)"),
+        words=("No leader has sent anybody a second AppendEntries.", "an exception is swallowed"),
+        not_words=("too slow",),
     ),
     "index and term compared with and": Defect(
         "votes_denied_for_nothing",
@@ -353,6 +431,14 @@ DEFECTS = {
             "self._replicate(heartbeat=True)\n                return 1.5",
         ),
         words=("election timer ran out", "heartbeats are too slow"),
+        not_words=("milliseconds",),
+    ),
+    "a heartbeat's pause in ms": Defect(
+        "heartbeats_too_slow",
+        lab("test_initial_election_2a"),
+        ("HEARTBEAT_S = 0.1\n", "HEARTBEAT_S = 100\n"),
+        words=("heartbeats are too slow", "waits for an event, in _ticker (peer.py:", "for 100 s in all"),
+        not_words=("swallowed",),
     ),
     "one sender for all followers": Defect(
         "heartbeats_too_slow",
@@ -394,13 +480,27 @@ DEFECTS = {
         lab("test_follower_failure_2b"),
         *CALLS_UNDER_LOCK,
         words=("answered nothing from", "which is cut off or down", "it holds its lock during a call"),
+        seeds=range(4, 7),  # before it start() is the first to be held up
+    ),
+    "calls under the lock, and start() waits": Defect(
+        "start_waits_for_the_lock",
+        lab("test_follower_failure_2b"),
+        *CALLS_UNDER_LOCK,
+        words=("held it, and waited for the reply to a call, in _replicate_to (peer.py:", "during a call"),
         seeds=range(1, 7),
+    ),
+    "sleeps with the lock": Defect(
+        "start_waits_for_the_lock",
+        lab("test_rpc_bytes_2b"),
+        ("return HEARTBEAT_S\n", "time.sleep(HEARTBEAT_S)\n                return 0.001\n"),
+        words=("Thread-1 (_ticker) held it, and slept, in _ticker > _tick (peer.py:", "while it sleeps"),
     ),
     "calls under the lock, some time ago": Defect(
         "answers_only_after_its_call",
         lab("test_follower_failure_2b"),
         *CALLS_UNDER_LOCK,
         words=("Then it answered all of them at once", "while it holds its lock, or in the thread that answers"),
+        seeds=range(2, 7),  # before it the lock is still kept in the end
     ),
     "a thread that does all the work feeds apply_ch": Defect(
         "waits_for_room_and_answers_nothing",
@@ -413,8 +513,57 @@ DEFECTS = {
         "does_nothing_any_more",
         lab("test_basic_agree_2b"),
         mutant="channels-lock-taken-twice",
-        words=("answered nothing from ", "Nor has it sent anything since then", "has ended, or waits: for itself"),
+        words=("answered nothing from ", "Nor has it sent anything since then", "own threads calls get_state()"),
         not_words=("lock", "heartbeats"),
+    ),
+    "the thread that does all the work ends": Defect(
+        "does_nothing_any_more",
+        lab("test_basic_agree_2b"),
+        mutant="stranger-event-loop",
+        edits_of_mutant=(
+            (
+                "            self._release(answers)\n            if ",
+                "            self._release(answers)\n            if self.commit_index or ",
+            ),
+        ),
+        words=("Its own threads: Thread-2 (_tick) sleeps", "the thread that does its work has ended, or waits"),
+        not_words=("_own",),
+    ),
+    "a thread that calls what waits for it": Defect(
+        "does_nothing_any_more",
+        lab("test_basic_agree_2b"),
+        mutant="stranger-event-loop",
+        edits_of_mutant=(
+            (
+                "        if self.role is not Role.LEADER:\n            return -1, self.current_term, False",
+                "        if not self.get_state()[1]:\n            return -1, self.current_term, False",
+            ),
+        ),
+        words=(" > _on_start > get_state > _ask (", "one of its own threads calls get_state()"),
+        not_words=("lock",),
+    ),
+    "a thread that serves all is not started": Defect(
+        "call_waits_for_a_thread",
+        elect,
+        mutant="stranger-event-loop",
+        edits_of_mutant=(
+            (
+                "for target in (self._own, self._tick, self._deliver):",
+                "for target in (self._tick, self._deliver):",
+            ),
+        ),
+        words=("Its own threads: Thread-1 (_tick) sleeps, in _tick (", "it was never started"),
+        not_words=("election timer",),
+    ),
+    "a lock that is not released": Defect(
+        "lock_held_while_waiting",
+        elect,
+        (
+            "        with self.mu:\n            return self.current_term, self.role",
+            "        self.mu.acquire()\n        return self.current_term, self.role",
+        ),
+        words=("a lock whose holder has ended", "on a way without release()"),
+        not_words=("election timer",),
     ),
     "votes without the lock": Defect(
         "went_on_during_a_save",
@@ -506,7 +655,7 @@ DEFECTS = {
         "heartbeats_too_often",
         lab("test_count_2b"),
         mutant="rpc-flood",
-        words=("the same AppendEntries without entries", "one every 5.0 ms", "One every 100 ms is enough"),
+        words=("the same AppendEntries without entries", ": one every ", "One every 100 ms is enough"),
     ),
     "replies of an earlier term counted": Defect(
         "counted_too_much",
@@ -525,6 +674,7 @@ DEFECTS = {
         lab("test_snapshot_basic_2d"),
         ("return self.last_included_index + len(self.log) - 1", "return len(self.log) - 1"),
         words=("9 less, and 9 is where its snapshot ends", "len(log) is not an index any more"),
+        seeds=range(1, 7),  # with 0 an IndexError comes first
     ),
     "len(log) taken for an index by a follower": Defect(
         "commit_never_applied",
@@ -562,7 +712,14 @@ DEFECTS = {
         "commit_never_applied",
         lab("test_basic_agree_2b"),
         ("self.commit_index = index\n            self.committed.notify()", "self.commit_index = index"),
-        words=("the thread that applies is not woken",),
+        words=("No peer has ever put anything on apply_ch", "or is not woken when commit_index rises"),
+    ),
+    "applier not started": Defect(
+        "commit_never_applied",
+        lab("test_basic_agree_2b"),
+        ("        self._spawn(self._applier)\n", ""),
+        words=("No peer has ever put anything on apply_ch", "own threads: Thread-1 (_ticker)", "was never started"),
+        not_words=("commit_index is not raised",),
     ),
     "entries never sent": Defect(
         "start_never_sent",
@@ -706,6 +863,100 @@ time.sleep(3.0)
             if not self._observe_term(args.term):"""
 
 
+def test_start_that_sleeps_itself_is_not_told_of_a_lock(tmp_path):
+    sleeps = (
+        "            self._replicate()\n            return self",
+        "            time.sleep(0.1)\n            return self",
+    )
+    run = run_test(lab("test_basic_agree_2b"), load_peer_class(edited_reference(tmp_path, sleeps)), 1)
+    assert run.error.rule == "start-returns-at-once"
+    assert run.causes == []
+
+
+def test_get_state_that_sleeps_waits_for_no_thread(tmp_path):
+    sleeps = ("        with self.mu:\n            return self.current_term, self.role", ASLEEP)
+    run = run_test(elect, load_peer_class(edited_reference(tmp_path, sleeps)), 1)
+    assert run.error.rule == "calls-return"
+    assert "call_waits_for_a_thread" not in names(run)
+
+
+ASLEEP = """\
+        time.sleep(60)
+        with self.mu:
+            return self.current_term, self.role"""
+
+
+def test_a_timer_is_not_to_blame_where_its_thread_waits_for_the_lock(tmp_path):
+    run = failed_run(tmp_path, DEFECTS["no election timer"])
+
+    def told(kind):
+        wait = Wait("Thread-1 (_ticker)", "0", kind, 3_000_000_000, "")
+        error = Failure("no leader", threads=[wait])
+        return [found.name for found in examine(run.simulation.trace, error, end_ns=run.simulation.now_ns)]
+
+    assert told(WaitKind.EVENT) == ["nobody_campaigns"]
+    assert told(WaitKind.LOCK) == []
+
+
+def test_no_exception_is_suspected_where_a_thread_of_the_leader_waits_long(tmp_path):
+    run = failed_run(tmp_path, DEFECTS["an exception swallowed where heartbeats are sent"])
+
+    def told(left_ns):
+        threads = [Wait("Thread-1 (_ticker)", peer, WaitKind.SLEEP, 0, "", left_ns=left_ns) for peer in "012"]
+        (text,) = diagnose(run.simulation.trace, Failure("no leader", threads=threads), end_ns=run.simulation.now_ns)
+        return "swallowed" in text.replace("\n", " "), "too slow" in text.replace("\n", " ")
+
+    assert told(left_ns=100_000_000) == (True, False)
+    assert told(left_ns=2_000_000_000) == (False, True)
+
+
+def test_get_state_is_right_before_the_election(tmp_path):
+    def elect_and_wait(make_config):
+        cfg = make_config(servers=3)
+        cfg.check_one_leader()
+        time.sleep(2.0)
+
+    run = run_test(elect_and_wait, load_peer_class(edited_reference(tmp_path)), 1)
+    spoken = [
+        event for event in run.simulation.trace if event.kind == "send" and "append" in event.detail.service_method
+    ]
+    first = spoken[0]
+
+    def told(asked_ns, is_leader):
+        states = {first.node: State(first.detail.decode_args().term, is_leader, asked_ns)}
+        error = Failure("no leader", states=states)
+        return [found.name for found in examine(run.simulation.trace, error, end_ns=run.simulation.now_ns)]
+
+    assert told(spoken[-1].at_ns, False) == ["leads_and_denies_it"]
+    assert told(spoken[-1].at_ns, True) == []
+    assert told(first.at_ns - 1, False) == []
+
+
+def test_a_leader_may_call_itself_if_it_goes_on_leading(tmp_path):
+    edits = (
+        ("if peer != self.me and (idle or (", "if (idle or ("),
+        ("        if not self._observe_term(term):\n            return False", UNMOVED),
+    )
+
+    def wait(make_config):
+        cfg = make_config(servers=3)
+        cfg.check_one_leader()
+        time.sleep(2.0)
+        cfg.fail("for no reason")
+
+    run = run_test(wait, load_peer_class(edited_reference(tmp_path, *edits)), 1)
+    assert run.error.rule is None
+    assert any(event.kind == "deliver" and event.detail.source == event.node for event in run.simulation.trace)
+    assert names(run) == []
+
+
+UNMOVED = """\
+        if term == self.current_term and self.role is Role.LEADER:
+            return True
+        if not self._observe_term(term):
+            return False"""
+
+
 def test_two_threads_that_feed_apply_ch_are_named(tmp_path):
     edits = (
         ("        self._spawn(self._applier)\n", "        self._spawn(self._applier)\n" * 2),
@@ -715,15 +966,16 @@ def test_two_threads_that_feed_apply_ch_are_named(tmp_path):
         ),
     )
 
-    def told(*edits):
-        run = run_test(lab("test_concurrent_starts_2b"), load_peer_class(edited_reference(tmp_path, *edits)), 0)
-        return run.error
+    def told(seed, *edits):
+        run = run_test(lab("test_concurrent_starts_2b"), load_peer_class(edited_reference(tmp_path, *edits)), seed)
+        assert run.error.rule == "apply-order"
+        return run.error.text
 
-    error = told(*edits)
-    assert error.rule == "apply-order"
-    assert re.search(r"Thread-\d+ \(_applier\) put index 3 on apply_ch, Thread-\d+ \(_applier\) put", error.text)
-    alone = told(("self.last_applied += 1\n            entry", "self.last_applied = 1\n            entry"))
-    assert alone.rule == "apply-order" and "put index" not in alone.text
+    # One of the seeds with which each has put something before they get into each other's way.
+    text = told(11, *edits)
+    assert re.search(r"Thread-\d+ \(_applier\) put index \d+ on apply_ch, Thread-\d+ \(_applier\) put index", text)
+    alone = told(11, ("self.last_applied += 1\n            entry", "self.last_applied = 1\n            entry"))
+    assert "put index" not in alone
 
 
 def test_what_is_sent_needlessly_is_told_only_where_costs_are_too_high(tmp_path):

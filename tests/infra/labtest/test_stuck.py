@@ -83,7 +83,7 @@ def test_the_thread_that_keeps_the_lock_comes_before_all_that_queue_up_behind_it
 
 
 def test_a_call_under_the_lock_is_listed_though_calls_may_take_long(tmp_path):
-    stuck = stuck_in(tmp_path, lab("test_follower_failure_2b"), *CALLS_UNDER_LOCK)
+    stuck = stuck_in(tmp_path, lab("test_follower_failure_2b"), *CALLS_UNDER_LOCK, seed=4)
     assert stuck[0].kind is WaitKind.REPLY
 
 

@@ -58,7 +58,7 @@ def test_where_is_the_innermost_line_of_the_peer_not_of_the_library_below_it(tmp
 
 
 def test_a_deadlock_is_placed_by_the_lines_it_names():
-    wait = Wait("ticker", "1", WaitKind.LOCK, 0, "ticker waits", Place(__file__, 41, "_tick"))
+    wait = Wait("ticker", "1", WaitKind.LOCK, 0, "ticker waits", (Place(__file__, 41, "_tick"),))
     deadlock = Deadlock("Deadlock at 1.5 s: every task waits.\n  ticker waits", waits=[wait])
     verdict = verdict_of(deadlock, Path(__file__), Path("tests/test_2a.py"))
     assert without_numbers(verdict.text) == "Deadlock at # s: every task waits."
