@@ -94,7 +94,8 @@ class SavedBeforeReply(_AboutSaving):
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
         args = reading.args
-        if reply.vote_granted:
+        # Its vote for itself is older than its request for it: SavedBeforeCampaign looks at that.
+        if reply.vote_granted and message.source != seat.name:
             news = self._requests.get((seat.name, args.term, message.source), 0)
             if seat.last_persist < news:
                 self._not_saved(event, seat, message, f"its vote for {message.source}")

@@ -255,7 +255,7 @@ class UpToDateVote(Rule):
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
         args = reading.args
-        if not reply.vote_granted:
+        if not reply.vote_granted or message.source == seat.name:
             return
         # A request that comes twice: to grant it again changes nothing, whatever the log has become by then.
         again = (seat.name, args.term) in self._granted

@@ -329,6 +329,8 @@ def _last_office(story: Story) -> _Office | None:
         for index, entry in enumerate(reading.args.entries, reading.args.prev_log_index + 1):
             entry_terms[index] = entry.term
         reply = rpc.reply
+        if rpc.target == leader:
+            continue  # it has what it sends, and counts anyway
         if reply is not None and reply.success and reading.last_index > match.get(rpc.target, (0, 0))[0]:
             match[rpc.target] = (reading.last_index, rpc.replied_ns or 0)
     return _Office(leader, term, calls, entry_terms, match)
@@ -384,6 +386,7 @@ def counted_too_much(story: Story) -> Finding | None:
     applied = [e.detail.command_index for e in story.other.get(APPLY, ()) if e.node == leader][-1:]
     index = max([rpc.args.leader_commit for rpc in sent if rpc.args.term == term] + applied)
     yes = [rpc for rpc in sent if rpc.reply is not None and rpc.reply.success and rpc.reading is not None]
+    yes = [rpc for rpc in yes if rpc.target != leader]
     holders = {rpc.target for rpc in yes if rpc.args.term == term and rpc.reading.last_index >= index}  # type: ignore[union-attr]
     missing = story.quorum - 1 - len(holders)
     began_ns = min(rpc.sent_ns for rpc in sent if rpc.args.term == term)

@@ -494,6 +494,97 @@ def test_a_vote_may_be_granted_again_when_its_request_comes_twice():
     assert story.broken() is None
 
 
+# ---- a peer that calls itself like any other ---------------------------------------------------------------------
+
+
+def test_a_candidate_may_ask_itself_for_its_vote():
+    """It saved the vote when it began. That used to be told as a vote that was not saved before the answer."""
+    story = Story()
+    story.save("0")
+    story.vote("0", "0", 1, saved=False)
+    story.vote("0", "1", 1)
+    story.append("0", "1", 1, entries=[(1, 10)])
+    story.vote("0", "0", 1, saved=False)  # however long its log is by then
+    assert story.broken() is None
+
+
+def test_a_candidate_may_refuse_itself_what_it_has_already():
+    story = Story()
+    story.save("0")
+    story.vote("0", "0", 1, granted=False, saved=False)
+    story.now_ms += 200
+    story.save("1")
+    story.send("1", "2", RequestVoteArgs(2, 1, 0, 0))
+    assert story.broken() is None
+
+
+def test_whoever_asks_itself_votes_when_it_answers():
+    """Until then it may vote for another; then its own vote does not count, and both must not be."""
+
+    def tell(voters, own=False):
+        story = Story()
+        story.save("0", "2")
+        story.vote("2", "0", 1)
+        to_itself = story.deliver(story.send("0", "0", RequestVoteArgs(1, 0, 0, 0)))
+        story.answer(to_itself, RequestVoteReply(1, own))
+        for voter in voters:
+            story.vote("0", voter, 1)
+        story.append("0", "1", 1)
+        return story.broken()
+
+    def tell_in_the_middle(asks_itself):
+        story = Story()
+        story.save("0", "2")
+        story.send("0", "1", RequestVoteArgs(1, 0, 0, 0))
+        if asks_itself:
+            story.send("0", "0", RequestVoteArgs(1, 0, 0, 0))
+        story.vote("2", "0", 1)
+        return story.broken()
+
+    assert (tell("1"), tell("1", own=True)) == ("earned-leadership", "one-vote")
+    assert (tell_in_the_middle(asks_itself=True), tell_in_the_middle(asks_itself=False)) == (None, "one-vote")
+
+
+def test_a_leader_that_acknowledges_its_own_entries_counts_once():
+    def tell(*followers):
+        story = Story(servers=5)
+        story.elect("0", 1, voters="012")
+        story.start("0", 1, 1, 10)
+        for follower in followers:
+            story.append("0", follower, 1, entries=[(1, 10)], saved=follower != "0")
+        story.append("0", "3", 1, entries=[(1, 10)], commit=1)
+        return story.broken()
+
+    assert (tell("0", "1"), tell("0", "1", "2")) == ("earned-commit", None)
+
+
+def test_a_leader_that_hears_itself_follows_nobody():
+    story = Story()
+    story.elect("0", 1)
+    story.append("0", "0", 1, saved=False)
+    story.now_ms += 200
+    story.send("0", "2", RequestVoteArgs(1, 0, 0, 0))  # its answer was lost, and it asks until it has one
+    assert story.broken() is None
+
+
+def test_a_leader_that_hears_only_itself_and_one_more_has_no_majority():
+    """§6: to disregard a candidate it must have heard a majority lately."""
+
+    def tell(*followers):
+        story = Story(servers=4)
+        story.elect("0", 1, voters="0123")
+        story.append("0", "1", 1)
+        story.now_ms += 1100
+        story.vote("0", "0", 1, saved=False)  # asked again, and answered when it leads
+        for follower in followers:
+            story.append("0", follower, 1)
+        story.save("3")
+        story.vote("3", "0", 2, granted=False, reply_term=1)
+        return story.broken()
+
+    assert (tell("1"), tell("1", "2")) == ("higher-term-wins", None)
+
+
 # ---- words and evidence ----------------------------------------------------------------------------------------
 
 
