@@ -194,6 +194,25 @@ class SavesInOrder(Rule):
             )
 
 
+class SnapshotStays(Rule):
+    """save() without a snapshot keeps the one on the disk. With an empty one it does not, and the log's beginning is
+    gone too."""
+
+    name = "snapshot-stays"
+    title = "A snapshot on the disk is replaced by a snapshot, not by nothing"
+    section = "§7"
+
+    def on_persist(self, event: Event, seat: Seat, saved: Saved) -> None:
+        if seat.snapshot and not saved.snapshot:
+            self.violated(
+                f"peer {seat.name} had a snapshot of {len(seat.snapshot)} bytes on its disk"
+                f"{f', which ends with entry {seat.snapshot_saved},' if seat.snapshot_saved else ''} and now saves an "
+                "empty one (b'') in its place: what it holds is lost. Where there is no new snapshot, give save() "
+                "none (None), and the old one stays",
+                f"  {event.at_ns / 1e9:.6f} s  peer {seat.name} saved an empty snapshot",
+            )
+
+
 class SavedBeforeCounting(_AboutSaving):
     """A leader may send an entry before it has saved it, but not count itself among those who have it.
 

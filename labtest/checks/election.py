@@ -59,16 +59,25 @@ class OneVotePerTerm(Rule):
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
         args = reading.args
-        if reply.vote_granted:
-            self._vote(event, seat, args.term, message.source, message, "answered")
+        # A yes in a term that is over is wrong whoever had its vote: HigherTermWins looks at that.
+        if reply.vote_granted and args.term >= delivery.term:
+            in_a_past_term = ""
+            if reply.term > args.term:
+                in_a_past_term = (
+                    f". Its answer says that it is in term {reply.term}: a request of an earlier term is refused, "
+                    "whatever else it says (Figure 2: receiver, 1)"
+                )
+            self._vote(event, seat, args.term, message.source, message, "answered", in_a_past_term)
 
-    def _vote(self, event: Event, seat: Seat, term: int, candidate: str, message: Message, what: str) -> None:
+    def _vote(
+        self, event: Event, seat: Seat, term: int, candidate: str, message: Message, what: str, remark: str = ""
+    ) -> None:
         before = self._votes.get((seat.name, term))
         if before is None:
             self._votes[seat.name, term] = (candidate, event.at_ns, message, what)
         elif before[0] != candidate:
             self.violated(
-                f"peer {seat.name} voted twice in term {term}, for {before[0]} and for {candidate}",
+                f"peer {seat.name} voted twice in term {term}, for {before[0]} and for {candidate}{remark}",
                 (before[1], before[2], before[3]),
                 (event.at_ns, message, what),
             )
@@ -185,7 +194,8 @@ class HigherTermWins(Rule):
     def _accepted_stale(self, event: Event, seat: Seat, message: Message, reading: Reading, delivery: Delivery) -> None:
         args = reading.args
         self.violated(
-            f"peer {seat.name} was in term {delivery.term} and said yes to a request of term {args.term}",
+            f"peer {seat.name} was in term {delivery.term} and said yes to a request of term {args.term}, which is to "
+            "be refused whatever else it says (Figure 2: receiver, 1)",
             (event.at_ns, message, "answered"),
         )
 
