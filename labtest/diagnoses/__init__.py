@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from labsim import Deadlock, Event, SimulationError, TaskFailed
 from labtest.checks.budgets import Budgets
-from labtest.diagnoses import elections, peers, replication
+from labtest.diagnoses import elections, peers, replication, votes
 from labtest.diagnoses.diagnosis import Diagnosis, Finding
 from labtest.diagnoses.story import Story
 from labtest.failure import Failure
@@ -33,6 +33,10 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     peers.does_nothing_any_more,
     peers.forgot_over_a_restart,
     peers.voted_again_after_restart,
+    votes.zero_taken_for_nobody,
+    votes.no_counted_as_a_vote,
+    votes.earlier_votes_counted,
+    votes.asks_one_for_all,
     elections.no_step_down,
     elections.won_and_never_acted,
     elections.votes_denied_for_nothing,
@@ -43,6 +47,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     elections.split_votes,
     elections.nobody_campaigns,
     replication.off_by_the_snapshot,
+    replication.taken_for_known_since_the_snapshot,
     replication.start_never_sent,
     replication.same_place_rejected,
     replication.same_snapshot_again,
@@ -59,7 +64,8 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
 
 # A rule that was seen to be broken has said what is wrong; these can say why.
 _BY_RULE: dict[str, tuple[Diagnosis, ...]] = {
-    "one-vote": (peers.forgot_over_a_restart, peers.voted_again_after_restart),
+    "one-vote": (peers.forgot_over_a_restart, peers.voted_again_after_restart, votes.zero_taken_for_nobody),
+    "earned-leadership": (peers.forgot_over_a_restart, votes.no_counted_as_a_vote, votes.earlier_votes_counted),
     "one-leader": (peers.forgot_over_a_restart, peers.voted_again_after_restart),
     "higher-term-wins": (
         peers.lock_held_while_waiting,
@@ -67,6 +73,7 @@ _BY_RULE: dict[str, tuple[Diagnosis, ...]] = {
         elections.no_step_down,
     ),
     "speaks-in-its-term": (peers.forgot_over_a_restart, elections.no_step_down),
+    "saved-before-reply": (peers.forgot_over_a_restart, replication.taken_for_known_since_the_snapshot),
     "starts-in-order": (replication.off_by_the_snapshot,),
     "honest-candidate": (peers.forgot_over_a_restart, replication.off_by_the_snapshot),
     "start-returns-at-once": (peers.lock_held_while_waiting,),
@@ -86,6 +93,8 @@ _ALONE = frozenset(
         peers.waits_for_room_and_answers_nothing,
         peers.answers_only_after_its_call,
         peers.does_nothing_any_more,
+        votes.no_counted_as_a_vote,
+        votes.asks_one_for_all,
         elections.votes_one_after_another,
     )
 )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from labtest.checks.reading import APPEND, INSTALL, VOTE
 from labtest.diagnoses.diagnosis import Finding
 from labtest.diagnoses.story import Rpc, S, Story, at, lasting, peers
-from labtest.events import APPLY, STARTED
+from labtest.events import APPLY, PERSIST, STARTED
 from labtest.failure import Failure
 
 # Within this time of virtual milliseconds anything that a peer does of itself has been done.
@@ -277,6 +277,38 @@ def off_by_the_snapshot(story: Story) -> Finding | None:
         f"({kept.how}).",
         f"{_OFFSET}.",
     )
+
+
+def taken_for_known_since_the_snapshot(story: Story) -> Finding | None:
+    """Every new entry was saved until it had a snapshot, and the first one behind it is acknowledged without a save."""
+    if not isinstance(story.error, Failure) or story.error.rule != "saved-before-reply":
+        return None
+    peer = story.error.peer
+    saves = [event for event in story.other.get(PERSIST, ()) if event.node == peer]
+    if len(saves) < 2 or not saves[-1].detail.snapshot or saves[-1].detail.snapshot == saves[-2].detail.snapshot:
+        return None
+    with_entries = [
+        rpc for rpc in story.all_rpcs if rpc.method == APPEND and rpc.target == peer and rpc.args and rpc.args.entries
+    ]
+    said_yes = [rpc for rpc in with_entries if _said_yes(rpc) and rpc.answered_ns is not None]
+    unsaved = [rpc for rpc in said_yes if rpc.answered_ns == story.end_ns and _delivered(rpc) >= saves[-1].at_ns]
+    saved = any(any(_delivered(rpc) <= save.at_ns <= (rpc.answered_ns or 0) for save in saves[:-1]) for rpc in said_yes)
+    if not unsaved or not saved:
+        return None
+    reading = unsaved[-1].reading
+    assert reading is not None
+    return Finding(
+        f"Until {at(saves[-1].at_ns)} peer {peer} saved what it was sent. Then it saved its snapshot, which ends with "
+        f"entry {story.snapshot_index(peer or '')}. The AppendEntries that ends with entry {reading.last_index} came "
+        "after that, and it has acknowledged and not saved it.",
+        "it believes to have these entries already. What it has kept of its log behind the snapshot is too long: "
+        "shifted by one, or cut by an index from which last_included_index had been subtracted already, or not yet "
+        "(§7).",
+    )
+
+
+def _delivered(rpc: Rpc) -> int:
+    return -1 if rpc.delivered_ns is None else rpc.delivered_ns
 
 
 def _last_indexes(story: Story, peer: str) -> Iterator[int]:
