@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import labgob
 from labsim import current_simulation, queue, time
+from labsim.stacks import own_frames
 from labtest.checks.facts import same_command
 from labtest.checks.kept import APPLY_ORDER, SNAPSHOT_FORWARD, SNAPSHOT_SAVED, STATE_MACHINE_SAFETY, KeptRule
 from labtest.failure import short
@@ -135,15 +136,33 @@ class Service:
         )
 
     def _two_feeders(self, index: int) -> str:
-        """Who else has put messages on apply_ch: the order between two threads is chance."""
+        """Who else puts messages on apply_ch, or is about to put the one that is missing: their order is chance."""
         feeder = next((name for name, last in self._feeders.items() if last == index), None)
+        if feeder is None:
+            return ""
         other = next((name for name in reversed(self._feeders) if name != feeder), None)
-        if feeder is None or other is None:
+        did = "" if other is None else f"{other} put index {self._feeders[other]}"
+        holder = self._holder(self.last_applied + 1)
+        if holder not in (None, feeder):
+            did = f"{holder} has yet to put index {self.last_applied + 1}"
+        if not did:
             return ""
         return (
-            f". {feeder} put index {index} on apply_ch, {other} put index {self._feeders[other]}: which of two threads "
-            "comes first is chance, so let one of them feed apply_ch"
+            f". {feeder} put index {index} on apply_ch, {did}: which of two threads comes first is chance, so let one "
+            "of them feed apply_ch"
         )
+
+    def _holder(self, index: int) -> str | None:
+        """The task of this peer that has a message of that index among its variables."""
+        simulation = current_simulation()
+        for task in () if simulation is None else simulation.tasks():
+            if simulation is None or task is simulation.current or task.node is not simulation.current.node:
+                continue
+            for frame in own_frames(simulation.frames_of(task)):
+                for value in frame.f_locals.values():
+                    if type(value).__name__ == ApplyMsg.__name__ and getattr(value, "command_index", 0) == index:
+                        return task.name
+        return None
 
     def _snapshot(self, index: int) -> None:
         self._check_saved()

@@ -46,6 +46,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     elections.votes_one_after_another,
     elections.split_votes,
     elections.nobody_campaigns,
+    replication.answers_mixed_up,
     replication.off_by_the_snapshot,
     replication.taken_for_known_since_the_snapshot,
     replication.start_never_sent,
@@ -160,7 +161,12 @@ def examine(events: Sequence[Event], error: BaseException, *, end_ns: int | None
 def _candidates(error: BaseException) -> Sequence[Diagnosis]:
     if isinstance(error, TaskFailed):
         # The exception itself is the news.
-        return (peers.went_on_during_a_save, peers.prev_beyond_the_log, peers.index_error_after_snapshot)
+        return (
+            peers.went_on_during_a_save,
+            peers.prev_beyond_the_log,
+            peers.index_error_after_snapshot,
+            replication.answers_mixed_up,
+        )
     if isinstance(error, Deadlock):
         return (peers.lock_held_while_waiting,)
     if isinstance(error, SimulationError) or not isinstance(error, Exception):

@@ -6,6 +6,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from labrpc import RpcError
+from labsim import TaskFailed
 from labtest.checks.reading import APPEND, INSTALL, VOTE
 from labtest.diagnoses.diagnosis import Finding
 from labtest.diagnoses.story import Rpc, S, Story, at, lasting, peers
@@ -14,6 +16,33 @@ from labtest.failure import Failure
 
 # Within this time of virtual milliseconds anything that a peer does of itself has been done.
 _SOON_NS = S // 2
+
+
+def answers_mixed_up(story: Story) -> Finding | None:
+    """A handler returned the answer to another request, which is still on the peer's desk."""
+    error = story.error
+    cause = error.__cause__
+    if not isinstance(error, TaskFailed) or not isinstance(cause, RpcError) or cause.returned is None:
+        return None
+    methods = {
+        rpc.method
+        for rpc in story.all_rpcs
+        if rpc.answer is not None and rpc.answer.reply_type is not None
+        if rpc.answer.reply_type.__name__ == cause.returned.__name__
+    }
+    calls = [rpc for rpc in story.all_rpcs if rpc.target == error.node]
+    waiting = [rpc for rpc in calls if rpc.delivered_ns is not None and rpc.answered_ns is None]
+    asked = [rpc for rpc in waiting if rpc.method.endswith(f".{error.entry}")]
+    other = [rpc for rpc in waiting if rpc.method in methods and not rpc.method.endswith(f".{error.entry}")]
+    if not asked or not other:
+        return None
+    return Finding(
+        f"Peer {error.node} had two requests on its desk, the {asked[-1].name} of peer {asked[-1].source} since "
+        f"{at(asked[-1].delivered_ns or 0)} and the {other[-1].name} of peer {other[-1].source} since "
+        f"{at(other[-1].delivered_ns or 0)}, and returned to the first what is an answer to the second.",
+        "all who ask wait for their answers in one place, a queue or a field of the peer's, and whoever looks there "
+        "first takes what is another's. Give each call a place of its own.",
+    )
 
 
 def _links(story: Story, method: str) -> Iterator[tuple[str, str, int, list[Rpc]]]:
@@ -222,7 +251,7 @@ def heartbeats_too_often(story: Story) -> Finding | None:
         if len(late) < _FEW_REPEATS or any(rpc.args.entries or rpc.args != late[0].args for rpc in late):
             continue
         gap_ns = (late[-1].sent_ns - late[0].sent_ns) / (len(late) - 1)
-        if gap_ns < _FASTEST_HEARTBEAT_NS and story.end_ns - since_ns >= _SOON_NS:
+        if gap_ns < _FASTEST_HEARTBEAT_NS and late[-1].sent_ns - late[0].sent_ns >= 2 * _FASTEST_HEARTBEAT_NS:
             return Finding(
                 f"Peer {leader}, leader of term {term}, sent peer {follower} the same AppendEntries without entries "
                 f"{len(late)} times from {at(late[0].sent_ns)} to {at(late[-1].sent_ns)}: one every {lasting(gap_ns)}.",

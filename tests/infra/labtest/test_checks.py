@@ -760,3 +760,24 @@ def test_a_second_vote_that_is_answered_in_a_later_term_is_told_so():
 
     assert "Its answer says that it is in term 2: a request of an earlier term is refused" in tell(2)
     assert tell(1).endswith("peer 2 voted twice in term 1, for 0 and for 1")
+
+
+def test_calls_of_start_that_overlap_are_told_where_their_results_are_exchanged():
+    def tell(*steps):
+        def story_of(story):
+            story.elect("0", 1)
+            story.save("0")
+            for command, index in steps:
+                story.tell(
+                    *(("started", "0", events.Started(command, index, 1, True)) if index else ("start", "0", command))
+                )
+            story.append("0", "1", 1, entries=[(1, 10), (1, 11)])
+
+        failure = failure_of(story_of)
+        assert failure.rule == "start-tells-index"
+        return failure.text
+
+    mixed_up = "what belongs to two calls that overlap is mixed up"
+    assert mixed_up in tell((10, 0), (11, 0), (11, 1), (10, 2))
+    assert mixed_up in tell((10, 0), (11, 0), (11, 1))
+    assert mixed_up not in tell((11, 0), (11, 1), (10, 0), (10, 2))
