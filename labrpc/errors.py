@@ -6,4 +6,9 @@ __all__ = ["RpcError"]
 
 
 class RpcError(RuntimeError):
-    """A call that could never work: no such service or method, a wrong argument or reply type."""
+    """A call that could never work: no such service or method, a wrong argument or reply type.
+
+    `returned` is the type of a reply that is not the promised one.
+    """
+
+    returned: type | None = None

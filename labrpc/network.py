@@ -401,10 +401,12 @@ class Network:
             # It would end the task in silence, and the caller would wait for ever.
             raise RpcError(f"{service_method} of {message.target} called sys.exit({error})") from error
         if reply.__class__ is not reply_type and (reply_type.__class__ is type or reply is None):
-            raise RpcError(
+            wrong = RpcError(
                 f"{service_method} of {message.target} returned {_named(type(reply))}; "
                 f"its annotation promises {_named(reply_type)}"
             )
+            wrong.returned = type(reply)
+            raise wrong
         try:
             data = encode(reply)
         except EncodeError as error:

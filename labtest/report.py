@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import linecache
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
-from types import CodeType, TracebackType
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from labrpc import RpcError
@@ -20,6 +23,9 @@ _MAX_FRAMES = 8
 _MAX_STUCK = 4
 _WIDTH = 112
 _MAX_LINE = 100
+_MAX_ITEMS = 9
+# Of these, the values at hand say more than the words: which index, of a log of which length.
+_ABOUT_VALUES = (LookupError, AssertionError)
 
 
 def describe(error: BaseException, test: str, run: int | str, replay: str, *, causes: Sequence[str] = ()) -> str:
@@ -50,7 +56,10 @@ def _what(error: BaseException) -> list[str]:
     if isinstance(error, TaskFailed) and error.__cause__ is not None:
         cause = error.__cause__
         who = f"peer {error.node}, {error.task}" if error.node is not None else error.task
-        return [*_told(cause), f"In {who}:", *_frames(cause.__traceback__), *getattr(error, "__notes__", ())]
+        # On real threads the others have gone on since, and their peer's values with them.
+        values = error.node is not None and isinstance(cause, _ABOUT_VALUES)
+        frames = _frames(cause.__traceback__, values=values)
+        return [*_told(cause), f"In {who}:", *frames, *getattr(error, "__notes__", ())]
     if isinstance(error, RealWorldError):
         return [*str(error).splitlines(), *([] if error.where is None else [_at(error.where)])]
     if isinstance(error, SimulationError):
@@ -88,15 +97,72 @@ def pytest_says(error: BaseException, outcome: str) -> bool:
 # ---- where ---------------------------------------------------------------------------------------------------
 
 
-def _frames(tb: TracebackType | None) -> list[str]:
-    """The frames outside our own rooms, innermost first: the student's line is on top."""
-    found = []
+def _frames(tb: TracebackType | None, *, values: bool = False) -> list[str]:
+    """The frames outside our own rooms, innermost first: the student's line is on top.
+
+    `values`: with the numbers among each one's variables, and below them those of the peer that they look at.
+    """
+    found: list[tuple[FrameType, int]] = []
     while tb is not None:
-        code = tb.tb_frame.f_code
-        if is_readers(code.co_filename):
-            found.append(_at(place_of(tb.tb_frame, tb.tb_lineno)))
+        if is_readers(tb.tb_frame.f_code.co_filename):
+            found.append((tb.tb_frame, tb.tb_lineno))
         tb = tb.tb_next
-    return found[::-1][:_MAX_FRAMES]
+    found = found[::-1][:_MAX_FRAMES]
+    lines: list[str] = []
+    told: list[Any] = []  # a request is told where it is used first, and not again by each of its callers
+    for frame, line in found:
+        lines.append(_at(place_of(frame, line)))
+        if values:
+            known = [(name, value) for name, value in frame.f_locals.items() if name != "self" and name.isidentifier()]
+            news = [(name, value) for name, value in known if not any(value is known for known in told)]
+            told += [value for _, value in news if dataclasses.is_dataclass(value)]
+            lines += _wrapped(", ".join(_numbers(news)), "        ")
+    return lines + _peers_numbers([frame for frame, _ in found]) if values else lines
+
+
+def _peers_numbers(frames: Sequence[FrameType]) -> list[str]:
+    """Of the peer, the numbers that the code of these frames names, and the lengths that the failing one does."""
+    peer = next((frame.f_locals["self"] for frame in frames if "self" in frame.f_locals), None)
+    state: dict[str, Any] = {}
+    with suppress(AttributeError):
+        state = object.__getattribute__(peer, "__dict__")
+    named = dict.fromkeys(name for frame in frames for name in frame.f_code.co_names if name in state)
+    told: list[str] = []
+    for name in named:
+        value = state[name]
+        same = next((other for other in named if other != name and state[other] is value), None)
+        if type(value) is list and same is not None and f"self.{same} is the list self.{name}" not in told:
+            told.append(f"self.{name} is the list self.{same}")
+        if _is_number(value) or _are_numbers(value) or name in frames[0].f_code.co_names:
+            told += _numbers([(f"self.{name}", value)])
+    return _wrapped(f"Of the peer: {', '.join(told)}", "    ") if told else []
+
+
+def _numbers(values: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    """ "index=1", "len(self.log)=3": numbers, and how many there are of other things. Asks no object of a peer's."""
+    for name, value in values:
+        kind = type(value)
+        if _is_number(value) or _are_numbers(value):
+            yield f"{name}={value}"
+        elif kind in (list, tuple, dict, set, deque):
+            yield f"len({name})={len(value)}"
+        elif dataclasses.is_dataclass(kind):
+            with suppress(AttributeError):
+                fields = [(f.name, object.__getattribute__(value, f.name)) for f in dataclasses.fields(kind)]
+                if any(type(field) is int for _, field in fields):
+                    yield f"{name}={kind.__name__}({', '.join(_numbers(fields))})"
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or type(value) is bool or (type(value) is int and abs(value) < 1 << 64)
+
+
+def _are_numbers(value: Any) -> bool:
+    return type(value) is list and 0 < len(value) <= _MAX_ITEMS and all(map(_is_number, value))
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ")
 
 
 def _at(place: Place) -> str:

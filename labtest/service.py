@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import labgob
 from labsim import current_simulation, queue, time
+from labsim.stacks import own_frames
 from labtest.checks.facts import same_command
 from labtest.checks.kept import APPLY_ORDER, SNAPSHOT_FORWARD, SNAPSHOT_SAVED, STATE_MACHINE_SAFETY, KeptRule
 from labtest.failure import short
@@ -70,7 +71,8 @@ class Service:
         # Snapshots that were not on the disk when it last looked, and how long ago they were given.
         self._given: list[tuple[int, Callable[[], float]]] = []
         self._stopped = False
-        self._feeders = _watch_feeders(apply_ch)
+        self._given_up: dict[int, tuple[str, float]] = {}
+        self._feeders = _watch_feeders(apply_ch, self._given_up)
         self.take_snapshot: Callable[[int, bytes], None] = lambda index, data: None  # the peer's, once it is there
         self.snapshot_ms = 0.0  # how long it takes to make one
         self.commands: dict[int, Any] = {}
@@ -111,7 +113,8 @@ class Service:
         if index != self.last_applied + 1:
             self._fail(
                 f"peer {self._peer} applied index {index}, but the next in order is {self.last_applied + 1} "
-                f"(All Servers, Figure 2: apply log[last_applied]){self._two_feeders(index)}",
+                f"(All Servers, Figure 2: apply log[last_applied])"
+                f"{self._lost(self.last_applied + 1) or self._two_feeders(index)}",
                 APPLY_ORDER,
             )
         wrong = self._committed.add(index, message.command, self._peer)
@@ -122,16 +125,44 @@ class Service:
         if self._snapshots and index % SNAPSHOT_INTERVAL == SNAPSHOT_INTERVAL - 1:
             self._snapshot(index)
 
+    def _lost(self, index: int) -> str:
+        """Whether that index was to be put on apply_ch, and is not there because the put gave up."""
+        if index not in self._given_up:
+            return ""
+        feeder, at_s = self._given_up[index]
+        return (
+            f". {feeder} tried to put {index} on apply_ch, which was full, and gave up at {at_s:.3f} s (queue.Full): "
+            "try again until there is room, and do not go on to the next before"
+        )
+
     def _two_feeders(self, index: int) -> str:
-        """Who else has put messages on apply_ch: the order between two threads is chance."""
+        """Who else puts messages on apply_ch, or is about to put the one that is missing: their order is chance."""
         feeder = next((name for name, last in self._feeders.items() if last == index), None)
+        if feeder is None:
+            return ""
         other = next((name for name in reversed(self._feeders) if name != feeder), None)
-        if feeder is None or other is None:
+        did = "" if other is None else f"{other} put index {self._feeders[other]}"
+        holder = self._holder(self.last_applied + 1)
+        if holder not in (None, feeder):
+            did = f"{holder} has yet to put index {self.last_applied + 1}"
+        if not did:
             return ""
         return (
-            f". {feeder} put index {index} on apply_ch, {other} put index {self._feeders[other]}: which of two threads "
-            "comes first is chance, so let one of them feed apply_ch"
+            f". {feeder} put index {index} on apply_ch, {did}: which of two threads comes first is chance, so let one "
+            "of them feed apply_ch"
         )
+
+    def _holder(self, index: int) -> str | None:
+        """The task of this peer that has a message of that index among its variables."""
+        simulation = current_simulation()
+        for task in () if simulation is None else simulation.tasks():
+            if simulation is None or task is simulation.current or task.node is not simulation.current.node:
+                continue
+            for frame in own_frames(simulation.frames_of(task)):
+                for value in frame.f_locals.values():
+                    if type(value).__name__ == ApplyMsg.__name__ and getattr(value, "command_index", 0) == index:
+                        return task.name
+        return None
 
     def _snapshot(self, index: int) -> None:
         self._check_saved()
@@ -188,8 +219,11 @@ class Service:
                 self._fail(wrong, STATE_MACHINE_SAFETY)
 
 
-def _watch_feeders(apply_ch: queue.Queue[ApplyMsg]) -> dict[str, int]:
-    """By task, in virtual time: the latest index that it has put there, or waits to. The latest task comes last."""
+def _watch_feeders(apply_ch: queue.Queue[ApplyMsg], given_up: dict[int, tuple[str, float]]) -> dict[str, int]:
+    """By task, in virtual time: the latest index that it has put there, or waits to. The latest task comes last.
+
+    Into `given_up`, by index: which task gave a put up because there was no room, and when, if nobody tried again.
+    """
     feeders: dict[str, int] = {}
     simulation = current_simulation()
     if simulation is None:
@@ -199,8 +233,14 @@ def _watch_feeders(apply_ch: queue.Queue[ApplyMsg]) -> dict[str, int]:
     def watched(item: ApplyMsg, block: bool = True, timeout: float | None = None) -> None:
         name = simulation.current.name
         feeders.pop(name, None)
-        feeders[name] = getattr(item, "command_index", 0) or getattr(item, "snapshot_index", 0)
-        put(item, block, timeout)
+        feeders[name] = index = getattr(item, "command_index", 0) or getattr(item, "snapshot_index", 0)
+        given_up.pop(index, None)
+        try:
+            put(item, block, timeout)
+        except queue.Full:
+            given_up[index] = (name, simulation.now)
+            raise
 
+    watched.__name__ = put.__name__  # a thread that does nothing else is called by it
     apply_ch.put = watched  # type: ignore[method-assign]  # a subclass would have a mutex, and another schedule
     return feeders

@@ -18,7 +18,13 @@ from labtest.checks.commits import (
     StartsInOrder,
     StartTellsTheIndex,
 )
-from labtest.checks.durability import SavedBeforeCampaign, SavedBeforeCounting, SavedBeforeReply, SavesInOrder
+from labtest.checks.durability import (
+    SavedBeforeCampaign,
+    SavedBeforeCounting,
+    SavedBeforeReply,
+    SavesInOrder,
+    SnapshotStays,
+)
 from labtest.checks.election import (
     EarnedLeadership,
     FollowersFollow,
@@ -76,6 +82,7 @@ RULES: tuple[type[Rule], ...] = (
     SavedBeforeCampaign,
     SavedBeforeCounting,
     SavesInOrder,
+    SnapshotStays,
     AnswersRequests,
     Budgets,
 )

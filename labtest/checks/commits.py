@@ -9,7 +9,7 @@ from labsim import Event
 from labtest.checks.facts import Delivery, Facts, Seat, hashable, same_command
 from labtest.checks.reading import APPEND, Reading
 from labtest.checks.rule import Fresh, Rule, Violated, half_is_none, peers_
-from labtest.events import DELIVER, Started
+from labtest.events import DELIVER, START, STARTED, Started
 
 
 class EarnedCommit(Rule):
@@ -234,6 +234,25 @@ class StartTellsTheIndex(Rule):
             ):
                 self.violated(
                     f"start({started[0]!r}) of peer {started[1]} gave index {index} in term {entry.term}, "
-                    f"but the entry sent there is {entry.command!r}",
+                    f"but the entry sent there is {entry.command!r}"
+                    f"{self._mixed_up(started[1], started[0], entry.command)}",
                     (event.at_ns, message, "delivered"),
                 )
+
+    def _mixed_up(self, peer: str, one: Any, other: Any) -> str:
+        """Whether start() was at work on both commands at once."""
+        began: dict[Any, int] = {}
+        ended: dict[Any, int] = {}
+        trace = self.facts.trace
+        for place, event in enumerate(trace):
+            if event.node == peer and event.kind == START:
+                began.setdefault(hashable(event.detail), place)
+            elif event.node == peer and event.kind == STARTED:
+                ended.setdefault(hashable(event.detail.command), place)
+        (a, b), late = (hashable(one), hashable(other)), len(trace)
+        if a not in began or b not in began or max(began[a], began[b]) > min(ended.get(a, late), ended.get(b, late)):
+            return ""
+        return (
+            f". start({other!r}) was called before start({one!r}) had returned: what belongs to two calls that overlap "
+            "is mixed up, so let each have its own"
+        )

@@ -94,7 +94,8 @@ class SavedBeforeReply(_AboutSaving):
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
         args = reading.args
-        if reply.vote_granted:
+        # Its vote for itself is older than its request for it: SavedBeforeCampaign looks at that.
+        if reply.vote_granted and message.source != seat.name:
             news = self._requests.get((seat.name, args.term, message.source), 0)
             if seat.last_persist < news:
                 self._not_saved(event, seat, message, f"its vote for {message.source}")
@@ -190,6 +191,25 @@ class SavesInOrder(Rule):
                 f"peer {seat.name} began a save, began and ended another at {at_ns / 1e9:.6f} s, and at "
                 f"{event.at_ns / 1e9:.6f} s the first one lands on top of it: what was saved in between is gone. "
                 "Keep the lock, or let one thread do all saving"
+            )
+
+
+class SnapshotStays(Rule):
+    """save() without a snapshot keeps the one on the disk. With an empty one it does not, and the log's beginning is
+    gone too."""
+
+    name = "snapshot-stays"
+    title = "A snapshot on the disk is replaced by a snapshot, not by nothing"
+    section = "§7"
+
+    def on_persist(self, event: Event, seat: Seat, saved: Saved) -> None:
+        if seat.snapshot and not saved.snapshot:
+            self.violated(
+                f"peer {seat.name} had a snapshot of {len(seat.snapshot)} bytes on its disk"
+                f"{f', which ends with entry {seat.snapshot_saved},' if seat.snapshot_saved else ''} and now saves an "
+                "empty one (b'') in its place: what it holds is lost. Where there is no new snapshot, give save() "
+                "none (None), and the old one stays",
+                f"  {event.at_ns / 1e9:.6f} s  peer {seat.name} saved an empty snapshot",
             )
 
 

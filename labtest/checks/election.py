@@ -42,25 +42,42 @@ class OneVotePerTerm(Rule):
     def __init__(self, facts: Facts, violated: Violated) -> None:
         super().__init__(facts, violated)
         self._votes: dict[tuple[str, int], tuple[str, int, Message, str]] = {}
+        self._ask_themselves: set[str] = set()
 
     def on_send_vote(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
-        # To campaign is to vote for oneself.
-        self._vote(event, seat, args.term, seat.name, message, "sent")
+        if message.target == seat.name:
+            # It may give itself its vote only when it answers that, and another may come first.
+            self._ask_themselves.add(seat.name)
+            candidate, _, _, what = self._votes.get((seat.name, args.term), ("", 0, message, ""))
+            if candidate == seat.name and what == "sent":
+                del self._votes[seat.name, args.term]
+        elif seat.name not in self._ask_themselves:
+            # To campaign is to vote for oneself.
+            self._vote(event, seat, args.term, seat.name, message, "sent")
 
     def on_answer_vote(
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
         args = reading.args
-        if reply.vote_granted:
-            self._vote(event, seat, args.term, message.source, message, "answered")
+        # A yes in a term that is over is wrong whoever had its vote: HigherTermWins looks at that.
+        if reply.vote_granted and args.term >= delivery.term:
+            in_a_past_term = ""
+            if reply.term > args.term:
+                in_a_past_term = (
+                    f". Its answer says that it is in term {reply.term}: a request of an earlier term is refused, "
+                    "whatever else it says (Figure 2: receiver, 1)"
+                )
+            self._vote(event, seat, args.term, message.source, message, "answered", in_a_past_term)
 
-    def _vote(self, event: Event, seat: Seat, term: int, candidate: str, message: Message, what: str) -> None:
+    def _vote(
+        self, event: Event, seat: Seat, term: int, candidate: str, message: Message, what: str, remark: str = ""
+    ) -> None:
         before = self._votes.get((seat.name, term))
         if before is None:
             self._votes[seat.name, term] = (candidate, event.at_ns, message, what)
         elif before[0] != candidate:
             self.violated(
-                f"peer {seat.name} voted twice in term {term}, for {before[0]} and for {candidate}",
+                f"peer {seat.name} voted twice in term {term}, for {before[0]} and for {candidate}{remark}",
                 (before[1], before[2], before[3]),
                 (event.at_ns, message, what),
             )
@@ -84,7 +101,7 @@ class EarnedLeadership(Rule):
         key = (seat.name, args.term)
         if key in self._proven:
             return
-        votes = self.facts.votes.get(key, {seat.name})
+        votes = self.facts.votes_for(seat, args.term)
         unread = {name for name, sequence in seat.unread.items() if sequence > self._began.get(key, 0)}
         if 2 * len(votes | unread) <= self.facts.servers:
             self.violated(
@@ -99,6 +116,8 @@ class EarnedLeadership(Rule):
 
 def _from(candidate: str, votes: set[str]) -> str:
     others = sorted(votes - {candidate})
+    if candidate not in votes:
+        return f"{f'that of {peers_(others)}' if others else 'nobody'}: its own it has given to another"
     return f"its own and {peers_(others)}'s" if others else "its own"
 
 
@@ -175,7 +194,8 @@ class HigherTermWins(Rule):
     def _accepted_stale(self, event: Event, seat: Seat, message: Message, reading: Reading, delivery: Delivery) -> None:
         args = reading.args
         self.violated(
-            f"peer {seat.name} was in term {delivery.term} and said yes to a request of term {args.term}",
+            f"peer {seat.name} was in term {delivery.term} and said yes to a request of term {args.term}, which is to "
+            "be refused whatever else it says (Figure 2: receiver, 1)",
             (event.at_ns, message, "answered"),
         )
 
@@ -249,6 +269,7 @@ class VotesForTheFirst(Rule):
         term = reading.args.term
         if (
             not reply.vote_granted
+            and message.source != seat.name  # which needs no answer of its own to vote for itself
             and not self._crashes
             and self.facts.no_entries
             and not self.facts.commands

@@ -141,6 +141,7 @@ class Facts:
         self.deliveries: dict[int, Delivery] = {}  # by identity of the Message; a duplicate is another
         # By candidate and term: who has granted it a vote that arrived, itself included.
         self.votes: dict[tuple[str, int], set[str]] = {}
+        self.granted: dict[tuple[str, int], str] = {}  # by voter and term: whom it has first answered with a vote
         # Peers whose replies have a field of their own that has told, beside success, how far their log goes.
         self.acknowledge_in_fields: set[str] = set()
         self.snapshot_ns_max = 0  # how long a service may be busy with a snapshot
@@ -271,10 +272,12 @@ class Facts:
         seat.last_answers[reply.term] = (self.sequence, event.at_ns)
         if reply.term > seat.term:
             self.show_term(seat, reply.term, event)
+        if method == VOTE and reply.vote_granted:
+            self.granted.setdefault((seat.name, reading.args.term), message.source)
         if method == APPEND and reply.success:
             term = reading.args.term
             last_index = reading.last_index
-            if term != seat.follows:
+            if term != seat.follows and message.source != seat.name:
                 seat.follows = term
                 seat.followed.setdefault(term, (event.at_ns, message))
             if last_index > seat.acked.get(term, 0):
@@ -292,16 +295,15 @@ class Facts:
         args = reading.args
         if reply.term > seat.told_term:
             self.tell_term(seat, reply.term, event.at_ns)
-        if reply.term == args.term:
+        if reply.term == args.term and follower != seat.name:
             seat.heard_from[follower] = event.at_ns
             if hint:
                 hints = self.offices[args.term].hints
                 hints[follower] = max(hint, hints.get(follower, 0))
         if method == VOTE:
             if reply.vote_granted:
-                votes = self.votes.setdefault((seat.name, args.term), {seat.name})
-                votes.add(follower)
-                if 2 * len(votes) > self.servers and args.term == seat.term:
+                self.votes.setdefault((seat.name, args.term), {seat.name}).add(follower)
+                if 2 * len(self.votes_for(seat, args.term)) > self.servers and args.term == seat.term:
                     seat.office = args.term
             return
         if method == APPEND and reply.success:
@@ -310,6 +312,8 @@ class Facts:
             index = args.last_included_index
         else:
             return
+        if follower == seat.name:
+            return  # it counts anyway, and once
         office = self.offices[args.term]
         if index > office.match.get(follower, 0):
             office.match[follower] = index
@@ -466,6 +470,12 @@ class Facts:
             return True
         heard = sum(self.own_ns(seat, when, at_ns) <= LATELY_NS for when in seat.heard_from.values())
         return seat.leads == seat.term and 2 * (heard + 1) > self.servers
+
+    def votes_for(self, candidate: Seat, term: int) -> set[str]:
+        """Who has voted for it, as far as it has heard: itself too, unless it is known to have voted for another."""
+        votes = self.votes.get((candidate.name, term), {candidate.name})
+        own = self.granted.get((candidate.name, term), candidate.name)
+        return votes if own == candidate.name else votes - {candidate.name}
 
     def holders(self, leader: Seat, term: int, index: int) -> list[str]:
         """The followers that may have acknowledged it to that leader: as in Figure 2, in an added field, or unread."""

@@ -27,10 +27,15 @@ class EntryBeforeExists(Rule):
                 event, lambda e: e.kind == DROP and e.detail.source == seat.name and e.detail.target == message.target
             )
             hint = "" if unanswered is None else ". A call without an answer (None) is no refusal"
-            wrong = "no log has such an entry" if index < 0 else "index 0 comes before all entries, and has term 0"
+            wrong = f"no log has such an entry: next_index must not fall below 1{hint}"
+            if index == 0:
+                wrong = (
+                    "index 0 comes before all entries, and has term 0. prev_log_term is the term of the entry at "
+                    "prev_log_index, not that of the last entry, nor current_term"
+                )
             self.violated(
                 f"peer {seat.name}, leading term {args.term}, sends peer {message.target} what follows entry {index} "
-                f"of term {term} (prev_log_index, prev_log_term), but {wrong}: next_index must not fall below 1{hint}",
+                f"of term {term} (prev_log_index, prev_log_term), but {wrong}",
                 (event.at_ns, message, "sent"),
             )
 
@@ -82,7 +87,8 @@ class LeaderAppendOnly(Rule):
         log = self.facts.offices[reading.args.term].entry_terms
         for index, entry in fresh:
             was = log.get(index, entry.term)
-            if was != entry.term:
+            # No entry can have such a term, whatever stood there: EntryTerms looks at that.
+            if was != entry.term and 0 < entry.term <= reading.args.term:
                 self._rewritten(event, message, index, was, entry.term)
 
     def _rewritten(self, event: Event, message: Message, index: int, was: int, now: int) -> None:
@@ -109,13 +115,26 @@ class EntryTerms(Rule):
         before, index = args.prev_log_term, args.prev_log_index
         for entry in args.entries:
             index += 1
-            if entry.term < before or entry.term > args.term:
+            if entry.term < max(before, 1) or entry.term > args.term:
                 self.violated(
                     f"peer {message.source}, in term {args.term}, sends entry {index} of term {entry.term} "
-                    f"after one of term {before}",
+                    f"after one of term {before}{self._how_come(args.term, entry)}",
                     (event.at_ns, message, "delivered"),
                 )
             before = entry.term
+
+    def _how_come(self, leader_term: int, entry: Any) -> str:
+        if entry.term == 0:
+            return (
+                ". Terms of entries begin with 1: what has term 0 stands in the list before the first entry, so the "
+                "entries sent begin too early. They begin with the one at next_index, behind prev_log_index"
+            )
+        if entry.command == leader_term and entry.term in self.facts.commands:
+            return (
+                f". Its command is {entry.command}, and {entry.term} is a command that start() was given: term and "
+                "command have changed places"
+            )
+        return ""
 
 
 class SuccessMeansMatch(Rule):
@@ -255,7 +274,7 @@ class UpToDateVote(Rule):
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
         args = reading.args
-        if not reply.vote_granted:
+        if not reply.vote_granted or message.source == seat.name:
             return
         # A request that comes twice: to grant it again changes nothing, whatever the log has become by then.
         again = (seat.name, args.term) in self._granted

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from labsim import Deadlock, Event, SimulationError, TaskFailed
 from labtest.checks.budgets import Budgets
-from labtest.diagnoses import elections, peers, replication
+from labtest.diagnoses import elections, peers, replication, votes
 from labtest.diagnoses.diagnosis import Diagnosis, Finding
 from labtest.diagnoses.story import Story
 from labtest.failure import Failure
@@ -37,6 +37,10 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     peers.voted_again_after_restart,
     elections.leader_calls_itself,
     elections.leads_and_denies_it,
+    votes.zero_taken_for_nobody,
+    votes.no_counted_as_a_vote,
+    votes.earlier_votes_counted,
+    votes.asks_one_for_all,
     elections.no_step_down,
     elections.won_and_never_acted,
     elections.votes_denied_for_nothing,
@@ -46,7 +50,9 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     elections.votes_one_after_another,
     elections.split_votes,
     elections.nobody_campaigns,
+    replication.answers_mixed_up,
     replication.off_by_the_snapshot,
+    replication.taken_for_known_since_the_snapshot,
     replication.start_never_sent,
     replication.same_place_rejected,
     replication.same_snapshot_again,
@@ -63,7 +69,8 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
 
 # A rule that was seen to be broken has said what is wrong; these can say why.
 _BY_RULE: dict[str, tuple[Diagnosis, ...]] = {
-    "one-vote": (peers.forgot_over_a_restart, peers.voted_again_after_restart),
+    "one-vote": (peers.forgot_over_a_restart, peers.voted_again_after_restart, votes.zero_taken_for_nobody),
+    "earned-leadership": (peers.forgot_over_a_restart, votes.no_counted_as_a_vote, votes.earlier_votes_counted),
     "one-leader": (peers.forgot_over_a_restart, peers.voted_again_after_restart),
     "higher-term-wins": (
         peers.lock_held_while_waiting,
@@ -71,6 +78,7 @@ _BY_RULE: dict[str, tuple[Diagnosis, ...]] = {
         elections.no_step_down,
     ),
     "speaks-in-its-term": (peers.forgot_over_a_restart, elections.no_step_down),
+    "saved-before-reply": (peers.forgot_over_a_restart, replication.taken_for_known_since_the_snapshot),
     "starts-in-order": (replication.off_by_the_snapshot,),
     "honest-candidate": (peers.forgot_over_a_restart, replication.off_by_the_snapshot),
     "start-returns-at-once": (peers.start_waits_for_the_lock,),
@@ -93,6 +101,8 @@ _ALONE = frozenset(
         peers.call_waits_for_a_thread,
         peers.does_nothing_any_more,
         elections.leader_calls_itself,
+        votes.no_counted_as_a_vote,
+        votes.asks_one_for_all,
         elections.votes_one_after_another,
     )
 )
@@ -160,7 +170,12 @@ def examine(events: Sequence[Event], error: BaseException, *, end_ns: int | None
 def _candidates(error: BaseException) -> Sequence[Diagnosis]:
     if isinstance(error, TaskFailed):
         # The exception itself is the news.
-        return (peers.went_on_during_a_save, peers.prev_beyond_the_log, peers.index_error_after_snapshot)
+        return (
+            peers.went_on_during_a_save,
+            peers.prev_beyond_the_log,
+            peers.index_error_after_snapshot,
+            replication.answers_mixed_up,
+        )
     if isinstance(error, Deadlock):
         return (peers.lock_held_while_waiting,)
     if isinstance(error, SimulationError) or not isinstance(error, Exception):

@@ -6,15 +6,44 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from labrpc import RpcError
+from labsim import TaskFailed
 from labtest.checks.reading import APPEND, INSTALL, VOTE
 from labtest.diagnoses.diagnosis import Finding
 from labtest.diagnoses.story import Rpc, S, Story, at, lasting, peers
 from labtest.diagnoses.threads import in_words, own_threads
-from labtest.events import APPLY, STARTED
+from labtest.events import APPLY, PERSIST, STARTED
 from labtest.failure import Failure
 
 # Within this time of virtual milliseconds anything that a peer does of itself has been done.
 _SOON_NS = S // 2
+
+
+def answers_mixed_up(story: Story) -> Finding | None:
+    """A handler returned the answer to another request, which is still on the peer's desk."""
+    error = story.error
+    cause = error.__cause__
+    if not isinstance(error, TaskFailed) or not isinstance(cause, RpcError) or cause.returned is None:
+        return None
+    methods = {
+        rpc.method
+        for rpc in story.all_rpcs
+        if rpc.answer is not None and rpc.answer.reply_type is not None
+        if rpc.answer.reply_type.__name__ == cause.returned.__name__
+    }
+    calls = [rpc for rpc in story.all_rpcs if rpc.target == error.node]
+    waiting = [rpc for rpc in calls if rpc.delivered_ns is not None and rpc.answered_ns is None]
+    asked = [rpc for rpc in waiting if rpc.method.endswith(f".{error.entry}")]
+    other = [rpc for rpc in waiting if rpc.method in methods and not rpc.method.endswith(f".{error.entry}")]
+    if not asked or not other:
+        return None
+    return Finding(
+        f"Peer {error.node} had two requests on its desk, the {asked[-1].name} of peer {asked[-1].source} since "
+        f"{at(asked[-1].delivered_ns or 0)} and the {other[-1].name} of peer {other[-1].source} since "
+        f"{at(other[-1].delivered_ns or 0)}, and returned to the first what is an answer to the second.",
+        "all who ask wait for their answers in one place, a queue or a field of the peer's, and whoever looks there "
+        "first takes what is another's. Give each call a place of its own.",
+    )
 
 
 def _links(story: Story, method: str) -> Iterator[tuple[str, str, int, list[Rpc]]]:
@@ -281,6 +310,38 @@ def off_by_the_snapshot(story: Story) -> Finding | None:
     )
 
 
+def taken_for_known_since_the_snapshot(story: Story) -> Finding | None:
+    """Every new entry was saved until it had a snapshot, and the first one behind it is acknowledged without a save."""
+    if not isinstance(story.error, Failure) or story.error.rule != "saved-before-reply":
+        return None
+    peer = story.error.peer
+    saves = [event for event in story.other.get(PERSIST, ()) if event.node == peer]
+    if len(saves) < 2 or not saves[-1].detail.snapshot or saves[-1].detail.snapshot == saves[-2].detail.snapshot:
+        return None
+    with_entries = [
+        rpc for rpc in story.all_rpcs if rpc.method == APPEND and rpc.target == peer and rpc.args and rpc.args.entries
+    ]
+    said_yes = [rpc for rpc in with_entries if _said_yes(rpc) and rpc.answered_ns is not None]
+    unsaved = [rpc for rpc in said_yes if rpc.answered_ns == story.end_ns and _delivered(rpc) >= saves[-1].at_ns]
+    saved = any(any(_delivered(rpc) <= save.at_ns <= (rpc.answered_ns or 0) for save in saves[:-1]) for rpc in said_yes)
+    if not unsaved or not saved:
+        return None
+    reading = unsaved[-1].reading
+    assert reading is not None
+    return Finding(
+        f"Until {at(saves[-1].at_ns)} peer {peer} saved what it was sent. Then it saved its snapshot, which ends with "
+        f"entry {story.snapshot_index(peer or '')}. The AppendEntries that ends with entry {reading.last_index} came "
+        "after that, and it has acknowledged and not saved it.",
+        "it believes to have these entries already. What it has kept of its log behind the snapshot is too long: "
+        "shifted by one, or cut by an index from which last_included_index had been subtracted already, or not yet "
+        "(§7).",
+    )
+
+
+def _delivered(rpc: Rpc) -> int:
+    return -1 if rpc.delivered_ns is None else rpc.delivered_ns
+
+
 def _last_indexes(story: Story, peer: str) -> Iterator[int]:
     """The ends of that peer's log, as it has shown them: started, acknowledged, or sent as a leader."""
     for event in story.other.get(STARTED, ()):
@@ -331,6 +392,8 @@ def _last_office(story: Story) -> _Office | None:
         for index, entry in enumerate(reading.args.entries, reading.args.prev_log_index + 1):
             entry_terms[index] = entry.term
         reply = rpc.reply
+        if rpc.target == leader:
+            continue  # it has what it sends, and counts anyway
         if reply is not None and reply.success and reading.last_index > match.get(rpc.target, (0, 0))[0]:
             match[rpc.target] = (reading.last_index, rpc.replied_ns or 0)
     return _Office(leader, term, calls, entry_terms, match)
@@ -387,6 +450,7 @@ def counted_too_much(story: Story) -> Finding | None:
     applied = [e.detail.command_index for e in story.other.get(APPLY, ()) if e.node == leader][-1:]
     index = max([rpc.args.leader_commit for rpc in sent if rpc.args.term == term] + applied)
     yes = [rpc for rpc in sent if rpc.reply is not None and rpc.reply.success and rpc.reading is not None]
+    yes = [rpc for rpc in yes if rpc.target != leader]
     holders = {rpc.target for rpc in yes if rpc.args.term == term and rpc.reading.last_index >= index}  # type: ignore[union-attr]
     missing = story.quorum - 1 - len(holders)
     began_ns = min(rpc.sent_ns for rpc in sent if rpc.args.term == term)

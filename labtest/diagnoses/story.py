@@ -122,7 +122,7 @@ class Campaign:
         arrived: dict[str, int] = {}
         for rpc in self.requests:
             reply = rpc.reply
-            if reply is not None and reply.vote_granted and rpc.replied_ns is not None:
+            if reply is not None and reply.vote_granted and rpc.replied_ns is not None and rpc.target != self.peer:
                 arrived.setdefault(rpc.target, rpc.replied_ns)
         return arrived
 

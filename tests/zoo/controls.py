@@ -1,10 +1,13 @@
 """Correct Rafts of other kinds. Whatever accuses one of them is itself wrong."""
 
-from labtools.zoo.mutants import Mutant
+from labtools.zoo.mutants import REFERENCE, STRANGERS, Mutant
 
 
-def control(id_, what, *edits, message_edits=()):
-    return Mutant(id_, "2b", "none: it is correct", what, edits, control=True, message_edits=message_edits)
+def control(id_, what, *edits, message_edits=(), base=REFERENCE):
+    return Mutant(id_, "2b", "none: it is correct", what, edits, control=True, message_edits=message_edits, base=base)
+
+
+ASKS_EVERYONE = ("if peer != self.me and peer not in self.votes:", "if peer not in self.votes:")
 
 
 MUTANTS = [
@@ -240,6 +243,56 @@ MUTANTS = [
             "    def _resend(self, peer: int) -> None:\n"
             "        self._replicate_to(peer, object())\n\n"
             "    def _replication_args(self, peer: int)",
+        ),
+    ),
+    # ---- A peer may call itself like any other. What it tells itself is no news, and counts once. ---------------
+    control(
+        "control-asks-itself",
+        "votes for itself when it campaigns, and asks everyone for a vote, itself too",
+        ASKS_EVERYONE,
+    ),
+    control(
+        "control-asks-itself-event-loop",
+        "is of another design (event_loop), and asks everyone for a vote, itself too",
+        (
+            "            if peer != self.me:\n                self._send(peer, ",
+            "            if True:\n                self._send(peer, ",
+        ),
+        base=STRANGERS / "event_loop",
+    ),
+    control(
+        "control-asks-itself-and-refuses",
+        "asks everyone for a vote, itself too, and answers no to whatever it is asked as a candidate or a leader",
+        ASKS_EVERYONE,
+        ("granted = up_to_date and self", "granted = up_to_date and self.role is Role.FOLLOWER and self"),
+        ("self._count_vote(peer, granted=reply", "self._count_vote(peer, granted=peer == self.me or reply"),
+        ("self._canvass()  # again", "pass  # again"),
+    ),
+    control(
+        "control-asks-itself-and-grants-again",
+        "asks everyone for a vote, itself too, and grants it whatever its log has become since it voted",
+        ASKS_EVERYONE,
+        (
+            "granted = up_to_date and self.voted_for in (None, args.candidate_id)",
+            "granted = self.voted_for == args.candidate_id or (up_to_date and self.voted_for is None)",
+        ),
+    ),
+    control(
+        "control-votes-for-itself-when-asked",
+        "campaigns without a vote, asks everyone, itself too, and votes for whose request comes first",
+        ASKS_EVERYONE,
+        ("        self.voted_for = self.me\n", "        self.voted_for = None\n"),
+        ("        self._canvass()\n        self._count_vote(self.me, granted=True)\n", "        self._canvass()\n"),
+    ),
+    control(
+        "control-appends-to-itself",
+        "sends AppendEntries to everyone, itself too, and goes on leading when it hears itself",
+        ("if peer != self.me and (idle or (", "if (idle or ("),
+        (
+            "            if not self._hear_leader(args.term):  # 1\n",
+            "            if args.leader_id == self.me:\n"
+            "                return AppendEntriesReply(self.current_term, args.term == self.current_term)\n"
+            "            if not self._hear_leader(args.term):  # 1\n",
         ),
     ),
 ]

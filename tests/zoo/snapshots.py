@@ -8,6 +8,13 @@ _SNAPSHOT_FIRST = "self.next_index = [self.last_included_index or self._last_log
 
 MUTANTS = [
     Mutant(
+        "snap-emptied-by-saves",
+        "2d",
+        "a snapshot stays on the disk until there is a later one (§7)",
+        "saves an empty snapshot (b'') whenever it has no new one",
+        (("self.persister.save(state.bytes(), snapshot)", 'self.persister.save(state.bytes(), snapshot or b"")'),),
+    ),
+    Mutant(
         "snap-rollback",
         "2d",
         "a snapshot older than what is applied is ignored (§7)",

@@ -87,6 +87,28 @@ def leader_append_only(story, wrong):
     story.append("0", "2", 2, prev=(1, 2 if wrong else 1), success=False)
 
 
+def entry_of_no_term(story, wrong):
+    """What stands in many a list before the first entry."""
+    story.elect("0", 2)
+    story.append("0", "1", 2, entries=[(0 if wrong else 1, None)])
+
+
+def entry_of_a_later_term_than_its_leader(story, wrong):
+    story.elect("0", 1)
+    story.start("0", 1, 1, 10)
+    story.append("0", "1", 1, entries=[(2 if wrong else 1, 10)])
+
+
+def vote_in_a_past_term(story, wrong):
+    """Whoever else has had its vote in that term: what is wrong is that it looks at the request at all."""
+    story.save("0")
+    story.vote("0", "2", 1)
+    story.save("0")
+    story.vote("0", "2", 2)
+    story.save("1")
+    story.vote("1", "2", 1, granted=wrong, reply_term=2)
+
+
 def entry_terms(story, wrong):
     story.elect("0", 2)
     story.append("0", "1", 2, entries=[(2, 10), (1 if wrong else 2, 20)])
@@ -240,6 +262,11 @@ def saves_in_order(story, wrong):
         story.tell("persist", "0", events.Saved(b"state %d" % number, b"", number))
 
 
+def snapshot_stays(story, wrong):
+    story.save("0", snapshot=b"a snapshot")
+    story.save("0", snapshot=b"" if wrong else b"a snapshot")
+
+
 def answers_requests(story, wrong):
     story.elect("0", 1)
     request = story.deliver(story.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0)))
@@ -312,6 +339,7 @@ CASES = [
     ("speaks-in-its-term", speaks_in_its_term),
     ("speaks-in-its-term", speaks_in_its_term_after_a_crash),
     ("higher-term-wins", higher_term_wins),
+    ("higher-term-wins", vote_in_a_past_term),
     ("followers-follow", followers_follow),
     ("votes-for-the-first", votes_for_the_first),
     ("entry-before-exists", entry_before_exists),
@@ -319,6 +347,8 @@ CASES = [
     ("log-matching", log_matching),
     ("leader-append-only", leader_append_only),
     ("entry-terms", entry_terms),
+    ("entry-terms", entry_of_no_term),
+    ("entry-terms", entry_of_a_later_term_than_its_leader),
     ("success-means-match", success_means_match),
     ("acknowledged-stay", acknowledged_stay),
     ("honest-candidate", honest_candidate),
@@ -341,6 +371,7 @@ CASES = [
     ("saved-before-campaign", saved_before_campaign),
     ("saved-before-counting", saved_before_counting),
     ("saves-in-order", saves_in_order),
+    ("snapshot-stays", snapshot_stays),
     ("answers-requests", answers_requests),
     ("rpc-budget", rpc_budget),
 ]
@@ -494,6 +525,97 @@ def test_a_vote_may_be_granted_again_when_its_request_comes_twice():
     assert story.broken() is None
 
 
+# ---- a peer that calls itself like any other ---------------------------------------------------------------------
+
+
+def test_a_candidate_may_ask_itself_for_its_vote():
+    """It saved the vote when it began. That used to be told as a vote that was not saved before the answer."""
+    story = Story()
+    story.save("0")
+    story.vote("0", "0", 1, saved=False)
+    story.vote("0", "1", 1)
+    story.append("0", "1", 1, entries=[(1, 10)])
+    story.vote("0", "0", 1, saved=False)  # however long its log is by then
+    assert story.broken() is None
+
+
+def test_a_candidate_may_refuse_itself_what_it_has_already():
+    story = Story()
+    story.save("0")
+    story.vote("0", "0", 1, granted=False, saved=False)
+    story.now_ms += 200
+    story.save("1")
+    story.send("1", "2", RequestVoteArgs(2, 1, 0, 0))
+    assert story.broken() is None
+
+
+def test_whoever_asks_itself_votes_when_it_answers():
+    """Until then it may vote for another; then its own vote does not count, and both must not be."""
+
+    def tell(voters, own=False):
+        story = Story()
+        story.save("0", "2")
+        story.vote("2", "0", 1)
+        to_itself = story.deliver(story.send("0", "0", RequestVoteArgs(1, 0, 0, 0)))
+        story.answer(to_itself, RequestVoteReply(1, own))
+        for voter in voters:
+            story.vote("0", voter, 1)
+        story.append("0", "1", 1)
+        return story.broken()
+
+    def tell_in_the_middle(asks_itself):
+        story = Story()
+        story.save("0", "2")
+        story.send("0", "1", RequestVoteArgs(1, 0, 0, 0))
+        if asks_itself:
+            story.send("0", "0", RequestVoteArgs(1, 0, 0, 0))
+        story.vote("2", "0", 1)
+        return story.broken()
+
+    assert (tell("1"), tell("1", own=True)) == ("earned-leadership", "one-vote")
+    assert (tell_in_the_middle(asks_itself=True), tell_in_the_middle(asks_itself=False)) == (None, "one-vote")
+
+
+def test_a_leader_that_acknowledges_its_own_entries_counts_once():
+    def tell(*followers):
+        story = Story(servers=5)
+        story.elect("0", 1, voters="012")
+        story.start("0", 1, 1, 10)
+        for follower in followers:
+            story.append("0", follower, 1, entries=[(1, 10)], saved=follower != "0")
+        story.append("0", "3", 1, entries=[(1, 10)], commit=1)
+        return story.broken()
+
+    assert (tell("0", "1"), tell("0", "1", "2")) == ("earned-commit", None)
+
+
+def test_a_leader_that_hears_itself_follows_nobody():
+    story = Story()
+    story.elect("0", 1)
+    story.append("0", "0", 1, saved=False)
+    story.now_ms += 200
+    story.send("0", "2", RequestVoteArgs(1, 0, 0, 0))  # its answer was lost, and it asks until it has one
+    assert story.broken() is None
+
+
+def test_a_leader_that_hears_only_itself_and_one_more_has_no_majority():
+    """§6: to disregard a candidate it must have heard a majority lately."""
+
+    def tell(*followers):
+        story = Story(servers=4)
+        story.elect("0", 1, voters="0123")
+        story.append("0", "1", 1)
+        story.now_ms += 1100
+        story.vote("0", "0", 1, saved=False)  # asked again, and answered when it leads
+        for follower in followers:
+            story.append("0", follower, 1)
+        story.save("3")
+        story.vote("3", "0", 2, granted=False, reply_term=1)
+        return story.broken()
+
+    assert (tell("1"), tell("1", "2")) == ("higher-term-wins", None)
+
+
 # ---- words and evidence ----------------------------------------------------------------------------------------
 
 
@@ -596,3 +718,66 @@ def test_an_entry_whose_term_is_lost_where_the_snapshot_ends_is_told_so():
 
     assert "Its snapshot ends with entry 1" in tell(True).text
     assert "snapshot" not in tell(False).text
+
+
+def test_a_term_that_no_entry_can_have_is_told_with_what_may_be_behind_it():
+    def tell(*entry):
+        def story_of(story):
+            story.elect("0", 1)
+            story.start("0", 1, 1, 100)
+            story.append("0", "1", 1, entries=[entry])
+
+        return failure_of(story_of).text
+
+    assert "100 is a command that start() was given: term and command have changed places" in tell(100, 1)
+    assert "changed places" not in tell(100, 2) + tell(99, 1) + tell(0, 1)
+    assert "what has term 0 stands in the list before the first entry" in tell(0, None)
+
+
+def test_next_index_is_named_where_prev_log_index_is_wrong_and_prev_log_term_where_that_is():
+    def tell(*prev):
+        def story_of(story):
+            story.elect("0", 1)
+            story.append("0", "1", 1, prev=prev, success=False)
+
+        return failure_of(story_of).text
+
+    below, of_a_term = tell(-1, 0), tell(0, 1)
+    assert "next_index must not fall below 1" in below and "prev_log_term is" not in below
+    assert "prev_log_term is the term of the entry at prev_log_index" in of_a_term and "next_index" not in of_a_term
+
+
+def test_a_second_vote_that_is_answered_in_a_later_term_is_told_so():
+    """Of that later term nobody had heard it speak before."""
+
+    def tell(reply_term):
+        def story_of(story):
+            story.save("0", "1")
+            story.vote("0", "2", 1)
+            story.vote("1", "2", 1, reply_term=reply_term)
+
+        return failure_of(story_of).text
+
+    assert "Its answer says that it is in term 2: a request of an earlier term is refused" in tell(2)
+    assert tell(1).endswith("peer 2 voted twice in term 1, for 0 and for 1")
+
+
+def test_calls_of_start_that_overlap_are_told_where_their_results_are_exchanged():
+    def tell(*steps):
+        def story_of(story):
+            story.elect("0", 1)
+            story.save("0")
+            for command, index in steps:
+                story.tell(
+                    *(("started", "0", events.Started(command, index, 1, True)) if index else ("start", "0", command))
+                )
+            story.append("0", "1", 1, entries=[(1, 10), (1, 11)])
+
+        failure = failure_of(story_of)
+        assert failure.rule == "start-tells-index"
+        return failure.text
+
+    mixed_up = "what belongs to two calls that overlap is mixed up"
+    assert mixed_up in tell((10, 0), (11, 0), (11, 1), (10, 2))
+    assert mixed_up in tell((10, 0), (11, 0), (11, 1))
+    assert mixed_up not in tell((11, 0), (11, 1), (10, 0), (10, 2))

@@ -72,9 +72,9 @@ def test_a_fresh_seed_is_in_the_header(run, pytester):
 
 FAILURE = """\
 test_initial_election_2a  seed 7
-  KeyError: 'voted_for'
+  ValueError: voted_for
   In peer {peer}, Raft.request_vote from {source}:
-      peer.py:{line} in request_vote                raise KeyError('voted_for')
+      peer.py:{line} in request_vote                raise ValueError('voted_for')
 
   replay    make replay TEST=test_initial_election_2a SEED=7 RAFT=peer.py
   timeline  build/pytest/timelines/test_initial_election_2a-7.txt
@@ -82,20 +82,20 @@ test_initial_election_2a  seed 7
 
 
 def test_a_failure_is_the_report_and_nothing_of_pytest_s_own(run, pytester):
-    path = peer(pytester.path, tick="self.ask_next()", vote="raise KeyError('voted_for')")
+    path = peer(pytester.path, tick="self.ask_next()", vote="raise ValueError('voted_for')")
     args = ("-q", "--seed", 7, "--raft", "peer.py")
     one = f"{LAB / 'test_2a.py'}::test_initial_election_2a"
     alone = run(one, *args, code=1)
     among = run(LAB / "test_2a.py", *args, "-n", 2, code=1)
     report = alone.partition("= FAILURES =")[2].partition("\n")[2].partition("\n\n1 failed")[0] + "\n"
-    pattern = re.escape(FAILURE.format(peer="P", source="S", line=line_of(path, "raise Key")[8:]))
+    pattern = re.escape(FAILURE.format(peer="P", source="S", line=line_of(path, "raise Value")[8:]))
     assert re.fullmatch(pattern.replace("P", r"\d", 1).replace("S:", r"\d:", 1), report), alone
     # The very same text among other tests, in a worker.
     assert report in among
     assert alone.startswith(
-        "raftlab: peer.py, seed 7\nFAILED test_initial_election_2a  seed 7: KeyError: 'voted_for'\n"
+        "raftlab: peer.py, seed 7\nFAILED test_initial_election_2a  seed 7: ValueError: voted_for\n"
     )
-    assert alone.count("KeyError: 'voted_for'\n") == 2  # while it ran, and in the report
+    assert alone.count("ValueError: voted_for\n") == 2  # while it ran, and in the report
     assert "Traceback" not in alone + among and "_pytest" not in alone + among and "INTERNALERROR" not in among
 
 

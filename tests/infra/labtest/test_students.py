@@ -97,7 +97,40 @@ def test_an_exception_in_a_handler(tmp_path):
     text = told(path)
     assert text.splitlines()[0] == "KeyError: 'voted_for'"
     assert ", Raft.request_vote from " in text.splitlines()[1]
-    assert squeezed(text).endswith(f"{line_of(path, 'raise KeyError')} in request_vote raise KeyError('voted_for')")
+    assert f"{line_of(path, 'raise KeyError')} in request_vote raise KeyError('voted_for') args=" in squeezed(text)
+
+
+def test_an_index_error_shows_the_numbers_at_hand(tmp_path):
+    """The words say only that a list is too short, not which index it was, of how many, and what had been asked."""
+    path = edited_reference(
+        tmp_path,
+        ("last = self._last_log_index()\n            up_to", "last = self._last_log_index() + 3\n            up_to"),
+        ("self.match_index: list[int] = []", "self.match_index: list[int] = self.next_index"),
+        ("return self.log[index - self.last_included_index].term", READS_BOTH),
+    )
+    lines = told(path).splitlines()
+    assert lines[0] == "IndexError: list index out of range"
+    assert lines[3] == "        index=3"
+    in_hand = squeezed(" ".join(lines[5:]))
+    assert "args=RequestVoteArgs(term=1, candidate_id=" in in_hand and "last_log_index=0, last_log_term=0)" in in_hand
+    assert in_hand.count("args=") == 1
+    peers = in_hand.partition("Of the peer: ")[2]
+    assert "len(self.log)=1, self.last_included_index=0" in peers
+    assert "self.next_index is the list self.match_index" in peers and peers.count("is the list") == 1
+    assert "self.current_term=1" in peers and "self.voted_for=None" in peers
+    assert "self.mu" not in peers and "len(self.peers)" not in peers
+
+
+READS_BOTH = "return self.log[index - self.last_included_index].term + 0 * len(self.next_index + self.match_index)"
+
+
+def test_other_exceptions_and_real_threads_show_no_numbers(tmp_path):
+    edit = ("up_to_date = (", "up_to_date = {}[self.current_term] or (")
+    elsewhere = ("up_to_date = (", "up_to_date = None + self.current_term or (")
+    path = edited_reference(tmp_path, edit)
+    assert "Of the peer: " in told(path)
+    assert "Of the peer: " not in told(path, realtime=True)
+    assert "Of the peer: " not in told(edited_reference(tmp_path, elsewhere))
 
 
 def test_a_hole_of_the_skeleton_names_its_task(tmp_path):
