@@ -76,10 +76,23 @@ def test_the_thread_that_keeps_the_lock_comes_before_all_that_queue_up_behind_it
     assert (stuck[0].kind, stuck[0].where.function) == (WaitKind.ROOM, "_applier")
     others = [wait for wait in stuck[1:] if wait.node == stuck[0].node]
     assert {wait.kind for wait in others} == {WaitKind.LOCK}
-    # Threads of the peer's own, then calls from outside: the service's snapshot() and handlers.
-    outside = [function in (*HANDLERS, "snapshot") for function in functions(others)]
+    # Threads of the peer's own, then calls from outside: the service's snapshot(), the tester's, handlers.
+    calls = (*HANDLERS, "snapshot", "start", "get_state")
+    outside = [function in calls for function in functions(others)]
     assert outside == sorted(outside)
     assert "snapshot" in functions(others)
+
+
+def test_nobody_has_waited_for_less_than_nothing(tmp_path):
+    """The checks look at many events at a time: a run ends a little before the moment at which they look."""
+    path = edited_reference(tmp_path, *CALLS_UNDER_LOCK)
+    waited = []
+    for name in ("test_many_elections_2a", "test_new_leader_speaks_at_once_2a", "test_late_votes_2a"):
+        for seed in range(1, 6):
+            error = run_test(lab(name), load_peer_class(path), seed).error
+            waited += [wait.waited_ns for wait in getattr(error, "stuck", ())]
+    assert len(waited) > 20
+    assert min(waited) >= 0
 
 
 def test_a_call_under_the_lock_is_listed_though_calls_may_take_long(tmp_path):
