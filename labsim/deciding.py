@@ -220,12 +220,18 @@ class _Picks:
 def _labels(tasks: Sequence[Task]) -> list[str]:
     """What each is called; of several with one name, also the how many-th of these it is."""
     seen: dict[str, int] = {}
-    labels = []
+    labels: dict[str, None] = {}
     for task in tasks:
-        name = str(task)
-        seen[name] = number = seen.get(name, 0) + 1
-        labels.append(name if number == 1 else f"{name} #{number}")
-    return labels
+        label = name = str(task)
+        number = seen.get(name, 0) + 1
+        if number > 1:
+            label = f"{name} #{number}"
+        while label in labels:  # somebody is called that
+            number += 1
+            label = f"{name} #{number}"
+        seen[name] = number
+        labels[label] = None
+    return list(labels)
 
 
 class Recording:

@@ -325,7 +325,10 @@ class Config(Servers):
             for _ in range(self.n):
                 candidate = (candidate + 1) % self.n
                 if self.reachable(candidate):
+                    node, asked_s = self._seats[candidate].node, self._world.now
                     its_index, _, accepted = self.start(candidate, command)
+                    # Another thread of the test may have paused it meanwhile.
+                    give_up_s += self._world.now - asked_s - self._world.own_s(node, asked_s)
                     if accepted:
                         index, nobody_led = its_index, False
                         break

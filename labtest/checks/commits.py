@@ -69,7 +69,7 @@ def _has_counted_it(facts: Facts, seat: Seat, index: int, at_ns: int) -> bool:
     has told it of that commit."""
     if not seat.office:
         return False
-    lately = at_ns <= seat.told_since_ns + facts.slack_ns and index > _told(seat)
+    lately = facts.own_ns(seat, seat.told_since_ns, at_ns) <= facts.slack_ns and index > _told(seat)
     return seat.office >= seat.told_term or lately
 
 

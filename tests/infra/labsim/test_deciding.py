@@ -220,6 +220,20 @@ def test_a_recorded_run_is_repeated_without_its_seed():
     assert run_a_few_tasks(Plain()) != original
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_threads_may_be_called_whatever_they_like(seed):
+    def main():
+        order = []
+        for number, name in enumerate(["sender", "sender", "sender #2", "sender", "sender #3", "sender #2 #2"]):
+            threading.Thread(target=order.append, args=(number,), name=name).start()
+        time.sleep(1)
+        return order
+
+    recording = Recording(Seeded(seed))
+    order = Simulation(0, decider=recording).run(main)
+    assert Simulation(0, decider=Changed(Plain(), recording.choices)).run(main) == order
+
+
 def test_what_is_plain_is_not_recorded():
     recording = Recording(Plain())
     run_a_few_tasks(recording)

@@ -9,7 +9,7 @@ from labtest.checks.budgets import RPCS_PER_LINK_PER_S
 from labtest.checks.checker import RULES
 from labtest.checks.rule import Rule
 from labtest.failure import Failure
-from raft.messages import AppendEntriesArgs, AppendEntriesReply, RequestVoteArgs, RequestVoteReply
+from raft.messages import AppendEntriesArgs, AppendEntriesReply, LogEntry, RequestVoteArgs, RequestVoteReply
 
 # Each takes a story from before the mistake, makes it (wrong) or just does not, and is of one rule.
 
@@ -499,6 +499,28 @@ def test_a_crash_takes_back_what_was_started_and_never_saved():
     tell(forgotten, saved=False)
     tell(kept, saved=True)
     assert (forgotten.broken(), kept.broken()) == (None, "honest-candidate")
+
+
+@pytest.mark.parametrize(("taken", "broken"), [(True, None), (False, "applies-only-committed")])
+def test_a_leader_that_was_stopped_when_it_was_deposed_may_still_apply_what_it_has_counted(taken, broken):
+    """Its followers acknowledge in a field of their own, so nobody but itself knows what it has counted."""
+    story = Story()
+    story.elect("0", 1)
+    story.start("0", 1, 1, 10)
+    for follower in "12":
+        args = AppendEntriesArgs(1, 0, 0, 0, [LogEntry(1, 10)], 0)
+        request = story.deliver(story.send("0", follower, args))
+        story.save(follower)
+        story.answer(request, AppendEntriesReply(1, False, 0, 1))
+    story.save("1")
+    story.vote("1", "0", 2, last=(1, 1), granted=False)
+    if taken:
+        story.tell(events.PAUSE, "0")
+    story.now_ms += 5000
+    if taken:
+        story.tell(events.RESUME, "0")
+    story.apply("0", 1, 10)
+    assert story.broken() == broken
 
 
 def test_a_voter_that_has_heard_its_leader_lately_may_disregard_a_candidate():

@@ -260,6 +260,22 @@ def test_a_server_that_is_paused_before_its_clock_goes_on_owes_none_of_that_time
     passes(test)
 
 
+def test_a_command_that_was_being_taken_when_its_server_was_paused_may_still_be_agreed_on():
+    def test(make_config):
+        cfg = make_config(servers=3)
+        leader = cfg.check_one_leader()
+        cfg.slow_disks(50, 50)
+        asking = threading.Thread(target=lambda: cfg.one("x", 2, retry=True))
+        asking.start()
+        time.sleep(0.01)  # its start() waits for the disk
+        cfg.pause(leader)
+        time.sleep(11)
+        cfg.resume(leader)
+        asking.join()
+
+    passes(test)
+
+
 def test_a_peer_that_never_answers_is_noticed_although_another_is_paused():
     class Silent(Raft):
         def append_entries(self, args: AppendEntriesArgs) -> AppendEntriesReply:
