@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import labgob
 from labsim import Deadlock, Event, TaskFailed, Wait, WaitKind
+from labtest.checks.budgets import AnswersRequests
 from labtest.checks.kept import CALLS_RETURN
 from labtest.checks.reading import APPEND, INSTALL, VOTE
 from labtest.diagnoses.diagnosis import Finding
@@ -209,6 +211,39 @@ def answers_only_after_its_call(story: Story) -> Finding | None:
     return None
 
 
+def calls_in_the_thread_that_answers(story: Story) -> Finding | None:
+    """No lock and no queue to blame: it never makes two calls at a time, and answers nothing while it makes one."""
+    error = story.error
+    if not isinstance(error, Failure) or error.rule != AnswersRequests.name or error.peer is None:
+        return None
+    calls = [rpc for rpc in story.all_rpcs if rpc.source == error.peer]
+    oldest = next(
+        (rpc for rpc in story.all_rpcs if rpc.target == error.peer and rpc.delivered_ns and not rpc.answered_ns), None
+    )
+    one_by_one = all(
+        then.sent_ns >= (first.sent_ns + MS if first.replied_ns is None else first.replied_ns)
+        for first, then in pairwise(calls)
+    )
+    if oldest is None or oldest.delivered_ns is None or not one_by_one or len({rpc.target for rpc in calls}) < 2:
+        return None
+    before = [place for place, rpc in enumerate(calls) if rpc.sent_ns <= oldest.delivered_ns]
+    if not before:
+        return None
+    call = calls[before[-1]]
+    following = calls[before[-1] + 1].sent_ns if call is not calls[-1] else story.end_ns
+    over_ns = following if call.replied_ns is None else call.replied_ns
+    if over_ns - oldest.delivered_ns < S:
+        return None
+    gone = "" if call.target in story.connected else ", which is cut off or down"
+    return Finding(
+        f"Peer {error.peer} has never made two calls at a time. From {at(call.sent_ns)} to {at(over_ns)} it waited for "
+        f"peer {call.target}{gone}, to answer its {call.name}. The {oldest.name} of peer {oldest.source}, which came "
+        f"in at {at(oldest.delivered_ns)}, had to wait too.",
+        "it makes its calls in the thread that answers requests. A call may take seconds, and all others wait so long: "
+        "make each call in a thread of its own.",
+    )
+
+
 def waits_for_room_and_answers_nothing(story: Story) -> Finding | None:
     """The same without a lock: one thread does everything, and waits for the service, which may wait for it."""
     if not isinstance(story.error, Failure):
@@ -268,6 +303,12 @@ def call_waits_for_a_thread(story: Story) -> Finding | None:
     threads = own_threads(story, [call.node or ""])
     if call.kind not in _FOR_ANOTHER_THREAD or call.where is None or not error.threads:
         return None
+    if call.stack[-1].function == "__init__":
+        return Finding(
+            f"Peer {call.node} is still being made: it waits for {call.kind.value}{path(call)}.",
+            "what goes on for as long as the peer lives is called by __init__ itself; start a thread for it, and "
+            "return. Or __init__ waits for a thread that it has not started yet.",
+        )
     return Finding(
         f"{call.task} of peer {call.node} waits for {call.kind.value}{path(call)}: for another thread of its peer, "
         f"that is. {in_words(threads)}",

@@ -64,23 +64,27 @@ def zero_taken_for_nobody(story: Story) -> Finding | None:
         "0 is the number of a peer, and in Python it counts as false: write `voted_for is None`, not `not voted_for`, "
         "and let no number that a peer has stand for nobody (§5.2)."
     )
-    # A candidate may refuse others for being one, so only a candidate is an example for a candidate.
-    refusal = _refusal_after_another_vote(story, candidates=first.voter == first.candidate)
+    if first.voter == first.candidate:
+        likely = "voted_for is not set, to its own number, when it campaigns; or it is, and 0 is taken for nobody."
+        return Finding(facts, f"{likely} {zero}")
+    refusal = _refusal_after_another_vote(story)
     if refusal is None:
         return Finding(
             facts, f"voted_for is not looked at before a vote is given; or it is, and 0 is taken for nobody. {zero}"
         )
     before, rpc = refusal
-    whom = "itself" if before.candidate == before.voter else f"peer {before.candidate}"
     return Finding(
-        f"{facts} Votes for others do: peer {before.voter} had voted for {whom} in term {before.term}, and refused "
-        f"peer {rpc.source} at {at(rpc.answered_ns or 0)}.",
+        f"{facts} Votes for others do: peer {before.voter} had voted for peer {before.candidate} in term "
+        f"{before.term}, and refused peer {rpc.source} at {at(rpc.answered_ns or 0)}.",
         f"0 is taken for nobody. {zero}",
     )
 
 
-def _refusal_after_another_vote(story: Story, *, candidates: bool) -> tuple[Vote, Rpc] | None:
-    """A no that only a vote for somebody other than peer 0 explains: that vote, and the request."""
+def _refusal_after_another_vote(story: Story) -> tuple[Vote, Rpc] | None:
+    """A no that only a vote for somebody other than peer 0 explains: that vote, and the request.
+
+    A candidate's vote for itself is no example: it may refuse others for being a candidate.
+    """
     for campaign in story.all_campaigns:
         # Where logs are all empty, none of them is a reason.
         if any(e.detail.is_leader and e.at_ns < campaign.at_ns for e in story.other.get(STARTED, ())):
@@ -89,13 +93,15 @@ def _refusal_after_another_vote(story: Story, *, candidates: bool) -> tuple[Vote
             answer = rpc.answered
             if answer is None or answer.vote_granted or answer.term != campaign.term or rpc.target == rpc.source:
                 continue
-            for vote in story.votes:
-                if (
-                    (vote.voter, vote.term) == (rpc.target, campaign.term)
-                    and vote.candidate not in ("0", rpc.source)
-                    and (vote.candidate == vote.voter) is candidates
-                    and vote.at_ns < (rpc.answered_ns or 0)
-                ):
+            votes = [
+                vote
+                for vote in story.votes
+                if (vote.voter, vote.term) == (rpc.target, campaign.term) and vote.at_ns < (rpc.answered_ns or 0)
+            ]
+            # Of two votes nobody knows which one was kept.
+            if len({vote.candidate for vote in votes}) == 1:
+                vote = votes[0]
+                if vote.candidate not in ("0", rpc.source, vote.voter):
                     return vote, rpc
     return None
 

@@ -416,11 +416,50 @@ DEFECTS = {
             "(not self.voted_for or self.voted_for == args.candidate_id)",
         ),
         ("if self.voted_for is None:", "if not self.voted_for:"),
-        words=(
-            "was for peer 0, and did not keep it from the second. Votes for others do: peer 1 had voted for itself",
-        ),
+        words=("was for peer 0, and did not keep it from the second.", "0 is taken for nobody"),
         not_words=("not looked at",),
         seeds=range(1, 7),
+    ),
+    "a vote for peer 0 taken for none, where others are kept": Defect(
+        "zero_taken_for_nobody",
+        lab("test_many_elections_2a"),
+        (
+            "self.voted_for in (None, args.candidate_id)",
+            "(not self.voted_for or self.voted_for == args.candidate_id)",
+        ),
+        ("if self.voted_for is None:", "if not self.voted_for:"),
+        words=("Votes for others do: peer ",),
+        not_words=("not looked at", "not set", "for itself"),
+        seeds=range(60),
+    ),
+    "a candidate's own vote is not noted": Defect(
+        "zero_taken_for_nobody",
+        lab("test_reelection_2a"),
+        ("        self.voted_for = self.me\n", ""),
+        words=("was for peer 0, and did not keep", "voted_for is not set, to its own number, when it campaigns"),
+        not_words=("Votes for others do",),
+        seeds=range(1, 7),
+    ),
+    "calls in the thread that answers": Defect(
+        "calls_in_the_thread_that_answers",
+        lab("test_reelection_2a"),
+        mutant="stranger-event-loop",
+        edits_of_mutant=(
+            (
+                "        threading.Thread(target=self._call, args=call, daemon=True).start()\n",
+                "        self._call(*call)\n",
+            ),
+        ),
+        words=("has never made two calls at a time. From ", "make each call in a thread of its own"),
+        not_words=("lock", "election timer"),
+        seeds=range(1, 7),
+    ),
+    "the ticker runs in the constructor": Defect(
+        "call_waits_for_a_thread",
+        elect,
+        ("self._spawn(self._ticker)", "self._ticker()"),
+        words=("is still being made: it waits for an event, in __init__ > _ticker (", "called by __init__ itself"),
+        not_words=("is not among these",),
     ),
     "refusals counted": Defect(
         "no_counted_as_a_vote",
