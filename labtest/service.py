@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import labgob
 from labsim import current_simulation, queue, time
+from labsim.queue import Full
 from labsim.stacks import own_frames
 from labtest.checks.facts import same_command
 from labtest.checks.kept import APPLY_ORDER, SNAPSHOT_FORWARD, SNAPSHOT_SAVED, STATE_MACHINE_SAFETY, KeptRule
@@ -237,7 +238,7 @@ def _watch_feeders(apply_ch: queue.Queue[ApplyMsg], given_up: dict[int, tuple[st
         given_up.pop(index, None)
         try:
             put(item, block, timeout)
-        except queue.Full:
+        except Full:
             given_up[index] = (name, simulation.now)
             raise
 
