@@ -239,11 +239,20 @@ class CheckedTrace(list[Event]):
                 if see is not None:
                     see(event)
         except Failure as failure:
-            failure, number = self._first_of_the_instant(failure, number)
+            failure, number = self._first_of_the_instant(self._suspicion() or failure, number)
             del self[number:]
             self._simulation.now_ns = self[-1].at_ns
             failure.peer = failure.peer or self[-1].node
             raise failure from None
+
+    def _suspicion(self) -> Failure | None:
+        """What a rule has seen before this, and would have told a little later."""
+        try:
+            for rule in self._rules:
+                rule.accuse_suspects()
+        except Failure as earlier:
+            return earlier
+        return None
 
     def _first_of_the_instant(self, failure: Failure, number: int) -> tuple[Failure, int]:
         """Whether a rule that stands before this one in RULES is broken in what else has happened in that instant.

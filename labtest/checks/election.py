@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 from labrpc import Message
 from labsim import Event
@@ -34,26 +34,49 @@ class OneLeaderPerTerm(Rule):
     on_send_install_term_news = on_send_append_term_news
 
 
+class Vote(NamedTuple):
+    """One vote that a peer has given, as far as its messages tell."""
+
+    candidate: str
+    event: Event
+    message: Message
+    what: str  # "answered", or "sent": to campaign is to vote for oneself
+
+
 class OneVotePerTerm(Rule):
+    """A candidate may also send itself a RequestVote, and give itself its vote only when it answers that.
+
+    Until then it may give it to another. So a peer of which nobody knows whether it does so is only suspected, while
+    that request may still be on its way.
+    """
+
     name = "one-vote"
     title = "One vote per term"
     section = "§5.2"
 
     def __init__(self, facts: Facts, violated: Violated) -> None:
         super().__init__(facts, violated)
-        self._votes: dict[tuple[str, int], tuple[str, int, Message, str]] = {}
+        self._votes: dict[tuple[str, int], Vote] = {}
         self._ask_themselves: set[str] = set()
+        self._suspected: dict[tuple[str, int], tuple[Vote, Vote]] = {}
+
+    def on_any_send(self, event: Event, seat: Seat, message: Message) -> None:
+        for key, votes in list(self._suspected.items()):
+            if not self._may_ask_itself(self.facts.seats[key[0]], votes, event.at_ns):
+                self._accuse(*key, *votes)
 
     def on_send_vote(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         if message.target == seat.name:
-            # It may give itself its vote only when it answers that, and another may come first.
             self._ask_themselves.add(seat.name)
-            candidate, _, _, what = self._votes.get((seat.name, args.term), ("", 0, message, ""))
-            if candidate == seat.name and what == "sent":
-                del self._votes[seat.name, args.term]
+            key = (seat.name, args.term)
+            suspected = self._suspected.pop(key, ())
+            given = [vote for vote in suspected if vote.what == "answered"]
+            if given:
+                self._votes[key] = given[0]
+            elif key in self._votes and self._votes[key].what == "sent":
+                del self._votes[key]
         elif seat.name not in self._ask_themselves:
-            # To campaign is to vote for oneself.
-            self._vote(event, seat, args.term, seat.name, message, "sent")
+            self._vote(seat, args.term, Vote(seat.name, event, message, "sent"))
 
     def on_answer_vote(
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
@@ -61,26 +84,49 @@ class OneVotePerTerm(Rule):
         args = reading.args
         # A yes in a term that is over is wrong whoever had its vote: HigherTermWins looks at that.
         if reply.vote_granted and args.term >= delivery.term:
-            in_a_past_term = ""
-            if reply.term > args.term:
-                in_a_past_term = (
+            self._vote(seat, args.term, Vote(message.source, event, message, "answered"))
+
+    def on_crash(self, seat: Seat) -> None:
+        self._suspected = {key: votes for key, votes in self._suspected.items() if key[0] != seat.name}
+
+    def _vote(self, seat: Seat, term: int, vote: Vote) -> None:
+        key = (seat.name, term)
+        before = self._votes.setdefault(key, vote)
+        if before.candidate == vote.candidate:
+            return
+        if self._may_ask_itself(seat, (before, vote), vote.event.at_ns):
+            self._suspected.setdefault(key, (before, vote))
+        else:
+            self._accuse(*key, before, vote)
+
+    def _may_ask_itself(self, seat: Seat, votes: tuple[Vote, Vote], now_ns: int) -> bool:
+        """Whether one of these votes is none, but a campaign whose request to itself may still be on its way."""
+        if votes[0].event.incarnation != votes[1].event.incarnation or seat.name in self._ask_themselves:
+            return False
+        return any(
+            vote.what == "sent" and self.facts.own_ns(seat, vote.event.at_ns, now_ns) <= self.facts.slack_ns
+            for vote in votes
+        )
+
+    def accuse_suspects(self) -> None:
+        """Something else has gone wrong: nobody waits any longer."""
+        for key, votes in self._suspected.items():
+            self._accuse(*key, *votes)
+
+    def _accuse(self, peer: str, term: int, before: Vote, vote: Vote) -> NoReturn:
+        remark = ""
+        if vote.what == "answered":
+            reply = vote.message.decode_reply()
+            if reply.term > term:
+                remark = (
                     f". Its answer says that it is in term {reply.term}: a request of an earlier term is refused, "
                     "whatever else it says (Figure 2: receiver, 1)"
                 )
-            self._vote(event, seat, args.term, message.source, message, "answered", in_a_past_term)
-
-    def _vote(
-        self, event: Event, seat: Seat, term: int, candidate: str, message: Message, what: str, remark: str = ""
-    ) -> None:
-        before = self._votes.get((seat.name, term))
-        if before is None:
-            self._votes[seat.name, term] = (candidate, event.at_ns, message, what)
-        elif before[0] != candidate:
-            self.violated(
-                f"peer {seat.name} voted twice in term {term}, for {before[0]} and for {candidate}{remark}",
-                (before[1], before[2], before[3]),
-                (event.at_ns, message, what),
-            )
+        self.violated(
+            f"peer {peer} voted twice in term {term}, for {before.candidate} and for {vote.candidate}{remark}",
+            *((each.event.at_ns, each.message, each.what) for each in (before, vote)),
+            peer=peer,
+        )
 
 
 class EarnedLeadership(Rule):

@@ -88,6 +88,9 @@ class Rule:
         self.facts = facts
         self._violated = violated
 
+    def accuse_suspects(self) -> None:
+        """Another rule was broken and the run ends. Whoever waits before it accuses somebody does it now."""
+
     def violated(self, text: str, *evidence: tuple[int, Message, str] | str, peer: str | None = None) -> NoReturn:
         """Evidence: lines, or (at_ns, message, "sent" | "delivered" | "answered") to be told as one.
 
