@@ -73,15 +73,40 @@ def _module(file: Path) -> ModuleType:
     return module
 
 
-def not_lab_tests(file: Path) -> list[str]:
-    """What pytest would run there and nobody here does: with other parameters, async, or in a class."""
+def not_lab_tests(file: Path) -> dict[str, str]:
+    """What pytest would run there and nobody here does, and why not."""
     known = {test.name for test in load_tests(file)}
-    return [
-        name
-        for name, value in vars(_module(file.resolve())).items()
-        if (inspect.isfunction(value) and name.startswith("test") and name not in known)
-        or (inspect.isclass(value) and any(key.startswith("test") for key in vars(value)))
-    ]
+    found = {}
+    for name, value in vars(_module(file.resolve())).items():
+        if inspect.isfunction(value) and name.startswith("test") and (name not in known or _parametrized(value)):
+            found[name] = _why_not(name, value)
+        elif inspect.isclass(value) and any(key.startswith("test") for key in vars(value)):
+            found[name] = "it is a class; take its tests out of it, as functions"
+    return found
+
+
+def _why_not(name: str, function: Callable[..., Any]) -> str:
+    if _parametrized(function):
+        # Before its parameters: these are not what is wrong with it.
+        return (
+            "it is parametrized, and one test here is one function that is worth points; write a function for each "
+            "set of values, or a loop in one"
+        )
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return "it is async; write it as a plain function"
+    if inspect.isgeneratorfunction(function):
+        return "it has a yield in it, so that calling it runs nothing; write it as a plain function"
+    parameters = list(inspect.signature(function).parameters)
+    others = [parameter for parameter in parameters if parameter != "make_config"]
+    if others:
+        return f"it asks for {', '.join(others)}; the one thing that a test is given here is make_config"
+    if not parameters:
+        return "it does not ask for make_config; it needs that one parameter, or a name that does not begin with test"
+    return f"its name begins with test, but not with test_; call it test_{name.removeprefix('test')}"
+
+
+def _parametrized(function: Callable[..., Any]) -> bool:
+    return any(mark.name == "parametrize" for mark in getattr(function, "pytestmark", ()))
 
 
 def _takes_make_config(function: Callable[..., Any]) -> bool:

@@ -105,16 +105,13 @@ def _hidden_files(paths: Sequence[Path]) -> list[Path]:
             if path.is_dir()
             else [path]
         )
+        # First: a file whose one test is of another kind has a test in it.
+        for file in files:
+            for name, why in not_lab_tests(file).items():
+                raise SelectionError(f"{file}: {name} cannot be graded: {why}")
         if not any(load_tests(file) for file in files):
             raise SelectionError(f"{path}: there is no test in it: a function test_...(make_config) in a .py file")
         found += files
-    for file in found:
-        others = not_lab_tests(file)
-        if others:
-            raise SelectionError(
-                f"{file}: {', '.join(others)} cannot be graded: a test here is a plain function test_...(make_config), "
-                "in no class, not async, and with no other parameter"
-            )
     names = [file.name for file in found]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -313,14 +313,21 @@ def test_a_full_disk_is_said_and_costs_nothing_that_is_done(
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        ("async def test_b_2a(make_config): assert False\n", "test_b_2a cannot be graded"),
-        ("def test_b_2a(make_config):\n    yield\n", "test_b_2a cannot be graded"),
-        ("import pytest\n@pytest.mark.parametrize('n', [3])\ndef test_b_2a(make_config, n): 1/0\n", "test_b_2a cannot"),
-        ("class TestB:\n    def test_b_2a(self, make_config): 1/0\n", "TestB cannot be graded"),
+        ("async def test_b_2a(make_config): assert False\n", "test_b_2a cannot be graded: it is async; write it as a"),
+        ("def test_b_2a(make_config):\n    yield\n", "test_b_2a cannot be graded: it has a yield in it"),
+        (
+            "import pytest\n@pytest.mark.parametrize('n', [3])\ndef test_b_2a(make_config, n): 1/0\n",
+            "test_b_2a cannot be graded: it is parametrized, and one test here is one function that is worth points; "
+            "write a function for each set of values, or a loop in one\n",
+        ),
+        ("class TestB:\n    def test_b_2a(self, make_config): 1/0\n", "TestB cannot be graded: it is a class; take"),
+        ("def test_b_2a(make_config, tmp_path): 1/0\n", "test_b_2a cannot be graded: it asks for tmp_path; the one"),
+        ("def test_b_2a(): 1/0\n", "test_b_2a cannot be graded: it does not ask for make_config; it needs that"),
+        ("def testb(make_config): 1/0\n", "testb cannot be graded: its name begins with test, but not with test_;"),
         ("import pytest\npytest.skip('later', allow_module_level=True)\n", "Skipped while loading it: later"),
         ("import helper\n", "ModuleNotFoundError while loading it"),
     ],
-    ids=["async", "generator", "parametrized", "class", "skip", "helper"],
+    ids=["async", "generator", "parametrized", "class", "fixture", "no config", "name", "skip", "helper"],
 )
 def test_no_hidden_test_is_dropped_or_passed_without_a_word(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, says: str
@@ -328,6 +335,17 @@ def test_no_hidden_test_is_dropped_or_passed_without_a_word(
     (tmp_path / "hidden.py").write_text(f"def test_a_2a(make_config): pass\n{source}")
     assert lab(["grade", "raft/raft.py", "--hidden", str(tmp_path / "hidden.py"), "--out", str(tmp_path / "out")]) == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("values", ["'n', [3]", "'make_config', [3]"])
+def test_a_file_with_nothing_but_a_parametrized_test_is_refused_for_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], values: str
+) -> None:
+    name = values[1 : values.index("'", 1)]
+    source = f"import pytest\n@pytest.mark.parametrize({values})\ndef test_b_2a({name}): 1/0\n"
+    (tmp_path / "hidden.py").write_text(source)
+    assert lab(["grade", "raft/raft.py", "--hidden", str(tmp_path / "hidden.py"), "--out", str(tmp_path / "out")]) == 2
+    assert "hidden.py: test_b_2a cannot be graded: it is parametrized, and one test" in capsys.readouterr().err
 
 
 def test_hidden_files_with_names_alike_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
