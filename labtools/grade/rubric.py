@@ -12,6 +12,7 @@ import hashlib
 import math
 import tomllib
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
@@ -149,15 +150,14 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         """Points and seeds for each test that is asked, the public ones first."""
         tests = [(test, False) for test in public] + [(test, True) for test in hidden]
         names = [test.name for test, _ in tests]
-        for name in self.tests:
-            if name not in names:
-                raise RubricError(f"tests.{name}: there is no such test among the {len(names)} that are graded")
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise RubricError(f"two tests are called {twice}; a hidden test needs a name of its own")
+        parts = {test.name: test.part or OTHER for test, _ in tests}
         tests = [(test, is_hidden) for test, is_hidden in tests if self._asks(test)]
         if not tests:
             raise RubricError("points: no test is of a part that it names, so there is nothing to grade")
+        self._refuse_what_is_not_asked(parts, [test.name for test, _ in tests])
         weight = {test.name: self._weight(test.name, is_hidden) for test, is_hidden in tests}
         shared: dict[str, float] = {}
         for test, _ in tests:
@@ -188,6 +188,23 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
                 )
             )
         return graded
+
+    def _refuse_what_is_not_asked(self, parts: dict[str, str], asked: Sequence[str]) -> None:
+        """A weight that weighs nothing is a slip of the pen, in the name or in [points]. `parts`: of every test."""
+        for name in self.tests:
+            if name in asked:
+                continue
+            if name in parts:
+                raise RubricError(
+                    f"tests.{name}: it is not graded, because [points] does not name its part; add {parts[name]} "
+                    f"there, or give it points of its own, or leave out [tests.{name}]"
+                )
+            near = get_close_matches(name, asked, n=3)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            extra = "" if self.public.extra else " (public.extra = false leaves out those beyond MIT's)"
+            raise RubricError(
+                f"tests.{name}: there is no such test among the {len(asked)} that are graded{extra}{hint}"
+            )
 
     def _asks(self, test: LabTest) -> bool:
         """A course that is at 2A does not want to hear of 2D."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
-from labtools.grade.rubric import Graded, PerTest, Rubric, RubricError, seeds
+from labtools.grade.rubric import Graded, PerTest, Public, Rubric, RubricError, seeds
 from labtools.selecting import LabTest
 
 
@@ -31,7 +33,7 @@ def test_a_part_s_points_are_shared_by_weight() -> None:
 
 
 def test_what_the_points_do_not_name_is_not_asked() -> None:
-    own = Rubric(points={"2a": 30}, tests={"test_z_2c": PerTest(points=5), "test_y_2b": PerTest(weight=2)})
+    own = Rubric(points={"2a": 30}, tests={"test_z_2c": PerTest(points=5)})
     tests = own.assign(lab_tests("test_x_2a", "test_y_2b"), lab_tests("test_z_2c", "test_other"), "p")
     assert [(test.name, test.points) for test in tests] == [("test_x_2a", 30), ("test_z_2c", 5)]
     assert [test.name for test in Rubric(points={"2b": 0}).assign(lab_tests("test_y_2b"), [], "p")] == ["test_y_2b"]
@@ -104,7 +106,31 @@ def test_a_wrong_rubric_is_refused_with_the_place(tmp_path: Path, text: str, say
 
 
 def test_a_rubric_that_names_no_test_is_refused() -> None:
-    with pytest.raises(RubricError, match=r"tests.test_q_2a: there is no such test among the 1 that are graded"):
-        Rubric(tests={"test_q_2a": PerTest(weight=1)}).assign(lab_tests("test_x_2a"), [], "p")
+    names = ("test_basic_agree_2b", "test_fail_agree_2b", "test_many_elections_2a")
+    parts = {"2a": 10.0, "2b": 10.0}
+
+    def refused(name: str, rubric: Rubric) -> str:
+        with pytest.raises(RubricError) as error:
+            msgspec.structs.replace(rubric, tests={name: PerTest(weight=1)}).assign(lab_tests(*names), [], "p")
+        return str(error.value)
+
+    every = Rubric(points=parts)
+    assert refused("test_q", every) == "tests.test_q: there is no such test among the 3 that are graded"
+    assert refused("test_agree_2b", every).endswith("; did you mean test_fail_agree_2b or test_basic_agree_2b?")
+    without = refused("test_q", Rubric(points=parts, public=Public(extra=False)))
+    assert without.endswith("among the 3 that are graded (public.extra = false leaves out those beyond MIT's)")
     with pytest.raises(RubricError, match="two tests are called test_x_2a"):
         Rubric().assign(lab_tests("test_x_2a"), lab_tests("test_x_2a"), "p")
+
+
+@pytest.mark.parametrize(
+    "table", [{"weight": 3.0}, {"runs": 10}, {"visibility": "hidden"}], ids=lambda t: next(iter(t))
+)
+def test_a_table_for_a_test_that_is_not_graded_is_refused(table: dict[str, Any]) -> None:
+    rubric = Rubric(points={"2a": 30}, tests={"test_y_2b": PerTest(**table)})
+    with pytest.raises(RubricError) as error:
+        rubric.assign(lab_tests("test_x_2a", "test_y_2b"), [], "p")
+    assert str(error.value) == (
+        "tests.test_y_2b: it is not graded, because [points] does not name its part; add 2b there, or give it points "
+        "of its own, or leave out [tests.test_y_2b]"
+    )
