@@ -60,7 +60,7 @@ class Kit:
             "raft": raft_inside,
             "tests": {name: inside[file] for name, file in test_files.items()},
             "raft_given": str(raft),
-            "file_given": _own_file(inside),
+            "files_given": _own_files(tests),
             "run_limit_s": run_limit_s,
             "memory_mb": memory_mb,
             "shown_as": shown_as,
@@ -72,13 +72,13 @@ class Kit:
         write_files(self.files, folder)
 
     def replay_line(self, test: str, seed: int) -> str:
-        return replay_line(test, seed, self.setup["raft_given"], self.setup["file_given"])
+        return replay_line(test, seed, self.setup["raft_given"], self.setup["files_given"].get(test, ""))
 
 
-def _own_file(inside: Iterable[Path]) -> str:
-    """The test file to name in a replay line: none if all are the lab's own."""
+def _own_files(tests: Iterable[LabTest]) -> dict[str, str]:
+    """The test file to name in a test's replay line; the lab's own need no name."""
     lab_files = {file.resolve() for file in default_files()}
-    return next((short_path(str(file)) for file in inside if file.resolve() not in lab_files), "")
+    return {test.name: short_path(str(test.file)) for test in tests if test.file.resolve() not in lab_files}
 
 
 def write_files(files: dict[str, bytes], folder: Path) -> None:

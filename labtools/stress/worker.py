@@ -29,9 +29,9 @@ class Setup(msgspec.Struct):
     raft: str
     tests: dict[str, str]  # the file of each test
     raft_given: str  # as the reader typed it, for the replay line
-    file_given: str
     run_limit_s: float
     memory_mb: int = 0
+    files_given: dict[str, str] = {}  # the file of each test that is not the lab's, for the replay line
     shown_as: dict[str, str] = {}  # paths here -> where these files really lie
 
 
@@ -119,7 +119,7 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
         if out_of_memory:
             _limit_memory(None)  # the report needs some too
         outcome.take(verdict_of(error, peer_files, test.file))
-        replay = replay_line(name, seed, setup.raft_given, setup.file_given)
+        replay = replay_line(name, seed, setup.raft_given, setup.files_given.get(name, ""))
         outcome.report = report.describe(error, name, seed, replay, causes=run.causes)[:_REPORT_CHARS_MAX]
         for field in ("mistake", "cause", "where", "said", "report"):
             setattr(outcome, field, _encodable(really(getattr(outcome, field), setup.shown_as)))

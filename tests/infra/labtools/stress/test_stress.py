@@ -199,6 +199,18 @@ def test_a_hidden_test_file_and_a_replay_line_that_names_it(tmp_path):
     assert cause["replay"] == f"lab replay test_hidden --seed 0 --file {hidden}"
 
 
+def test_each_replay_line_names_the_file_of_its_own_test(tmp_path):
+    names = ("one", "two")
+    for name in names:
+        source = f"def test_{name}(make_config):\n    make_config(servers=3).fail('{name} says no')\n"
+        (tmp_path / f"{name}.py").write_text(source)
+    files = [word for name in names for word in ("--file", tmp_path / f"{name}.py")]
+    options = ["--runs", "1", "--seed-start", "0", "--out", tmp_path / "out"]
+    assert lab("stress", *files, "--file", "tests/test_2a.py", *options) == 1
+    replays = sorted(cause["replay"] for cause in summary(tmp_path / "out")["causes"])
+    assert replays == [f"lab replay test_{name} --seed 0 --file {tmp_path}/{name}.py" for name in names]
+
+
 def test_a_test_that_skips_itself_is_no_failure(tmp_path):
     file = tmp_path / "skips.py"
     file.write_text("import pytest\n\n\ndef test_skips(make_config):\n    pytest.skip('not here')\n")
