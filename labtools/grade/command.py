@@ -25,8 +25,8 @@ from rich.text import Text
 from labtest.rooms import ROOT
 from labtools.grade.gradescope import pack
 from labtools.grade.grading import Exam, Progress, grade
-from labtools.grade.intake import IntakeError, Submission, submissions
-from labtools.grade.results import Result, points
+from labtools.grade.intake import Intake, IntakeError, take_in
+from labtools.grade.results import Result, points, renamed
 from labtools.grade.rubric import Rubric, RubricError
 from labtools.grade.sandbox.box import SandboxError
 from labtools.grade.sandbox.walls import INSTALL, bubblewrap, refusal
@@ -38,6 +38,7 @@ from labtools.stress.summary import printable
 
 OUT = Path("build/grade")
 _SEED_FILE = "seed"
+_NAMED_MAX = 6  # in a line
 
 _EPILOG = """\
 examples:
@@ -79,7 +80,7 @@ def main(args: argparse.Namespace) -> int:
             pack(args.gradescope, args.rubric, rubric, hidden)
             print(f"{args.gradescope} written: upload it to Gradescope as the assignment's autograder")
             return 0
-        class_ = submissions(args.submissions, rubric.files, single=args.single, not_these=(args.out, *args.hidden))
+        intake = take_in(args.submissions, rubric.files, single=args.single, not_these=(args.out, *args.hidden))
         _make(args.out)
         tests = rubric.assign(public, hidden, _phrase(rubric, hidden, args.out))
     except (RubricError, SelectionError, IntakeError) as error:
@@ -90,7 +91,7 @@ def main(args: argparse.Namespace) -> int:
         return _cannot(refusal())
     exam = Exam(tuple(tests), {test.name: test for test in (*public, *hidden)}, rubric.limits)
     with ended_politely():
-        return _grade(args, rubric, exam, class_)
+        return _grade(args, rubric, exam, intake)
 
 
 def _tests(files: Sequence[Path]) -> list[LabTest]:
@@ -137,8 +138,9 @@ def _phrase(rubric: Rubric, hidden: Sequence[LabTest], out: Path) -> str:
     return kept.read_text().strip()
 
 
-def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, class_: list[Submission]) -> int:
+def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, intake: Intake) -> int:
     console = Console(highlight=False)
+    class_ = intake.submissions
     jobs = args.jobs or len(os.sched_getaffinity(0))
     wanted = sum(len(test.seeds) for test in exam.tests) * len(class_)
     progress = Progress(len(class_), wanted)
@@ -154,6 +156,8 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, class_: list[Su
         _say(console, f"  bubblewrap cannot be used here, so submissions can read this machine's files; {INSTALL}")
     if exam.not_asked:
         _say(console, f"  not run, because points in the rubric does not name their part: {_by_part(exam.not_asked)}")
+    for line in _intake(intake):
+        _say(console, line)
     written = 0
 
     def write_new() -> None:
@@ -174,7 +178,7 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, class_: list[Su
 
             results = grade(class_, exam, jobs=jobs, runs=args.out / "runs", progress=progress, watch=watch)
             write_new()
-            write_class(results, rubric.title, args.out)
+            write_class(results, rubric.title, args.out, passed_over=intake.passed_over)
     except KeyboardInterrupt:
         _say(console, f"\ninterrupted; {len(progress.done)} of {len(class_)} graded, and the same command goes on")
         return 130
@@ -209,8 +213,7 @@ def _summary(results: Sequence[Result], progress: Progress, out: Path) -> str:
         ("tampered with the tester", [r.name for r in results if r.tampered]),
     ):
         if names:
-            shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-            lines.append(f"  {words}: {shown}")
+            lines.append(f"  {words}: {_some(names)}")
     lines.append(f"  overview  {out}/index.html")
     lines.append(f"  table     {out}/scores.csv")
     lines.append(f"  students  {out}/students/")
@@ -251,6 +254,19 @@ def _by_part(tests: Sequence[LabTest]) -> str:
     numbers = Counter(test.part for test in tests if test.part)
     said = [f"{_count(number, 'test')} of {part.upper()}" for part, number in numbers.items()]
     return ", ".join(said + [f"{test.name} (no _2a ... _2d in its name)" for test in tests if not test.part])
+
+
+def _intake(intake: Intake) -> Iterator[str]:
+    """What of the folder is not as it was handed in."""
+    for why in dict.fromkeys(intake.passed_over.values()):
+        yield f"  passed over ({why}): {_some([name for name, given in intake.passed_over.items() if given == why])}"
+    others = [f"{s.file} as {s.name}" for s in intake.submissions if renamed(s.name, s.file)]
+    if others:
+        yield f"  listed under another name: {_some(others)}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED_MAX]) + (f" and {len(names) - _NAMED_MAX:,} more" if len(names) > _NAMED_MAX else "")
 
 
 def _count(number: int, noun: str) -> str:

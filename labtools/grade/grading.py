@@ -148,6 +148,7 @@ class _Grading:
                 if self._sandbox is not None:
                     self._sandbox.end()
         progress.at.pop(submission.name, None)
+        result = replace(result, file=submission.file)
         progress.done.append(result)
         return result
 

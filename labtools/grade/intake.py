@@ -4,7 +4,7 @@ Promise: only the student's own files are taken (raft.py, and messages.py beside
 No name in an archive ever reaches the file system, no link is followed, and no archive is read further than a limit.
 What is wrong becomes a sentence, not an exception: a class is graded to its end.
 
-Start at `submissions()`.
+Start at `take_in()`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from labtest.rooms import PEER_FILES
+
 _FILE_BYTES_MAX = 1 << 20
 _ARCHIVE_BYTES_MAX = 64 << 20
 _UNPACKED_BYTES_MAX = 256 << 20
@@ -32,8 +34,9 @@ _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz", "
 # Said to be unreadable, so that whoever handed one in is not missing from the class.
 _OTHER_ARCHIVES = (".7z", ".rar", ".gz", ".bz2", ".xz", ".zst", ".lz", ".z")
 _NAME_BYTES_MAX = 80
+_NAMED_MAX = 5  # files, in a sentence
 # Where tools keep their own things, and where nobody's raft.py is.
-_PASSED_OVER = ("__MACOSX", "__pycache__", "node_modules", "site-packages", "venv", "build")
+_NOBODYS = ("__MACOSX", "__pycache__", "node_modules", "site-packages", "venv", "build")
 
 
 class IntakeError(Exception):
@@ -51,6 +54,7 @@ class Submission:
     files: dict[str, bytes]  # by name; empty if there is a problem
     problem: str = ""
     remarks: tuple[str, ...] = ()
+    file: str = ""  # what was handed in, by its own name; `name` is made from it
 
     @property
     def digest(self) -> str:
@@ -68,9 +72,14 @@ class _Member:
     read: Callable[[], bytes]
 
 
-def submissions(
-    path: Path, wanted: tuple[str, ...], *, single: bool = False, not_these: Iterable[Path] = ()
-) -> list[Submission]:
+@dataclass(frozen=True)
+class Intake:
+    submissions: list[Submission]
+    passed_over: dict[str, str]  # what else lies there, and why it is no submission
+    whole: bool  # a folder of submissions, which is the class; otherwise one of a class
+
+
+def take_in(path: Path, wanted: tuple[str, ...], *, single: bool = False, not_these: Iterable[Path] = ()) -> Intake:
     """Those of a folder, in the order of their names; or the one that `path` is. `wanted` as the rubric's `files`.
 
     `not_these` are the grader's own, should they lie there too.
@@ -78,32 +87,60 @@ def submissions(
     if not path.exists():
         raise IntakeError(f"{path}: no such folder; SUBMISSIONS must name a folder with a folder or archive each")
     single = single or path.is_file() or (path / wanted[0]).is_file() or (path / "raft" / wanted[0]).is_file()
-    found = [path] if single else sorted(path.iterdir())
-    found = [p for p in found if not p.name.startswith((".", "__MACOSX"))]
     own = {os.path.realpath(p) for p in not_these}
     taken: list[Submission] = []
-    for entry in found:
-        if os.path.realpath(entry) in own and not single:
-            continue
-        if entry.is_symlink() or entry.is_dir() or entry.name.lower().endswith((".py", *_ARCHIVES, *_OTHER_ARCHIVES)):
-            taken.append(_take(entry, _name(entry, path, [s.name for s in taken]), wanted))
+    passed_over: dict[str, str] = {}
+    for entry in [path] if single else sorted(path.iterdir()):
+        why = _why_not(entry, is_own=os.path.realpath(entry) in own and not single)
+        if why:
+            passed_over[_printable(entry.name)] = why
+        else:
+            taken.append(_take(entry, path, [s.name for s in taken], wanted))
     if not taken:
         raise IntakeError(f"{path}: there is no submission in it: no folder, {', '.join(_ARCHIVES[:3])} or .py file")
-    return taken
+    return Intake(taken, passed_over, whole=not single)
+
+
+def _why_not(entry: Path, *, is_own: bool) -> str:
+    """Why an entry is no submission; "" if it is one."""
+    if entry.name.startswith("."):
+        return "a name that begins with a dot"
+    if entry.name.startswith("__MACOSX"):
+        return "left by macOS"
+    if is_own:
+        return "the grader's own: OUT, hidden tests or the solution"
+    endings = (".py", *_ARCHIVES, *_OTHER_ARCHIVES)
+    if entry.is_symlink() or entry.is_dir() or entry.name.lower().endswith(endings):
+        return ""
+    return "neither a folder nor an archive nor a .py file"
 
 
 def _is_archive(path: Path) -> bool:
     return path.name.lower().endswith(_ARCHIVES)
 
 
-def _name(entry: Path, top: Path, taken: Iterable[str]) -> str:
-    """A name for files and links: the entry's own, without what would be trouble in a path."""
+def _take(entry: Path, top: Path, names: Iterable[str], wanted: tuple[str, ...]) -> Submission:
+    file, stem = entry.name, _stem(entry)
+    if entry == top and stem in ("", "raft"):
+        # Everybody's is called so; whose it is, the folder says.
+        place = entry.resolve()
+        stem = place.parent.name if entry.is_file() else place.name
+        file = f"{stem}/{file}" if entry.is_file() else stem
+    taken = _taken(entry, _name(stem, names), wanted)
+    remarks = tuple(map(_printable, taken.remarks))
+    return replace(taken, problem=_printable(taken.problem), remarks=remarks, file=_printable(file))
+
+
+def _stem(entry: Path) -> str:
     stem = entry.name
     for ending in (*_ARCHIVES, *_OTHER_ARCHIVES, ".py"):
         if stem.lower().endswith(ending) and not entry.is_dir():
             stem = stem[: -len(ending)]
-    if entry == top and stem in ("", "raft"):
-        stem = entry.resolve().parent.name if entry.is_file() else entry.resolve().name
+    return stem
+
+
+def _name(stem: str, taken: Iterable[str]) -> str:
+    """A name for files and links: without what would be trouble in a path, and nobody else's."""
     name = re.sub(r"[^\w.@+-]+", "_", stem).strip("._") or "submission"
     name = name.encode()[:_NAME_BYTES_MAX].decode(errors="ignore")
     number = 2
@@ -112,11 +149,6 @@ def _name(entry: Path, top: Path, taken: Iterable[str]) -> str:
         unique = f"{name}_{number}"
         number += 1
     return unique
-
-
-def _take(entry: Path, name: str, wanted: tuple[str, ...]) -> Submission:
-    taken = _taken(entry, name, wanted)
-    return replace(taken, problem=_printable(taken.problem), remarks=tuple(map(_printable, taken.remarks)))
 
 
 def _printable(text: str) -> str:
@@ -169,11 +201,16 @@ def _wanted_of(members: list[_Member], wanted: tuple[str, ...], remarks: list[st
             if len(content) > _FILE_BYTES_MAX:
                 raise _Unreadable(f"{member.path} is larger than {_FILE_BYTES_MAX >> 20} MB.")
             files[member.path.name] = content
+    beside = {m.path.name for m in members if m.path.parent == chosen.path.parent and m.path.suffix == ".py"}
+    left = sorted(beside - {*wanted, *PEER_FILES})
+    if left:
+        more = f" and {len(left) - _NAMED_MAX} more" if len(left) > _NAMED_MAX else ""
+        remarks.append(f"Not taken: {', '.join(left[:_NAMED_MAX])}{more} beside {first}; only {', '.join(wanted)} are.")
     return files
 
 
 def _passed_over(path: PurePosixPath) -> bool:
-    return any(part in _PASSED_OVER or part.startswith(".") for part in path.parts[:-1])
+    return any(part in _NOBODYS or part.startswith(".") for part in path.parts[:-1])
 
 
 def _members(entry: Path, wanted: tuple[str, ...], remarks: list[str]) -> Iterator[_Member]:

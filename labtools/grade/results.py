@@ -101,6 +101,7 @@ class Result:
     remarks: tuple[str, ...]  # on what was handed in
     tests: tuple[TestResult, ...]
     cpu_s: float = field(compare=False, default=0.0)
+    file: str = ""  # what was handed in, by its own name
 
     @property
     def score(self) -> float:
@@ -132,6 +133,11 @@ class Result:
     def rules_broken(self) -> Counter[str]:
         """The rules of the protocol that were broken, with the number of tests in which each was."""
         return Counter(rule for test in self.tests for rule in sorted({run.rule for run in test.failures if run.rule}))
+
+
+def renamed(name: str, file: str) -> bool:
+    """Whether a submission's name is not simply its file's, as ann_2 for ann.zip beside ann.py."""
+    return bool(file) and not file.startswith(name)
 
 
 def points(value: float) -> str:

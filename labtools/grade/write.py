@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,10 @@ def write_submission(result: Result, title: str, out: Path) -> None:
     write_whole(out / FULL / f"{result.name}.html", submission_page(result, title, full=True))
 
 
-def write_class(results: Sequence[Result], title: str, out: Path) -> None:
+def write_class(results: Sequence[Result], title: str, out: Path, *, passed_over: Mapping[str, str]) -> None:
     write_whole(out / "scores.csv", as_csv(results))
-    write_whole(out / "index.html", class_page(results, title, page_of=lambda r: f"{FULL}/{r.name}.html"))
+    page = class_page(results, title, page_of=lambda r: f"{FULL}/{r.name}.html", passed_over=passed_over)
+    write_whole(out / "index.html", page)
 
 
 def as_gradescope(result: Result) -> dict[str, Any]:
@@ -119,7 +120,7 @@ def as_csv(results: Sequence[Result]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     parts = list(results[0].parts) if results else []
     tests = [test.test.name for test in results[0].tests] if results else []
-    writer.writerow(["submission", "score", "of", *parts, "problem", "tampered", *tests])
+    writer.writerow(["submission", "score", "of", *parts, "problem", "tampered", "file", *tests])
     for result in results:
         writer.writerow(
             [
@@ -129,6 +130,7 @@ def as_csv(results: Sequence[Result]) -> str:
                 *(points(earned) for earned, _ in result.parts.values()),
                 _cell(result.problem.partition("\n")[0]),
                 "yes" if result.tampered else "",
+                _cell(result.file),
                 *(points(test.earned) for test in result.tests),
             ]
         )

@@ -9,12 +9,13 @@ Start at `class_page()`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean, median
+from types import MappingProxyType
 
 from labtools.grade.pages.html import Html, bar, clipped, code, el, heads, join, local_link, page, part_name, table
 from labtools.grade.pages.style import SORT_JS
-from labtools.grade.results import DIED, FORCED, UNLOADABLE, Result, points, tests_failed
+from labtools.grade.results import DIED, FORCED, UNLOADABLE, Result, points, renamed, tests_failed
 from labtools.stress.summary import duration
 
 _NAME_CHARS_MAX = 80
@@ -23,8 +24,17 @@ _SLOWEST_SHOWN = 5
 _REMARKS = "remarks"  # the one flag that is no accusation
 
 
-def class_page(results: Sequence[Result], title: str, *, page_of: Callable[[Result], str]) -> str:
-    """The grader's overview. `page_of` gives the path of a submission's full page, relative to this one, or ""."""
+def class_page(
+    results: Sequence[Result],
+    title: str,
+    *,
+    page_of: Callable[[Result], str],
+    passed_over: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """The grader's overview. `page_of` gives the path of a submission's full page, relative to this one, or "".
+
+    `passed_over`: what else lay in the folder, and why it is no submission.
+    """
 
     def linked(result: Result) -> Html:
         name = clipped(result.name, _NAME_CHARS_MAX)
@@ -45,6 +55,8 @@ def class_page(results: Sequence[Result], title: str, *, page_of: Callable[[Resu
         ]
     else:
         body.append(el("section", el("p", "There are no submissions.")))
+    if passed_over:
+        body.append(el("section", el("h2", "Passed over"), _passed_over(passed_over)))
     return page(title, body, SORT_JS)
 
 
@@ -129,7 +141,9 @@ def _submission_row(result: Result, parts: Iterable[str], linked: Callable[[Resu
     rules = _most_common(result.rules_broken)
     flags = _flags(result)
     by_part = result.parts
-    cells = [el("th", linked(result), scope="row"), _number(result.score, el("b", points(result.score)))]
+    file = clipped(result.file, _NAME_CHARS_MAX) if renamed(result.name, result.file) else ""
+    under = el("div", "handed in as ", el("bdi", file), class_="faint small") if file else ""
+    cells = [el("th", linked(result), under, scope="row"), _number(result.score, el("b", points(result.score)))]
     for part in parts:
         earned, _ = by_part.get(part, (0.0, 0.0))
         cells.append(_number(earned, points(earned) if part in by_part else "–"))
@@ -207,6 +221,15 @@ def _rules_broken(results: Sequence[Result]) -> Html:
     if not rows:
         return el("p", "No submission breaks a rule of the protocol.")
     return table(heads("Rule", "#Broken by", ""), rows, class_="bars")
+
+
+def _passed_over(names: Mapping[str, str]) -> Html:
+    rows = [
+        el("tr", el("th", el("bdi", clipped(n, 500)), scope="row", class_="cause"), el("td", why))
+        for n, why in names.items()
+    ]
+    under = el("p", "These lay in the folder too, and are no submissions.", class_="faint small")
+    return join([under, table(heads("Name", "Why"), rows)])
 
 
 def _time(results: Sequence[Result], linked: Callable[[Result], Html]) -> Html:

@@ -90,8 +90,11 @@ def submission_page(result: Result, title: str, *, full: bool) -> str:
     may_be_told = [told for test in result.tests if (told := _told(test, full=full)) is not None]
     tests = [replace(told, anchor=f"t{number}") for number, told in enumerate(may_be_told, 1)]
     parts = sorted({test.part for test in tests})
+    name = el("h1", el("bdi", clipped(result.name, 200) or "(no name)"))
+    file = result.file if full and result.file != result.name else ""
+    handed_in = el("p", "Handed in as ", el("bdi", clipped(file, 200)), class_="faint small under") if file else ""
     body = [
-        el("header", el("p", title, class_="over"), el("h1", el("bdi", clipped(result.name, 200) or "(no name)"))),
+        el("header", el("p", title, class_="over"), name, handed_in),
         _handed_in(result, tests),
         _score(tests, parts),
     ]

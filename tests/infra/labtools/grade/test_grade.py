@@ -21,7 +21,7 @@ import pytest
 from infra.students import renamed_package
 from labtools.cli import main as lab
 from labtools.grade import command as grade_command
-from labtools.grade.intake import submissions
+from labtools.grade.intake import take_in
 from labtools.grade.results import DIED, FAILED, PASSED, TAMPERED, Result, RunRecord, TestResult
 from labtools.grade.rubric import Graded, Rubric
 from labtools.grade.store import Store
@@ -103,7 +103,7 @@ def test_junit_has_the_shown_tests_and_is_xml() -> None:
 
 def test_the_table_is_no_formula() -> None:
     result = a_result()
-    evil = Result("=cmd", "-1+1|x\nmore", (), result.tests)
+    evil = Result("=cmd", "-1+1|x\nmore", (), result.tests, file="@cmd.zip")
     rows = list(csv.reader(io.StringIO(as_csv([evil, result]))))
     assert rows[0] == [
         "submission",
@@ -112,11 +112,12 @@ def test_the_table_is_no_formula() -> None:
         "2a",
         "problem",
         "tampered",
+        "file",
         "test_x_2a",
         "test_y_2a",
         "test_secret_2a",
     ]
-    assert rows[1][:6] == ["'=cmd", "10", "30", "10", "'-1+1|x", ""]
+    assert rows[1][:7] == ["'=cmd", "10", "30", "10", "'-1+1|x", "", "'@cmd.zip"]
 
 
 # ---- the store ----------------------------------------------------------------------------------------------
@@ -159,6 +160,7 @@ extra = false
 [tests.test_hidden_start_2b]
 points = 60
 """
+ONLY_2A = "runs = 1\nseed = 'a word'\n[public]\nextra = false\n[points]\n2a = 30\n"
 # The grader, with a signal to itself when so many runs are stored.
 SIGNALLED = """
 import os, signal, sys
@@ -276,6 +278,28 @@ def test_only_parts_that_the_rubric_gives_points_are_run(tmp_path: Path, capsys:
     assert not [name for name in row if name.endswith(("_2a", "_2c", "_2d", "_start"))]
 
 
+def test_what_was_passed_over_and_renamed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class_ = tmp_path / "class"
+    class_.mkdir()
+    for name in ("ann.py", "ann.zip", "bob c.py", "notes.txt", "list.csv", ".DS_Store"):
+        (class_ / name).write_text("raise ValueError('a peer that is soon graded')")
+    (tmp_path / "rubric.toml").write_text(ONLY_2A)
+    out = tmp_path / "out"
+    assert lab(["grade", str(class_), "--rubric", str(tmp_path / "rubric.toml"), "--out", str(out)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert "  passed over (a name that begins with a dot): .DS_Store" in said
+    assert "  passed over (neither a folder nor an archive nor a .py file): list.csv, notes.txt" in said
+    assert "  listed under another name: ann.zip as ann_2, bob c.py as bob_c" in said
+    page = (out / "index.html").read_text()
+    assert "notes.txt" in page and ".DS_Store" in page and "handed in as <bdi>ann.zip</bdi>" in page
+    rows = csv.DictReader(io.StringIO((out / "scores.csv").read_text()))
+    assert [(row["submission"], row["file"]) for row in rows] == [
+        ("ann", "ann.py"),
+        ("ann_2", "ann.zip"),
+        ("bob_c", "bob c.py"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments_", "says"),
     [
@@ -296,7 +320,7 @@ def test_what_cannot_be_graded_is_said(arguments_: list[str], says: str, capsys:
 def test_a_full_disk_is_said_and_costs_nothing_that_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     (tmp_path / "ann.py").write_text("raise ValueError('a peer that is soon graded')")
@@ -399,7 +423,7 @@ def graded_on_one_test(folder: Path, *, hidden: bool = False) -> Result:
     test = load_tests(Path("tests/test_2a.py"))[0]
     tests = [msgspec.structs.replace(graded, hidden=hidden) for graded in Rubric(runs=1).assign([test], [], "p")]
     exam = Exam(tuple(tests), {test.name: test}, Rubric().limits)
-    found = submissions(folder / "class", FILES)
+    found = take_in(folder / "class", FILES).submissions
     runs = folder / f"runs {hidden}"
     (result,) = grade(found, exam, jobs=1, runs=runs, progress=Progress(1, 1), watch=lambda: None)
     return result

@@ -16,7 +16,7 @@ import pytest
 from infra.labtools.grade import hostile
 from labtools.cli import main as lab
 from labtools.grade.grading import Exam, Progress, grade
-from labtools.grade.intake import submissions
+from labtools.grade.intake import take_in
 from labtools.grade.results import PASSED, TAMPERED
 from labtools.grade.rubric import Limits, Rubric
 from labtools.grade.sandbox.walls import INSTALL, bubblewrap
@@ -72,13 +72,13 @@ class Graded:
         rubric = Rubric(runs=1, points={"2a": 40, "2b": 60}, limits=limits)
         tests = tuple(rubric.assign(public, secret, "phrase"))
         exam = Exam(tests, {test.name: test for test in (*public, *secret)}, limits)
-        self.submissions = submissions(class_, rubric.files)
+        self.submissions = take_in(class_, rubric.files).submissions
         progress = Progress(len(self.submissions), 0)
         self.out = folder / "out"
         results = grade(self.submissions, exam, jobs=2, runs=self.out / "runs", progress=progress, watch=lambda: None)
         for result in results:
             write_submission(result, "Raft", self.out)
-        write_class(results, "Raft", self.out)
+        write_class(results, "Raft", self.out, passed_over={})
         self.results = {result.name: result for result in results}
 
     def told(self, name: str) -> str:
@@ -194,7 +194,7 @@ def test_without_bubblewrap_limits_and_fence_still_hold(tmp_path: Path, monkeypa
     public = load_tests(Path("tests/test_2a.py"))[:1]
     limits = Limits(cpu_s=1, real_s=6, memory_mb=512)
     exam = Exam(tuple(Rubric(runs=1).assign(public, [], "phrase")), {public[0].name: public[0]}, limits)
-    class_of = submissions(class_, Rubric().files)
+    class_of = take_in(class_, Rubric().files).submissions
     results = grade(
         class_of, exam, jobs=2, runs=tmp_path / "runs", progress=Progress(len(class_of), 0), watch=lambda: None
     )
@@ -245,7 +245,7 @@ def test_a_run_that_spoils_its_own_users_worker_does_not_end_the_class(
     public, secret = load_tests(Path("tests/test_2a.py"))[:1], load_tests(hidden)
     tests = tuple(Rubric(runs=1).assign(public, secret, "phrase"))
     exam = Exam(tests, {test.name: test for test in (*public, *secret)}, Limits())
-    class_of = submissions(class_, Rubric().files)
+    class_of = take_in(class_, Rubric().files).submissions
     *_, right = grade(
         class_of, exam, jobs=1, runs=tmp_path / "runs", progress=Progress(len(class_of), 0), watch=lambda: None
     )
@@ -276,7 +276,7 @@ def test_processes_of_another_grading_do_not_count_as_the_submissions(tmp_path: 
         (tmp_path / "right.py").write_text(REFERENCE)
         public = load_tests(Path("tests/test_2a.py"))[:1]
         exam = Exam(tuple(Rubric(runs=1).assign(public, [], "phrase")), {public[0].name: public[0]}, Limits())
-        class_of = submissions(tmp_path / "right.py", Rubric().files)
+        class_of = take_in(tmp_path / "right.py", Rubric().files).submissions
         (right,) = grade(class_of, exam, jobs=1, runs=tmp_path / "runs", progress=Progress(1, 0), watch=lambda: None)
         assert right.score == 20, right
     finally:

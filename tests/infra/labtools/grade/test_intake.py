@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from labtools.grade.intake import IntakeError, submissions
+from labtools.grade.intake import IntakeError, take_in
 from labtools.grade.results import Result
 from labtools.grade.write import write_submission
 
@@ -30,7 +30,7 @@ def test_folder_archive_and_single_file_are_the_same_submission(tmp_path: Path) 
         archive.writestr("__MACOSX/raft.py", b"junk")
     subprocess.run(["tar", "-czf", tmp_path / "eve.tgz", "-C", tmp_path / "ann", "raft.py"], check=True)
     (tmp_path / "notes.txt").write_text("not a submission")
-    found = submissions(tmp_path, FILES)
+    found = take_in(tmp_path, FILES).submissions
     assert [s.name for s in found] == ["ann", "bob", "cid", "dan", "eve"]
     assert [s.problem for s in found] == [""] * 5
     assert len({s.digest for s in found}) == 1
@@ -42,7 +42,7 @@ def test_messages_beside_raft_are_taken_and_nothing_else(tmp_path: Path) -> None
     for name in ("raft.py", "messages.py", "persister.py", "conftest.py"):
         (folder / name).write_text(f"# {name}")
     (tmp_path / "ann" / "labtest.py").write_text("# not mine")
-    (found,) = submissions(tmp_path, FILES)
+    (found,) = take_in(tmp_path, FILES).submissions
     assert found.files == {"raft.py": b"# raft.py", "messages.py": b"# messages.py"}
 
 
@@ -50,17 +50,17 @@ def test_one_submission_may_be_named_itself(tmp_path: Path) -> None:
     folder = tmp_path / "ann"
     folder.mkdir()
     (folder / "raft.py").write_text("#")
-    assert [s.name for s in submissions(folder, FILES)] == ["ann"]
-    assert [s.name for s in submissions(folder / "raft.py", FILES)] == ["ann"]
+    assert [s.name for s in take_in(folder, FILES).submissions] == ["ann"]
+    assert [s.name for s in take_in(folder / "raft.py", FILES).submissions] == ["ann"]
     (folder / "raft.py").rename(folder / "draft.py")
-    (found,) = submissions(folder, FILES, single=True)
+    (found,) = take_in(folder, FILES, single=True).submissions
     assert found.problem == "There is no raft.py in it; it has draft.py."
 
 
 def test_names_are_made_safe_and_unique(tmp_path: Path) -> None:
     for name in ("a b.py", "a_b.py", "-=x;.py"):
         (tmp_path / name).write_text("#")
-    assert [s.name for s in submissions(tmp_path, FILES)] == ["-_x", "a_b", "a_b_2"]
+    assert [s.name for s in take_in(tmp_path, FILES).submissions] == ["-_x", "a_b", "a_b_2"]
 
 
 def test_a_name_of_any_bytes_can_be_written_down(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_name_of_any_bytes_can_be_written_down(tmp_path: Path) -> None:
     (class_ / ("\U00020000" * 62)).mkdir(parents=True)
     with tarfile.open(class_ / "bytes.tar", "w") as archive:
         archive.addfile(tarfile.TarInfo("caf\udce9\x1b[2J.py"))
-    found = submissions(class_, FILES)
+    found = take_in(class_, FILES).submissions
     assert [s.problem for s in found] == [
         "There is no raft.py in it; it has caf??[2J.py.",
         "There is no raft.py in it.",
@@ -82,7 +82,7 @@ def test_an_archive_that_cannot_be_read_is_in_the_class(tmp_path: Path) -> None:
     (tmp_path / "bob.rar").write_bytes(b"Rar!")
     os.mkfifo(tmp_path / "eve.py")
     (tmp_path / "notes.txt").write_text("no submission")
-    assert {s.name: s.problem for s in submissions(tmp_path, FILES)} == {
+    assert {s.name: s.problem for s in take_in(tmp_path, FILES).submissions} == {
         "ann": "An archive of the kind .7z cannot be read; hand in a .zip.",
         "bob": "An archive of the kind .rar cannot be read; hand in a .zip.",
         "eve": "It is neither a file nor a folder.",
@@ -92,12 +92,49 @@ def test_an_archive_that_cannot_be_read_is_in_the_class(tmp_path: Path) -> None:
 def test_the_graders_own_folders_are_no_submissions(tmp_path: Path) -> None:
     for name in ("ann", "grades", "hidden"):
         (tmp_path / name).mkdir()
-    found = submissions(tmp_path, FILES, not_these=(tmp_path / "grades", tmp_path / "ann" / ".." / "hidden"))
+    found = take_in(tmp_path, FILES, not_these=(tmp_path / "grades", tmp_path / "ann" / ".." / "hidden")).submissions
     assert [s.name for s in found] == ["ann"]
+
+
+def test_what_is_passed_over_is_told_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "grades").mkdir()
+    for name in ("ann.py", "ann.zip", "notes.txt", ".DS_Store", "solution.py"):
+        (tmp_path / name).write_text("#")
+    found = take_in(tmp_path, FILES, not_these=(tmp_path / "grades", tmp_path / "solution.py"))
+    assert found.passed_over == {
+        ".DS_Store": "a name that begins with a dot",
+        "grades": "the grader's own: OUT, hidden tests or the solution",
+        "notes.txt": "neither a folder nor an archive nor a .py file",
+        "solution.py": "the grader's own: OUT, hidden tests or the solution",
+    }
+    assert [(s.name, s.file) for s in found.submissions] == [("ann", "ann.py"), ("ann_2", "ann.zip")]
+    assert found.whole
+
+
+def test_one_that_is_named_itself_is_no_class_and_says_whose_it_is(tmp_path: Path) -> None:
+    (tmp_path / "ann").mkdir()
+    (tmp_path / "ann" / "raft.py").write_text("#")
+    (tmp_path / "bob.py").write_text("#")
+    found = [take_in(tmp_path / path, FILES) for path in ("ann", "ann/raft.py", "bob.py")]
+    assert [(s.name, s.file) for one in found for s in one.submissions] == [
+        ("ann", "ann"),
+        ("ann", "ann/raft.py"),
+        ("bob", "bob.py"),
+    ]
+    assert not any(one.whole for one in found)
+
+
+def test_files_of_a_students_own_beside_raft_are_said_not_to_be_taken(tmp_path: Path) -> None:
+    folder = tmp_path / "ann"
+    folder.mkdir()
+    for name in ("raft.py", "messages.py", "persister.py", "__init__.py", "util.py", "log.py"):
+        (folder / name).write_text("#")
+    (found,) = take_in(tmp_path, FILES).submissions
+    assert found.remarks == ("Not taken: log.py, util.py beside raft.py; only raft.py, messages.py are.",)
 
 
 def test_no_submissions_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(IntakeError, match="there is no submission in it"):
-        submissions(tmp_path, FILES)
+        take_in(tmp_path, FILES)
     with pytest.raises(IntakeError, match="no such folder"):
-        submissions(tmp_path / "nowhere", FILES)
+        take_in(tmp_path / "nowhere", FILES)

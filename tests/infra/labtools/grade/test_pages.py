@@ -1,5 +1,6 @@
 """The pages of `lab grade`: nothing hostile gets through, nothing hidden gets out, and a browser shows them."""
 
+import dataclasses
 import hashlib
 import os
 import re
@@ -233,6 +234,18 @@ def test_the_grader_s_command_can_be_copied_and_is_not_told_twice():
     page = submission_page(submission("ada", with_it), "Raft", full=False)
     assert Reader(page).texts["copy"] == [command]
     assert page.count("--seed 7") == 1
+
+
+def test_the_grader_reads_what_was_handed_in_and_what_was_passed_over():
+    test = graded("test_a_2a")
+    plain, other = (dataclasses.replace(submission(name, good(test)), file="ann.zip") for name in ("ann", "ann_2"))
+    page = class_page([plain, other], "Raft", page_of=lambda result: "", passed_over={"<b>.txt": "no archive"})
+    Reader(page)
+    assert page.count("handed in as ") == 1  # an ending is nothing to speak of
+    assert "&lt;b&gt;.txt" in page and "no archive" in page
+    student, full = pages_of(other)
+    assert "Handed in as <bdi>ann.zip</bdi>" in full
+    assert "ann.zip" not in student
 
 
 # ---- hidden tests --------------------------------------------------------------------------------------------
