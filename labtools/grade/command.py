@@ -31,7 +31,7 @@ from labtools.grade.rubric import Rubric, RubricError
 from labtools.grade.sandbox.box import SandboxError
 from labtools.grade.sandbox.walls import INSTALL, bubblewrap, refusal
 from labtools.grade.store import write_whole
-from labtools.grade.write import write_class, write_submission
+from labtools.grade.write import write_class, write_submission, write_submitted
 from labtools.selecting import LabTest, SelectionError, load_tests, not_lab_tests
 from labtools.stress.command import ended_politely, jobs_argument
 from labtools.stress.summary import printable
@@ -170,6 +170,7 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, intake: Intake)
                 _say(console, _line(result, written, len(class_)))
 
     try:
+        class_ = [write_submitted(submission, args.out) for submission in class_]
         with _watching(progress, console) as show:
 
             def watch() -> None:

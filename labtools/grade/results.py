@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -48,6 +48,14 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
         return self.kind == PASSED
 
     @property
+    def without_replay(self) -> RunRecord:
+        """For a reader to whom the command is of no use. It is the last line of the report, too."""
+        lines = self.report.rstrip().split("\n")
+        if lines[-1].split()[:1] == ["replay"]:
+            del lines[-1]
+        return msgspec.structs.replace(self, replay="", report="\n".join(lines).rstrip())
+
+    @property
     def same(self) -> tuple[str, ...]:
         """Failures with one of these are taken for one mistake."""
         return (self.kind, self.mistake) if self.mistake else (self.kind, self.rule, self.cause, self.where)
@@ -65,6 +73,11 @@ class TestResult:
     @property
     def failures(self) -> list[RunRecord]:
         return [run for run in self.runs if not run.passed]
+
+    @property
+    def for_students(self) -> TestResult:
+        """A hidden test is replayed from the grader's files alone, and these are nobody else's business."""
+        return replace(self, runs=tuple(run.without_replay for run in self.runs)) if self.test.hidden else self
 
     @property
     def passed(self) -> bool:

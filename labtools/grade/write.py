@@ -3,6 +3,8 @@
 Promise: equal results give equal files, to the byte, but for the class overview, which tells how long it took. What the
 rubric hides from students is in none of the files under students/. A file is there whole or not at all.
 
+What was handed in is written too, for whoever replays a run: nothing there is run from, but by hand.
+
 Start at `write_submission()` and `write_class()`.
 """
 
@@ -12,11 +14,14 @@ import csv
 import io
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from labsim.stacks import short_path
+from labtools.grade.intake import Submission
 from labtools.grade.pages.overview import class_page
 from labtools.grade.pages.submission import submission_page
 from labtools.grade.results import Result, RunRecord, TestResult, points
@@ -25,8 +30,20 @@ from labtools.stress.summary import printable
 
 STUDENTS = "students"
 FULL = "full"
+SUBMITTED = "submitted"
 _FAILURES_TOLD_MAX = 3
 _OUTPUT_CHARS_MAX = 2_000
+
+
+def write_submitted(submission: Submission, out: Path) -> Submission:
+    """The files that are graded, where a replay can name them: they may have come in an archive, or lie deep."""
+    folder = out / SUBMITTED / submission.name
+    for old in folder.glob("*"):
+        if old.name not in submission.files:
+            old.unlink()  # a messages.py of last time would be taken for this one's
+    for name, content in submission.files.items():
+        write_whole(folder / name, content)
+    return replace(submission, path=Path(short_path(str(folder.resolve())))) if submission.files else submission
 
 
 def write_submission(result: Result, title: str, out: Path) -> None:
@@ -80,7 +97,7 @@ def told(test: TestResult) -> str:
     if test.test.show != "everything":
         return test.summary
     texts = [test.summary]
-    failures = test.failures
+    failures = test.for_students.failures
     texts += [_of_run(run) for run in failures[:_FAILURES_TOLD_MAX]]
     if len(failures) > _FAILURES_TOLD_MAX:
         texts.append(f"... and {len(failures) - _FAILURES_TOLD_MAX} more failures.")

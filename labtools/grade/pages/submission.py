@@ -79,7 +79,8 @@ def _told(test: TestResult, *, full: bool) -> _Told | None:
     if full and graded.visibility != "visible":
         tags += (_SHOWN[graded.visibility],)
     verdict = "not run" if test.not_run and not test.passed else bare.verdict
-    return replace(bare, verdict=verdict, summary=test.summary, runs=test.runs, tags=tags)
+    runs = test.runs if full else test.for_students.runs
+    return replace(bare, verdict=verdict, summary=test.summary, runs=runs, tags=tags)
 
 
 # ---- one submission ------------------------------------------------------------------------------------------

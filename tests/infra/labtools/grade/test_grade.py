@@ -7,12 +7,15 @@ import errno
 import io
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 import zipfile
+from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import msgspec
@@ -21,11 +24,11 @@ import pytest
 from infra.students import renamed_package
 from labtools.cli import main as lab
 from labtools.grade import command as grade_command
-from labtools.grade.intake import take_in
+from labtools.grade.intake import Submission, take_in
 from labtools.grade.results import DIED, FAILED, PASSED, TAMPERED, Result, RunRecord, TestResult
 from labtools.grade.rubric import Graded, Rubric
 from labtools.grade.store import Store
-from labtools.grade.write import as_csv, as_gradescope, as_junit
+from labtools.grade.write import as_csv, as_gradescope, as_junit, write_submitted
 from labtools.selecting import load_tests
 from labtools.zoo.mutants import load_zoo
 
@@ -203,9 +206,12 @@ def arguments(folder: Path, out: str, *more: str) -> list[str]:
 
 
 def everything_in(out: Path) -> dict[str, bytes]:
-    """All results, to the byte, but the overview, which tells the time it took, and the store's order."""
+    """All results, to the byte, but the overview, which tells the time it took, and the store's order.
+
+    Lines that replay a run name OUT, and here there are two.
+    """
     return {
-        str(path.relative_to(out)): path.read_bytes()
+        str(path.relative_to(out)): path.read_bytes().replace(bytes(out), b"OUT")
         for path in sorted(out.rglob("*"))
         if path.is_file() and path.name != "index.html" and path.suffix != ".jsonl"
     }
@@ -276,6 +282,53 @@ def test_only_parts_that_the_rubric_gives_points_are_run(tmp_path: Path, capsys:
     (row,) = csv.DictReader(io.StringIO((tmp_path / "out" / "scores.csv").read_text()))
     assert "test_basic_agree_2b" in row and "test_hidden_start_2b" in row
     assert not [name for name in row if name.endswith(("_2a", "_2c", "_2d", "_start"))]
+
+
+def test_a_hidden_failure_is_replayed_from_the_graders_page_however_it_was_handed_in(tmp_path: Path) -> None:
+    class_, out = tmp_path / "a class", tmp_path / "the grades"
+    (class_ / "bob" / "lab" / "raft").mkdir(parents=True)
+    # A peer that starts nothing. Its own messages.py has a field more, which it needs.
+    messages = Path("raft/messages.py").read_text()
+    changed = messages.replace("    vote_granted: bool\n", "    vote_granted: bool\n    remark: str = ''\n")
+    source = REFERENCE.read_text().replace(
+        "def start(", "def start(self, command): return -1, -1, False\n    def _(", 1
+    )
+    source += "\nfrom raft.messages import RequestVoteReply as _R\n_R(1, True, remark='x')\n"
+    for name, content in (("raft.py", source), ("messages.py", changed)):
+        (class_ / "bob" / "lab" / "raft" / name).write_text(content)
+    with zipfile.ZipFile(class_ / "ann.zip", "w") as archive:
+        archive.writestr("work/raft.py", source)
+        archive.writestr("work/messages.py", changed)
+    hidden = tmp_path / "hidden tests.py"
+    hidden.write_text(HIDDEN)
+    rubric = "runs = 1\n[points]\nother = 0\n[hidden]\nshow = 'everything'\nvisibility = 'visible'\n"
+    (tmp_path / "rubric.toml").write_text(f"{rubric}[tests.test_hidden_start_2b]\npoints = 60\n")
+    where = ["--hidden", str(hidden), "--rubric", str(tmp_path / "rubric.toml"), "--out", str(out)]
+    assert lab(["grade", str(class_), *where]) == 0
+    for name in ("ann", "bob"):
+        page = unescape((out / "full" / f"{name}.html").read_text())
+        command = re.search(r">(lab replay test_hidden_start_2b [^<]+)<", page)
+        assert command is not None
+        words = [sys.executable, "-m", "labtools", *shlex.split(command.group(1))[1:]]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 1, done.stdout + done.stderr
+        (stored,) = (out / "runs" / f"{name}.jsonl").read_text().splitlines()
+        assert json.loads(stored)["run"]["digest"] in done.stdout
+        # Whoever may read everything of a hidden test still cannot use that command.
+        for path in (out / "students" / name).iterdir():
+            text = path.read_text()
+            assert "lab replay" not in text and str(tmp_path) not in text, path
+            assert "test_hidden_start_2b" in text.replace("<wbr>", ""), path
+
+
+def test_files_of_an_earlier_hand_in_are_not_replayed(tmp_path: Path) -> None:
+    two = Submission("ann", tmp_path / "ann.zip", {"raft.py": b"#", "messages.py": b"#"})
+    assert write_submitted(two, tmp_path).path == tmp_path / "submitted" / "ann"
+    write_submitted(replace(two, files={"raft.py": b"# new"}), tmp_path)
+    assert [path.name for path in (tmp_path / "submitted" / "ann").iterdir()] == ["raft.py"]
+    unread = replace(two, files={}, problem="There is no raft.py in it.")
+    assert write_submitted(unread, tmp_path) == unread
+    assert not list((tmp_path / "submitted" / "ann").iterdir())
 
 
 def test_what_was_passed_over_and_renamed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
