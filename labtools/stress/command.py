@@ -126,26 +126,26 @@ def main(args: argparse.Namespace) -> int:
     kit = Kit.of(args.raft, tests, run_limit_s=args.run_limit, memory_mb=args.memory_mb)
     tally = Tally(list(dict.fromkeys(test.name for test in tests)), seed_start)
     try:
-        with ended_politely(), _alone_in(args.out):
+        with ended_politely(), alone_in(args.out, "lab stress"):
             return _stress(args, plan, kit, tally)
-    except _InUse as error:
+    except InUse as error:
         return _cannot(str(error))
 
 
-class _InUse(Exception):
-    """Another campaign writes there."""
+class InUse(Exception):
+    """Another one writes there; the text says who, and what to do."""
 
 
 @contextmanager
-def _alone_in(out: Path) -> Iterator[None]:
+def alone_in(out: Path, command: str) -> Iterator[None]:
     """Two campaigns in one folder would take each other's reports away. The lock ends with its process at last."""
     out.mkdir(parents=True, exist_ok=True)
     with (out / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise _InUse(
-                f"another lab stress is writing to {short_path(str(out.resolve()))}; "
+            raise InUse(
+                f"another {command} is writing to {short_path(str(out.resolve()))}; "
                 "wait until it ends, or name another folder with --out (make: OUT=dir)"
             ) from None
         yield
