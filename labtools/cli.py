@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments[:1] == [name]:
             importlib.import_module(str(_module(name))).add_arguments(subparser)
     args = parser.parse_args(arguments)
+    args.typed = shlex.join([parser.prog, *arguments])  # for a tool that writes down how it was called
     try:
         return int(importlib.import_module(str(_module(args.command))).main(args))
     except KeyboardInterrupt:

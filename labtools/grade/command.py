@@ -1,7 +1,7 @@
 """`lab grade`: a class of submissions against public and hidden tests, each run in a sandbox; points, pages, tables.
 
 Start at `main()`. What was handed in: intake. What it is worth: rubric. How it is run: grading, sandbox/, store.
-What came of it: results, write, pages/. For Gradescope: gradescope.
+What came of it: results, write, pages/; what OUT keeps: kept. For Gradescope: gradescope.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
 
@@ -26,6 +27,7 @@ from labtest.rooms import ROOT
 from labtools.grade.gradescope import pack
 from labtools.grade.grading import Exam, Progress, grade
 from labtools.grade.intake import Intake, IntakeError, take_in
+from labtools.grade.kept import ExamKey, Kept, KeptError, Provenance
 from labtools.grade.results import Result, points, renamed
 from labtools.grade.rubric import Rubric, RubricError
 from labtools.grade.sandbox.box import SandboxError
@@ -33,7 +35,7 @@ from labtools.grade.sandbox.walls import INSTALL, bubblewrap, refusal
 from labtools.grade.store import write_whole
 from labtools.grade.write import write_class, write_submission, write_submitted
 from labtools.selecting import LabTest, SelectionError, load_tests, not_lab_tests
-from labtools.stress.command import ended_politely, jobs_argument
+from labtools.stress.command import InUse, alone_in, ended_politely, jobs_argument
 from labtools.stress.summary import printable
 
 OUT = Path("build/grade")
@@ -90,8 +92,14 @@ def main(args: argparse.Namespace) -> int:
     if refusal():
         return _cannot(refusal())
     exam = Exam(tuple(tests), {test.name: test for test in (*public, *hidden)}, rubric.limits)
-    with ended_politely():
-        return _grade(args, rubric, exam, intake)
+    try:
+        with ended_politely(), alone_in(args.out, "lab grade"):
+            kept = Kept(args.out, ExamKey.of(exam, rubric))
+            return _grade(args, rubric, exam, intake if intake.whole else _one_of(intake, kept), kept)
+    except (InUse, KeptError) as error:
+        return _cannot(str(error))
+    except OSError as error:
+        return _cannot(f"{_reason(error)}; what is done is in {args.out}, and the same command goes on")
 
 
 def _tests(files: Sequence[Path]) -> list[LabTest]:
@@ -138,7 +146,15 @@ def _phrase(rubric: Rubric, hidden: Sequence[LabTest], out: Path) -> str:
     return kept.read_text().strip()
 
 
-def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, intake: Intake) -> int:
+def _one_of(intake: Intake, kept: Kept) -> Intake:
+    """Under the name that it has in the class that is kept, if there is one."""
+    (one,) = intake.submissions
+    one = replace(one, name=kept.name_of(one.file) or one.name)
+    kept.refuse_to_add(one.name)
+    return replace(intake, submissions=[one])
+
+
+def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, intake: Intake, kept: Kept) -> int:
     console = Console(highlight=False)
     class_ = intake.submissions
     jobs = args.jobs or len(os.sched_getaffinity(0))
@@ -156,8 +172,10 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, intake: Intake)
         _say(console, f"  bubblewrap cannot be used here, so submissions can read this machine's files; {INSTALL}")
     if exam.not_asked:
         _say(console, f"  not run, because points in the rubric does not name their part: {_by_part(exam.not_asked)}")
-    for line in _intake(intake):
+    for line in _intake(intake, kept):
         _say(console, line)
+    provenance = Provenance.of(exam, rubric, kept.exam)
+    provenance.write(args.out, args.typed, len(class_), intake.passed_over if intake.whole else None)
     written = 0
 
     def write_new() -> None:
@@ -166,6 +184,7 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, intake: Intake)
             result = progress.done[written]
             written += 1
             write_submission(result, rubric.title, args.out)
+            kept.add(result)
             if not console.is_terminal:
                 _say(console, _line(result, written, len(class_)))
 
@@ -177,17 +196,20 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, intake: Intake)
                 write_new()
                 show()
 
-            results = grade(class_, exam, jobs=jobs, runs=args.out / "runs", progress=progress, watch=watch)
+            grade(class_, exam, jobs=jobs, runs=args.out / "runs", progress=progress, watch=watch)
             write_new()
-            write_class(results, rubric.title, args.out, passed_over=intake.passed_over)
+            # A folder is the class; what was graded before and is not in it is not in the class.
+            gone = kept.keep_only(submission.name for submission in class_) if intake.whole else []
+            told = {"passed_over": provenance.passed_over, "made_with": provenance.told}
+            write_class(kept.results, rubric.title, args.out, **told)
     except KeyboardInterrupt:
         _say(console, f"\ninterrupted; {len(progress.done)} of {len(class_)} graded, and the same command goes on")
         return 130
     except SandboxError as error:
         return _cannot(str(error))
-    except OSError as error:
-        return _cannot(f"{_reason(error)}; what is done is in {args.out}, and the same command goes on")
-    _say(console, _summary(results, progress, args.out))
+    _say(console, _summary(kept.results, progress, args.out))
+    if gone:
+        _say(console, f"  not in the folder, and so no longer in the class: {_some(gone)}")
     return 0
 
 
@@ -204,8 +226,10 @@ def _summary(results: Sequence[Result], progress: Progress, out: Path) -> str:
     scores = [result.score for result in results]
     full = sum(result.score >= result.score_max - 1e-9 for result in results)
     again = f" ({progress.runs_stored:,} were there already)" if progress.runs_stored else ""
+    class_ = f". The class of {len(results):,}" if len(results) > progress.submissions else ""
+    runs = progress.runs_made + progress.runs_stored
     lines = [
-        f"\n{_count(len(results), 'submission')} graded in {progress.runs_made + progress.runs_stored:,} runs{again}: "
+        f"\n{_count(progress.submissions, 'submission')} graded in {runs:,} runs{again}{class_}: "
         f"mean {points(mean(scores))}, median {points(median(scores))} of {points(results[0].score_max)}, "
         f"{full} with full marks."
     ]
@@ -257,13 +281,18 @@ def _by_part(tests: Sequence[LabTest]) -> str:
     return ", ".join(said + [f"{test.name} (no _2a ... _2d in its name)" for test in tests if not test.part])
 
 
-def _intake(intake: Intake) -> Iterator[str]:
-    """What of the folder is not as it was handed in."""
+def _intake(intake: Intake, kept: Kept) -> Iterator[str]:
+    """What of it is not as it was handed in, or not as it was last time."""
     for why in dict.fromkeys(intake.passed_over.values()):
         yield f"  passed over ({why}): {_some([name for name, given in intake.passed_over.items() if given == why])}"
     others = [f"{s.file} as {s.name}" for s in intake.submissions if renamed(s.name, s.file)]
     if others:
         yield f"  listed under another name: {_some(others)}"
+    if not intake.whole:
+        (one,) = intake.submissions
+        before = kept.file_of(one.name)
+        if before not in ("", one.file):
+            yield f"  {one.file} takes the place of {before}, which was graded as {one.name}"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -21,6 +21,8 @@ FORCED = "forced"  # over a limit, or never waiting: ended from outside
 DIED = "died"  # took its process along
 TAMPERED = "tampered"  # changed the tester, so that nothing it says can be believed
 
+PROVENANCE = "provenance.json"  # how the results came about; beside the overview
+
 
 class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     """One run of one test of one submission, as it is stored."""

@@ -16,6 +16,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -54,9 +55,23 @@ def write_submission(result: Result, title: str, out: Path) -> None:
     write_whole(out / FULL / f"{result.name}.html", submission_page(result, title, full=True))
 
 
-def write_class(results: Sequence[Result], title: str, out: Path, *, passed_over: Mapping[str, str]) -> None:
+def write_class(
+    results: Sequence[Result],
+    title: str,
+    out: Path,
+    *,
+    passed_over: Mapping[str, str] = MappingProxyType({}),
+    made_with: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """As class_page() takes them."""
     write_whole(out / "scores.csv", as_csv(results))
-    page = class_page(results, title, page_of=lambda r: f"{FULL}/{r.name}.html", passed_over=passed_over)
+    page = class_page(
+        results,
+        title,
+        page_of=lambda result: f"{FULL}/{result.name}.html",
+        passed_over=passed_over,
+        made_with=made_with,
+    )
     write_whole(out / "index.html", page)
 
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from labtools.grade.pages.html import Html, bar, clipped, code, el, heads, join, local_link, page, part_name, table
 from labtools.grade.pages.style import SORT_JS
-from labtools.grade.results import DIED, FORCED, UNLOADABLE, Result, points, renamed, tests_failed
+from labtools.grade.results import DIED, FORCED, PROVENANCE, UNLOADABLE, Result, points, renamed, tests_failed
 from labtools.stress.summary import duration
 
 _NAME_CHARS_MAX = 80
@@ -30,10 +30,12 @@ def class_page(
     *,
     page_of: Callable[[Result], str],
     passed_over: Mapping[str, str] = MappingProxyType({}),
+    made_with: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """The grader's overview. `page_of` gives the path of a submission's full page, relative to this one, or "".
 
-    `passed_over`: what else lay in the folder, and why it is no submission.
+    `passed_over`: what else lay in the folder, and why it is no submission. `made_with`: the lab, the rubric and so on;
+    the file with all of that lies beside the page.
     """
 
     def linked(result: Result) -> Html:
@@ -57,6 +59,8 @@ def class_page(
         body.append(el("section", el("p", "There are no submissions.")))
     if passed_over:
         body.append(el("section", el("h2", "Passed over"), _passed_over(passed_over)))
+    if made_with:
+        body.append(el("section", el("h2", "How this came about"), _made_with(made_with)))
     return page(title, body, SORT_JS)
 
 
@@ -224,12 +228,23 @@ def _rules_broken(results: Sequence[Result]) -> Html:
 
 
 def _passed_over(names: Mapping[str, str]) -> Html:
-    rows = [
-        el("tr", el("th", el("bdi", clipped(n, 500)), scope="row", class_="cause"), el("td", why))
-        for n, why in names.items()
-    ]
     under = el("p", "These lay in the folder too, and are no submissions.", class_="faint small")
-    return join([under, table(heads("Name", "Why"), rows)])
+    return join([under, _facts(heads("Name", "Why"), names)])
+
+
+def _made_with(facts: Mapping[str, str]) -> Html:
+    link = el("a", PROVENANCE, href=local_link(PROVENANCE))
+    return join(
+        [_facts([], facts), el("p", link, " has the rubric, every seed, and the commands.", class_="small under")]
+    )
+
+
+def _facts(head: Sequence[str], facts: Mapping[str, str]) -> Html:
+    rows = [
+        el("tr", el("th", el("bdi", clipped(what, 500)), scope="row", class_="cause"), el("td", fact, class_="cause"))
+        for what, fact in facts.items()
+    ]
+    return table(head, rows)
 
 
 def _time(results: Sequence[Result], linked: Callable[[Result], Html]) -> Html:

@@ -78,7 +78,7 @@ class Graded:
         results = grade(self.submissions, exam, jobs=2, runs=self.out / "runs", progress=progress, watch=lambda: None)
         for result in results:
             write_submission(result, "Raft", self.out)
-        write_class(results, "Raft", self.out, passed_over={})
+        write_class(results, "Raft", self.out)
         self.results = {result.name: result for result in results}
 
     def told(self, name: str) -> str:
