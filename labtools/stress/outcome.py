@@ -28,6 +28,8 @@ class Outcome(msgspec.Struct, omit_defaults=True):
     said: str = ""  # where the cause is the name of a rule: what was wrong, in words
     report: str = ""
     checks_off: list[str] = []
+    skipped: bool = False  # by itself, which a campaign counts as passed
+    cpu_s: float = 0.0
 
     def take(self, verdict: Verdict) -> None:
         self.kind = FAILED

@@ -53,9 +53,10 @@ class LocalPool:
         """Raises CannotStart if the peer or a test cannot be loaded."""
         self.slots = jobs
         self._work: queue.SimpleQueue[tuple[Batch, Future[list[Outcome]]] | None] = queue.SimpleQueue()
-        self._folder = tempfile.TemporaryDirectory(prefix="lab-stress-")
-        kit.unpack(Path(self._folder.name))
-        self._workers = [SeedWorker(kit.setup, Path(self._folder.name), ROOT) for _ in range(jobs)]
+        self._folder = tempfile.TemporaryDirectory(prefix="lab-stress-") if kit.files else None
+        folder = Path.cwd() if self._folder is None else Path(self._folder.name)
+        kit.unpack(folder)
+        self._workers = [SeedWorker(kit.setup, folder, ROOT) for _ in range(jobs)]
         self._threads = [threading.Thread(target=self._look_after, args=(w,), daemon=True) for w in self._workers]
         try:
             # One alone: what cannot be loaded is said once. The others start when they get work.
@@ -81,7 +82,8 @@ class LocalPool:
                 thread.join()
         for worker in self._workers:
             worker.fresh()
-        self._folder.cleanup()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def _look_after(self, worker: SeedWorker) -> None:
         while (entry := self._work.get()) is not None:

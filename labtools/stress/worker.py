@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -106,15 +107,18 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
 
     def run_one(name: str, seed: int) -> tuple[bytes, bool]:
         test = tests[name]
+        began_s = time.process_time()
         run = run_test(test.function, peer_class, seed)
+        cpu_s = time.process_time() - began_s
         simulation = run.simulation
         assert simulation is not None
         events = simulation.switches if simulation.trace is None else len(simulation.trace)
         outcome = Outcome(name, seed, "passed", run.digest, run.virtual_s, run.real_s, events)
-        outcome.checks_off = run.checks_off
+        outcome.checks_off, outcome.cpu_s = run.checks_off, cpu_s
         error = run.error
-        if error is None or report.pytest_says(error, "Skipped"):
-            return encoder.encode(outcome), False  # passed, or skipped itself
+        outcome.skipped = error is not None and report.pytest_says(error, "Skipped")
+        if error is None or outcome.skipped:
+            return encoder.encode(outcome), False
         out_of_memory = isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError)
         if out_of_memory:
             _limit_memory(None)  # the report needs some too
