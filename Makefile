@@ -91,6 +91,7 @@ clean: ## remove .venv and everything built
 SUBMISSIONS ?=
 HIDDEN      ?=
 RUBRIC      ?=
+SOLUTION    ?=
 
 zoo: $(READY) ## every wrong Raft: caught by what, after how many runs [RUNS=n] [JOBS=n]
 	@$(BIN)/lab zoo $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
@@ -102,9 +103,9 @@ soak: $(READY) ## hours: every test over 1,000 seeds on the reference, over 100 
 	  $(BIN)/lab stress --raft $$peer --runs $$(test $$peer = raft/raft.py && echo 1000 || echo 100) \
 	    --out build/soak/$$(basename $$(dirname $$peer)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) || exit 1; done
 
-grade: $(READY) ## score a class: SUBMISSIONS=dir [HIDDEN=dir] [RUBRIC=file.toml] OUT=dir [JOBS=n]
-	@test -n "$(SUBMISSIONS)" -a -n "$(OUT)" || { echo "usage: make grade SUBMISSIONS=dir OUT=dir [HIDDEN=dir] [RUBRIC=file.toml] [JOBS=n]"; exit 2; }
-	@$(BIN)/lab grade "$(SUBMISSIONS)" --out "$(OUT)" $(if $(HIDDEN),--hidden "$(HIDDEN)") $(if $(RUBRIC),--rubric "$(RUBRIC)") $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
+grade: $(READY) ## score a class: SUBMISSIONS=dir [HIDDEN=dir] [RUBRIC=file.toml] [SOLUTION=raft.py] OUT=dir [JOBS=n]
+	@test -n "$(SUBMISSIONS)" -a -n "$(OUT)" || { echo "usage: make grade SUBMISSIONS=dir OUT=dir [HIDDEN=dir] [RUBRIC=file.toml] [SOLUTION=raft.py] [JOBS=n]"; exit 2; }
+	@$(BIN)/lab grade "$(SUBMISSIONS)" --out "$(OUT)" $(if $(HIDDEN),--hidden "$(HIDDEN)") $(if $(RUBRIC),--rubric "$(RUBRIC)") $(if $(SOLUTION),--solution "$(SOLUTION)") $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
 
 handout: $(READY) ## the tree a student starts from: OUT=dir
 	@test -n "$(OUT)" || { echo "usage: make handout OUT=dir"; exit 2; }

@@ -1,7 +1,7 @@
 """`lab grade`: a class of submissions against public and hidden tests, each run in a sandbox; points, pages, tables.
 
-Start at `main()`. What was handed in: intake. What it is worth: rubric. How it is run: grading, sandbox/, store.
-What came of it: results, write, pages/; what OUT keeps: kept. For Gradescope: gradescope.
+Start at `main()`. What was handed in: intake. What it is worth: rubric. Whether that can be earned: proof. How it is
+run: grading, sandbox/, store. What came of it: results, write, pages/. What OUT keeps: kept. Gradescope: gradescope.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import os
 import secrets
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,11 +24,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from labtest.rooms import ROOT
-from labtools.grade.gradescope import pack
+from labtest.rooms import PEER, ROOT
+from labtools.grade import gradescope
 from labtools.grade.grading import Exam, Progress, grade
 from labtools.grade.intake import Intake, IntakeError, take_in
 from labtools.grade.kept import ExamKey, Kept, KeptError, Provenance
+from labtools.grade.proof import NOTE, Proof, ProofError
 from labtools.grade.results import Result, points, renamed
 from labtools.grade.rubric import Rubric, RubricError
 from labtools.grade.sandbox.box import SandboxError
@@ -41,21 +43,27 @@ from labtools.stress.summary import printable
 OUT = Path("build/grade")
 _SEED_FILE = "seed"
 _NAMED_MAX = 6  # in a line
+_LINE_EVERY_S = 10.0
+_REFERENCE = ROOT / PEER / "raft.py"  # a course may have none here, and Gradescope never has
 
 _EPILOG = """\
 examples:
   lab grade submissions/ --hidden hidden/ --out grades/        everybody
+  lab grade submissions/ann.zip --hidden hidden/ --out grades/ one of them again; the tables keep the others
   lab grade alice.zip --out /tmp/alice                         one submission, the public tests alone
   lab grade --gradescope autograder.zip --hidden hidden/       an autograder for Gradescope
 
 A submission is a folder, a zip or tar, or a raft.py. What is done is not run again: the same command goes on.
-OUT gets index.html and scores.csv for you, and students/NAME/ with report.html, results.json and junit.xml.
+A folder of submissions is the class; one submission is added to the class that OUT has, or takes its place there.
+First every test is tried on the lab's raft/raft.py, or on --solution: nobody is graded with one that fails there.
+OUT gets index.html, scores.csv and provenance.json for you, submitted/NAME/ with the files that were graded, and
+students/NAME/ with report.html, results.json and junit.xml.
 Exit status: 0 graded, 2 it could not, 130 interrupted.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "lab grade SUBMISSIONS [--hidden DIR] [--rubric FILE] [--out DIR] [--jobs N]"
+    parser.usage = "lab grade SUBMISSIONS [--hidden DIR] [--rubric FILE] [--solution PATH] [--out DIR] [--jobs N]"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     add = parser.add_argument
@@ -64,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rubric", type=Path, metavar="FILE", help="points, seeds, what is shown, limits (TOML; see docs/grading.md)")
     add("--out", type=Path, default=OUT, metavar="DIR", help=f"where results go, and what is done is found ({OUT})")
     add("--jobs", type=jobs_argument, metavar="N", help="submissions at a time (default: one for each core)")
+    add("--solution", type=Path, metavar="PATH", help=f"a raft.py that passes every test ({PEER}/raft.py of the lab)")
     add("--single", action="store_true", help="SUBMISSIONS is one submission, however it looks")
     add("--gradescope", type=Path, metavar="ZIP", help="grade nobody: write an autograder for Gradescope")
 
@@ -78,25 +87,22 @@ def main(args: argparse.Namespace) -> int:
         public = _tests(sorted((ROOT / "tests").glob("test_2*.py" if rubric.public.extra else "test_2?.py")))
         hidden = _tests(_hidden_files(args.hidden))
         if args.gradescope is not None:
-            rubric.assign(public, hidden, "")
-            pack(args.gradescope, args.rubric, rubric, hidden)
-            print(f"{args.gradescope} written: upload it to Gradescope as the assignment's autograder")
-            return 0
-        intake = take_in(args.submissions, rubric.files, single=args.single, not_these=(args.out, *args.hidden))
+            return _pack(args, rubric, public, hidden)
+        own = (args.out, *args.hidden, *([args.solution] if args.solution else []))
+        intake = take_in(args.submissions, rubric.files, single=args.single, not_these=own)
         _make(args.out)
-        tests = rubric.assign(public, hidden, _phrase(rubric, hidden, args.out))
-    except (RubricError, SelectionError, IntakeError) as error:
+        exam = _exam(rubric, public, hidden, _phrase(rubric, hidden, args.out))
+    except (RubricError, SelectionError, IntakeError, ProofError) as error:
         return _cannot(str(error))
     except OSError as error:
         return _cannot(_reason(error))
     if refusal():
         return _cannot(refusal())
-    exam = Exam(tuple(tests), {test.name: test for test in (*public, *hidden)}, rubric.limits)
     try:
         with ended_politely(), alone_in(args.out, "lab grade"):
             kept = Kept(args.out, ExamKey.of(exam, rubric))
             return _grade(args, rubric, exam, intake if intake.whole else _one_of(intake, kept), kept)
-    except (InUse, KeptError) as error:
+    except (InUse, KeptError, ProofError) as error:
         return _cannot(str(error))
     except OSError as error:
         return _cannot(f"{_reason(error)}; what is done is in {args.out}, and the same command goes on")
@@ -104,6 +110,47 @@ def main(args: argparse.Namespace) -> int:
 
 def _tests(files: Sequence[Path]) -> list[LabTest]:
     return [test for file in files for test in load_tests(file)]
+
+
+def _exam(rubric: Rubric, public: Sequence[LabTest], hidden: Sequence[LabTest], phrase: str) -> Exam:
+    tests = rubric.assign(public, hidden, phrase)
+    return Exam(tuple(tests), {test.name: test for test in (*public, *hidden)}, rubric.limits)
+
+
+def _pack(args: argparse.Namespace, rubric: Rubric, public: Sequence[LabTest], hidden: Sequence[LabTest]) -> int:
+    args.gradescope.parent.mkdir(parents=True, exist_ok=True)  # or say that it cannot be, before anything takes long
+    phrase = gradescope.phrase(rubric, hidden)
+    _prove(_exam(rubric, public, hidden, phrase), args, Console(highlight=False), note=None)
+    gradescope.pack(args.gradescope, args.rubric, rubric, hidden, seeds_from=phrase)
+    print(f"{args.gradescope} written: upload it to Gradescope as the assignment's autograder")
+    return 0
+
+
+def _prove(exam: Exam, args: argparse.Namespace, console: Console, *, note: Path | None) -> None:
+    """Try the exam on a solution, unless that was done. ProofError if it cannot be passed."""
+    if args.solution is None and not _REFERENCE.is_file():
+        _say(console, f"  not tried on a solution first: there is no {PEER}/raft.py here, and no --solution")
+        return
+    proof = Proof(exam, args.solution or _REFERENCE, note)
+    if proof.left:
+        many = f"{_count(len(proof.left), 'test')}, {_count(proof.runs_wanted, 'run')}"
+        _say(console, f"  first, the exam on {proof.solution}: {many}")
+        said_s = time.monotonic()
+
+        def lines() -> None:
+            nonlocal said_s
+            if time.monotonic() - said_s > _LINE_EVERY_S:
+                said_s = time.monotonic()
+                _say(console, f"  {proof.runs_made:,} of {proof.runs_wanted:,} runs")
+
+        with _watching(lambda: _proof_picture(proof), console, otherwise=lines) as show:
+            proof.run(_jobs(args), show)
+    for remark in proof.remarks:
+        _say(console, f"  {remark}")
+
+
+def _jobs(args: argparse.Namespace) -> int:
+    return args.jobs or len(os.sched_getaffinity(0))
 
 
 def _hidden_files(paths: Sequence[Path]) -> list[Path]:
@@ -157,7 +204,7 @@ def _one_of(intake: Intake, kept: Kept) -> Intake:
 def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, intake: Intake, kept: Kept) -> int:
     console = Console(highlight=False)
     class_ = intake.submissions
-    jobs = args.jobs or len(os.sched_getaffinity(0))
+    jobs = _jobs(args)
     wanted = sum(len(test.seeds) for test in exam.tests) * len(class_)
     progress = Progress(len(class_), wanted)
     hidden = sum(test.hidden for test in exam.tests)
@@ -174,6 +221,7 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, intake: Intake,
         _say(console, f"  not run, because points in the rubric does not name their part: {_by_part(exam.not_asked)}")
     for line in _intake(intake, kept):
         _say(console, line)
+    _prove(exam, args, console, note=args.out / NOTE)
     provenance = Provenance.of(exam, rubric, kept.exam)
     provenance.write(args.out, args.typed, len(class_), intake.passed_over if intake.whole else None)
     written = 0
@@ -190,7 +238,7 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, intake: Intake,
 
     try:
         class_ = [write_submitted(submission, args.out) for submission in class_]
-        with _watching(progress, console) as show:
+        with _watching(lambda: _picture(progress), console) as show:
 
             def watch() -> None:
                 write_new()
@@ -246,12 +294,22 @@ def _summary(results: Sequence[Result], progress: Progress, out: Path) -> str:
 
 
 @contextmanager
-def _watching(progress: Progress, console: Console) -> Iterator[Callable[[], None]]:
+def _watching(
+    picture: Callable[[], RenderableType], console: Console, *, otherwise: Callable[[], None] = lambda: None
+) -> Iterator[Callable[[], None]]:
+    """Gives what to call when something may have changed: a picture on a terminal, `otherwise` elsewhere."""
     if not console.is_terminal:
-        yield lambda: None
+        yield otherwise
         return
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        yield lambda: live.update(_picture(progress), refresh=True)
+        yield lambda: live.update(picture(), refresh=True)
+
+
+def _proof_picture(proof: Proof) -> RenderableType:
+    bar = ProgressBar(proof.runs_wanted, proof.runs_made, width=40)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_row(f"the exam on {proof.solution}", bar, f"{proof.runs_made:,} of {proof.runs_wanted:,} runs")
+    return table
 
 
 def _picture(progress: Progress) -> RenderableType:

@@ -58,13 +58,21 @@ fi
 """
 
 
-def pack(target: Path, rubric_file: Path | None, rubric: Rubric, hidden: Sequence[LabTest]) -> None:
-    """Everything that is needed and nothing of the solution. `rubric_file` as it was read, or None for the default."""
+def phrase(rubric: Rubric, hidden: Sequence[LabTest]) -> str:
+    """What the seeds are made from there. Every submission must get the same, and no student may know them."""
+    return rubric.seed_phrase(hidden) or secrets.token_hex(16)
+
+
+def pack(target: Path, rubric_file: Path | None, rubric: Rubric, hidden: Sequence[LabTest], *, seeds_from: str) -> None:
+    """Everything that is needed and nothing of the solution. `rubric_file` as it was read, or None for the default.
+
+    `seeds_from`: the phrase. The exam was tried with these seeds here, because over there is no solution.
+    """
     text = "" if rubric_file is None else rubric_file.read_text(encoding="utf-8-sig")
-    if not rubric.seed_phrase(hidden):
-        # Every submission must get the same seeds, and no student may know them. The rubric may have an empty one.
+    if not rubric.seed:
+        # The rubric may have an empty one.
         text = re.sub(r"^\s*seed\s*=.*$", "", text, flags=re.MULTILINE)
-        text = f'seed = "{secrets.token_hex(16)}"\n{text}'
+        text = f'seed = "{seeds_from}"\n{text}'
     lab = manifest.paths(manifest.FOR_ALL, manifest.FOR_GRADESCOPE)
     files = {f"raftlab/{path.relative_to(ROOT)}": path.read_bytes() for path in lab}
     files["rubric.toml"] = text.encode()
@@ -72,7 +80,6 @@ def pack(target: Path, rubric_file: Path | None, rubric: Rubric, hidden: Sequenc
         files[f"hidden/{path.name}"] = path.read_bytes()
     files["setup.sh"] = _SETUP.encode() if hidden else _SETUP.replace("/autograder/source/hidden ", "").encode()
     files["run_autograder"] = _RUN.format(hidden="--hidden ../hidden " if hidden else "").encode()
-    target.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in sorted(files.items()):
             info = zipfile.ZipInfo(name, _TIME)

@@ -29,7 +29,7 @@ TOOLS_MAY_IMPORT = {
     "zoo": {"selecting", "workers"},
     "grade": {
         *("selecting", "manifest", "workers", "grade.sandbox", "grade.pages"),
-        *("stress.command", "stress.kit", "stress.summary"),
+        *("stress.command", "stress.kit", "stress.outcome", "stress.pool", "stress.summary"),
     },
     # What runs there is what is hashed: it knows no page and no command.
     "grade.sandbox": {"selecting", "manifest", "workers", "grade.results", "grade.rubric", "stress.kit"},

@@ -27,7 +27,7 @@ from labtools.grade.sandbox import tamper
 from labtools.stress import kit
 
 names = sys.argv[1:]
-gradescope.pack(Path("autograder.zip"), None, Rubric(), [])
+gradescope.pack(Path("autograder.zip"), None, Rubric(), [], seeds_from="a word")
 with zipfile.ZipFile("autograder.zip") as archive:
     packed = {name.removeprefix("raftlab/") for name in archive.namelist()}
 shown = lambda paths: {str(path.relative_to(rooms.ROOT)) for path in paths}

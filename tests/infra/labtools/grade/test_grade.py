@@ -378,7 +378,9 @@ def test_a_full_disk_is_said_and_costs_nothing_that_is_done(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     (tmp_path / "ann.py").write_text("raise ValueError('a peer that is soon graded')")
-    command = ["grade", str(tmp_path / "ann.py"), "--out", str(tmp_path / "out")]
+    (tmp_path / "rubric.toml").write_text(ONLY_2A)
+    where = ["--rubric", str(tmp_path / "rubric.toml"), "--out", str(tmp_path / "out")]
+    command = ["grade", str(tmp_path / "ann.py"), *where]
     with monkeypatch.context() as patch:
         patch.setattr(grade_command, "write_class", full)
         assert lab(command) == 2
@@ -522,7 +524,7 @@ def test_the_autograder_grades_as_gradescope_would_run_it(tmp_path: Path) -> Non
 
 
 def test_the_same_autograder_twice_is_the_same_file(tmp_path: Path) -> None:
-    (tmp_path / "rubric.toml").write_text("seed = 'w'\n")
+    (tmp_path / "rubric.toml").write_text(ONLY_2A)
     for name in ("a.zip", "b.zip"):
         assert lab(["grade", "--gradescope", str(tmp_path / name), "--rubric", str(tmp_path / "rubric.toml")]) == 0
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
@@ -530,7 +532,7 @@ def test_the_same_autograder_twice_is_the_same_file(tmp_path: Path) -> None:
 
 def test_a_rubric_with_an_empty_seed_from_notepad_makes_an_autograder_that_can_read_it(tmp_path: Path) -> None:
     rubric = tmp_path / "rubric.toml"
-    rubric.write_text('title = "Raft"\nseed = ""  # drawn\nruns = 2\n', encoding="utf-8-sig")
+    rubric.write_text('title = "Raft"\nseed = ""  # drawn\nruns = 2\n[points]\n2a = 30\n', encoding="utf-8-sig")
     assert lab(["grade", "--gradescope", str(tmp_path / "a.zip"), "--rubric", str(rubric)]) == 0
     with zipfile.ZipFile(tmp_path / "a.zip") as archive:
         rubric.write_bytes(archive.read("rubric.toml"))
@@ -538,14 +540,15 @@ def test_a_rubric_with_an_empty_seed_from_notepad_makes_an_autograder_that_can_r
 
 
 def test_make_grade_takes_paths_with_spaces(tmp_path: Path) -> None:
-    for name in ("SUBMISSIONS", "HIDDEN", "RUBRIC", "OUT"):
+    names = ("SUBMISSIONS", "OUT", "HIDDEN", "RUBRIC", "SOLUTION")
+    for name in names:
         (tmp_path / f"a {name}").touch()
-    paths = [f"{name}={tmp_path}/a {name}" for name in ("SUBMISSIONS", "HIDDEN", "RUBRIC", "OUT")]
+    paths = [f"{name}={tmp_path}/a {name}" for name in names]
     said = subprocess.run(
         ["make", "--no-print-directory", "-n", "grade", *paths], capture_output=True, text=True, check=True
     ).stdout
     words = shlex.split(said.splitlines()[-1])
-    assert [words[2], *words[4:9:2]] == [f"{tmp_path}/a {name}" for name in ("SUBMISSIONS", "OUT", "HIDDEN", "RUBRIC")]
+    assert [words[2], *words[4:11:2]] == [f"{tmp_path}/a {name}" for name in names]
 
 
 def test_without_hidden_tests_or_a_word_the_seeds_are_drawn_once_and_kept(tmp_path: Path) -> None:

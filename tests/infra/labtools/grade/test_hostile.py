@@ -209,11 +209,13 @@ def test_what_a_run_has_started_ends_with_the_grader_without_bubblewrap_too(tmp_
     seconds = f"{DAEMON_S}1"
     peer = f"{hostile.SPAWN}spawn('/bin/sleep', '{seconds}')\nos.read(os.pipe()[0], 1)\n"
     (tmp_path / "raft.py").write_text(peer)
+    (tmp_path / "rubric.toml").write_text("runs = 1\n[points]\n2a = 1\n")  # which is soon tried on the reference
     script = (
         "import sys, labtools.grade.sandbox.walls as sandbox\n"
         "sandbox.bubblewrap, sandbox.another_user = lambda: None, lambda: 0\n"
         "from labtools.cli import main\n"
-        f"main(['grade', {str(tmp_path / 'raft.py')!r}, '--out', {str(tmp_path / 'out')!r}])\n"
+        f"main(['grade', {str(tmp_path / 'raft.py')!r}, '--out', {str(tmp_path / 'out')!r}, "
+        f"'--rubric', {str(tmp_path / 'rubric.toml')!r}])\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.DEVNULL) as grader:
         wait_until(lambda: daemons(seconds) or grader.poll() is not None)

@@ -88,9 +88,11 @@ def test_what_only_looks_at_results_is_not_in_the_key(monkeypatch):
 def test_another_page_style_keeps_what_was_graded_and_another_lab_does_not(tmp_path):
     project = a_copy(tmp_path)
     (tmp_path / "raft.py").write_text("raise ValueError('a peer that is soon graded')")
+    (tmp_path / "rubric.toml").write_text("runs = 1\n[points]\n2a = 1\n")
 
     def grade():
-        command = [sys.executable, "-P", "-m", "labtools", "grade", str(tmp_path / "raft.py"), "--out", "out"]
+        where = [str(tmp_path / "raft.py"), "--rubric", "rubric.toml", "--out", "out"]
+        command = [sys.executable, "-P", "-m", "labtools", "grade", *where]
         done = subprocess.run(
             command,
             cwd=tmp_path,
