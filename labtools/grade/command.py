@@ -257,7 +257,7 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, intake: Intake,
         return _cannot(str(error))
     _say(console, _summary(kept.results, progress, args.out))
     if gone:
-        _say(console, f"  not in the folder, and so no longer in the class: {_some(gone)}")
+        _say(console, f"  not in the folder, and so no longer in the class (pages and runs stay): {_some(gone)}")
     return 0
 
 

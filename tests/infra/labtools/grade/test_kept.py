@@ -81,7 +81,7 @@ def test_who_is_no_longer_in_the_folder_is_no_longer_in_the_class(
     (course.class_ / "zoe.py").unlink()
     capsys.readouterr()
     assert course.grade() == 0
-    assert "  not in the folder, and so no longer in the class: zoe\n" in capsys.readouterr().out
+    assert "  not in the folder, and so no longer in the class (pages and runs stay): zoe\n" in capsys.readouterr().out
     assert list(course.scores) == ["ann", "bob"]
     assert "zoe" not in (course.out / "index.html").read_text()
     assert course.grade(course.class_ / "ann.py") == 0
