@@ -19,7 +19,7 @@ Start at encode() in _codec.py; _shapes.py knows what may travel in which field,
 
 from labgob._codec import Decoder, Encoder, decode, encode, forget
 from labgob._errors import DecodeError, EncodeError, GobError
-from labgob._registry import register, separate
+from labgob._registry import carry_unknown, register, separate
 
 __all__ = [
     "DecodeError",
@@ -27,6 +27,7 @@ __all__ = [
     "EncodeError",
     "Encoder",
     "GobError",
+    "carry_unknown",
     "decode",
     "encode",
     "forget",

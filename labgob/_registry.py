@@ -15,6 +15,8 @@ import enum
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import msgspec
+
 C = TypeVar("C", bound=type)
 
 _NAME_BYTES_MAX = 255  # the length travels in one byte
@@ -44,6 +46,26 @@ def _own() -> Names:
 def class_named(name: bytes) -> type | None:
     """The caller's own class of that name, or else everybody's."""
     return _own().get(name) or _everybodys.get(name)
+
+
+class Opaque(msgspec.Struct, frozen=True):
+    """A value of a class that is registered elsewhere and not here: it can be carried and compared, and goes on as it
+    came."""
+
+    tag: bytes
+    data: bytes
+
+    def __repr__(self) -> str:
+        return f"<a {self.tag[1:].decode(errors='replace')}>"
+
+
+# Whether such values are carried, or refused.
+carried: list[bool] = [False]
+
+
+def carry_unknown() -> None:
+    """For a program that carries values for others, and shall not know their classes."""
+    carried[0] = True
 
 
 def is_namedtuple(cls: Any) -> bool:

@@ -121,6 +121,8 @@ def lower_any(value: Any, depth: int) -> Any:
     tag = tag_of.get(kind)
     if tag is not None:
         return _Ext(EXT_REGISTERED, tag + (_classes.get(kind) or shape_of(kind)).encode(value, depth))
+    if kind is _registry.Opaque:
+        return _Ext(EXT_REGISTERED, value.tag + value.data)
     raise Refused(f"cannot encode {kind}: {_why_not(kind)}")
 
 

@@ -23,13 +23,13 @@ from zlib import crc32
 import msgspec
 from msgspec.structs import replace
 
-from labgob import DecodeError, EncodeError, decode, encode
+from labgob import DecodeError, decode, encode
 from labrpc import events
 from labrpc.conditions import NOTICE_GONE_NS, Conditions, Fate, ReplyChance, RequestChance, is_usual
 from labrpc.errors import RpcError
 from labrpc.events import ANSWER, DELIVER, DROP, DUPLICATE, REPLY, SEND, DropReason, Latency, LinkChange
 from labrpc.message import Message
-from labrpc.server import Server, are_twins
+from labrpc.server import Server
 from labrpc.transport import RealCaller, RealTransport, VirtualTransport, make_transport
 from labsim import Task, WaitKind
 
@@ -107,6 +107,7 @@ class Call(msgspec.Struct, eq=False):
     lane: Lane
     copies: int = 1  # of the request, each of which may still lead to a reply
     answer: Message | None = None  # the message or its duplicate, whichever was answered first
+    ended: Callable[[Call], None] | None = None  # called when it is over, for a caller that does not wait
 
     def wait_kind(self, waiter: Task) -> WaitKind:
         return WaitKind.REPLY
@@ -302,9 +303,30 @@ class Network:
             self._transport.close()
         self._transport.raise_if_failed()
 
+    # ---- for those who live elsewhere, and whose bytes alone come here --------------------------------------
+
+    def begin(
+        self, end: ClientEnd, service_method: str, request: bytes, args_type: Any, ended: Callable[[Call], None]
+    ) -> None:
+        """Send a request for whoever calls this, in a simulation. `ended` is told when it is over."""
+        self._begin(end, service_method, request, args_type, ended)
+
+    def answer(self, message: Message, server: Server, reply: bytes, reply_type: Any) -> None:
+        """What a server's `remote` has to say to what was delivered to it."""
+        self._answer(message, server, reply, reply_type)
+        if server.on_answer is not None:
+            server.on_answer()
+
     # ---- a message's way -----------------------------------------------------------------------------------
 
-    def _begin(self, end: ClientEnd, service_method: str, request: bytes, args_type: type) -> Call:
+    def _begin(
+        self,
+        end: ClientEnd,
+        service_method: str,
+        request: bytes,
+        args_type: Any,
+        ended: Callable[[Call], None] | None = None,
+    ) -> Call:
         caller = self._transport.caller()
         self._message_ids = id_ = self._message_ids + 1
         self._total_count += 1
@@ -316,7 +338,7 @@ class Network:
         lane.count = ordinal = lane.count + 1
         message = Message(id_, source, target, service_method, request, args_type, ordinal)
         server = self._servers.get(target)
-        call = self._in_flight[id_] = Call(message, end, server, caller, lane)
+        call = self._in_flight[id_] = Call(message, end, server, caller, lane, ended=ended)
         self._emit(SEND, caller.node, id_, message, crc32(request))
         if server is not None and end.enabled:
             self._send(call, server)
@@ -371,47 +393,17 @@ class Network:
             return
         server.count += 1
         self._emit(DELIVER, node, message.id, message, message.id)
-        self._transport.serve(self._serve, message, server, name=name, node=node, entry=message.method_name)
+        if server.remote is not None:
+            server.remote.deliver(message)
+        else:
+            self._transport.serve(self._serve, message, server, name=name, node=node, entry=message.method_name)
 
     def _serve(self, message: Message, server: Server) -> None:
         """Runs as a task of the server's node: decode, handle, encode."""
-        service_method = message.service_method
-        try:
-            method, args_type, reply_type = server.handlers.get(service_method) or server.find_handler(service_method)
-        except RpcError as error:
-            raise RpcError(f"{message.source} called {service_method!r} of {message.target}: {error}") from None
-        if (
-            message.args_type is not args_type
-            and args_type.__class__ is type
-            and not are_twins(message.args_type, args_type)
-        ):
-            raise RpcError(
-                f"{message.source} called {service_method} of {message.target} with {_named(message.args_type)}; "
-                f"it takes {_named(args_type)}"
-            )
-        try:
-            args = decode(message.request, args_type)
-        except DecodeError as error:
-            raise RpcError(
-                f"{message.source} called {service_method} of {message.target} with what it cannot read: {error}"
-            ) from error
-        try:
-            reply = method(args)
-        except SystemExit as error:
-            # It would end the task in silence, and the caller would wait for ever.
-            raise RpcError(f"{service_method} of {message.target} called sys.exit({error})") from error
-        if reply.__class__ is not reply_type and (reply_type.__class__ is type or reply is None):
-            wrong = RpcError(
-                f"{service_method} of {message.target} returned {_named(type(reply))}; "
-                f"its annotation promises {_named(reply_type)}"
-            )
-            wrong.returned = type(reply)
-            raise wrong
-        try:
-            data = encode(reply)
-        except EncodeError as error:
-            raise RpcError(f"{service_method} of {message.target} returned what cannot travel: {error}") from error
-        self._answer_in_turn(message, server, data, reply_type)
+        reply, reply_type = server.handle(
+            message.service_method, message.request, message.args_type, message.source, message.target
+        )
+        self._answer_in_turn(message, server, reply, reply_type)
         if server.on_answer is not None:
             server.on_answer()
 
@@ -457,7 +449,7 @@ class Network:
         self._total_bytes += len(message.reply)  # type: ignore[arg-type]  # it has been answered
         call.answer = message
         self._emit(REPLY, caller.node, message.id, message, message.id)
-        self._transport.wake(caller)
+        self._end_call(call)
 
     def _lose(self, message: Message, why: DropReason, after_ns: int) -> None:
         """This request, or its reply, goes no further. If it was the only one, the caller gets None after that time."""
@@ -483,7 +475,13 @@ class Network:
     def _give_up(self, call: Call, after_ns: int) -> None:
         """No reply can reach this call any more. Its caller is told so after that time."""
         del self._in_flight[call.message.id]
-        self._later(after_ns, self._transport.wake, call.caller)
+        self._later(after_ns, self._end_call, call)
+
+    def _end_call(self, call: Call) -> None:
+        if call.ended is None:
+            self._transport.wake(call.caller)
+        else:
+            call.ended(call)
 
     def _dead_end_ns(self, lane: Lane, ordinal: int) -> int:
         return self._choose(lane.unanswered_place, ordinal, self._conditions.dead_end_ns)
@@ -491,13 +489,6 @@ class Network:
     def _notice_ns(self, message: Message) -> int:
         lane = self._lanes[message.source, message.target, message.service_method]
         return self._choose(lane.unanswered_place, message.ordinal, NOTICE_GONE_NS)
-
-
-def _named(type_: Any) -> str:
-    if type_ is type(None):
-        return "None"
-    name = type_.__name__ if type_.__class__ is type else str(type_)
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def _checked_probability(name: str, value: float) -> float:

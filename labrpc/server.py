@@ -10,10 +10,18 @@ import inspect
 import typing
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from labgob import DecodeError, EncodeError, decode, encode
 from labrpc.errors import RpcError
+from labrpc.message import Message
 from labsim import Node
+
+
+class Remote(Protocol):
+    """Where the handlers of a server run that are not here. It answers, some time later, by Network.answer()."""
+
+    def deliver(self, message: Message) -> None: ...
 
 
 class Handler(NamedTuple):
@@ -24,8 +32,17 @@ class Handler(NamedTuple):
     reply_type: Any
 
 
+def full_name(type_: Any) -> str:
+    return f"{type_.__module__}.{type_.__qualname__}" if isinstance(type_, type) else repr(type_)
+
+
 def are_twins(one: Any, other: Any) -> bool:
-    """Whether these types are one type of one program, of which two peers have each executed a copy of their own."""
+    """Whether these types are one type of one program, of which two peers have each executed a copy of their own.
+
+    `one` may also be the full name of a type that is not here.
+    """
+    if isinstance(one, str):
+        return one == full_name(other)
     if isinstance(one, type) and isinstance(other, type):
         return one.__qualname__ == other.__qualname__ and one.__module__ == other.__module__
     return repr(one) == repr(other)  # list[raft.raft.Entry], ...: a repr has the names
@@ -70,6 +87,8 @@ class Server:
         self.count = 0  # requests that reached it
         # For the tester: called, in the handler's task, when a reply has just left.
         self.on_answer: Callable[[], None] | None = None
+        # Where its handlers run, if not here.
+        self.remote: Remote | None = None
         self._services: dict[str, Service] = {}
         self.handlers: dict[str, Handler] = {}  # of every "Service.method" called so far
         # The reply types of every method that a caller who lives here has called; None: it is not offered here.
@@ -99,3 +118,46 @@ class Server:
                 self.own_reply_types[service_method] = self.find_handler(service_method).reply_type
         own = self.own_reply_types[service_method]
         return own if are_twins(own, reply_type) else reply_type
+
+    def handle(
+        self, service_method: str, request: bytes, sent_type: Any, source: str, target: str
+    ) -> tuple[bytes, Any]:
+        """Decode, call the method, encode: the reply and its type. `sent_type`: the request's, or its full name."""
+        try:
+            method, args_type, reply_type = self.handlers.get(service_method) or self.find_handler(service_method)
+        except RpcError as error:
+            raise RpcError(f"{source} called {service_method!r} of {target}: {error}") from None
+        if sent_type is not args_type and args_type.__class__ is type and not are_twins(sent_type, args_type):
+            raise RpcError(
+                f"{source} called {service_method} of {target} with {_named(sent_type)}; it takes {_named(args_type)}"
+            )
+        try:
+            args = decode(request, args_type)
+        except DecodeError as error:
+            raise RpcError(f"{source} called {service_method} of {target} with what it cannot read: {error}") from error
+        try:
+            reply = method(args)
+        except SystemExit as error:
+            # It would end the task in silence, and the caller would wait for ever.
+            raise RpcError(f"{service_method} of {target} called sys.exit({error})") from error
+        if reply.__class__ is not reply_type and (reply_type.__class__ is type or reply is None):
+            wrong = RpcError(
+                f"{service_method} of {target} returned {_named(type(reply))}; "
+                f"its annotation promises {_named(reply_type)}"
+            )
+            wrong.returned = type(reply)
+            raise wrong
+        try:
+            return encode(reply), reply_type
+        except EncodeError as error:
+            raise RpcError(f"{service_method} of {target} returned what cannot travel: {error}") from error
+
+
+def _named(type_: Any) -> str:
+    if type_ is type(None):
+        return "None"
+    if isinstance(type_, str):
+        name = type_.rpartition(".")[2]
+    else:
+        name = type_.__name__ if type_.__class__ is type else str(type_)
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

@@ -846,8 +846,8 @@ def test_nothing_is_decoded_for_the_trace_until_somebody_looks(monkeypatch: pyte
         decoded.append(as_type)
         return labgob.decode(data, as_type)
 
-    monkeypatch.setattr("labrpc.network.decode", decode)
-    monkeypatch.setattr("labrpc.message.decode", decode)
+    for module in ("network", "server", "message"):
+        monkeypatch.setattr(f"labrpc.{module}.decode", decode)
 
     def body() -> None:
         Lab().call("say", Args(1))
