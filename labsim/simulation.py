@@ -96,6 +96,7 @@ class Simulation:
         self._stale_timers = 0
         self._paused = 0  # how many nodes are
         self._held = 0  # how many nodes' clocks are
+        self.one_clock = True  # no node's clock was ever held, so that all tell the same time
         self._task_seq = 0
         self._tester_threads = 0
         self._numbers: dict[str, int] = {}
@@ -546,6 +547,8 @@ class Simulation:
         if not node.alive:
             return
         node.alive = False
+        if node.on_kill is not None:
+            node.on_kill()
         self._paused -= node.paused
         self._held -= node.clock_held
         node.paused = node.clock_held = False
@@ -617,6 +620,7 @@ class Simulation:
         node.held_at_ns = self.time_of(node)
         node.clock_held = True
         self._held += 1
+        self.one_clock = False
         others = []
         for entry in self._timers:
             when, seq, due = entry
@@ -654,7 +658,7 @@ class Simulation:
 
     def taken_ns(self, node: Node | None, since_ns: int) -> int:
         """How much of the time since then the node could not use, because it was paused or its clock held."""
-        if node is None:
+        if node is None or (node.away_since_ns is None and not node.taken):
             return 0
         taken_ns = sum(max(0, end_ns - max(begin_ns, since_ns)) for begin_ns, end_ns in node.taken)
         if node.away_since_ns is not None:

@@ -25,6 +25,7 @@ class Node:
         "held_at_ns",
         "incarnation",
         "name",
+        "on_kill",
         "paused",
         "program",
         "stream",
@@ -55,6 +56,7 @@ class Node:
         self.taken: list[tuple[int, int]] = []
         self.away_since_ns: int | None = None
         self.program: Any = None  # what it runs, for whoever gives each node modules of its own
+        self.on_kill: Callable[[], None] | None = None  # called when it dies, for whoever has more to end than tasks
 
     def __str__(self) -> str:
         return self.name if self.incarnation == 1 else f"{self.name} (incarnation {self.incarnation})"

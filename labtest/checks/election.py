@@ -61,6 +61,8 @@ class OneVotePerTerm(Rule):
         self._suspected: dict[tuple[str, int], tuple[Vote, Vote]] = {}
 
     def on_any_send(self, event: Event, seat: Seat, message: Message) -> None:
+        if not self._suspected:
+            return
         for key, votes in list(self._suspected.items()):
             if not self._may_ask_itself(self.facts.seats[key[0]], votes, event.at_ns):
                 self._accuse(*key, *votes)

@@ -234,6 +234,9 @@ def test_a_vote_asked_for_with_a_flag_of_its_own_is_no_campaign():
         story.answer(request, RequestVoteReply(0 if pre_vote else 1, pre_vote))
         story.save("0")
         story.vote("0", "1", 1)
+        story.now_ms = 200  # by now it would have asked itself
+        story.save("2")
+        story.vote("2", "0", 2)
 
     flagged, plain = Story(), Story()
     tell(flagged, True)
