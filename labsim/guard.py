@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from labsim.errors import RealWorldError
 from labsim.here import here
-from labsim.stacks import add_library, is_library, place_of, short_path
+from labsim.stacks import add_library, is_library, is_readers, place_of, short_path
 
 # time.time() inside a simulation starts here: a round number, so that 1000000012.5 still reads as 12.5 s.
 EPOCH_NS = 1_000_000_000 * 1_000_000_000
@@ -262,3 +262,28 @@ def _guard_from_imports(by_identity: dict[int, tuple[_Rule, Any]]) -> None:
             if rule is not None and value is real:
                 namespace[name] = _guarded(rule, real)
                 _undo.append(partial(namespace.__setitem__, name, real))
+
+
+@contextmanager
+def exit_refused() -> Iterator[None]:
+    """sys.exit() ends one thread without a word, here as in Python. In a peer that is never what was meant."""
+    real = sys.exit
+
+    def refused(*args: Any) -> NoReturn:
+        simulation, caller = here.simulation, sys._getframe(1)
+        if simulation is not None and is_readers(caller.f_code.co_filename):
+            where = place_of(caller)
+            told = f"{short_path(where.file)}:{where.line}"
+            simulation.fail(
+                RealWorldError(
+                    f"sys.exit() in {told} ends one thread and nothing else; return from it, or raise an error",
+                    where=where,
+                )
+            )
+        real(*args)
+
+    sys.exit = refused
+    try:
+        yield
+    finally:
+        sys.exit = real

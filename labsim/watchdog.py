@@ -149,7 +149,7 @@ def _check(watch: _Watch, pause_s: float) -> None:
         what = f"has run for {watch.limit_s:g} s of processor time without waiting"
     else:
         what = f"has been stuck for {watch.limit_s * _STUCK_FACTOR:g} s of real time in a real call"
-    told, watch.accusation = bool(watch.accusation), _describe(watch.simulation, what, frame)
+    told, watch.accusation = bool(watch.accusation), accusation(watch.simulation, what, frame)
     own = (f for f in stacks.own_frames(frame) if stacks.is_readers(f.f_code.co_filename))
     watch.where = next(map(stacks.place_of, own), None)
     if watch.by_signal:
@@ -181,9 +181,9 @@ def _interrupt(*_: object) -> None:
     simulation = watch.simulation
     if here.simulation is not simulation or getcurrent() is simulation.hub:
         return  # the run itself, between its tasks
-    accusation, where = watch.accusation, watch.where
+    told, where = watch.accusation, watch.where
     watch.begin_again()
-    simulation.fail(Unresponsive(accusation, where=where))
+    simulation.fail(Unresponsive(told, where=where))
 
 
 class _Interruption(Unresponsive):
@@ -197,7 +197,8 @@ class _Interruption(Unresponsive):
         _interrupt()
 
 
-def _describe(simulation: Simulation, what: str, frame: FrameType) -> str:
+def accusation(simulation: Simulation, what: str, frame: FrameType | None) -> str:
+    """Against a task that does not wait, in words."""
     return (
         f"task {simulation.current} {what}, at {simulation.now:.6f} s (virtual). It is here:\n"
         f"{stacks.describe_stack(frame)}\n"

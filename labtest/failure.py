@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from labsim import Wait, WaitKind
+from labsim import SimulationError, TaskFailed, Wait, WaitKind
+from labsim.stacks import Place
 
-__all__ = ["Failure", "State", "short"]
+__all__ = ["Failure", "GuestFailed", "State", "short"]
 
 
 class State(NamedTuple):
@@ -60,6 +61,44 @@ class Failure(AssertionError):
         self.threads = threads
         self.awaited = awaited
         self.costs = costs
+
+
+class GuestFailed(SimulationError):
+    """A peer in a process of its own has ended with an error, or had to be ended. Its words, except for `kind`.
+
+    `kind`: the class of the error there (TaskFailed, RealWorldError, ...), or what the host has seen (Died, ...).
+    `name`: of a TaskFailed, the class of the exception in it. `told`: what a report shows. `where`: the peer's own
+    lines, innermost first. The others are as those of TaskFailed and RpcError.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        kind: str = "",
+        name: str = "",
+        told: Sequence[str] = (),
+        where: Sequence[Place] = (),
+        task: str = "",
+        entry: str = "",
+        returned: str = "",
+        in_snapshot: bool = False,
+    ) -> None:
+        super().__init__(text)
+        self.kind = kind or type(self).__name__
+        self.name = name
+        self.told = list(told) or [text]
+        self.where = list(where)
+        self.task = task
+        self.entry = entry
+        self.returned = returned
+        self.in_snapshot = in_snapshot
+        self.node: str | None = None
+
+    @property
+    def is_exception(self) -> bool:
+        """Whether a task of the peer ended with an exception."""
+        return self.kind == TaskFailed.__name__
 
 
 def short(value: object, width: int = 60) -> str:

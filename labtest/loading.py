@@ -11,10 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any
 
 from labsim.stacks import short_path
 from labtest import disk  # noqa: F401  # bound before any peer is loaded: see there
 from labtest.program import PEER, Program, load_program
+
+if TYPE_CHECKING:
+    from labtest.isolation.host import GuestProgram
 
 DEFAULT = Path("raft/raft.py")
 IMPORT_LIMIT_S = 10.0
@@ -29,11 +33,16 @@ class _TooLong(BaseException):
     """The import does not end. No Exception, so that no handler in the file takes it for its own."""
 
 
-def load_peer_class(path: Path) -> Program:
+def load_peer_class(path: Path, *, isolated: bool = False) -> Program | GuestProgram:
     """The class Raft of that file, to be called as such: each call is a new incarnation, in modules of its own.
 
-    A file with its own messages.py beside it brings its whole package; a file alone uses ours.
+    A file with its own messages.py beside it brings its whole package; a file alone uses ours. `isolated`: in processes
+    of their own, and no line of the file is run in this one.
     """
+    if isolated:
+        from labtest.isolation.host import load_guests  # which needs this module
+
+        return load_guests(path)
     if path.is_dir():
         path = path / "raft.py"
     if not path.is_file():
@@ -45,38 +54,46 @@ def load_peer_class(path: Path) -> Program:
         with warnings.catch_warnings(), _time_limit():
             warnings.simplefilter("ignore")
             program = load_program(path)
-    except SyntaxError as error:
-        where = short_path(error.filename or str(path))
-        kind = type(error).__name__
-        raise LoadError(f"{where}:{error.lineno}: {kind}: {error.msg}\n    {(error.text or '').strip()}") from None
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise LoadError(_describe(path, error)) from None
-    module, peer_class = program.template.module(PEER), program.peer_class
+        raise LoadError(describe_load_error(str(path), error)) from None
+    problem = missing_from(program.template.module(PEER), program.peer_class)
+    if problem:
+        raise LoadError(f"{shown}: {problem}")
+    return program
+
+
+def missing_from(module: ModuleType, peer_class: Any) -> str:
+    """What this module lacks, so that it cannot be tested; "" if nothing."""
     if not isinstance(peer_class, type):
         classes = [name for name, value in vars(module).items() if _made_in(module, value)]
         have = f"; it has {', '.join(classes)}" if classes else ""
-        raise LoadError(f"{shown}: there is no class Raft in it{have}")
+        return f"there is no class Raft in it{have}"
     missing = [name for name in _REQUIRED if not callable(getattr(peer_class, name, None))]
-    if missing:
-        # Go's Start and GetState, Java's getState.
-        alike = {name.replace("_", "").lower(): name for name in vars(peer_class) if not name.startswith("_")}
-        near = [f"{alike[key]}, call it {name}" for name in missing if (key := name.replace("_", "")) in alike]
-        hint = f" (there is {'; '.join(near)})" if near else ""
-        raise LoadError(f"{shown}: class Raft has no method {', no '.join(missing)}{hint}")
-    return program
+    if not missing:
+        return ""
+    # Go's Start and GetState, Java's getState.
+    alike = {name.replace("_", "").lower(): name for name in vars(peer_class) if not name.startswith("_")}
+    near = [f"{alike[key]}, call it {name}" for name in missing if (key := name.replace("_", "")) in alike]
+    hint = f" (there is {'; '.join(near)})" if near else ""
+    return f"class Raft has no method {', no '.join(missing)}{hint}"
 
 
 def _made_in(module: ModuleType, value: object) -> bool:
     return isinstance(value, type) and value.__module__ == module.__name__
 
 
-def _describe(path: Path, error: BaseException) -> str:
+def describe_load_error(path: str, error: BaseException) -> str:
+    """Why that file cannot be imported: the place and the words."""
+    if isinstance(error, SyntaxError):
+        where = short_path(error.filename or path)
+        kind = type(error).__name__
+        return f"{where}:{error.lineno}: {kind}: {error.msg}\n    {(error.text or '').strip()}"
     frames = traceback.extract_tb(error.__traceback__)
-    line = next((f.lineno for f in reversed(frames) if f.filename == str(path)), None)
-    where = f"{short_path(str(path))}{f':{line}' if line else ''}"
-    source = f"\n    {linecache.getline(str(path), line).strip()}" if line else ""
+    line = next((f.lineno for f in reversed(frames) if f.filename == path), None)
+    where = f"{short_path(path)}{f':{line}' if line else ''}"
+    source = f"\n    {linecache.getline(path, line).strip()}" if line else ""
     if isinstance(error, _TooLong):
         return f"{where}: importing it has not ended after {IMPORT_LIMIT_S:.0f} s; it is still here{source}"
     if isinstance(error, SystemExit):

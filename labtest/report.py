@@ -17,7 +17,7 @@ from typing import Any
 from labrpc import RpcError
 from labsim import RealWorldError, SimulationError, TaskFailed, Wait, WaitKind
 from labsim.stacks import Place, is_readers, place_of, short_path
-from labtest.failure import Failure
+from labtest.failure import Failure, GuestFailed
 
 _MAX_FRAMES = 8
 _MAX_STUCK = 4
@@ -34,7 +34,7 @@ def describe(error: BaseException, test: str, run: int | str, replay: str, *, ca
     `run` is its seed, or in words which one it is.
     """
     lines = [f"{test}  {f'seed {run}' if isinstance(run, int) else run}"]
-    what = _what(error)
+    what = told(error)
     if isinstance(error, Failure):
         # A verdict is prose, as long as it needs to be.
         what[:1] = textwrap.wrap(what[0], _WIDTH)
@@ -47,10 +47,13 @@ def describe(error: BaseException, test: str, run: int | str, replay: str, *, ca
 
 def headline(error: BaseException) -> str:
     """The first line of what describe() tells."""
-    return _what(error)[0]
+    return told(error)[0]
 
 
-def _what(error: BaseException) -> list[str]:
+def told(error: BaseException) -> list[str]:
+    """What was broken or missing, and the evidence, a line each."""
+    if isinstance(error, GuestFailed):
+        return error.told
     if isinstance(error, Failure):
         return [*error.text.splitlines(), *error.evidence, *_stuck(error.stuck)]
     if isinstance(error, TaskFailed) and error.__cause__ is not None:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import time as _time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
-from labsim import RealWorldError, Simulation, current_simulation
+from labsim import Simulation, current_simulation
 from labsim.deciding import Decider
-from labsim.stacks import is_readers, place_of, short_path
+from labsim.guard import exit_refused
 from labtest.checks import ABOUT_WAITING, CheckedTrace
 from labtest.config import Config
 from labtest.diagnoses import diagnose
 from labtest.failure import Failure
+from labtest.isolation.host import GuestProgram
 from labtest.program import forget_earlier_runs
 from labtest.report import point_into_peer
 
@@ -69,6 +69,9 @@ def run_test(
     A decider takes the seed's place.
     """
     forget_earlier_runs()
+    guests = peer_class if isinstance(peer_class, GuestProgram) else None
+    if guests is not None:
+        guests.begin_run()
     run = Run(seed)
     began_s = _time.perf_counter()
 
@@ -97,15 +100,20 @@ def run_test(
             main()
         else:
             if simulation is None:
-                simulation = Simulation(seed, decider=decider)
+                # A host that waits for a guest is not stuck: the guest has a limit of its own.
+                patience_s = 5.0 if guests is None else guests.limits.turn_s
+                simulation = Simulation(seed, decider=decider, unresponsive_s=patience_s)
                 simulation.trace = CheckedTrace(simulation)
             run.simulation = simulation
-            with _interruptible(simulation), _exit_refused():
+            with _interruptible(simulation), exit_refused():
                 simulation.run(main)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         run.error = error
+    finally:
+        if guests is not None:
+            guests.end_run()
     if simulation is not None and isinstance(simulation.trace, CheckedTrace):
         ended_ns = simulation.now_ns  # look() puts the clock back
         try:
@@ -113,7 +121,7 @@ def run_test(
         except Exception as broken:
             _take_over_stuck(broken, run.error, ended_ns)
             run.error = broken  # whatever ended the run came after that
-    if run.error is not None:
+    if run.error is not None and guests is None:
         point_into_peer(run.error, peer_class)
     if simulation is not None:
         run.digest = simulation.digest()
@@ -149,28 +157,3 @@ def _interruptible(simulation: Simulation) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@contextmanager
-def _exit_refused() -> Iterator[None]:
-    """sys.exit() ends one thread without a word, here as in Python. In a peer that is never what was meant."""
-    real = sys.exit
-
-    def refused(*args: Any) -> NoReturn:
-        simulation, caller = current_simulation(), sys._getframe(1)
-        if simulation is not None and is_readers(caller.f_code.co_filename):
-            where = place_of(caller)
-            told = f"{short_path(where.file)}:{where.line}"
-            simulation.fail(
-                RealWorldError(
-                    f"sys.exit() in {told} ends one thread and nothing else; return from it, or raise an error",
-                    where=where,
-                )
-            )
-        real(*args)
-
-    sys.exit = refused
-    try:
-        yield
-    finally:
-        sys.exit = real

@@ -15,12 +15,14 @@ from zlib import crc32
 
 from labrpc import ClientEnd, Network, Server
 from labrpc import Service as RpcService
-from labsim import Node, queue
+from labsim import Node, current_simulation, queue
 from labsim.deciding import Between, Settled
 from labtest import events
 from labtest.checks.kept import CALLS_RETURN, KeptRule
-from labtest.disk import Persister
+from labtest.disk import Persister, write
 from labtest.failure import Failure, State
+from labtest.isolation.host import Channel, Guest, GuestProgram, Ties
+from labtest.isolation.protocol import Setup
 from labtest.service import Committed, Service
 from labtest.world import Stuck, current_world
 from raft.messages import ApplyMsg
@@ -41,6 +43,11 @@ class Peer(Protocol):
 
 
 PeerClass = Callable[[list[ClientEnd], int, Persister, "queue.Queue[ApplyMsg]"], Peer]
+
+
+def _fingerprint(number: Any) -> int:
+    """A peer's own number, whatever it is, as the digest can hold it."""
+    return number & 0xFFFFFFFF if isinstance(number, int) else 0
 
 
 CrashMoment = Literal["before save", "after save", "after reply"]
@@ -69,7 +76,7 @@ class Seat:
 class Servers:
     """A cluster's servers, and all that can be done to them."""
 
-    def __init__(self, peer_class: PeerClass, *, servers: int, snapshot: bool) -> None:
+    def __init__(self, peer_class: PeerClass | GuestProgram, *, servers: int, snapshot: bool) -> None:
         self.n = servers
         self._peer_class = peer_class
         self._snapshots = snapshot
@@ -104,7 +111,8 @@ class Servers:
         seat.persister.before_save = self._slow_disk(seat)
         seat.persister.on_save = self._save_watcher(seat)
         seat.crash_point = None
-        apply_ch: queue.Queue[ApplyMsg] = queue.Queue(1)
+        guest = self._guest(seat, ends) if isinstance(self._peer_class, GuestProgram) else None
+        apply_ch: queue.Queue[ApplyMsg] | Channel = queue.Queue(1) if guest is None else guest.channel
         service = Service(
             i,
             apply_ch,
@@ -121,16 +129,58 @@ class Servers:
         began = events.RESTART if seat.incarnation > 1 else events.BOOT
         self._world.emit(began, seat.node, None, seat.incarnation)
         self._world.emit(events.RESTORE, seat.node, service.last_applied, service.last_applied)
-        peer = self._ask(seat, "Raft(...)", self._peer_class, ends, i, seat.persister, apply_ch, entry="__init__")
+        if guest is None:
+            made: Any = self._peer_class
+            peer = self._ask(seat, "Raft(...)", made, ends, i, seat.persister, apply_ch, entry="__init__")
+        else:
+            peer = guest
+            self._world.spawn(seat.node, guest.drive, name=f"guest {i}")
+            self._ask(seat, "Raft(...)", guest.ask, "__init__", entry="__init__")
         if self._snapshots:
             service.take_snapshot = peer.snapshot
         seat.peer = peer
         seat.last_state = None
         self._world.spawn(seat.node, service.run, name=f"service {i}")
         server = Server(seat.node)
+        if guest is None:
+            server.add_service(RpcService(peer, "Raft"))
+        else:
+            server = guest.server
         server.on_answer = lambda: self._pass_crash_point(seat, "after reply")
-        server.add_service(RpcService(peer, "Raft"))
         self._network.add_server(seat.name, server)
+
+    def _guest(self, seat: Seat, ends: list[ClientEnd]) -> Guest:
+        """The next incarnation, in a process of its own."""
+        simulation, node, program = current_simulation(), seat.node, self._peer_class
+        assert simulation is not None and node is not None and isinstance(program, GuestProgram)
+        server = Server(node)
+        saved = self._save_watcher(seat)
+        duration_ns = self._save_duration(seat)
+
+        def save(number: int, raft_state: bytes, snapshot: bytes | None) -> None:
+            if snapshot is None:
+                snapshot = seat.persister.read_snapshot()
+            saved(number, raft_state, snapshot)
+            write(seat.persister, raft_state, snapshot)
+
+        ties = Ties(self._network, server, ends, duration_ns, save, lambda: self._save_time.max_ms > 0)
+        setup = Setup(
+            node.name,
+            node.incarnation,
+            seat.index,
+            self.n,
+            node.stream.getrandbits(63),
+            simulation.now_ns,
+            seat.persister.read_raft_state(),
+            seat.persister.read_snapshot(),
+            lockstep=self._snapshots,
+            memory_mb=max(1, program.limits.memory_mb // self.n),
+            cpu_s=program.limits.cpu_s,
+        )
+        guest = Guest(program, simulation, node, ties, setup)
+        node.program, node.on_kill = guest, guest.end
+        server.remote = guest
+        return guest
 
     def _make_ends(self, seat: Seat) -> list[ClientEnd]:
         """Fresh ends for each incarnation, so that nothing sent by an old one can come back to the new."""
@@ -152,7 +202,8 @@ class Servers:
                 kept = copy(message)
             else:
                 kept = ApplyMsg(message.command_valid, message.command, message.command_index)
-            self._world.emit(events.APPLY, node, kept, message.command_index or message.snapshot_index)
+            index = message.command_index or message.snapshot_index
+            self._world.emit(events.APPLY, node, kept, _fingerprint(index))
 
         return applied
 
@@ -279,17 +330,26 @@ class Servers:
     # ---- disks, and crashes in the middle of things ------------------------------------------------------------
 
     def _slow_disk(self, seat: Seat) -> Callable[[int], None]:
-        node, place = seat.node, ("save", self._network.keyed(seat.name), str(seat.incarnation))
+        duration_ns = self._save_duration(seat)
 
         def saving(number: int) -> None:
             """Runs in the peer's own task, at the beginning of a save."""
-            save_time = self._save_time
-            if save_time.max_ms:
-                self._world.emit(events.SAVING, node, number, number)
-                chance = Between(int(save_time.min_ms * 1e6), int(save_time.max_ms * 1e6))
-                self._world.wait_for_disk(self._world.choose(place, number, chance))
+            if self._save_time.max_ms:
+                self._world.wait_for_disk(duration_ns(number))
 
         return saving
+
+    def _save_duration(self, seat: Seat) -> Callable[[int], int]:
+        """On slow disks a save begins: how long it takes."""
+        node, place = seat.node, ("save", self._network.keyed(seat.name), str(seat.incarnation))
+
+        def begin(number: int) -> int:
+            self._world.emit(events.SAVING, node, number, _fingerprint(number))
+            save_time = self._save_time
+            chance = Between(int(save_time.min_ms * 1e6), int(save_time.max_ms * 1e6))
+            return self._world.choose(place, number, chance)
+
+        return begin
 
     def _save_watcher(self, seat: Seat) -> Callable[[int, bytes, bytes], None]:
         node = seat.node

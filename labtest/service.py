@@ -17,6 +17,7 @@ from labsim.stacks import own_frames
 from labtest.checks.facts import same_command
 from labtest.checks.kept import APPLY_ORDER, SNAPSHOT_FORWARD, SNAPSHOT_SAVED, STATE_MACHINE_SAFETY, KeptRule
 from labtest.failure import short
+from labtest.isolation.host import Channel
 from raft.messages import ApplyMsg
 
 # As in the MIT lab: a service that snapshots does so at every tenth command.
@@ -50,7 +51,7 @@ class Service:
     def __init__(
         self,
         peer: int,
-        apply_ch: queue.Queue[ApplyMsg],
+        apply_ch: queue.Queue[ApplyMsg] | Channel,
         committed: Committed,
         fail: Callable[[str, KeptRule | None], NoReturn],
         applied: Callable[[ApplyMsg], None],
@@ -73,7 +74,9 @@ class Service:
         self._given: list[tuple[int, Callable[[], float]]] = []
         self._stopped = False
         self._given_up: dict[int, tuple[str, float]] = {}
-        self._feeders = _watch_feeders(apply_ch, self._given_up)
+        self._feeders: dict[str, int] = {}
+        if not isinstance(apply_ch, Channel):
+            self._feeders = _watch_feeders(apply_ch, self._given_up)
         self.take_snapshot: Callable[[int, bytes], None] = lambda index, data: None  # the peer's, once it is there
         self.snapshot_ms = 0.0  # how long it takes to make one
         self.commands: dict[int, Any] = {}
@@ -87,6 +90,7 @@ class Service:
     def stop(self) -> None:
         """On real threads, where no crash ends it: hear what is on its way, then nothing more."""
         self._stopped = True
+        assert isinstance(self._apply_ch, queue.Queue)
         with suppress(queue.Full):  # then there is a message, which will do
             self._apply_ch.put_nowait(ApplyMsg())
 

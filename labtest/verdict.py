@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from labsim import RealWorldError, SimulationError, Standstill, TaskFailed, Unresponsive
 from labsim.stacks import Place, place_of, short_path
-from labtest.failure import Failure
+from labtest.failure import Failure, GuestFailed
 from labtest.report import pytest_says
 
 _CHARS_MAX = 1000  # far above what we write ourselves; an exception's text may be of any length
@@ -56,6 +56,12 @@ def verdict_of(error: BaseException | None, peer_files: Path | None = None, test
         return Verdict(Ending.PASSED)
     if pytest_says(error, "Skipped"):
         return Verdict(Ending.SKIPPED)
+    if isinstance(error, GuestFailed):
+        ending = Ending.EXCEPTION if error.is_exception else Ending.SIMULATION
+        text = str(error).partition("\n")[0]
+        name = error.name if error.is_exception else error.kind
+        where = "" if peer_files is None else _line(error.where[0]) if error.where else ""
+        return Verdict(ending, name, text, where, _mistake(ending, name, text, where, ""))
     origin = error
     if isinstance(error, TaskFailed) and error.__cause__ is not None:
         origin = error.__cause__
@@ -117,6 +123,10 @@ def _first_in(files: Path | None, places: Iterable[Place]) -> str:
     place = next((place for place in places if files is not None and _is_in(place, files)), None)
     if place is None:
         return ""
+    return _line(place)
+
+
+def _line(place: Place) -> str:
     return f"{short_path(place.file)}:{place.line}{f' in {place.function}' if place.function else ''}"
 
 

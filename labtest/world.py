@@ -36,7 +36,8 @@ class Exited(Exception):
     """A peer's method ended with SystemExit, which a thread would swallow without a word."""
 
 
-def _call(fn: Callable[..., T], args: tuple[Any, ...]) -> T:
+def call_peer(fn: Callable[..., T], args: tuple[Any, ...]) -> T:
+    """A method of a peer, in a task or a thread of its own."""
     try:
         return fn(*args)
     except SystemExit as error:
@@ -54,6 +55,9 @@ def stuck_tasks(simulation: Simulation, asked: Task | None = None) -> list[Wait]
     who waits for room; threads of the peer's own; calls that merely queue up behind them, one for each place where
     they stand.
     """
+    inside = _guests(simulation)
+    if inside:
+        return [wait for seen in _seen(inside, asked) for wait in seen.stuck]
     stuck = {task: None for task in simulation.tasks() if task is asked or _is_stuck(simulation, task)}
     keepers = {keeper: None for task in stuck if (keeper := _keeper(task)) is not None}
     told: dict[Any, Wait] = {}
@@ -73,6 +77,12 @@ def kept_locks(simulation: Simulation) -> dict[str, WaitKind]:
     NOTHING, if the keeper has just got on, or the lock is on its way from one to the next.
     """
     kept: dict[str, WaitKind] = {}
+    for node in (inside := _guests(simulation)):
+        for seen in _seen([node], None):
+            if seen.kept_lock in WaitKind.__members__:
+                kept[node.name] = WaitKind[seen.kept_lock]
+    if inside:
+        return kept
     for_ever = (WaitKind.OWN_LOCK, WaitKind.LOST_LOCK)
     for task in simulation.tasks():
         kind = kind_of(task)
@@ -90,8 +100,24 @@ def kept_locks(simulation: Simulation) -> dict[str, WaitKind]:
 
 def own_threads(simulation: Simulation) -> list[Wait]:
     """What the threads that peers have made are at, oldest first; not the calls from outside."""
+    inside = _guests(simulation)
+    if inside:
+        return [wait for seen in _seen(inside, None) for wait in seen.threads]
     threads = (task for task in simulation.tasks() if task.node is not None and task.thread is not None)
     return [wait_of(simulation, task) for task in threads]
+
+
+def _guests(simulation: Simulation) -> list[Node]:
+    """The nodes whose tasks are in processes of their own."""
+    nodes = dict.fromkeys(task.node for task in simulation.tasks())
+    return [node for node in nodes if node is not None and hasattr(node.program, "look")]
+
+
+def _seen(nodes: Sequence[Node], asked: Task | None) -> list[Any]:
+    """What they tell of their threads, if they do; whoever was asked and did not answer first."""
+    first = sorted(nodes, key=lambda node: asked is None or asked.node is not node)
+    told = [node.program.look(asked) for node in first if not node.paused]
+    return [seen for seen in told if seen is not None]
 
 
 def _is_stuck(simulation: Simulation, task: Task) -> bool:
@@ -164,7 +190,7 @@ class VirtualWorld:
         """
         simulation = self.simulation
         name = f"{getattr(fn, '__name__', 'call')}()"
-        task = simulation.spawn(_call, fn, args, node=node, name=name, entry=entry)
+        task = simulation.spawn(call_peer, fn, args, node=node, name=name, entry=entry)
         began_ns = simulation.now_ns
         left_ns = limit_ns = int(limit_s * 1e9)
         # The clock moves when all wait: whoever kept a lock only for its turn has let go of it by then.
@@ -209,7 +235,7 @@ class VirtualWorld:
     def own_s(self, node: Node | None, since_s: float) -> float:
         """How much of the time since then the node could use: without what the lab has taken from it."""
         # In whole nanoseconds: nothing left must be nothing.
-        since_ns = round(since_s * 1e9)
+        since_ns = int(since_s * 1e9 + 0.5)
         return (self.simulation.now_ns - since_ns - self.simulation.taken_ns(node, since_ns)) / 1e9
 
     def wait_for_disk(self, duration_ns: int) -> None:
@@ -299,7 +325,7 @@ class RealWorld:
         def run() -> None:
             work_for(node)
             try:
-                results.append(_call(fn, args))
+                results.append(call_peer(fn, args))
             except BaseException as error:
                 errors.append(error)
 

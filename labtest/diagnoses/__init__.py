@@ -18,7 +18,7 @@ from labtest.checks.budgets import Budgets
 from labtest.diagnoses import elections, peers, replication, votes
 from labtest.diagnoses.diagnosis import Diagnosis, Finding
 from labtest.diagnoses.story import Story
-from labtest.failure import Failure
+from labtest.failure import Failure, GuestFailed
 
 __all__ = ["DIAGNOSES", "Finding", "Found", "diagnose", "examine"]
 
@@ -170,7 +170,7 @@ def examine(events: Sequence[Event], error: BaseException, *, end_ns: int | None
 
 
 def _candidates(error: BaseException) -> Sequence[Diagnosis]:
-    if isinstance(error, TaskFailed):
+    if isinstance(error, TaskFailed) or (isinstance(error, GuestFailed) and error.is_exception):
         # The exception itself is the news.
         return (
             peers.went_on_during_a_save,

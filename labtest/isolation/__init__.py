@@ -1,0 +1,6 @@
+"""Peers as guests: each incarnation is a process of its own, behind walls, and the tester loads none of its code.
+
+protocol.py is what the two sides say to each other, guest.py the side that runs a peer, nursery.py the process that
+guests are forked from, walls.py what they cannot do, host.py the side that owns time, network, disks and verdict.
+docs/isolation.md is the same for readers. Start at `host.GuestProgram`.
+"""
