@@ -13,6 +13,7 @@ TEST     ?=
 JOBS     ?=
 RAFT     ?=
 REALTIME ?=
+ISOLATED ?=
 EXTRA    ?= 1
 TIMELINE ?=
 OUT      ?=
@@ -27,7 +28,8 @@ FEW     := 1 2 3 4 5 6 7 8 9
 WORKERS  = $(or $(JOBS),$(if $(or $(REALTIME),$(filter-out $(FEW),$(RUNS))),auto,1))
 
 pytest = $(BIN)/python -m pytest -q -n $(if $(filter 1,$(1)),0,$(1)) $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) \
-         $(if $(RAFT),--raft $(RAFT)) $(if $(TEST),-k $(TEST)) $(if $(REALTIME),--realtime)
+         $(if $(RAFT),--raft $(RAFT)) $(if $(TEST),-k $(TEST)) $(if $(REALTIME),--realtime) \
+         $(if $(ISOLATED),--isolated)
 
 .DEFAULT_GOAL := help
 .PHONY: help test parts $(PARTS) stress replay timeline lint clean
@@ -39,6 +41,7 @@ help: ## this list
 	@echo "RAFT=path/to/raft.py tests another peer, EXTRA=0 runs MIT's tests alone, REALTIME=1 uses real threads and"
 	@echo "the real clock, JOBS=n starts n workers (otherwise one for each core, where RUNS is 10 or more, and none"
 	@echo "below: they would take longer to start). Name several parts, and they are one run with one summary."
+	@echo "ISOLATED=1, here and for replay, timeline and stress, has every peer in a process of its own."
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -66,14 +69,14 @@ parts: $(READY)
 
 replay: $(READY) ## one run again, exactly: TEST=name SEED=n [RAFT=...]
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make replay TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
-	@$(BIN)/lab replay $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(TIMELINE),--timeline)
+	@$(BIN)/lab replay $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(TIMELINE),--timeline) $(if $(ISOLATED),--isolated)
 
 timeline: $(READY) ## a run as a table of events by peer: TEST=name SEED=n [RAFT=...]
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make timeline TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
-	@$(BIN)/lab timeline $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT))
+	@$(BIN)/lab timeline $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(ISOLATED),--isolated)
 
 stress: $(READY) ## many seeds over worker processes: TEST=name|part RUNS=n JOBS=n [RAFT=...] [OUT=dir]
-	@$(BIN)/lab stress $(TEST) $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(SEED),--seed-start $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(OUT),--out $(OUT))
+	@$(BIN)/lab stress $(TEST) $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(SEED),--seed-start $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(OUT),--out $(OUT)) $(if $(ISOLATED),--isolated)
 
 lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff check .
@@ -94,7 +97,7 @@ RUBRIC      ?=
 SOLUTION    ?=
 
 zoo: $(READY) ## every wrong Raft: caught by what, after how many runs [RUNS=n] [JOBS=n]
-	@$(BIN)/lab zoo $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
+	@$(BIN)/lab zoo $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(ISOLATED),--isolated)
 
 STRANGERS := $(wildcard tests/zoo/strangers/*/raft.py)
 

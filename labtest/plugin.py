@@ -39,6 +39,12 @@ _MAX_CHUNKS = 16  # per test, so that workers share the work of --runs evenly
 _OTHERS_WIDTH = 100  # of the lines that name the other runs of a failure
 _MAX_OUTPUT_LINES = 100  # of what a failed test printed
 
+_NOT_ISOLATED = {
+    "--realtime": "the host owns virtual time, and on real threads there is none",
+    "--pdb": "the peer's frames are in another process",
+    "--check-determinism": "it looks into the peer's threads, which are in another process",
+}
+
 # Properties of a pytest report, which travel from a worker to the process that prints.
 _PASSED = "raftlab"
 _FAILED = "raftlab-failed"
@@ -50,6 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--seed", type=int, metavar="N", help="the first seed (default: a fresh one, printed)")
     group.addoption("--runs", type=int, default=1, metavar="N", help="run each lab test over N seeds: N, N+1, ...")
     group.addoption("--raft", type=Path, metavar="PATH", help=f"the raft.py to test ({DEFAULT})")
+    group.addoption("--isolated", action="store_true", help="every peer in a process of its own, as for grades")
     group.addoption("--realtime", action="store_true", help="real threads and the real clock instead of virtual time")
     group.addoption(
         "--check-determinism",
@@ -72,6 +79,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_SEED] = random.SystemRandom().randrange(2**31) if seed is None else seed
     if config.getoption("--runs") < 1:
         raise pytest.UsageError(f"--runs must be at least 1, got {config.getoption('--runs')}")
+    if config.getoption("--isolated"):
+        for option, why in _NOT_ISOLATED.items():
+            if config.getoption(option):
+                raise pytest.UsageError(f"{option} cannot be had with --isolated: {why}")
     if config.getoption("--realtime") and config.getoption("--check-determinism"):
         raise pytest.UsageError("--check-determinism needs virtual time; real threads never run twice alike")
 
@@ -85,7 +96,8 @@ def _header(config: pytest.Config) -> str:
     runs = config.getoption("--runs")
     seeds = f"seed {config.stash[_SEED]}" if runs == 1 else f"{runs} seeds from {config.stash[_SEED]}"
     clock = ", real time" if config.getoption("--realtime") else ""
-    return f"raftlab: {short_path(str(_raft(config)))}, {seeds}{clock}"
+    where = ", isolated" if config.getoption("--isolated") else ""
+    return f"raftlab: {short_path(str(_raft(config)))}, {seeds}{clock}{where}"
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -106,7 +118,7 @@ def _raft(config: pytest.Config) -> Path:
 def _peer_class(config: pytest.Config) -> Any:
     """The class, or LoadError."""
     if _PEER not in config.stash:
-        config.stash[_PEER] = load_peer_class(_raft(config))
+        config.stash[_PEER] = load_peer_class(_raft(config), isolated=config.getoption("--isolated"))
     return config.stash[_PEER]
 
 
@@ -318,6 +330,7 @@ def _describe(item: pytest.Function, run: Run) -> str:
                 test=item.originalname,
                 seed=run.seed,
                 raft=str(raft),
+                isolated=item.config.getoption("--isolated"),
                 digest=run.digest,
                 report=text,
                 code=records.code_of(raft, item.path),
@@ -331,8 +344,10 @@ def _replay_line(item: pytest.Function, seed: int) -> str:
         return "none: real threads never run twice alike (without --realtime they do)"
     if _is_replayable(item):
         other = "" if raft is None or raft == DEFAULT else f" RAFT={shlex.quote(str(raft))}"
+        other += " ISOLATED=1" if item.config.getoption("--isolated") else ""
         return f"make replay TEST={item.originalname} SEED={seed}{other}"
     other = "" if raft is None else f" --raft {shlex.quote(str(raft))}"
+    other += " --isolated" if item.config.getoption("--isolated") else ""
     test = _node_id(item).replace(str(item.path), short_path(str(item.path)), 1)
     return f"pytest {shlex.quote(test)} --seed {seed}{other}"
 

@@ -33,22 +33,23 @@ class Record(msgspec.Struct, kw_only=True):
     test: str
     seed: int
     raft: str  # as it was given
+    isolated: bool = False
     digest: str  # "" if the run ended with its process
     report: str
     code: dict[str, str]  # what code_of() said then
 
     def write(self, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / _file_name(self.test, self.seed, self.raft)
+        path = folder / _file_name(self.test, self.seed, self.raft, isolated=self.isolated)
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self)))
         return path
 
 
-def find(folders: Iterable[Path], test: str, seed: int, raft: Path) -> Record | None:
+def find(folders: Iterable[Path], test: str, seed: int, raft: Path, *, isolated: bool = False) -> Record | None:
     """The newest record of that run, or None. What cannot be read counts as not there."""
     found = []
     for folder in folders:
-        path = folder / _file_name(test, seed, str(raft))
+        path = folder / _file_name(test, seed, str(raft), isolated=isolated)
         try:
             found.append((path.stat().st_mtime, msgspec.json.decode(path.read_bytes(), type=Record)))
         except (OSError, msgspec.DecodeError):
@@ -56,10 +57,10 @@ def find(folders: Iterable[Path], test: str, seed: int, raft: Path) -> Record | 
     return max(found, key=lambda entry: entry[0])[1] if found else None
 
 
-def _file_name(test: str, seed: int, raft: str) -> str:
+def _file_name(test: str, seed: int, raft: str, *, isolated: bool) -> str:
     # The same seed may have failed for several peers.
     peer = hashlib.blake2b(str(Path(raft).resolve()).encode(), digest_size=4).hexdigest()
-    return f"{test}-{seed}-{peer}.json"
+    return f"{test}-{seed}-{peer}{'-isolated' if isolated else ''}.json"
 
 
 def files_of(raft: Path) -> list[Path]:

@@ -38,14 +38,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--raft", type=Path, default=DEFAULT, metavar="PATH", help=f"the raft.py to run ({DEFAULT})")
     add("--file", type=Path, action="append", default=[], metavar="F", help="take the test from this file instead")
     add("--timeline", action="store_true", help="print the run as a table: time down, a column per peer")
+    add("--isolated", action="store_true", help="every peer in a process of its own, as for grades")
     add("--pdb", action="store_true", help="stop in the debugger where it fails; virtual time stands still")
     add("--records", type=Path, action="append", default=[], metavar="DIR", help="the --out folder of a lab stress")
 
 
 def main(args: argparse.Namespace) -> int:
+    if args.isolated and args.pdb:
+        return _cannot("--pdb cannot be had with --isolated: the peer's frames are in another process")
     try:
         # First, before anything imports the messages that the tester knows: the peer may bring its own.
-        peer_class = load_peer_class(args.raft)
+        peer_class = load_peer_class(args.raft, isolated=args.isolated)
         header, choices = (None, None) if args.choices is None else read_choices(args.choices)
         if args.test is None:
             args.test = header.test if header is not None else None
@@ -62,7 +65,7 @@ def main(args: argparse.Namespace) -> int:
     record = None
     if choices is None:
         folders = [records.STRESS, records.PYTEST, *(folder / "failures" for folder in args.records)]
-        record = records.find(folders, test.name, args.seed, args.raft)
+        record = records.find(folders, test.name, args.seed, args.raft, isolated=args.isolated)
     if record is not None and not record.digest:
         # It may well end this process too, before there is anything else to say.
         print(f"When it was recorded, this run took its process along:\n{_indented(record.report)}\n", flush=True)
@@ -118,11 +121,12 @@ def _tell(args: argparse.Namespace, test: LabTest, run: Run) -> None:
         print(f"\nPASSED {test.name}  {which}")
     else:
         file = str(args.file[0]) if args.file else ""
-        line = replay_line(test.name, run.seed, str(args.raft), file)
+        line = replay_line(test.name, run.seed, str(args.raft), file, isolated=args.isolated)
         if args.choices is not None:
             line = f"lab replay --choices {quote(str(args.choices))}"
             line += f" --raft {quote(str(args.raft))}" if args.raft != DEFAULT else ""
             line += f" --file {quote(file)}" if file else ""
+            line += " --isolated" if args.isolated else ""
         print(f"FAILED {report.describe(run.error, test.name, which, line, causes=run.causes)}")
     for off in run.checks_off:
         print(f"{off}.")

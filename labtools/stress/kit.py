@@ -22,12 +22,14 @@ from labtest.rooms import ROOT, run_files, tool_files
 from labtools.selecting import LabTest, default_files
 
 
-def replay_line(test: str, seed: int, raft: str, file: str = "") -> str:
+def replay_line(test: str, seed: int, raft: str, file: str = "", *, isolated: bool = False) -> str:
     """The command that runs it again. `raft` and `file` as they were given; `file` is a test file of one's own."""
     if file:
         other = "" if Path(raft) == DEFAULT else f" --raft {quote(raft)}"
+        other += " --isolated" if isolated else ""
         return f"lab replay {test} --seed {seed} --file {quote(file)}{other}"
     other = "" if Path(raft) == DEFAULT else f" RAFT={quote(raft)}"
+    other += " ISOLATED=1" if isolated else ""
     return f"make replay TEST={test} SEED={seed}{other}"
 
 
@@ -41,7 +43,14 @@ class Kit:
 
     @classmethod
     def of(
-        cls, raft: Path, tests: Sequence[LabTest], *, run_limit_s: float, memory_mb: int, in_place: bool = False
+        cls,
+        raft: Path,
+        tests: Sequence[LabTest],
+        *,
+        run_limit_s: float,
+        memory_mb: int,
+        isolated: bool = False,
+        in_place: bool = False,
     ) -> Kit:
         """Reads every file now. `raft` must exist.
 
@@ -71,6 +80,7 @@ class Kit:
             "files_given": _own_files(tests),
             "run_limit_s": run_limit_s,
             "memory_mb": memory_mb,
+            "isolated": isolated,
             "shown_as": shown_as,
         }
         code = {name: records.code_of(raft, file) for name, file in test_files.items()}
@@ -80,7 +90,9 @@ class Kit:
         write_files(self.files, folder)
 
     def replay_line(self, test: str, seed: int) -> str:
-        return replay_line(test, seed, self.setup["raft_given"], self.setup["files_given"].get(test, ""))
+        setup = self.setup
+        own_file = setup["files_given"].get(test, "")
+        return replay_line(test, seed, setup["raft_given"], own_file, isolated=setup["isolated"])
 
 
 def _own_files(tests: Iterable[LabTest]) -> dict[str, str]:

@@ -32,6 +32,7 @@ class Setup(msgspec.Struct):
     raft_given: str  # as the reader typed it, for the replay line
     run_limit_s: float
     memory_mb: int = 0
+    isolated: bool = False
     files_given: dict[str, str] = {}  # the file of each test that is not the lab's, for the replay line
     shown_as: dict[str, str] = {}  # paths here -> where these files really lie
 
@@ -86,7 +87,7 @@ def _limit_memory(memory_mb: int | None) -> None:
 def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
     """Load everything; the result runs one seed and gives its Outcome, and whether it ran out of memory."""
     raft = Path(setup.raft).resolve()
-    peer_class = load_peer_class(raft)
+    peer_class = load_peer_class(raft, isolated=setup.isolated)
     # Only now: the tester must know the messages of the peer's own package, if it has one.
     from labtest import report
     from labtest.records import place_of_peer
@@ -123,7 +124,8 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
         if out_of_memory:
             _limit_memory(None)  # the report needs some too
         outcome.take(verdict_of(error, peer_files, test.file))
-        replay = replay_line(name, seed, setup.raft_given, setup.files_given.get(name, ""))
+        own_file = setup.files_given.get(name, "")
+        replay = replay_line(name, seed, setup.raft_given, own_file, isolated=setup.isolated)
         outcome.report = report.describe(error, name, seed, replay, causes=run.causes)[:_REPORT_CHARS_MAX]
         for field in ("mistake", "cause", "where", "said", "report"):
             setattr(outcome, field, _encodable(really(getattr(outcome, field), setup.shown_as)))

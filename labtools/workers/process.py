@@ -27,6 +27,9 @@ _START_LIMIT_S = 60.0
 _STACK_WAIT_S = 0.3
 _SAID_BYTES_MAX = 20_000
 _FRUITLESS_MAX = 3
+# Tells a worker which of this process's workers it is, from 0: some keep to a processor of their own.
+_NUMBER = "RAFTLAB_WORKER"
+_numbers: set[int] = set()
 
 
 class CannotStart(Exception):
@@ -99,6 +102,7 @@ class WorkerProcess:
         self._buffer = b""
         self._said_file: Any = None
         self._closed = False
+        self._number = -1
 
     def ask(self, requests: Sequence[bytes], limit_s: float) -> list[bytes | Lost]:
         """A line for each of these lines, in order; `limit_s` is for each. All are sent at once: a pipe holds them."""
@@ -137,13 +141,15 @@ class WorkerProcess:
         # What C code and the fault handler say at the end. A file, because nobody reads along.
         self._said_file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by _end()
         self._buffer = b""
+        self._number = next(number for number in range(len(_numbers) + 1) if number not in _numbers)
+        _numbers.add(self._number)
         self._process = subprocess.Popen(
             launch.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said_file,
             cwd=launch.folder,
-            env=launch.environment,
+            env={**launch.environment, _NUMBER: str(self._number)},
             bufsize=0,
             start_new_session=True,  # Ctrl-C is for whoever started it
         )
@@ -187,6 +193,7 @@ class WorkerProcess:
         process, self._process = self._process, None
         if process is not None:
             assert self._launch is not None
+            _numbers.discard(self._number)
             self._launch.kill(process)
             process.wait()
             for pipe in (process.stdin, process.stdout):

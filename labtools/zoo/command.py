@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, metavar="N", help=f"seeds per mutant ({RUNS}; {CONTROL_RUNS} for controls)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="the first seed (0)")
     parser.add_argument("--tests", nargs="+", default=[], metavar="TEST", help="hunt with these tests or parts only")
+    parser.add_argument("--isolated", action="store_true", help="every peer in a process of its own")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="worker processes at a time (2)")
     parser.add_argument(
         "--budget-seconds", type=float, metavar="S", help="give up on a mutant after so much processor time"
@@ -105,6 +106,7 @@ class _Hunters:
         worker = WorkerProcess(lambda: python_worker("labtools.zoo.worker", greeting, folder=Path.cwd(), lab=ROOT))
         runs = args.runs or (CONTROL_RUNS if mutant.control else RUNS)
         request = {"id": mutant.id, "runs": runs, "first_seed": args.seed, "budget_s": args.budget_seconds}
+        request["isolated"] = args.isolated
         with self._lock:
             if self._stopped:
                 worker.close()

@@ -55,13 +55,14 @@ def hunt(
     first_seed: int = 0,
     build: Path = BUILD,
     measure_rate: bool = True,
+    isolated: bool = False,
 ) -> Result:
     """Run the suite over seeds until a test fails."""
     # Processor time: a busy machine changes no verdict.
     began_s = time.process_time()
     result = Result(mutant.id, "passed" if mutant.control else "escaped")
     try:
-        peer_class = load_peer_class(mutant.write(build))
+        peer_class = load_peer_class(mutant.write(build), isolated=isolated)
     except StaleMutant as error:
         result.verdict, result.line = "stale", str(error)
         return result
