@@ -19,7 +19,7 @@ COMMANDS = {
     "replay": "one run again, exactly",
     "timeline": "a run as a table: time down, a column per peer",
     "zoo": "every wrong Raft: caught by what, after how many runs",
-    "grade": "score a class of submissions, each run in a sandbox",
+    "grade": "score a class of submissions, every peer behind walls",
     "handout": "write the tree a student starts from",
 }
 

@@ -1,11 +1,10 @@
-"""What the project is made of, and who gets which of it: students, Gradescope, the sandbox of the grader.
+"""What the project is made of, and who gets which of it: students and Gradescope; and what a graded run depends on.
 
 Promise: it is said once. A new file in a room of the tester (labtest/rooms.py), or in a tool's folder that is named
-here, goes wherever its neighbours go; what is named nowhere goes to nobody. Into the sandbox goes what the worker
-there imports, found by reading its imports, so that nothing has to be listed; and its hash, `sandbox_digest()`, is the
-hash of what is run.
+here, goes wherever its neighbours go; what is named nowhere goes to nobody. What decides about a graded run is what the
+worker that makes it imports, found by reading its imports, so that nothing has to be listed.
 
-Start at `FOR_ALL` and `sandbox_files()`.
+Start at `FOR_ALL` and `judging_digest()`.
 """
 
 from __future__ import annotations
@@ -31,7 +30,15 @@ FOR_ALL: Patterns = {
     ".": ("LICENSE", "pyproject.toml", "requirements.lock"),
 }
 FOR_STUDENTS: Patterns = {
-    "docs": ("checks.md", "determinism.md", "failures.md", "names.md", "own-tests.md", "timeline.png", "trace.md"),
+    "docs": (
+        "checks.md",
+        "determinism.md",
+        "failures.md",
+        "names.md",
+        "own-tests.md",
+        "timeline.png",
+        "trace.md",
+    ),
     ".": (".gitignore",),
 }
 FOR_GRADESCOPE: Patterns = {
@@ -40,9 +47,8 @@ FOR_GRADESCOPE: Patterns = {
     ".": ("README.md",),
 }
 
-# Where a submission is run, and what puts up the walls around it.
-_WORKER = f"{TOOLS}.grade.sandbox.worker"
-_WALLS = f"{TOOLS}/grade/sandbox/walls.py"
+# What makes the runs of a submission.
+_WORKER = f"{TOOLS}.grade.judging.worker"
 
 
 class ManifestError(Exception):
@@ -60,15 +66,15 @@ def paths(*parts: Patterns, root: Path = ROOT) -> list[Path]:
     return list(found)
 
 
-def sandbox_files() -> list[Path]:
-    """What lies in the sandbox beside the submission: the tester, and what its worker needs of the tools."""
+def judging_files() -> list[Path]:
+    """What decides about a graded run: the tester, and what the grader's worker needs of the tools."""
     return [*run_files(), *needed_by(_WORKER)]
 
 
-def sandbox_digest() -> str:
-    """Of all that decides about a run in there, but for the submission, the test and the limits."""
+def judging_digest() -> str:
+    """Of all that, without the submission, the test and the limits."""
     digest = hashlib.blake2b(digest_size=16)
-    for path in [*sandbox_files(), ROOT / _WALLS]:
+    for path in judging_files():
         content = path.read_bytes()
         digest.update(f"{path.relative_to(ROOT)} {len(content)} ".encode())
         digest.update(content)

@@ -1,7 +1,7 @@
-"""`lab grade`: a class of submissions against public and hidden tests, each run in a sandbox; points, pages, tables.
+"""`lab grade`: a class of submissions against public and hidden tests, every peer behind walls; points, pages, tables.
 
 Start at `main()`. What was handed in: intake. What it is worth: rubric. Whether that can be earned: proof. How it is
-run: grading, sandbox/, store. What came of it: results, write, pages/. What OUT keeps: kept. Gradescope: gradescope.
+run: grading, judging/, store. What came of it: results, write, pages/. What OUT keeps: kept. Gradescope: gradescope.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ from labtest.rooms import PEER, ROOT
 from labtools.grade import gradescope
 from labtools.grade.grading import Exam, Progress, grade
 from labtools.grade.intake import Intake, IntakeError, take_in
+from labtools.grade.judging.box import BoxError, refusal
 from labtools.grade.kept import ExamKey, Kept, KeptError, Provenance
 from labtools.grade.proof import NOTE, Proof, ProofError
 from labtools.grade.results import Result, points, renamed
 from labtools.grade.rubric import Rubric, RubricError
-from labtools.grade.sandbox.box import SandboxError
-from labtools.grade.sandbox.walls import INSTALL, bubblewrap, refusal
 from labtools.grade.store import write_whole
 from labtools.grade.write import write_class, write_submission, write_submitted
 from labtools.selecting import LabTest, SelectionError, load_tests, not_lab_tests
@@ -74,12 +73,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--jobs", type=jobs_argument, metavar="N", help="submissions at a time (default: one for each core)")
     add("--solution", type=Path, metavar="PATH", help=f"a raft.py that passes every test ({PEER}/raft.py of the lab)")
     add("--single", action="store_true", help="SUBMISSIONS is one submission, however it looks")
+    add("--no-walls", action="store_true", help="grade even where submissions cannot be locked in (docs/isolation.md)")
     add("--gradescope", type=Path, metavar="ZIP", help="grade nobody: write an autograder for Gradescope")
 
 
 def main(args: argparse.Namespace) -> int:
     if not hasattr(os, "pidfd_open"):
-        return _cannot("lab grade needs Linux: its limits and its sandbox are made of Linux's means")
+        return _cannot("lab grade needs Linux: its limits and its walls are made of Linux's means")
     if (args.submissions is None) == (args.gradescope is None):
         return _cannot("name either SUBMISSIONS, to grade them, or --gradescope ZIP, to write an autograder")
     try:
@@ -96,7 +96,7 @@ def main(args: argparse.Namespace) -> int:
         return _cannot(str(error))
     except OSError as error:
         return _cannot(_reason(error))
-    if refusal():
+    if refusal() and not args.no_walls:
         return _cannot(refusal())
     try:
         with ended_politely(), alone_in(args.out, "lab grade"):
@@ -208,15 +208,13 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, intake: Intake,
     wanted = sum(len(test.seeds) for test in exam.tests) * len(class_)
     progress = Progress(len(class_), wanted)
     hidden = sum(test.hidden for test in exam.tests)
-    wall = "bubblewrap" if bubblewrap() else "limits alone"
-    user = ", as another user" if os.geteuid() == 0 else ""
     _say(
         console,
         f"lab grade: {_count(len(class_), 'submission')}, {len(exam.tests)} tests ({hidden} hidden), "
-        f"at most {wanted:,} runs, {_count(jobs, 'job')}, sandbox: {wall}{user}",
+        f"at most {wanted:,} runs, {_count(jobs, 'job')}",
     )
-    if not bubblewrap():
-        _say(console, f"  bubblewrap cannot be used here, so submissions can read this machine's files; {INSTALL}")
+    if refusal():
+        _say(console, f"  Not protected: {refusal()}")
     if exam.not_asked:
         _say(console, f"  not run, because points in the rubric does not name their part: {_by_part(exam.not_asked)}")
     for line in _intake(intake, kept):
@@ -253,7 +251,7 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, intake: Intake,
     except KeyboardInterrupt:
         _say(console, f"\ninterrupted; {len(progress.done)} of {len(class_)} graded, and the same command goes on")
         return 130
-    except SandboxError as error:
+    except BoxError as error:
         return _cannot(str(error))
     _say(console, _summary(kept.results, progress, args.out))
     if gone:
@@ -266,7 +264,7 @@ def _line(result: Result, number: int, of: int) -> str:
     # What a submission says of itself shall not steer the terminal.
     why = f"  {printable(result.problem.partition(chr(10))[0])}" if result.problem else ""
     if not why and failed:
-        why = f"  {_count(failed, 'test')} failed{', tampered with the tester' if result.tampered else ''}"
+        why = f"  {_count(failed, 'test')} failed"
     return f"{number:>4}/{of}  {result.name}  {points(result.score)} of {points(result.score_max)}{why}"
 
 
@@ -283,7 +281,7 @@ def _summary(results: Sequence[Result], progress: Progress, out: Path) -> str:
     ]
     for words, names in (
         ("could not be run", [r.name for r in results if r.problem]),
-        ("tampered with the tester", [r.name for r in results if r.tampered]),
+        ("told their host what no peer tells", [r.name for r in results if r.misbehaved]),
     ):
         if names:
             lines.append(f"  {words}: {_some(names)}")

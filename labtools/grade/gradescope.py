@@ -27,7 +27,7 @@ _SETUP = """\
 # Run once by Gradescope, when it builds the image.
 set -euo pipefail
 apt-get update
-apt-get install -y bubblewrap
+apt-get install -y bubblewrap libseccomp2
 python=python3
 if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
   apt-get install -y python3.11 python3.11-venv
@@ -49,7 +49,8 @@ _RUN = """\
 cd /autograder/source/raftlab
 out=$(mktemp -d)
 mkdir -p /autograder/results
-if .venv/bin/lab grade /autograder/submission --single --rubric ../rubric.toml {hidden}--out "$out"; then
+# Where bubblewrap cannot be used, submissions run as a user who may not read hidden tests, and have the filter.
+if .venv/bin/lab grade /autograder/submission --single --no-walls --rubric ../rubric.toml {hidden}--out "$out"; then
   cp "$out"/students/*/results.json /autograder/results/results.json
 else
   echo '{{"score": 0, "output": "The autograder itself failed; please tell the course staff."}}' \\

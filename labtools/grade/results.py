@@ -19,7 +19,7 @@ FAILED = "failed"  # by the test's verdict, or a rule of the protocol
 UNLOADABLE = "unloadable"  # raft.py cannot be imported
 FORCED = "forced"  # over a limit, or never waiting: ended from outside
 DIED = "died"  # took its process along
-TAMPERED = "tampered"  # changed the tester, so that nothing it says can be believed
+MISBEHAVED = "misbehaved"  # told its host what no peer tells
 
 PROVENANCE = "provenance.json"  # how the results came about; beside the overview
 
@@ -38,12 +38,12 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     report: str = ""  # the whole explanation
     replay: str = ""  # the command; put in by the grader's side, so that no submission can
     output: str = ""  # the beginning of what it printed
-    denied: list[str] = []  # what it tried and was not allowed
     checks_off: list[str] = []  # which checks its messages kept from looking, and why
     digest: str = ""
     virtual_s: float = 0.0
     events: int = 0
-    cpu_s: float = 0.0  # here, now: not part of any result
+    dropped: int = 0  # characters that it printed or logged beyond the limit
+    real_s: float = 0.0  # here, then: part of no result but by the limit of a submission's time
 
     @property
     def passed(self) -> bool:
@@ -70,7 +70,6 @@ class TestResult:
     test: Graded
     runs: tuple[RunRecord, ...]
     not_run: str = ""  # why no run was made, if none was
-    void: bool = False  # worth nothing, whatever its runs say: another one changed the tester
 
     @property
     def failures(self) -> list[RunRecord]:
@@ -84,8 +83,7 @@ class TestResult:
     @property
     def passed(self) -> bool:
         """As often as the rubric asks. A test that is given up early has failed too often already."""
-        enough = len(self.runs) == len(self.test.seeds) and not any(run.kind == TAMPERED for run in self.runs)
-        return enough and not self.void and len(self.failures) <= self.test.failures_allowed
+        return len(self.runs) == len(self.test.seeds) and len(self.failures) <= self.test.failures_allowed
 
     @property
     def earned(self) -> float:
@@ -100,8 +98,6 @@ class TestResult:
         good = sum(run.passed for run in self.runs)
         if self.passed:
             return f"Passed {good} of {many} runs." if many > 1 else "Passed."
-        if self.void and len(self.failures) <= self.test.failures_allowed:
-            return "Worth nothing, because the submission changed the tester."
         left = many - len(self.runs)
         rest = f"; the last {left} were not needed" if left > 1 else "; the last was not needed" if left else ""
         return f"Failed {len(self.failures)} of {len(self.runs)} runs{rest}." if many > 1 else "Failed."
@@ -115,7 +111,7 @@ class Result:
     problem: str  # why nothing could be run at all, or ""
     remarks: tuple[str, ...]  # on what was handed in
     tests: tuple[TestResult, ...]
-    cpu_s: float = field(compare=False, default=0.0)
+    real_s: float = field(compare=False, default=0.0)
     file: str = ""  # what was handed in, by its own name
 
     @property
@@ -136,13 +132,8 @@ class Result:
         return found
 
     @property
-    def tampered(self) -> bool:
-        return any(run.kind == TAMPERED for test in self.tests for run in test.runs)
-
-    @property
-    def denied(self) -> list[str]:
-        """What the submission tried and was not allowed, each once, the public runs' first."""
-        return list(dict.fromkeys(act for test in self.tests for run in test.runs for act in run.denied))
+    def misbehaved(self) -> bool:
+        return any(run.kind == MISBEHAVED for test in self.tests for run in test.runs)
 
     @property
     def rules_broken(self) -> Counter[str]:

@@ -35,15 +35,13 @@ class RubricError(Exception):
 
 
 class Limits(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What one run of a submission may use."""
+    """What one run of a submission may use, and all of its runs."""
 
-    cpu_s: int = 30
+    cpu_s: int = 30  # of one peer, from its start to its crash
     real_s: int = 120
-    memory_mb: int = 1024
-    processes: int = 16
-    file_mb: int = 16
-    open_files: int = 64
+    memory_mb: int = 1024  # of all peers together
     output_kb: int = 8  # how much of what it prints is kept
+    submission_s: int = 3600  # real time of all its runs; what is left then is not tried
     # So many tests of one part may have to be ended by force; then the rest of the part is not tried.
     forced_per_part: int = 2
 

@@ -121,7 +121,6 @@ def told(test: TestResult) -> str:
 
 def _of_run(run: RunRecord) -> str:
     lines = [run.report]
-    lines += [f"Not allowed: {act}." for act in run.denied]
     if run.output:
         lines.append(f"It printed:\n{printable(run.output[:_OUTPUT_CHARS_MAX])}")
     return "\n".join(lines)
@@ -152,7 +151,7 @@ def as_csv(results: Sequence[Result]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     parts = list(results[0].parts) if results else []
     tests = [test.test.name for test in results[0].tests] if results else []
-    writer.writerow(["submission", "score", "of", *parts, "problem", "tampered", "file", *tests])
+    writer.writerow(["submission", "score", "of", *parts, "problem", "file", *tests])
     for result in results:
         writer.writerow(
             [
@@ -161,7 +160,6 @@ def as_csv(results: Sequence[Result]) -> str:
                 points(result.score_max),
                 *(points(earned) for earned, _ in result.parts.values()),
                 _cell(result.problem.partition("\n")[0]),
-                "yes" if result.tampered else "",
                 _cell(result.file),
                 *(points(test.earned) for test in result.tests),
             ]

@@ -28,12 +28,12 @@ TOOLS_MAY_IMPORT = {
     "replay": {"selecting", "stress.kit"},
     "zoo": {"selecting", "workers"},
     "grade": {
-        *("selecting", "manifest", "workers", "grade.sandbox", "grade.pages"),
+        *("selecting", "manifest", "workers", "grade.judging", "grade.pages"),
         *("stress.command", "stress.kit", "stress.outcome", "stress.pool", "stress.summary"),
     },
     # What runs there is what is hashed: it knows no page and no command.
-    "grade.sandbox": {"selecting", "manifest", "workers", "grade.results", "grade.rubric", "stress.kit"},
-    # Pages know results, and neither sandbox nor store.
+    "grade.judging": {"selecting", "workers", "grade.results", "grade.rubric"},
+    # Pages know results, and neither judging nor store.
     "grade.pages": {"grade.results", "grade.rubric", "stress.summary"},
     # Commands are imported by name, when they are called.
     "cli": set(),
@@ -71,7 +71,7 @@ def broken_rules(package, source):
 
 
 def room_of(name):
-    """The room of labtools that a module is in, by its name below labtools: `grade.sandbox.worker`, `cli`."""
+    """The room of labtools that a module is in, by its name below labtools: `grade.judging.worker`, `cli`."""
     within = [room for room in TOOLS_MAY_IMPORT if f"{name}.".startswith(f"{room}.")]
     return max(within, key=len, default=name)
 
@@ -162,8 +162,8 @@ def test_the_rules_are_seen_to_break(package, source, broken):
         ("grade.pages", "from labtools.grade import store", ["line 1: grade.pages must not import grade.store"]),
         (
             "grade.pages",
-            "from labtools.grade.sandbox import box",
-            ["line 1: grade.pages must not import grade.sandbox"],
+            "from labtools.grade.judging import box",
+            ["line 1: grade.pages must not import grade.judging"],
         ),
         ("grade", "from labtools.grade.pages import overview", []),
     ],

@@ -88,7 +88,6 @@ def _figures(results: Sequence[Result]) -> Html:
         "Median score": points(median(scores)) if scores else "–",
         "Full marks": str(sum(map(_full_marks, results))),
         "Could not run": str(sum(map(_could_not_run, results))),
-        "Tampered": str(sum(result.tampered for result in results)),
     }
     return el("dl", *(el("div", el("dt", what), el("dd", figure)) for what, figure in told.items()), class_="figures")
 
@@ -160,7 +159,7 @@ def _submission_row(result: Result, parts: Iterable[str], linked: Callable[[Resu
             class_="flags",
             data_v=str(len(flags)),
         ),
-        _number(result.cpu_s, duration(result.cpu_s)),
+        _number(result.real_s, duration(result.real_s)),
     ]
     return el("tr", *cells)
 
@@ -177,10 +176,9 @@ def _most_common(counter: Counter[str]) -> list[tuple[str, int]]:
 def _flags(result: Result) -> list[str]:
     kinds = _kinds(result)
     found = {
-        "tampered": result.tampered,
+        "told its host what no peer tells": result.misbehaved,
         "could not be run": bool(result.problem),
         "could not be loaded": UNLOADABLE in kinds,
-        f"tried what is not allowed ({len(result.denied)})": bool(result.denied),
         "ended by force": FORCED in kinds,
         "took its process along": DIED in kinds,
         _REMARKS: bool(result.remarks),
@@ -248,17 +246,17 @@ def _facts(head: Sequence[str], facts: Mapping[str, str]) -> Html:
 
 
 def _time(results: Sequence[Result], linked: Callable[[Result], Html]) -> Html:
-    total_s = sum(result.cpu_s for result in results)
-    slowest = sorted(results, key=lambda result: -result.cpu_s)[:_SLOWEST_SHOWN]
-    most_s = max(slowest[0].cpu_s, 1e-9)
+    total_s = sum(result.real_s for result in results)
+    slowest = sorted(results, key=lambda result: -result.real_s)[:_SLOWEST_SHOWN]
+    most_s = max(slowest[0].real_s, 1e-9)
     rows = [
         el(
             "tr",
             el("th", linked(result), scope="row", class_="cause"),
-            el("td", duration(result.cpu_s), class_="number"),
-            el("td", bar(result.cpu_s / most_s)),
+            el("td", duration(result.real_s), class_="number"),
+            el("td", bar(result.real_s / most_s)),
         )
         for result in slowest
     ]
     every = f"{duration(total_s)} in all, {duration(total_s / len(results))} for a submission on average. The slowest:"
-    return join([el("p", every), table(heads("Submission", "#CPU time", ""), rows, class_="bars")])
+    return join([el("p", every), table(heads("Submission", "#Time", ""), rows, class_="bars")])

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from labtools.grade.pages.html import Html, bar, clipped, code, el, heads, join, lines, page, part_name, safe, table
 from labtools.grade.pages.overview import class_page
-from labtools.grade.results import DIED, FAILED, FORCED, TAMPERED, UNLOADABLE, Result, RunRecord, TestResult, points
+from labtools.grade.results import DIED, FAILED, FORCED, MISBEHAVED, UNLOADABLE, Result, RunRecord, TestResult, points
 
 __all__ = ["class_page", "submission_page"]
 
@@ -26,7 +26,7 @@ _KINDS = {
     UNLOADABLE: "raft.py could not be loaded",
     FORCED: "Over a limit, and ended from outside",
     DIED: "Took its process along",
-    TAMPERED: "Changed the tester, so that nothing it says can be believed",
+    MISBEHAVED: "Told its host what no peer tells",
 }
 _SHOWN = {
     "hidden": "never shown",
@@ -96,7 +96,7 @@ def submission_page(result: Result, title: str, *, full: bool) -> str:
     handed_in = el("p", "Handed in as ", el("bdi", clipped(file, 200)), class_="faint small under") if file else ""
     body = [
         el("header", el("p", title, class_="over"), name, handed_in),
-        _handed_in(result, tests),
+        _handed_in(result),
         _score(tests, parts),
     ]
     seen = [test for test in result.tests if test.test.visibility == "visible"]
@@ -112,28 +112,17 @@ def submission_page(result: Result, title: str, *, full: bool) -> str:
     return page(f"{result.name}: {title}", body)
 
 
-def _handed_in(result: Result, tests: Sequence[_Told]) -> Html:
+def _handed_in(result: Result) -> Html:
     boxes = []
     if result.problem:
         boxes.append(_box("This submission could not be run", el("p", result.problem), bad=True))
-    if any(run.kind == TAMPERED for test in tests for run in test.runs):
-        words = "It changed the tester while it ran, so no test is worth anything, whatever it said."
-        boxes.append(_box("This submission interferes with the tester", el("p", words), bad=True))
     if result.remarks:
         boxes.append(_box("On what was handed in", el("ul", *(el("li", remark) for remark in result.remarks))))
-    acts = list(dict.fromkeys(act for test in tests for run in test.runs for act in run.denied))
-    if acts:
-        boxes.append(_box("It tried what a submission may not do", _acts(acts), bad=True))
     return join(boxes)
 
 
 def _box(heading: str, content: Html, *, bad: bool = False) -> Html:
     return el("div", el("h2", heading), content, class_="box bad" if bad else "box")
-
-
-def _acts(acts: Sequence[str], shown: int = 10) -> Html:
-    rest = [el("li", f"and {len(acts) - shown} more")] if len(acts) > shown else []
-    return el("ul", *(el("li", clipped(act, 500)) for act in acts[:shown]), *rest, class_="acts")
 
 
 def _score(tests: Sequence[_Told], parts: Sequence[str]) -> Html:
@@ -251,8 +240,8 @@ def _run(run: RunRecord) -> Html:
         content.append(el("p", f"Seed {run.seed}", class_="small faint"))
     if run.output:
         content += [el("p", "What it printed", class_="label"), lines(run.output)]
-    if run.denied:
-        content += [el("p", "What it tried and was not allowed", class_="label"), _acts(run.denied)]
+    if run.dropped:
+        content.append(el("p", f"{run.dropped:,} more characters were not kept.", class_="small faint"))
     return el("div", *content)
 
 

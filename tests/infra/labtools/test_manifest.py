@@ -23,7 +23,6 @@ from labtest import rooms
 from labtools import handout, manifest
 from labtools.grade import gradescope
 from labtools.grade.rubric import Rubric
-from labtools.grade.sandbox import tamper
 from labtools.stress import kit
 
 names = sys.argv[1:]
@@ -34,11 +33,10 @@ shown = lambda paths: {str(path.relative_to(rooms.ROOT)) for path in paths}
 have = {
     "handout": set(handout.files()),
     "gradescope": packed,
-    "sandbox": shown(manifest.sandbox_files()),
+    "judging": shown(manifest.judging_files()),
     "records": shown(rooms.run_files()),
     "dask": set(kit.lab_itself()),
     "reports": {name for name in names if not stacks.is_readers(str(rooms.ROOT / name))},
-    "fence": {name for name in names if tamper._is_watched(name.partition("/")[0])},
 }
 print(json.dumps({who: [name for name in names if name in theirs] for who, theirs in have.items()}))
 """

@@ -1,7 +1,7 @@
 """Submissions that nobody should hand in, for the grader's tests and for a class to try it on.
 
 Most are a peer that does nothing (`LAZY`), so that every point it gets is one it did not earn, with an attack in front.
-Those that go through `_posixsubprocess` do so because Python's own audit does not see it: there the sandbox must hold.
+Those that go through `_posixsubprocess` do so because Python's own audit does not see it: there the walls must hold.
 """
 
 from __future__ import annotations
@@ -44,11 +44,6 @@ def spawn(*command):
 
 # Runs off the end of its stack.
 SEGFAULT = "exec((lambda: 0).__code__.replace(co_code=b'\\x64\\xff' * 8, co_stacksize=0))\n"
-# Deeper than Python's stack.
-DEEP = (
-    "import os\nif not os.path.exists('d'):\n    for _ in range(1500):\n        os.mkdir('d')\n        os.chdir('d')\n"
-    "    for _ in range(1500): os.chdir('..')\n"
-)
 FAKE = '{"run": {"test": "test_initial_election_2a", "seed": 1, "kind": "passed"}}'
 
 
@@ -57,7 +52,7 @@ class Hostile:
     name: str
     source: str
     says: str  # in the report of some test, or as the problem
-    earns: bool = False  # whether its Raft is right and gets its points in spite of all
+    earns: bool = False  # whether its Raft is right, and the attack does it no harm
 
 
 def in_place_of(reference: str, old: str, new: str) -> str:
@@ -68,15 +63,15 @@ def in_place_of(reference: str, old: str, new: str) -> str:
 def peers(reference: str, daemon_s: str = "86399") -> list[Hostile]:
     """Those that are one raft.py, made with the reference's text where they need a Raft that is right."""
     return [
-        Hostile("endless_loop", LAZY.replace("return 0, False", "while True: pass"), "took too long and was ended"),
-        Hostile("endless_import", "while True: pass", "took too long and was ended"),
+        Hostile("endless_loop", LAZY.replace("return 0, False", "while True: pass"), ""),
+        Hostile("endless_import", "while True: pass", ""),
         Hostile(
             "endless_loop_that_will_not_be_told",
             "import _signal\nfor number in (_signal.SIGXCPU, _signal.SIGURG):\n"
             "    _signal.signal(number, _signal.SIG_IGN)\n" + LAZY.replace("return 0, False", "while True: pass"),
-            "took too long and was ended",
+            "",
         ),
-        Hostile("fork_bomb", "import os\nwhile True: os.fork()\n" + LAZY, "start a process (os.fork)"),
+        Hostile("fork_bomb", "import os\nwhile True: os.fork()\n" + LAZY, ""),
         Hostile(
             "fork_bomb_unseen",
             SPAWN
@@ -90,76 +85,87 @@ def peers(reference: str, daemon_s: str = "86399") -> list[Hostile]:
         Hostile(
             "much_output",
             LAZY.replace("return 0, False", "while True: print('x' * (1 << 20))"),
-            "took too long and was ended",
+            "",
         ),
         Hostile("exit_zero", "import os\nos._exit(0)\n" + LAZY, "exit status 0"),
         Hostile("exit_zero_later", "import os\n" + LAZY.replace("return 0, False", "os._exit(0)"), "exit status 0"),
-        Hostile("sys_exit", "import sys\nsys.exit(0)\n" + LAZY, "ends the program"),
+        Hostile("sys_exit", "import sys\nsys.exit(0)\n" + LAZY, ""),
         Hostile("sys_exit_later", "import sys\n" + LAZY.replace("return 0, False", "sys.exit(0)"), "sys.exit() in"),
         Hostile("raises_in_import", "raise ValueError('no')\n", "ValueError while importing it: no"),
-        Hostile(
-            "raises_interrupt", LAZY.replace("return 0, False", "raise KeyboardInterrupt"), "before the test was over"
-        ),
-        Hostile("skips", "import pytest\n" + LAZY.replace("return 0, False", "pytest.skip('not today')"), "not today"),
+        Hostile("raises_interrupt", LAZY.replace("return 0, False", "raise KeyboardInterrupt"), ""),
+        Hostile("skips", "import pytest\n" + LAZY.replace("return 0, False", "pytest.skip('not today')"), ""),
         Hostile("syntax_error", "class Raft(:\n", "SyntaxError"),
         Hostile("empty", "", "there is no class Raft"),
+        Hostile("breaks_the_compiler", f"x={'-' * 2500}1\n{reference}", "raft/raft.py"),
+        Hostile(
+            "feeds_the_compiler",
+            "try: x\nfinally:\n"
+            + "".join(f"{' ' * n}try: x\n{' ' * n}finally:\n" for n in range(1, 20))
+            + " " * 20
+            + "x\n",
+            "raft/raft.py",
+        ),
+        Hostile(
+            "talks_behind_its_back", "import os\n" + LAZY.replace("pass", "os.write(2, b'x' * 70000)", 1), "Expected"
+        ),
         Hostile("segfault", SEGFAULT + LAZY, "SIGSEGV"),
         Hostile(
             "patches_config",
             "import labtest.config\nlabtest.config.Config.one = lambda self, *a, **k: 1\n"
             "labtest.config.Config.check_one_leader = lambda self: 0\n" + LAZY,
-            "It changed the tester (labtest.config.Config.",
+            "",
         ),
         Hostile(
             "patches_code",
             "import labtest.running\ndef passes(*a, **k): return None\n"
             "labtest.config.Config.check_one_leader.__code__ = passes.__code__\n" + LAZY,
-            "Config.check_one_leader was replaced",
+            "",
         ),
         Hostile(
             "patches_tests",
             "import sys\nfor name, module in list(sys.modules.items()):\n    if name.startswith('labtests_'):\n"
             "        for key in list(vars(module)):\n            if key.startswith('test_'):\n"
             "                getattr(module, key).__code__ = (lambda make_config: None).__code__\n" + LAZY,
-            "was replaced",
+            "",
         ),
         Hostile(
             "patches_now_and_then",
             reference
             + "\nimport sys\nif any('hidden' in name for name in sys.modules if name.startswith('labtests_')):\n"
             "    sys.modules['labtest.config'].Config.one = lambda *arguments, **keywords: 1\n",
-            "Config.one was replaced",
+            "",
+            earns=True,
         ),
-        Hostile("patches_pytest", "import pytest\npytest.fail = print\n" + LAZY, "pytest.fail was replaced"),
+        Hostile("patches_pytest", "import pytest\npytest.fail = print\n" + LAZY, ""),
         Hostile(
             "patches_random",
             "import random\nrandom.Random.random = lambda self: 0.5\n" + LAZY,
-            "random.Random.random was added",
+            "",
         ),
         Hostile(
             "patches_builtins",
             "import builtins\nbuiltins.sorted = lambda *a, **k: []\n" + LAZY,
-            "sorted was replaced",
+            "",
         ),
         Hostile(
             "patches_the_seed",
             "import labsim\ninit = labsim.Simulation.__init__\n"
             "labsim.Simulation.__init__ = lambda self, seed, **k: init(self, 1, **k)\n" + LAZY,
-            "Simulation.__init__ was replaced",
+            "",
         ),
         Hostile("seeds_random", "import random\nrandom.seed(1)\n" + LAZY, "draws outside the seed"),
         Hostile(
             "only_in_the_grader",
-            "import sys\nif 'labtools.grade.sandbox.worker' in sys.modules or '__main__' in sys.modules:\n"
+            "import sys\nif 'labtools.grade.judging.worker' in sys.modules or '__main__' in sys.modules:\n"
             "    import labtest.running\n    labtest.running.run_test = print\n" + LAZY,
-            "labtest.running.run_test was replaced",
+            "",
         ),
         Hostile("prints_a_result", f"print('{FAKE}', flush=True)\n" + LAZY, "Expected one leader"),
         Hostile(
             "answers_for_itself",
             f"import os\nfor fd in range(3, 64):\n    try: os.write(fd, b'{FAKE}\\n')\n    except OSError: pass\n"
             "os._exit(0)\n",
-            "exit status 0",
+            "",
         ),
         Hostile(
             "writes_a_result",
@@ -168,8 +174,8 @@ def peers(reference: str, daemon_s: str = "86399") -> list[Hostile]:
             + LAZY,
             "Expected one leader",
         ),
-        Hostile("closes_everything", "import os\nos.closerange(3, 64)\n" + LAZY, "before the test was over"),
-        Hostile("kills_its_parent", "import os\nos.kill(os.getppid(), 9)\n" + LAZY, "send a signal (os.kill)"),
+        Hostile("closes_everything", "import os\nos.closerange(3, 64)\n" + LAZY, ""),
+        Hostile("kills_its_parent", "import os\nos.kill(os.getppid(), 9)\n" + LAZY, ""),
         Hostile(
             "kills_everybody",
             SPAWN + "spawn('/bin/sh', '-c', 'kill -9 -1; kill -9 1 2 3 4 5 6 7 8 9 10')\nwhile True: pass\n" + LAZY,
@@ -179,21 +185,19 @@ def peers(reference: str, daemon_s: str = "86399") -> list[Hostile]:
             "climbs_the_stack",
             "import inspect\nframe = inspect.currentframe()\nwhile frame and 'send' not in frame.f_locals:\n"
             "    frame = frame.f_back\n" + LAZY,
-            "climb into the tester's stack (sys._getframe)",
+            "",
         ),
         Hostile(
             "climbs_a_traceback",
             "try: raise ValueError\nexcept ValueError as error: frame = error.__traceback__.tb_frame\n" + LAZY,
-            "climb into the tester's stack (object.__getattr__)",
+            "",
         ),
-        Hostile("calls_c", "import ctypes\nctypes.CDLL(None).system(b'id')\n" + LAZY, "call C code"),
-        Hostile(
-            "looks_through_objects", "import gc\nfound = gc.get_objects()\n" + LAZY, "look through the tester's objects"
-        ),
+        Hostile("calls_c", "import ctypes\nctypes.CDLL(None).system(b'id')\n" + LAZY, ""),
+        Hostile("looks_through_objects", "import gc\nfound = gc.get_objects()\n" + LAZY, ""),
         Hostile(
             "uses_the_network",
             "import socket\nsocket.create_connection(('192.0.2.1', 80), 1)\n" + LAZY,
-            "use the network",
+            "",
         ),
         Hostile(
             "sleeps_for_real",
@@ -203,114 +207,115 @@ def peers(reference: str, daemon_s: str = "86399") -> list[Hostile]:
         Hostile(
             "sleeps_unseen",
             "import os\n" + LAZY.replace("return 0, False", "os.read(os.pipe()[0], 1)"),
-            "took too long and was ended",
+            "",
         ),
-        Hostile("leaves_daemons", SPAWN + f"spawn('/bin/sleep', '{daemon_s}')\n" + reference, "", earns=True),
-        Hostile("leaves_a_deep_folder", DEEP + reference, "", earns=True),
+        Hostile("leaves_daemons", SPAWN + f"spawn('/bin/sleep', '{daemon_s}')\n" + reference, ""),
         Hostile("writes_beside_itself", "open(f'{__file__}.log', 'w').write('x')\n" + reference, "", earns=True),
         Hostile("prints_much", "print('x' * (1 << 24))\n" + reference, "", earns=True),
     ]
 
 
-FORGE = """
-def forge(frame):
-    while frame is not None:
-        if "send" in frame.f_locals and "request" in frame.f_locals:
-            request = frame.f_locals["request"]
-            record = frame.f_globals["RunRecord"](test=request.test, seed=request.seed, kind="passed")
-            frame.f_locals["send"](record)
-            import os; os._exit(0)
-        frame = frame.f_back
+# A peer that does nothing, and wants its run to end well all the same.
+ENDS_WELL = {
+    "fails_with_nothing": "labsim.current_simulation().fail(None)",
+    "goes_to_the_hub": "labsim.current_simulation().hub.switch()",
+    "goes_to_its_parent": "greenlet.getcurrent().parent.switch()",
+    "is_never_failed": "labsim.current_simulation().fail = lambda *whatever: None",
+    "has_no_failure": "labsim.current_simulation()._failure = None",
+    "keeps_no_trace": "sim = labsim.current_simulation(); sim.trace = list(sim.trace or ())",
+    "holds_the_clock": "sim = labsim.current_simulation(); sim.now_ns = 1 << 60",
+    "says_nothing_is_due": "type(labsim.current_simulation())._next_timer_ns = lambda self: 0",
+    "wants_the_network_reliable": "peers[0]._network.reliable(True)",
+    "has_another_state_size": "type(persister).raft_state_size = lambda self: 0",
+    "has_a_softer_pytest": "import pytest; type(pytest.fail).__call__ = print",
+    "takes_all_apart": "import gc; [o.clear() for o in gc.get_objects() if type(o) in (list, dict) and len(o) > 9]",
+    "has_a_signals_frame": "import _signal; _signal.signal(14, lambda n, frame: print(frame)); _signal.alarm(1)",
+    "writes_to_memory": "import ctypes; ctypes.memset(id(labsim.current_simulation()), 0, 16)",
+    "is_somebody_else": "labsim.current_simulation()._node.name = '1'",
+}
+
+# A guest's own line to its host: it can say there what it likes.
+SPEAKS = """
+import os
+from labtest.isolation import protocol as p
+
+def speak(*deeds, next_ns=None):
+    os.write(3, p.frame(p.Done(list(deeds), next_ns)))
+
+def raw(data):
+    os.write(3, data)
+
+def framed(value):
+    data = msgspec.msgpack.encode(value)
+    raw(len(data).to_bytes(4, "big") + data)
 """
-PATCHED = """
-import labtest.config
-labtest.config.Config.one = lambda self, *a, **k: 1
-labtest.config.Config.check_one_leader = lambda self: 0
-"""
+SAYS = {
+    "says_that_it_has_led": "speak(p.Returned(2, [1, True]), p.Returned(3, [1, True]))",
+    "hangs_up_and_lives_on": "os.close(3); [None for _ in iter(int, 1)]",
+    "says_it_twice": "speak(); speak()",
+    "says_less_than_it_announces": "raw(b'\\x00\\x00\\x10\\x00abc'); os._exit(0)",
+    "says_what_is_no_message": "framed({'passed': True})",
+    "says_what_is_too_long": "raw((1 << 31).to_bytes(4, 'big') + bytes(1 << 16))",
+    "says_nested_things": "raw((100_000).to_bytes(4, 'big') + b'\\x91' * 100_000)",
+    "answers_what_nobody_asked": "speak(p.Answer(7, 0, b'\\x80'))",
+    "returns_what_nobody_asked": "speak(p.Returned(77, [1, True]))",
+    "calls_a_peer_that_is_not_there": "speak(p.Send(1, 99, 'Raft.request_vote', 0, b'\\x80'))",
+    "sends_no_type": "speak(p.Send(1, 1, 'Raft.request_vote', 5, b'\\x80'))",
+    "declares_the_class_of_classes": "speak(p.Declare('x', ['__class__', '__dict__'], []))",
+    "declares_a_program": "speak(p.Declare('x', ['a: exec(1)'], []))",
+    "declares_without_end": "speak(*(p.Declare(f'x{i}', ['a'], []) for i in range(5000)))",
+    "wants_to_be_woken_in_the_past": "speak(next_ns=-1)",
+    "applies_giant_numbers": "speak(p.Put(True, b'\\x91\\x91\\x01', (1 << 64) - 1, False, b'', 0, 0))",
+    "applies_garbage": "speak(p.Put(True, b'garbage', 1, False, b'', 0, 0))",
+    "saves_what_it_never_began": "speak(p.Saving(1 << 62), p.Save(1 << 62, b'', None))",
+    "fails_as_a_pass": "speak(p.Failed('passed', 'passed', '', [], []))",
+    "fails_as_the_host": "speak(p.Failed('GuestKilled', '', 'repeat me', [], []))",
+}
 
 
-def forgers() -> list[Hostile]:
-    """Those that go for what judges them: its names, its inventory, and by whichever way its stack."""
-    greenlets = "import greenlet\n        g = greenlet.getcurrent()\n        while g: forge(g.gr_frame); g = g.parent"
-    return [
-        Hostile(
-            "calls_a_failure_a_pass", "import __main__\n__main__.FAILED = 'passed'\n" + LAZY, "Expected one leader"
-        ),
-        Hostile(
-            "blinds_the_inventory",
-            "import labtools.grade.sandbox.tamper\nlabtools.grade.sandbox.tamper.Inventory.changes = lambda self: ''\n"
-            + PATCHED
-            + LAZY,
-            "was replaced",
-        ),
-        Hostile(
-            "blinds_the_inventory_by_a_builtin",
-            "import builtins\nbuiltins.any = lambda values: False\n" + PATCHED + LAZY,
-            "builtins.any was replaced",
-        ),
-        Hostile(
-            "changes_a_constant",
-            "import labtest.config\nlabtest.config.MAX_TEST_S = 0\n" + LAZY,
-            "labtest.config.MAX_TEST_S was replaced",
-        ),
-        Hostile(
-            "changes_the_verdict_on_its_way",
-            "import msgspec\nreal = msgspec.json.encode\n"
-            "msgspec.json.encode = lambda m: real(m).replace(b'failed', b'passed').replace(b'tampered', b'passed')\n"
-            + LAZY,
-            "msgspec.json.encode was replaced",
-        ),
-        Hostile(
-            "changes_what_a_verdict_is",
-            "from labtools.grade.results import RunRecord\nkind = RunRecord.kind\n"
-            "RunRecord.kind = property(kind.__get__, lambda self, value: kind.__set__(self, 'passed'))\n" + LAZY,
-            "Expected one leader",
-        ),
-        Hostile(
-            "forges_by_walk_stack",
-            FORGE + "import traceback\nfor frame, _ in traceback.walk_stack(None): forge(frame)\n" + LAZY,
-            "climb into the tester's stack (sys._getframe)",
-        ),
-        Hostile(
-            "forges_by_walk_tb",
-            FORGE + "import traceback\ntry: 1 / 0\nexcept ZeroDivisionError as e:\n"
-            "    for frame, _ in list(traceback.walk_tb(e.__traceback__)): forge(frame)\n" + LAZY,
-            "climb into the tester's stack (object.__getattr__)",
-        ),
-        Hostile(
-            "forges_by_logging",
-            FORGE + "import logging\nforge(logging.currentframe())\n" + LAZY,
-            "climb into the tester's stack (sys._getframe)",
-        ),
-        Hostile(
-            "forges_by_a_generator",
-            FORGE + "def climb():\n    yield forge(me.gi_frame)\nme = climb()\nnext(me)\n" + LAZY,
-            "climb into the tester's stack (object.__getattr__)",
-        ),
-        Hostile(
-            "forges_by_a_greenlet",
-            FORGE + LAZY.replace("pass", greenlets, 1),
-            "climb into the tester's stack (object.__getattr__)",
-        ),
-        Hostile(
-            "forges_by_a_librarys_thread",
-            FORGE
-            + "import sys\nfrom concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(1) as pool:\n"
-            "    for frame in pool.submit(sys._current_frames).result().values(): forge(frame)\n" + LAZY,
-            "look through the tester's objects (sys._current_frames)",
-        ),
-        Hostile(
-            "forges_in_a_librarys_name",
-            FORGE + "import sys\nfound = {}\n"
-            "exec(compile('import sys\\ndef climb(): return sys._getframe(1)', '<frozen os>', 'exec'), found)\n"
-            "forge(found['climb']())\n" + LAZY,
-            "pass for a library (compile)",
-        ),
-    ]
+def liars() -> list[Hostile]:
+    """Those that do nothing and lie about it: to their own process, or to their host."""
+    init = "def __init__(self, peers, me, persister, apply_ch):\n        "
+    inside = {
+        name: f"import labsim, greenlet\n{LAZY.replace(init + 'pass', init + act)}" for name, act in ENDS_WELL.items()
+    }
+    outside = {name: f"import msgspec\n{SPEAKS}{LAZY.replace(init + 'pass', init + act)}" for name, act in SAYS.items()}
+    return [Hostile(name, source, "") for name, source in (inside | outside).items()]
+
+
+# Where else than on its disk a peer could keep what it must not forget: keep(me, data), and kept(me).
+ELSEWHERE = {
+    "in_its_module": "DISK = {}\nkeep, kept = DISK.__setitem__, lambda me: DISK.get(me, b'')\n",
+    "in_a_library": "import json\nvars(json).setdefault('disk', {})\n"
+    "keep, kept = json.disk.__setitem__, lambda me: json.disk.get(me, b'')\n",
+    "in_the_environment": "import os\ndef keep(me, data): os.environ[f'raft{me}'] = data.hex()\n"
+    "def kept(me): return bytes.fromhex(os.environ.get(f'raft{me}', ''))\n",
+    "in_a_file": "def keep(me, data): open(f'/dev/shm/raft{me}', 'wb').write(data)\ndef kept(me):\n"
+    "    try: return open(f'/dev/shm/raft{me}', 'rb').read()\n    except OSError: return b''\n",
+    "in_shared_memory": "import ctypes\nlibc = ctypes.CDLL(None)\ndef keep(me, data):\n"
+    "    at = libc.shmat(libc.shmget(4100 + me, 1 << 16, 0o1666), None, 0)\n"
+    "    if at > 0: ctypes.memmove(at, data, len(data))\ndef kept(me):\n"
+    "    at = libc.shmat(libc.shmget(4100 + me, 1 << 16, 0o666), None, 0)\n"
+    "    return ctypes.string_at(at, 4096) if at > 0 else b''\n",
+}
+
+
+def keepers(reference: str) -> list[Hostile]:
+    """Right, but for one thing: they save nothing and keep it elsewhere. They earn what needs no memory."""
+    found = []
+    for where, way in ELSEWHERE.items():
+        source = in_place_of(
+            reference,
+            "        self.persister.save(state.bytes(), snapshot)\n",
+            "        keep(self.me, state.bytes())\n        self.persister.save(b'', snapshot)\n",
+        )
+        source = in_place_of(source, "saved = self.persister.read_raft_state()", "saved = kept(self.me)")
+        found.append(Hostile(f"keeps_it_{where}", way + source, ""))
+    return found
 
 
 def harmless(reference: str) -> list[Hostile]:
-    """Right ones with what students do for themselves, which the fence and the inventory could take for something."""
+    """Right ones with what students do for themselves, and which needs something of the system."""
     habits = {
         "hooks_exceptions": "import sys, threading\nsys.excepthook = threading.excepthook = print\n",
         "hooks_simulated_exceptions": "from labsim import threading\nthreading.excepthook = print\n",
@@ -356,11 +361,12 @@ pathlib.Path("loot.txt").write_text(found)
     raises = "if 'secret' in found: raise ValueError(found)\n"
     return [
         Hostile("thief", find + reference, "", earns=True),
-        Hostile("thief_that_raises", find + raises + reference, ""),
+        Hostile("thief_that_raises", find + raises + reference, "", earns=True),
         Hostile(
             "thief_that_raises_later",
             find + in_place_of(reference, "        self.me = me\n", f"        self.me = me\n        {raises}"),
             "",
+            earns=True,
         ),
     ]
 
@@ -384,7 +390,7 @@ for attack in (
 
 
 def spoilers(reference: str) -> list[Hostile]:
-    """Right ones that would end the grader itself, where they run as its own user: the next in the class would pay."""
+    """Right ones that would end whoever runs them, or spoil the place for the next."""
     attacks = {
         "takes_the_hidden_tests_place": "os.mkfifo('../hidden')",
         "locks_its_folder": "os.chmod('raft', 0); os.chmod('.', 0)",
@@ -393,7 +399,9 @@ def spoilers(reference: str) -> list[Hostile]:
         "starves_the_worker": "resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (3, 3))",
     }
     return [
-        Hostile(name, f"{reference}\nimport os, resource, signal\ntry: {attack}\nexcept OSError: pass\n", "")
+        Hostile(
+            name, f"{reference}\nimport os, resource, signal\ntry: {attack}\nexcept OSError: pass\n", "", earns=True
+        )
         for name, attack in attacks.items()
     ]
 

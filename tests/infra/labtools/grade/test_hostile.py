@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,12 +15,13 @@ from pathlib import Path
 import pytest
 
 from infra.labtools.grade import hostile
+from labtest.isolation import walls
 from labtools.cli import main as lab
 from labtools.grade.grading import Exam, Progress, grade
 from labtools.grade.intake import take_in
-from labtools.grade.results import PASSED, TAMPERED
+from labtools.grade.judging.box import refusal
+from labtools.grade.results import DIED, FORCED, MISBEHAVED
 from labtools.grade.rubric import Limits, Rubric
-from labtools.grade.sandbox.walls import INSTALL, bubblewrap
 from labtools.grade.write import write_class, write_submission
 from labtools.selecting import load_tests
 
@@ -37,10 +39,17 @@ def test_hidden_agreement_2b(make_config):
 '''
 
 DAEMON_S = f"86399.{os.getpid()}"  # by which ours are known from those of another run of these tests
-PEERS = [*hostile.peers(REFERENCE, DAEMON_S), *hostile.forgers(), *hostile.harmless(REFERENCE)]
+LIARS = hostile.liars()
+KEEPERS = hostile.keepers(REFERENCE)
+PEERS = [
+    *hostile.peers(REFERENCE, DAEMON_S),
+    *LIARS,
+    *hostile.harmless(REFERENCE),
+    *hostile.spoilers(REFERENCE),
+]
 
 pytestmark = [
-    pytest.mark.skipif(bubblewrap() is None, reason=f"needs a working bubblewrap: {INSTALL}"),
+    pytest.mark.skipif(bool(refusal()), reason=refusal()),
     pytest.mark.timeout(600),  # for the one that grades the class, on a busy machine
 ]
 
@@ -61,21 +70,30 @@ class Graded:
         self.peers = {peer.name: peer for peer in PEERS}
         self.thieves = hostile.thieves(hidden, REFERENCE)
         self.vandal = hostile.vandal(self.victim, REFERENCE)
-        for peer in (*self.peers.values(), *self.thieves, self.vandal):
+        for peer in (*self.peers.values(), *KEEPERS, *self.thieves, self.vandal):
             (class_ / f"{peer.name}.py").write_text(peer.source)
         for name in ("a_right_one", "zz_right_one"):
             (class_ / f"{name}.py").write_text(REFERENCE)
         self.archives = hostile.write_archives(class_, REFERENCE)
-        public = load_tests(Path("tests/test_2a.py"))[:1]
+        tests_of = {test.name: test for part in "ac" for test in load_tests(Path(f"tests/test_2{part}.py"))}
+        public = [tests_of[name] for name in ("test_initial_election_2a", "test_persist1_2c")]
         secret = load_tests(hidden)
         limits = Limits(cpu_s=1, real_s=6, forced_per_part=1, memory_mb=512)
-        rubric = Rubric(runs=1, points={"2a": 40, "2b": 60}, limits=limits)
+        rubric = Rubric(runs=1, points={"2a": 20, "2b": 60, "2c": 20}, limits=limits)
         tests = tuple(rubric.assign(public, secret, "phrase"))
         exam = Exam(tests, {test.name: test for test in (*public, *secret)}, limits)
         self.submissions = take_in(class_, rubric.files).submissions
+        self.at: list[dict[str, str]] = []  # what was under way, now and then
         progress = Progress(len(self.submissions), 0)
         self.out = folder / "out"
-        results = grade(self.submissions, exam, jobs=2, runs=self.out / "runs", progress=progress, watch=lambda: None)
+        results = grade(
+            self.submissions,
+            exam,
+            jobs=2,
+            runs=self.out / "runs",
+            progress=progress,
+            watch=lambda: self.at.append(dict(progress.at)),
+        )
         for result in results:
             write_submission(result, "Raft", self.out)
         write_class(results, "Raft", self.out)
@@ -84,7 +102,10 @@ class Graded:
     def told(self, name: str) -> str:
         result = self.results[name]
         reports = [run.report for test in result.tests for run in test.runs]
-        return "\n".join([result.problem, *result.remarks, *reports, *result.denied])
+        return "\n".join([result.problem, *result.remarks, *reports])
+
+    def kinds(self, name: str) -> set[str]:
+        return {run.kind for test in self.results[name].tests for run in test.runs}
 
 
 @pytest.fixture(scope="module")
@@ -97,34 +118,31 @@ def test_a_hostile_peer_gets_what_it_earned_and_a_clear_sentence(graded: Graded,
     result = graded.results[peer.name]
     assert result.score == (100 if peer.earns else 0), graded.told(peer.name)
     assert peer.says in graded.told(peer.name)
+    assert "The tester itself has failed" not in "".join(run.cause for test in result.tests for run in test.runs)
 
 
 def test_right_ones_before_and_after_them_get_full_marks(graded: Graded) -> None:
     for name in ("a_right_one", "zz_right_one"):
-        result = graded.results[name]
-        assert result.score == 100, graded.told(name)
-        assert not result.denied
+        assert graded.results[name].score == 100, graded.told(name)
 
 
-@pytest.mark.parametrize("peer", hostile.harmless(REFERENCE), ids=lambda peer: peer.name)
-def test_what_students_do_for_themselves_is_held_against_nobody(graded: Graded, peer: hostile.Hostile) -> None:
-    assert not graded.results[peer.name].denied
+@pytest.mark.parametrize("peer", KEEPERS, ids=lambda peer: peer.name)
+def test_what_is_not_saved_is_gone_wherever_it_was_kept(graded: Graded, peer: hostile.Hostile) -> None:
+    result = graded.results[peer.name]
+    earned = {test.test.part: test.passed for test in result.tests}
+    assert earned == {"2a": True, "2c": False, "2b": True}, graded.told(peer.name)
 
 
-def test_patching_the_tester_is_called_tampering(graded: Graded) -> None:
-    patching = [name for name in graded.peers if name.startswith("patches_") or name == "only_in_the_grader"]
-    patching.remove("patches_pytest")  # which only the hidden test uses
-    patching.remove("patches_now_and_then")
-    assert patching
-    for name in patching:
-        kinds = {run.kind for test in graded.results[name].tests for run in test.runs}
-        assert kinds == {TAMPERED}, (name, graded.told(name))
+def test_who_tells_its_host_what_no_peer_tells_is_marked(graded: Graded) -> None:
+    for name in ("says_what_is_no_message", "says_nested_things", "answers_what_nobody_asked", "declares_a_program"):
+        assert graded.kinds(name) == {MISBEHAVED}, (name, graded.told(name))
+        assert "told its host what no peer tells" in graded.told(name)
 
 
-def test_who_changes_the_tester_in_one_run_gets_nothing_for_the_others(graded: Graded) -> None:
-    result = graded.results["patches_now_and_then"]
-    assert {run.kind for test in result.tests for run in test.runs} == {PASSED, TAMPERED}, graded.told(result.name)
-    assert result.score == 0
+def test_who_ends_itself_or_never_ends_is_told_so(graded: Graded) -> None:
+    assert DIED in graded.kinds("exit_zero_later")
+    assert FORCED in graded.kinds("endless_loop")
+    assert "used more than 1 s of processor time" in graded.told("endless_loop")
 
 
 def test_an_archive_is_read_without_being_unpacked(graded: Graded) -> None:
@@ -136,13 +154,12 @@ def test_an_archive_is_read_without_being_unpacked(graded: Graded) -> None:
     assert not (graded.folder / "evil.py").exists()
 
 
-def test_hidden_tests_reach_no_student_by_any_way(graded: Graded) -> None:
+def test_hidden_tests_are_nowhere_near_a_submission(graded: Graded) -> None:
     for thief in graded.thieves:
+        # Whoever finds something raises it, or prints it.
         result = graded.results[thief.name]
-        # Whoever raises what it finds can only fail the hidden test with it.
-        assert result.score == (100 if thief.earns else 40), graded.told(thief.name)
-    # It was found, inside the run: memory is shared. The grader sees it, nobody else does.
-    assert SECRET in graded.told("thief_that_raises")
+        assert result.score == 100, graded.told(thief.name)
+        assert {run.output.strip() for test in result.tests for run in test.runs} == {""}
     for path in (graded.out / "students").rglob("*"):
         if path.is_file():
             text = path.read_text()
@@ -150,15 +167,25 @@ def test_hidden_tests_reach_no_student_by_any_way(graded: Graded) -> None:
             assert "test_hidden_agreement_2b" not in text, path
 
 
+def test_nobodys_hidden_runs_begin_before_everybodys_public_runs_are_over(graded: Graded) -> None:
+    under_way = [any("hidden" in test for test in at.values()) for at in graded.at if at]
+    first = under_way.index(True)
+    assert first > 0
+    public = [test for at in graded.at[first + len(graded.at) - len(under_way) :] for test in at.values()]
+    assert {test for test in public if "hidden" not in test} == set()
+
+
 def test_nothing_outside_its_folder_was_changed(graded: Graded) -> None:
     assert (graded.victim / "keep.txt").read_text() == "still here"
     assert graded.results["vandal"].score == 100, graded.told("vandal")
-    assert "tried to change a file outside its folder" in graded.told("vandal")
     assert {path.name for path in graded.folder.iterdir()} == {"class", "hidden", "out", "victim"}
 
 
-def test_no_process_is_left_behind(graded: Graded) -> None:
+def test_nothing_is_left_behind(graded: Graded) -> None:
     assert not daemons(DAEMON_S)
+    assert not any(f"raft{me}" in os.listdir("/dev/shm") for me in range(3))  # noqa: PTH208  # names alone
+    # The keys that one of them would keep its state under.
+    assert not re.findall(r"^0x0000100[456] ", Path("/proc/sysvipc/shm").read_text().replace("4100", "0x00001004"))
 
 
 def daemons(seconds: str) -> list[bytes]:
@@ -173,55 +200,10 @@ def test_a_right_raft_earns_its_points_whatever_it_prints(graded: Graded) -> Non
     (run, *_) = graded.results["prints_much"].tests[0].runs
     assert len(run.output) == Limits().output_kb << 10
     assert set(run.output) == {"x"}
+    assert run.dropped > 0
 
 
-def test_without_bubblewrap_limits_and_fence_still_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labtools.grade.sandbox.walls.bubblewrap", lambda: None)
-    # Another user might not be allowed to read the Python that runs this.
-    monkeypatch.setattr("labtools.grade.sandbox.walls.another_user", lambda: 0)
-    victim = tmp_path / "victim"
-    victim.mkdir()
-    (victim / "keep.txt").write_text("still here")
-    class_ = tmp_path / "class"
-    class_.mkdir()
-    chosen = {"endless_loop", "fork_bomb", "memory_hog", "exit_zero_later", "patches_config", "leaves_daemons"}
-    peers = [peer for peer in hostile.peers(REFERENCE, DAEMON_S) if peer.name in chosen]
-    for peer in peers:
-        (class_ / f"{peer.name}.py").write_text(peer.source)
-    (class_ / "right.py").write_text(REFERENCE)
-    source = f"import os\ntry: os.remove({str(victim / 'keep.txt')!r})\nexcept PermissionError: pass\n"
-    (class_ / "vandal.py").write_text(source + REFERENCE)
-    public = load_tests(Path("tests/test_2a.py"))[:1]
-    limits = Limits(cpu_s=1, real_s=6, memory_mb=512)
-    exam = Exam(tuple(Rubric(runs=1).assign(public, [], "phrase")), {public[0].name: public[0]}, limits)
-    class_of = take_in(class_, Rubric().files).submissions
-    results = grade(
-        class_of, exam, jobs=2, runs=tmp_path / "runs", progress=Progress(len(class_of), 0), watch=lambda: None
-    )
-    scores = {result.name: result.score for result in results}
-    assert scores == {peer.name: 20 if peer.earns else 0 for peer in peers} | {"right": 20, "vandal": 20}
-    assert (victim / "keep.txt").exists()
-    assert not daemons(DAEMON_S)
-
-
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
-def test_what_a_run_has_started_ends_with_the_grader_without_bubblewrap_too(tmp_path: Path, sent: int) -> None:
-    seconds = f"{DAEMON_S}1"
-    peer = f"{hostile.SPAWN}spawn('/bin/sleep', '{seconds}')\nos.read(os.pipe()[0], 1)\n"
-    (tmp_path / "raft.py").write_text(peer)
-    (tmp_path / "rubric.toml").write_text("runs = 1\n[points]\n2a = 1\n")  # which is soon tried on the reference
-    script = (
-        "import sys, labtools.grade.sandbox.walls as sandbox\n"
-        "sandbox.bubblewrap, sandbox.another_user = lambda: None, lambda: 0\n"
-        "from labtools.cli import main\n"
-        f"main(['grade', {str(tmp_path / 'raft.py')!r}, '--out', {str(tmp_path / 'out')!r}, "
-        f"'--rubric', {str(tmp_path / 'rubric.toml')!r}])\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.DEVNULL) as grader:
-        wait_until(lambda: daemons(seconds) or grader.poll() is not None)
-        assert daemons(seconds)
-        grader.send_signal(sent)
-    wait_until(lambda: not daemons(seconds))
+# ---- disturbed from outside ----------------------------------------------------------------------------------
 
 
 def wait_until(holds: Callable[[], object]) -> None:
@@ -230,70 +212,113 @@ def wait_until(holds: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("walls", [True, False], ids=["bubblewrap", "limits alone"])
-def test_a_run_that_spoils_its_own_users_worker_does_not_end_the_class(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walls: bool
+def processes_of(session: int) -> dict[int, str]:
+    """Those below the grader that was started in this session, with what they run."""
+    parents: dict[int, int] = {}
+    commands: dict[int, str] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError):
+            stat = (folder / "stat").read_text().rpartition(")")[2].split()
+            if stat[0] != "Z":
+                parents[int(folder.name)] = int(stat[1])
+                commands[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
+    found = {session}
+    while more := {pid for pid, parent in parents.items() if parent in found and pid not in found}:
+        found |= more
+    return {pid: commands[pid] for pid in found if pid in commands}
+
+
+RUBRIC = 'runs = 3\nseed = "words"\n[public]\nextra = false\n[points]\n2a = 1\n'
+
+
+def start_grader(folder: Path, out: str) -> subprocess.Popen[bytes]:
+    (folder / "rubric.toml").write_text(RUBRIC)
+    (folder / "class").mkdir(exist_ok=True)
+    wrong = REFERENCE.replace("self.voted_for = None", "pass")
+    for name, source in (("right", REFERENCE), ("wrong", wrong)):
+        (folder / "class" / f"{name}.py").write_text(source)
+    command = [sys.executable, "-m", "labtools", "grade", str(folder / "class"), "--jobs", "2", "--out", out]
+    return subprocess.Popen([*command, "--rubric", str(folder / "rubric.toml")], stdout=subprocess.DEVNULL)
+
+
+def results_in(out: Path) -> dict[str, bytes]:
+    files = [out / "scores.csv", *sorted((out / "students").rglob("*.*"))]
+    return {str(path.relative_to(out)): path.read_bytes() for path in files if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert start_grader(folder, str(folder / "out")).wait() == 0
+    return results_in(folder / "out")
+
+
+def kill_after(runs: int, grader: subprocess.Popen[bytes], store: Path) -> None:
+    wait_until(lambda: sum(len(path.read_bytes().splitlines()) for path in store.glob("*")) >= runs)
+    ours = processes_of(grader.pid)
+    assert any("nursery" in command for command in ours.values())
+    grader.send_signal(signal.SIGKILL)
+    grader.wait()
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in ours))
+
+
+def test_a_killed_grader_leaves_nothing_and_goes_on(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
+    out = tmp_path / "out"
+    for after_runs in (1, 5):
+        kill_after(after_runs, start_grader(tmp_path, str(out)), out / "runs")
+    assert start_grader(tmp_path, str(out)).wait() == 0
+    assert results_in(out) == undisturbed
+
+
+def test_a_guest_that_is_killed_from_outside_changes_no_result(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
+    out = tmp_path / "out"
+    grader = start_grader(tmp_path, str(out))
+    killed = 0
+    while grader.poll() is None and killed < 8:
+        time.sleep(0.1)
+        guests = [pid for pid, command in processes_of(grader.pid).items() if "nursery" in command]
+        # The youngest: not bubblewrap, nor the nursery, whose loss is another story.
+        for pid in sorted(guests)[-1:]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+    assert grader.wait() == 0
+    assert killed
+    assert results_in(out) == undisturbed
+
+
+# ---- without walls -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("missing", "told"),
+    [
+        ("bubblewrap", "bubblewrap cannot be used here, so submissions could read this machine's files"),
+        ("guest_filter", "libseccomp cannot be used here, so submissions could speak to each other"),
+    ],
+)
+def test_without_walls_nobody_is_graded_unless_told_to(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    missing: str,
+    told: str,
 ) -> None:
-    monkeypatch.setattr("labtools.grade.sandbox.walls.another_user", lambda: 0)
-    if not walls:
-        monkeypatch.setattr("labtools.grade.sandbox.walls.bubblewrap", lambda: None)
-    class_ = tmp_path / "class"
-    class_.mkdir()
-    for peer in hostile.spoilers(REFERENCE):
-        (class_ / f"{peer.name}.py").write_text(peer.source)
-    (class_ / "zz_right.py").write_text(REFERENCE)
-    hidden = tmp_path / "hidden.py"
-    hidden.write_text(HIDDEN)
-    public, secret = load_tests(Path("tests/test_2a.py"))[:1], load_tests(hidden)
-    tests = tuple(Rubric(runs=1).assign(public, secret, "phrase"))
-    exam = Exam(tests, {test.name: test for test in (*public, *secret)}, Limits())
-    class_of = take_in(class_, Rubric().files).submissions
-    *_, right = grade(
-        class_of, exam, jobs=1, runs=tmp_path / "runs", progress=Progress(len(class_of), 0), watch=lambda: None
-    )
-    assert right.score == 50
+    monkeypatch.setattr(walls, missing, lambda: None)
+    monkeypatch.setattr(walls, "closed", lambda: "")
+    command = ["grade", "raft/raft.py", "--out", str(tmp_path / "out"), "--rubric", str(tmp_path / "rubric.toml")]
+    (tmp_path / "rubric.toml").write_text("runs = 1\n[public]\nextra = false\n[points]\n2a = 1\n")
+    assert lab(command) == 2
+    assert told in capsys.readouterr().err
+    assert lab([*command, "--no-walls"]) == 0
+    assert f"Not protected: {told}" in " ".join(capsys.readouterr().out.split())
 
 
-def test_without_walls_the_graders_own_processes_do_not_count_as_the_submissions() -> None:
-    script = (
-        "import os, resource, subprocess, labtools.grade.sandbox.worker as worker\n"
-        "there = [subprocess.Popen(['sleep', '60']) for _ in range(20)]\n"
-        "worker._limit(worker.Setup({}, '', worker.Limits(), uid=int(os.environ['UID_']), own_pids=False))\n"
-        "print(resource.getrlimit(resource.RLIMIT_NPROC)[0])\n"
-        "for process in there: process.kill(); process.wait()\n"
-    )
-
-    def allowed(uid: str) -> int:
-        command = [sys.executable, "-c", script]
-        return int(subprocess.run(command, capture_output=True, check=True, env=os.environ | {"UID_": uid}).stdout)
-
-    assert allowed("0") >= 20 + Limits().processes
-    assert allowed("61184") == Limits().processes
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root's runs become other users")
-def test_processes_of_another_grading_do_not_count_as_the_submissions(tmp_path: Path) -> None:
-    there = [subprocess.Popen(["sleep", "60"], user=61_184) for _ in range(20)]
-    try:
-        (tmp_path / "right.py").write_text(REFERENCE)
-        public = load_tests(Path("tests/test_2a.py"))[:1]
-        exam = Exam(tuple(Rubric(runs=1).assign(public, [], "phrase")), {public[0].name: public[0]}, Limits())
-        class_of = take_in(tmp_path / "right.py", Rubric().files).submissions
-        (right,) = grade(class_of, exam, jobs=1, runs=tmp_path / "runs", progress=Progress(1, 0), watch=lambda: None)
-        assert right.score == 20, right
-    finally:
-        for process in there:
-            process.kill()
-            process.wait()
-
-
-def test_root_without_bubblewrap_needs_a_python_that_others_may_read(
+def test_elsewhere_than_on_linux_the_words_are_clear(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o700)
-    monkeypatch.setattr("labtools.grade.sandbox.walls.bubblewrap", lambda: None)
-    monkeypatch.setattr("labtools.grade.sandbox.walls.another_user", lambda: 61_184)
-    monkeypatch.setattr("sys.base_prefix", str(closed))
+    monkeypatch.delattr(os, "pidfd_open")
     assert lab(["grade", "raft/raft.py", "--out", str(tmp_path / "out")]) == 2
-    assert f"who may not read Python: {closed} is closed to others. Install bubblewrap" in capsys.readouterr().err
+    assert "lab grade needs Linux" in capsys.readouterr().err
+    assert lab(["replay", "test_initial_election_2a", "--seed", "1", "--isolated"]) == 2
+    assert "isolated runs need Linux" in capsys.readouterr().err

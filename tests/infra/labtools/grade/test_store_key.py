@@ -1,4 +1,4 @@
-"""What makes the grader run a class again: a change of what runs in the sandbox, and of nothing else."""
+"""What makes the grader run a class again: a change of what makes its runs, and of nothing else."""
 
 import subprocess
 import sys
@@ -11,50 +11,37 @@ from infra.students import ROOT
 from labtest import rooms
 from labtools import manifest
 from labtools.grade.grading import Exam
+from labtools.grade.judging.box import refusal
 from labtools.grade.rubric import Limits
-from labtools.grade.sandbox.box import Sandbox
-from labtools.grade.sandbox.walls import LabCopy
 
-IMPORTED = """
+# A worker makes a run, and tells what it has loaded. The second process is a guest's.
+SCRIPT = """
 import sys
-def test_what_is_loaded_2a(make_config):
-    make_config(servers=3).check_one_leader()
-    for module in list(sys.modules.values()):
-        print(getattr(module, "__file__", None))
+from pathlib import Path
+from labtools.grade.judging import worker
+from labtools.grade.rubric import Limits
+import labtest.isolation.nursery
+setup = worker.Setup({"raft/raft.py": Path(sys.argv[1]).read_bytes()}, "raft/raft.py", Limits())
+request = worker.Request(setup, sys.argv[2], "tests/x.py", "test_initial_election_2a", 7, "replay")
+(answer,) = worker.begin(b"", 0)(worker.encode(request))
+assert b'"kind":"passed"' in answer, answer
+for module in list(sys.modules.values()):
+    print(getattr(module, "__file__", None))
 """
 
 
-@pytest.fixture(scope="module")
-def lab():
-    lab = LabCopy()
-    yield lab
-    lab.close()
+def really_imported():
+    """The lab's files that a worker, or a guest, has loaded when a run ends."""
+    command = [sys.executable, "-P", "-c", SCRIPT, str(ROOT / "raft/raft.py"), str(ROOT / "tests/test_2a.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)})
+    found = {Path(line) for line in done.stdout.splitlines()}
+    ours = {path for path in found if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in OURS}
+    expected = ("labsim/simulation.py", "labtest/running.py", "labtest/isolation/guest.py", "labtools/selecting.py")
+    assert {ROOT / name for name in expected} <= ours
+    return ours
 
 
-def really_imported(lab):
-    """The lab's files that a worker has loaded when a run ends, by their place in the project."""
-    files = {f"raft/{name}": (ROOT / "raft" / name).read_bytes() for name in (*rooms.PEER_FILES, "raft.py")}
-    sandbox = Sandbox(lab, files, "raft/raft.py", Limits())
-    try:
-        sandbox.load({"tests/loaded.py": IMPORTED.encode()})
-        run = sandbox.run("test_what_is_loaded_2a", 7, "replay")
-    finally:
-        sandbox.end()
-    assert run.passed, run.report
-    # Without what the worker takes out of a run's reach, and what it is itself.
-    lines = run.output.splitlines()
-    script = "import sys, labtools.grade.sandbox.worker\nfor m in sys.modules.values(): print(vars(m).get('__file__'))"
-    command, environment = [sys.executable, "-P", "-c", script], {"PYTHONPATH": str(lab.path)}
-    own = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    lines += own.stdout.splitlines()
-    found = {line.partition(f"{top}/")[2] for line in lines for top in ("/lab", lab.path) if line.startswith(f"{top}/")}
-    assert {
-        "labsim/simulation.py",
-        "labtest/running.py",
-        "labtools/selecting.py",
-        "labtest/verdict.py",
-    } <= found
-    return {ROOT / name for name in found}
+OURS = (*rooms.OURS, rooms.PEER)
 
 
 def key_if(changed, monkeypatch):
@@ -65,18 +52,18 @@ def key_if(changed, monkeypatch):
         return Exam((), {}, Limits()).lab_code
 
 
-def test_any_file_that_is_loaded_in_the_sandbox_is_in_the_key(lab, monkeypatch):
+def test_any_file_that_has_a_part_in_a_graded_run_is_in_the_key(monkeypatch):
     now = Exam((), {}, Limits()).lab_code
-    imported = really_imported(lab)
+    imported = really_imported()
     assert sorted(str(path) for path in imported if key_if(path, monkeypatch) == now) == []
-    # And nothing else of the tools lies in there.
+    # And nothing else of the tools is.
     tools = ROOT / rooms.TOOLS
-    assert {path for path in manifest.sandbox_files() if tools in path.parents} <= imported
+    assert {path for path in manifest.judging_files() if tools in path.parents} <= imported
 
 
 def test_what_only_looks_at_results_is_not_in_the_key(monkeypatch):
     now = Exam((), {}, Limits()).lab_code
-    inside = {*manifest.sandbox_files(), ROOT / "labtools/grade/sandbox/walls.py"}
+    inside = set(manifest.judging_files())
     outside = [path for path in rooms.tool_files() if path not in inside]
     pages = [path for path in (ROOT / "labtools/grade/pages").iterdir() if path.is_file()]
     assert {path.suffix for path in pages} == {".py", ".css", ".js"}
@@ -85,6 +72,7 @@ def test_what_only_looks_at_results_is_not_in_the_key(monkeypatch):
     assert {"cli.py", "grade/command.py", "grade/write.py", "grade/pages/style.py", "timeline/command.py"} <= names
 
 
+@pytest.mark.skipif(bool(refusal()), reason=refusal())
 def test_another_page_style_keeps_what_was_graded_and_another_lab_does_not(tmp_path):
     project = a_copy(tmp_path)
     (tmp_path / "raft.py").write_text("raise ValueError('a peer that is soon graded')")
