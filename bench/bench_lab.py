@@ -8,6 +8,7 @@ import math
 import multiprocessing
 import os
 import random
+import resource
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from typing import Any
 from labsim import Simulation
 from labsim.deciding import Seeded, TesterStream
 from labtest.checks import CheckedTrace
+from labtest.isolation import walls
 from labtest.loading import DEFAULT, load_peer_class
 from labtest.running import run_test
 from labtools.selecting import LabTest, select
@@ -142,10 +144,35 @@ def _deciding(suite_s: float) -> str:
     )
 
 
+def _isolated_s() -> tuple[float, float]:
+    """CPU seconds of the suite, isolated with all guests counted, and in one process; test by test, in turn.
+
+    In a process of its own, which has no other children. Without bubblewrap, which does not wait for its child, so that
+    nobody would learn what the guests took; it stands around the nursery and costs a run nothing.
+    """
+    walls.bubblewrap, walls.nobody = lambda: None, lambda: 0  # type: ignore[assignment]  # for this process
+    here, there = load_peer_class(DEFAULT), load_peer_class(DEFAULT, isolated=True)
+    one_process_s = isolated_s = 0.0
+    for test in _tests():
+        for peer_class in (here, there):
+            began_s = time.process_time()
+            assert run_test(test.function, peer_class, _SEED).error is None
+            took_s = time.process_time() - began_s
+            if peer_class is here:
+                one_process_s += took_s
+            else:
+                isolated_s += took_s
+    there.close()  # type: ignore[union-attr]  # which ends the guests, and then their time is known
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return isolated_s + children.ru_utime + children.ru_stime, one_process_s
+
+
 def facts() -> list[str]:
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as processes:
         results = [process.result() for process in [processes.submit(_suite_s) for _ in range(_PROCESSES)]]
+        isolated = [process.result() for process in [processes.submit(_isolated_s) for _ in range(_PROCESSES)]]
+    times = sorted(isolated_s / one_process_s for isolated_s, one_process_s in isolated)
     virtual_s = results[0][1]
     checked_s = median(suite_s["checked"] for suite_s, _ in results)
     ratios = {kind: sorted(suite_s[kind] / suite_s["bare"] for suite_s, _ in results) for kind in _KINDS}
@@ -164,4 +191,6 @@ def facts() -> list[str]:
         f"tracing and checking every event: {median(ratios['checked']):.2f} times the bare suite "
         f"({ratios['checked'][0]:.2f} to {ratios['checked'][-1]:.2f} in {_PROCESSES} processes; "
         f"tracing alone {median(ratios['traced']):.2f})",
+        f"every peer in a process of its own: {median(times):.2f} times the CPU of one process "
+        f"({times[0]:.2f} to {times[-1]:.2f} in {_PROCESSES} processes)",
     ]
