@@ -66,13 +66,6 @@ def peers(reference: str, daemon_s: str = "86399") -> list[Hostile]:
         Hostile("endless_loop", LAZY.replace("return 0, False", "while True: pass"), ""),
         Hostile("endless_import", "while True: pass", ""),
         Hostile(
-            "endless_loop_that_will_not_be_told",
-            "import _signal\nfor number in (_signal.SIGXCPU, _signal.SIGURG):\n"
-            "    _signal.signal(number, _signal.SIG_IGN)\n" + LAZY.replace("return 0, False", "while True: pass"),
-            "",
-        ),
-        Hostile("fork_bomb", "import os\nwhile True: os.fork()\n" + LAZY, ""),
-        Hostile(
             "fork_bomb_unseen",
             SPAWN
             + "for _ in range(500):\n    spawn('/bin/sh', '-c', 'sleep 1000 & sleep 1000 & sleep 1000 & wait')\n"
@@ -89,10 +82,8 @@ def peers(reference: str, daemon_s: str = "86399") -> list[Hostile]:
         ),
         Hostile("exit_zero", "import os\nos._exit(0)\n" + LAZY, "exit status 0"),
         Hostile("exit_zero_later", "import os\n" + LAZY.replace("return 0, False", "os._exit(0)"), "exit status 0"),
-        Hostile("sys_exit", "import sys\nsys.exit(0)\n" + LAZY, ""),
         Hostile("sys_exit_later", "import sys\n" + LAZY.replace("return 0, False", "sys.exit(0)"), "sys.exit() in"),
         Hostile("raises_in_import", "raise ValueError('no')\n", "ValueError while importing it: no"),
-        Hostile("raises_interrupt", LAZY.replace("return 0, False", "raise KeyboardInterrupt"), ""),
         Hostile("skips", "import pytest\n" + LAZY.replace("return 0, False", "pytest.skip('not today')"), ""),
         Hostile("syntax_error", "class Raft(:\n", "SyntaxError"),
         Hostile("empty", "", "there is no class Raft"),
@@ -116,19 +107,6 @@ def peers(reference: str, daemon_s: str = "86399") -> list[Hostile]:
             "",
         ),
         Hostile(
-            "patches_code",
-            "import labtest.running\ndef passes(*a, **k): return None\n"
-            "labtest.config.Config.check_one_leader.__code__ = passes.__code__\n" + LAZY,
-            "",
-        ),
-        Hostile(
-            "patches_tests",
-            "import sys\nfor name, module in list(sys.modules.items()):\n    if name.startswith('labtests_'):\n"
-            "        for key in list(vars(module)):\n            if key.startswith('test_'):\n"
-            "                getattr(module, key).__code__ = (lambda make_config: None).__code__\n" + LAZY,
-            "",
-        ),
-        Hostile(
             "patches_now_and_then",
             reference
             + "\nimport sys\nif any('hidden' in name for name in sys.modules if name.startswith('labtests_')):\n"
@@ -137,30 +115,7 @@ def peers(reference: str, daemon_s: str = "86399") -> list[Hostile]:
             earns=True,
         ),
         Hostile("patches_pytest", "import pytest\npytest.fail = print\n" + LAZY, ""),
-        Hostile(
-            "patches_random",
-            "import random\nrandom.Random.random = lambda self: 0.5\n" + LAZY,
-            "",
-        ),
-        Hostile(
-            "patches_builtins",
-            "import builtins\nbuiltins.sorted = lambda *a, **k: []\n" + LAZY,
-            "",
-        ),
-        Hostile(
-            "patches_the_seed",
-            "import labsim\ninit = labsim.Simulation.__init__\n"
-            "labsim.Simulation.__init__ = lambda self, seed, **k: init(self, 1, **k)\n" + LAZY,
-            "",
-        ),
         Hostile("seeds_random", "import random\nrandom.seed(1)\n" + LAZY, "draws outside the seed"),
-        Hostile(
-            "only_in_the_grader",
-            "import sys\nif 'labtools.grade.judging.worker' in sys.modules or '__main__' in sys.modules:\n"
-            "    import labtest.running\n    labtest.running.run_test = print\n" + LAZY,
-            "",
-        ),
-        Hostile("prints_a_result", f"print('{FAKE}', flush=True)\n" + LAZY, "Expected one leader"),
         Hostile(
             "answers_for_itself",
             f"import os\nfor fd in range(3, 64):\n    try: os.write(fd, b'{FAKE}\\n')\n    except OSError: pass\n"
@@ -175,25 +130,11 @@ def peers(reference: str, daemon_s: str = "86399") -> list[Hostile]:
             "Expected one leader",
         ),
         Hostile("closes_everything", "import os\nos.closerange(3, 64)\n" + LAZY, ""),
-        Hostile("kills_its_parent", "import os\nos.kill(os.getppid(), 9)\n" + LAZY, ""),
         Hostile(
             "kills_everybody",
             SPAWN + "spawn('/bin/sh', '-c', 'kill -9 -1; kill -9 1 2 3 4 5 6 7 8 9 10')\nwhile True: pass\n" + LAZY,
             "",
         ),
-        Hostile(
-            "climbs_the_stack",
-            "import inspect\nframe = inspect.currentframe()\nwhile frame and 'send' not in frame.f_locals:\n"
-            "    frame = frame.f_back\n" + LAZY,
-            "",
-        ),
-        Hostile(
-            "climbs_a_traceback",
-            "try: raise ValueError\nexcept ValueError as error: frame = error.__traceback__.tb_frame\n" + LAZY,
-            "",
-        ),
-        Hostile("calls_c", "import ctypes\nctypes.CDLL(None).system(b'id')\n" + LAZY, ""),
-        Hostile("looks_through_objects", "import gc\nfound = gc.get_objects()\n" + LAZY, ""),
         Hostile(
             "uses_the_network",
             "import socket\nsocket.create_connection(('192.0.2.1', 80), 1)\n" + LAZY,
@@ -220,18 +161,12 @@ ENDS_WELL = {
     "fails_with_nothing": "labsim.current_simulation().fail(None)",
     "goes_to_the_hub": "labsim.current_simulation().hub.switch()",
     "goes_to_its_parent": "greenlet.getcurrent().parent.switch()",
-    "is_never_failed": "labsim.current_simulation().fail = lambda *whatever: None",
-    "has_no_failure": "labsim.current_simulation()._failure = None",
     "keeps_no_trace": "sim = labsim.current_simulation(); sim.trace = list(sim.trace or ())",
-    "holds_the_clock": "sim = labsim.current_simulation(); sim.now_ns = 1 << 60",
     "says_nothing_is_due": "type(labsim.current_simulation())._next_timer_ns = lambda self: 0",
     "wants_the_network_reliable": "peers[0]._network.reliable(True)",
-    "has_another_state_size": "type(persister).raft_state_size = lambda self: 0",
-    "has_a_softer_pytest": "import pytest; type(pytest.fail).__call__ = print",
     "takes_all_apart": "import gc; [o.clear() for o in gc.get_objects() if type(o) in (list, dict) and len(o) > 9]",
     "has_a_signals_frame": "import _signal; _signal.signal(14, lambda n, frame: print(frame)); _signal.alarm(1)",
     "writes_to_memory": "import ctypes; ctypes.memset(id(labsim.current_simulation()), 0, 16)",
-    "is_somebody_else": "labsim.current_simulation()._node.name = '1'",
 }
 
 # A guest's own line to its host: it can say there what it likes.
@@ -253,23 +188,17 @@ SAYS = {
     "says_that_it_has_led": "speak(p.Returned(2, [1, True]), p.Returned(3, [1, True]))",
     "hangs_up_and_lives_on": "os.close(3); [None for _ in iter(int, 1)]",
     "says_it_twice": "speak(); speak()",
-    "says_less_than_it_announces": "raw(b'\\x00\\x00\\x10\\x00abc'); os._exit(0)",
     "says_what_is_no_message": "framed({'passed': True})",
     "says_what_is_too_long": "raw((1 << 31).to_bytes(4, 'big') + bytes(1 << 16))",
     "says_nested_things": "raw((100_000).to_bytes(4, 'big') + b'\\x91' * 100_000)",
     "answers_what_nobody_asked": "speak(p.Answer(7, 0, b'\\x80'))",
     "returns_what_nobody_asked": "speak(p.Returned(77, [1, True]))",
     "calls_a_peer_that_is_not_there": "speak(p.Send(1, 99, 'Raft.request_vote', 0, b'\\x80'))",
-    "sends_no_type": "speak(p.Send(1, 1, 'Raft.request_vote', 5, b'\\x80'))",
-    "declares_the_class_of_classes": "speak(p.Declare('x', ['__class__', '__dict__'], []))",
     "declares_a_program": "speak(p.Declare('x', ['a: exec(1)'], []))",
     "declares_without_end": "speak(*(p.Declare(f'x{i}', ['a'], []) for i in range(5000)))",
-    "wants_to_be_woken_in_the_past": "speak(next_ns=-1)",
     "applies_giant_numbers": "speak(p.Put(True, b'\\x91\\x91\\x01', (1 << 64) - 1, False, b'', 0, 0))",
     "applies_garbage": "speak(p.Put(True, b'garbage', 1, False, b'', 0, 0))",
-    "saves_what_it_never_began": "speak(p.Saving(1 << 62), p.Save(1 << 62, b'', None))",
     "fails_as_a_pass": "speak(p.Failed('passed', 'passed', '', [], []))",
-    "fails_as_the_host": "speak(p.Failed('GuestKilled', '', 'repeat me', [], []))",
 }
 
 
@@ -318,9 +247,6 @@ def harmless(reference: str) -> list[Hostile]:
     """Right ones with what students do for themselves, and which needs something of the system."""
     habits = {
         "hooks_exceptions": "import sys, threading\nsys.excepthook = threading.excepthook = print\n",
-        "hooks_simulated_exceptions": "from labsim import threading\nthreading.excepthook = print\n",
-        "sets_a_variable": "import os\nos.environ.setdefault('RAFT_DEBUG', '1')\n",
-        "installs_a_translation": "import gettext\ngettext.install('raft')\n",
         "asks_its_hosts_name": "import socket\nprint(socket.gethostname())\n",
         "uses_a_temporary_file": "import tempfile\nwith tempfile.TemporaryFile() as file: file.write(b'x')\n",
         "shows_where_it_is": (
@@ -392,9 +318,7 @@ for attack in (
 def spoilers(reference: str) -> list[Hostile]:
     """Right ones that would end whoever runs them, or spoil the place for the next."""
     attacks = {
-        "takes_the_hidden_tests_place": "os.mkfifo('../hidden')",
         "locks_its_folder": "os.chmod('raft', 0); os.chmod('.', 0)",
-        "moves_its_folder": "os.rename(os.getcwd(), '../elsewhere')",
         "interrupts_the_worker": "signal.pidfd_send_signal(os.pidfd_open(os.getppid()), signal.SIGINT)",
         "starves_the_worker": "resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (3, 3))",
     }
