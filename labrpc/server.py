@@ -122,12 +122,20 @@ class Server:
     def handle(
         self, service_method: str, request: bytes, sent_type: Any, source: str, target: str
     ) -> tuple[bytes, Any]:
-        """Decode, call the method, encode: the reply and its type. `sent_type`: the request's, or its full name."""
+        """Decode, call the method, encode: the reply and its type.
+
+        `sent_type`: the request's, or its full name; "" where the bytes alone tell.
+        """
         try:
             method, args_type, reply_type = self.handlers.get(service_method) or self.find_handler(service_method)
         except RpcError as error:
             raise RpcError(f"{source} called {service_method!r} of {target}: {error}") from None
-        if sent_type is not args_type and args_type.__class__ is type and not are_twins(sent_type, args_type):
+        if (
+            sent_type is not args_type
+            and args_type.__class__ is type
+            and sent_type != ""
+            and not are_twins(sent_type, args_type)
+        ):
             raise RpcError(
                 f"{source} called {service_method} of {target} with {_named(sent_type)}; it takes {_named(args_type)}"
             )

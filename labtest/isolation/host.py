@@ -619,8 +619,9 @@ class Guest:
         except (ValueError, TypeError) as error:
             self._misbehaves(str(error))
         self._types.append(type_)
-        for each in (type_.papers, type_.loose):
-            self._program.type_names[each] = type_.name
+        if deed.fields:
+            for each in (type_.papers, type_.loose):
+                self._program.type_names[each] = type_.name
 
     def _type_of(self, number: int, data: bytes) -> Any:
         if not 0 <= number < len(self._types):
@@ -756,8 +757,8 @@ class GuestProgram:
         self.deadline_s = float("inf")
         self.dropped = 0  # characters that guests wanted to say and nobody kept
         self.bytes_before = 0  # that came, in this run, from guests that are gone
-        # How each type of message is called by who has declared it.
-        self.type_names: dict[Any, str] = {Any: "Any"}
+        # How each type of message is called by who has declared it. A plain value's type is told by its bytes.
+        self.type_names: dict[Any, str] = {}
         self.show = sys.stdout.write if show is None else show
         self._files = dict(files)
         self._raft = raft

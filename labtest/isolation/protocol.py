@@ -96,7 +96,7 @@ class Request(_Said):
     id: int
     method: str  # with its service: "Raft.request_vote"
     source: str
-    type_name: str  # of the argument, as the sender has declared it
+    type_name: str  # of the argument, as the sender has declared it; "" for a plain value
     data: bytes
 
 

@@ -80,7 +80,7 @@ def stranger(name):
     return ROOT / "tests" / "zoo" / "strangers" / name / "raft.py"
 
 
-@pytest.mark.parametrize("name", ["event_loop", "channels", "pre_vote"])
+@pytest.mark.parametrize("name", ["added_ack", "event_loop", "pre_vote"])
 def test_strangers_pass(load, name):
     program = load(stranger(name))
     for test in ("test_backup_2b", "test_snapshot_all_crash_2d"):
