@@ -74,6 +74,7 @@ class Fate(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     delay_ns: _Delay = 0  # until it is there; if it is lost, until its caller hears that there will be no reply
     lost: bool = False
     again_ns: _Delay | None = None  # a second copy of the request is there after this time
+    held: bool = False  # it waits until somebody says what becomes of it: Network.held
 
 
 class RequestChance(msgspec.Struct, frozen=True):

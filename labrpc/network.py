@@ -121,6 +121,14 @@ class Call(msgspec.Struct, eq=False):
         self.end._network.notice_killed(self)
 
 
+class Held(msgspec.Struct, eq=False):
+    """A request, or its reply, that waits on its way until somebody says what becomes of it."""
+
+    message: Message
+    server: Server  # that the request goes to, or has answered it
+    is_reply: bool = False
+
+
 class Network:
     """All ends and servers of one run. Reliable, instant and in order until told otherwise."""
 
@@ -142,6 +150,7 @@ class Network:
         self._servers: dict[str, Server] = {}
         self._lanes: dict[tuple[str, str, str], Lane] = {}
         self._in_flight: dict[int, Call] = {}  # the calls that may still get a reply
+        self._held: dict[Held, None] = {}
         self._conditions = Conditions(
             long_delays=long_delays, latency=_checked_latency("Network", *latency_ms), links={}
         )
@@ -317,6 +326,42 @@ class Network:
         if server.on_answer is not None:
             server.on_answer()
 
+    # ---- for whoever decides that messages are held, and what becomes of each -------------------------------
+
+    @property
+    def held(self) -> list[Held]:
+        """What waits on its way, oldest first; without what can arrive nowhere any more."""
+        servers, calls = self._servers, self._in_flight
+        for held in list(self._held):
+            message = held.message
+            gone = message.id not in calls if held.is_reply else servers.get(message.target) is not held.server
+            if gone:
+                del self._held[held]
+        return list(self._held)
+
+    def deliver_held(self, held: Held, after_ns: int = 0) -> None:
+        """Let it arrive, at once or after that time."""
+        del self._held[held]
+        if held.is_reply:
+            self._later(after_ns, self._arrive, held.message)
+        else:
+            self._later(after_ns, self._deliver, held.message, held.server)
+
+    def lose_held(self, held: Held) -> None:
+        """It arrives nowhere. Its caller gets None, unless a copy of it is still on its way."""
+        del self._held[held]
+        self._lose(held.message, DropReason.LOST_REPLY if held.is_reply else DropReason.LOST_REQUEST, 0)
+
+    def deliver_copy(self, message: Message) -> None:
+        """Let a request that is held, or has arrived already, arrive once more."""
+        server = self._servers.get(message.target)
+        if server is None:
+            raise ValueError(f"deliver_copy(): there is no server {message.target!r}")
+        call = self._in_flight.get(message.id)
+        if call is not None:
+            call.copies += 1
+        self._later(0, self._deliver_again, message.duplicate(), server)
+
     # ---- a message's way -----------------------------------------------------------------------------------
 
     def _begin(
@@ -360,6 +405,9 @@ class Network:
         fate: Fate = self._choose(lane.request_place, message.ordinal, chance)
         if fate.lost:
             self._lose(message, DropReason.LOST_REQUEST, fate.delay_ns)
+            return
+        if fate.held:
+            self._held[Held(message, server)] = None
             return
         if fate.again_ns is not None:
             call.copies = 2
@@ -428,6 +476,8 @@ class Network:
         fate: Fate = self._choose(place, message.ordinal, chance)
         if fate.lost:
             self._lose(message, DropReason.LOST_REPLY, fate.delay_ns)
+        elif fate.held:
+            self._held[Held(message, server, is_reply=True)] = None
         elif fate.delay_ns:
             self._later(fate.delay_ns, self._arrive, message)
         else:
