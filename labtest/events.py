@@ -42,9 +42,10 @@ from labrpc.events import (
 from labsim import LOG, Event, LogLine
 from raft.messages import ApplyMsg
 
-# The course of a test. Detail: how many servers; what begins; nothing.
+# The course of a test. Detail: how many servers; what begins; a step of a scenario; nothing.
 CLUSTER = "cluster"
 PHASE = "phase"
+STEP = "step"
 STOP = "stop"
 # A server's life. Detail of restore: the index that its service begins with; of the others nothing.
 BOOT = "boot"
@@ -110,6 +111,7 @@ class SaveTime(msgspec.Struct, frozen=True):
 DETAILS: dict[str, Any] = {
     CLUSTER: int,
     PHASE: str,
+    STEP: str,
     RESTORE: int,
     START: object,  # the command
     STARTED: Started,
@@ -244,6 +246,7 @@ __all__ = [
     "SLOW_SNAPSHOTS",
     "START",
     "STARTED",
+    "STEP",
     "STOP",
     "CallJoin",
     "CallLife",

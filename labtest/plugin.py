@@ -1,4 +1,4 @@
-"""The pytest plugin: a test that asks for `make_config` runs inside a simulation.
+"""The pytest plugin: a test that asks for `make_config` or `make_scenario`, or a scenario, runs inside a simulation.
 
 It adds --seed, --runs, --raft, --realtime and --check-determinism, prints MIT's line for what passes, and a short
 report with the line that replays it for what fails.
@@ -19,6 +19,7 @@ import textwrap
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
@@ -32,6 +33,8 @@ from labtest.failure import Failure
 from labtest.loading import DEFAULT, LoadError, load_peer_class
 from labtest.running import Run, run_test
 from labtest.verdict import verdict_of
+
+SCENARIO = ".scenario"  # the suffix of a file of steps
 
 _PEER = pytest.StashKey[Any]()
 _SEED = pytest.StashKey[int]()
@@ -149,10 +152,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def _mentions_lab_tests(arg: str) -> bool:
     path = Path(arg.partition("::")[0])
-    files = sorted(path.rglob("test_*.py")) if path.is_dir() else [path]
-    for file in files:
+    files = [*path.rglob("test_*.py"), *path.rglob(f"*{SCENARIO}")] if path.is_dir() else [path]
+    for file in sorted(files):
+        if file.suffix == SCENARIO:
+            return True
         with suppress(OSError):
-            if b"make_config" in file.read_bytes():
+            content = file.read_bytes()
+            if any(name.encode() in content for name in _MAKERS):
                 return True
     return False
 
@@ -160,8 +166,19 @@ def _mentions_lab_tests(arg: str) -> bool:
 # ---- the tests -----------------------------------------------------------------------------------------------
 
 
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    if file_path.suffix != SCENARIO:
+        return None
+    from labtest.scenarios.collecting import collect  # most runs have no scenarios
+
+    return collect(file_path, parent)
+
+
+_MAKERS = ("make_config", "make_scenario")
+
+
 def _is_lab_test(item: pytest.Item) -> bool:
-    return isinstance(item, pytest.Function) and "make_config" in item._fixtureinfo.argnames
+    return isinstance(item, pytest.Function) and any(name in item._fixtureinfo.argnames for name in _MAKERS)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -195,6 +212,12 @@ def make_config(request: pytest.FixtureRequest) -> Any:
     return getattr(request, "param", _Seeds(range(seed, seed + 1)))
 
 
+@pytest.fixture
+def make_scenario(make_config: Any) -> Any:
+    """make_scenario(peers=3, snapshots=False, strict=False): a cluster in which nothing happens by itself."""
+    return make_config  # outside the test, which is given the function itself
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not _is_lab_test(pyfuncitem):
@@ -203,11 +226,20 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         peer_class = _peer_class(pyfuncitem.config)
     except LoadError as error:
         raise LabFailure(str(error), _Failed.to_load(pyfuncitem, error)) from None
-    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames if name != "make_config"}
+    names = pyfuncitem._fixtureinfo.argnames
+    given = {name: pyfuncitem.funcargs[name] for name in names if name not in _MAKERS}
     stretch: Any = pyfuncitem.funcargs["make_config"]
 
     def test(make_config: Any) -> None:
-        pyfuncitem.obj(make_config=make_config, **given)
+        if "make_config" in names:
+            given["make_config"] = make_config
+        if "make_scenario" in names:
+            from labtest.scenarios.scenario import make_scenario
+
+            given["make_scenario"] = partial(make_scenario, make_config)
+        pyfuncitem.obj(**given)
+
+    test.breaks_rule = getattr(pyfuncitem.obj, "breaks_rule", "")  # type: ignore[attr-defined]  # run_test() asks
 
     total = 0.0
     for seed in stretch.seeds:
@@ -345,6 +377,8 @@ def _replay_line(item: pytest.Function, seed: int) -> str:
     if _is_replayable(item):
         other = "" if raft is None or raft == DEFAULT else f" RAFT={shlex.quote(str(raft))}"
         other += " ISOLATED=1" if item.config.getoption("--isolated") else ""
+        if item.path.suffix == SCENARIO:
+            return f"make scenario FILE={shlex.quote(short_path(str(item.path)))} SEED={seed}{other}"
         return f"make replay TEST={item.originalname} SEED={seed}{other}"
     other = "" if raft is None else f" --raft {shlex.quote(str(raft))}"
     other += " --isolated" if item.config.getoption("--isolated") else ""
@@ -353,8 +387,13 @@ def _replay_line(item: pytest.Function, seed: int) -> str:
 
 
 def _is_replayable(item: pytest.Function) -> bool:
-    """Whether `make replay` finds it by its name: it knows the lab's own files, and plain functions only."""
-    plain = item._fixtureinfo.argnames == ("make_config",) and item.cls is None
+    """Whether `make replay` finds it by its name: it knows the lab's own files, and plain functions only.
+
+    Or `make scenario`, by its file.
+    """
+    if item.path.suffix == SCENARIO:
+        return True
+    plain = item._fixtureinfo.argnames in [(name,) for name in _MAKERS] and item.cls is None
     return plain and item.path.parent.name == "tests" and item.path.name.startswith("test_2")
 
 

@@ -89,6 +89,7 @@ class Servers:
         self._ends_made = 0
         self._save_time = events.SaveTime(0.0, 0.0)
         self._slowest_save_ms = 0.0  # at any time so far
+        self._snapshots_when_asked = False
         self._world.emit(events.CLUSTER, None, servers, servers)
 
     def _seat(self, i: int) -> Seat:
@@ -125,6 +126,8 @@ class Servers:
             snapshots=self._snapshots,
         )
         service.restore(seat.persister.read_snapshot())
+        if self._snapshots_when_asked:
+            service.snapshot_every = 0
         seat.service = service
         began = events.RESTART if seat.incarnation > 1 else events.BOOT
         self._world.emit(began, seat.node, None, seat.incarnation)
@@ -414,6 +417,36 @@ class Servers:
         if ms != seat.service.snapshot_ms:
             seat.service.snapshot_ms = ms
             self._world.emit(events.SLOW_SNAPSHOTS, seat.node, ms, crc32(repr(ms).encode()))
+
+    def snapshot_only_when_asked(self) -> None:
+        """No service makes snapshots by itself from now on, only by take_snapshot()."""
+        self._snapshots_when_asked = True
+        for seat in self._seats:
+            if seat.service is not None:
+                seat.service.snapshot_every = 0
+
+    def take_snapshot(self, i: int, index: int) -> None:
+        """Have the service of server i make a snapshot of all that it has applied up to that index."""
+        seat = self._seat(i)
+        if not self._snapshots:
+            raise ValueError("take_snapshot(): this cluster was made without snapshots")
+        if seat.service is None:
+            raise ValueError(f"take_snapshot(): server {i} is down")
+        if not 1 <= index <= seat.service.last_applied:
+            raise ValueError(
+                f"take_snapshot(): server {i} has applied up to {seat.service.last_applied}, so it has no state at "
+                f"index {index}"
+            )
+        self._ask(seat, "snapshot()", seat.service.snapshot, index, entry="snapshot")
+
+    def applied(self, i: int) -> dict[int, Any]:
+        """What the service of server i was handed, by index; nothing while it is down."""
+        service = self._seat(i).service
+        return {} if service is None else service.commands
+
+    def peer(self, i: int) -> Peer | None:
+        """The peer itself, to look at; None while it is down."""
+        return self._seat(i).peer
 
     # ---- the network -------------------------------------------------------------------------------------------
 

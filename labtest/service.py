@@ -70,6 +70,7 @@ class Service:
         self._save_s_max = save_s_max
         self._stopwatch = stopwatch
         self._snapshots = snapshots
+        self.snapshot_every = SNAPSHOT_INTERVAL  # commands; 0: only when asked
         # Snapshots that were not on the disk when it last looked, and how long ago they were given.
         self._given: list[tuple[int, Callable[[], float]]] = []
         self._stopped = False
@@ -127,8 +128,8 @@ class Service:
             self._fail(wrong, STATE_MACHINE_SAFETY)
         self.commands[index] = message.command
         self.last_applied = index
-        if self._snapshots and index % SNAPSHOT_INTERVAL == SNAPSHOT_INTERVAL - 1:
-            self._snapshot(index)
+        if self._snapshots and self.snapshot_every and index % self.snapshot_every == self.snapshot_every - 1:
+            self.snapshot(index)
 
     def _lost(self, index: int) -> str:
         """Whether that index was to be put on apply_ch, and is not there because the put gave up."""
@@ -169,7 +170,7 @@ class Service:
                         return task.name
         return None
 
-    def _snapshot(self, index: int) -> None:
+    def snapshot(self, index: int) -> None:
         self._check_saved()
         data = labgob.Encoder()
         data.encode(index)

@@ -203,20 +203,24 @@ class CheckedTrace(list[Event]):
     def append(self, event: Event) -> None:
         self._store(event)
         if len(self) >= self._look_at and self._is_due():
-            simulation = self._simulation
-            now_ns = simulation.now_ns
-            try:
-                self.look()
-            except Failure as failure:
-                # The run ends where the rule was broken, but what the tasks wait for is as of now, a little later.
-                ended_ns, simulation.now_ns = simulation.now_ns, now_ns
-                failure.kept_locks = kept_locks(simulation)
-                failure.threads = own_threads(simulation)
-                if failure.rule in ABOUT_WAITING:
-                    stuck, to_blame = stuck_tasks(simulation), failure.peer
-                    failure.stuck = sorted(stuck, key=lambda wait: wait.node != to_blame)
-                simulation.now_ns = ended_ns
-                simulation.fail(failure.with_traceback(None))
+            self.look_now()
+
+    def look_now(self) -> None:
+        """look(), in the middle of the run: it ends if a rule is broken."""
+        simulation = self._simulation
+        now_ns = simulation.now_ns
+        try:
+            self.look()
+        except Failure as failure:
+            # The run ends where the rule was broken, but what the tasks wait for is as of now, a little later.
+            ended_ns, simulation.now_ns = simulation.now_ns, now_ns
+            failure.kept_locks = kept_locks(simulation)
+            failure.threads = own_threads(simulation)
+            if failure.rule in ABOUT_WAITING:
+                stuck, to_blame = stuck_tasks(simulation), failure.peer
+                failure.stuck = sorted(stuck, key=lambda wait: wait.node != to_blame)
+            simulation.now_ns = ended_ns
+            simulation.fail(failure.with_traceback(None))
 
     def _is_due(self) -> bool:
         """A peer's own lines do not count: where a run ends must not depend on them."""

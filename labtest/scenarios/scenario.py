@@ -1,0 +1,391 @@
+"""A run step by step: nothing happens by itself.
+
+Promise: the steps are all that happens. What a step expects and does not find fails the run, in words; every rule of
+the protocol is looked at after every step. stage.py is what steps are made of, expecting.py has those that expect.
+
+Start at `Scenario.deliver()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from labrpc.message import Message
+from labrpc.network import Held
+from labsim import Event, current_simulation
+from labsim.simulation import NS_PER_S
+from labtest import events
+from labtest.checks.reading import VOTE
+from labtest.config import Config
+from labtest.failure import short
+from labtest.scenarios import showing
+from labtest.scenarios.expecting import Expectations
+from labtest.scenarios.flight import KINDS, Scripted, Selector, kind_of, term_of
+from labtest.scenarios.logs import HistoryBuilder, IllegalLogs, plan_history
+from labtest.scenarios.seen import Seen
+from labtest.scenarios.stage import PATIENCE_S, ScenarioError, step
+from labtest.servers import CrashMoment
+
+_MS = 1_000_000  # in nanoseconds
+
+# How long until a peer must have asked for votes, or a leader spoken.
+CAMPAIGN_S = 10.0
+_DELIVERIES_MAX = 10_000
+_ROUNDS_MAX = 100
+# At the end of a stretch of ordinary time: until everything has arrived that was on its way.
+_ARRIVAL_NS = 10 * _MS
+_ORDINARY_LATENCY_NS = 2 * _MS
+
+
+class Scenario(Expectations):
+    """A cluster in which nothing happens by itself. Made by the `make_scenario` fixture, or for a file of steps."""
+
+    # ---- steps: commands, elections, time -----------------------------------------------------------------------
+
+    @step
+    def start(self, i: int, command: Any, *, refused: bool = False) -> int:
+        """Give a command to peer i, which must take it as the leader; with `refused`, must not. Its index."""
+        self._check_awake(i)
+        index, term, took = self._ask(i, lambda: self.config.start(i, command))
+        if not self.config.is_up(i):
+            return -1  # by an armed crash, in the middle of it
+        if took and refused:
+            self.fail(f"peer {i} took {short(command)} as the leader of term {term}; expected it to refuse")
+        if not took and not refused:
+            self.fail(f"peer {i} did not take {short(command)}: start() says that it does not lead (term {term})")
+        return index
+
+    @step
+    def campaign(self, i: int, *, term: int | None = None) -> None:
+        """Let the clock of peer i run until it asks for votes; with a term, until it does so in that one. What it
+        asks in the terms before, in this step, is lost."""
+        self._check_awake(i)
+        at_first = self._seen.campaigns[i]
+        if term is not None and at_first >= term:
+            raise ScenarioError(f"peer {i} has campaigned in term {at_first} already, so it cannot in term {term}")
+        while self._seen.campaigns[i] < (at_first + 1 if term is None else term):
+            before = self._seen.campaigns[i]
+            if not self._let_run(i, CAMPAIGN_S, lambda event, before=before: self._seen.campaigns[i] > before):  # type: ignore[misc]
+                self._seen.asks_beforehand = other = ", ".join(sorted(self._seen.other_calls[i]))
+                instead = f"; it called {other} instead" if other else ""
+                self.fail(f"peer {i} did not ask for votes within {CAMPAIGN_S:g} s of its own time{instead} (§5.2)")
+        reached = self._seen.campaigns[i]
+        if term is not None and reached > term:
+            self.fail(f"peer {i} campaigns in term {reached}; expected term {term}: each campaign is one term")
+        for on_the_way in range(at_first + 1, reached):
+            for held in self._in_flight(Selector(i, None, VOTE, reply=False, term=on_the_way)):
+                self._network.lose_held(held)
+
+    @step
+    def elect(self, i: int, voters: Iterable[int], *, term: int | None = None) -> None:
+        """A campaign of peer i that these vote for. What it asked the others stays in flight."""
+        self.campaign(i, term=term)
+        for voter in voters:
+            self._check_awake(voter)
+            self.ask_vote(i, voter)
+        self.expect_leader(i, term=term)
+
+    @step
+    def ask_vote(self, candidate: int, voter: int) -> None:
+        """The request of its latest campaign arrives, and so does the answer. Those of earlier ones stay in flight."""
+        term = self._seen.campaigns[candidate]
+        request = Selector(candidate, voter, VOTE, reply=False, term=term)
+        (held,) = self._fitting(request)
+        self._deliver(held)
+        self._comes_true(voter, lambda: held.message.reply is not None)
+        for answer in self._in_flight(Selector(voter, candidate, VOTE, reply=True, term=term)):
+            self._deliver(answer)
+
+    @step
+    def heartbeat(self, i: int) -> None:
+        """Let the clock of peer i run until it sends AppendEntries (or a snapshot)."""
+        self._check_awake(i)
+
+        def sent(event: Event) -> bool:
+            return event.kind == events.SEND and event.node == str(i) and _replicates(event.detail)
+
+        if not self._let_run(i, CAMPAIGN_S, sent):
+            self.fail(f"peer {i} sent no AppendEntries within {CAMPAIGN_S:g} s of its own time (§5.2)")
+
+    @step
+    def run(self, duration_s: float, i: int | None = None) -> None:
+        """Let time pass: for peer i alone or, without one, for everybody, on an ordinary network."""
+        if i is not None:
+            self._check_up(i)
+            self._let_run(i, duration_s, lambda event: False)
+            return
+        self._scripted.holding = False
+        for held in self._network.held:
+            self._network.deliver_held(held, _ORDINARY_LATENCY_NS)
+        self._release(self._up())
+        self._simulation.sleep(int(duration_s * NS_PER_S))
+        self._hold()
+        self._scripted.holding = True
+        self._simulation.sleep(_ARRIVAL_NS)
+
+    # ---- steps: messages -----------------------------------------------------------------------
+
+    @step
+    def deliver(self, selector: str | None = None, *, again: bool = False) -> None:
+        """The oldest message that fits arrives; of `*`, the oldest of each pair. Without a selector: everything, until
+        nothing moves. `again`: one that has arrived already, once more."""
+        if selector is None:
+            self._deliver_everything()
+        elif again:
+            for message in self._delivered(Selector.read(selector)):
+                self._network.deliver_copy(message)
+                self.settle()
+        else:
+            for held in self._fitting(Selector.read(selector)):
+                self._deliver(held)
+
+    @step
+    def drop(self, selector: str | None = None) -> None:
+        """The oldest message that fits is lost, of `*` the oldest of each pair; its caller gets None at once. Without a
+        selector: all that are in flight."""
+        for held in self._network.held if selector is None else self._fitting(Selector.read(selector)):
+            self._network.lose_held(held)
+        self.settle()
+
+    @step
+    def duplicate(self, selector: str) -> None:
+        """A copy of the oldest request that fits arrives; the request itself stays in flight."""
+        for held in self._fitting(Selector.read(selector)):
+            if held.is_reply:
+                raise ScenarioError("a network duplicates requests; a reply arrives once, for its call is over then")
+            self._network.deliver_copy(held.message)
+            self.settle()
+
+    @step
+    def replicate(self, source: int, targets: Iterable[int], *, tell: bool = True) -> None:
+        """AppendEntries and replies go back and forth between the two until the target has all that the source has.
+
+        Without `tell`, the last reply is lost: the source does not learn of it.
+        """
+        self._check_awake(source)
+        for target in targets:
+            self._check_awake(target)
+            self._replicate(source, target, tell=tell)
+
+    @step
+    def update(self, source: int, targets: Iterable[int]) -> None:
+        """As replicate(), and on until the targets have applied what the source has."""
+        followers = list(targets)
+        self.replicate(source, followers)
+        # It applies what is committed when it gets to it; what is not, it never will.
+        self._comes_true(source, lambda: self._applied_index(source) >= len(self._seen.logs[source]))
+        for follower in followers:
+            self._bring_applied(source, follower)
+
+    def _bring_applied(self, leader: int, follower: int) -> None:
+        for _ in range(_ROUNDS_MAX):
+            if not self.config.is_up(follower) or self._comes_true(
+                follower, lambda: self._applied_index(follower) >= self._applied_index(leader)
+            ):
+                return
+            self.exchange_append(leader, follower)
+        self.fail(
+            f"peer {follower} has applied up to {self._applied_index(follower)} after {_ROUNDS_MAX} messages of peer "
+            f"{leader}, which has applied up to {self._applied_index(leader)}"
+        )
+
+    # ---- steps: faults -----------------------------------------------------------------------
+
+    @step
+    def crash(self, i: int, when: CrashMoment | None = None) -> None:
+        """Cut the power of peer i now or, with `when`, at its next save or reply."""
+        self._check_up(i)
+        if when is None:
+            self.config.crash1(i)
+        else:
+            self.config.crash_at(i, when)
+
+    @step
+    def restart(self, *indexes: int) -> None:
+        """Start peers that are down, each from its own disk."""
+        for i in indexes:
+            self._check_peer(i)
+            if self.config.is_up(i):
+                raise ScenarioError(f"peer {i} is not down; crash it first")
+            self.config.restart(i)
+            self.config.hold_clock(i)
+
+    @step
+    def pause(self, i: int) -> None:
+        """Stop peer i like a process with SIGSTOP. What arrives waits for it."""
+        self._check_awake(i)
+        self.config.pause(i)
+
+    @step
+    def resume(self, i: int) -> None:
+        self._check_up(i)
+        if not self.config.is_paused(i):
+            raise ScenarioError(f"peer {i} is not paused")
+        self.config.resume(i)
+
+    @step
+    def cut(self, source: int, target: int, *, one_way: bool = False) -> None:
+        """From now on nothing that one sends reaches the other. What is in flight can still be delivered."""
+        self._check_peer(source)
+        self._check_peer(target)
+        self.config.link(source, target, cut=True)
+        if not one_way:
+            self.config.link(target, source, cut=True)
+
+    @step
+    def partition(self, *groups: Sequence[int]) -> None:
+        """Cut every link between peers of different groups, and only those."""
+        for i in [i for group in groups for i in group]:
+            self._check_peer(i)
+        self.config.partition(*groups)
+
+    @step
+    def heal(self) -> None:
+        """No link is cut any more."""
+        self.config.partition()
+
+    @step
+    def snapshot(self, i: int, index: int) -> None:
+        """Have the service of peer i make a snapshot of everything up to that index, and hand it to the peer."""
+        self._check_awake(i)
+        try:
+            self._ask(i, lambda: self.config.take_snapshot(i, index))
+        except ValueError as error:
+            raise ScenarioError(str(error)) from None
+
+    @step
+    def logs(self, terms: Sequence[Sequence[int]], *, commit: int = 0) -> None:
+        """By a history that Raft allows, give each peer a log of entries with these terms; up to `commit` they are
+        committed, and applied by all who hold that entry. Entry 5 of term 4 is the command i5t4.
+
+        In the end nobody leads, and nothing is in flight: the leader of the last term has been restarted, and has yet
+        to learn again what is committed.
+        """
+        if len(terms) != self.config.n:
+            raise ScenarioError(f"logs for {len(terms)} peers, but there are {self.config.n}")
+        if self._seen.anything:
+            raise ScenarioError("logs must come before everything else: it makes its own history from the beginning")
+        try:
+            history = plan_history(terms, commit)
+        except IllegalLogs as error:
+            raise ScenarioError(f"no Raft can come to these logs: {error}") from None
+        HistoryBuilder(self).build(history)
+
+    # ---- messages between a leader and a follower ---------------------------------------------------------------
+
+    def _deliver_everything(self) -> None:
+        for _ in range(_DELIVERIES_MAX):
+            held = self._network.held
+            if not held:
+                return
+            self._deliver(held[0])
+        self.fail(f"after {_DELIVERIES_MAX:,} deliveries there are still messages in flight: the peers never stop")
+
+    def _replicate(self, leader: int, follower: int, *, tell: bool) -> None:
+        for _ in range(_ROUNDS_MAX):
+            answers = self._bring_append(leader, follower)
+            if not self.config.is_up(follower):
+                return  # by an armed crash
+            done = self._seen.has_all_of(follower, leader)
+            if done and not self._strict and not self._seen.appends.get((follower, leader)):
+                # It has all, and has not said so: it saves a moment later, and then tells in a way of its own.
+                self.let_save(follower)
+            if done and not tell:
+                for held in answers:
+                    self._network.lose_held(held)
+                self.settle()
+                return
+            for held in answers:
+                self._deliver(held)
+            self._deliver_others(leader, follower)
+            if done:
+                return
+        self.fail(f"peer {follower} has not accepted all of peer {leader}'s log after {_ROUNDS_MAX} messages")
+
+    def let_save(self, i: int) -> None:
+        """Let the clock of peer i run a little, until it saves."""
+        self._let_run(i, PATIENCE_S, lambda event: event.kind == events.PERSIST and event.node == str(i))
+
+    def _deliver_others(self, one: int, other: int) -> None:
+        """What is no RPC of the paper's goes between the two: a peer may acknowledge by calls of its own."""
+        for _ in range(_ROUNDS_MAX):
+            ends = {str(one), str(other)}
+            calls = [h for h in self._network.held if {h.message.source, h.message.target} == ends]
+            calls = [held for held in calls if held.message.service_method not in KINDS.values()]
+            if not calls:
+                return
+            self._deliver(calls[0])
+
+    def _bring_append(self, leader: int, follower: int) -> list[Held]:
+        """The oldest AppendEntries, or snapshot, arrives: its answer, in flight."""
+        there, back = Selector(leader, follower, reply=False), Selector(follower, leader, reply=True)
+
+        term = self._seen.campaigns[leader]
+
+        def waiting() -> list[Held]:
+            """What it sends as the leader that it is, and not what is left of an earlier life."""
+            fitting = [held for held in self._in_flight(there) if _replicates(held.message)]
+            return [held for held in fitting if term_of(held.message) in (None, term)]
+
+        # A leader that waits for its next heartbeat may need longer than what a step waits for otherwise.
+        if not waiting() and self._strict:
+            self._nothing_fits(there)
+        if not waiting() and not self._let_run(leader, CAMPAIGN_S, lambda event: bool(waiting())):
+            self.fail(f"peer {leader} sent peer {follower} nothing within {CAMPAIGN_S:g} s of its own time (§5.2)")
+        held = waiting()[0]
+        self._deliver(held)
+        self._comes_true(follower, lambda: held.message.reply is not None)
+        return [answer for answer in self._in_flight(back) if answer.message.id == held.message.id]
+
+    @step
+    def exchange_append(self, leader: int, follower: int) -> None:
+        """One AppendEntries, or snapshot, arrives, and so does the answer."""
+        for held in self._bring_append(leader, follower):
+            self._deliver(held)
+        self._deliver_others(leader, follower)
+
+    # ---- what there is to see -----------------------------------------------------------------------
+
+    def show(self) -> str:
+        """The state of all peers, and what is in flight."""
+        states = {i: self._ask(i, lambda i=i: self.config.get_state(i)) for i in self._awake()}  # type: ignore[misc]
+        return showing.show(self.config, self._seen, states, self._network.held)
+
+    @property
+    def seen(self) -> Seen:
+        """What the messages so far have told."""
+        return self._seen
+
+    @property
+    def strict(self) -> bool:
+        return self._strict
+
+
+def _replicates(message: Message) -> bool:
+    return kind_of(message.service_method) in ("append", "snapshot")
+
+
+MakeConfig = Callable[..., Config]
+
+
+def make_scenario(
+    make_config: MakeConfig,
+    *,
+    peers: int = 3,
+    snapshots: bool = False,
+    strict: bool = False,
+    plain_votes: bool = False,
+) -> Scenario:
+    """A cluster in which nothing happens by itself, inside a test.
+
+    `plain_votes`: what it expects holds for peers that vote as in Figure 2. One that asks before it campaigns, or
+    disregards a RequestVote (§6), is skipped where it fails.
+    """
+    simulation = current_simulation()
+    if simulation is None:
+        raise ScenarioError("a scenario needs virtual time: on real threads nobody can hold a clock")
+    scripted = Scripted(simulation.decider)
+    simulation.decider = scripted  # before there is a network to ask it
+    config = make_config(servers=peers, snapshot=snapshots)
+    return Scenario(config, scripted, strict=strict, plain_votes=plain_votes)

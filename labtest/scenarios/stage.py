@@ -1,0 +1,296 @@
+"""What the steps of a scenario are made of: clocks that run until something has come, messages found in flight.
+
+Every peer's clock is held, and every message waits in flight, until a step says otherwise. Right peers differ in how
+they get things done: some send in a loop that wakes every 10 ms, some save in batches. So whatever waits for something
+(a message to deliver, an answer, an apply) lets the clock of whoever owes it run, up to 200 ms of its own time, until
+it is there. A `strict` scenario forbids that.
+
+Start at `step()` and `Stage.let_run()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Any, NoReturn, ParamSpec, TypeVar
+from zlib import crc32
+
+from labrpc.message import Message
+from labrpc.network import Held
+from labsim import Event, Simulation, Task, current_simulation
+from labsim.simulation import NS_PER_S
+from labtest import events
+from labtest.checks import CheckedTrace
+from labtest.config import Config
+from labtest.failure import short
+from labtest.scenarios.flight import Scripted, Selector, describe
+from labtest.scenarios.seen import Seen
+
+_MS = 1_000_000  # in nanoseconds
+
+# What a step takes of the world's time, in which what it has caused happens. No peer's clock runs meanwhile.
+_SETTLE_NS = 1 * _MS
+# How long a peer's clock may run until what a step waits for is there.
+PATIENCE_S = 0.2
+_POLL_NS = 10 * _MS
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ScenarioError(Exception):
+    """A step that makes no sense here: no such peer, nothing to restart. The text says what, and what would be right.
+
+    It is about the scenario, and not about the peer.
+    """
+
+
+def step(method: Callable[P, R]) -> Callable[P, R]:
+    """A step is an event of the trace; after it everybody has done what followed, and every rule has looked."""
+
+    @wraps(method)
+    def made(*args: P.args, **kwargs: P.kwargs) -> R:
+        scenario: Any = args[0]
+        if scenario.in_step:
+            return method(*args, **kwargs)  # part of another
+        scenario.begin_step(_told(method.__name__, args[1:], kwargs))
+        try:
+            result = method(*args, **kwargs)
+            scenario.settle()
+            scenario.look()
+        finally:
+            scenario.in_step = False
+        return result
+
+    return made
+
+
+def _told(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
+    values = [short(value) for value in args] + [f"{key}={short(value)}" for key, value in kwargs.items()]
+    return f"{name}({', '.join(values)})"
+
+
+class Stage:
+    """A cluster in which nothing happens by itself."""
+
+    def __init__(self, config: Config, scripted: Scripted, *, strict: bool = False, plain_votes: bool = False) -> None:
+        simulation = current_simulation()
+        assert simulation is not None  # make_scenario() has looked
+        self.config = config
+        self.in_step = False
+        self.words = ""  # of the step under way, as a file has them
+        self._strict = strict
+        self._plain_votes = plain_votes
+        self._simulation: Simulation = simulation
+        self._scripted = scripted
+        self._network = config.network
+        self._seen = Seen(config.n)
+        self._awaited: tuple[Task, Callable[[Event], bool]] | None = None
+        self._running: set[int] = set()  # whose clocks run
+        config.snapshot_only_when_asked()
+        _listen(simulation.trace, self._hear)
+        for i in range(config.n):
+            config.hold_clock(i)
+        self.settle()
+
+    # ---- for a step -----------------------------------------------------------------------
+
+    def begin_step(self, text: str) -> None:
+        self.in_step = True
+        text = self.words or text
+        self._simulation.emit(events.STEP, None, 0, text, crc32(text.encode()))
+
+    def settle(self) -> None:
+        """Everybody does what there is to do. The clock moves when all wait."""
+        self._simulation.sleep(_SETTLE_NS)
+
+    def look(self) -> None:
+        trace = self._simulation.trace
+        if isinstance(trace, CheckedTrace):
+            trace.look_now()
+
+    def fail(self, text: str) -> NoReturn:
+        """A step has not found what it expects."""
+        self.look()  # if a rule is broken, that says more
+        if self._plain_votes and (others := self._seen.not_plain):
+            import pytest  # whoever is here has it; whoever only looks need not wait for it
+
+            pytest.skip(f"it needs plain votes, and here {others}")
+        self.config.fail(f"{text[0].upper()}{text[1:]}")
+
+    def _hear(self, event: Event) -> None:
+        self._seen.take(event)
+        if self._awaited is not None:
+            task, there = self._awaited
+            if there(event):
+                self._awaited = None
+                self._simulation.wake(task)
+
+    def _let_run(self, i: int, limit_s: float, there: Callable[[Event], bool]) -> bool:
+        """Let the clock of peer i run until that event has come: whether it has, within so much of its own time."""
+        self._release([i])
+        self._awaited = (self._simulation.current, there)
+        came = self._simulation.park("what the step waits for", int(limit_s * NS_PER_S))
+        self._awaited = None
+        self._hold()
+        self.settle()
+        return came
+
+    def _comes_true(self, i: int, true: Callable[[], bool]) -> bool:
+        """Whether it is true, or comes true while the clock of peer i runs a little."""
+        if true():
+            return True
+        if self._strict or not self.config.is_up(i) or self.config.is_paused(i):
+            return False
+        left_ns = int(PATIENCE_S * NS_PER_S)
+        while left_ns > 0:
+            self._release([i])
+            self._simulation.sleep(_POLL_NS)
+            self._hold()
+            left_ns -= _POLL_NS
+            self.settle()
+            if true():
+                return True
+        return False
+
+    def _release(self, peers: Iterable[int]) -> None:
+        for i in peers:
+            if self.config.is_up(i):
+                self.config.release_clock(i)
+                self._running.add(i)
+
+    def _hold(self) -> None:
+        for i in sorted(self._running):
+            if self.config.is_up(i):  # it may have crashed meanwhile, by an armed crash
+                self.config.hold_clock(i)
+        self._running.clear()
+
+    def _ask(self, i: int, call: Callable[[], R]) -> R:
+        """Call a method of the peer. If it does not return at once its clock runs, until the tester loses patience."""
+        results: list[R] = []
+        errors: list[ValueError] = []
+
+        def ask() -> None:
+            try:
+                results.append(call())
+            except ValueError as error:
+                errors.append(error)
+
+        task = self._simulation.spawn(ask, name="a step")
+        if not self._simulation.join(task, 1):
+            self._release([i])
+            self._simulation.join(task)
+            self._hold()
+        if errors:
+            raise errors[0]
+        return results[0]
+
+    # ---- messages -----------------------------------------------------------------------
+
+    def _in_flight(self, selector: Selector) -> list[Held]:
+        return [held for held in self._network.held if selector.fits(held.message, is_reply=held.is_reply)]
+
+    def _deliver(self, held: Held) -> None:
+        self._network.deliver_held(held)
+        self.settle()
+
+    def _fitting(self, selector: Selector) -> list[Held]:
+        """What fits, the oldest of each pair; what is not there yet, its sender sends while its clock runs a little."""
+        found = []
+        for source, target in self._pairs(selector):
+            pair = selector.between(source, target)
+            if not self._in_flight(pair) and not self._strict and not self.config.is_paused(source):
+                self._let_run(source, PATIENCE_S, lambda event, pair=pair: bool(self._in_flight(pair)))  # type: ignore[misc]
+            fitting = self._in_flight(pair)
+            if not fitting:
+                self._nothing_fits(pair)
+            found.append(fitting[0])
+        if not found:
+            self.fail(f"nothing is in flight that is {selector}, and nobody is up to send it")
+        return found
+
+    def _pairs(self, selector: Selector) -> list[tuple[int, int]]:
+        """Who to whom. Of `*`: whoever can, with a reply whoever owes one."""
+        for i in (selector.source, selector.target):
+            if i is not None:
+                self._check_peer(i)
+        if selector.source is not None and selector.target is not None:
+            return [(selector.source, selector.target)]
+        pairs = []
+        cuts = {ends for ends, link in self._network.conditions.links.items() if link.cut}
+        for source in range(self.config.n) if selector.source is None else [selector.source]:
+            for target in range(self.config.n) if selector.target is None else [selector.target]:
+                pair = selector.between(source, target)
+                if source == target or not self.config.is_up(target):
+                    continue
+                can = self.config.is_up(source) and (str(source), str(target)) not in cuts
+                owes = self._seen.owes_reply(source, target) if selector.reply else can
+                if self._in_flight(pair) or (can and owes):
+                    pairs.append((source, target))
+        return pairs
+
+    def _nothing_fits(self, pair: Selector) -> NoReturn:
+        source = pair.source
+        assert source is not None
+        if not self.config.is_up(source):
+            why = f"peer {source} is down"
+        elif self.config.is_paused(source):
+            why = f"peer {source} is paused"
+        elif self._strict:
+            why = "the scenario is strict, so no clock runs"
+        else:
+            why = f"peer {source} sent none in {PATIENCE_S * 1000:.0f} ms of its own time"
+        others = self._network.held
+        there = f" In flight: {'; '.join(describe(held) for held in others[:4])}" if others else ""
+        self.fail(f"nothing is in flight that is {pair}, and {why}.{there}")
+
+    def _delivered(self, selector: Selector) -> list[Message]:
+        found = []
+        for source, target in self._pairs(selector._replace(reply=False)):
+            pair = selector.between(source, target)
+            message = next((m for m in self._seen.delivered if pair.fits(m, is_reply=False)), None)
+            if message is not None:
+                found.append(message)
+        if not found:
+            self.fail(f"nothing that is {selector} has been delivered yet, so it cannot arrive again")
+        return found
+
+    # ---- peers -----------------------------------------------------------------------
+
+    def _up(self) -> list[int]:
+        return [i for i in range(self.config.n) if self.config.is_up(i)]
+
+    def _awake(self) -> list[int]:
+        return [i for i in self._up() if not self.config.is_paused(i)]
+
+    def _check_peer(self, i: int) -> None:
+        if not 0 <= i < self.config.n:
+            raise ScenarioError(f"there is no peer {i}; peers are 0..{self.config.n - 1}")
+
+    def _check_up(self, i: int) -> None:
+        self._check_peer(i)
+        if not self.config.is_up(i):
+            raise ScenarioError(f"peer {i} is down; restart it first")
+
+    def _check_awake(self, i: int) -> None:
+        self._check_up(i)
+        if self.config.is_paused(i):
+            raise ScenarioError(f"peer {i} is paused; resume it first")
+
+    def _applied_index(self, i: int) -> int:
+        return max(self.config.applied(i), default=0)
+
+    def _applied(self, i: int) -> str:
+        known = self.config.applied(i)
+        return ", ".join(f"{command} at {index}" for index, command in sorted(known.items())) or "nothing"
+
+
+def _listen(trace: Any, listener: Callable[[Event], None]) -> None:
+    """Have every event told to it as well."""
+    append = trace.append
+
+    def heard(event: Event) -> None:
+        append(event)
+        listener(event)
+
+    trace.append = heard

@@ -1,0 +1,272 @@
+"""What each step does, and what an expectation says that is not met."""
+
+from pathlib import Path
+
+import pytest
+
+from labsim.deciding import Seeded
+from labtest import events
+from labtest.failure import Failure
+from labtest.loading import load_peer_class
+from labtest.running import run_test
+from labtest.scenarios.playing import as_test
+from labtest.scenarios.text import parse_script
+from labtools.zoo.mutants import load_zoo
+from raft.raft import Raft
+
+
+def play(text, peer_class=Raft, seed=7, **options):
+    """The run of a script, and what its `show`s showed."""
+    shown = []
+    script = parse_script(text, "steps.scenario")
+    run = run_test(as_test(script, on_output=lambda step, out: shown.append(out)), peer_class, seed, **options)
+    return run, shown
+
+
+def passes(text, peer_class=Raft, seed=7):
+    run, shown = play(text, peer_class, seed)
+    assert run.error is None, run.error
+    return run, shown
+
+
+def fails(text, peer_class=Raft, **options):
+    run, _ = play(text, peer_class, **options)
+    assert isinstance(run.error, Failure), run.error
+    return run.error
+
+
+def wrong(id_, tmp_path):
+    mutant = next(mutant for mutant in load_zoo() if mutant.id == id_)
+    return load_peer_class(mutant.write(tmp_path))
+
+
+# ---- nothing happens by itself ---------------------------------------------------------------------------------
+
+
+def test_without_a_step_nobody_does_anything():
+    run, _ = passes("expect no leader\n" * 500)
+    assert {event.kind for event in run.simulation.trace if event.node} <= {
+        *(events.BOOT, events.RESTORE, events.CONNECT, events.HOLD_CLOCK, events.RELEASE_CLOCK),
+    }
+
+
+def test_only_the_clock_of_who_campaigns_runs():
+    run, (shown,) = passes("campaign 0\nshow\n")
+    senders = {event.node for event in run.simulation.trace if event.kind == events.SEND}
+    assert senders == {"0"}
+    assert "in flight:\n  0->1 vote 1  term 1, last entry 0 of term 0\n" in shown
+
+
+def test_a_message_waits_until_it_is_delivered_and_its_answer_waits_too():
+    _, (asked, answered, heard) = passes(
+        "campaign 0\nshow\ndeliver 0->1 vote\nshow\ndeliver 1->0 vote reply\ndrop\nshow\n"
+    )
+    assert "1->0 vote reply" not in asked
+    assert "  1->0 vote reply 1  term 1, granted" in answered
+    assert "0     leader     1" not in answered
+    assert "0     leader" in heard
+
+
+def test_a_step_is_an_event_in_the_words_of_the_file():
+    run, _ = passes("campaign 0\ndeliver 0->1 vote\n")
+    steps = [event.detail for event in run.simulation.trace if event.kind == events.STEP]
+    assert steps == ["campaign 0", "deliver 0->1 vote"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_shown_does_not_depend_on_the_seed(seed):
+    text = (
+        "peers 5\nlogs 0: 1 2\nlogs 1: 1 2\nlogs 2: 1\nlogs 3: 1 3\nlogs 4: 1\ncommit 1\nshow\nelect 3 with 2 4\nshow\n"
+    )
+    assert passes(text, seed=seed)[1] == passes(text, seed=100)[1]
+
+
+# ---- messages ----------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_request_is_told_at_once():
+    run, _ = passes("campaign 0\ndrop 0->1 vote\nexpect not in flight 0->1 vote 1\n")
+    dropped = [event for event in run.simulation.trace if event.kind == events.DROP]
+    assert [event.note for event in dropped] == [events.DropReason.LOST_REQUEST]
+
+
+def test_a_duplicate_leaves_the_request_in_flight():
+    run, _ = passes("campaign 0\nduplicate 0->1 vote\nexpect in flight 0->1 vote 1\ndeliver 0->1 vote\n")
+    delivered = [event.message for event in run.simulation.trace if event.kind == events.DELIVER]
+    assert len(delivered) == 2
+    assert len(set(delivered)) == 1
+
+
+def test_an_old_message_arrives_again():
+    run, _ = passes("campaign 0\ndeliver 0->1 vote\ndeliver 1->0 vote reply\ndeliver 0->1 vote again\n")
+    assert sum(event.kind == events.DUPLICATE for event in run.simulation.trace) == 1
+
+
+def test_a_request_of_a_crashed_peer_can_still_arrive():
+    passes("campaign 0\ncrash 0\ndeliver 0->1 vote\nexpect 1 voted 0\n")
+
+
+def test_what_is_sent_over_a_cut_link_is_lost():
+    passes("cut 0->1\ncampaign 0\nexpect in flight 0->2 vote\nexpect not in flight 0->1 vote\n")
+
+
+def test_deliver_alone_goes_on_until_nothing_moves():
+    passes("campaign 0\ndeliver\nexpect leader 0 term 1\nexpect 1 term 1\nexpect 2 term 1\n")
+
+
+def test_a_selector_of_a_term_leaves_earlier_campaigns_alone():
+    passes("campaign 0\ncampaign 0\ndeliver 0->1 vote term 2\nexpect 1 term 2\nexpect in flight 0->1 vote term 1\n")
+
+
+def test_the_oldest_that_fits_is_delivered():
+    passes("campaign 0\ncampaign 0\ndeliver 0->1 vote\nexpect 1 term 1\n")
+
+
+# ---- faults ------------------------------------------------------------------------------------------------------
+
+
+def test_an_armed_crash_falls_at_the_next_save():
+    run, _ = passes("campaign 0\ncrash 1 before save\ndeliver 0->1 vote\nexpect 1 down\nrestart 1\nexpect 1 term 0\n")
+    kinds = [event.kind for event in run.simulation.trace if event.node == "1"]
+    assert events.PERSIST not in kinds
+
+
+def test_what_arrives_at_a_paused_peer_waits():
+    passes("campaign 0\npause 1\ndeliver 0->1 vote\nexpect not in flight 1->0 vote reply\nresume 1\nexpect 1 voted 0\n")
+
+
+def test_a_stretch_of_ordinary_time():
+    run, _ = passes("campaign 0\nrun 2s\nexpect leader 0\nrun 500ms\n")
+    assert run.virtual_s > 2.5
+
+
+def test_a_snapshot_when_it_is_asked_for_and_not_before():
+    text = "snapshots\nelect 0 with 1 2\n" + "".join(f"start 0 x{i}\n" for i in range(12)) + "update 0->1 2\n"
+    run, _ = passes(f"{text}snapshot 0 5\n")
+    saved = [event.node for event in run.simulation.trace if event.kind == events.PERSIST and event.detail.snapshot]
+    assert saved == ["0"]
+
+
+# ---- expectations ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("expect leader 0", "Expected peer 0 as the leader; get_state() says: term 0, not leader"),
+        (
+            "elect 0 with 1\nexpect leader 0 term 2",
+            "Expected peer 0 as the leader of term 2; get_state() says: term 1,",
+        ),
+        ("elect 0 with 1\nexpect no leader", "Expected no leader, but peer 0 leads in term 1"),
+        ("elect 0 with 1\nexpect 0 not leader", "Expected peer 0 not to lead; get_state() says: term 1, leader"),
+        ("expect 1 term 4", "Expected peer 1 in term 4; get_state() says 0"),
+        ("expect 1 voted 0", "Expected peer 1 to vote for peer 0, but it has not answered it yet"),
+        (
+            "campaign 0\ndeliver 0->1 vote\nexpect 1 refused 0",
+            "Expected peer 1 to refuse peer 0 in term 1, but it voted",
+        ),
+        ("expect 1 accepted 0", "Expected peer 1 to accept what peer 0 sent, but it has not answered it yet"),
+        (
+            "elect 0 with 1\nreplicate 0->1\nexpect 1 rejected 0",
+            "Expected peer 1 to reject what peer 0 sent last, but it",
+        ),
+        (
+            "elect 0 with 1\nstart 0 x\nexpect 0 applied x",
+            "Expected peer 0 to have applied 'x'; it has applied nothing",
+        ),
+        (
+            "elect 0 with 1\nstart 0 x\nreplicate 0->1\nexpect 0 applied y at 1",
+            "Expected peer 0 to have applied 'y' at 1; it has applied x at 1",
+        ),
+        (
+            "elect 0 with 1\nstart 0 x\nreplicate 0->1\nexpect 0 applied x\nexpect 0 not applied x",
+            "Expected peer 0 not to have applied 'x', but it has",
+        ),
+        ("expect 0 applied up to 1", "Expected peer 0 to have applied up to 1; it has applied nothing"),
+        ("expect in flight 0->1 append", "Nothing is in flight that is 0->1 append, and peer 0 sent none in 200 ms"),
+        (
+            "campaign 0\nexpect not in flight 0->1 vote",
+            "Expected nothing in flight that is 0->1 vote, but there is: 0->1",
+        ),
+        ("expect 0 down", "Expected peer 0 to be down, but it is up"),
+        ("elect 0 with 1\nexpect 1 log 1", "Expected log 1 of peer 1; it is empty"),
+        ("expect 0 commit_index 3", "Expected commit_index 3 of peer 0; it is 0"),
+        ("expect 0 voted_for 1", "Expected voted_for 1 of peer 0; it is none"),
+        ("start 0 x", "Peer 0 did not take 'x': start() says that it does not lead (term 0)"),
+        ("elect 0 with 1\nstart 0 x refused", "Peer 0 took 'x' as the leader of term 1; expected it to refuse"),
+        ("deliver 0->1 vote again", "Nothing that is 0->1 vote has been delivered yet, so it cannot arrive again"),
+        ("strict\ndeliver 0->1 append", "Nothing is in flight that is 0->1 append, and the scenario is strict, so no"),
+        ("crash 0\ndeliver 0->1 vote", "Nothing is in flight that is 0->1 vote, and peer 0 is down"),
+    ],
+)
+def test_what_is_not_met_says_what_was_seen(text, said):
+    error = fails(text)
+    assert error.text.startswith(said)
+    last = len(text.splitlines())
+    assert f"steps.scenario:{last} in " in error.evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("crash 0\ncrash 0", "steps.scenario:2: crash 0: peer 0 is down; restart it first"),
+        ("restart 1", "steps.scenario:1: restart 1: peer 1 is not down; crash it first"),
+        ("pause 0\nstart 0 x", "steps.scenario:2: start 0 x: peer 0 is paused; resume it first"),
+        ("resume 0", "steps.scenario:1: resume 0: peer 0 is not paused"),
+        ("campaign 7", "steps.scenario:1: campaign 7: there is no peer 7; peers are 0..2"),
+        (
+            "campaign 0\ncampaign 0 term 1",
+            "steps.scenario:2: campaign 0 term 1: peer 0 has campaigned in term 1 already",
+        ),
+        ("snapshot 0 1", "this cluster was made without snapshots"),
+        ("snapshots\nsnapshot 0 1", "server 0 has applied up to 0, so it has no state at index 1"),
+        ("campaign 0\ndeliver 0->1 vote\nduplicate 1->0 vote reply", "a network duplicates requests"),
+    ],
+)
+def test_a_step_that_makes_no_sense_there_is_told_with_its_line(text, said):
+    run, _ = play(text)
+    assert said in str(run.error)
+
+
+def test_a_peer_that_never_campaigns_fails_in_these_words(tmp_path):
+    source = Path(Raft.__init__.__code__.co_filename).read_text(encoding="utf-8")
+    campaigning = "        self.role = Role.CANDIDATE\n"
+    assert campaigning in source
+    instead = "        self._reset_election_timer()\n        return\n"
+    (tmp_path / "raft.py").write_text(source.replace(campaigning, instead + campaigning), encoding="utf-8")
+    error = fails("campaign 0\n", load_peer_class(tmp_path / "raft.py"))
+    assert error.text == "Peer 0 did not ask for votes within 10 s of its own time (§5.2)"
+
+
+# ---- rules, and other peers --------------------------------------------------------------------------------------
+
+
+def test_a_broken_rule_is_told_at_its_step(tmp_path):
+    text = "campaign 0\ncampaign 1\ndeliver 0->2 vote\ndeliver 1->2 vote\nexpect 2 term 1\n"
+    error = fails(text, wrong("double-vote", tmp_path))
+    assert error.rule == "one-vote"
+
+
+def test_a_scenario_for_a_wrong_peer_expects_its_rule(tmp_path):
+    text = "campaign 0\ncampaign 1\ndeliver 0->2 vote\ndeliver 1->2 vote\nexpect rule one-vote broken\n"
+    passes(text, wrong("double-vote", tmp_path))
+    assert fails(text).text == "Expected the rule one-vote to be broken, but it was not"
+
+
+def test_a_peer_without_plain_votes_is_skipped_where_the_file_allows_it():
+    pre_vote = load_peer_class(next(m for m in load_zoo() if m.id == "stranger-pre-vote").write())
+    run, _ = play("needs plain votes\nelect 0 with 1\n", pre_vote)
+    assert str(run.error) == "it needs plain votes, and here a peer calls Raft.pre_vote before it campaigns"
+    assert "did not ask for votes" in fails("elect 0 with 1\n", pre_vote).text
+
+
+def test_a_failed_step_of_a_plain_peer_is_not_skipped():
+    fails("needs plain votes\nexpect leader 0\n")
+
+
+def test_a_run_is_repeated_by_its_seed_and_recorded_like_any_other():
+    text = "campaign 0\ndeliver\nstart 0 x\nrun 1s\nexpect 1 applied x at 1\n"
+    one, other = play(text)[0], play(text, decider=Seeded(7))[0]
+    assert one.digest == other.digest
+    assert one.digest != play(text, seed=8)[0].digest
