@@ -16,6 +16,8 @@ REALTIME ?=
 ISOLATED ?=
 EXTRA    ?= 1
 TIMELINE ?=
+STEP     ?=
+FILE     ?=
 OUT      ?=
 
 # The parts that were asked for, in their order, and their files: MIT's tests, and with EXTRA=1 those beyond them.
@@ -32,7 +34,7 @@ pytest = $(BIN)/python -m pytest -q -n $(if $(filter 1,$(1)),0,$(1)) $(if $(SEED
          $(if $(ISOLATED),--isolated)
 
 .DEFAULT_GOAL := help
-.PHONY: help test parts $(PARTS) stress replay timeline lint clean
+.PHONY: help test parts $(PARTS) stress replay timeline scenario lint clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -41,7 +43,7 @@ help: ## this list
 	@echo "RAFT=path/to/raft.py tests another peer, EXTRA=0 runs MIT's tests alone, REALTIME=1 uses real threads and"
 	@echo "the real clock, JOBS=n starts n workers (otherwise one for each core, where RUNS is 10 or more, and none"
 	@echo "below: they would take longer to start). Name several parts, and they are one run with one summary."
-	@echo "ISOLATED=1, here and for replay, timeline and stress, has every peer in a process of its own."
+	@echo "ISOLATED=1, here and for replay, timeline, scenario and stress, has every peer in a process of its own."
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -74,6 +76,9 @@ replay: $(READY) ## one run again, exactly: TEST=name SEED=n [RAFT=...]
 timeline: $(READY) ## a run as a table of events by peer: TEST=name SEED=n [RAFT=...]
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make timeline TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
 	@$(BIN)/lab timeline $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(ISOLATED),--isolated)
+
+scenario: $(READY) ## a run written down step by step: FILE=x.scenario (default: all) [STEP=1] [SEED=n] [RAFT=...]
+	@$(BIN)/lab scenario $(FILE) $(if $(SEED),--seed $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(STEP),--step) $(if $(TIMELINE),--timeline) $(if $(ISOLATED),--isolated)
 
 stress: $(READY) ## many seeds over worker processes: TEST=name|part RUNS=n JOBS=n [RAFT=...] [OUT=dir]
 	@$(BIN)/lab stress $(TEST) $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(SEED),--seed-start $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(OUT),--out $(OUT)) $(if $(ISOLATED),--isolated)

@@ -25,8 +25,8 @@ FOR_ALL: Patterns = {
     **dict.fromkeys(ROOMS, _MODULES),
     PEER: (*PEER_FILES, "py.typed"),
     TOOLS: ("__init__.py", "__main__.py", "cli.py", "py.typed", "selecting.py"),
-    **{f"{TOOLS}/{tool}": _MODULES[:1] for tool in ("replay", "stress", "timeline", "workers")},
-    "tests": ("test_2[a-d].py", "test_2[a-d]_extra.py"),
+    **{f"{TOOLS}/{tool}": _MODULES[:1] for tool in ("replay", "scenario", "stress", "timeline", "workers")},
+    "tests": ("test_2[a-d].py", "test_2[a-d]_extra.py", "scenarios/**/*.scenario"),
     ".": ("LICENSE", "pyproject.toml", "requirements.lock"),
 }
 FOR_STUDENTS: Patterns = {
@@ -36,6 +36,9 @@ FOR_STUDENTS: Patterns = {
         "failures.md",
         "names.md",
         "own-tests.md",
+        "scenario-figure-8.png",
+        "scenario-trace.png",
+        "scenarios.md",
         "timeline.png",
         "trace.md",
     ),

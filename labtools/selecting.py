@@ -1,7 +1,7 @@
 """Which tests: by name, by glob, by part (2a ... 2d) or by file, without going through pytest.
 
-A lab test is a function `test_*` whose one parameter is `make_config`. Every tool that runs tests selects here and
-calls `labtest.running.run_test`.
+A lab test is a function `test_*` whose one parameter is `make_config` or `make_scenario`, or a file of steps, a
+scenario. Every tool that runs tests selects here and calls `labtest.running.run_test`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ from labsim.stacks import short_path
 
 # The lab's own tests, where they lie in the source tree; the working directory's, when that is another one.
 TESTS = Path("tests")
+SCENARIOS = "scenarios"  # their folder there, and the word that selects all of them
+SCENARIO = ".scenario"
 
 
 class LabTest(NamedTuple):
@@ -40,14 +43,33 @@ def default_files() -> list[Path]:
     return sorted(TESTS.glob("test_2*.py"))
 
 
+def scenario_files() -> list[Path]:
+    """The lab's scenarios, in order."""
+    return sorted((TESTS / SCENARIOS).rglob(f"*{SCENARIO}"))
+
+
 def load_tests(file: Path) -> list[LabTest]:
     """The lab tests of one file, in the order they stand there."""
     file = file.resolve()
+    if file.suffix == SCENARIO:
+        return [_load_scenario(file)]
     return [
-        LabTest(name, _part(name), file, value)
+        LabTest(name, _part(name), file, _run_by_config(value))
         for name, value in vars(_module(file)).items()
-        if name.startswith("test_") and inspect.isfunction(value) and _takes_make_config(value)
+        if name.startswith("test_") and inspect.isfunction(value) and _maker(value) is not None
     ]
+
+
+def _load_scenario(file: Path) -> LabTest:
+    # Only now: a peer that brings messages of its own is loaded before the tester.
+    from labtest.scenarios.playing import as_test
+    from labtest.scenarios.text import ScriptError, read_script
+
+    try:
+        script = read_script(file)
+    except ScriptError as error:
+        raise SelectionError(str(error)) from None
+    return LabTest(script.name, _part(script.name), file, as_test(script))
 
 
 def _module(file: Path) -> ModuleType:
@@ -75,6 +97,8 @@ def _module(file: Path) -> ModuleType:
 
 def not_lab_tests(file: Path) -> dict[str, str]:
     """What pytest would run there and nobody here does, and why not."""
+    if file.suffix == SCENARIO:
+        return {}
     known = {test.name for test in load_tests(file)}
     found = {}
     for name, value in vars(_module(file.resolve())).items():
@@ -97,9 +121,11 @@ def _why_not(name: str, function: Callable[..., Any]) -> str:
     if inspect.isgeneratorfunction(function):
         return "it has a yield in it, so that calling it runs nothing; write it as a plain function"
     parameters = list(inspect.signature(function).parameters)
-    others = [parameter for parameter in parameters if parameter != "make_config"]
+    others = [parameter for parameter in parameters if parameter not in _MAKERS]
     if others:
         return f"it asks for {', '.join(others)}; the one thing that a test is given here is make_config"
+    if len(parameters) > 1:
+        return "it asks for make_config and make_scenario; a test has one cluster, so it asks for one of them"
     if not parameters:
         return "it does not ask for make_config; it needs that one parameter, or a name that does not begin with test"
     return f"its name begins with test, but not with test_; call it test_{name.removeprefix('test')}"
@@ -109,11 +135,29 @@ def _parametrized(function: Callable[..., Any]) -> bool:
     return any(mark.name == "parametrize" for mark in getattr(function, "pytestmark", ()))
 
 
-def _takes_make_config(function: Callable[..., Any]) -> bool:
+_MAKERS = ("make_config", "make_scenario")
+
+
+def _maker(function: Callable[..., Any]) -> str | None:
+    """What it asks for, if that is the one thing that a lab test may ask for."""
     # Calling one of these would run nothing, and pass.
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        return False
-    return list(inspect.signature(function).parameters) == ["make_config"]
+        return None
+    parameters = tuple(inspect.signature(function).parameters)
+    return parameters[0] if len(parameters) == 1 and parameters[0] in _MAKERS else None
+
+
+def _run_by_config(function: Callable[..., Any]) -> Callable[[Any], Any]:
+    """As run_test() calls it: with make_config."""
+    if _maker(function) == "make_config":
+        return function
+
+    def run(make_config: Any) -> Any:
+        from labtest.scenarios.scenario import make_scenario
+
+        return function(partial(make_scenario, make_config))
+
+    return run
 
 
 def _part(name: str) -> str:
@@ -122,15 +166,25 @@ def _part(name: str) -> str:
 
 
 def select(patterns: Iterable[str], files: Iterable[Path] = ()) -> list[LabTest]:
-    """The tests that match any pattern (a name, a glob or a part); all of them if there is none."""
-    tests = [test for file in (list(files) or default_files()) for test in load_tests(file)]
+    """The tests that match any pattern: a name, a glob, a part, or the word `scenarios`. Without one all tests, and no
+    scenario but those among `files`."""
+    given = list(files)
+    tests = [test for file in (given or default_files()) for test in load_tests(file)]
     patterns = list(patterns)
     if not patterns:
         return tests
-    chosen = [test for test in tests if any(test.part == p.lower() or fnmatchcase(test.name, p) for p in patterns)]
+    if not given:
+        tests += [test for file in scenario_files() for test in load_tests(file)]
+    chosen = [test for test in tests if any(_matches(test, pattern) for pattern in patterns)]
     for pattern in patterns:
-        if not any(test.part == pattern.lower() or fnmatchcase(test.name, pattern) for test in tests):
+        if not any(_matches(test, pattern) for test in tests):
             near = [test.name for test in tests if pattern.strip("*") in test.name][:5]
             hint = f"; did you mean {', '.join(near)}?" if near else f"; there are {len(tests)} tests, see --list"
             raise SelectionError(f"no test is called {pattern!r}{hint}")
     return chosen
+
+
+def _matches(test: LabTest, pattern: str) -> bool:
+    if pattern == SCENARIOS:
+        return test.file.suffix == SCENARIO
+    return test.part == pattern.lower() or fnmatchcase(test.name, pattern)

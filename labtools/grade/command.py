@@ -35,7 +35,7 @@ from labtools.grade.results import Result, points, renamed
 from labtools.grade.rubric import Rubric, RubricError
 from labtools.grade.store import write_whole
 from labtools.grade.write import write_class, write_submission, write_submitted
-from labtools.selecting import LabTest, SelectionError, load_tests, not_lab_tests
+from labtools.selecting import SCENARIO, LabTest, SelectionError, load_tests, not_lab_tests
 from labtools.stress.command import InUse, alone_in, ended_politely, jobs_argument
 from labtools.stress.summary import printable
 
@@ -43,6 +43,7 @@ OUT = Path("build/grade")
 _SEED_FILE = "seed"
 _NAMED_MAX = 6  # in a line
 _LINE_EVERY_S = 10.0
+_TESTS_ARE_IN = (".py", SCENARIO)
 _REFERENCE = ROOT / PEER / "raft.py"  # a course may have none here, and Gradescope never has
 
 _EPILOG = """\
@@ -157,7 +158,7 @@ def _hidden_files(paths: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         files = (
-            sorted(p for p in path.glob("*.py") if not p.name.startswith(("_", "conftest")))
+            sorted(p for p in path.iterdir() if p.suffix in _TESTS_ARE_IN and not p.name.startswith(("_", "conftest")))
             if path.is_dir()
             else [path]
         )
@@ -166,7 +167,9 @@ def _hidden_files(paths: Sequence[Path]) -> list[Path]:
             for name, why in not_lab_tests(file).items():
                 raise SelectionError(f"{file}: {name} cannot be graded: {why}")
         if not any(load_tests(file) for file in files):
-            raise SelectionError(f"{path}: there is no test in it: a function test_...(make_config) in a .py file")
+            raise SelectionError(
+                f"{path}: there is no test in it: a function test_...(make_config) in a .py file, or a {SCENARIO} file"
+            )
         found += files
     names = [file.name for file in found]
     twice = next((name for name in names if names.count(name) > 1), None)

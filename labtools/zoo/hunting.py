@@ -12,7 +12,7 @@ from typing import Any
 
 from labtest.loading import load_peer_class
 from labtest.running import run_test
-from labtest.verdict import verdict_of
+from labtest.verdict import Ending, verdict_of
 from labtools.selecting import LabTest
 from labtools.zoo.mutants import BUILD, Mutant, StaleMutant
 
@@ -31,6 +31,7 @@ class Result:
     seed: int = 0
     runs: int = 0  # of the suite, begun ones included
     tests: int = 0  # single tests run
+    skipped: int = 0  # of these, by the test's own word
     seconds: float = 0.0  # of processor time
     failed_of: tuple[int, int] | None = None  # for a liveness mutant: seeds that fail, of how many
     line: str = ""
@@ -76,7 +77,9 @@ def hunt(
                 return result
             result.tests += 1
             run = run_test(test.function, peer_class, seed)
-            if run.error is not None:
+            if verdict_of(run.error).ending is Ending.SKIPPED:
+                result.skipped += 1
+            elif run.error is not None:
                 result.verdict = "accused" if mutant.control else "caught"
                 result.by, result.line = classify(run.error, test.name)
                 result.test, result.seed = test.name, seed

@@ -19,7 +19,8 @@ RECORD = ZOO / "caught.json"
 
 def _by(result: Result) -> str:
     if not result.by:
-        return result.verdict.upper() if result.bad else result.verdict
+        skipped = f", {result.skipped} of {result.tests} tests skipped" if result.skipped else ""
+        return (result.verdict.upper() if result.bad else result.verdict) + skipped
     rate = "" if result.failed_of is None else f", {result.failed_of[0]} of {result.failed_of[1]} seeds"
     return f"{'ACCUSED ' if result.verdict == 'accused' else ''}{result.by}{rate}"
 

@@ -24,6 +24,7 @@ TOOLS_MAY_IMPORT = {
     "handout": {"manifest"},
     "timeline": {"selecting"},
     "stress": {"selecting", "workers"},
+    "scenario": {"selecting", "timeline.command"},
     # It asks for a timeline by name, when it is to print one.
     "replay": {"selecting", "stress.kit"},
     "zoo": {"selecting", "workers"},

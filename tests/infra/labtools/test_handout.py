@@ -273,14 +273,14 @@ def test_top_of_the_tree(tree):
         *("docs", "tests", ".gitignore", "LICENSE", "Makefile", "README.md", "pyproject.toml", "requirements.lock"),
     }
     parts = [f"test_2{part}{more}.py" for part in "abcd" for more in ("", "_extra")]
-    assert sorted(path.name for path in (tree / "tests").iterdir()) == sorted(parts)
+    assert sorted(path.name for path in (tree / "tests").iterdir()) == sorted([*parts, "scenarios"])
 
 
 def test_lab_lists_only_what_is_there(tree):
     out = run(tree, sys.executable, "-m", "labtools", "--help", code=0)
-    assert re.findall(r"^    (\w+)  ", out, re.MULTILINE) == ["stress", "replay", "timeline"]
+    assert re.findall(r"^    (\w+)  ", out, re.MULTILINE) == ["stress", "replay", "timeline", "scenario"]
     assert NOT_FOR_STUDENTS.search(out) is None
-    for command in ("stress", "replay", "timeline"):
+    for command in ("stress", "replay", "timeline", "scenario"):
         assert NOT_FOR_STUDENTS.search(run(tree, sys.executable, "-m", "labtools", command, "--help", code=0)) is None
     assert "invalid choice: 'zoo'" in run(tree, sys.executable, "-m", "labtools", "zoo", code=2)
 
@@ -288,13 +288,13 @@ def test_lab_lists_only_what_is_there(tree):
 def test_makefile_has_only_what_works_there(tree):
     targets = re.findall(r"^([a-z0-9-]+)  +", run(tree, "make", "help", code=0), re.MULTILINE)
     parts = ["test-2a", "test-2b", "test-2c", "test-2d"]
-    assert targets == ["help", "test", *parts, "replay", "timeline", "stress", "lint", "clean"]
+    assert targets == ["help", "test", *parts, "replay", "timeline", "scenario", "stress", "lint", "clean"]
     assert NOT_FOR_STUDENTS.findall((tree / "Makefile").read_text(encoding="utf-8")) == []
 
 
 def test_docs_mention_nothing_else_and_their_links_lead_somewhere(tree):
     pages = sorted(tree.rglob("*.md"))
-    assert len(pages) == 7
+    assert len(pages) == 8
     for page in pages:
         text = page.read_text(encoding="utf-8")
         assert NOT_FOR_STUDENTS.findall(text) == [], page

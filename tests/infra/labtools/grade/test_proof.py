@@ -84,6 +84,22 @@ def test_the_line_that_replays_it_names_the_file_of_a_hidden_test_alone(exam: Ex
     assert f"  make replay TEST=test_initial_election_2a SEED={first} RAFT={exam.folder}/raft.py\n" in said
 
 
+def test_hidden_scenarios_stand_beside_hidden_tests(exam: Exam) -> None:
+    exam.hidden = exam.folder / "hidden"
+    exam.hidden.mkdir()
+    (exam.hidden / "right.py").write_text(RIGHT)
+    scenario = exam.hidden / "elected_2a.scenario"
+    scenario.write_text("campaign 0\nexpect leader 0\n")
+    status, said = exam.grade()
+    assert status == 2
+    assert "Expected peer 0 as the leader; get_state() says: term 1, not leader" in said
+    scenario.write_text("campaign 0\ndeliver\nexpect leader 0\n")
+    status, said = exam.grade()
+    assert status == 0
+    row = (exam.out / "scores.csv").read_text().partition("\n")[0]
+    assert "elected_2a" in row and "test_right_2a" in row
+
+
 def test_what_was_proved_is_not_proved_again(exam: Exam) -> None:
     exam.hidden.write_text(RIGHT)
     solution = exam.folder / "solution" / "raft.py"

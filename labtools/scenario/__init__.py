@@ -1,0 +1,1 @@
+"""`lab scenario`: a run written down step by step, on any peer. Start at command.py."""

@@ -1,0 +1,187 @@
+"""`lab scenario`: play files of steps on a peer, or walk through one at a prompt.
+
+Promise: a mistake in a file is told with its line, and nothing runs then. What `show` shows is printed under its step.
+
+Start at `main()`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+from labsim.stacks import short_path
+from labtest.events import STEP
+from labtest.loading import DEFAULT, LoadError, load_peer_class
+from labtools.selecting import SCENARIO, TESTS, scenario_files
+
+if TYPE_CHECKING:
+    from labtest.running import Run
+    from labtest.scenarios.text import Script, Step
+
+SEED = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "Exit status: 0 all ended as their files say, 1 one did not, 2 nothing could be run."
+    add = parser.add_argument
+    add("files", metavar="FILE", nargs="*", type=Path, help=f"files of steps, or folders of them ({TESTS}/scenarios)")
+    add("--raft", type=Path, default=DEFAULT, metavar="PATH", help=f"the raft.py to run ({DEFAULT})")
+    add("--seed", type=int, default=SEED, metavar="N", help=f"of timeouts and turns, which no step decides ({SEED})")
+    add("--isolated", action="store_true", help="every peer in a process of its own, as for grades")
+    add("--step", action="store_true", help="walk through one file at a prompt, one step at a time")
+    add("--timeline", action="store_true", help="print each run as a table: time down, a column per peer")
+    add("--compare", action="store_true", help="hold what `show` shows against the lines under ----, the reference's")
+    add("--rewrite", action="store_true", help="write what `show` shows under its ---- into the file")
+
+
+def main(args: argparse.Namespace) -> int:
+    try:
+        # First, before anything imports the messages that the tester knows: the peer may bring its own.
+        peer_class = load_peer_class(args.raft, isolated=args.isolated)
+        files = list(_files(args.files))
+    except (LoadError, _NoFiles) as error:
+        return _cannot(str(error))
+    from labtest.scenarios.text import ScriptError, read_script
+
+    if args.step and len(files) != 1:
+        return _cannot(f"--step walks through one file, and these are {len(files)}")
+    try:
+        scripts = [read_script(file) for file in files]
+    except ScriptError as error:
+        return _cannot(str(error))
+    failed = skipped = 0
+    for script in scripts:
+        outputs, run = _play(args, script, peer_class)
+        problem = _tell(args, script, run, outputs, alone=len(scripts) == 1)
+        failed += problem
+        skipped += _is_skipped(run)
+    if len(scripts) > 1:
+        print(f"{len(scripts)} scenarios: {len(scripts) - failed - skipped} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed else 0
+
+
+class _NoFiles(Exception):
+    pass
+
+
+def _files(given: list[Path]) -> Iterator[Path]:
+    if not given:
+        files = scenario_files()
+        if not files:
+            raise _NoFiles(f"there is no {TESTS}/scenarios here; name a FILE")
+        yield from files
+    for path in given:
+        if path.is_dir():
+            files = sorted(path.rglob(f"*{SCENARIO}"))
+            if not files:
+                raise _NoFiles(f"{path}: there is no *{SCENARIO} in it")
+            yield from files
+        elif path.is_file():
+            yield path
+        else:
+            raise _NoFiles(f"{path}: no such file")
+
+
+def _play(args: argparse.Namespace, script: Script, peer_class: Any) -> tuple[dict[int, list[str]], Run]:
+    """What each `show` showed, by its line, and the run."""
+    from labtest.running import run_test
+    from labtest.scenarios.playing import as_test
+
+    outputs: dict[int, list[str]] = {}
+
+    def keep(step: Step, shown: str) -> None:
+        outputs[step.line] = shown.splitlines()
+
+    if args.step:
+        from labtools.scenario.stepping import walk
+
+        return outputs, walk(script, peer_class, args.seed)
+    return outputs, run_test(as_test(script, on_output=keep), peer_class, args.seed)
+
+
+def _tell(args: argparse.Namespace, script: Script, run: Run, outputs: dict[int, list[str]], *, alone: bool) -> bool:
+    """Whether it failed."""
+    from labtest import report
+
+    if args.timeline:
+        _print_timeline(run)
+    if alone and not args.step and not args.timeline:
+        _print_steps(script, run, outputs)
+    name = short_path(script.file)
+    if _is_skipped(run):
+        print(f"SKIPPED {name}: {run.error}")
+        return False
+    if run.error is not None:
+        line = f"make scenario FILE={quote(name)}"
+        line += f" SEED={args.seed}" if args.seed != SEED else ""
+        line += f" RAFT={quote(str(args.raft))}" if args.raft != DEFAULT else ""
+        line += " ISOLATED=1" if args.isolated else ""
+        print(f"FAILED {report.describe(run.error, script.name, args.seed, line, causes=run.causes)}")
+        return True
+    broken = f", breaking {script.breaks} as it says" if script.breaks else ""
+    print(f"PASSED {name}{broken}  ({len(script.steps)} steps, {run.real_s * 1000:.0f} ms)")
+    for off in run.checks_off if alone else ():
+        print(f"{off}.")
+    if args.rewrite:
+        _rewrite(script, outputs)
+    return bool(args.compare and _differs(script, outputs))
+
+
+def _is_skipped(run: Run) -> bool:
+    from labtest import report
+
+    return run.error is not None and report.pytest_says(run.error, "Skipped")
+
+
+def _print_steps(script: Script, run: Run, outputs: dict[int, list[str]]) -> None:
+    """The steps that were begun, each with what it showed."""
+    print(script.title or script.name)
+    if script.why:
+        print(textwrap.fill(script.why, 100))
+    begun = {event.detail for event in (run.simulation.trace or ()) if event.kind == STEP} if run.simulation else ()
+    width = len(str(script.steps[-1].line)) if script.steps else 1
+    for step in script.steps:
+        if run.error is not None and step.text not in begun:
+            break
+        print(f"  {step.line:>{width}}  {step.text}")
+        for line in outputs.get(step.line, ()):
+            print(f"  {'':>{width}}    {line}".rstrip())
+
+
+def _print_timeline(run: Run) -> None:
+    from labtools.timeline.command import print_timeline
+
+    assert run.simulation is not None and run.simulation.trace is not None
+    print_timeline(run.simulation.trace)
+
+
+def _differs(script: Script, outputs: dict[int, list[str]]) -> bool:
+    for line, expected in script.expected.items():
+        shown = outputs.get(line, [])
+        if shown != expected:
+            print(f"FAILED {short_path(script.file)}:{line}: show does not show what stands there. It shows:")
+            print(textwrap.indent("\n".join(shown), "  "))
+            return True
+    return False
+
+
+def _rewrite(script: Script, outputs: dict[int, list[str]]) -> None:
+    """The last first, so that the lines before it stay where they are."""
+    path = Path(script.file)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for line, expected in sorted(script.expected.items(), reverse=True):
+        # The line of dashes may stand a little below the step, after comments.
+        begin = next(number for number in range(line, len(lines)) if lines[number].strip() == "----") + 1
+        lines[begin : begin + len(expected)] = outputs.get(line, expected)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _cannot(text: str) -> int:
+    print(f"lab scenario: {text}", file=sys.stderr)
+    return 2
