@@ -1,0 +1,50 @@
+"""The scenarios that come with the lab: what they show is what their files say, and peers of other designs pass too."""
+
+import pytest
+
+from labtest.loading import load_peer_class
+from labtest.running import run_test
+from labtest.scenarios.playing import as_test
+from labtest.scenarios.text import read_script
+from labtest.verdict import Ending, verdict_of
+from labtools.selecting import scenario_files
+from labtools.zoo.mutants import load_zoo
+from raft.raft import Raft
+
+SCRIPTS = [read_script(file) for file in scenario_files()]
+STRANGERS = [mutant for mutant in load_zoo() if mutant.id.startswith("stranger-")]
+# Their elections are not Figure 2's: pre-vote, and the disregard of §6.
+NOT_PLAIN = ("stranger-pre-vote", "stranger-pipeline")
+
+
+def test_there_are_enough_of_them_and_each_says_why():
+    assert len(SCRIPTS) >= 30
+    assert len({script.name for script in SCRIPTS}) == len(SCRIPTS)
+    assert [script.name for script in SCRIPTS if not script.title] == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("script", [s for s in SCRIPTS if s.expected], ids=lambda script: script.name)
+def test_the_reference_shows_what_the_file_says(script, seed):
+    shown = {}
+    run = run_test(as_test(script, on_output=lambda step, out: shown.update({step.line: out.splitlines()})), Raft, seed)
+    assert run.error is None
+    assert {line: shown[line] for line in script.expected} == script.expected
+
+
+@pytest.mark.parametrize("stranger", STRANGERS, ids=lambda mutant: mutant.id)
+def test_a_peer_of_another_design_passes_all_of_them(stranger):
+    peer_class = load_peer_class(stranger.write())
+    verdicts = {script.name: verdict_of(run_test(as_test(script), peer_class, 1).error) for script in SCRIPTS}
+    assert {name: verdict for name, verdict in verdicts.items() if verdict.failed} == {}
+    skipped = [name for name, verdict in verdicts.items() if verdict.ending is Ending.SKIPPED]
+    assert bool(skipped) == (stranger.id in NOT_PLAIN), skipped
+
+
+def test_isolated_they_are_the_same():
+    peer_class = load_peer_class(STRANGERS[0].write(), isolated=True)
+    try:
+        for script in SCRIPTS[::10]:
+            assert run_test(as_test(script), peer_class, 1).error is None
+    finally:
+        peer_class.close()
