@@ -23,7 +23,6 @@ from labtest.scenarios import showing
 from labtest.scenarios.expecting import Expectations
 from labtest.scenarios.flight import KINDS, Scripted, Selector, kind_of, term_of
 from labtest.scenarios.logs import HistoryBuilder, IllegalLogs, plan_history
-from labtest.scenarios.seen import Seen
 from labtest.scenarios.stage import PATIENCE_S, ScenarioError, step
 from labtest.servers import CrashMoment
 
@@ -320,19 +319,24 @@ class Scenario(Expectations):
     def _bring_append(self, leader: int, follower: int) -> list[Held]:
         """The oldest AppendEntries, or snapshot, arrives: its answer, in flight."""
         there, back = Selector(leader, follower, reply=False), Selector(follower, leader, reply=True)
-
         term = self._seen.campaigns[leader]
 
-        def waiting() -> list[Held]:
+        def wanted(message: Message) -> bool:
             """What it sends as the leader that it is, and not what is left of an earlier life."""
-            fitting = [held for held in self._in_flight(there) if _replicates(held.message)]
-            return [held for held in fitting if term_of(held.message) in (None, term)]
+            fits = there.fits(message, is_reply=False) and _replicates(message)
+            return fits and term_of(message) in (None, term)
 
-        # A leader that waits for its next heartbeat may need longer than what a step waits for otherwise.
-        if not waiting() and self._strict:
-            self._nothing_fits(there)
-        if not waiting() and not self._let_run(leader, CAMPAIGN_S, lambda event: bool(waiting())):
-            self.fail(f"peer {leader} sent peer {follower} nothing within {CAMPAIGN_S:g} s of its own time (§5.2)")
+        def waiting() -> list[Held]:
+            return [held for held in self._in_flight(there) if wanted(held.message)]
+
+        if not waiting() and not self._strict:
+            # A leader that waits for its next heartbeat may need longer than what a step waits for otherwise.
+            self._let_run(leader, CAMPAIGN_S, lambda event: event.kind == events.SEND and wanted(event.detail))
+        if not waiting():
+            why = (
+                "and no clock runs in a strict scenario" if self._strict else f"within {CAMPAIGN_S:g} s of its own time"
+            )
+            self.fail(f"peer {leader} sent peer {follower} no AppendEntries that could arrive, {why} (§5.2)")
         held = waiting()[0]
         self._deliver(held)
         self._comes_true(follower, lambda: held.message.reply is not None)
@@ -351,15 +355,6 @@ class Scenario(Expectations):
         """The state of all peers, and what is in flight."""
         states = {i: self._ask(i, lambda i=i: self.config.get_state(i)) for i in self._awake()}  # type: ignore[misc]
         return showing.show(self.config, self._seen, states, self._network.held)
-
-    @property
-    def seen(self) -> Seen:
-        """What the messages so far have told."""
-        return self._seen
-
-    @property
-    def strict(self) -> bool:
-        return self._strict
 
 
 def _replicates(message: Message) -> bool:

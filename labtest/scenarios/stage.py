@@ -200,7 +200,7 @@ class Stage:
         for source, target in self._pairs(selector):
             pair = selector.between(source, target)
             if not self._in_flight(pair) and not self._strict and not self.config.is_paused(source):
-                self._let_run(source, PATIENCE_S, lambda event, pair=pair: bool(self._in_flight(pair)))  # type: ignore[misc]
+                self._let_run(source, PATIENCE_S, _sent(pair))
             fitting = self._in_flight(pair)
             if not fitting:
                 self._nothing_fits(pair)
@@ -283,6 +283,16 @@ class Stage:
     def _applied(self, i: int) -> str:
         known = self.config.applied(i)
         return ", ".join(f"{command} at {index}" for index, command in sorted(known.items())) or "nothing"
+
+
+def _sent(selector: Selector) -> Callable[[Event], bool]:
+    """Whether it is an event in which such a message leaves."""
+
+    def sent(event: Event) -> bool:
+        is_reply = event.kind == events.ANSWER
+        return (is_reply or event.kind == events.SEND) and selector.fits(event.detail, is_reply=is_reply)
+
+    return sent
 
 
 def _listen(trace: Any, listener: Callable[[Event], None]) -> None:
