@@ -138,15 +138,19 @@ def _dataclass_writer(cls: type) -> _Writer:
     return write
 
 
+def _write_scalar(value: Any) -> bytes:
+    return _DESCRIBED + _msgpack_encode(value) if type(value) in PLAIN else _lowered(value)
+
+
 def _write_plain(value: Any) -> bytes:
     return _DESCRIBED + _msgpack_encode(value) if is_plain(value) else _lowered(value)
 
 
 def _write_list(value: list[Any]) -> bytes:
     """A list of plain values, or of one class: the log of a persist()."""
-    kinds = set(map(type, value))
-    if len(kinds) == 1:
-        (kind,) = kinds
+    if value:
+        # What the others are, the class's writer looks at itself.
+        kind = type(value[0])
         if kind not in PLAIN and kind not in tag_of and is_dataclass(kind):
             write = _list_writers.get(kind)
             if write is None:
@@ -169,7 +173,7 @@ def _list_writer(cls: type) -> _Writer:
     return write
 
 
-_writers: dict[type, _Writer] = {**dict.fromkeys(PLAIN, _write_plain), dict: _write_plain, list: _write_list}
+_writers: dict[type, _Writer] = {**dict.fromkeys(PLAIN, _write_scalar), dict: _write_plain, list: _write_list}
 _list_writers: dict[type, _Writer] = {}
 
 

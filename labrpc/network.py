@@ -143,6 +143,7 @@ class Network:
         self._choose = self._transport.choose
         self._emit = self._transport.emit
         self._later = self._transport.later
+        self._wake = self._transport.wake
         self.wait: Callable[[Call], object] = self._transport.wait
         self.begin_in_turn = self._transport.in_turn(self._begin)
         self._answer_in_turn = self._transport.in_turn(self._answer)
@@ -284,7 +285,7 @@ class Network:
                 self._conditions = conditions
                 for lane in self._lanes.values():
                     lane.there = lane.back = None
-                self._emit(kind, None, 0, detail, crc32(repr(detail).encode()))
+                self._emit(kind, None, detail, crc32(repr(detail).encode()))
 
     # ---- counts ------------------------------------------------------------------------------------------
 
@@ -384,7 +385,7 @@ class Network:
         message = Message(id_, source, target, service_method, request, args_type, ordinal)
         server = self._servers.get(target)
         call = self._in_flight[id_] = Call(message, end, server, caller, lane, ended=ended)
-        self._emit(SEND, caller.node, id_, message, crc32(request))
+        self._emit(SEND, caller.node, message, crc32(request), id_)
         if server is not None and end.enabled:
             self._send(call, server)
         else:
@@ -421,7 +422,7 @@ class Network:
         if server.node is not None and server.node.paused:
             self._transport.when_running(server.node, self._deliver_again, message, server)
         elif self._servers.get(message.target) is server:
-            self._emit(DUPLICATE, server.node, message.id, message, message.id)
+            self._emit(DUPLICATE, server.node, message, message.id, message.id)
             self._deliver(message, server)
 
     def _deliver(self, message: Message, server: Server) -> None:
@@ -440,7 +441,7 @@ class Network:
             self._lose(message, DropReason.SERVER_GONE, self._notice_ns(message))
             return
         server.count += 1
-        self._emit(DELIVER, node, message.id, message, message.id)
+        self._emit(DELIVER, node, message, message.id, message.id)
         if server.remote is not None:
             server.remote.deliver(message)
         else:
@@ -459,7 +460,7 @@ class Network:
         """The way back, with all its dangers."""
         message.reply = reply
         message.reply_type = reply_type
-        self._emit(ANSWER, server.node, message.id, message, crc32(reply))
+        self._emit(ANSWER, server.node, message, crc32(reply), message.id)
         call = self._in_flight.get(message.id)
         if call is None:
             self._arrive(message)
@@ -486,7 +487,7 @@ class Network:
     def _arrive(self, message: Message) -> None:
         call = self._in_flight.get(message.id)
         if call is None:
-            self._emit(DROP, None, message.id, message, message.id, DropReason.NOBODY_WAITS)
+            self._emit(DROP, None, message, message.id, message.id, DropReason.NOBODY_WAITS)
             return
         caller = call.caller
         if caller.node is not None and caller.node.paused:
@@ -494,16 +495,16 @@ class Network:
             return
         del self._in_flight[message.id]
         if caller.dead:
-            self._emit(DROP, None, message.id, message, message.id, DropReason.CALLER_GONE)
+            self._emit(DROP, None, message, message.id, message.id, DropReason.CALLER_GONE)
             return
         self._total_bytes += len(message.reply)  # type: ignore[arg-type]  # it has been answered
         call.answer = message
-        self._emit(REPLY, caller.node, message.id, message, message.id)
+        self._emit(REPLY, caller.node, message, message.id, message.id)
         self._end_call(call)
 
     def _lose(self, message: Message, why: DropReason, after_ns: int) -> None:
         """This request, or its reply, goes no further. If it was the only one, the caller gets None after that time."""
-        self._emit(DROP, None, message.id, message, message.id, why)
+        self._emit(DROP, None, message, message.id, message.id, why)
         call = self._in_flight.get(message.id)
         if call is not None:
             call.copies -= 1
@@ -513,7 +514,7 @@ class Network:
     def _drop_in_flight(self, why: DropReason, concerns: Callable[[Call], bool]) -> None:
         for call in list(self._in_flight.values()):
             if concerns(call):
-                self._emit(DROP, None, call.message.id, call.message, call.message.id, why)
+                self._emit(DROP, None, call.message, call.message.id, call.message.id, why)
                 self._give_up(call, self._notice_ns(call.message))
 
     def notice_killed(self, call: Call) -> None:
@@ -529,7 +530,7 @@ class Network:
 
     def _end_call(self, call: Call) -> None:
         if call.ended is None:
-            self._transport.wake(call.caller)
+            self._wake(call.caller)
         else:
             call.ended(call)
 

@@ -62,20 +62,21 @@ class Service:
             raise RpcError(f"{self.name} has no method {method_name!r}; it has {have or 'none'}")
         signature = inspect.signature(method)
         parameters = list(signature.parameters)
-        cannot = f"{self.name}.{method_name}{signature} cannot be called over the network: "
+
+        def cannot(why: str) -> RpcError:
+            return RpcError(f"{self.name}.{method_name}{signature} cannot be called over the network: {why}")
+
         try:
             hints = typing.get_type_hints(getattr(method, "__func__", method))
         except NameError as error:
-            raise RpcError(f"{cannot}{error}; define it where the module's annotations can see it") from None
+            raise cannot(f"{error}; define it where the module's annotations can see it") from None
         if len(parameters) != 1 or parameters[0] not in hints or "return" not in hints:
-            raise RpcError(
-                f"{cannot}it must take one argument, and annotate it and the reply, "
+            raise cannot(
+                "it must take one argument, and annotate it and the reply, "
                 f"as in 'def {method_name}(self, args: Args) -> Reply'"
             )
         if hints["return"] is type(None):
-            raise RpcError(
-                f"{cannot}its reply would be None, which a caller takes for a lost one; let it return something"
-            )
+            raise cannot("its reply would be None, which a caller takes for a lost one; let it return something")
         return Handler(method, hints[parameters[0]], hints["return"])
 
 

@@ -93,7 +93,9 @@ class RealTransport:
         self._callers.add(caller)
         return caller
 
-    def emit(self, kind: str, node: Node | None, message: int, detail: Any, fingerprint: int, note: str = "") -> None:
+    def emit(
+        self, kind: str, node: Node | None, detail: Any, fingerprint: int, message: int = 0, note: str = ""
+    ) -> None:
         pass
 
     def later(self, delay_ns: int, fn: Callable[..., None], *args: Any) -> None:

@@ -278,18 +278,6 @@ class Simulation:
             for joiner in joiners:
                 self.wake(joiner)
 
-    def _run_now(self, task: Task) -> None:
-        """Switch from the current greenlet to the task's, which may have to be found or made first."""
-        g = task.greenlet
-        if g is None:
-            if self._idle:
-                g = task.greenlet = self._idle.pop()
-            else:
-                self._starting = task
-                g = self.hub
-        self.current = task
-        g.switch()  # type: ignore[union-attr]
-
     def _work(self) -> None:
         """The body of every greenlet: run task after task."""
         me = getcurrent()
@@ -326,7 +314,8 @@ class Simulation:
                 following.greenlet = me
                 self.current = following
             else:
-                self._run_now(following)
+                self.current = following
+                following.greenlet.switch()
             del following
 
     def _failure_of(self, task: Task, error: BaseException, *, is_main: bool) -> BaseException:
@@ -407,11 +396,15 @@ class Simulation:
         following = self._choose_next()
         if following is not self.current:
             g = following.greenlet
-            if g is not None:
-                self.current = following
-                g.switch()
-            else:
-                self._run_now(following)
+            if g is None:
+                # It has not begun: a greenlet must be found, or made by the hub.
+                if self._idle:
+                    g = following.greenlet = self._idle.pop()
+                else:
+                    self._starting = following
+                    g = self.hub
+            self.current = following
+            g.switch()  # type: ignore[union-attr]  # there is a hub while it runs
 
     def _cannot_wait(self) -> NoReturn:
         if self._state == "in a timer":
@@ -717,8 +710,13 @@ class Simulation:
         self._numbers[kind] = number = self._numbers.get(kind, 0) + 1
         return number
 
-    def emit(self, kind: str, node: Node | None, message: int, detail: Any, fingerprint: int, note: str = "") -> None:
-        """Put an event into the trace, and its kind and fingerprint into the digest, traced or not."""
+    def emit(
+        self, kind: str, node: Node | None, detail: Any, fingerprint: int, message: int = 0, note: str = ""
+    ) -> None:
+        """Put an event into the trace, and its kind and fingerprint into the digest, traced or not.
+
+        `message`: the number of the message that it is about.
+        """
         self._decisions.append(fingerprint ^ (_kind_codes.get(kind) or _kind_code(kind)))
         trace = self.trace
         if trace is not None:

@@ -359,7 +359,8 @@ class Servers:
 
         def saved(number: int, raft_state: bytes, snapshot: bytes) -> None:
             """Runs in the peer's own task, just before the save takes effect: if it does not return, there was none."""
-            self._pass_crash_point(seat, "before save")
+            if seat.crash_point is not None:
+                self._pass_crash_point(seat, "before save")
             self._world.emit(events.PERSIST, node, events.Saved(raft_state, snapshot, number), crc32(raft_state))
             if seat.crash_point is not None and seat.crash_point[0] == "after save":
                 disk = Persister()

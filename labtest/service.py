@@ -35,13 +35,15 @@ class Committed:
 
     def add(self, index: int, command: Any, peer: int) -> str | None:
         """None, or what is wrong with it."""
-        known = self._commands.setdefault(index, (command, peer))
-        if not same_command(known[0], command):
+        known = self._commands.get(index)
+        if known is None:
+            self._commands[index] = (command, peer)
+            self.max_index = max(self.max_index, index)
+        elif not same_command(known[0], command):
             return (
                 f"State machine safety (§5.4.3) is broken: at index {index} peer {peer} applied {short(command)}, "
                 f"but peer {known[1]} had applied {short(known[0])} there"
             )
-        self.max_index = max(self.max_index, index)
         return None
 
 
@@ -240,7 +242,8 @@ def _watch_feeders(apply_ch: queue.Queue[ApplyMsg], given_up: dict[int, tuple[st
         name = simulation.current.name
         feeders.pop(name, None)
         feeders[name] = index = getattr(item, "command_index", 0) or getattr(item, "snapshot_index", 0)
-        given_up.pop(index, None)
+        if given_up:
+            given_up.pop(index, None)
         try:
             put(item, block, timeout)
         except Full:

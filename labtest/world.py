@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TypeVar
 
 from labsim import Event, Node, NodeKilled, Simulation, Task, TaskFailed, Wait, WaitKind, current_simulation, work_for
 from labsim.deciding import Chance, Place
+from labsim.simulation import NS_PER_S
 from labsim.stacks import describe_stack, is_readers, own_frames
 from labsim.waits import kind_of, wait_of
 from labtest.failure import Failure
@@ -168,6 +169,7 @@ class VirtualWorld:
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
+        self.emit = simulation.emit
         self._asked: Task | None = None  # the call that has not returned in time
         self._held_up: dict[Task, list[Wait]] = {}  # by call that is under way
 
@@ -178,7 +180,7 @@ class VirtualWorld:
 
     @property
     def now(self) -> float:
-        return self.simulation.now
+        return self.simulation.now_ns / NS_PER_S
 
     def node(self, name: str) -> Node:
         return self.simulation.node(name)
@@ -192,21 +194,25 @@ class VirtualWorld:
         name = f"{getattr(fn, '__name__', 'call')}()"
         task = simulation.spawn(call_peer, fn, args, node=node, name=name, entry=entry)
         began_ns = simulation.now_ns
-        left_ns = limit_ns = int(limit_s * 1e9)
         # The clock moves when all wait: whoever kept a lock only for its turn has let go of it by then.
         if not simulation.join(task, 1):
-            first = [task, keeper] if (keeper := _keeper(task)) is not None else [task]
-            self._held_up[task] = [wait_of(simulation, one) for one in first]
-        while not simulation.join(task, left_ns):
-            # Of its own time: while it is paused it cannot return.
-            left_ns = limit_ns - (simulation.now_ns - began_ns - simulation.taken_ns(node, began_ns))
-            if left_ns <= 0:
-                self._asked = task
-                raise Stuck
-        self._held_up.pop(task, None)
+            self._wait_longer(task, began_ns, int(limit_s * 1e9))
         if task.killed:
             raise NodeKilled(f"{name}: node {node} went down")
         return task.value  # type: ignore[no-any-return]
+
+    def _wait_longer(self, task: Task, began_ns: int, limit_ns: int) -> None:
+        simulation = self.simulation
+        first = [task, keeper] if (keeper := _keeper(task)) is not None else [task]
+        self._held_up[task] = [wait_of(simulation, one) for one in first]
+        left_ns = limit_ns
+        while not simulation.join(task, left_ns):
+            # Of its own time: while it is paused it cannot return.
+            left_ns = limit_ns - (simulation.now_ns - began_ns - simulation.taken_ns(task.node, began_ns))
+            if left_ns <= 0:
+                self._asked = task
+                raise Stuck
+        del self._held_up[task]
 
     def spawn(self, node: Node | None, fn: Callable[[], None], *, name: str) -> None:
         self.simulation.spawn(fn, node=node, name=name)
@@ -249,9 +255,6 @@ class VirtualWorld:
 
     def after(self, delay_s: float, fn: Callable[[], None]) -> None:
         self.simulation.call_later(int(delay_s * 1e9), fn)
-
-    def emit(self, kind: str, node: Node | None, detail: Any, fingerprint: int, note: str = "") -> None:
-        self.simulation.emit(kind, node, 0, detail, fingerprint, note)
 
     def fail(self, failure: BaseException) -> NoReturn:
         if isinstance(failure, Failure):
@@ -374,7 +377,7 @@ class RealWorld:
         timer.start()
         self._timers.append(timer)
 
-    def emit(self, kind: str, node: Node | None, detail: Any, fingerprint: int, note: str = "") -> None:
+    def emit(self, kind: str, node: Node | None, detail: Any, fingerprint: int) -> None:
         pass
 
     def fail(self, failure: BaseException) -> NoReturn:

@@ -71,15 +71,19 @@ class AnswersRequests(Rule):
     def on_deliver(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
         waiting = self._waiting
         waiting[id(message)] = (event.at_ns, seat.name, message)
-        seats = self.facts.seats
-        at_ns, name, oldest = next((entry for entry in waiting.values() if not seats[entry[1]].away), (0, "", message))
-        if name and self.facts.own_ns(seats[name], at_ns, event.at_ns) > self._LIMIT_NS + self.facts.slack_ns:
-            self.violated(
-                f"peer {name} got the {oldest.method_name} of peer {oldest.source} at {at_ns / 1e9:.6f} s and has not "
-                f"answered it {(event.at_ns - at_ns) / 1e9:.1f} s later",
-                (at_ns, oldest, "delivered"),
-                peer=name,
-            )
+        for at_ns, name, oldest in waiting.values():
+            if event.at_ns - at_ns <= self._LIMIT_NS:
+                return  # nor has any of those after it waited for longer
+            owing = self.facts.seats[name]
+            if not owing.away:
+                if self.facts.own_ns(owing, at_ns, event.at_ns) > self._LIMIT_NS + self.facts.slack_ns:
+                    self.violated(
+                        f"peer {name} got the {oldest.method_name} of peer {oldest.source} at {at_ns / 1e9:.6f} s and "
+                        f"has not answered it {(event.at_ns - at_ns) / 1e9:.1f} s later",
+                        (at_ns, oldest, "delivered"),
+                        peer=name,
+                    )
+                return
 
     def on_any_answer(self, event: Event, seat: Seat, message: Message) -> None:
         self._waiting.pop(id(message), None)

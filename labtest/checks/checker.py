@@ -224,7 +224,7 @@ class CheckedTrace(list[Event]):
 
     def _is_due(self) -> bool:
         """A peer's own lines do not count: where a run ends must not depend on them."""
-        lines = sum(event.kind == events.LOG for event in self[self._counted :])
+        lines = [event.kind for event in self[self._counted :]].count(events.LOG)
         self._counted = len(self)
         self._look_at += lines
         return not lines

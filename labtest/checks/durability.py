@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from zlib import crc32
 
 from labrpc import Message
 from labsim import Event
@@ -178,17 +177,16 @@ class SavesInOrder(Rule):
 
     def __init__(self, facts: Facts, violated: Violated) -> None:
         super().__init__(facts, violated)
-        self._latest: dict[tuple[str, int], tuple[int, int, int]] = {}  # (server, life) -> number, checksum, when
+        self._latest: dict[tuple[str, int], Event] = {}  # by server and life
 
     def on_persist(self, event: Event, seat: Seat, saved: Saved) -> None:
         key = (seat.name, event.incarnation)
-        number, checksum, at_ns = self._latest.get(key, (0, 0, 0))
-        content = crc32(saved.raft_state)
-        if saved.number >= number:
-            self._latest[key] = (saved.number, content, event.at_ns)
-        elif content != checksum:
+        latest = self._latest.get(key)
+        if latest is None or saved.number >= latest.detail.number:
+            self._latest[key] = event
+        elif saved.raft_state != latest.detail.raft_state:
             self.violated(
-                f"peer {seat.name} began a save, began and ended another at {at_ns / 1e9:.6f} s, and at "
+                f"peer {seat.name} began a save, began and ended another at {latest.at_ns / 1e9:.6f} s, and at "
                 f"{event.at_ns / 1e9:.6f} s the first one lands on top of it: what was saved in between is gone. "
                 "Keep the lock, or let one thread do all saving"
             )

@@ -1,8 +1,32 @@
-"""What several files of tests share as fixtures."""
+"""What several files of tests share as fixtures, and which files of them begin first."""
 
 import sys
+from pathlib import Path
 
 import pytest
+
+# They take longest, the longest first. A worker gets whole files: if one of these began last, the others would wait.
+LONG = (
+    "labtools/grade/test_hostile.py",
+    "labtools/zoo/test_zoo.py",
+    "labtest/test_isolation.py",
+    "labtest/test_determinism.py",
+    "labtools/grade/test_kept.py",
+    "labtools/grade/test_grade.py",
+    "labtest/test_plugin.py",
+    "labtools/grade/test_proof.py",
+    "labtest/test_diagnose.py",
+    "labtest/test_choices.py",
+    "labtest/test_fresh_peers.py",
+    "labtools/stress/test_stress.py",
+    "labtest/test_paused.py",
+)
+
+
+def pytest_collection_modifyitems(config, items):
+    if hasattr(config, "workerinput"):  # one of several workers
+        places = {Path(__file__).parent / name: place for place, name in enumerate(LONG)}
+        items.sort(key=lambda item: places.get(item.path, len(LONG)))
 
 
 @pytest.fixture

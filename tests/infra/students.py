@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from labsim import Simulation
 from labtest import report
 from labtest.loading import load_peer_class
@@ -125,10 +127,16 @@ def squeezed(text):
     return " ".join(text.split())
 
 
+# At the end of every session its plugin imports all of Hypothesis, which takes longer than the rest of such a session.
+WITHOUT_HYPOTHESIS = ("-p", "no:hypothesispytest")
+
+
 def pytest_run_here(pytester, *args, code):
     """What pytest prints, in this process, which is quicker; its exit code must be this one."""
     ini = ["-c", ROOT / "pyproject.toml", f"--rootdir={pytester.path}", "-p", "no:cacheprovider"]
-    done = pytester.runpytest_inprocess(*ini, *map(str, args))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTEST_ADDOPTS", " ".join(WITHOUT_HYPOTHESIS))  # for the process of --check-determinism too
+        done = pytester.runpytest_inprocess(*ini, *map(str, args))
     text = f"{done.stdout}\n{done.stderr}"
     assert done.ret == code, text
     return text
@@ -136,7 +144,8 @@ def pytest_run_here(pytester, *args, code):
 
 def pytest_run(*args, cwd, code, timeout_s=110, env=None):
     """What pytest prints in a new process, the peer's path shortened; its exit code must be this one."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
+    command = [sys.executable, "-m", "pytest", *WITHOUT_HYPOTHESIS, "-p", "no:cacheprovider"]
+    command += ["-c", str(ROOT / "pyproject.toml")]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COLUMNS"))} | (env or {})
     # CI makes pytest write summaries of any width; a student's terminal does not.
     environment.pop("CI", None)

@@ -27,7 +27,7 @@ def busy_world(sim):
             with condition:
                 condition.notify()
             shared.put(name)
-            sim.emit("said", sim.current.node, 0, name, random.getrandbits(30))
+            sim.emit("said", sim.current.node, name, random.getrandbits(30))
 
     def waiter():
         while True:
@@ -155,12 +155,12 @@ def digest_with(*emits, sleep_s=1.0):
 def test_events_count_into_the_digest():
     digests = [
         digest_with(),
-        digest_with(("send", None, 1, None, 5)),
-        digest_with(("send", None, 1, None, 6)),
-        digest_with(("drop", None, 1, None, 5)),
-        digest_with(("send", None, 1, None, 5), ("send", None, 1, None, 5)),
-        digest_with(("send", None, 1, None, 5), ("drop", None, 1, None, 6)),
-        digest_with(("drop", None, 1, None, 6), ("send", None, 1, None, 5)),
+        digest_with(("send", None, None, 5, 1)),
+        digest_with(("send", None, None, 6, 1)),
+        digest_with(("drop", None, None, 5, 1)),
+        digest_with(("send", None, None, 5, 1), ("send", None, None, 5, 1)),
+        digest_with(("send", None, None, 5, 1), ("drop", None, None, 6, 1)),
+        digest_with(("drop", None, None, 6, 1), ("send", None, None, 5, 1)),
     ]
     assert len(set(digests)) == len(digests)
 
@@ -201,9 +201,9 @@ def test_the_trace_is_what_was_emitted_in_order():
 
     def main():
         node = sim.node("peer-0")
-        sim.emit("begin", None, 0, None, 0)
+        sim.emit("begin", None, None, 0)
         time.sleep(1.5)
-        sim.emit("send", node, 3, {"term": 1}, 9)
+        sim.emit("send", node, {"term": 1}, 9, 3)
 
     sim.run(main)
     assert sim.trace == [
@@ -214,7 +214,7 @@ def test_the_trace_is_what_was_emitted_in_order():
 
 def test_no_trace_is_kept_when_it_is_off():
     sim = Simulation(1, trace=False)
-    sim.run(lambda: sim.emit("begin", None, 0, None, 0))
+    sim.run(lambda: sim.emit("begin", None, None, 0))
     assert sim.trace is None
 
 
@@ -228,6 +228,6 @@ def test_a_reader_may_put_its_own_object_in_the_traces_place():
 
     sim = Simulation(1)
     sim.trace = reader = Reader()
-    sim.run(lambda: sim.emit("begin", None, 0, None, 0))
+    sim.run(lambda: sim.emit("begin", None, None, 0))
     assert reader.kinds == ["begin"]
     assert sim.trace is reader

@@ -609,7 +609,7 @@ def test_leftover_tasks_are_unwound_after_the_run_with_no_effect_on_it():
                 time.sleep(100)
             except BaseException as error:
                 unwound.append(type(error).__name__)
-                sim.emit("late", None, 0, None, 1)
+                sim.emit("late", None, None, 1)
                 sim.spawn(unwound.append, "spawned")
                 raise
             finally:

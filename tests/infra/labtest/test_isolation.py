@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import labgob
-from infra.students import ROOT, agree, edited_reference, elect, peer, renamed_package, squeezed
+from infra.students import ROOT, WITHOUT_HYPOTHESIS, agree, edited_reference, elect, peer, renamed_package, squeezed
 from labtest import events, report
 from labtest.failure import Failure, GuestFailed
 from labtest.isolation import host, protocol, walls
@@ -125,6 +125,7 @@ def test_a_failure_is_replayed_and_knows_that_it_is_the_recorded_one(pytester, t
     path = edited_reference(tmp_path, ("        self.voted_for = self.me\n", "        self.voted_for = None\n"))
     (pytester.path / "tests").symlink_to(ROOT / "tests")
     options = ("-k", "test_many_elections_2a", "--seed", "1", f"--raft={path}", "--isolated", "-p", "no:cacheprovider")
+    options += WITHOUT_HYPOTHESIS
     done = pytester.runpytest_subprocess("-c", ROOT / "pyproject.toml", "tests/test_2a.py", *options)
     out = done.stdout.str()
     assert "One vote per term" in out, out

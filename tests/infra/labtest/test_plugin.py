@@ -8,7 +8,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from infra.students import ROOT, edited_reference, line_of, peer, pytest_run, pytest_run_here, renamed_package, written
+from infra.students import (
+    ROOT,
+    WITHOUT_HYPOTHESIS,
+    edited_reference,
+    line_of,
+    peer,
+    pytest_run,
+    pytest_run_here,
+    renamed_package,
+    written,
+)
 from labtest import plugin
 
 pytest_plugins = ["pytester"]
@@ -191,7 +201,8 @@ def test_ctrl_c_ends_pytest_at_once_even_if_the_peer_swallows_everything(run, py
     swallow = "while True:\n                try: time.sleep(1e-7)\n                except: pass"
     raft = peer(pytester.path, tick=swallow)
     test = f"{LAB / 'test_2a.py'}::test_initial_election_2a"
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-s", "-q", test, "--raft", str(raft)]
+    command = [sys.executable, "-m", "pytest", *WITHOUT_HYPOTHESIS, "-p", "no:cacheprovider"]
+    command += ["-s", "-q", test, "--raft", str(raft)]
     raft.write_text(raft.read_text().replace("time.sleep(0.1)\n", "time.sleep(0.1); print('begun', flush=True)\n", 1))
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:

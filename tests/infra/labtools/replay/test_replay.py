@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from infra.labtools.peers import ROOT, lab, lab_command, make_peer
+from infra.students import WITHOUT_HYPOTHESIS
 from labtest import records
 
 TEST = "test_initial_election_2a"
@@ -133,7 +134,8 @@ def test_another_run_of_the_same_code_is_a_broken_promise_and_said_loudly(failed
 
 def test_a_failure_under_pytest_is_recorded_too(tmp_path):
     peer = make_peer(tmp_path / "peer", "assert seed != 5, f'no {seed}'")
-    pytest_command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--seed", "5"]
+    pytest_command = [sys.executable, "-m", "pytest", *WITHOUT_HYPOTHESIS, "-q", "-p", "no:cacheprovider"]
+    pytest_command += ["-p", "no:xdist", "--seed", "5"]
     pytest_command += ["--raft", "peer/raft.py", f"tests/test_2a.py::{TEST}", "--rootdir", str(tmp_path)]
     ran = subprocess.run(pytest_command, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 1, ran.stdout
