@@ -98,7 +98,7 @@ class Stage:
     def begin_step(self, text: str) -> None:
         self.in_step = True
         text = self.words or text
-        self._simulation.emit(events.STEP, None, 0, text, crc32(text.encode()))
+        self._simulation.emit(events.STEP, None, text, crc32(text.encode()))
 
     def settle(self) -> None:
         """Everybody does what there is to do. The clock moves when all wait."""
