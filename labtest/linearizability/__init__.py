@@ -15,6 +15,6 @@ Start at `check()`.
 
 from labtest.linearizability.checking import STEPS, Verdict, check
 from labtest.linearizability.drawing import draw
-from labtest.linearizability.history import History, Kind, Operation, Outcome, Violation
+from labtest.linearizability.history import History, Kind, Operation, Outcome, Violation, Wrong
 
-__all__ = ["STEPS", "History", "Kind", "Operation", "Outcome", "Verdict", "Violation", "check", "draw"]
+__all__ = ["STEPS", "History", "Kind", "Operation", "Outcome", "Verdict", "Violation", "Wrong", "check", "draw"]

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from labtest.linearizability.history import Kind, Operation, Violation
+from labtest.linearizability.history import Kind, Operation, Violation, Wrong
 from labtest.linearizability.words import by, did, short
 
 _BEFORE_ALL = -1
@@ -45,12 +45,13 @@ def check(key: str, operations: Sequence[Operation]) -> Violation | None:
     except _Found as found:
         # One operation may have several parts in a contradiction.
         told = sorted(dict.fromkeys(found.operations), key=lambda operation: operation.called)
-        return Violation(key, found.text, told)
+        return Violation(key, found.text, told, found.wrong)
     return None
 
 
 class _Found(Exception):
-    def __init__(self, text: str, *operations: Operation) -> None:
+    def __init__(self, wrong: Wrong, text: str, *operations: Operation) -> None:
+        self.wrong = wrong
         self.text = text
         self.operations = operations
 
@@ -114,7 +115,7 @@ class _Judge:
                 write = self._writes.get(value[place : place + length])
                 if write is not None:
                     return write
-        raise _Found(f"{did(get)}, and nobody wrote {short(value[place:])}", get)
+        raise _Found(Wrong.UNKNOWN_VALUE, f"{did(get)}, and nobody wrote {short(value[place:])}", get)
 
     def _block(self, base: Operation | None, gets: list[Operation]) -> _Block:
         longest = max(gets, key=lambda get: len(get.value))
@@ -123,7 +124,12 @@ class _Judge:
             other = self._block_of.setdefault(write, block)
             if other is not block:
                 seen = _saw(other, write)
-                raise _Found(f"{by(write)} took effect twice: {did(seen)}, and {did(longest)}", write, seen, longest)
+                raise _Found(
+                    Wrong.TWICE,
+                    f"{by(write)} took effect twice: it is in what {seen.client} read and, behind another put, in what "
+                    f"{longest.client} read",
+                    *(write, seen, longest),
+                )
         places, place = {0: 0}, 0
         for count, write in enumerate(block.writes, start=1):
             place += len(write.value)
@@ -140,9 +146,12 @@ class _Judge:
         while place < len(get.value):
             write = self._write_at(get, place)
             if write in writes:
-                raise _Found(f"{by(write)} took effect twice: {did(get)}", write, get)
+                raise _Found(
+                    Wrong.TWICE, f"{by(write)} took effect twice: {get.client} read it at two places", write, get
+                )
             if place and write.kind is Kind.PUT:
-                raise _Found(f"{by(write)} must replace what was there, but {did(get)}", write, get)
+                text = f"{by(write)} must replace what was there, but {did(get)}"
+                raise _Found(Wrong.UNKNOWN_VALUE, text, write, get)
             writes[write] = None
             place += len(write.value)
         return list(writes)
@@ -151,6 +160,7 @@ class _Judge:
         for one, other in zip(self._decoded(get), self._decoded(longest), strict=False):
             if one is not other:
                 raise _Found(
+                    Wrong.ORDER,
                     f"{did(get)}, and {did(longest)}: each of these appends comes right behind the same value",
                     *(one, other, get, longest),
                 )
@@ -189,17 +199,17 @@ def _backwards(before: Operation, after: Operation, block: _Block) -> _Found:
     """`before` must come before `after`, by what was read, and was called when `after` had returned."""
     gets = (before.kind is Kind.GET, after.kind is Kind.GET)
     if gets == (False, True):
-        return _Found(f"{did(after)}, before {by(before)} was even called", before, after)
+        return _Found(Wrong.UNKNOWN_VALUE, f"{did(after)}, before {by(before)} was even called", before, after)
     if gets == (True, False):
         seen = _saw(block, after)
         text = f"{did(before)}, although {by(after)} had returned before that get was called; {did(seen)} in the end"
-        return _Found(text, after, before, seen)
+        return _Found(Wrong.STALE, text, after, before, seen)
     if gets == (True, True):
         text = f"{did(after)}, and then a get that was called later went back: {did(before)}"
-        return _Found(text, after, before)
+        return _Found(Wrong.STALE, text, after, before)
     seen = _saw(block, after)
     text = f"{by(after)} had returned before {by(before)} was called, but {did(seen)}"
-    return _Found(text, after, before, seen)
+    return _Found(Wrong.ORDER, text, after, before, seen)
 
 
 def _check_between(blocks: list[_Block]) -> None:
@@ -235,8 +245,10 @@ def _crossed(whole: _Block, other: _Block) -> _Found:
     involved = [*other.writes[:1], early, last]
     if whole.first:
         if last.kind is Kind.GET and not whole.writes:
-            return _Found(f"{did(last)}, although {_known(early)} before that get was called", *involved)
+            text = f"{did(last)}, although {_known(early)} before that get was called"
+            return _Found(Wrong.STALE, text, *involved)
         return _Found(
+            Wrong.LOST,
             f"{did(_shows(whole, last))}, so no put came before it, although {_known(early)} before {_called_by(last)}",
             *whole.writes[:1],
             _shows(whole, last),
@@ -250,16 +262,16 @@ def _crossed(whole: _Block, other: _Block) -> _Found:
     if alone and early.kind is Kind.APPEND:
         shown = _shows(whole, last)
         text = f"{_known(early)}, but what it wrote is lost: {did(shown)}"
-        return _Found(text, *involved, shown)
+        return _Found(Wrong.LOST, text, *involved, shown)
     if last.kind is Kind.GET:
         text = f"{did(last)}, but {by(other.writes[0])} had replaced that: {_known(early)} before that get was called"
-        return _Found(text, *involved)
+        return _Found(Wrong.STALE, text, *involved)
     shown = _shows(whole, last)
     text = (
         f"{did(shown)}: nothing came between {by(base)} and {by(last)}, although {by(other.writes[0])} must have: "
         f"{_known(first)} before {_called_by(late)}, and {_known(early)} before {_called_by(last)}"
     )
-    return _Found(text, *involved, shown)
+    return _Found(Wrong.LOST, text, *involved, shown)
 
 
 def _shows(block: _Block, operation: Operation) -> Operation:

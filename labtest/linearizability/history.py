@@ -43,6 +43,17 @@ class Operation:
         return self.returned == NEVER
 
 
+class Wrong(StrEnum):
+    """What kind of violation it is, where that can be told."""
+
+    STALE = "stale"  # an old value was read when a newer one was there
+    LOST = "lost"  # a write that had returned is not in what was read later
+    TWICE = "twice"  # a write took effect twice
+    ORDER = "order"  # writes are in an order that no other reader, or the clock, can agree with
+    UNKNOWN_VALUE = "unknown value"  # nobody wrote what was read, or not yet, or not so
+    OTHER = "other"
+
+
 @dataclass(frozen=True)
 class Violation:
     """Operations of one key that cannot be ordered, and in a sentence why not."""
@@ -50,6 +61,7 @@ class Violation:
     key: str
     text: str
     operations: list[Operation]
+    wrong: Wrong = Wrong.OTHER
 
 
 @dataclass

@@ -72,7 +72,7 @@ WRONG = {
     ),
     "an append twice": (
         ["a append x 1;", "a", "b get x", "b 1;1;"],
-        "append('x', '1;') of a took effect twice: b read '1;1;' for 'x'",
+        "append('x', '1;') of a took effect twice: b read it at two places",
     ),
     "a put twice": (
         ["a put x 1;", "a", "b append x 3;", "c put x 2;", "c", "b", "b get x", "b 2;", "c get x", "c 1;"],
@@ -81,7 +81,7 @@ WRONG = {
     ),
     "an append again, on another put": (
         ["a append x 1;", "a", "b get x", "b 1;", "b put x 2;", "b", "b get x", "b 2;1;"],
-        "append('x', '1;') of a took effect twice: b read '1;' for 'x', and b read '2;1;' for 'x'",
+        "append('x', '1;') of a took effect twice: it is in what b read and, behind another put, in what b read",
     ),
     "two orders of two appends": (
         ["a append x 1;", "b append x 2;", "a", "b", "c get x", "c 1;2;", "c get x", "c 2;1;"],
