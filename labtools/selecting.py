@@ -1,7 +1,7 @@
-"""Which tests: by name, by glob, by part (2a ... 2d) or by file, without going through pytest.
+"""Which tests: by name, by glob, by part (2a ... 3b) or by file, without going through pytest.
 
-A lab test is a function `test_*` whose one parameter is `make_config`. Every tool that runs tests selects here and
-calls `labtest.running.run_test`.
+A lab test is a function `test_*` whose one parameter is `make_config`, or for a service `make_kv_config`. Every tool
+that runs tests selects here and calls `labtest.running.run_test`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from labsim.stacks import short_path
+from labtest.asking import MAKE_CONFIG, MAKE_KV_CONFIG, wants_service
 
 # The lab's own tests, where they lie in the source tree; the working directory's, when that is another one.
 TESTS = Path("tests")
@@ -26,9 +27,18 @@ TESTS = Path("tests")
 
 class LabTest(NamedTuple):
     name: str
-    part: str  # "2a" ... "2d", or "" where the name has none
+    part: str  # "2a" ... "3b", or "" where the name has none
     file: Path
     function: Callable[[Any], Any]
+
+    @property
+    def wants_service(self) -> bool:
+        return wants_service(self.function)
+
+
+def service_for(tests: Iterable[LabTest], kv: Path) -> Path | None:
+    """The service to load with the peer, if some of these tests are of one."""
+    return kv if any(test.wants_service for test in tests) else None
 
 
 class SelectionError(Exception):
@@ -37,7 +47,7 @@ class SelectionError(Exception):
 
 def default_files() -> list[Path]:
     """The lab's test files, parts and extensions alike, in order."""
-    return sorted(TESTS.glob("test_2*.py"))
+    return sorted(TESTS.glob("test_[23][a-d]*.py"))
 
 
 def load_tests(file: Path) -> list[LabTest]:
@@ -97,9 +107,10 @@ def _why_not(name: str, function: Callable[..., Any]) -> str:
     if inspect.isgeneratorfunction(function):
         return "it has a yield in it, so that calling it runs nothing; write it as a plain function"
     parameters = list(inspect.signature(function).parameters)
-    others = [parameter for parameter in parameters if parameter != "make_config"]
-    if others:
-        return f"it asks for {', '.join(others)}; the one thing that a test is given here is make_config"
+    others = [parameter for parameter in parameters if parameter not in _GIVEN]
+    if others or len(parameters) > 1:
+        asked = ", ".join(others or parameters)
+        return f"it asks for {asked}; the one thing that a test is given here is make_config, or make_kv_config"
     if not parameters:
         return "it does not ask for make_config; it needs that one parameter, or a name that does not begin with test"
     return f"its name begins with test, but not with test_; call it test_{name.removeprefix('test')}"
@@ -113,11 +124,14 @@ def _takes_make_config(function: Callable[..., Any]) -> bool:
     # Calling one of these would run nothing, and pass.
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         return False
-    return list(inspect.signature(function).parameters) == ["make_config"]
+    return [*inspect.signature(function).parameters] in ([name] for name in _GIVEN)
+
+
+_GIVEN = (MAKE_CONFIG, MAKE_KV_CONFIG)
 
 
 def _part(name: str) -> str:
-    found = re.search(r"_(2[a-d])(_|$)", name)
+    found = re.search(r"_(2[a-d]|3[ab])(_|$)", name)
     return found.group(1) if found else ""
 
 
