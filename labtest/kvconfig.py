@@ -51,6 +51,8 @@ class KVConfig(Config):
         unreliable: bool = False,
         max_raft_state: int | None = None,
     ) -> None:
+        if not getattr(program, "has_service", True):
+            raise ValueError("make_kv_config(): a service was not loaded; load_peer_class(raft, kv=...) does both")
         self._program = program
         self._max_raft_state = max_raft_state
         self._made_snapshots = Snapshots()
@@ -124,6 +126,7 @@ class KVConfig(Config):
             self._made_snapshots,
             self._world.after,
             self._stopwatch(seat.node),
+            lambda: self._slowest_save_ms / 1000,
         )
         tap.restore(seat.persister.read_snapshot())
         return tap

@@ -23,7 +23,10 @@ from labtest.checks.kept import SERVICE_LISTENS, SNAPSHOT_FORWARD, SNAPSHOT_OF_A
 from labtest.service import Committed, Listener
 from raft.messages import ApplyMsg
 
-LISTENS_WITHIN_S = 1.0
+# Before its peer would be accused of applying nothing.
+LISTENS_WITHIN_S = 0.7
+_LOOK_S = 0.2
+_SAVES_IN_A_ROW = 10  # that may come first, on a slow disk
 
 
 class Snapshots:
@@ -55,6 +58,7 @@ class Tap(Listener):
         snapshots: Snapshots,
         after: Callable[[float, Callable[[], None]], None],
         stopwatch: Callable[[], Callable[[], float]],
+        save_s_max: Callable[[], float],
     ) -> None:
         super().__init__(peer, apply_ch, committed, fail, applied)
         self.apply_ch = apply_ch
@@ -62,6 +66,7 @@ class Tap(Listener):
         self._begins_at: Iterable[int] = (0,)
         self._after = after
         self._stopwatch = stopwatch
+        self._save_s_max = save_s_max
         self._taken = 0  # messages
         self._offered = False  # since then something was put there, and somebody will look
         self._gone = False
@@ -87,26 +92,27 @@ class Tap(Listener):
         tapped_get.__name__, tapped_put.__name__ = get.__name__, put.__name__
         apply_ch.get, apply_ch.put = tapped_get, tapped_put  # type: ignore[method-assign]
 
-    def _look_later(self, taken: int) -> None:
-        """Whether the service takes what is there, within a second of its own time."""
-        since_s = self._stopwatch()
+    def _look_later(self, taken: int, since_s: Callable[[], float] | None = None) -> None:
+        """Look now and then, while there is something, whether the service takes it in its own time."""
+        since_s = since_s or self._stopwatch()
 
         def look() -> None:
-            if not self.apply_ch.qsize():
+            limit_s = LISTENS_WITHIN_S + self._save_s_max() * _SAVES_IN_A_ROW
+            if self._gone or not self.apply_ch.qsize():
                 self._offered = False
             elif self._taken != taken:
                 self._look_later(self._taken)
-            elif since_s() < LISTENS_WITHIN_S:
-                self._after(LISTENS_WITHIN_S, look)  # it was stopped meanwhile
-            elif not self._gone:
+            elif since_s() < limit_s:
+                self._look_later(taken, since_s)
+            else:
                 self._fail(
-                    f"the service of server {self._peer} has taken nothing from apply_ch for "
-                    f"{LISTENS_WITHIN_S:g} s, though there is something: it has applied up to {self.last_applied}. "
-                    "One thread must take what is agreed on, whatever the others wait for",
+                    f"the service of server {self._peer} has taken nothing from apply_ch for {since_s():.1f} s, though "
+                    f"there is something: it has applied up to {self.last_applied}. One thread must take what is "
+                    "agreed on, whatever the others wait for",
                     SERVICE_LISTENS,
                 )
 
-        self._after(LISTENS_WITHIN_S, look)
+        self._after(_LOOK_S, look)
 
     def restore(self, snapshot: bytes) -> None:
         """What the disk holds, which the service will read."""

@@ -45,7 +45,7 @@ LINEARIZABILITY = KeptRule(
     "tester",
 )
 SERVICE_LISTENS = KeptRule(
-    "service-listens", "A service takes what its peer has put on apply_ch within a second", "MIT's lab", "service"
+    "service-listens", "A service takes what its peer has put on apply_ch", "MIT's lab", "service"
 )
 SNAPSHOT_OF_APPLIED = KeptRule(
     "snapshot-of-applied",
