@@ -33,7 +33,7 @@ def at_work(
     *,
     clients: int,
     servers: int = 5,
-    operations: int = 30,
+    operations: int = 20,
     rounds: int = 3,
     pause_s: float = 0.05,
     unreliable: bool = False,

@@ -9,7 +9,7 @@ from labtest.workload import ELECTION_S, at_work, written
 
 
 def test_basic_3a(make_kv_config):
-    at_work(make_kv_config, "3A", clients=1, operations=100)
+    at_work(make_kv_config, "3A", clients=1, operations=60)
 
 
 def test_speed_3a(make_kv_config):
@@ -111,11 +111,11 @@ def test_one_partition_3a(make_kv_config):
 
 
 def test_many_partitions_one_client_3a(make_kv_config):
-    at_work(make_kv_config, "3A", clients=1, partitions=True, pause_s=0.1)
+    at_work(make_kv_config, "3A", clients=1, partitions=True, pause_s=0.15)
 
 
 def test_many_partitions_many_clients_3a(make_kv_config):
-    at_work(make_kv_config, "3A", clients=5, partitions=True, pause_s=0.1)
+    at_work(make_kv_config, "3A", clients=5, partitions=True, pause_s=0.15)
 
 
 def test_persist_one_client_3a(make_kv_config):
@@ -131,11 +131,11 @@ def test_persist_concurrent_unreliable_3a(make_kv_config):
 
 
 def test_persist_partition_3a(make_kv_config):
-    at_work(make_kv_config, "3A", clients=5, crash=True, partitions=True, pause_s=0.1)
+    at_work(make_kv_config, "3A", clients=5, crash=True, partitions=True, pause_s=0.15)
 
 
 def test_persist_partition_unreliable_3a(make_kv_config):
-    at_work(make_kv_config, "3A", clients=5, crash=True, partitions=True, unreliable=True, pause_s=0.1)
+    at_work(make_kv_config, "3A", clients=5, crash=True, partitions=True, unreliable=True, pause_s=0.15)
 
 
 def test_persist_partition_unreliable_linearizable_3a(make_kv_config):
@@ -144,10 +144,10 @@ def test_persist_partition_unreliable_linearizable_3a(make_kv_config):
         "3A",
         clients=15,
         servers=7,
-        operations=15,
+        operations=9,
         crash=True,
         partitions=True,
         unreliable=True,
         random_keys=True,
-        pause_s=0.2,
+        pause_s=0.3,
     )

@@ -44,7 +44,7 @@ def test_snapshot_size_3b(make_kv_config):
     cfg = make_kv_config(servers=3, max_raft_state=max_raft_state)
     cfg.begin("Test (3B): snapshot size is reasonable")
     client = cfg.make_client()
-    for number in range(200):
+    for number in range(120):
         client.put("x", written(number, 0))
         client.get("x")
         client.put("x", written(number, 1))
@@ -76,7 +76,7 @@ def test_snapshot_recover_3b(make_kv_config):
 
 
 def test_snapshot_recover_many_clients_3b(make_kv_config):
-    at_work(make_kv_config, "3B", clients=20, operations=12, crash=True, max_raft_state=1000)
+    at_work(make_kv_config, "3B", clients=20, operations=8, crash=True, max_raft_state=1000)
 
 
 def test_snapshot_unreliable_3b(make_kv_config):
@@ -96,7 +96,7 @@ def test_snapshot_unreliable_recover_concurrent_partition_3b(make_kv_config):
         crash=True,
         partitions=True,
         max_raft_state=1000,
-        pause_s=0.1,
+        pause_s=0.15,
     )
 
 
@@ -106,11 +106,11 @@ def test_snapshot_unreliable_recover_concurrent_partition_linearizable_3b(make_k
         "3B",
         clients=15,
         servers=7,
-        operations=15,
+        operations=9,
         unreliable=True,
         crash=True,
         partitions=True,
         max_raft_state=1000,
         random_keys=True,
-        pause_s=0.2,
+        pause_s=0.3,
     )
