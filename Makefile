@@ -12,6 +12,7 @@ RUNS     ?=
 TEST     ?=
 JOBS     ?=
 RAFT     ?=
+KV       ?=
 REALTIME ?=
 ISOLATED ?=
 EXTRA    ?= 1
@@ -21,7 +22,7 @@ FILE     ?=
 OUT      ?=
 
 # The parts that were asked for, in their order, and their files: MIT's tests, and with EXTRA=1 those beyond them.
-PARTS := test-2a test-2b test-2c test-2d
+PARTS := test-2a test-2b test-2c test-2d test-3a test-3b
 ASKED  = $(patsubst test-%,%,$(sort $(filter $(PARTS),$(MAKECMDGOALS))))
 part   = tests/test_$(1).py $(if $(filter 1,$(EXTRA)),$(wildcard tests/test_$(1)_extra.py))
 
@@ -30,7 +31,7 @@ FEW     := 1 2 3 4 5 6 7 8 9
 WORKERS  = $(or $(JOBS),$(if $(or $(REALTIME),$(filter-out $(FEW),$(RUNS))),auto,1))
 
 pytest = $(BIN)/python -m pytest -q -n $(if $(filter 1,$(1)),0,$(1)) $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) \
-         $(if $(RAFT),--raft $(RAFT)) $(if $(TEST),-k $(TEST)) $(if $(REALTIME),--realtime) \
+         $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(TEST),-k $(TEST)) $(if $(REALTIME),--realtime) \
          $(if $(ISOLATED),--isolated)
 
 .DEFAULT_GOAL := help
@@ -39,8 +40,9 @@ pytest = $(BIN)/python -m pytest -q -n $(if $(filter 1,$(1)),0,$(1)) $(if $(SEED
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo
-	@echo "Options of test-2a ... test-2d: SEED=n fixes the seed, RUNS=n repeats over n seeds, TEST=name picks one,"
-	@echo "RAFT=path/to/raft.py tests another peer, EXTRA=0 runs MIT's tests alone, REALTIME=1 uses real threads and"
+	@echo "Options of test-2a ... test-3b: SEED=n fixes the seed, RUNS=n repeats over n seeds, TEST=name picks one,"
+	@echo "RAFT=path/to/raft.py tests another peer, KV=path/to/server.py another service (with the client.py beside"
+	@echo "it), both also for replay, timeline and stress; EXTRA=0 runs MIT's tests alone, REALTIME=1 uses real threads and"
 	@echo "the real clock, JOBS=n starts n workers (otherwise one for each core, where RUNS is 10 or more, and none"
 	@echo "below: they would take longer to start). Name several parts, and they are one run with one summary."
 	@echo "ISOLATED=1, here and for replay, timeline, scenario and stress, has every peer in a process of its own."
@@ -62,6 +64,8 @@ test-2a: parts ## leader election
 test-2b: parts ## log replication
 test-2c: parts ## persistence
 test-2d: parts ## snapshots
+test-3a: parts ## a key/value service on top
+test-3b: parts ## the service with snapshots
 $(PARTS):
 	@:
 
@@ -72,17 +76,17 @@ parts: $(READY)
 
 replay: $(READY) ## one run again, exactly: TEST=name SEED=n [RAFT=...]
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make replay TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
-	@$(BIN)/lab replay $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(TIMELINE),--timeline) $(if $(ISOLATED),--isolated)
+	@$(BIN)/lab replay $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(TIMELINE),--timeline) $(if $(ISOLATED),--isolated)
 
 timeline: $(READY) ## a run as a table of events by peer: TEST=name SEED=n [RAFT=...]
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make timeline TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
-	@$(BIN)/lab timeline $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(ISOLATED),--isolated)
+	@$(BIN)/lab timeline $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(ISOLATED),--isolated)
 
 scenario: $(READY) ## a run written down step by step: FILE=x.scenario (default: all) [STEP=1] [SEED=n] [RAFT=...]
 	@$(BIN)/lab scenario $(FILE) $(if $(SEED),--seed $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(STEP),--step) $(if $(TIMELINE),--timeline) $(if $(ISOLATED),--isolated)
 
 stress: $(READY) ## many seeds over worker processes: TEST=name|part RUNS=n JOBS=n [RAFT=...] [OUT=dir]
-	@$(BIN)/lab stress $(TEST) $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(SEED),--seed-start $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(OUT),--out $(OUT)) $(if $(ISOLATED),--isolated)
+	@$(BIN)/lab stress $(TEST) $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(SEED),--seed-start $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(OUT),--out $(OUT)) $(if $(ISOLATED),--isolated)
 
 lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff check .

@@ -54,6 +54,8 @@ _SIGNS_OF_LIFE = {events.SEND: "sends", events.PERSIST: "saves", events.APPLY: "
 class Config(Servers):
     """A cluster under test. Made by the `make_config` fixture."""
 
+    _long_delays = True  # a call that leads nowhere may take seconds to say so
+
     def __init__(
         self, peer_class: PeerClass, *, servers: int = 3, unreliable: bool = False, snapshot: bool = False
     ) -> None:
@@ -61,7 +63,7 @@ class Config(Servers):
             raise ValueError(f"make_config(): servers must be at least 1, got {servers}")
         if snapshot and not hasattr(peer_class, "snapshot"):
             raise Failure("Raft has no method snapshot(index, snapshot); part 2D needs it")
-        super().__init__(peer_class, servers=servers, snapshot=snapshot)
+        super().__init__(peer_class, servers=servers, snapshot=snapshot, long_delays=self._long_delays)
         self.description = ""
         self.stats: Stats | None = None
         self._finished = False
@@ -120,7 +122,7 @@ class Config(Servers):
         self._world.emit(events.STOP, None, None, 0)
         for seat in self._seats:
             if seat.peer is not None:
-                self._ask(seat, "kill()", seat.peer.kill, entry="kill")
+                self._tell_to_stop(seat, seat.peer)
         time.sleep(_DYING_S)
         mark = len(self._world.trace)
         time.sleep(_DYING_S)
@@ -132,6 +134,9 @@ class Config(Servers):
                     "killed",
                     QUIET_DEATH,
                 )
+
+    def _tell_to_stop(self, seat: Seat, peer: Peer) -> None:
+        self._ask(seat, "kill()", peer.kill, entry="kill")
 
     def cleanup(self) -> None:
         """Stop all peers; on real threads nothing else would."""
@@ -172,11 +177,21 @@ class Config(Servers):
     def start(self, i: int, command: Any) -> tuple[int, int, bool]:
         """Hand a command to peer i: (index, term, is_leader); one that is crashed meanwhile takes nothing."""
         seat = self._seat(i)
-        peer, node = self._answering("start", seat), seat.node
+        peer = self._answering("start", seat)
         # The peer gets its own, to do with as it likes, and so does the trace, which is read later.
         given, noted = command, command
         if not isinstance(command, int | str):
             given, noted = deepcopy(command), deepcopy(command)
+        start = self._watched_start(seat, peer, given, noted)
+        try:
+            index, term, is_leader = self._ask(seat, "start()", start, entry="start")
+        except NodeKilled:
+            return -1, 0, False
+        return index, term, is_leader
+
+    def _watched_start(self, seat: Seat, peer: Peer, given: Any, noted: Any) -> Callable[[], Any]:
+        """A call of the peer's start(), with its events. `noted` is for the trace."""
+        i, node = seat.index, seat.node
 
         def start() -> Any:
             """Runs as a task of the peer, so that what it returns is noted before anything else happens."""
@@ -200,11 +215,7 @@ class Config(Servers):
                     return result
             self._wrong_shape(peer.start, i, result, "(index: int, term: int, is_leader: bool)")
 
-        try:
-            index, term, is_leader = self._ask(seat, "start()", start, entry="start")
-        except NodeKilled:
-            return -1, 0, False
-        return index, term, is_leader
+        return start
 
     def _answering(self, what: str, seat: Seat) -> Peer:
         if seat.peer is None:

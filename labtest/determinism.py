@@ -89,7 +89,9 @@ def write_record(path: Path, events: list[Any], digest: str) -> None:
     path.write_text(json.dumps({"digest": digest, "events": events}), encoding="utf-8")
 
 
-def record_elsewhere(test: str, seed: int, raft: Path, root: Path, ini: Path | None) -> tuple[list[Any], str]:
+def record_elsewhere(
+    test: str, seed: int, raft: Path, kv: Path | None, root: Path, ini: Path | None
+) -> tuple[list[Any], str]:
     """The events and the digest of the same run in a new process with another hash seed."""
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "events.json"
@@ -99,6 +101,7 @@ def record_elsewhere(test: str, seed: int, raft: Path, root: Path, ini: Path | N
         command = [sys.executable, "-m", "pytest", test, f"--rootdir={root}", *(["-c", str(ini)] if ini else [])]
         command += ["-q", "-p", "no:cacheprovider", "-n", "0", "--runs", "1"]
         command += ["--seed", str(seed), "--raft", str(raft.absolute()), "--record-events", str(record)]
+        command += [] if kv is None else ["--kv", str(kv.absolute())]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if not record.exists():
             raise RuntimeError(f"the second run could not be made:\n{done.stdout}{done.stderr}")

@@ -70,6 +70,13 @@ SAVING = "saving"
 PERSIST = "persist"
 APPLY = "apply"
 
+# Of a service of the student's own above the peers (3A, 3B). Detail of service: its name on the wire; of snapshot: what
+# it gives to its peer; of invoke and return: what a client asks for, and what it was told.
+SERVICE = "service"
+SNAPSHOT = "snapshot"
+INVOKE = "invoke"
+RETURN = "return"
+
 # What the tester does to the servers themselves; each is about one of them.
 SERVER_ACTS = frozenset((BOOT, RESTART, CRASH, CONNECT, DISCONNECT, PAUSE, RESUME, HOLD_CLOCK, RELEASE_CLOCK))
 # Everything that the tester does to the world: since the last of these nothing has changed but by the peers' own doing.
@@ -91,6 +98,21 @@ class Saved(msgspec.Struct, frozen=True, gc=False):
     raft_state: bytes
     snapshot: bytes
     number: int = 0  # of the save, in the order in which they began
+
+
+class Taken(msgspec.Struct, frozen=True, gc=False):
+    """A snapshot that a service has made, and the index that it ends with."""
+
+    index: int
+    snapshot: bytes
+
+
+class Operation(msgspec.Struct, frozen=True, gc=False):
+    """What a client does: `op` is get, put or append, `value` what is written, or what a get has returned."""
+
+    op: str
+    key: str
+    value: str = ""
 
 
 class CrashPoint(msgspec.Struct, frozen=True):
@@ -118,6 +140,10 @@ DETAILS: dict[str, Any] = {
     SAVING: int,  # the save's number
     PERSIST: Saved,
     APPLY: ApplyMsg,
+    SERVICE: str,
+    SNAPSHOT: Taken,
+    INVOKE: Operation,
+    RETURN: Operation,
     LOG: LogLine,
     RELIABLE: bool,
     LONG_REORDERING: bool,
@@ -223,6 +249,7 @@ __all__ = [
     "DUPLICATE",
     "DUPLICATES",
     "HOLD_CLOCK",
+    "INVOKE",
     "LATENCY",
     "LINK",
     "LOG",
@@ -239,11 +266,14 @@ __all__ = [
     "RESTART",
     "RESTORE",
     "RESUME",
+    "RETURN",
     "SAVING",
     "SEND",
     "SERVER_ACTS",
+    "SERVICE",
     "SLOW_DISKS",
     "SLOW_SNAPSHOTS",
+    "SNAPSHOT",
     "START",
     "STARTED",
     "STEP",
@@ -255,8 +285,10 @@ __all__ = [
     "Latency",
     "LinkChange",
     "LogLine",
+    "Operation",
     "SaveTime",
     "Saved",
     "Started",
+    "Taken",
     "change_cuts",
 ]

@@ -7,7 +7,7 @@ import signal
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -15,14 +15,23 @@ from typing import TYPE_CHECKING, Any
 
 from labsim.stacks import short_path
 from labtest import disk  # noqa: F401  # bound before any peer is loaded: see there
-from labtest.program import PEER, Program, load_program
+from labtest.program import CLERK, PEER, SERVICE, Program, load_program
 
 if TYPE_CHECKING:
     from labtest.isolation.host import GuestProgram
 
 DEFAULT = Path("raft/raft.py")
+DEFAULT_KV = Path("kv/server.py")
 IMPORT_LIMIT_S = 10.0
 _REQUIRED = ("start", "get_state", "kill")
+# By module: the class that must be in it, and what must be in that.
+_OF_SERVICE = {SERVICE: ("KVServer", ("kill",)), CLERK: ("Clerk", ("get", "put", "append"))}
+
+
+NO_GUESTS = (
+    "parts 3A and 3B cannot be run isolated: a Raft peer can be a guest in a process of its own, but a service and its "
+    "clerk cannot; run them without, or name tests of parts 2A to 2D"
+)
 
 
 class LoadError(Exception):
@@ -33,12 +42,15 @@ class _TooLong(BaseException):
     """The import does not end. No Exception, so that no handler in the file takes it for its own."""
 
 
-def load_peer_class(path: Path, *, isolated: bool = False) -> Program | GuestProgram:
+def load_peer_class(path: Path, *, isolated: bool = False, kv: Path | None = None) -> Program | GuestProgram:
     """The class Raft of that file, to be called as such: each call is a new incarnation, in modules of its own.
 
     A file with its own messages.py beside it brings its whole package; a file alone uses ours. `isolated`: in processes
-    of their own, and no line of the file is run in this one.
+    of their own, and no line of the file is run in this one. `kv`: the server.py of the service above it, if one is to
+    be tested.
     """
+    if isolated and kv is not None:
+        raise LoadError(NO_GUESTS)
     if isolated:
         from labtest.isolation.host import load_guests  # which needs this module
 
@@ -47,37 +59,54 @@ def load_peer_class(path: Path, *, isolated: bool = False) -> Program | GuestPro
         path = path / "raft.py"
     if not path.is_file():
         raise LoadError(f"{short_path(str(path))}: no such file; RAFT must name a raft.py")
+    if kv is not None:
+        kv = kv / "server.py" if kv.is_dir() else kv
+        if not kv.is_file():
+            raise LoadError(f"{short_path(str(kv))}: no such file; KV must name a server.py")
+        kv = kv.resolve()
     path = path.resolve()
-    shown = short_path(str(path))
     try:
         # A warning about the student's file is the student's to see, not ours to fail on.
         with warnings.catch_warnings(), _time_limit():
             warnings.simplefilter("ignore")
-            program = load_program(path)
+            program = load_program(path, kv)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise LoadError(describe_load_error(str(path), error)) from None
+        raise LoadError(describe_load_error(_blamed(path, kv, error), error)) from None
     problem = missing_from(program.template.module(PEER), program.peer_class)
     if problem:
-        raise LoadError(f"{shown}: {problem}")
+        raise LoadError(f"{short_path(str(path))}: {problem}")
+    for name, (class_name, required) in _OF_SERVICE.items() if kv is not None else ():
+        module = program.template.module(name)
+        problem = missing_from(module, getattr(module, class_name, None), class_name, required)
+        if problem:
+            raise LoadError(f"{short_path(str(module.__file__))}: {problem}")
     return program
 
 
-def missing_from(module: ModuleType, peer_class: Any) -> str:
+def _blamed(path: Path, kv: Path | None, error: BaseException) -> str:
+    """The file of the service if the error came from there."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    return next((file for file in reversed(files) if kv is not None and Path(file).parent == kv.parent), str(path))
+
+
+def missing_from(
+    module: ModuleType, peer_class: Any, class_name: str = "Raft", required: Sequence[str] = _REQUIRED
+) -> str:
     """What this module lacks, so that it cannot be tested; "" if nothing."""
     if not isinstance(peer_class, type):
         classes = [name for name, value in vars(module).items() if _made_in(module, value)]
         have = f"; it has {', '.join(classes)}" if classes else ""
-        return f"there is no class Raft in it{have}"
-    missing = [name for name in _REQUIRED if not callable(getattr(peer_class, name, None))]
+        return f"there is no class {class_name} in it{have}"
+    missing = [name for name in required if not callable(getattr(peer_class, name, None))]
     if not missing:
         return ""
     # Go's Start and GetState, Java's getState.
     alike = {name.replace("_", "").lower(): name for name in vars(peer_class) if not name.startswith("_")}
     near = [f"{alike[key]}, call it {name}" for name in missing if (key := name.replace("_", "")) in alike]
     hint = f" (there is {'; '.join(near)})" if near else ""
-    return f"class Raft has no method {', no '.join(missing)}{hint}"
+    return f"class {class_name} has no method {', no '.join(missing)}{hint}"
 
 
 def _made_in(module: ModuleType, value: object) -> bool:

@@ -29,8 +29,9 @@ import pytest
 from labsim import Simulation
 from labsim.stacks import short_path
 from labtest import determinism, hooks, records, report
+from labtest.asking import MAKE_CONFIG, MAKE_KV_CONFIG, MAKE_SCENARIO
 from labtest.failure import Failure
-from labtest.loading import DEFAULT, LoadError, load_peer_class
+from labtest.loading import DEFAULT, DEFAULT_KV, LoadError, load_peer_class
 from labtest.running import Run, run_test
 from labtest.verdict import verdict_of
 
@@ -59,6 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--seed", type=int, metavar="N", help="the first seed (default: a fresh one, printed)")
     group.addoption("--runs", type=int, default=1, metavar="N", help="run each lab test over N seeds: N, N+1, ...")
     group.addoption("--raft", type=Path, metavar="PATH", help=f"the raft.py to test ({DEFAULT})")
+    group.addoption("--kv", type=Path, metavar="PATH", help=f"the server.py of the service to test ({DEFAULT_KV})")
     group.addoption("--isolated", action="store_true", help="every peer in a process of its own, as for grades")
     group.addoption("--realtime", action="store_true", help="real threads and the real clock instead of virtual time")
     group.addoption(
@@ -112,31 +114,46 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def _raft(config: pytest.Config) -> Path:
     """What --raft says; else the working directory's raft/raft.py, or the project's when pytest runs below it."""
-    given: Path | None = config.getoption("--raft")
+    return _chosen(config, "--raft", DEFAULT)
+
+
+def _kv(config: pytest.Config) -> Path:
+    return _chosen(config, "--kv", DEFAULT_KV)
+
+
+def _chosen(config: pytest.Config, option: str, default: Path) -> Path:
+    given: Path | None = config.getoption(option)
     if given is not None:
         return given
-    return DEFAULT if DEFAULT.exists() or not (config.rootpath / DEFAULT).exists() else config.rootpath / DEFAULT
+    return default if default.exists() or not (config.rootpath / default).exists() else config.rootpath / default
 
 
-def _peer_class(config: pytest.Config) -> Any:
-    """The class, or LoadError."""
-    if _PEER not in config.stash:
-        config.stash[_PEER] = load_peer_class(_raft(config), isolated=config.getoption("--isolated"))
+def _kv_of(item: pytest.Function) -> Path | None:
+    """The service, if it is a test of one."""
+    return _kv(item.config) if _fixture_of(item) == MAKE_KV_CONFIG else None
+
+
+def _peer_class(config: pytest.Config, *, kv: bool) -> Any:
+    """The class, with the service above it if there are tests of one, or LoadError."""
+    if _PEER not in config.stash or (kv and not config.stash[_PEER].has_service):
+        isolated = config.getoption("--isolated")
+        config.stash[_PEER] = load_peer_class(_raft(config), isolated=isolated, kv=_kv(config) if kv else None)
     return config.stash[_PEER]
 
 
-def _refuse_unloadable(config: pytest.Config) -> None:
+def _refuse_unloadable(config: pytest.Config, *, kv: bool) -> None:
     """Say it once, now, rather than in every test."""
     try:
-        _peer_class(config)
+        _peer_class(config, kv=kv)
     except LoadError as error:
         raise pytest.UsageError(str(error)) from None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # A worker that refuses to collect breaks the whole run; there each test says it.
-    if not hasattr(config, "workerinput") and any(_is_lab_test(item) for item in items):
-        _refuse_unloadable(config)
+    fixtures = [_fixture_of(item) for item in items]
+    if not hasattr(config, "workerinput") and any(fixtures):
+        _refuse_unloadable(config, kv=MAKE_KV_CONFIG in fixtures)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -146,21 +163,24 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         return
     config.pluginmanager.register(_Printer(config), "raftlab-printer")
     # With workers this process collects nothing, so it has to guess whether the peer will be needed.
-    if config.getoption("numprocesses", None) and any(_mentions_lab_tests(arg) for arg in config.args):
-        _refuse_unloadable(config)
+    if config.getoption("numprocesses", None):
+        mentioned = [fixture for arg in config.args for fixture in _mentioned(arg)]
+        if mentioned:
+            _refuse_unloadable(config, kv=MAKE_KV_CONFIG in mentioned)
 
 
-def _mentions_lab_tests(arg: str) -> bool:
+def _mentioned(arg: str) -> list[str]:
     path = Path(arg.partition("::")[0])
     files = [*path.rglob("test_*.py"), *path.rglob(f"*{SCENARIO}")] if path.is_dir() else [path]
+    found = []
     for file in sorted(files):
         if file.suffix == SCENARIO:
-            return True
+            found.append(MAKE_SCENARIO)
+            continue
         with suppress(OSError):
-            content = file.read_bytes()
-            if any(name.encode() in content for name in _MAKERS):
-                return True
-    return False
+            text = file.read_bytes()
+            found += [fixture for fixture in _FIXTURES if fixture.encode() in text]
+    return found
 
 
 # ---- the tests -----------------------------------------------------------------------------------------------
@@ -174,22 +194,26 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     return collect(file_path, parent)
 
 
-_MAKERS = ("make_config", "make_scenario")
+_FIXTURES = (MAKE_CONFIG, MAKE_SCENARIO, MAKE_KV_CONFIG)
 
 
-def _is_lab_test(item: pytest.Item) -> bool:
-    return isinstance(item, pytest.Function) and any(name in item._fixtureinfo.argnames for name in _MAKERS)
+def _fixture_of(item: pytest.Item) -> str:
+    """By which of ours it is a lab test, "" if it is none."""
+    if not isinstance(item, pytest.Function):
+        return ""
+    return next((fixture for fixture in _FIXTURES if fixture in item._fixtureinfo.argnames), "")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Many runs of one test become a few items, each a stretch of seeds."""
     runs = metafunc.config.getoption("--runs")
-    if runs > 1 and "make_config" in metafunc.fixturenames:
+    fixture = next((fixture for fixture in _FIXTURES if fixture in metafunc.fixturenames), None)
+    if runs > 1 and fixture is not None:
         chunks = min(runs, _MAX_CHUNKS)
         edges = [runs * k // chunks for k in range(chunks + 1)]
         first = metafunc.config.stash[_SEED]
         stretches = [_Seeds(range(first + a, first + b)) for a, b in pairwise(edges) if a < b]
-        metafunc.parametrize("make_config", stretches, indirect=True, ids=[str(stretch) for stretch in stretches])
+        metafunc.parametrize(fixture, stretches, indirect=True, ids=[str(stretch) for stretch in stretches])
 
 
 class _Seeds:
@@ -218,29 +242,38 @@ def make_scenario(make_config: Any) -> Any:
     return make_config  # outside the test, which is given the function itself
 
 
+@pytest.fixture
+def make_kv_config(request: pytest.FixtureRequest) -> Any:
+    """make_kv_config(servers=3, unreliable=False, max_raft_state=None): a cluster with a service, under test."""
+    seed = request.config.stash[_SEED]
+    return getattr(request, "param", _Seeds(range(seed, seed + 1)))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    if not _is_lab_test(pyfuncitem):
+    fixture = _fixture_of(pyfuncitem)
+    if not fixture:
         return None
     try:
-        peer_class = _peer_class(pyfuncitem.config)
+        peer_class = _peer_class(pyfuncitem.config, kv=fixture == MAKE_KV_CONFIG)
     except LoadError as error:
         raise LabFailure(str(error), _Failed.to_load(pyfuncitem, error)) from None
-    names = pyfuncitem._fixtureinfo.argnames
-    given = {name: pyfuncitem.funcargs[name] for name in names if name not in _MAKERS}
-    stretch: Any = pyfuncitem.funcargs["make_config"]
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames if name != fixture}
+    stretch: Any = pyfuncitem.funcargs[fixture]
 
-    def test(make_config: Any) -> None:
-        if "make_config" in names:
-            given["make_config"] = make_config
-        if "make_scenario" in names:
-            from labtest.scenarios.scenario import make_scenario
+    def of_peer(make_config: Any) -> None:
+        pyfuncitem.obj(make_config=make_config, **given)
 
-            given["make_scenario"] = partial(make_scenario, make_config)
-        pyfuncitem.obj(**given)
+    def of_scenario(make_config: Any) -> None:
+        from labtest.scenarios.scenario import make_scenario
 
-    test.breaks_rule = getattr(pyfuncitem.obj, "breaks_rule", "")  # type: ignore[attr-defined]  # run_test() asks
+        pyfuncitem.obj(make_scenario=partial(make_scenario, make_config), **given)
 
+    def of_service(make_kv_config: Any) -> None:
+        pyfuncitem.obj(make_kv_config=make_kv_config, **given)
+
+    test: Any = {MAKE_CONFIG: of_peer, MAKE_SCENARIO: of_scenario, MAKE_KV_CONFIG: of_service}[fixture]
+    test.breaks_rule = getattr(pyfuncitem.obj, "breaks_rule", "")  # run_test() asks
     total = 0.0
     for seed in stretch.seeds:
         run = _run(pyfuncitem, test, peer_class, seed)
@@ -279,7 +312,9 @@ def _run(item: pytest.Function, test: Any, peer_class: Any, seed: int) -> Run:
 def _compare(item: pytest.Function, run: Run, events: list[Any]) -> None:
     config = item.config
     raft = _raft(config)
-    there, digest = determinism.record_elsewhere(_node_id(item), run.seed, raft, config.rootpath, config.inipath)
+    there, digest = determinism.record_elsewhere(
+        _node_id(item), run.seed, raft, _kv_of(item), config.rootpath, config.inipath
+    )
     difference = determinism.first_difference(events, there)
     if difference is None and digest != run.digest:
         difference = "One seed gave two runs: the events are the same, but the threads took turns in another order."
@@ -294,7 +329,7 @@ _USUAL_CAUSES = "Usual causes: the order of a set, id() or hash() used for order
 
 def _node_id(item: pytest.Function) -> str:
     """By its absolute path, and without the parameter that --runs adds."""
-    seeds = str(item.funcargs["make_config"])
+    seeds = str(item.funcargs[_fixture_of(item)])
     name = item.name.replace(f"[{seeds}]", "").replace(f"{seeds}-", "").replace(f"-{seeds}", "")
     names = [parent.name for parent in item.listchain() if isinstance(parent, pytest.Class)]
     return "::".join([str(item.path), *names, name])
@@ -319,7 +354,7 @@ class _Failed:
     @classmethod
     def of(cls, item: pytest.Function, run: Run) -> _Failed:
         assert run.error is not None
-        verdict = verdict_of(run.error, records.place_of_peer(_raft(item.config)), item.path)
+        verdict = verdict_of(run.error, records.place_of_peer(_raft(item.config), _kv_of(item)), item.path)
         return cls(_shown_name(item), run.seed, report.headline(run.error), verdict.mistake)
 
     @classmethod
@@ -356,31 +391,35 @@ def _describe(item: pytest.Function, run: Run) -> str:
     for line in item.ihook.pytest_raftlab_failed(item=item, run=run):
         text += f"\n  {line}"
     if not item.config.getoption("--realtime") and _is_replayable(item):
-        raft = _raft(item.config)
+        raft, kv = _raft(item.config), _kv_of(item)
         with suppress(OSError):  # a folder that cannot be written to is no reason to hide the failure
             records.Record(
                 test=item.originalname,
                 seed=run.seed,
                 raft=str(raft),
+                kv="" if kv is None else str(kv),
                 isolated=item.config.getoption("--isolated"),
                 digest=run.digest,
                 report=text,
-                code=records.code_of(raft, item.path),
+                code=records.code_of(raft, item.path, kv),
             ).write(records.PYTEST)
     return text
 
 
 def _replay_line(item: pytest.Function, seed: int) -> str:
     raft: Path | None = item.config.getoption("--raft")
+    kv: Path | None = item.config.getoption("--kv")
     if item.config.getoption("--realtime"):
         return "none: real threads never run twice alike (without --realtime they do)"
     if _is_replayable(item):
         other = "" if raft is None or raft == DEFAULT else f" RAFT={shlex.quote(str(raft))}"
+        other += "" if kv is None or kv == DEFAULT_KV else f" KV={shlex.quote(str(kv))}"
         other += " ISOLATED=1" if item.config.getoption("--isolated") else ""
         if item.path.suffix == SCENARIO:
             return f"make scenario FILE={shlex.quote(short_path(str(item.path)))} SEED={seed}{other}"
         return f"make replay TEST={item.originalname} SEED={seed}{other}"
     other = "" if raft is None else f" --raft {shlex.quote(str(raft))}"
+    other += "" if kv is None else f" --kv {shlex.quote(str(kv))}"
     other += " --isolated" if item.config.getoption("--isolated") else ""
     test = _node_id(item).replace(str(item.path), short_path(str(item.path)), 1)
     return f"pytest {shlex.quote(test)} --seed {seed}{other}"
@@ -393,8 +432,8 @@ def _is_replayable(item: pytest.Function) -> bool:
     """
     if item.path.suffix == SCENARIO:
         return True
-    plain = item._fixtureinfo.argnames in [(name,) for name in _MAKERS] and item.cls is None
-    return plain and item.path.parent.name == "tests" and item.path.name.startswith("test_2")
+    plain = item._fixtureinfo.argnames in [(name,) for name in _FIXTURES] and item.cls is None
+    return plain and item.path.parent.name == "tests" and item.path.name.startswith(("test_2", "test_3"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -29,7 +29,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import labgob
@@ -38,6 +38,10 @@ from labtest import declaring
 
 PACKAGE = "raft"
 PEER = "raft.raft"
+# Of parts 3A and 3B: the service above the peer, and the clerk that its clients use.
+SERVICE_PACKAGE = "kv"
+SERVICE = "kv.server"
+CLERK = "kv.client"
 
 
 @dataclass(frozen=True)
@@ -57,13 +61,25 @@ class _Source:
         return declaring.outline(Path(self.file).read_bytes() if self.file else b"", self.package)
 
 
-class Program:
-    """The peer in one file, and what lies beside it. Used as the class Raft is: each call is a new incarnation."""
+class ServiceFiles(NamedTuple):
+    """The service and its clerk, and the folder of the package that they belong to."""
 
-    def __init__(self, path: Path, folder: Path) -> None:
+    server: Path
+    clerk: Path
+    folder: Path
+
+
+class Program:
+    """The peer in one file, and what lies beside it. Used as the class Raft is: each call is a new incarnation.
+
+    With a service, make_service() makes one in the incarnation that it is called from, above its peer.
+    """
+
+    def __init__(self, path: Path, folder: Path, service: ServiceFiles | None = None) -> None:
         """`folder`: where the package is, of which this file is to be raft.py."""
         self._path = path
         self._folder = folder
+        self._service = service
         self._sources: dict[str, _Source | None] = {}
         self._outlines: dict[str, declaring.Outline] = {}
         self._watches: dict[str, declaring.Watch] = {}  # of those that seem to declare and no more
@@ -74,6 +90,9 @@ class Program:
 
     def __call__(self, *args: Any) -> Any:
         """Raft(peers, me, persister, apply_ch), in modules of its own."""
+        return self._incarnate().module(PEER).Raft(*args)
+
+    def _incarnate(self) -> Incarnation:
         _stand_in_for(self.template.modules)
         for name in self.declared:
             self._watches[name].undo()
@@ -81,7 +100,21 @@ class Program:
         node = current_node()
         if node is not None:
             node.program = incarnation
-        return incarnation.module(PEER).Raft(*args)
+        return incarnation
+
+    @property
+    def has_service(self) -> bool:
+        return self._service is not None
+
+    def make_service(self, *args: Any) -> Any:
+        """KVServer(servers, me, raft, apply_ch, persister, max_raft_state), beside the peer of the same node."""
+        node = current_node()
+        assert node is not None
+        return node.program.module(SERVICE).KVServer(*args)
+
+    def make_clerk(self, *args: Any) -> Any:
+        """Clerk(servers), in modules of its own, for a node of its own."""
+        return self._incarnate().module(CLERK).Clerk(*args)
 
     def __getattr__(self, name: str) -> Any:
         """Whoever asks what the peer has, asks the class."""
@@ -113,6 +146,8 @@ class Program:
         if _finder not in sys.meta_path:
             sys.meta_path.insert(0, _finder)
         module = self.template.module(PEER)
+        for name in (SERVICE, CLERK) if self._service is not None else ():
+            self.template.module(name)
         self._find_declaring()
         for name in filter(self._watches.__contains__, known):
             self._watches[name].undo()  # what it does to the lab's own classes must not reach the next peer
@@ -126,7 +161,7 @@ class Program:
 
     def note_made(self, name: str, module: ModuleType) -> None:
         outline = self._outlines[name]
-        if name != PEER and outline.declares_only:
+        if name not in (PEER, SERVICE, CLERK) and outline.declares_only:
             self._watches[name] = declaring.Watch(module, outline.classes)
 
     def _find_declaring(self) -> None:
@@ -158,12 +193,20 @@ class Program:
             self._sources[name] = self._find(name)
         return self._sources[name]
 
+    @property
+    def _own_folders(self) -> list[Path]:
+        return [self._path.parent] if self._service is None else [self._path.parent, self._service.server.parent]
+
     def _find(self, name: str) -> _Source | None:
         if name == PEER:
             return _compiled(name, str(self._path))
         if name == PACKAGE:
             init = self._folder / "__init__.py"
             return _compiled(name, str(init) if init.exists() else "", [str(self._folder)])
+        if self._service is not None and name in (SERVICE, CLERK):
+            return _compiled(name, str(self._service.server if name == SERVICE else self._service.clerk))
+        if self._service is not None and name == SERVICE_PACKAGE:
+            return _compiled(name, "", [str(self._service.folder)])
         parent, _, child = name.rpartition(".")
         if parent:
             package = self.source(parent)
@@ -171,14 +214,14 @@ class Program:
             if folders is None:
                 return None
         else:
-            # `import helper`: where sys.path leads to the file beside raft.py.
+            # `import helper`: where sys.path leads to the file beside raft.py, or beside server.py.
             folders = None
-            if not (self._path.parent / f"{child}.py").is_file():
+            if not any((folder / f"{child}.py").is_file() for folder in self._own_folders):
                 return None
         spec = PathFinder.find_spec(name, folders)
         if spec is None or not (spec.loader is None or isinstance(spec.loader, SourceFileLoader)):
             return None
-        if not parent and (spec.origin is None or Path(spec.origin).resolve().parent != self._path.parent):
+        if not parent and (spec.origin is None or Path(spec.origin).resolve().parent not in self._own_folders):
             return None
         inside = None if spec.submodule_search_locations is None else list(spec.submodule_search_locations)
         return _compiled(name, spec.origin or "", inside)
@@ -338,8 +381,8 @@ def _stand_in_for(names: Sequence[str] | dict[str, ModuleType]) -> None:
             sys.modules[name] = StandIn(name)
 
 
-def _is_ours(name: str) -> bool:
-    return name == PACKAGE or name.startswith(f"{PACKAGE}.")
+def _is_ours(name: str, *packages: str) -> bool:
+    return name.partition(".")[0] in (packages or (PACKAGE, SERVICE_PACKAGE))
 
 
 class _Finder(MetaPathFinder, Loader):
@@ -377,23 +420,35 @@ _finder = _Finder()
 _lab: dict[str, ModuleType] = {}
 
 
-def load_program(path: Path) -> Program:
-    """A file with its own messages.py beside it brings its whole package; a file alone uses the lab's."""
+def load_program(path: Path, kv: Path | None = None) -> Program:
+    """A file with its own messages.py beside it brings its whole package; a file alone uses the lab's.
+
+    `kv`: the server.py of a service. Its clerk is the client.py beside it, or the lab's.
+    """
     lab_s = _lab_modules()
     lab_folder = Path(lab_s[PACKAGE].__path__[0]).resolve()
     own_package = path.parent != lab_folder and (path.parent / "messages.py").exists()
-    program = Program(path, path.parent if own_package else lab_folder)
+    service = None if kv is None else _service_files(kv, lab_folder.parent / SERVICE_PACKAGE)
+    program = Program(path, path.parent if own_package else lab_folder, service)
     module = program.load({} if own_package else lab_s)
     program.peer_class = getattr(module, "Raft", None)
     if not own_package:
-        _lab.update({name: program.template.modules[name] for name in program.declared})
+        _lab.update({name: program.template.modules[name] for name in program.declared if _is_ours(name, PACKAGE)})
     return program
+
+
+def _service_files(server: Path, lab_folder: Path) -> ServiceFiles:
+    clerk = server.parent / "client.py"
+    own_package = (server.parent / "messages.py").exists()
+    return ServiceFiles(
+        server, clerk if clerk.exists() else lab_folder / "client.py", server.parent if own_package else lab_folder
+    )
 
 
 def _lab_modules() -> dict[str, ModuleType]:
     """The lab's own package, as far as it has been imported, without a peer."""
     if type(importlib.import_module(PACKAGE)) is not StandIn:
-        found = {name: module for name, module in sys.modules.items() if _is_ours(name) and name != PEER}
+        found = {name: module for name, module in sys.modules.items() if _is_ours(name, PACKAGE) and name != PEER}
         _lab.clear()
         _lab.update({name: module for name, module in found.items() if type(module) is not StandIn})
     return dict(_lab)

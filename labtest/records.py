@@ -33,6 +33,7 @@ class Record(msgspec.Struct, kw_only=True):
     test: str
     seed: int
     raft: str  # as it was given
+    kv: str = ""  # the same of the service, where one was tested
     isolated: bool = False
     digest: str  # "" if the run ended with its process
     report: str
@@ -40,16 +41,18 @@ class Record(msgspec.Struct, kw_only=True):
 
     def write(self, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / _file_name(self.test, self.seed, self.raft, isolated=self.isolated)
+        path = folder / _file_name(self.test, self.seed, self.raft, self.kv, isolated=self.isolated)
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self)))
         return path
 
 
-def find(folders: Iterable[Path], test: str, seed: int, raft: Path, *, isolated: bool = False) -> Record | None:
+def find(
+    folders: Iterable[Path], test: str, seed: int, raft: Path, kv: Path | None = None, *, isolated: bool = False
+) -> Record | None:
     """The newest record of that run, or None. What cannot be read counts as not there."""
     found = []
     for folder in folders:
-        path = folder / _file_name(test, seed, str(raft), isolated=isolated)
+        path = folder / _file_name(test, seed, str(raft), "" if kv is None else str(kv), isolated=isolated)
         try:
             found.append((path.stat().st_mtime, msgspec.json.decode(path.read_bytes(), type=Record)))
         except (OSError, msgspec.DecodeError):
@@ -57,30 +60,40 @@ def find(folders: Iterable[Path], test: str, seed: int, raft: Path, *, isolated:
     return max(found, key=lambda entry: entry[0])[1] if found else None
 
 
-def _file_name(test: str, seed: int, raft: str, *, isolated: bool) -> str:
+def _file_name(test: str, seed: int, raft: str, kv: str, *, isolated: bool) -> str:
     # The same seed may have failed for several peers.
-    peer = hashlib.blake2b(str(Path(raft).resolve()).encode(), digest_size=4).hexdigest()
+    files = "\n".join(str(Path(path).resolve()) for path in (raft, kv) if path)
+    peer = hashlib.blake2b(files.encode(), digest_size=4).hexdigest()
     return f"{test}-{seed}-{peer}{'-isolated' if isolated else ''}.json"
 
 
 def files_of(raft: Path) -> list[Path]:
     """The files that come with a raft.py: its package if it has its own messages.py beside it, else only itself."""
     raft = (raft / "raft.py" if raft.is_dir() else raft).resolve()
-    if place_of_peer(raft) == raft:
+    if place_of_peer(raft) == (raft,):
         return [raft]
     package = sorted(p for p in raft.parent.rglob("*.py") if not any(part.startswith(".") for part in p.parts))
     return [raft, *(path for path in package if path != raft)]
 
 
-def place_of_peer(raft: Path) -> Path:
-    """What a line must be in to be the peer's: its package's folder, or its one file."""
+def files_of_service(kv: Path) -> list[Path]:
+    """The same of a service: its server.py, its clerk beside it, and its package if it has its own messages.py."""
+    kv = (kv / "server.py" if kv.is_dir() else kv).resolve()
+    beside = ["*.py"] if (kv.parent / "messages.py").exists() else ["client.py"]
+    return [kv, *(path for pattern in beside for path in sorted(kv.parent.glob(pattern)) if path != kv)]
+
+
+def place_of_peer(raft: Path, kv: Path | None = None) -> tuple[Path, ...]:
+    """What a line must be in to be the peer's, or the service's: its package's folder, or its one file."""
     raft = (raft / "raft.py" if raft.is_dir() else raft).resolve()
-    return raft.parent if (raft.parent / "messages.py").exists() else raft
+    peers = raft.parent if (raft.parent / "messages.py").exists() else raft
+    return (peers,) if kv is None else (peers, *files_of_service(kv))
 
 
-def code_of(raft: Path, test_file: Path) -> dict[str, str]:
+def code_of(raft: Path, test_file: Path, kv: Path | None = None) -> dict[str, str]:
     """Every part of a run by name, with its hash: the peer's files, the test file, the lab, Python."""
-    code = {short_path(str(path)): _hash([path]) for path in [*files_of(raft), test_file.resolve()]}
+    service = [] if kv is None else files_of_service(kv)
+    code = {short_path(str(path)): _hash([path]) for path in [*files_of(raft), *service, test_file.resolve()]}
     code[_THE_LAB] = _hash(run_files())
     code[_PYTHON] = platform.python_version()
     return code

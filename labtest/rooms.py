@@ -18,6 +18,8 @@ OURS = (*ROOMS, TOOLS)
 # The student's room, and what in it is ours.
 PEER = "raft"
 PEER_FILES = ("__init__.py", "messages.py", "persister.py")
+# The student's other room, of parts 3A and 3B; all of it is the student's.
+SERVICE = "kv"
 
 
 def run_files() -> list[Path]:

@@ -13,11 +13,13 @@ from typing import Any
 from labsim import Simulation, current_simulation
 from labsim.deciding import Decider
 from labsim.guard import exit_refused
+from labtest.asking import wants_service
 from labtest.checks import ABOUT_WAITING, CheckedTrace
 from labtest.config import Config
 from labtest.diagnoses import diagnose
 from labtest.failure import Failure
 from labtest.isolation.host import GuestProgram
+from labtest.kvconfig import KVConfig
 from labtest.program import forget_earlier_runs
 from labtest.report import point_into_peer
 
@@ -66,7 +68,7 @@ def run_test(
 ) -> Run:
     """Run `test(make_config)` once. What it raises is in the result, except KeyboardInterrupt.
 
-    A decider takes the seed's place.
+    A test whose parameter is called make_kv_config gets a KVConfig. A decider takes the seed's place.
     """
     forget_earlier_runs()
     guests = peer_class if isinstance(peer_class, GuestProgram) else None
@@ -75,14 +77,14 @@ def run_test(
     run = Run(seed)
     began_s = _time.perf_counter()
 
-    def make_config(*, servers: int = 3, unreliable: bool = False, snapshot: bool = False) -> Config:
+    def make_config(**how: Any) -> Config:
         # One cluster at a time: an earlier one is over.
         for earlier in run.configs:
             earlier.end()
             for i in range(earlier.n):
                 if earlier.is_up(i):
                     earlier.crash1(i)
-        config = Config(peer_class, servers=servers, unreliable=unreliable, snapshot=snapshot)
+        config = (KVConfig if wants_service(test) else Config)(peer_class, **how)
         run.configs.append(config)
         return config
 

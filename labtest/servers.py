@@ -8,7 +8,7 @@ Start reading at `Servers.start1()`. What must be true of the servers is asked i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from typing import Any, Literal, NoReturn, Protocol, get_args
 from zlib import crc32
@@ -23,7 +23,7 @@ from labtest.disk import Persister, write
 from labtest.failure import Failure, State
 from labtest.isolation.host import Channel, Guest, GuestProgram, Ties
 from labtest.isolation.protocol import Setup
-from labtest.service import Committed, Service
+from labtest.service import Committed, Listener, Service
 from labtest.world import Stuck, current_world
 from raft.messages import ApplyMsg
 
@@ -66,7 +66,7 @@ class Seat:
         self.clock_held = False
         self.peer: Peer | None = None  # None while it is down
         self.node: Node | None = None
-        self.service: Service | None = None
+        self.service: Listener | None = None
         self.end_names: list[str] = []
         self.last_state: State | None = None
         self.crash_points = 0  # that were armed so far
@@ -76,21 +76,27 @@ class Seat:
 class Servers:
     """A cluster's servers, and all that can be done to them."""
 
-    def __init__(self, peer_class: PeerClass | GuestProgram, *, servers: int, snapshot: bool) -> None:
+    def __init__(
+        self, peer_class: PeerClass | GuestProgram, *, servers: int, snapshot: bool, long_delays: bool = True
+    ) -> None:
         self.n = servers
         self._peer_class = peer_class
         self._snapshots = snapshot
         self._world = current_world()
         # Real threads take their own time.
         latency_ms = USUAL_LATENCY_MS if self._world.virtual else (0.0, 0.0)
-        self._network = Network(long_delays=True, latency_ms=latency_ms)
+        self._network = Network(long_delays=long_delays, latency_ms=latency_ms)
         self._committed = Committed()
         self._seats = [Seat(i) for i in range(servers)]
         self._ends_made = 0
         self._save_time = events.SaveTime(0.0, 0.0)
         self._slowest_save_ms = 0.0  # at any time so far
         self._snapshots_when_asked = False
-        self._world.emit(events.CLUSTER, None, servers, servers)
+        self._announce()
+
+    def _announce(self) -> None:
+        """What the trace begins with."""
+        self._world.emit(events.CLUSTER, None, self.n, self.n)
 
     def _seat(self, i: int) -> Seat:
         if not 0 <= i < self.n:
@@ -114,8 +120,30 @@ class Servers:
         seat.crash_point = None
         guest = self._guest(seat, ends) if isinstance(self._peer_class, GuestProgram) else None
         apply_ch: queue.Queue[ApplyMsg] | Channel = queue.Queue(1) if guest is None else guest.channel
+        service = seat.service = self._listener(seat, apply_ch)
+        began = events.RESTART if seat.incarnation > 1 else events.BOOT
+        self._world.emit(began, seat.node, None, seat.incarnation)
+        self._world.emit(events.RESTORE, seat.node, service.last_applied, service.last_applied)
+        if guest is None:
+            made: Any = self._peer_class
+            peer = self._ask(seat, "Raft(...)", made, ends, i, seat.persister, apply_ch, entry="__init__")
+        else:
+            peer = guest
+            self._world.spawn(seat.node, guest.drive, name=f"guest {i}")
+            self._ask(seat, "Raft(...)", guest.ask, "__init__", entry="__init__")
+        seat.peer = peer
+        seat.last_state = None
+        server = guest.server if guest is not None else Server(seat.node)
+        if guest is None:
+            server.add_service(RpcService(peer, "Raft"))
+        self._begin_service(seat, peer, ends, server)
+        server.on_answer = lambda: self._pass_crash_point(seat, "after reply")
+        self._network.add_server(seat.name, server)
+
+    def _listener(self, seat: Seat, apply_ch: queue.Queue[ApplyMsg] | Channel) -> Listener:
+        """What reads apply_ch, with what the disk holds, before there is a peer."""
         service = Service(
-            i,
+            seat.index,
             apply_ch,
             self._committed,
             self.fail,
@@ -128,29 +156,15 @@ class Servers:
         service.restore(seat.persister.read_snapshot())
         if self._snapshots_when_asked:
             service.snapshot_every = 0
-        seat.service = service
-        began = events.RESTART if seat.incarnation > 1 else events.BOOT
-        self._world.emit(began, seat.node, None, seat.incarnation)
-        self._world.emit(events.RESTORE, seat.node, service.last_applied, service.last_applied)
-        if guest is None:
-            made: Any = self._peer_class
-            peer = self._ask(seat, "Raft(...)", made, ends, i, seat.persister, apply_ch, entry="__init__")
-        else:
-            peer = guest
-            self._world.spawn(seat.node, guest.drive, name=f"guest {i}")
-            self._ask(seat, "Raft(...)", guest.ask, "__init__", entry="__init__")
+        return service
+
+    def _begin_service(self, seat: Seat, peer: Peer, ends: list[ClientEnd], server: Server) -> None:
+        """The peer is there, and reachable once this returns."""
+        service = seat.service
+        assert isinstance(service, Service)
         if self._snapshots:
             service.take_snapshot = peer.snapshot
-        seat.peer = peer
-        seat.last_state = None
-        self._world.spawn(seat.node, service.run, name=f"service {i}")
-        server = Server(seat.node)
-        if guest is None:
-            server.add_service(RpcService(peer, "Raft"))
-        else:
-            server = guest.server
-        server.on_answer = lambda: self._pass_crash_point(seat, "after reply")
-        self._network.add_server(seat.name, server)
+        self._world.spawn(seat.node, service.run, name=f"service {seat.index}")
 
     def _guest(self, seat: Seat, ends: list[ClientEnd]) -> Guest:
         """The next incarnation, in a process of its own."""
@@ -415,6 +429,8 @@ class Servers:
         seat = self._seat(i)
         if seat.service is None:
             raise ValueError(f"slow_snapshots(): server {i} is down")
+        if not isinstance(seat.service, Service):
+            raise ValueError("slow_snapshots(): only of the tester's own services, not of yours")
         if ms != seat.service.snapshot_ms:
             seat.service.snapshot_ms = ms
             self._world.emit(events.SLOW_SNAPSHOTS, seat.node, ms, crc32(repr(ms).encode()))
@@ -423,7 +439,7 @@ class Servers:
         """No service makes snapshots by itself from now on, only by take_snapshot()."""
         self._snapshots_when_asked = True
         for seat in self._seats:
-            if seat.service is not None:
+            if isinstance(seat.service, Service):
                 seat.service.snapshot_every = 0
 
     def take_snapshot(self, i: int, index: int) -> None:
@@ -431,7 +447,7 @@ class Servers:
         seat = self._seat(i)
         if not self._snapshots:
             raise ValueError("take_snapshot(): this cluster was made without snapshots")
-        if seat.service is None:
+        if not isinstance(seat.service, Service):
             raise ValueError(f"take_snapshot(): server {i} is down")
         if not 1 <= index <= seat.service.last_applied:
             raise ValueError(
@@ -518,7 +534,13 @@ class Servers:
             )
 
     def fail(
-        self, text: str, rule: KeptRule | None = None, *, awaited: int | None = None, costs: bool = False
+        self,
+        text: str,
+        rule: KeptRule | None = None,
+        *,
+        awaited: int | None = None,
+        costs: bool = False,
+        evidence: Sequence[str] = (),
     ) -> NoReturn:
         """End the test: what was expected and what was seen, then what the peers were doing.
 
@@ -530,7 +552,7 @@ class Servers:
         stuck, kept = self._world.stuck_tasks(), self._world.kept_locks()
         failure = Failure(
             text,
-            self._evidence(),
+            [*evidence, *self._evidence()],
             rule=name,
             stuck=stuck,
             states=states,

@@ -47,8 +47,8 @@ class Committed:
         return None
 
 
-class Service:
-    """One incarnation's state machine: the list of all commands, snapshotted now and then."""
+class Listener:
+    """Reads apply_ch and holds every message against the rules: one incarnation's state machine, or a tap before it."""
 
     def __init__(
         self,
@@ -57,64 +57,38 @@ class Service:
         committed: Committed,
         fail: Callable[[str, KeptRule | None], NoReturn],
         applied: Callable[[ApplyMsg], None],
-        saved_snapshot: Callable[[], bytes],
-        save_s_max: Callable[[], float],
-        stopwatch: Callable[[], Callable[[], float]],
-        *,
-        snapshots: bool,
     ) -> None:
         self._peer = peer
         self._apply_ch = apply_ch
         self._committed = committed
         self._fail = fail
         self._applied = applied
-        self._saved_snapshot = saved_snapshot
-        self._save_s_max = save_s_max
-        self._stopwatch = stopwatch
-        self._snapshots = snapshots
-        self.snapshot_every = SNAPSHOT_INTERVAL  # commands; 0: only when asked
-        # Snapshots that were not on the disk when it last looked, and how long ago they were given.
-        self._given: list[tuple[int, Callable[[], float]]] = []
-        self._stopped = False
         self._given_up: dict[int, tuple[str, float]] = {}
         self._feeders: dict[str, int] = {}
         if not isinstance(apply_ch, Channel):
             self._feeders = _watch_feeders(apply_ch, self._given_up)
-        self.take_snapshot: Callable[[int, bytes], None] = lambda index, data: None  # the peer's, once it is there
-        self.snapshot_ms = 0.0  # how long it takes to make one
         self.commands: dict[int, Any] = {}
         self.last_applied = 0
 
-    def restore(self, snapshot: bytes) -> None:
-        """Start from what the disk holds, as a restarted process must."""
-        if snapshot:
-            self._load(snapshot, "the snapshot on its disk")
-
     def stop(self) -> None:
-        """On real threads, where no crash ends it: hear what is on its way, then nothing more."""
-        self._stopped = True
-        assert isinstance(self._apply_ch, queue.Queue)
-        with suppress(queue.Full):  # then there is a message, which will do
-            self._apply_ch.put_nowait(ApplyMsg())
+        """On real threads, where no crash ends it."""
+        raise NotImplementedError
 
-    def run(self) -> None:
-        while True:
-            message = self._apply_ch.get()
-            if self._stopped:
-                return
-            # By name: a submission with a messages.py of its own has an ApplyMsg of its own.
-            if type(message).__name__ != ApplyMsg.__name__:
-                self._fail(f"peer {self._peer} put {short(message)} on apply_ch; it must be an ApplyMsg", None)
-            self._applied(message)
-            if message.snapshot_valid:
-                self._install(message)
-            elif message.command_valid:
-                self._apply(message)
-            else:
-                self._fail(
-                    f"peer {self._peer} put an ApplyMsg on apply_ch with neither command_valid nor snapshot_valid",
-                    None,
-                )
+    def _take(self, message: ApplyMsg) -> None:
+        """What the peer has handed up, whatever it is."""
+        # By name: a submission with a messages.py of its own has an ApplyMsg of its own.
+        if type(message).__name__ != ApplyMsg.__name__:
+            self._fail(f"peer {self._peer} put {short(message)} on apply_ch; it must be an ApplyMsg", None)
+        self._applied(message)
+        if message.snapshot_valid:
+            self._install(message)
+        elif message.command_valid:
+            self._apply(message)
+        else:
+            self._fail(
+                f"peer {self._peer} put an ApplyMsg on apply_ch with neither command_valid nor snapshot_valid",
+                None,
+            )
 
     def _apply(self, message: ApplyMsg) -> None:
         index = message.command_index
@@ -130,8 +104,15 @@ class Service:
             self._fail(wrong, STATE_MACHINE_SAFETY)
         self.commands[index] = message.command
         self.last_applied = index
-        if self._snapshots and self.snapshot_every and index % self.snapshot_every == self.snapshot_every - 1:
-            self.snapshot(index)
+
+    def _install(self, message: ApplyMsg) -> None:
+        # The one that it began with may be handed up again after a restart: that rolls nothing back.
+        if message.snapshot_index < self.last_applied:
+            self._fail(
+                f"peer {self._peer} handed up a snapshot of index {message.snapshot_index}, but its service is "
+                f"already at {self.last_applied}: a snapshot must never roll the state back (§7)",
+                SNAPSHOT_FORWARD,
+            )
 
     def _lost(self, index: int) -> str:
         """Whether that index was to be put on apply_ch, and is not there because the put gave up."""
@@ -172,6 +153,60 @@ class Service:
                         return task.name
         return None
 
+
+class Service(Listener):
+    """One incarnation's state machine: the list of all commands, snapshotted now and then."""
+
+    def __init__(
+        self,
+        peer: int,
+        apply_ch: queue.Queue[ApplyMsg] | Channel,
+        committed: Committed,
+        fail: Callable[[str, KeptRule | None], NoReturn],
+        applied: Callable[[ApplyMsg], None],
+        saved_snapshot: Callable[[], bytes],
+        save_s_max: Callable[[], float],
+        stopwatch: Callable[[], Callable[[], float]],
+        *,
+        snapshots: bool,
+    ) -> None:
+        super().__init__(peer, apply_ch, committed, fail, applied)
+        self._saved_snapshot = saved_snapshot
+        self._save_s_max = save_s_max
+        self._stopwatch = stopwatch
+        self._snapshots = snapshots
+        self.snapshot_every = SNAPSHOT_INTERVAL  # commands; 0: only when asked
+        # Snapshots that were not on the disk when it last looked, and how long ago they were given.
+        self._given: list[tuple[int, Callable[[], float]]] = []
+        self._stopped = False
+        self.take_snapshot: Callable[[int, bytes], None] = lambda index, data: None  # the peer's, once it is there
+        self.snapshot_ms = 0.0  # how long it takes to make one
+
+    def restore(self, snapshot: bytes) -> None:
+        """Start from what the disk holds, as a restarted process must."""
+        if snapshot:
+            self._load(snapshot, "the snapshot on its disk")
+
+    def stop(self) -> None:
+        """On real threads, where no crash ends it: hear what is on its way, then nothing more."""
+        self._stopped = True
+        assert isinstance(self._apply_ch, queue.Queue)
+        with suppress(queue.Full):  # then there is a message, which will do
+            self._apply_ch.put_nowait(ApplyMsg())
+
+    def run(self) -> None:
+        while True:
+            message = self._apply_ch.get()
+            if self._stopped:
+                return
+            self._take(message)
+
+    def _apply(self, message: ApplyMsg) -> None:
+        super()._apply(message)
+        index = message.command_index
+        if self._snapshots and self.snapshot_every and index % self.snapshot_every == self.snapshot_every - 1:
+            self.snapshot(index)
+
     def snapshot(self, index: int) -> None:
         self._check_saved()
         data = labgob.Encoder()
@@ -197,13 +232,7 @@ class Service:
                 )
 
     def _install(self, message: ApplyMsg) -> None:
-        # The one that it began with may be handed up again after a restart: that rolls nothing back.
-        if message.snapshot_index < self.last_applied:
-            self._fail(
-                f"peer {self._peer} handed up a snapshot of index {message.snapshot_index}, but its service is "
-                f"already at {self.last_applied}: a snapshot must never roll the state back (§7)",
-                SNAPSHOT_FORWARD,
-            )
+        super()._install(message)
         self._load(message.snapshot, "a snapshot it was handed")
         if self.last_applied != message.snapshot_index:
             self._fail(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -50,8 +50,11 @@ class Verdict(NamedTuple):
         return self.name if self.ending in (Ending.RULE, Ending.SIMULATION) else ""
 
 
-def verdict_of(error: BaseException | None, peer_files: Path | None = None, test_file: Path | None = None) -> Verdict:
-    """`peer_files`: the peer's file, or the folder of its package; with neither file, `where` stays empty."""
+def verdict_of(
+    error: BaseException | None, peer_files: Path | Sequence[Path] = (), test_file: Path | None = None
+) -> Verdict:
+    """`peer_files`: the files of the peer and its service, or their folders; with none at all, `where` stays empty."""
+    peer_files = (peer_files,) if isinstance(peer_files, Path) else peer_files
     if error is None:
         return Verdict(Ending.PASSED)
     if pytest_says(error, "Skipped"):
@@ -60,7 +63,7 @@ def verdict_of(error: BaseException | None, peer_files: Path | None = None, test
         ending = Ending.EXCEPTION if error.is_exception else Ending.SIMULATION
         text = str(error).partition("\n")[0]
         name = error.name if error.is_exception else error.kind
-        where = "" if peer_files is None else _line(error.where[0]) if error.where else ""
+        where = _line(error.where[0]) if peer_files and error.where else ""
         return Verdict(ending, name, text, where, _mistake(ending, name, text, where, ""))
     origin = error
     if isinstance(error, TaskFailed) and error.__cause__ is not None:
@@ -105,7 +108,7 @@ def _told(error: BaseException) -> str:
 
 
 def _where(
-    error: BaseException, origin: BaseException, peer_files: Path | None, test_file: Path | None
+    error: BaseException, origin: BaseException, peer_files: Sequence[Path], test_file: Path | None
 ) -> tuple[str, str]:
     """The peer's line and the test's, "" where none is known."""
     places = list(_places(origin.__traceback__))[::-1]  # innermost first
@@ -116,11 +119,11 @@ def _where(
         named = [error.where]
     elif isinstance(origin, Failure):
         named = [wait.where for wait in origin.stuck if wait.where is not None]
-    return _first_in(peer_files, [*places, *named]), _first_in(test_file, places)
+    return _first_in(peer_files, [*places, *named]), _first_in(() if test_file is None else (test_file,), places)
 
 
-def _first_in(files: Path | None, places: Iterable[Place]) -> str:
-    place = next((place for place in places if files is not None and _is_in(place, files)), None)
+def _first_in(files: Sequence[Path], places: Iterable[Place]) -> str:
+    place = next((place for place in places if any(_is_in(place, file) for file in files)), None)
     if place is None:
         return ""
     return _line(place)

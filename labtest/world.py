@@ -214,6 +214,17 @@ class VirtualWorld:
                 raise Stuck
         del self._held_up[task]
 
+    def wait_for(self, node: Node | None, fn: Callable[..., T], *args: Any, entry: str, limit_s: float) -> T:
+        """As call(), of something that may well wait: what it waits for is not noted."""
+        simulation = self.simulation
+        task = simulation.spawn(call_peer, fn, args, node=node, name=f"{entry}()", entry=entry)
+        if not simulation.join(task, int(limit_s * 1e9)):
+            self._asked = task
+            raise Stuck
+        if task.killed:
+            raise NodeKilled(f"{entry}(): node {node} went down")
+        return task.value  # type: ignore[no-any-return]
+
     def spawn(self, node: Node | None, fn: Callable[[], None], *, name: str) -> None:
         self.simulation.spawn(fn, node=node, name=name)
 
@@ -346,6 +357,9 @@ class RealWorld:
             raise Stuck
         return results[0]
 
+    def wait_for(self, node: Node | None, fn: Callable[..., T], *args: Any, entry: str, limit_s: float) -> T:
+        return self.call(node, fn, *args, entry=entry, limit_s=limit_s)
+
     def spawn(self, node: Node | None, fn: Callable[[], None], *, name: str) -> None:
         def run() -> None:
             work_for(node)
@@ -421,7 +435,9 @@ class RealWorld:
 
 
 def _lines(frame: FrameType | None) -> list[str]:
-    """The test's own frames."""
+    """The test's own frames; none if it is over."""
+    if not any(is_readers(one.f_code.co_filename) for one in own_frames(frame)):
+        return []
     return describe_stack(frame, indent="    ").splitlines()[:3]
 
 

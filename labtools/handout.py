@@ -19,6 +19,9 @@ PROJECT = ROOT
 # What differs from the project's own: its place in the handout, and its source.
 INSTEAD = {
     "README.md": "handout/README.md",
+    "kv/client.py": "handout/kv_client.py",
+    "kv/messages.py": "handout/kv_messages.py",
+    "kv/server.py": "handout/kv_server.py",
     "raft/messages.py": "handout/messages.py",
     "raft/raft.py": "handout/raft.py",
 }
@@ -27,7 +30,7 @@ INSTEAD = {
 MAKEFILE_ENDS = "# ---- From here on, only in the whole project"
 
 # What students change. An older handout that is written over keeps them.
-STUDENTS = ("raft/messages.py", "raft/raft.py")
+STUDENTS = ("kv/client.py", "kv/messages.py", "kv/server.py", "raft/messages.py", "raft/raft.py")
 
 
 class HandoutError(Exception):
@@ -39,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force",
         action="store_true",
-        help=f"write into a folder that is not empty; {' and '.join(STUDENTS)} stay if they differ, and so does "
+        help=f"write into a folder that is not empty; {', '.join(STUDENTS)} stay if they differ, and so does "
         "every file that is not part of the handout",
     )
 

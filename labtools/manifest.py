@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from labtest.rooms import PEER, PEER_FILES, ROOMS, ROOT, TOOLS, run_files
+from labtest.rooms import PEER, PEER_FILES, ROOMS, ROOT, SERVICE, TOOLS, run_files
 
 # By folder; a pattern covers one folder, or with ** all that is below it.
 Patterns = Mapping[str, tuple[str, ...]]
@@ -24,9 +24,16 @@ _MODULES = ("**/*.py", "py.typed")
 FOR_ALL: Patterns = {
     **dict.fromkeys(ROOMS, _MODULES),
     PEER: (*PEER_FILES, "py.typed"),
+    SERVICE: ("__init__.py", "py.typed"),
     TOOLS: ("__init__.py", "__main__.py", "cli.py", "py.typed", "selecting.py"),
     **{f"{TOOLS}/{tool}": _MODULES[:1] for tool in ("replay", "scenario", "stress", "timeline", "workers")},
-    "tests": ("test_2[a-d].py", "test_2[a-d]_extra.py", "scenarios/**/*.scenario"),
+    "tests": (
+        "test_2[a-d].py",
+        "test_2[a-d]_extra.py",
+        "test_3[ab].py",
+        "test_3[ab]_extra.py",
+        "scenarios/**/*.scenario",
+    ),
     ".": ("LICENSE", "pyproject.toml", "requirements.lock"),
 }
 FOR_STUDENTS: Patterns = {
@@ -34,6 +41,7 @@ FOR_STUDENTS: Patterns = {
         "checks.md",
         "determinism.md",
         "failures.md",
+        "kv.md",
         "names.md",
         "own-tests.md",
         "scenario-figure-8.png",

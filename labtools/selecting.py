@@ -1,7 +1,8 @@
-"""Which tests: by name, by glob, by part (2a ... 2d) or by file, without going through pytest.
+"""Which tests: by name, by glob, by part (2a ... 3b) or by file, without going through pytest.
 
-A lab test is a function `test_*` whose one parameter is `make_config` or `make_scenario`, or a file of steps, a
-scenario. Every tool that runs tests selects here and calls `labtest.running.run_test`.
+A lab test is a function `test_*` whose one parameter is `make_config` or `make_scenario`, or for a service
+`make_kv_config`; or a file of steps, a scenario. Every tool that runs tests selects here and calls
+`labtest.running.run_test`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from labsim.stacks import short_path
+from labtest.asking import MAKE_CONFIG, MAKE_KV_CONFIG, MAKE_SCENARIO, wants_service
 
 # The lab's own tests, where they lie in the source tree; the working directory's, when that is another one.
 TESTS = Path("tests")
@@ -29,9 +31,18 @@ SCENARIO = ".scenario"
 
 class LabTest(NamedTuple):
     name: str
-    part: str  # "2a" ... "2d", or "" where the name has none
+    part: str  # "2a" ... "3b", or "" where the name has none
     file: Path
     function: Callable[[Any], Any]
+
+    @property
+    def wants_service(self) -> bool:
+        return wants_service(self.function)
+
+
+def service_for(tests: Iterable[LabTest], kv: Path) -> Path | None:
+    """The service to load with the peer, if some of these tests are of one."""
+    return kv if any(test.wants_service for test in tests) else None
 
 
 class SelectionError(Exception):
@@ -40,7 +51,7 @@ class SelectionError(Exception):
 
 def default_files() -> list[Path]:
     """The lab's test files, parts and extensions alike, in order."""
-    return sorted(TESTS.glob("test_2*.py"))
+    return sorted(TESTS.glob("test_[23][a-d]*.py"))
 
 
 def scenario_files() -> list[Path]:
@@ -121,11 +132,10 @@ def _why_not(name: str, function: Callable[..., Any]) -> str:
     if inspect.isgeneratorfunction(function):
         return "it has a yield in it, so that calling it runs nothing; write it as a plain function"
     parameters = list(inspect.signature(function).parameters)
-    others = [parameter for parameter in parameters if parameter not in _MAKERS]
-    if others:
-        return f"it asks for {', '.join(others)}; the one thing that a test is given here is make_config"
-    if len(parameters) > 1:
-        return "it asks for make_config and make_scenario; a test has one cluster, so it asks for one of them"
+    others = [parameter for parameter in parameters if parameter not in _GIVEN]
+    if others or len(parameters) > 1:
+        asked = ", ".join(others or parameters)
+        return f"it asks for {asked}; the one thing that a test is given here is make_config, or make_kv_config"
     if not parameters:
         return "it does not ask for make_config; it needs that one parameter, or a name that does not begin with test"
     return f"its name begins with test, but not with test_; call it test_{name.removeprefix('test')}"
@@ -135,7 +145,7 @@ def _parametrized(function: Callable[..., Any]) -> bool:
     return any(mark.name == "parametrize" for mark in getattr(function, "pytestmark", ()))
 
 
-_MAKERS = ("make_config", "make_scenario")
+_GIVEN = (MAKE_CONFIG, MAKE_SCENARIO, MAKE_KV_CONFIG)
 
 
 def _maker(function: Callable[..., Any]) -> str | None:
@@ -144,12 +154,12 @@ def _maker(function: Callable[..., Any]) -> str | None:
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         return None
     parameters = tuple(inspect.signature(function).parameters)
-    return parameters[0] if len(parameters) == 1 and parameters[0] in _MAKERS else None
+    return parameters[0] if len(parameters) == 1 and parameters[0] in _GIVEN else None
 
 
 def _run_by_config(function: Callable[..., Any]) -> Callable[[Any], Any]:
-    """As run_test() calls it: with make_config."""
-    if _maker(function) == "make_config":
+    """As run_test() calls it: with make_config, or make_kv_config."""
+    if _maker(function) != MAKE_SCENARIO:
         return function
 
     def run(make_config: Any) -> Any:
@@ -161,7 +171,7 @@ def _run_by_config(function: Callable[..., Any]) -> Callable[[Any], Any]:
 
 
 def _part(name: str) -> str:
-    found = re.search(r"_(2[a-d])(_|$)", name)
+    found = re.search(r"_(2[a-d]|3[ab])(_|$)", name)
     return found.group(1) if found else ""
 
 

@@ -163,8 +163,11 @@ class CheckedTrace(list[Event]):
             events.RESUME: self._see_return,
             events.RELEASE_CLOCK: self._see_return,
             events.CLUSTER: self._see_cluster,
+            events.SERVICE: self._see_service,
+            events.SNAPSHOT: self._see_snapshot,
             events.STOP: self._see_stop,
         }
+        self._service = ""  # what the methods of a service begin with: it is no Raft, and no rule is about it
         self.facts = Facts(self, self._reader)
         self._rules: list[Rule] = [rule(self.facts, self._violated) for rule in RULES]
         self._listen()
@@ -291,6 +294,8 @@ class CheckedTrace(list[Event]):
     def _see_send(self, event: Event) -> None:
         message: Message = event.detail
         method = message.service_method
+        if self._service and method.startswith(self._service):
+            return
         facts = self.facts
         seat = facts.seats[event.node]
         for look in self._on_any_send:
@@ -315,6 +320,8 @@ class CheckedTrace(list[Event]):
     def _see_deliver(self, event: Event) -> None:
         message: Message = event.detail
         method = message.service_method
+        if self._service and method.startswith(self._service):
+            return
         lookers = self._on_deliver.get(method)
         facts = self.facts
         seat = facts.seats[event.node]
@@ -365,6 +372,8 @@ class CheckedTrace(list[Event]):
 
     def _see_reply(self, event: Event) -> None:
         message: Message = event.detail
+        if self._service and message.service_method.startswith(self._service):
+            return
         facts = self.facts
         seat = facts.seats[event.node]
         delivery = facts.deliveries.pop(id(message), None)
@@ -447,6 +456,14 @@ class CheckedTrace(list[Event]):
         if self.facts.servers:
             self._begin()
         self.facts.servers = event.detail
+
+    def _see_service(self, event: Event) -> None:
+        self._service = f"{event.detail}."
+        self.facts.own_snapshots = {}
+
+    def _see_snapshot(self, event: Event) -> None:
+        if self.facts.own_snapshots is not None:
+            self.facts.own_snapshots[event.detail.snapshot] = event.detail.index
 
     def _see_stop(self, event: Event) -> None:
         """Peers told to stop owe nobody anything: one may refuse what it had accepted."""

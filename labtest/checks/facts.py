@@ -144,6 +144,8 @@ class Facts:
         self.granted: dict[tuple[str, int], str] = {}  # by voter and term: whom it has first answered with a vote
         # Peers whose replies have a field of their own that has told, beside success, how far their log goes.
         self.acknowledge_in_fields: set[str] = set()
+        # Under a service that is not the tester's: every snapshot that it has made, and the latest index of it.
+        self.own_snapshots: dict[bytes, int] | None = None
         self.snapshot_ns_max = 0  # how long a service may be busy with a snapshot
         self.save_ns_max = 0  # how long a save may take, on the slowest disks so far
 
@@ -391,6 +393,9 @@ class Facts:
                 seat.saved_floor = seat.floor
         if snapshot is not seat.snapshot:
             seat.snapshot = snapshot
+            if self.own_snapshots is not None:
+                seat.snapshot_saved = self.own_snapshots.get(snapshot, seat.snapshot_saved)
+                return
             # The service's own, which begins with its index; what else a peer may save there says nothing.
             with suppress(labgob.DecodeError):
                 seat.snapshot_saved = labgob.Decoder(snapshot).decode(int)

@@ -38,6 +38,21 @@ CALLS_RETURN = KeptRule(
 QUIET_DEATH = KeptRule(
     "quiet-death", "A second after kill() a peer sends, saves and applies nothing", "MIT's lab", "tester"
 )
+LINEARIZABILITY = KeptRule(
+    "linearizability",
+    "Clients cannot tell the servers from one that does one thing at a time",
+    "§8",
+    "tester",
+)
+SERVICE_LISTENS = KeptRule(
+    "service-listens", "A service takes what its peer has put on apply_ch", "MIT's lab", "service"
+)
+SNAPSHOT_OF_APPLIED = KeptRule(
+    "snapshot-of-applied",
+    "A service gives its peer snapshots of what was applied, and of no more",
+    "§7",
+    "service",
+)
 
 KEPT_RULES = (
     STATE_MACHINE_SAFETY,
@@ -47,4 +62,7 @@ KEPT_RULES = (
     START_RETURNS_AT_ONCE,
     CALLS_RETURN,
     QUIET_DEATH,
+    LINEARIZABILITY,
+    SERVICE_LISTENS,
+    SNAPSHOT_OF_APPLIED,
 )

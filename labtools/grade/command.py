@@ -43,6 +43,9 @@ OUT = Path("build/grade")
 _SEED_FILE = "seed"
 _NAMED_MAX = 6  # in a line
 _LINE_EVERY_S = 10.0
+_NO_SERVICES = (
+    "it is of a service (make_kv_config), and what is graded runs in processes of its own, where there are peers alone"
+)
 _TESTS_ARE_IN = (".py", SCENARIO)
 _REFERENCE = ROOT / PEER / "raft.py"  # a course may have none here, and Gradescope never has
 
@@ -166,6 +169,9 @@ def _hidden_files(paths: Sequence[Path]) -> list[Path]:
         for file in files:
             for name, why in not_lab_tests(file).items():
                 raise SelectionError(f"{file}: {name} cannot be graded: {why}")
+            for test in load_tests(file):
+                if test.wants_service:
+                    raise SelectionError(f"{file}: {test.name} cannot be graded: {_NO_SERVICES}")
         if not any(load_tests(file) for file in files):
             raise SelectionError(
                 f"{path}: there is no test in it: a function test_...(make_config) in a .py file, or a {SCENARIO} file"

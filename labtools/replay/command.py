@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from labsim.deciding import Changed, Choices, Decider, Plain, Recording, Seeded
 from labtest import records
 from labtest.choicefile import ChoiceFileError, Header, read_choices, write_choices
-from labtest.loading import DEFAULT, LoadError, load_peer_class
-from labtools.selecting import LabTest, SelectionError, select
+from labtest.loading import DEFAULT, DEFAULT_KV, LoadError, load_peer_class
+from labtools.selecting import LabTest, SelectionError, select, service_for
 from labtools.stress.kit import replay_line
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--choices", type=Path, metavar="FILE", help="repeat the run from its choices, without a seed")
     add("--write-choices", type=Path, metavar="FILE", help="write the run's choices there (docs/determinism.md)")
     add("--raft", type=Path, default=DEFAULT, metavar="PATH", help=f"the raft.py to run ({DEFAULT})")
+    add("--kv", type=Path, default=DEFAULT_KV, metavar="PATH", help=f"the server.py of its service ({DEFAULT_KV})")
     add("--file", type=Path, action="append", default=[], metavar="F", help="take the test from this file instead")
     add("--timeline", action="store_true", help="print the run as a table: time down, a column per peer")
     add("--isolated", action="store_true", help="every peer in a process of its own, as for grades")
@@ -47,14 +48,15 @@ def main(args: argparse.Namespace) -> int:
     if args.isolated and args.pdb:
         return _cannot("--pdb cannot be had with --isolated: the peer's frames are in another process")
     try:
-        # First, before anything imports the messages that the tester knows: the peer may bring its own.
-        peer_class = load_peer_class(args.raft, isolated=args.isolated)
         header, choices = (None, None) if args.choices is None else read_choices(args.choices)
         if args.test is None:
             args.test = header.test if header is not None else None
         if args.test is None or (args.seed is None) == (choices is None):
             return _cannot("give a TEST and its --seed N, or --choices FILE")
         tests = select([args.test], args.file)
+        # Before anything else imports the messages that the tester knows: the peer may bring its own.
+        kv = service_for(tests, args.kv)
+        peer_class = load_peer_class(args.raft, isolated=args.isolated, kv=kv)
     except (LoadError, SelectionError, ChoiceFileError) as error:
         return _cannot(str(error))
     if len(tests) > 1:
@@ -65,7 +67,7 @@ def main(args: argparse.Namespace) -> int:
     record = None
     if choices is None:
         folders = [records.STRESS, records.PYTEST, *(folder / "failures" for folder in args.records)]
-        record = records.find(folders, test.name, args.seed, args.raft, isolated=args.isolated)
+        record = records.find(folders, test.name, args.seed, args.raft, kv, isolated=args.isolated)
     if record is not None and not record.digest:
         # It may well end this process too, before there is anything else to say.
         print(f"When it was recorded, this run took its process along:\n{_indented(record.report)}\n", flush=True)
@@ -80,7 +82,7 @@ def main(args: argparse.Namespace) -> int:
         if header is not None:
             print(_same_choices(run, header))
         else:
-            print(_same_run(run, record, records.code_of(args.raft, test.file)))
+            print(_same_run(run, record, records.code_of(args.raft, test.file, kv)))
     if args.write_choices is not None:
         try:
             write_choices(args.write_choices, recording.choices, test=test.name, digest=run.digest)
@@ -121,10 +123,12 @@ def _tell(args: argparse.Namespace, test: LabTest, run: Run) -> None:
         print(f"\nPASSED {test.name}  {which}")
     else:
         file = str(args.file[0]) if args.file else ""
-        line = replay_line(test.name, run.seed, str(args.raft), file, isolated=args.isolated)
+        kv = str(args.kv) if test.wants_service else ""
+        line = replay_line(test.name, run.seed, str(args.raft), file, kv=kv, isolated=args.isolated)
         if args.choices is not None:
             line = f"lab replay --choices {quote(str(args.choices))}"
             line += f" --raft {quote(str(args.raft))}" if args.raft != DEFAULT else ""
+            line += f" --kv {quote(kv)}" if kv and args.kv != DEFAULT_KV else ""
             line += f" --file {quote(file)}" if file else ""
             line += " --isolated" if args.isolated else ""
         print(f"FAILED {report.describe(run.error, test.name, which, line, causes=run.causes)}")

@@ -94,10 +94,10 @@ class DebuggedSimulation(Simulation):
 class _Debugger(pdb.Pdb):
     """Pdb that begins in the reader's own innermost frame instead of the lab's, and can go to any peer."""
 
-    def __init__(self, simulation: Simulation, peer_files: Path, test_file: Path) -> None:
+    def __init__(self, simulation: Simulation, peer_files: tuple[Path, ...], test_file: Path) -> None:
         super().__init__(nosigint=True)
         self._simulation = simulation
-        self._own = (peer_files, test_file)  # the peer's before the test's
+        self._own = (peer_files, (test_file,))  # the peer's before the test's
         self.reset()
 
     def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
@@ -131,6 +131,6 @@ class _Debugger(pdb.Pdb):
         self.print_stack_entry(self.stack[self.curindex])
 
 
-def _is_in(frame: FrameType, files: Path) -> bool:
+def _is_in(frame: FrameType, files: tuple[Path, ...]) -> bool:
     path = Path(frame.f_code.co_filename)
-    return files == path or files in path.parents
+    return any(file == path or file in path.parents for file in files)

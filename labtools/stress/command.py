@@ -22,9 +22,9 @@ from pathlib import Path
 from rich.console import Console
 
 from labsim.stacks import short_path
-from labtest.loading import DEFAULT
+from labtest.loading import DEFAULT, DEFAULT_KV
 from labtest.rooms import ROOT
-from labtools.selecting import SelectionError, select
+from labtools.selecting import SelectionError, select, service_for
 from labtools.stress.campaign import Plan, PoolLost, run_campaign
 from labtools.stress.kit import Kit
 from labtools.stress.outcome import LATE
@@ -57,9 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     add = parser.add_argument
-    add("tests", nargs="*", metavar="TEST", help="a name, a glob or a part (2a ... 2d); default: every test")
+    add("tests", nargs="*", metavar="TEST", help="a name, a glob or a part (2a ... 3b); default: every test")
     add("--file", type=Path, action="append", default=[], metavar="F", help="take the tests from this file instead")
     add("--raft", type=Path, default=DEFAULT, metavar="PATH", help=f"the raft.py to test ({DEFAULT})")
+    add("--kv", type=Path, default=DEFAULT_KV, metavar="PATH", help=f"the server.py of its service ({DEFAULT_KV})")
     add(
         "--runs",
         type=_positive,
@@ -123,10 +124,13 @@ def main(args: argparse.Namespace) -> int:
         return 0
     if not (args.raft / "raft.py" if args.raft.is_dir() else args.raft).is_file():
         return _cannot(f"{args.raft}: no such file; --raft must name a raft.py")
+    kv = service_for(tests, args.kv)
+    if kv is not None and not (kv / "server.py" if kv.is_dir() else kv).is_file():
+        return _cannot(f"{kv}: no such file; --kv must name a server.py")
     seed_start = random.SystemRandom().randrange(2**31) if args.seed_start is None else args.seed_start
     runs = _RUNS if args.runs is None and not (args.until_fail or args.for_s or args.grow) else args.runs
     plan = Plan(runs, until_fail=args.until_fail, for_s=args.for_s, grow=args.grow)
-    kit = Kit.of(args.raft, tests, run_limit_s=args.run_limit, memory_mb=args.memory_mb, isolated=args.isolated)
+    kit = Kit.of(args.raft, tests, kv=kv, run_limit_s=args.run_limit, memory_mb=args.memory_mb, isolated=args.isolated)
     tally = Tally(list(dict.fromkeys(test.name for test in tests)), seed_start)
     try:
         with ended_politely(), alone_in(args.out, "lab stress"):

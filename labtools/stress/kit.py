@@ -17,18 +17,21 @@ from typing import Any
 
 from labsim.stacks import short_path
 from labtest import records
-from labtest.loading import DEFAULT
+from labtest.loading import DEFAULT, DEFAULT_KV
 from labtest.rooms import ROOT, run_files, tool_files
 from labtools.selecting import LabTest, default_files
 
 
-def replay_line(test: str, seed: int, raft: str, file: str = "", *, isolated: bool = False) -> str:
-    """The command that runs it again. `raft` and `file` as they were given; `file` is a test file of one's own."""
+def replay_line(test: str, seed: int, raft: str, file: str = "", *, kv: str = "", isolated: bool = False) -> str:
+    """The command that runs it again. Files as they were given; `file` is a test file of one's own."""
+    other_kv = kv and Path(kv) != DEFAULT_KV
     if file:
         other = "" if Path(raft) == DEFAULT else f" --raft {quote(raft)}"
+        other += f" --kv {quote(kv)}" if other_kv else ""
         other += " --isolated" if isolated else ""
         return f"lab replay {test} --seed {seed} --file {quote(file)}{other}"
     other = "" if Path(raft) == DEFAULT else f" RAFT={quote(raft)}"
+    other += f" KV={quote(kv)}" if other_kv else ""
     other += " ISOLATED=1" if isolated else ""
     return f"make replay TEST={test} SEED={seed}{other}"
 
@@ -39,7 +42,8 @@ class Kit:
 
     files: dict[str, bytes]
     setup: dict[str, Any]
-    code: dict[str, dict[str, str]] = field(default_factory=dict)  # records.code_of(), by test file
+    code: dict[str, dict[str, str]] = field(default_factory=dict)  # records.code_of(), by test
+    kv_of: dict[str, str] = field(default_factory=dict)  # the service as it was given, by test of one
 
     @classmethod
     def of(
@@ -47,12 +51,13 @@ class Kit:
         raft: Path,
         tests: Sequence[LabTest],
         *,
+        kv: Path | None = None,
         run_limit_s: float,
         memory_mb: int,
         isolated: bool = False,
         in_place: bool = False,
     ) -> Kit:
-        """Reads every file now. `raft` must exist.
+        """Reads every file now. `raft` must exist, and `kv`, the service, if it is given.
 
         `in_place`: has no files, and workers read them where they lie. For seconds, in which nobody edits them; then
         nothing is left anywhere, however it ends.
@@ -71,20 +76,24 @@ class Kit:
             return inside
 
         raft_inside, *_ = [take(path) for path in records.files_of(raft)]
+        kv_inside, *_ = [""] if kv is None else [take(path) for path in records.files_of_service(kv)]
         test_files = {test.name: test.file for test in tests}
         inside = {file: take(file) for file in dict.fromkeys(test_files.values())}
         setup = {
             "raft": raft_inside,
             "tests": {name: inside[file] for name, file in test_files.items()},
             "raft_given": str(raft),
+            "kv": kv_inside,
+            "kv_given": "" if kv is None else str(kv),
             "files_given": _own_files(tests),
             "run_limit_s": run_limit_s,
             "memory_mb": memory_mb,
             "isolated": isolated,
             "shown_as": shown_as,
         }
-        code = {name: records.code_of(raft, file) for name, file in test_files.items()}
-        return cls(files, setup, code)
+        kv_of = {test.name: str(kv) for test in tests if test.wants_service}
+        code = {name: records.code_of(raft, file, kv if name in kv_of else None) for name, file in test_files.items()}
+        return cls(files, setup, code, kv_of)
 
     def unpack(self, folder: Path) -> None:
         write_files(self.files, folder)
@@ -92,7 +101,9 @@ class Kit:
     def replay_line(self, test: str, seed: int) -> str:
         setup = self.setup
         own_file = setup["files_given"].get(test, "")
-        return replay_line(test, seed, setup["raft_given"], own_file, isolated=setup["isolated"])
+        return replay_line(
+            test, seed, setup["raft_given"], own_file, kv=self.kv_of.get(test, ""), isolated=setup["isolated"]
+        )
 
 
 def _own_files(tests: Iterable[LabTest]) -> dict[str, str]:

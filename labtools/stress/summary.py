@@ -232,6 +232,7 @@ def _record(outcome: Outcome, kit: Kit) -> Record:
         test=outcome.test,
         seed=outcome.seed,
         raft=kit.setup["raft_given"],
+        kv=kit.kv_of.get(outcome.test, ""),
         isolated=kit.setup["isolated"],
         digest=outcome.digest,
         report=report(outcome, kit),

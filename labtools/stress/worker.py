@@ -31,6 +31,8 @@ class Setup(msgspec.Struct):
     tests: dict[str, str]  # the file of each test
     raft_given: str  # as the reader typed it, for the replay line
     run_limit_s: float
+    kv: str = ""  # the service, if some tests are of one
+    kv_given: str = ""
     memory_mb: int = 0
     isolated: bool = False
     files_given: dict[str, str] = {}  # the file of each test that is not the lab's, for the replay line
@@ -87,7 +89,8 @@ def _limit_memory(memory_mb: int | None) -> None:
 def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
     """Load everything; the result runs one seed and gives its Outcome, and whether it ran out of memory."""
     raft = Path(setup.raft).resolve()
-    peer_class = load_peer_class(raft, isolated=setup.isolated)
+    kv = Path(setup.kv).resolve() if setup.kv else None
+    peer_class = load_peer_class(raft, isolated=setup.isolated, kv=kv)
     # Only now: the tester must know the messages of the peer's own package, if it has one.
     from labtest import report
     from labtest.records import place_of_peer
@@ -103,7 +106,7 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
             tests.update({test.name: test for test in load_tests(Path(file))})
         except SelectionError as error:
             raise LoadError(str(error)) from None
-    peer_files = place_of_peer(raft)
+    peer_files = place_of_peer(raft, kv)
     encoder = msgspec.json.Encoder()
 
     def run_one(name: str, seed: int) -> tuple[bytes, bool]:
@@ -125,7 +128,14 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
             _limit_memory(None)  # the report needs some too
         outcome.take(verdict_of(error, peer_files, test.file))
         own_file = setup.files_given.get(name, "")
-        replay = replay_line(name, seed, setup.raft_given, own_file, isolated=setup.isolated)
+        replay = replay_line(
+            name,
+            seed,
+            setup.raft_given,
+            own_file,
+            kv=setup.kv_given if test.wants_service else "",
+            isolated=setup.isolated,
+        )
         outcome.report = report.describe(error, name, seed, replay, causes=run.causes)[:_REPORT_CHARS_MAX]
         for field in ("mistake", "cause", "where", "said", "report"):
             setattr(outcome, field, _encodable(really(getattr(outcome, field), setup.shown_as)))

@@ -24,10 +24,10 @@ from rich.style import Style
 
 from labsim import Event
 from labtest.events import LOG
-from labtest.loading import DEFAULT, LoadError, load_peer_class
+from labtest.loading import DEFAULT, DEFAULT_KV, LoadError, load_peer_class
 from labtest.running import run_test
 from labtest.tracefile import TraceFileError, read_trace, write_shiviz, write_trace
-from labtools.selecting import SelectionError, select
+from labtools.selecting import SelectionError, select, service_for
 from labtools.timeline.log_file import LogFileError, read_log
 from labtools.timeline.rows import TOPICS, Row, Show
 from labtools.timeline.story import tell
@@ -189,6 +189,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("test", nargs="?", metavar="TEST", help="the test to run, by name")
     parser.add_argument("--seed", type=int, metavar="N", help="its seed (default: a new one)")
     parser.add_argument("--raft", type=Path, default=DEFAULT, metavar="PATH", help="the peer (default: %(default)s)")
+    parser.add_argument("--kv", type=Path, default=DEFAULT_KV, metavar="PATH", help="its service (%(default)s)")
     parser.add_argument(
         "--file", type=Path, action="append", default=[], metavar="F", help="take the test from this file instead"
     )
@@ -278,7 +279,8 @@ def _run(args: argparse.Namespace) -> tuple[str, int, str, Sequence[Event], str,
     if len(tests) != 1:
         raise TimelineError(f"{args.test} is {len(tests)} tests; name one of {', '.join(t.name for t in tests[:5])} …")
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(2**31)
-    run = run_test(tests[0].function, load_peer_class(args.raft, isolated=args.isolated), seed)
+    peer_class = load_peer_class(args.raft, isolated=args.isolated, kv=service_for(tests, args.kv))
+    run = run_test(tests[0].function, peer_class, seed)
     assert run.simulation is not None and run.simulation.trace is not None
     ending = ""
     outcome = f"passed, {run.virtual_s:.1f} s (virtual)"

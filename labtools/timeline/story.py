@@ -29,6 +29,7 @@ from labtest.events import (
     DROP,
     DUPLICATE,
     HOLD_CLOCK,
+    INVOKE,
     LOG,
     MESSAGE_KINDS,
     PAUSE,
@@ -38,9 +39,11 @@ from labtest.events import (
     REPLY,
     RESTART,
     RESUME,
+    RETURN,
     SAVING,
     SEND,
     SERVER_ACTS,
+    SNAPSHOT,
     START,
     STARTED,
     STEP,
@@ -189,6 +192,10 @@ class _Teller:
                     self._started(event, place)
             elif kind == LOG:
                 self._student(event)
+            elif kind in (INVOKE, RETURN):
+                self._local(event, "client", Said("start", words.operation(event.detail, returned=kind == RETURN)))
+            elif kind == SNAPSHOT:
+                self._local(event, "snapshot", Said("snapshot", words.taken(event.detail)))
             elif kind in (PHASE, STEP):
                 self._phase(event)
             elif kind in ACTS:

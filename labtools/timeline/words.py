@@ -184,6 +184,23 @@ def _few_words(reply: Any) -> str:
     return clean(" ".join(told))[:60] or value(reply, 40)
 
 
+def operation(of: Any, *, returned: bool) -> Wordings:
+    """What a client asks for, `put x=5`, and what it was told, `get x ⇒ 5`."""
+    op, key, said = field(of, "op"), value(field(of, "key"), 12), str(field(of, "value", ""))
+    tail = said if len(said) <= 24 else f"…{said[-23:]}"
+    told = f"{op} {key}" if op == "get" else f"{op} {key}={clean(tail)}"
+    if not returned:
+        return (f"{told} …", f"{op} {key} …", f"{op} …")
+    if op == "get":
+        return (f"{told} ⇒ {clean(tail) or 'nothing'}", f"{told} done")
+    return (f"{told} done", f"{op} {key} done", f"{op} done")
+
+
+def taken(of: Any) -> Wordings:
+    """A snapshot that a service has made."""
+    return (f"snapshot to {number(of, 'index')} ({len(field(of, 'snapshot', b'') or b'')} B)",)
+
+
 def act(event: Event) -> tuple[str, bool]:
     """What the tester does to network, disks or services, in a sentence, and whether it makes things better."""
     kind, detail = event.kind, event.detail

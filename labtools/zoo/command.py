@@ -60,7 +60,7 @@ def main(args: argparse.Namespace) -> int:
         return 2
     if args.list:
         for mutant in zoo:
-            print(f"{mutant.id:28} {mutant.part}  a peer that {mutant.what}")
+            print(f"{mutant.id:28} {mutant.part}  a {mutant.kind} that {mutant.what}")
         return 0
     if args.show:
         for mutant in zoo:

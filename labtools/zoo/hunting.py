@@ -14,9 +14,9 @@ from labtest.loading import load_peer_class
 from labtest.running import run_test
 from labtest.verdict import Ending, verdict_of
 from labtools.selecting import LabTest
-from labtools.zoo.mutants import BUILD, Mutant, StaleMutant
+from labtools.zoo.mutants import BUILD, REFERENCE, Mutant, StaleMutant
 
-PARTS = ("2a", "2b", "2c", "2d")
+PARTS = ("2a", "2b", "2c", "2d", "3a", "3b")
 RATE_SEEDS = 20
 
 
@@ -42,9 +42,18 @@ class Result:
 
 
 def suite_for(mutant: Mutant, tests: list[LabTest]) -> list[LabTest]:
-    """Its own part first, then the others in order."""
+    """Its own part first, then the others in order; of a service the tests of services, of a peer all others."""
+    tests = [test for test in tests if test.wants_service is mutant.of_service]
     parts = [mutant.part, *(part for part in (*PARTS, "") if part != mutant.part)]
     return sorted(tests, key=lambda test: parts.index(test.part))
+
+
+def load_mutant(mutant: Mutant, build: Path, *, isolated: bool = False) -> Any:
+    """As load_peer_class(); a service on the reference peer."""
+    path = mutant.write(build)
+    if mutant.of_service:
+        return load_peer_class(REFERENCE / "raft.py", kv=path, isolated=isolated)
+    return load_peer_class(path, isolated=isolated)
 
 
 def hunt(
@@ -63,7 +72,7 @@ def hunt(
     began_s = time.process_time()
     result = Result(mutant.id, "passed" if mutant.control else "escaped")
     try:
-        peer_class = load_peer_class(mutant.write(build), isolated=isolated)
+        peer_class = load_mutant(mutant, build, isolated=isolated)
     except StaleMutant as error:
         result.verdict, result.line = "stale", str(error)
         return result

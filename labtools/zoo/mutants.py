@@ -7,6 +7,9 @@ is noticed at once. A control is made the same way, but is a correct Raft of ano
 Strangers are correct Rafts too, but whole ones of other designs, each in a folder of its own; a SameMistake puts a
 mistake of the reference's mutants into one of them.
 
+A ServiceMutant is the same for the service of parts 3A and 3B, made in kv/server.py and kv/client.py and run on the
+reference peer; a right service of another design lies in a folder of tests/zoo/services.
+
 Promise: nothing here runs a peer. The mutants themselves are in tests/zoo, a file per part; labtools.zoo hunts them.
 """
 
@@ -21,8 +24,10 @@ from pathlib import Path
 from labtest.rooms import PEER_FILES
 
 REFERENCE = Path("raft")  # raft.py and messages.py, where they lie in the source tree
+SERVICE = Path("kv")  # server.py, client.py and messages.py
 ZOO = Path("tests/zoo")
 STRANGERS = ZOO / "strangers"
+SERVICES = ZOO / "services"
 BUILD = Path("build/zoo")
 
 Edit = tuple[str, str]
@@ -37,7 +42,7 @@ class Mutant:
     """One mistake. `what` completes "a peer that ..."; `rule` says what it breaks."""
 
     id: str
-    part: str  # the part whose tests should notice first: "2a" ... "2d"
+    part: str  # the part whose tests should notice first: "2a" ... "3b"
     rule: str
     what: str
     edits: tuple[Edit, ...]
@@ -65,7 +70,16 @@ class Mutant:
 
     @property
     def of_reference(self) -> bool:
-        return self.base == REFERENCE
+        return self.base in (REFERENCE, SERVICE)
+
+    @property
+    def of_service(self) -> bool:
+        return False
+
+    @property
+    def kind(self) -> str:
+        """What `what` says something of."""
+        return "service" if self.of_service else "peer"
 
     def write(self, build: Path = BUILD) -> Path:
         """Write it where a peer can be loaded from, build/zoo/ID/raft.py, and return that path."""
@@ -102,6 +116,46 @@ class Mutant:
 
 
 @dataclass(frozen=True)
+class ServiceMutant(Mutant):
+    """One mistake in the service: `edits` are of kv/server.py, `message_edits` of kv/messages.py."""
+
+    client_edits: tuple[Edit, ...] = ()  # the same for kv/client.py
+    base: Path = SERVICE
+
+    @property
+    def of_service(self) -> bool:
+        return True
+
+    def source(self) -> str:
+        return _apply(self.id, self.base / "server.py", self.edits)
+
+    def client_source(self) -> str:
+        return _apply(self.id, self._beside("client.py"), self.client_edits)
+
+    def _beside(self, name: str) -> Path:
+        own = self.base / name
+        return own if own.exists() else SERVICE / name
+
+    def write(self, build: Path = BUILD) -> Path:
+        """Write it where a service can be loaded from, build/zoo/ID/server.py, and return that path."""
+        folder = build / self.id
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "server.py").write_text(self.source())
+        (folder / "client.py").write_text(self.client_source())
+        (folder / "messages.py").write_text(self.messages_source())
+        return folder / "server.py"
+
+    def diff(self) -> str:
+        lines: list[str] = []
+        files = {"server.py": self.source(), "client.py": self.client_source(), "messages.py": self.messages_source()}
+        for name, mutated in files.items():
+            base = self._beside(name)
+            texts = base.read_text().splitlines(keepends=True), mutated.splitlines(keepends=True)
+            lines += difflib.unified_diff(*texts, str(base), f"{self.id}/{name}", n=2)
+        return "".join(lines)
+
+
+@dataclass(frozen=True)
 class SameMistake:
     """A mutant of the reference, made in a stranger: the same mistake in another design."""
 
@@ -130,6 +184,17 @@ def _strangers() -> list[Mutant]:
         id_ = f"stranger-{file.parent.name}".replace("_", "-")
         what = f"is of another design: {told}"
         found.append(Mutant(id_, "2b", "none: it is correct", what, (), control=True, base=file.parent))
+    return found
+
+
+def _services() -> list[Mutant]:
+    """Every service of another design as it is: a control."""
+    found: list[Mutant] = []
+    for file in sorted(SERVICES.glob("*/server.py")):
+        told = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n")[0]
+        id_ = f"service-{file.parent.name}".replace("_", "-")
+        what = f"is of another design: {told}"
+        found.append(ServiceMutant(id_, "3a", "none: it is correct", what, (), control=True, base=file.parent))
     return found
 
 
@@ -171,7 +236,7 @@ def load_zoo(folder: Path = ZOO) -> list[Mutant]:
             raise StaleMutant(f"{mistake.stranger} repeats {mistake.like}, which no mutant of the reference is called")
         zoo.append(mistake.mutant(originals[mistake.like]))
     if folder == ZOO:
-        zoo += _strangers()
+        zoo += [*_strangers(), *_services()]
     ids = [mutant.id for mutant in zoo]
     twice = sorted({id_ for id_ in ids if ids.count(id_) > 1})
     if twice:

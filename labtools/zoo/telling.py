@@ -93,7 +93,8 @@ def markdown(results: list[Result], zoo: dict[str, Mutant]) -> str:
         chosen = [r for r in mutants if zoo[r.id].part == part]
         if not chosen:
             continue
-        out += [f"## Part {part.upper()}", "", "| id | a peer that | rule | caught by | runs | s | Go |"]
+        kind = zoo[chosen[0].id].kind
+        out += [f"## Part {part.upper()}", "", f"| id | a {kind} that | rule | caught by | runs | s | Go |"]
         out.append("|---|---|---|---|---:|---:|---|")
         for r in chosen:
             m = zoo[r.id]
@@ -110,7 +111,8 @@ def markdown(results: list[Result], zoo: dict[str, Mutant]) -> str:
         out += [
             "## Controls",
             "",
-            "Correct Rafts of other kinds, whole peers of other designs among them. They must pass.",
+            "Correct Rafts of other kinds, whole peers of other designs among them, and services of other designs on",
+            "the reference. They must pass.",
             "",
         ]
         out += ["| id | a peer that | verdict | runs |", "|---|---|---|---:|"]

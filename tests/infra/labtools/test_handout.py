@@ -15,8 +15,10 @@ from labtest import rooms
 from labtools import cli, handout, manifest
 
 REFERENCE = (ROOT / "raft" / "raft.py").read_text(encoding="utf-8")
+SERVICE = {name: (ROOT / "kv" / name).read_text(encoding="utf-8") for name in ("server.py", "client.py")}
 SKELETON = (ROOT / "handout" / "raft.py").read_text(encoding="utf-8")
-ROOMS = (*rooms.OURS, rooms.PEER)
+SERVICE_SKELETON = {name: (ROOT / "handout" / f"kv_{name}").read_text(encoding="utf-8") for name in SERVICE}
+ROOMS = (*rooms.OURS, rooms.PEER, rooms.SERVICE)
 NOT_FOR_STUDENTS = re.compile(r"\b(zoo|mutants?|grad(e|er|ing)|infra|bench|hidden|handout)\b", re.IGNORECASE)
 
 
@@ -56,9 +58,9 @@ def number_of_tests(tree, *files):
 
 def test_reference_passes_in_it(tree, tmp_path):
     lab = shutil.copytree(tree, tmp_path / "lab")
-    for name in ("raft.py", "messages.py"):
-        shutil.copy(ROOT / "raft" / name, lab / "raft" / name)
-    files = ("tests/test_2a.py", "tests/test_2a_extra.py", "tests/test_2b.py")
+    for name in ("raft/raft.py", "raft/messages.py", "kv/server.py", "kv/client.py", "kv/messages.py"):
+        shutil.copy(ROOT / name, lab / name)
+    files = ("tests/test_2a.py", "tests/test_2a_extra.py", "tests/test_2b.py", "tests/test_3a_extra.py")
     out = run_tests(lab, *files, code=0)
     assert re.search(rf"\n{number_of_tests(lab, *files)} passed in ", out)
 
@@ -94,7 +96,7 @@ def test_skeleton_is_clean(tree):
 def test_packages_that_are_named_are_there(tree):
     project = (tree / "pyproject.toml").read_text(encoding="utf-8")
     named = re.search(r"^packages = (\[.*\])$", project, re.MULTILINE)
-    assert ast.literal_eval(named[1]) == ["labsim", "labgob", "labrpc", "raft", "labtest", "labtools"]
+    assert ast.literal_eval(named[1]) == ["labsim", "labgob", "labrpc", "raft", "kv", "labtest", "labtools"]
     assert [room for room in ROOMS if not (tree / room / "__init__.py").is_file()] == []
 
 
@@ -127,9 +129,30 @@ def test_guide_shows_that_failure_as_it_is(tree):
     assert f"      raft/raft.py:{line_of_hole('_ticker')} in _ticker               {hole}\n" in guide
 
 
-def holes():
+def test_part_3a_fails_everywhere_with_the_first_hole_of_the_service(tree, tmp_path):
+    lab = shutil.copytree(tree, tmp_path / "lab")
+    for name in ("raft.py", "messages.py"):  # parts 2A to 2D are done
+        shutil.copy(ROOT / "raft" / name, lab / "raft" / name)
+    files = ("tests/test_3a.py", "tests/test_3b.py")
+    out = run_tests(lab, *files, code=1)
+    told = "NotImplementedError: 3A: _applier, §8 and §5.3 (state machines)"
+    assert f"FAILED test_basic_3a  seed 7: {told}\n" in out
+    as_it = re.findall(r"^FAILED \w+  seed 7: as test_basic_3a$", out, re.MULTILINE)
+    assert len(as_it) == number_of_tests(lab, *files) - 1
+    line = next(
+        n for n, text in enumerate(SERVICE_SKELETON["server.py"].splitlines(), 1) if 'Error("3A: _applier,' in text
+    )
+    assert f"\n      kv/server.py:{line} in _applier " in out
+
+
+def test_part_3a_begins_with_the_peer_if_there_is_none(tree, tmp_path):
+    out = run_tests(shutil.copytree(tree, tmp_path / "lab"), "tests/test_3a.py", code=1)
+    assert "FAILED test_basic_3a  seed 7: NotImplementedError: 2A: _ticker, " in out
+
+
+def holes(skeleton=SKELETON):
     """(function, text) of every NotImplementedError in the skeleton."""
-    for function in ast.walk(ast.parse(SKELETON)):
+    for function in ast.walk(ast.parse(skeleton)):
         if isinstance(function, ast.FunctionDef):
             for node in ast.walk(function):
                 if isinstance(node, ast.Raise):
@@ -158,9 +181,17 @@ def test_every_hole_names_its_part_itself_and_the_paper():
 # ---- nothing of the solution ---------------------------------------------------------------------------------------
 
 
-def surface(source):
-    """The public methods of class Raft, and its constructor: name, parameters and result, as they are annotated."""
-    (raft,) = [n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == "Raft"]
+def test_every_hole_of_the_service_names_its_part_itself_and_the_paper():
+    found = {name: list(holes(source)) for name, source in SERVICE_SKELETON.items()}
+    assert [name for name, _ in found["server.py"]] == ["get", "put_append", "_applier", "_take_snapshot", "_install"]
+    assert [name for name, _ in found["client.py"]] == ["get", "put", "append"]
+    texts = [(name, text) for each in found.values() for name, text in each]
+    assert [text for name, text in texts if not re.match(rf"3[AB]: {name}, .*§[578]", text)] == []
+
+
+def surface(source, class_name="Raft"):
+    """The public methods of the class, and its constructor: name, parameters and result, as they are annotated."""
+    (raft,) = [n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == class_name]
     return {
         f"{method.name}({ast.unparse(method.args)}) -> {ast.unparse(method.returns)}"
         for method in raft.body
@@ -171,6 +202,12 @@ def surface(source):
 def test_skeleton_and_reference_have_one_surface():
     assert surface(SKELETON) == surface(REFERENCE)
     assert len(surface(SKELETON)) == 8
+
+
+def test_skeleton_and_reference_of_the_service_have_one_surface():
+    for name, class_name, count in (("server.py", "KVServer", 4), ("client.py", "Clerk", 4)):
+        assert surface(SERVICE_SKELETON[name], class_name) == surface(SERVICE[name], class_name)
+        assert len(surface(SERVICE[name], class_name)) == count
 
 
 def fields(file):
@@ -193,6 +230,10 @@ GIVEN = {
     "self.me = me",
     "self.peers = peers",
     "self.persister = persister",
+    "self.max_raft_state = max_raft_state",
+    "self.raft = raft",
+    "self.servers = servers",
+    "threading.Thread(target=self._applier, daemon=True).start()",
     # One lock, and a flag for kill(): where MIT's skeleton begins, too.
     "self.dead = threading.Event()",
     "self.dead.set()",
@@ -200,18 +241,21 @@ GIVEN = {
     "with self.mu:",
 }
 # The tester reads messages and disks as well, and says some things in the same words.
-SAID_BY_THE_TESTER = {"if not reply.success:", "if saved:", "last = args.prev_log_index", "pause_s = 0.0"}
+SAID_BY_THE_TESTER = {
+    *("if not reply.success:", "if saved:", "last = args.prev_log_index", "pause_s = 0.0"),
+    *("if snapshot:", "while True:", 'value = ""', "self.last_applied = 0", "self.last_applied = index"),
+}
 
 
 def squeezed_lines(text):
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
-def solution_lines():
+def solution_lines(source):
     """Every line of the reference's function bodies, without docstrings and comments."""
-    lines = squeezed_lines(re.sub(r"  # .*", "", REFERENCE))
+    lines = squeezed_lines(re.sub(r"  # .*", "", source))
     found = set()
-    for function in ast.walk(ast.parse(REFERENCE)):
+    for function in ast.walk(ast.parse(source)):
         if isinstance(function, ast.FunctionDef):
             for statement in function.body[ast.get_docstring(function) is not None :]:
                 found |= set(lines[statement.lineno - 1 : statement.end_lineno])
@@ -219,9 +263,11 @@ def solution_lines():
 
 
 def test_no_line_of_the_solution_is_in_it(tree):
-    lines = solution_lines() - TRIVIAL - GIVEN - SAID_BY_THE_TESTER
-    assert len(lines) > 150
+    lines = set().union(*(solution_lines(source) for source in (REFERENCE, *SERVICE.values())))
+    lines = lines - TRIVIAL - GIVEN - SAID_BY_THE_TESTER
+    assert len(lines) > 200
     assert "self._commit_through(min(args.leader_commit, prev + len(args.entries)))" in lines
+    assert "self.answered[op.client_id] = Answered(op.seq, value)" in lines
     texts = {path: path.read_bytes().decode(errors="replace") for path in tree.rglob("*") if path.is_file()}
     everything = "\n".join(line for text in texts.values() for line in squeezed_lines(text))
     assert sorted(line for line in lines if line in everything) == []
@@ -272,7 +318,7 @@ def test_top_of_the_tree(tree):
         *ROOMS,
         *("docs", "tests", ".gitignore", "LICENSE", "Makefile", "README.md", "pyproject.toml", "requirements.lock"),
     }
-    parts = [f"test_2{part}{more}.py" for part in "abcd" for more in ("", "_extra")]
+    parts = [f"test_{part}{more}.py" for part in ("2a", "2b", "2c", "2d", "3a", "3b") for more in ("", "_extra")]
     assert sorted(path.name for path in (tree / "tests").iterdir()) == sorted([*parts, "scenarios"])
 
 
@@ -287,14 +333,14 @@ def test_lab_lists_only_what_is_there(tree):
 
 def test_makefile_has_only_what_works_there(tree):
     targets = re.findall(r"^([a-z0-9-]+)  +", run(tree, "make", "help", code=0), re.MULTILINE)
-    parts = ["test-2a", "test-2b", "test-2c", "test-2d"]
+    parts = ["test-2a", "test-2b", "test-2c", "test-2d", "test-3a", "test-3b"]
     assert targets == ["help", "test", *parts, "replay", "timeline", "scenario", "stress", "lint", "clean"]
     assert NOT_FOR_STUDENTS.findall((tree / "Makefile").read_text(encoding="utf-8")) == []
 
 
 def test_docs_mention_nothing_else_and_their_links_lead_somewhere(tree):
     pages = sorted(tree.rglob("*.md"))
-    assert len(pages) == 8
+    assert len(pages) == 9
     for page in pages:
         text = page.read_text(encoding="utf-8")
         assert NOT_FOR_STUDENTS.findall(text) == [], page

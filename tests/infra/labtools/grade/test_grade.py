@@ -404,8 +404,12 @@ def test_a_full_disk_is_said_and_costs_nothing_that_is_done(
         ("def testb(make_config): 1/0\n", "testb cannot be graded: its name begins with test, but not with test_;"),
         ("import pytest\npytest.skip('later', allow_module_level=True)\n", "Skipped while loading it: later"),
         ("import helper\n", "ModuleNotFoundError while loading it"),
+        (
+            "def test_b_3a(make_kv_config): 1/0\n",
+            "test_b_3a cannot be graded: it is of a service (make_kv_config), and",
+        ),
     ],
-    ids=["async", "generator", "parametrized", "class", "fixture", "no config", "name", "skip", "helper"],
+    ids=["async", "generator", "parametrized", "class", "fixture", "no config", "name", "skip", "helper", "service"],
 )
 def test_no_hidden_test_is_dropped_or_passed_without_a_word(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, says: str

@@ -15,7 +15,6 @@ import pytest
 
 from labsim import Deadlock, Simulation, SimulationError
 from labtest.failure import Failure
-from labtest.loading import load_peer_class
 from labtest.running import run_test
 from labtools.selecting import select
 from labtools.zoo import command, hunting, telling
@@ -36,6 +35,10 @@ CONTROL_TESTS = [
     "test_persist2_2c",
     "test_figure8_scripted_2c",
     "test_snapshot_install_unreliable_2d",
+    "test_one_partition_3a",
+    "test_paused_leader_3a",
+    "test_persist_concurrent_unreliable_3a",
+    "test_snapshot_unreliable_recover_concurrent_partition_3b",
 ]
 
 
@@ -48,8 +51,11 @@ def by_id(mutant):
 
 @pytest.mark.parametrize("mutant", ZOO, ids=by_id)
 def test_applies_to_its_peer(mutant):
-    assert (mutant.source() != (mutant.base / "raft.py").read_text()) is (mutant.edits != ())
+    main = mutant.base / ("server.py" if mutant.of_service else "raft.py")
+    assert (mutant.source() != main.read_text()) is (mutant.edits != ())
     mutant.messages_source()
+    if mutant.of_service:
+        assert mutant.control or mutant.diff()
 
 
 @pytest.mark.parametrize("mutant", WRONG, ids=by_id)
@@ -60,7 +66,7 @@ def test_mutant_is_caught(mutant, tmp_path, monkeypatch):
     assert known is not None, f"{mutant.id} has never been caught; run: lab zoo {mutant.id} --record"
     tests = {test.name: test for test in select([])}
     if known["test"] in tests:
-        peer_class = load_peer_class(mutant.write(tmp_path))
+        peer_class = hunting.load_mutant(mutant, tmp_path)
         if run_test(tests[known["test"]].function, peer_class, known["seed"]).error is not None:
             return
     further = [test for test in tests.values() if test.part == mutant.part or test.name == known["test"]]
@@ -114,6 +120,9 @@ def test_own_part_is_hunted_first():
     mutant = next(mutant for mutant in WRONG if mutant.part == "2c")
     parts = [test.part for test in hunting.suite_for(mutant, select([]))]
     assert list(dict.fromkeys(parts)) == ["2c", "2a", "2b", "2d"]
+    service = next(mutant for mutant in WRONG if mutant.part == "3b")
+    parts = [test.part for test in hunting.suite_for(service, select([]))]
+    assert list(dict.fromkeys(parts)) == ["3b", "3a"]
 
 
 def test_what_a_catch_is_called():

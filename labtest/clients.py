@@ -1,0 +1,80 @@
+"""Clients of the service under test: each is a node with a clerk of the student's, and every call is taken down.
+
+Start at `Client`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn, Protocol
+from zlib import crc32
+
+from labrpc import ClientEnd
+from labsim import Node
+from labtest import events
+from labtest.failure import short
+from labtest.linearizability import History, Kind, Operation
+from labtest.world import RealWorld, Stuck, VirtualWorld
+
+# Of one call. Servers may be cut off for a few seconds at a time; nothing that the tests do takes longer.
+OPERATION_LIMIT_S = 40.0
+
+
+class Clerk(Protocol):
+    """What the tester asks of the student's clerk."""
+
+    def get(self, key: str) -> str: ...
+    def put(self, key: str, value: str) -> None: ...
+    def append(self, key: str, value: str) -> None: ...
+
+
+class Client:
+    """One client: get, put and append of its clerk, and what became of each."""
+
+    def __init__(
+        self,
+        name: str,
+        node: Node | None,
+        ends: list[ClientEnd],
+        reaches: list[int],
+        history: History,
+        world: VirtualWorld | RealWorld,
+        fail: Callable[..., NoReturn],
+    ) -> None:
+        self.name = name
+        self.node = node
+        self.ends = ends
+        self.reaches = reaches  # the servers that it is plugged to
+        self.clerk: Any = None
+        self._history = history
+        self._world = world
+        self._fail = fail
+
+    def get(self, key: str) -> str:
+        value = self._do(Kind.GET, key, "", lambda: self.clerk.get(key))
+        return str(value)
+
+    def put(self, key: str, value: str) -> None:
+        self._do(Kind.PUT, key, value, lambda: self.clerk.put(key, value))
+
+    def append(self, key: str, value: str) -> None:
+        self._do(Kind.APPEND, key, value, lambda: self.clerk.append(key, value))
+
+    def _do(self, kind: Kind, key: str, value: str, call: Callable[[], Any]) -> Any:
+        operation = self._history.call(self.name, kind, key, value)
+        self._emit(events.INVOKE, operation)
+        try:
+            result = self._world.wait_for(self.node, call, entry=kind, limit_s=OPERATION_LIMIT_S)
+        except Stuck:
+            asked = f"{kind}({key!r}{'' if kind is Kind.GET else f', {short(value)}'})"
+            self._fail(f"{asked} of {self.name} has not returned for {OPERATION_LIMIT_S:g} s{self._world.clock}")
+        if kind is Kind.GET and not isinstance(result, str):
+            self._fail(f"get({key!r}) of {self.name} returned {short(result)}; it must return a str")
+        self._history.returns(operation, result if kind is Kind.GET else None)
+        self._emit(events.RETURN, operation)
+        return result
+
+    def _emit(self, kind: str, operation: Operation) -> None:
+        detail = events.Operation(operation.kind.value, operation.key, operation.value)
+        fingerprint = crc32(f"{detail.op} {detail.key} {detail.value}".encode("utf-8", "surrogatepass"))
+        self._world.emit(kind, self.node, detail, fingerprint)

@@ -1,0 +1,257 @@
+"""The tester of services: what it hears, what it accuses, and what it does not decide."""
+
+import re
+
+import pytest
+
+from infra.students import ROOT, pytest_run, squeezed
+from labsim import time
+from labtest import kvconfig, report
+from labtest.events import INVOKE, RETURN, SNAPSHOT
+from labtest.kvconfig import Undecided
+from labtest.linearizability import Outcome, Verdict
+from labtest.loading import NO_GUESTS, LoadError, load_peer_class
+from labtest.running import run_test
+from labtest.verdict import Ending, verdict_of
+from labtools.selecting import load_tests
+
+RAFT = ROOT / "raft" / "raft.py"
+KV = ROOT / "kv" / "server.py"
+TESTS = {test.name: test for file in sorted((ROOT / "tests").glob("test_3*.py")) for test in load_tests(file)}
+
+pytestmark = pytest.mark.usefixtures("raft_package_restored")
+
+
+def service(tmp_path, *changes, file="server.py"):
+    """The reference's service with each (old, new) replaced once."""
+    for name in ("server.py", "client.py"):
+        source = (ROOT / "kv" / name).read_text(encoding="utf-8")
+        for old, new in changes if name == file else ():
+            assert source.count(old) == 1, f"the reference has changed: {source.count(old)} times {old!r}"
+            source = source.replace(old, new)
+        (tmp_path / name).write_text(source, encoding="utf-8")
+    return tmp_path / "server.py"
+
+
+def a_few(make_kv_config):
+    cfg = make_kv_config(servers=3, max_raft_state=500)
+    cfg.begin("Test: a few operations")
+    client = cfg.make_client()
+    for number in range(30):
+        client.append("x", f"<{number}>")
+    client.get("x")
+
+
+def told(path, test=a_few, seed=1):
+    run = run_test(test, load_peer_class(RAFT, kv=path), seed)
+    assert run.error is not None, "the service passed"
+    return squeezed("\n".join(report.told(run.error)))
+
+
+# ---- what it hears -------------------------------------------------------------------------------------------------
+
+
+def test_operations_and_snapshots_are_events_and_clients_are_nodes():
+    run = run_test(a_few, load_peer_class(RAFT, kv=KV), 1)
+    assert run.error is None
+    trace = run.simulation.trace
+    operations = [event for event in trace if event.kind in (INVOKE, RETURN)]
+    assert {event.node for event in operations} == {"client 0"}
+    assert len(operations) == 62
+    assert (operations[-1].detail.op, operations[-1].detail.key) == ("get", "x")
+    assert operations[-1].detail.value == "".join(f"<{number}>" for number in range(30))
+    assert any(event.kind == SNAPSHOT for event in trace)
+    assert run.checks_off == []  # what a service says is no Raft, and is passed over in silence
+    assert run.lines[0].startswith("Test: a few operations")
+    assert " 31 " in run.lines[0]
+
+
+@pytest.mark.parametrize("name", ["test_crash_anywhere_3a", "test_snapshot_crash_anywhere_3b"])
+def test_one_seed_is_one_run(name):
+    program = load_peer_class(RAFT, kv=KV)
+    digests = {run_test(TESTS[name].function, program, 3).digest for _ in range(2)}
+    assert len(digests) == 1
+
+
+def test_one_seed_is_one_run_in_another_process():
+    args = (ROOT / "tests/test_3b_extra.py", "-q", "-n0", "--seed", 7, "--check-determinism", "-k", "outlive")
+    assert "1 passed" in pytest_run(*args, cwd=ROOT, code=0)
+
+
+def test_a_service_runs_on_real_threads():
+    out = pytest_run(
+        ROOT / "tests/test_3a.py", "-q", "-n0", "--realtime", "-k", "one_key or one_partition", cwd=ROOT, code=0
+    )
+    assert "2 passed" in out
+
+
+def test_a_restarted_service_has_nothing_but_its_disk(tmp_path):
+    path = service(tmp_path, ("LOOK_S = 0.1\n", "LOOK_S = 0.1\nSURVIVES = []\n"), ("self.me = me\n", SURVIVES))
+    assert run_test(TESTS["test_persist_one_client_3a"].function, load_peer_class(RAFT, kv=path), 1).error is None
+
+
+SURVIVES = """self.me = me
+        assert not SURVIVES, "a variable of the module outlived a crash, or two servers share it"
+        SURVIVES.append(me)
+"""
+
+
+# ---- what it accuses -----------------------------------------------------------------------------------------------
+
+
+def deaf(tmp_path):
+    return service(tmp_path, ("                msg = self.apply_ch.get(timeout=PATIENCE_S)\n", DEAF))
+
+
+DEAF = """                if self.last_applied >= 5:
+                    time.sleep(30)
+                msg = self.apply_ch.get(timeout=PATIENCE_S)
+"""
+
+
+def test_a_service_that_takes_nothing_is_told_and_not_its_peer(tmp_path):
+    text = told(deaf(tmp_path))
+    assert re.search(
+        r"has taken nothing from apply_ch for 0\.\d s, though .*: it has applied up to 5\. One thread", text
+    )
+
+
+def test_a_snapshot_of_more_than_was_applied_is_told(tmp_path):
+    path = service(tmp_path, ("snapshot(self.last_applied, state", "snapshot(self.last_applied + 2, state"))
+    assert re.search(
+        r"the service of server \d gave its peer a snapshot of index (\d+), but has taken up to \d+ from apply_ch",
+        told(path),
+    )
+
+
+def test_a_peer_that_applies_out_of_order_is_told_under_any_service(tmp_path):
+    peer = tmp_path / "peer.py"
+    source = RAFT.read_text(encoding="utf-8")
+    old = "command_index=self.last_applied)"
+    assert source.count(old) == 1
+    peer.write_text(source.replace(old, "command_index=self.last_applied - (self.last_applied == 4))"))
+    run = run_test(a_few, load_peer_class(peer, kv=KV), 1)
+    assert verdict_of(run.error).name == "apply-order"
+
+
+NEVER_SEEN = "        return known is not None and known.seq == op.seq\n"
+
+
+def test_a_violation_is_drawn_with_who_answered_and_what_is_likely(tmp_path):
+    path = service(tmp_path, ("        return known is not None and known.seq >= op.seq\n", NEVER_SEEN))
+    run = run_test(TESTS["test_duplicated_requests_3a"].function, load_peer_class(RAFT, kv=path), 1)
+    verdict = verdict_of(run.error)
+    assert (verdict.ending, verdict.name) == (Ending.RULE, "linearizability")
+    lines = report.told(run.error)
+    assert "took effect twice" in lines[0]
+    assert lines[1] == "These operations cannot be put in one order:"
+    assert any("├" in line for line in lines)
+    assert any(re.match(r"  What client \d read, server \d answered when it had applied up to \d+", x) for x in lines)
+    assert any(line.startswith("Likely: a request that was sent again was done again.") for line in lines)
+
+
+def test_a_wrong_history_comes_before_what_a_test_noticed(tmp_path):
+    def notices(make_kv_config):
+        cfg = make_kv_config(servers=3)
+        cfg.begin("Test: notices something")
+        client = cfg.make_client()
+        client.put("x", "1")
+        client.get("x")
+        cfg.fail("the test's own words")
+
+    assert told(KV, notices).startswith("the test's own words")
+    path = service(tmp_path, ('            value = self.data.get(op.key, "")\n', '            value = ""\n'))
+    assert told(path, notices).startswith("Clients cannot tell the servers from one that does one thing at a time (§8)")
+
+
+def test_a_client_that_cannot_finish_is_told(tmp_path):
+    def stuck(make_kv_config):
+        cfg = make_kv_config(servers=3)
+        cfg.begin("Test: nobody answers")
+        cfg.disconnect(0, 1)
+        cfg.spawn_clients(1, lambda me, client: client.put("x", "1")).finish(limit_s=3)
+
+    text = told(KV, stuck)
+    assert text.startswith(
+        "client 0 cannot finish, though a majority of the servers is up: put('x'), called at 0.000 s"
+    )
+
+
+def test_a_get_must_return_a_string(tmp_path):
+    path = service(tmp_path, ("key)).value)\n", "key)).value) and None\n"), file="client.py")
+    assert told(path).startswith("get('x') of client 0 returned None; it must return a str")
+
+
+# ---- what it does not decide ---------------------------------------------------------------------------------------
+
+
+def equal_values(make_kv_config):
+    cfg = make_kv_config(servers=3)
+    cfg.begin("Test: equal values")
+
+    def work(me, client):
+        for _ in range(8):
+            client.append("x", "a")
+            client.get("x")
+            time.sleep(0.01)
+
+    cfg.run_clients(6, work)
+
+
+def test_equal_values_are_searched():
+    assert run_test(equal_values, load_peer_class(RAFT, kv=KV), 1).error is None
+
+
+def test_unknown_is_the_lab_s_failure_and_never_passed_over(monkeypatch):
+    monkeypatch.setattr(kvconfig, "check", lambda operations: Verdict(Outcome.UNKNOWN, key="x", steps=1_000_000))
+    run = run_test(equal_values, load_peer_class(RAFT, kv=KV), 1)
+    assert isinstance(run.error, Undecided)
+    verdict = verdict_of(run.error)
+    assert verdict.ending is Ending.TEST  # the test's, and no expectation or rule that a service has not met
+    assert squeezed(report.told(run.error)[0]) == (
+        "Undecided: the checker gave up on key 'x' after 1,000,000 steps, so nobody knows whether these 96 operations "
+        "are linearizable. This is a failure of the lab, and none of the service: let no two writes of a key in this "
+        "test be alike, and none begin with another, and nothing has to be searched"
+    )
+
+
+# ---- loading -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("class Server: ...", "there is no class KVServer in it; it has Server"),
+        ("class KVServer: ...", "class KVServer has no method kill"),
+        ("import kv.nowhere", "ModuleNotFoundError while importing it: No module named 'kv.nowhere'"),
+    ],
+)
+def test_a_service_that_cannot_be_tested_is_refused_with_its_file(tmp_path, source, said):
+    path = tmp_path / "server.py"
+    path.write_text(source)
+    with pytest.raises(LoadError) as refused:
+        load_peer_class(RAFT, kv=path)
+    assert str(refused.value).startswith(str(path))
+    assert said in str(refused.value)
+
+
+def test_a_clerk_beside_the_service_is_used(tmp_path):
+    path = service(tmp_path)
+    (tmp_path / "client.py").write_text(
+        "class Clerk:\n    def get(self, key): ...\n    def put(self, key, value): ...\n"
+    )
+    with pytest.raises(LoadError, match=r"client\.py: class Clerk has no method append"):
+        load_peer_class(RAFT, kv=path)
+
+
+def test_no_such_service():
+    with pytest.raises(LoadError, match=r"no such file; KV must name a server\.py"):
+        load_peer_class(RAFT, kv=ROOT / "kv" / "gone.py")
+
+
+def test_isolated_runs_are_refused_in_clear_words():
+    with pytest.raises(LoadError) as refused:
+        load_peer_class(RAFT, kv=KV, isolated=True)
+    assert str(refused.value) == NO_GUESTS
+    out = pytest_run(ROOT / "tests/test_3a.py", "-q", "-n0", "--isolated", cwd=ROOT, code=4)
+    assert "parts 3A and 3B cannot be run isolated" in squeezed(out)
