@@ -477,8 +477,8 @@ def test_one_message_and_its_reply(rejoin):
         ({"peers": [9]}, "--peer: there is no peer 9; the peers are 0, 1, 2"),
         (
             {"topics": ["elections"]},
-            "--topic: there is no topic 'elections'; there are election, log, snapshot, persist, apply, network; "
-            "the peers log() no topics of their own",
+            "--topic: there is no topic 'elections'; there are election, log, snapshot, persist, apply, network, "
+            "client; the peers log() no topics of their own",
         ),
         ({"follow": 99999}, "--follow: there is no message 99999; they are numbered 1 to "),
     ],
