@@ -168,6 +168,22 @@ def test_a_wrong_shape_is_shown_as_it_looks(load, tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("tick", "words"),
+    [
+        ("(_ for _ in ()).throw(TypeError('half: \\ud800'))", "TypeError: half: ? "),
+        ("self.ch.put(ApplyMsg(True, 1, '1'))", "put an ApplyMsg whose command_index is '1' on apply_ch"),
+        ("self.ch.put(ApplyMsg(True, 1, 1 << 80))", "whose command_index is 1208925819614629174706176 on apply_ch"),
+        ("self.ch.put(ApplyMsg(False, 1, 1, True, 'x'))", "an ApplyMsg whose snapshot is 'x' on apply_ch"),
+    ],
+)
+def test_what_cannot_travel_is_told_and_not_died_of(load, tmp_path, tick, words):
+    imports = "from labsim import threading, time\nfrom raft.messages import ApplyMsg"
+    path = peer(tmp_path, imports=imports, init="self.ch = apply_ch", tick=tick)
+    error = run_test(elect, load(path), 7).error
+    assert words in told(error, path)
+
+
 def test_a_peer_that_never_waits_is_ended(load, tmp_path):
     path = peer(tmp_path, tick="\n            while True: pass")
     error = run_test(elect, load(path, limits=Limits(cpu_s=2)), 7).error
