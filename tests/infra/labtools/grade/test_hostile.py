@@ -71,8 +71,9 @@ class Graded:
         hidden.write_text(HIDDEN)
         self.peers = {peer.name: peer for peer in PEERS}
         self.thieves = hostile.thieves(hidden, REFERENCE)
+        self.informers = hostile.informers(hidden)
         self.vandal = hostile.vandal(self.victim, REFERENCE)
-        for peer in (*self.peers.values(), *KEEPERS, *self.thieves, self.vandal):
+        for peer in (*self.peers.values(), *KEEPERS, *self.thieves, *self.informers, self.vandal):
             (class_ / f"{peer.name}.py").write_text(peer.source)
         for name in ("a_right_one", "zz_right_one"):
             (class_ / f"{name}.py").write_text(REFERENCE)
@@ -153,9 +154,19 @@ def test_what_is_not_saved_is_gone_wherever_it_was_kept(graded: Graded, peer: ho
 
 
 def test_who_tells_its_host_what_no_peer_tells_is_marked(graded: Graded) -> None:
-    for name in ("says_what_is_no_message", "says_nested_things", "answers_what_nobody_asked", "declares_a_program"):
+    for name, what in (
+        ("says_what_is_no_message", ""),
+        ("says_nested_things", ""),
+        ("says_that_it_has_led", "a result that nobody asked for"),
+        ("is_due_in_the_past", "a thread that is to be woken in the past"),
+        ("answers_what_nobody_asked", "an answer that nobody asked for"),
+        ("calls_a_peer_that_is_not_there", "a call of 'Raft.request_vote' of peer 99"),
+        ("declares_a_program", "a type with a field 'a: exec(1)'"),
+        ("declares_without_end", "too many types"),
+        ("applies_garbage", "a command that cannot be read"),
+    ):
         assert graded.kinds(name) == {MISBEHAVED}, (name, graded.told(name))
-        assert "told its host what no peer tells" in graded.told(name)
+        assert f"told its host what no peer tells: {what}" in graded.told(name)
 
 
 def test_who_ends_itself_or_never_ends_is_told_so(graded: Graded) -> None:
@@ -179,6 +190,9 @@ def test_hidden_tests_are_nowhere_near_a_submission(graded: Graded) -> None:
         result = graded.results[thief.name]
         assert result.score == 100, graded.told(thief.name)
         assert {run.output.strip() for test in result.tests for run in test.runs} == {""}
+    for informer in graded.informers:
+        result = graded.results[informer.name]
+        assert (result.score, informer.says in graded.told(informer.name)) == (0, True), graded.told(informer.name)
     for path in (graded.out / "students").rglob("*"):
         if path.is_file():
             text = path.read_text()
