@@ -404,7 +404,8 @@ class GuestSimulation(Simulation):
                 self.park("the service to take its message")
 
     def say(self, text: str, deed: Callable[[str], Deed]) -> None:
-        kept = _sayable(text[: self._chars_left])
+        # Neither more lines in a turn than its host takes deeds.
+        kept = _sayable(text[: self._chars_left]) if len(self._deeds) < protocol.DEEDS_MAX // 2 else ""
         self._chars_left -= len(kept)
         for begin in range(0, len(kept), protocol.TEXT_MAX):
             self._deeds.append(deed(kept[begin : begin + protocol.TEXT_MAX]))

@@ -205,7 +205,7 @@ SAYS = {
     "says_what_is_too_long": "raw((1 << 31).to_bytes(4, 'big') + bytes(1 << 16))",
     "says_nested_things": "raw((100_000).to_bytes(4, 'big') + b'\\x91' * 100_000)",
     "answers_what_nobody_asked": "speak(p.Answer(7, 0, b'\\x80'))",
-    "saves_what_was_never_begun": "speak(*(p.Save(n, b'a', b'b') for n in (0, -1, 1 << 62, 5, 5)), p.Saving(-1))",
+    "begins_a_giant_save": "speak(*(p.Save(n, b'a', b'b') for n in (0, -1, 1 << 62, 5, 5)), p.Saving(1 << 62))",
     "calls_a_peer_that_is_not_there": "speak(p.Send(1, 99, 'Raft.request_vote', 0, b'\\x80'))",
     "declares_a_program": "speak(p.Declare('x', ['a: exec(1)'], []))",
     "declares_without_end": "speak(*(p.Declare(f'x{i}', ['a'], []) for i in range(5000)))",

@@ -164,6 +164,7 @@ def test_who_tells_its_host_what_no_peer_tells_is_marked(graded: Graded) -> None
         ("declares_a_program", "a type with a field 'a: exec(1)'"),
         ("declares_without_end", "too many types"),
         ("applies_garbage", "a command that cannot be read"),
+        ("begins_a_giant_save", "a save that cannot begin"),
     ):
         assert graded.kinds(name) == {MISBEHAVED}, (name, graded.told(name))
         assert f"told its host what no peer tells: {what}" in graded.told(name)
