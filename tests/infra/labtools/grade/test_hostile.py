@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,11 +20,14 @@ from labtest.isolation import walls
 from labtools.cli import main as lab
 from labtools.grade.grading import Exam, Progress, grade
 from labtools.grade.intake import take_in
+from labtools.grade.judging import box
 from labtools.grade.judging.box import refusal
+from labtools.grade.judging.worker import Request, Setup
 from labtools.grade.results import DIED, FORCED, MISBEHAVED, Result, RunRecord
 from labtools.grade.rubric import Limits, Rubric
 from labtools.grade.write import write_class, write_submission
 from labtools.selecting import load_tests
+from labtools.workers.process import Launch, python_worker
 
 REFERENCE = Path("raft/raft.py").read_text()
 SECRET = "secret-agreement-41"
@@ -332,6 +336,27 @@ def test_a_guest_that_is_killed_from_outside_changes_no_result(tmp_path: Path, u
     assert grader.wait() == 0
     assert killed
     assert results_in(out) == undisturbed
+
+
+def test_a_worker_that_is_killed_while_it_starts_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Launch] = []
+
+    def killed_at_first(*args: Any, **keywords: Any) -> Launch:
+        launch = python_worker(*args, **keywords)
+        if not started:
+            launch.command = ["/bin/sh", "-c", "kill -9 $$"]
+        started.append(launch)
+        return launch
+
+    monkeypatch.setattr(box, "python_worker", killed_at_first)
+    setup = Setup({"raft/raft.py": REFERENCE.encode()}, "raft/raft.py", Limits())
+    worker = box.Box()
+    request = Request(
+        setup, str(Path("tests/test_2a.py").resolve()), "tests/test_2a.py", "test_initial_election_2a", 1, ""
+    )
+    assert worker.run(request).passed
+    assert len(started) == 2
+    worker.end()
 
 
 # ---- without walls -------------------------------------------------------------------------------------------
