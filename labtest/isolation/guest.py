@@ -82,6 +82,7 @@ from labtest.world import call_peer, kept_locks, own_threads, stuck_tasks
 _UNRESPONSIVE_S = 5
 _FOLD_AT = 16_384
 _NUMBERS = frozenset((int, bool))
+_NUMBER_MAX = 1 << 63
 _SETUPS, _TURNS = msgspec.msgpack.Decoder(Setup), msgspec.msgpack.Decoder(Turn)
 INIT, LOAD = "__init__", "__load__"
 
@@ -292,7 +293,7 @@ class GuestSimulation(Simulation):
             try:
                 returned = Returned(ask.id, None, labgob.encode([value]))
             except labgob.GobError:
-                returned = Returned(ask.id, None, None, short(value))
+                returned = Returned(ask.id, None, None, _sayable(short(value)))
         del self._asks[ask.id]
         self._deeds.append(returned)
 
@@ -403,7 +404,8 @@ class GuestSimulation(Simulation):
                 self.park("the service to take its message")
 
     def say(self, text: str, deed: Callable[[str], Deed]) -> None:
-        kept = text[: self._chars_left]
+        # Neither more lines in a turn than its host takes deeds.
+        kept = _sayable(text[: self._chars_left]) if len(self._deeds) < protocol.DEEDS_MAX // 2 else ""
         self._chars_left -= len(kept)
         for begin in range(0, len(kept), protocol.TEXT_MAX):
             self._deeds.append(deed(kept[begin : begin + protocol.TEXT_MAX]))
@@ -415,8 +417,16 @@ class GuestSimulation(Simulation):
             self._deeds.append(Dropped(self._chars_dropped))
 
     def tell(self, failed: Failed) -> None:
-        """The last words, after what was done before them."""
-        self._line.write(Done([*self._deeds, failed], None))
+        """The last words, after what was done before them, unless that is what cannot be said."""
+        try:
+            self._line.write(Done([*self._deeds, failed], None))
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            self._line.write(Done([failed], None))
+
+
+def _sayable(text: str) -> str:
+    """Without halves of characters, which no encoding has."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def _field_names(type_: Any) -> list[str]:
@@ -428,15 +438,22 @@ def _field_names(type_: Any) -> list[str]:
 def _put(message: Any) -> Put | PutOther:
     # By name: a peer with a messages.py of its own has an ApplyMsg of its own.
     if type(message).__name__ != "ApplyMsg":
-        return PutOther(short(message))
+        return PutOther(_sayable(short(message)))
+    numbers = {name: getattr(message, name, 0) for name in ("command_index", "snapshot_term", "snapshot_index")}
+    for name, number in numbers.items():
+        if not isinstance(number, int) or not -_NUMBER_MAX <= number < _NUMBER_MAX:
+            return PutOther(_sayable(f"an ApplyMsg whose {name} is {short(number)}"))
+    snapshot = getattr(message, "snapshot", b"") or b""
+    if not isinstance(snapshot, bytes | bytearray | memoryview):
+        return PutOther(_sayable(f"an ApplyMsg whose snapshot is {short(snapshot)}"))
     return Put(
         bool(message.command_valid),
         labgob.encode([message.command]) if message.command_valid else b"",
-        message.command_index,
+        int(message.command_index),
         bool(getattr(message, "snapshot_valid", False)),
-        bytes(getattr(message, "snapshot", b"") or b""),
-        getattr(message, "snapshot_term", 0),
-        getattr(message, "snapshot_index", 0),
+        bytes(snapshot),
+        int(numbers["snapshot_term"]),
+        int(numbers["snapshot_index"]),
     )
 
 
@@ -488,9 +505,9 @@ def _failed(error: BaseException) -> Failed:
     returned = getattr(origin, "returned", None)
     return Failed(
         kind=type(error).__name__,
-        name=type(origin).__name__[: protocol.NAME_MAX],
-        text=(str(error) if isinstance(error, CodeError) else verdict.text)[: protocol.TEXT_MAX],
-        told=[line[: protocol.NAME_MAX * 4] for line in report.told(error)[:200]],
+        name=_sayable(type(origin).__name__[: protocol.NAME_MAX]),
+        text=_sayable((str(error) if isinstance(error, CodeError) else verdict.text)[: protocol.TEXT_MAX]),
+        told=[_sayable(line[: protocol.NAME_MAX * 4]) for line in report.told(error)[:200]],
         where=_places(error, origin)[:20],
         task=getattr(error, "task", "")[: protocol.NAME_MAX],
         entry=getattr(error, "entry", "")[: protocol.NAME_MAX],

@@ -472,6 +472,10 @@ class Guest:
         self._request_ids = 0
         self._types: list[MessageType] = []
         self._dropped = 0
+        self._slow_disk = False  # as it was told for this turn
+        self._saves = 0
+        self._saves_under_way: dict[int, int] = {}  # on slow disks: the guest's name of it -> its number
+        self._saves_due: dict[int, int] = {}  # may take effect now
         self._silent = False  # it was asked what its threads are at, and did not tell
         self._deeds: dict[type, Callable[[Any], None]] = {
             Declare: self._declare,
@@ -501,7 +505,8 @@ class Guest:
                 self._fail(TooLong(f"The run took longer than {self._program.limits.real_s:g} s of real time"))
             arrivals, self._arrivals = self._arrivals, []
             now_ns = simulation.time_of(node)
-            turn = Turn(now_ns, self._ties.slow_disk(), arrivals)
+            self._slow_disk = self._ties.slow_disk()
+            turn = Turn(now_ns, self._slow_disk, arrivals)
             done = self._in_time(lambda turn=turn: self._process.turn(turn))  # type: ignore[misc]
             if len(done.deeds) > protocol.DEEDS_MAX:
                 self._misbehaves(f"{len(done.deeds):,} deeds in one turn; at most {protocol.DEEDS_MAX:,} are")
@@ -656,11 +661,27 @@ class Guest:
         pending.returned = deed
         self._simulation.wake(pending.caller)
 
+    # Which save began before which is for the host to say: a rule goes by it. To a guest its number is a name.
+
     def _saving(self, deed: Saving) -> None:
-        self._simulation.call_later(self._ties.saving(deed.number), self._arrive, Saved(deed.number))
+        name = deed.number
+        if not self._slow_disk or name in self._saves_under_way or name in self._saves_due:
+            self._misbehaves("a save that cannot begin")
+        self._saves += 1
+        self._saves_under_way[name] = self._saves
+        self._simulation.call_later(self._ties.saving(self._saves), self._save_is_due, name)
+
+    def _save_is_due(self, name: int) -> None:
+        self._saves_due[name] = self._saves_under_way.pop(name)
+        self._arrive(Saved(name))
 
     def _save(self, deed: Save) -> None:
-        self._ties.save(deed.number, deed.raft_state, deed.snapshot)
+        number = self._saves_due.pop(deed.number, None)
+        if number is None:
+            if self._slow_disk:
+                self._misbehaves("a save that has not begun, or takes longer")
+            self._saves = number = self._saves + 1
+        self._ties.save(number, deed.raft_state, deed.snapshot)
 
     def _put(self, deed: Put) -> None:
         command = None

@@ -172,7 +172,7 @@ class Returned(_Said):
 class Saving(_Said):
     """On a slow disk: a save begins, and its thread waits for Saved."""
 
-    number: int
+    number: int  # the guest's name for it; the host counts for itself
 
 
 class Save(_Said):

@@ -49,12 +49,14 @@ class Box:
     def run(self, request: Request) -> RunRecord:
         limit_s = request.setup.limits.real_s * _TRIES + _GRACE_S
         lost = None
-        for _ in range(_TRIES):
+        for attempt in range(1, _TRIES + 1):
             try:
                 (answer,) = self._worker.ask([msgspec.json.encode(request)], limit_s)
             except Closed:
                 raise BoxError("it was closed") from None
             except CannotStart as error:
+                if not error.refused and attempt < _TRIES:
+                    continue  # somebody may have ended it
                 raise BoxError(str(error) if error.refused else error.said[:_LAST_WORDS_MAX] or str(error)) from None
             if not isinstance(answer, Lost):
                 told = msgspec.json.decode(answer, type=Answer)

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 from msgspec.json import encode
 
+from labsim import Unresponsive
 from labtest import report
 from labtest.failure import GuestFailed
 from labtest.isolation import host
@@ -217,7 +218,7 @@ def _unloadable(record: RunRecord, why: str) -> RunRecord:
 def _kind(error: BaseException) -> str:
     if isinstance(error, CannotLoad):
         return UNLOADABLE
-    if isinstance(error, TooLong):
+    if isinstance(error, TooLong | Unresponsive):  # the latter: what a guest said keeps its host busy without end
         return FORCED
     if isinstance(error, GuestFailed):
         if error.kind == "Died":

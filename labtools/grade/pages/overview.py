@@ -121,7 +121,7 @@ def _submissions(results: Sequence[Result], linked: Callable[[Result], Html]) ->
         ("Failed", "failed"),
         ("Rule broken most", "rule"),
         ("Flags", "flags"),
-        ("CPU time", "time"),
+        ("Time", "time"),
     ]
     texts = ("name", "rule")
     head = [

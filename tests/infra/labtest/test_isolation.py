@@ -11,6 +11,7 @@ import pytest
 
 import labgob
 from infra.students import ROOT, WITHOUT_HYPOTHESIS, agree, edited_reference, elect, peer, renamed_package, squeezed
+from labsim import time
 from labtest import events, report
 from labtest.failure import Failure, GuestFailed
 from labtest.isolation import host, protocol, walls
@@ -167,6 +168,48 @@ def test_a_wrong_shape_is_shown_as_it_looks(load, tmp_path):
     assert "get_state() of peer 0 returned <class 'object'>; it must return" in told(
         run_test(elect, load(path), 7).error, path
     )
+
+
+@pytest.mark.parametrize(
+    ("tick", "words"),
+    [
+        ("(_ for _ in ()).throw(TypeError('half: \\ud800'))", "TypeError: half: ? "),
+        ("self.ch.put(ApplyMsg(True, 1, '1'))", "put an ApplyMsg whose command_index is '1' on apply_ch"),
+        ("self.ch.put(ApplyMsg(True, 1, 1 << 80))", "whose command_index is 1208925819614629174706176 on apply_ch"),
+        ("self.ch.put(ApplyMsg(False, 1, 1, True, 'x'))", "an ApplyMsg whose snapshot is 'x' on apply_ch"),
+    ],
+)
+def test_what_cannot_travel_is_told_and_not_died_of(load, tmp_path, tick, words):
+    imports = "from labsim import threading, time\nfrom raft.messages import ApplyMsg"
+    path = peer(tmp_path, imports=imports, init="self.ch = apply_ch", tick=tick)
+    error = run_test(elect, load(path), 7).error
+    assert words in told(error, path)
+
+
+def test_nobody_saves_at_once_on_a_slow_disk(load, tmp_path):
+    """Nor decides which save began before which: a rule goes by that."""
+
+    def test(make_config):
+        cfg = make_config(servers=1)
+        cfg.slow_disks(10, 20)
+        time.sleep(1)
+
+    lies = "persister.before_save = None"
+    error = run_test(test, load(peer(tmp_path, init=lies, tick="self.persister.save(b'x')")), 7).error
+    assert "told its host what no peer tells: a save that has not begun, or takes longer" in str(error)
+    forgets = "if time.monotonic() < 0.5: self.persister._begun = 0; self.persister.save(b'x')"
+    assert run_test(test, load(peer(tmp_path, tick=forgets)), 7).error is None
+
+
+def test_many_lines_in_one_turn_are_no_lie(load, tmp_path, capsys):
+    path = peer(
+        tmp_path,
+        init="[print(n) or labsim.log('t', 'x') for n in range(110_000)]",
+        imports="import labsim\nfrom labsim import threading, time",
+    )
+    error = run_test(elect, load(path), 7).error
+    assert "Expected one leader" in str(error)
+    assert capsys.readouterr().out.startswith("0\n1\n2\n")
 
 
 def test_a_peer_that_never_waits_is_ended(load, tmp_path):

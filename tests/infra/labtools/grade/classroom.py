@@ -31,11 +31,11 @@ HOSTILE = (
     "raises_in_import",
     "syntax_error",
     "patches_config",
-    "patches_tests",
+    "patches_pytest",
     "answers_for_itself",
     "kills_everybody",
     "sleeps_unseen",
-    "only_in_the_grader",
+    "patches_now_and_then",
     "leaves_daemons",
 )
 HIDDEN = '''"""Hidden tests of a course: written against make_config, as the public ones are."""

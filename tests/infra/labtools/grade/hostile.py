@@ -166,19 +166,32 @@ ENDS_WELL = {
     "wants_the_network_reliable": "peers[0]._network.reliable(True)",
     "takes_all_apart": "import gc; [o.clear() for o in gc.get_objects() if type(o) in (list, dict) and len(o) > 9]",
     "has_a_signals_frame": "import _signal; _signal.signal(14, lambda n, frame: print(frame)); _signal.alarm(1)",
+    "ends_it_when_told_of": "raise type('E', (Exception,), {'__str__': lambda error: __import__('os')._exit(0)})",
+    "skips_as_pytest_does": "raise type('Skipped', (BaseException,), {'__module__': '_pytest.outcomes'})('')",
+    "equals_everything": "class E(int): __eq__ = __lt__ = __gt__ = lambda a, b: True; __hash__ = int.__hash__\n"
+    "        type(self).get_state = lambda self: (E(1), E(1))",
     "writes_to_memory": "import ctypes; ctypes.memset(id(labsim.current_simulation()), 0, 16)",
 }
 
 # A guest's own line to its host: it can say there what it likes.
 SPEAKS = """
-import os
+import os, labsim.threading
 from labtest.isolation import protocol as p
 
 def speak(*deeds, next_ns=None):
     os.write(3, p.frame(p.Done(list(deeds), next_ns)))
+    os.read(3, 1 << 16)  # until the host has heard it, and not two frames at once
 
 def raw(data):
     os.write(3, data)
+
+def garble():
+    frame = p.frame
+    p.frame = lambda m: b"\\0\\0\\0\\1\\xc1" if any(isinstance(d, p.Seen) for d in m.deeds) else frame(m)
+
+def stick(self):
+    lock = labsim.threading.Lock()
+    lock.acquire(), lock.acquire()
 
 def framed(value):
     data = msgspec.msgpack.encode(value)
@@ -187,18 +200,22 @@ def framed(value):
 SAYS = {
     "says_that_it_has_led": "speak(p.Returned(2, [1, True]), p.Returned(3, [1, True]))",
     "hangs_up_and_lives_on": "os.close(3); [None for _ in iter(int, 1)]",
-    "says_it_twice": "speak(); speak()",
+    "is_due_in_the_past": "speak(next_ns=-5)",
     "says_what_is_no_message": "framed({'passed': True})",
     "says_what_is_too_long": "raw((1 << 31).to_bytes(4, 'big') + bytes(1 << 16))",
     "says_nested_things": "raw((100_000).to_bytes(4, 'big') + b'\\x91' * 100_000)",
     "answers_what_nobody_asked": "speak(p.Answer(7, 0, b'\\x80'))",
-    "returns_what_nobody_asked": "speak(p.Returned(77, [1, True]))",
+    "begins_a_giant_save": "speak(*(p.Save(n, b'a', b'b') for n in (0, -1, 1 << 62, 5, 5)), p.Saving(1 << 62))",
     "calls_a_peer_that_is_not_there": "speak(p.Send(1, 99, 'Raft.request_vote', 0, b'\\x80'))",
     "declares_a_program": "speak(p.Declare('x', ['a: exec(1)'], []))",
     "declares_without_end": "speak(*(p.Declare(f'x{i}', ['a'], []) for i in range(5000)))",
     "applies_giant_numbers": "speak(p.Put(True, b'\\x91\\x91\\x01', (1 << 64) - 1, False, b'', 0, 0))",
     "applies_garbage": "speak(p.Put(True, b'garbage', 1, False, b'', 0, 0))",
     "fails_as_a_pass": "speak(p.Failed('passed', 'passed', '', [], []))",
+    "fails_as_one_killed_from_outside": "speak(p.Failed('GuestKilled', 'GuestKilled', 'was killed', [], []))",
+    "fails_at_great_length": "speak(p.Failed('TaskFailed', 'E', 'x' * 20_000, ['a b' * 6000] * 800, []))",
+    "has_dropped_giant_numbers": "speak(p.Dropped(1 << 62), p.Dropped(-(1 << 62)), p.Failed('E', 'E', '', [], []))",
+    "shows_garbage_when_looked_at": "garble(); type(self).get_state = stick",
 }
 
 
@@ -297,6 +314,18 @@ pathlib.Path("loot.txt").write_text(found)
     ]
 
 
+def informers(marker_file: Path) -> list[Hostile]:
+    """Those that fail in the hidden test's own file, or say so, for its lines to be shown to them."""
+    code = "\n".join(f"if n == {n}: raise ValueError" for n in range(1, 12))
+    act = f"exec(compile({code!r}, {str(marker_file)!r}, 'exec'), {{'n': 6}})"
+    places = [(str(marker_file), line, "f") for line in range(1, 12)]
+    says = f"speak(p.Failed('TaskFailed', 'ValueError', 'x', [], {places}))"
+    return [
+        Hostile("fails_in_the_hidden_test", LAZY.replace("return 0, False", act), "ValueError"),
+        Hostile("says_it_failed_in_the_hidden_test", f"import msgspec\n{SPEAKS}{LAZY.replace('pass', says, 1)}", "x"),
+    ]
+
+
 def vandal(victim: Path, reference: str) -> Hostile:
     """Deletes what it can reach, in three ways."""
     source = (
@@ -318,7 +347,6 @@ for attack in (
 def spoilers(reference: str) -> list[Hostile]:
     """Right ones that would end whoever runs them, or spoil the place for the next."""
     attacks = {
-        "locks_its_folder": "os.chmod('raft', 0); os.chmod('.', 0)",
         "interrupts_the_worker": "signal.pidfd_send_signal(os.pidfd_open(os.getppid()), signal.SIGINT)",
         "starves_the_worker": "resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (3, 3))",
     }

@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from infra.labtools.grade import hostile
@@ -18,11 +20,14 @@ from labtest.isolation import walls
 from labtools.cli import main as lab
 from labtools.grade.grading import Exam, Progress, grade
 from labtools.grade.intake import take_in
+from labtools.grade.judging import box
 from labtools.grade.judging.box import refusal
-from labtools.grade.results import DIED, FORCED, MISBEHAVED
+from labtools.grade.judging.worker import Request, Setup
+from labtools.grade.results import DIED, FORCED, MISBEHAVED, Result, RunRecord
 from labtools.grade.rubric import Limits, Rubric
 from labtools.grade.write import write_class, write_submission
 from labtools.selecting import load_tests
+from labtools.workers.process import Launch, python_worker
 
 REFERENCE = Path("raft/raft.py").read_text()
 SECRET = "secret-agreement-41"
@@ -37,6 +42,8 @@ def test_hidden_agreement_2b(make_config):
     cfg.one("{SECRET}", 3, retry=False)
 '''
 
+# Right until it crashes: it earns what needs no memory.
+WRONG = hostile.in_place_of(REFERENCE, "self.persister.save(state.bytes(), snapshot)", "pass")
 DAEMON_S = f"86399.{os.getpid()}"  # by which ours are known from those of another run of these tests
 LIARS = hostile.liars()
 KEEPERS = hostile.keepers(REFERENCE)
@@ -68,11 +75,16 @@ class Graded:
         hidden.write_text(HIDDEN)
         self.peers = {peer.name: peer for peer in PEERS}
         self.thieves = hostile.thieves(hidden, REFERENCE)
+        self.informers = hostile.informers(hidden)
         self.vandal = hostile.vandal(self.victim, REFERENCE)
-        for peer in (*self.peers.values(), *KEEPERS, *self.thieves, self.vandal):
+        for peer in (*self.peers.values(), *KEEPERS, *self.thieves, *self.informers, self.vandal):
             (class_ / f"{peer.name}.py").write_text(peer.source)
         for name in ("a_right_one", "zz_right_one"):
             (class_ / f"{name}.py").write_text(REFERENCE)
+        alone = folder / "alone"
+        for place in (alone, class_):
+            place.mkdir(exist_ok=True)
+            (place / "wrong_one.py").write_text(WRONG)
         self.archives = hostile.write_archives(class_, REFERENCE)
         tests_of = {test.name: test for part in "ac" for test in load_tests(Path(f"tests/test_2{part}.py"))}
         public = [tests_of[name] for name in ("test_initial_election_2a", "test_persist1_2c")]
@@ -96,6 +108,8 @@ class Graded:
         for result in results:
             write_submission(result, "Raft", self.out)
         write_class(results, "Raft", self.out)
+        (only,) = take_in(alone, rubric.files).submissions
+        (self.alone,) = grade([only], exam, jobs=1, runs=alone / "runs", progress=Progress(1, 0), watch=lambda: None)
         self.results = {result.name: result for result in results}
 
     def told(self, name: str) -> str:
@@ -125,6 +139,17 @@ def test_right_ones_before_and_after_them_get_full_marks(graded: Graded) -> None
         assert graded.results[name].score == 100, graded.told(name)
 
 
+def test_a_wrong_one_among_them_gets_what_it_gets_alone(graded: Graded) -> None:
+    among = graded.results["wrong_one"]
+    assert (graded.alone.score, among.score) == (80, 80), graded.told("wrong_one")
+    assert timeless(among) == timeless(graded.alone)
+
+
+def timeless(result: Result) -> list[RunRecord]:
+    """Its runs with their digests and reports, and without how long they took or where its file lay."""
+    return [msgspec.structs.replace(run.without_replay, real_s=0) for test in result.tests for run in test.runs]
+
+
 @pytest.mark.parametrize("peer", KEEPERS, ids=lambda peer: peer.name)
 def test_what_is_not_saved_is_gone_wherever_it_was_kept(graded: Graded, peer: hostile.Hostile) -> None:
     result = graded.results[peer.name]
@@ -133,9 +158,20 @@ def test_what_is_not_saved_is_gone_wherever_it_was_kept(graded: Graded, peer: ho
 
 
 def test_who_tells_its_host_what_no_peer_tells_is_marked(graded: Graded) -> None:
-    for name in ("says_what_is_no_message", "says_nested_things", "answers_what_nobody_asked", "declares_a_program"):
+    for name, what in (
+        ("says_what_is_no_message", ""),
+        ("says_nested_things", ""),
+        ("says_that_it_has_led", "a result that nobody asked for"),
+        ("is_due_in_the_past", "a thread that is to be woken in the past"),
+        ("answers_what_nobody_asked", "an answer that nobody asked for"),
+        ("calls_a_peer_that_is_not_there", "a call of 'Raft.request_vote' of peer 99"),
+        ("declares_a_program", "a type with a field 'a: exec(1)'"),
+        ("declares_without_end", "too many types"),
+        ("applies_garbage", "a command that cannot be read"),
+        ("begins_a_giant_save", "a save that cannot begin"),
+    ):
         assert graded.kinds(name) == {MISBEHAVED}, (name, graded.told(name))
-        assert "told its host what no peer tells" in graded.told(name)
+        assert f"told its host what no peer tells: {what}" in graded.told(name)
 
 
 def test_who_ends_itself_or_never_ends_is_told_so(graded: Graded) -> None:
@@ -159,6 +195,9 @@ def test_hidden_tests_are_nowhere_near_a_submission(graded: Graded) -> None:
         result = graded.results[thief.name]
         assert result.score == 100, graded.told(thief.name)
         assert {run.output.strip() for test in result.tests for run in test.runs} == {""}
+    for informer in graded.informers:
+        result = graded.results[informer.name]
+        assert (result.score, informer.says in graded.told(informer.name)) == (0, True), graded.told(informer.name)
     for path in (graded.out / "students").rglob("*"):
         if path.is_file():
             text = path.read_text()
@@ -177,7 +216,7 @@ def test_nobodys_hidden_runs_begin_before_everybodys_public_runs_are_over(graded
 def test_nothing_outside_its_folder_was_changed(graded: Graded) -> None:
     assert (graded.victim / "keep.txt").read_text() == "still here"
     assert graded.results["vandal"].score == 100, graded.told("vandal")
-    assert {path.name for path in graded.folder.iterdir()} == {"class", "hidden", "out", "victim"}
+    assert {path.name for path in graded.folder.iterdir()} == {"alone", "class", "hidden", "out", "victim"}
 
 
 def test_nothing_is_left_behind(graded: Graded) -> None:
@@ -201,6 +240,12 @@ def test_a_right_raft_earns_its_points_whatever_it_prints(graded: Graded) -> Non
     assert len(run.output) == Limits().output_kb << 10
     assert set(run.output) == {"x"}
     assert run.dropped > 0
+
+
+def test_the_class_of_60_to_try_the_grader_on_can_be_written(tmp_path: Path) -> None:
+    script = Path(hostile.__file__).with_name("classroom.py")
+    subprocess.run([sys.executable, script, tmp_path / "sixty"], check=True)
+    assert len(take_in(tmp_path / "sixty" / "class", Rubric().files).submissions) == 60
 
 
 # ---- disturbed from outside ----------------------------------------------------------------------------------
@@ -237,8 +282,13 @@ def start_grader(folder: Path, out: str) -> subprocess.Popen[bytes]:
     wrong = REFERENCE.replace("self.voted_for = None", "pass")
     for name, source in (("right", REFERENCE), ("wrong", wrong)):
         (folder / "class" / f"{name}.py").write_text(source)
+    (folder / "tmp").mkdir(exist_ok=True)
     command = [sys.executable, "-m", "labtools", "grade", str(folder / "class"), "--jobs", "2", "--out", out]
-    return subprocess.Popen([*command, "--rubric", str(folder / "rubric.toml")], stdout=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [*command, "--rubric", str(folder / "rubric.toml")],
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(folder / "tmp")},
+    )
 
 
 def results_in(out: Path) -> dict[str, bytes]:
@@ -260,6 +310,7 @@ def kill_after(runs: int, grader: subprocess.Popen[bytes], store: Path) -> None:
     grader.send_signal(signal.SIGKILL)
     grader.wait()
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in ours))
+    assert list(store.parent.parent.joinpath("tmp").iterdir()) == []
 
 
 def test_a_killed_grader_leaves_nothing_and_goes_on(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
@@ -285,6 +336,27 @@ def test_a_guest_that_is_killed_from_outside_changes_no_result(tmp_path: Path, u
     assert grader.wait() == 0
     assert killed
     assert results_in(out) == undisturbed
+
+
+def test_a_worker_that_is_killed_while_it_starts_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Launch] = []
+
+    def killed_at_first(*args: Any, **keywords: Any) -> Launch:
+        launch = python_worker(*args, **keywords)
+        if not started:
+            launch.command = ["/bin/sh", "-c", "kill -9 $$"]
+        started.append(launch)
+        return launch
+
+    monkeypatch.setattr(box, "python_worker", killed_at_first)
+    setup = Setup({"raft/raft.py": REFERENCE.encode()}, "raft/raft.py", Limits())
+    worker = box.Box()
+    request = Request(
+        setup, str(Path("tests/test_2a.py").resolve()), "tests/test_2a.py", "test_initial_election_2a", 1, ""
+    )
+    assert worker.run(request).passed
+    assert len(started) == 2
+    worker.end()
 
 
 # ---- without walls -------------------------------------------------------------------------------------------
