@@ -18,7 +18,7 @@ from labtest import disk  # noqa: F401  # bound before any peer is loaded: see t
 from labtest.program import PEER, Program, load_program
 
 if TYPE_CHECKING:
-    from labtest.isolation.host import GuestProgram
+    from labtest.isolation.programs import GuestProgram
 
 DEFAULT = Path("raft/raft.py")
 IMPORT_LIMIT_S = 10.0
@@ -40,7 +40,7 @@ def load_peer_class(path: Path, *, isolated: bool = False) -> Program | GuestPro
     of their own, and no line of the file is run in this one.
     """
     if isolated:
-        from labtest.isolation.host import load_guests  # which needs this module
+        from labtest.isolation.programs import load_guests  # which needs this module
 
         return load_guests(path)
     if path.is_dir():
