@@ -18,7 +18,7 @@ from labtest import disk  # noqa: F401  # bound before any peer is loaded: see t
 from labtest.program import CLERK, PEER, SERVICE, Program, load_program
 
 if TYPE_CHECKING:
-    from labtest.isolation.host import GuestProgram
+    from labtest.isolation.programs import GuestProgram
 
 DEFAULT = Path("raft/raft.py")
 DEFAULT_KV = Path("kv/server.py")
@@ -52,7 +52,7 @@ def load_peer_class(path: Path, *, isolated: bool = False, kv: Path | None = Non
     if isolated and kv is not None:
         raise LoadError(NO_GUESTS)
     if isolated:
-        from labtest.isolation.host import load_guests  # which needs this module
+        from labtest.isolation.programs import load_guests  # which needs this module
 
         return load_guests(path)
     if path.is_dir():

@@ -18,7 +18,7 @@ from labtest.checks import ABOUT_WAITING, CheckedTrace
 from labtest.config import Config
 from labtest.diagnoses import diagnose
 from labtest.failure import Failure
-from labtest.isolation.host import GuestProgram
+from labtest.isolation.programs import GuestProgram
 from labtest.kvconfig import KVConfig
 from labtest.program import forget_earlier_runs
 from labtest.report import point_into_peer

@@ -21,7 +21,8 @@ from labtest import events
 from labtest.checks.kept import CALLS_RETURN, KeptRule
 from labtest.disk import Persister, write
 from labtest.failure import Failure, State
-from labtest.isolation.host import Channel, Guest, GuestProgram, Ties
+from labtest.isolation.host import Channel, Guest, Ties
+from labtest.isolation.programs import GuestProgram
 from labtest.isolation.protocol import Setup
 from labtest.service import Committed, Listener, Service
 from labtest.world import Stuck, current_world

@@ -1,35 +1,25 @@
 """The side that owns time, network, disks and verdict, and never loads a line of a peer.
 
-`GuestProgram` is used where the class Raft would be: each `start()` is a new incarnation, in a process of its own. To
-the simulation a guest is a node with one task, `Guest.drive()`: it tells the guest what has arrived, and does what the
-guest has done, deed after deed, as if the peer's own threads did it here and now. So a crash in the middle of its deeds
-(a crash point at a save, say) leaves the rest undone.
+To the simulation a guest is a node with one task, `Guest.drive()`: it tells the guest what has arrived, and does what
+the guest has done, deed after deed, as if the peer's own threads did it here and now. So a crash in the middle of its
+deeds (a crash point at a save, say) leaves the rest undone.
 
 Promise: whatever a guest says, it is decoded into the types of protocol.py or ends the run as that guest's failure.
 Not promised: that a guest's own words about its threads are true. They are shown as such and decide nothing.
 
-Start at `Guest.drive()`.
+Start at `Guest.drive()`. Its process is in processes.py; who makes guests is programs.py.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
-import select
 import signal
-import socket
-import subprocess
-import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, make_dataclass
-from functools import lru_cache
-from keyword import iskeyword
-from pathlib import Path
-from struct import pack
+from dataclasses import dataclass
 from time import monotonic
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -51,16 +41,16 @@ from labsim import (
     Unresponsive,
     WaitKind,
 )
-from labsim.stacks import short_path
 from labtest.failure import GuestFailed
-from labtest.isolation import protocol, walls
+from labtest.isolation import protocol
+from labtest.isolation.message_types import MessageType, message_type
+from labtest.isolation.processes import GuestKilled, NurseryLost
 from labtest.isolation.protocol import (
     Answer,
     Arrival,
     Ask,
     Declare,
     Deed,
-    Done,
     Dropped,
     Failed,
     Log,
@@ -80,19 +70,12 @@ from labtest.isolation.protocol import (
     Taken,
     Turn,
 )
-from labtest.loading import LoadError
-from labtest.records import files_of
-from labtest.rooms import ROOT
 from raft.messages import ApplyMsg
 
-_START_LIMIT_S = 60.0
-_END_LIMIT_S = 1.0
-_LOOK_LIMIT_S = 5.0
-_SPARES = 3
-_NS = 1_000_000_000
-INIT, LOAD = "__init__", "__load__"
-_decode_done = msgspec.msgpack.Decoder(Done).decode
+if TYPE_CHECKING:
+    from labtest.isolation.programs import GuestProgram
 
+_LOOK_LIMIT_S = 5.0
 
 # What a guest can say that it ended with. What it cannot (that it died, or misbehaved) is for the host to say.
 _KINDS = frozenset(
@@ -101,280 +84,12 @@ _KINDS = frozenset(
 )
 
 
-class NurseryLost(SimulationError):
-    """The nursery is gone, or cannot be started: no peer's doing."""
-
-
-class GuestKilled(SimulationError):
-    """Somebody outside has ended a guest's process: the run says nothing, and is to be repeated."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one run's guests may use."""
-
-    turn_s: float = 30.0  # real seconds for one turn of one guest
-    cpu_s: int = 60  # processor seconds of one guest
-    memory_mb: int = 1024  # of all guests that live at one time, beyond what a guest begins with
-    real_s: float = 600.0  # of the whole run
-
-
 class TooLong(GuestFailed):
     """Over a limit of real time."""
 
 
-# ---- processes ---------------------------------------------------------------------------------------------------
-
-
-class GuestProcess:
-    """One process that runs one incarnation, as far as bytes go."""
-
-    def __init__(self, nursery_: Nursery, pid: int, line: int, process: int) -> None:
-        self._nursery = nursery_
-        self._pid = pid
-        self._line = line
-        self._process = process
-        self._reader = protocol.FrameReader(line)
-        self.bytes_read = 0
-
-    def begin(self, setup: Setup, turn_s: float) -> None:
-        socket_ = socket.socket(fileno=os.dup(self._line))
-        socket_.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, pack("ll", int(turn_s), int(turn_s % 1 * 1e6)))
-        socket_.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, pack("ll", int(turn_s), int(turn_s % 1 * 1e6)))
-        socket_.close()
-        self._write(protocol.frame(setup))
-        self._read()
-
-    def turn(self, turn: Turn, limit_s: float | None = None) -> Done:
-        """EOFError: the process is gone. TimeoutError: it does not answer. ValueError: it said what cannot be.
-
-        A limit of its own is for questions that need not be answered.
-        """
-        self._write(protocol.frame(turn))
-        if limit_s is not None and not select.select([self._line], [], [], limit_s)[0]:
-            raise TimeoutError
-        return self._read()
-
-    def _write(self, data: bytes) -> None:
-        try:
-            while data:
-                data = data[os.write(self._line, data) :]
-        except BlockingIOError:
-            raise TimeoutError from None
-        except OSError:
-            raise EOFError from None
-
-    def _read(self) -> Done:
-        try:
-            data = self._reader.read()
-            self.bytes_read += len(data)
-            return _decode_done(data)
-        except BlockingIOError:
-            raise TimeoutError from None
-        except OSError:
-            raise EOFError from None
-
-    def end(self) -> None:
-        """Now, whatever it is at."""
-        if self._line >= 0:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._process, signal.SIGKILL)
-            self.close()
-
-    def close(self) -> None:
-        os.close(self._line)
-        os.close(self._process)
-        self._line = self._process = -1
-
-    def obituary(self) -> protocol.Ended | None:
-        """How it ended; None if it lives, and only its line is closed."""
-        if not select.select([self._process], [], [], _END_LIMIT_S)[0]:
-            return None
-        return self._nursery.ended(self._pid)
-
-
-def _home_cpu() -> int:
-    """The processor that a run keeps to, host and guests.
-
-    One of them runs at a time, and waking somebody on another processor costs more than most turns do. Workers beside
-    each other have different ones.
-    """
-    ours = sorted(os.sched_getaffinity(0))
-    worker = os.environ.get("RAFTLAB_WORKER") or os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
-    if worker.isdecimal():
-        return ours[int(worker) % len(ours)]
-    return int(ctypes.CDLL(None).sched_getcpu())
-
-
-class Nursery:
-    """The process that guests are forked from, seen from outside."""
-
-    def __init__(self, files: Mapping[str, bytes], raft: str) -> None:
-        if walls.closed():
-            raise NurseryLost(walls.closed())
-        ours, theirs = socket.socketpair()
-        self._process = subprocess.Popen(
-            walls.nursery_command(),
-            stdin=theirs.fileno(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=walls.environment(),
-            cwd=ROOT,  # not /, to which every path would be relative
-            start_new_session=True,  # Ctrl-C is for whoever started it
-        )
-        theirs.close()
-        self._socket = ours
-        ours.settimeout(_START_LIMIT_S)
-        self.cpu = _home_cpu()
-        greeting = protocol.Greeting(dict(files), raft, walls.guest_filter(), self.cpu, walls.nobody())
-        try:
-            ours.sendall(protocol.frame(greeting))
-            self._read_frame(protocol.Ready)
-        except OSError:
-            _, text = self._end()
-            raise NurseryLost(f"the process that peers are to run in does not start: {text}") from None
-        try:
-            self._read_frame(protocol.Ready)
-        except OSError:
-            number, text = self._end()
-            if number == signal.SIGKILL:
-                raise NurseryLost("the process that peers are to run in was killed") from None
-            how = f"was ended by {signal.Signals(number).name}" if number else "did not come to an end"
-            raise LoadError(f"{raft}: it cannot be compiled: the compiler {how}") from None
-        self._ordered = 0
-
-    def _end(self) -> tuple[int, str]:
-        """End it where it has not ended: the signal that did, 0 if none did before, and its last words."""
-        code = self._process.poll() if not select.select([self._socket], [], [], 0)[0] else self._process.wait()
-        self._process.kill()
-        _, said = self._process.communicate()
-        self._socket.close()
-        # bubblewrap tells of a signal as a shell does.
-        number = 0 if code is None else -code if code < 0 else max(code - 128, 0)
-        return number, said.decode(errors="replace").strip()[-2000:] or "it says nothing"
-
-    def order(self, number: int) -> None:
-        """Have that many guests forked, ahead of need."""
-        self._ordered += number
-        try:
-            self._socket.sendall(protocol.FORK * number)
-        except OSError:
-            raise NurseryLost("the process that peers are forked from is gone") from None
-
-    def guest(self) -> GuestProcess:
-        """A fresh one, which knows nothing yet."""
-        if self._ordered < 1:
-            self.order(1)
-        try:
-            data, fds, _, _ = socket.recv_fds(self._socket, protocol.PID_BYTES, 2)
-        except OSError:
-            data, fds = b"", []
-        self._ordered -= 1
-        if len(fds) != 2:
-            raise NurseryLost("the process that peers are forked from is gone")
-        return GuestProcess(self, int.from_bytes(data, "big"), *fds)
-
-    def ended(self, pid: int) -> protocol.Ended:
-        # What is ordered is on its way, and is told first.
-        spares = [self.guest() for _ in range(self._ordered)]
-        for spare in spares:
-            spare.end()
-        try:
-            self._socket.sendall(protocol.WAIT + pid.to_bytes(protocol.PID_BYTES, "big"))
-            ended: protocol.Ended = self._read_frame(protocol.Ended)
-            return ended
-        except OSError:
-            raise NurseryLost("the process that peers are forked from is gone") from None
-
-    def _read_frame(self, type_: type[Any]) -> Any:
-        head = self._exactly(protocol.LENGTH_BYTES)
-        return msgspec.msgpack.decode(self._exactly(int.from_bytes(head, "big")), type=type_)
-
-    def _exactly(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            more = self._socket.recv(size - len(data))
-            if not more:
-                raise ConnectionError
-            data += more
-        return data
-
-    def close(self) -> None:
-        """It, and every guest with it."""
-        self._socket.close()
-        try:
-            # It ends when nobody speaks to it any more, and so do its guests.
-            self._process.wait(_END_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._process.stderr is not None:
-            self._process.stderr.close()
-
-
-# ---- types of messages -------------------------------------------------------------------------------------------
-
-_INTS = (
-    "term",
-    "candidate_id",
-    "last_log_index",
-    "last_log_term",
-    "leader_id",
-    "prev_log_index",
-    "prev_log_term",
-    "leader_commit",
-    "last_included_index",
-    "last_included_term",
-)
-_PAPERS_TYPES: dict[str, Any] = {
-    **dict.fromkeys(_INTS, int),
-    **dict.fromkeys(("vote_granted", "success"), bool),
-    "data": bytes,
-}
-
-
-@dataclass(frozen=True)
-class MessageType:
-    """How the host reads messages of a type that a guest has declared: by the names of their fields, in types of its
-    own."""
-
-    name: str  # in full, as the guest says
-    papers: Any  # with the types that the paper's fields have
-    loose: Any  # with any
-
-    def of(self, data: bytes) -> Any:
-        """The one of both that these bytes can be read with; ValueError if there is none."""
-        for type_ in (self.papers, self.loose):
-            with suppress(labgob.DecodeError):
-                labgob.decode(data, type_)
-                return type_
-        raise ValueError(f"a {self.name} that cannot be read")
-
-
-@lru_cache(maxsize=1000)
-def message_type(name: str, fields: tuple[str, ...], entries: tuple[str, ...]) -> MessageType:
-    """Cached, so that what two guests declare alike is one type here."""
-    for field in (*fields, *entries):
-        if not field.isidentifier() or iskeyword(field) or field.startswith("__"):
-            raise ValueError(f"a type with a field {field[:40]!r}")
-    short_name = name.rpartition(".")[2]
-    if not short_name.isidentifier() or iskeyword(short_name):
-        short_name = "Message"
-    if not fields:
-        return MessageType(name, Any, make_dataclass(short_name, []))
-    entry: Any = Any
-    if entries:
-        types = {"term": int, "command": Any}
-        entry = make_dataclass("LogEntry", [(field, types.get(field, Any)) for field in entries])
-    typed = {**_PAPERS_TYPES, "entries": list[entry]} if entries else _PAPERS_TYPES
-    return MessageType(
-        name,
-        make_dataclass(short_name, [(field, typed.get(field, Any)) for field in fields]),
-        make_dataclass(short_name, [(field, Any) for field in fields]),
-    )
-
-
-# ---- one guest ---------------------------------------------------------------------------------------------------
+class CannotLoad(GuestFailed):
+    """Its files cannot be executed, or have no peer in them."""
 
 
 class Shown:
@@ -751,154 +466,3 @@ class Guest:
                     return deed
         self._silent = True
         return None
-
-
-class CannotLoad(GuestFailed):
-    """Its files cannot be executed, or have no peer in them."""
-
-
-# ---- the program -------------------------------------------------------------------------------------------------
-
-
-class GuestProgram:
-    """A peer's files, to be run as guests. Used where the class Raft would be."""
-
-    __name__ = "Raft"
-
-    def __init__(
-        self,
-        files: Mapping[str, bytes],
-        raft: str,
-        *,
-        limits: Limits | None = None,
-        show: Callable[[str], object] | None = None,
-    ) -> None:
-        """`files` by the path that the reader knows; `raft` is that of raft.py. `show` gets what guests print."""
-        self.limits = Limits() if limits is None else limits
-        self.deadline_s = float("inf")
-        self.dropped = 0  # characters that guests wanted to say and nobody kept
-        self.bytes_before = 0  # that came, in this run, from guests that are gone
-        # How each type of message is called by who has declared it. A plain value's type is told by its bytes.
-        self.type_names: dict[Any, str] = {}
-        self.show = sys.stdout.write if show is None else show
-        self._files = dict(files)
-        self._raft = raft
-        self._nursery: Nursery | None = None
-        self._living: dict[Guest, None] = {}
-        self._methods: list[str] = []
-        self._cpus: set[int] = set()  # that this process had before a run
-        self._chars_left = protocol.LOG_CHARS_MAX
-
-    def load(self) -> None:
-        """Try whether it can be loaded: LoadError if not."""
-        problem = self._try_to_load()
-        if problem:
-            raise LoadError(problem)
-
-    def __getattr__(self, name: str) -> Any:
-        """Whoever asks what the peer has, asks the class; its methods can be asked for, and not called."""
-        if name in self.__dict__.get("_methods", ()):
-            return Guest.ask
-        raise AttributeError(name)
-
-    def _try_to_load(self) -> str:
-        process = self._fresh()
-        setup = Setup("0", 1, 0, 0, 0, 0, b"", b"", lockstep=False)
-        try:
-            process.begin(setup, self.limits.turn_s)
-            done = process.turn(Turn(0, False, [Ask(1, LOAD, labgob.encode([]))]))
-            for deed in done.deeds:
-                if isinstance(deed, Returned) and deed.data is not None:
-                    problem, *self._methods = labgob.decode(deed.data, list[list[str]])[0]
-                    return problem
-                if isinstance(deed, Failed):
-                    return f"{self._raft}: {deed.text}"
-        except TimeoutError:
-            return f"{self._raft}: importing it has not ended after {self.limits.turn_s:g} s"
-        except (EOFError, ValueError, msgspec.MsgspecError):
-            pass
-        finally:
-            process.end()
-        return f"{self._raft}: importing it ends the program"
-
-    # ---- runs ----------------------------------------------------------------------------------------------------
-
-    def begin_run(self) -> None:
-        self.end_run()
-        if self._nursery is None:
-            self._begin_nursery()
-        assert self._nursery is not None
-        self._cpus = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, {self._nursery.cpu})
-        self.bytes_before = 0
-        self.deadline_s = monotonic() + self.limits.real_s
-        self.dropped = 0
-        self._chars_left = protocol.LOG_CHARS_MAX
-
-    def end_run(self) -> None:
-        """No guest of it lives any more."""
-        if self._cpus:
-            os.sched_setaffinity(0, self._cpus)
-            self._cpus = set()
-        for guest in list(self._living):
-            guest.end()
-
-    def may_say(self, chars: int) -> bool:
-        """Whether that much more is kept, of all that a run's guests say."""
-        self._chars_left -= chars
-        if self._chars_left < 0:
-            self.dropped += chars
-        return self._chars_left >= 0
-
-    def take_guest(self, guest: Guest) -> GuestProcess:
-        process = self._fresh()
-        self._living[guest] = None
-        return process
-
-    def forget(self, guest: Guest, bytes_read: int) -> None:
-        if guest in self._living:
-            del self._living[guest]
-            self.bytes_before += bytes_read
-
-    def _fresh(self) -> GuestProcess:
-        if self._nursery is None:
-            self._begin_nursery()
-        assert self._nursery is not None
-        self._nursery.order(1)
-        return self._nursery.guest()
-
-    def _begin_nursery(self) -> None:
-        self._nursery = Nursery(self._files, self._raft)
-        self._nursery.order(_SPARES)
-
-    def __del__(self) -> None:
-        with suppress(Exception):
-            self.close()
-
-    def close(self) -> None:
-        """End every process of it."""
-        self.end_run()
-        if self._nursery is not None:
-            self._nursery.close()
-            self._nursery = None
-
-
-def load_guests(path: Path, *, limits: Limits | None = None) -> GuestProgram:
-    """As labtest.loading.load_peer_class(), but not a line of the file is run in this process."""
-    if not hasattr(os, "pidfd_open"):
-        raise LoadError("isolated runs need Linux: their walls are made of Linux's means; leave --isolated out")
-    if path.is_dir():
-        path = path / "raft.py"
-    if not path.is_file():
-        raise LoadError(f"{short_path(str(path))}: no such file; RAFT must name a raft.py")
-    files = {short_path(str(file.resolve())): file.read_bytes() for file in files_of(path)}
-    program = GuestProgram(files, short_path(str(path.resolve())), limits=limits)
-    try:
-        program.load()
-    except NurseryLost as error:
-        program.close()
-        raise LoadError(str(error)) from None
-    except LoadError:
-        program.close()
-        raise
-    return program

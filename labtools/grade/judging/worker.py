@@ -22,8 +22,10 @@ from msgspec.json import encode
 from labsim import Unresponsive
 from labtest import report
 from labtest.failure import GuestFailed
-from labtest.isolation import host
-from labtest.isolation.host import CannotLoad, GuestKilled, GuestProgram, NurseryLost, TooLong
+from labtest.isolation import programs
+from labtest.isolation.host import CannotLoad, TooLong
+from labtest.isolation.processes import GuestKilled, NurseryLost
+from labtest.isolation.programs import GuestProgram
 from labtest.loading import LoadError
 from labtest.running import Run, run_test
 from labtest.verdict import Ending, verdict_of, without_numbers
@@ -135,7 +137,7 @@ class _Judge:
 
 
 def _program(setup: Setup, output: Output) -> GuestProgram:
-    limits = host.Limits(
+    limits = programs.Limits(
         cpu_s=setup.limits.cpu_s, memory_mb=setup.limits.memory_mb, real_s=setup.limits.real_s, turn_s=_turn_s(setup)
     )
     program = GuestProgram(setup.files, setup.raft, limits=limits, show=output.add)

@@ -176,8 +176,8 @@ def _most_common(counter: Counter[str]) -> list[tuple[str, int]]:
 def _flags(result: Result) -> list[str]:
     kinds = _kinds(result)
     found = {
-        "told its host what no peer tells": result.misbehaved,
-        "could not be run": bool(result.problem),
+        "lied to its host": result.misbehaved,
+        "could not be run": bool(result.problem) and UNLOADABLE not in kinds,
         "could not be loaded": UNLOADABLE in kinds,
         "ended by force": FORCED in kinds,
         "took its process along": DIED in kinds,

@@ -14,8 +14,8 @@ from infra.students import ROOT, WITHOUT_HYPOTHESIS, agree, edited_reference, el
 from labsim import time
 from labtest import events, report
 from labtest.failure import Failure, GuestFailed
-from labtest.isolation import host, protocol, walls
-from labtest.isolation.host import GuestProgram, Limits, load_guests
+from labtest.isolation import processes, protocol, walls
+from labtest.isolation.programs import GuestProgram, Limits, load_guests
 from labtest.loading import LoadError, load_peer_class
 from labtest.running import run_test
 from labtools.cli import main as lab
@@ -94,7 +94,7 @@ def test_strangers_pass(load, name):
 DIGEST = """
 import sys
 from pathlib import Path
-from labtest.isolation.host import load_guests
+from labtest.isolation.programs import load_guests
 from labtest.running import run_test
 from labtools.selecting import select
 (test,) = select([sys.argv[1]])
@@ -231,7 +231,7 @@ def test_a_process_that_somebody_else_ends_is_no_failure_of_the_peer(reference):
         signal.pidfd_send_signal(guest._process._process, signal.SIGKILL)
         cfg.check_one_leader()
 
-    assert isinstance(run_test(test, reference, 7).error, host.GuestKilled)
+    assert isinstance(run_test(test, reference, 7).error, processes.GuestKilled)
     assert run_test(elect, reference, 7).error is None
 
 

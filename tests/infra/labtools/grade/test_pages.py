@@ -425,7 +425,7 @@ def test_the_figures_of_a_class_add_up():
 def test_what_a_submission_did_wrong_besides_is_flagged():
     test = graded("test_a_2a")
     flags = {
-        MISBEHAVED: "told its host what no peer tells",
+        MISBEHAVED: "lied to its host",
         UNLOADABLE: "could not be loaded",
         FORCED: "ended by force",
         DIED: "took its process along",

@@ -1,0 +1,73 @@
+"""Types of messages that a guest has declared, as the host reads them: by their fields' names, in types of its own.
+
+Start at `message_type()`.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, make_dataclass
+from functools import lru_cache
+from keyword import iskeyword
+from typing import Any
+
+import labgob
+
+_INTS = (
+    "term",
+    "candidate_id",
+    "last_log_index",
+    "last_log_term",
+    "leader_id",
+    "prev_log_index",
+    "prev_log_term",
+    "leader_commit",
+    "last_included_index",
+    "last_included_term",
+)
+_PAPERS_TYPES: dict[str, Any] = {
+    **dict.fromkeys(_INTS, int),
+    **dict.fromkeys(("vote_granted", "success"), bool),
+    "data": bytes,
+}
+
+
+@dataclass(frozen=True)
+class MessageType:
+    """How the host reads messages of a type that a guest has declared: by the names of their fields, in types of its
+    own."""
+
+    name: str  # in full, as the guest says
+    papers: Any  # with the types that the paper's fields have
+    loose: Any  # with any
+
+    def of(self, data: bytes) -> Any:
+        """The one of both that these bytes can be read with; ValueError if there is none."""
+        for type_ in (self.papers, self.loose):
+            with suppress(labgob.DecodeError):
+                labgob.decode(data, type_)
+                return type_
+        raise ValueError(f"a {self.name} that cannot be read")
+
+
+@lru_cache(maxsize=1000)
+def message_type(name: str, fields: tuple[str, ...], entries: tuple[str, ...]) -> MessageType:
+    """Cached, so that what two guests declare alike is one type here."""
+    for field in (*fields, *entries):
+        if not field.isidentifier() or iskeyword(field) or field.startswith("__"):
+            raise ValueError(f"a type with a field {field[:40]!r}")
+    short_name = name.rpartition(".")[2]
+    if not short_name.isidentifier() or iskeyword(short_name):
+        short_name = "Message"
+    if not fields:
+        return MessageType(name, Any, make_dataclass(short_name, []))
+    entry: Any = Any
+    if entries:
+        types = {"term": int, "command": Any}
+        entry = make_dataclass("LogEntry", [(field, types.get(field, Any)) for field in entries])
+    typed = {**_PAPERS_TYPES, "entries": list[entry]} if entries else _PAPERS_TYPES
+    return MessageType(
+        name,
+        make_dataclass(short_name, [(field, typed.get(field, Any)) for field in fields]),
+        make_dataclass(short_name, [(field, Any) for field in fields]),
+    )

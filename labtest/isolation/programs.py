@@ -1,0 +1,183 @@
+"""A peer's files, to be run as guests: `GuestProgram` is used where the class Raft would be.
+
+Each `start()` is a new incarnation, in a process of its own. Start at `load_guests()`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import msgspec
+
+import labgob
+from labsim.stacks import short_path
+from labtest.isolation import protocol
+from labtest.isolation.host import Guest
+from labtest.isolation.processes import GuestProcess, Nursery, NurseryLost
+from labtest.isolation.protocol import Ask, Failed, Returned, Setup, Turn
+from labtest.loading import LoadError
+from labtest.records import files_of
+
+_SPARES = 3
+LOAD = "__load__"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one run's guests may use."""
+
+    turn_s: float = 30.0  # real seconds for one turn of one guest
+    cpu_s: int = 60  # processor seconds of one guest
+    memory_mb: int = 1024  # of all guests that live at one time, beyond what a guest begins with
+    real_s: float = 600.0  # of the whole run
+
+
+class GuestProgram:
+    """A peer's files, to be run as guests. Used where the class Raft would be."""
+
+    __name__ = "Raft"
+
+    def __init__(
+        self,
+        files: Mapping[str, bytes],
+        raft: str,
+        *,
+        limits: Limits | None = None,
+        show: Callable[[str], object] | None = None,
+    ) -> None:
+        """`files` by the path that the reader knows; `raft` is that of raft.py. `show` gets what guests print."""
+        self.limits = Limits() if limits is None else limits
+        self.deadline_s = float("inf")
+        self.dropped = 0  # characters that guests wanted to say and nobody kept
+        self.bytes_before = 0  # that came, in this run, from guests that are gone
+        # How each type of message is called by who has declared it. A plain value's type is told by its bytes.
+        self.type_names: dict[Any, str] = {}
+        self.show = sys.stdout.write if show is None else show
+        self._files = dict(files)
+        self._raft = raft
+        self._nursery: Nursery | None = None
+        self._living: dict[Guest, None] = {}
+        self._methods: list[str] = []
+        self._cpus: set[int] = set()  # that this process had before a run
+        self._chars_left = protocol.LOG_CHARS_MAX
+
+    def load(self) -> None:
+        """Try whether it can be loaded: LoadError if not."""
+        problem = self._try_to_load()
+        if problem:
+            raise LoadError(problem)
+
+    def __getattr__(self, name: str) -> Any:
+        """Whoever asks what the peer has, asks the class; its methods can be asked for, and not called."""
+        if name in self.__dict__.get("_methods", ()):
+            return Guest.ask
+        raise AttributeError(name)
+
+    def _try_to_load(self) -> str:
+        process = self._fresh()
+        setup = Setup("0", 1, 0, 0, 0, 0, b"", b"", lockstep=False)
+        try:
+            process.begin(setup, self.limits.turn_s)
+            done = process.turn(Turn(0, False, [Ask(1, LOAD, labgob.encode([]))]))
+            for deed in done.deeds:
+                if isinstance(deed, Returned) and deed.data is not None:
+                    problem, *self._methods = labgob.decode(deed.data, list[list[str]])[0]
+                    return problem
+                if isinstance(deed, Failed):
+                    return f"{self._raft}: {deed.text}"
+        except TimeoutError:
+            return f"{self._raft}: importing it has not ended after {self.limits.turn_s:g} s"
+        except (EOFError, ValueError, msgspec.MsgspecError):
+            pass
+        finally:
+            process.end()
+        return f"{self._raft}: importing it ends the program"
+
+    # ---- runs ----------------------------------------------------------------------------------------------------
+
+    def begin_run(self) -> None:
+        self.end_run()
+        if self._nursery is None:
+            self._begin_nursery()
+        assert self._nursery is not None
+        self._cpus = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {self._nursery.cpu})
+        self.bytes_before = 0
+        self.deadline_s = monotonic() + self.limits.real_s
+        self.dropped = 0
+        self._chars_left = protocol.LOG_CHARS_MAX
+
+    def end_run(self) -> None:
+        """No guest of it lives any more."""
+        if self._cpus:
+            os.sched_setaffinity(0, self._cpus)
+            self._cpus = set()
+        for guest in list(self._living):
+            guest.end()
+
+    def may_say(self, chars: int) -> bool:
+        """Whether that much more is kept, of all that a run's guests say."""
+        self._chars_left -= chars
+        if self._chars_left < 0:
+            self.dropped += chars
+        return self._chars_left >= 0
+
+    def take_guest(self, guest: Guest) -> GuestProcess:
+        process = self._fresh()
+        self._living[guest] = None
+        return process
+
+    def forget(self, guest: Guest, bytes_read: int) -> None:
+        if guest in self._living:
+            del self._living[guest]
+            self.bytes_before += bytes_read
+
+    def _fresh(self) -> GuestProcess:
+        if self._nursery is None:
+            self._begin_nursery()
+        assert self._nursery is not None
+        self._nursery.order(1)
+        return self._nursery.guest()
+
+    def _begin_nursery(self) -> None:
+        self._nursery = Nursery(self._files, self._raft)
+        self._nursery.order(_SPARES)
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self.close()
+
+    def close(self) -> None:
+        """End every process of it."""
+        self.end_run()
+        if self._nursery is not None:
+            self._nursery.close()
+            self._nursery = None
+
+
+def load_guests(path: Path, *, limits: Limits | None = None) -> GuestProgram:
+    """As labtest.loading.load_peer_class(), but not a line of the file is run in this process."""
+    if not hasattr(os, "pidfd_open"):
+        raise LoadError("isolated runs need Linux: their walls are made of Linux's means; leave --isolated out")
+    if path.is_dir():
+        path = path / "raft.py"
+    if not path.is_file():
+        raise LoadError(f"{short_path(str(path))}: no such file; RAFT must name a raft.py")
+    files = {short_path(str(file.resolve())): file.read_bytes() for file in files_of(path)}
+    program = GuestProgram(files, short_path(str(path.resolve())), limits=limits)
+    try:
+        program.load()
+    except NurseryLost as error:
+        program.close()
+        raise LoadError(str(error)) from None
+    except LoadError:
+        program.close()
+        raise
+    return program
