@@ -5,7 +5,7 @@ import re
 import pytest
 
 from infra.students import ROOT, pytest_run, squeezed
-from labsim import time
+from labsim import Simulation, time
 from labtest import kvconfig, report
 from labtest.events import INVOKE, RETURN, SNAPSHOT
 from labtest.kvconfig import Undecided
@@ -203,7 +203,7 @@ def test_equal_values_are_searched():
 
 
 def test_unknown_is_the_lab_s_failure_and_never_passed_over(monkeypatch):
-    monkeypatch.setattr(kvconfig, "check", lambda operations: Verdict(Outcome.UNKNOWN, key="x", steps=1_000_000))
+    monkeypatch.setattr(kvconfig, "check", lambda operations, alive: Verdict(Outcome.UNKNOWN, key="x", steps=1_000_000))
     run = run_test(equal_values, load_peer_class(RAFT, kv=KV), 1)
     assert isinstance(run.error, Undecided)
     verdict = verdict_of(run.error)
@@ -213,6 +213,20 @@ def test_unknown_is_the_lab_s_failure_and_never_passed_over(monkeypatch):
         "are linearizable. This is a failure of the lab, and none of the service: let no two writes of a key in this "
         "test be alike, and none begin with another, and nothing has to be searched"
     )
+
+
+def test_a_long_search_is_no_task_that_does_not_wait(monkeypatch):
+    """The watchdog looks at processor time, and so would decide about a slow machine."""
+
+    def searching(operations, alive):
+        for _ in range(1000):  # some seconds
+            sum(range(100_000))
+            alive()
+        return Verdict(Outcome.OK)
+
+    monkeypatch.setattr(kvconfig, "check", searching)
+    simulation = Simulation(1, unresponsive_s=0.3)
+    assert run_test(a_few, load_peer_class(RAFT, kv=KV), 1, simulation=simulation).error is None
 
 
 # ---- loading -------------------------------------------------------------------------------------------------------
