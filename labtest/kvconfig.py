@@ -92,7 +92,7 @@ class KVConfig(Config):
         if self._decided:
             return
         self._decided = True
-        verdict = check(self.history.operations)
+        verdict = check(self.history.operations, alive=self._world.alive)
         if verdict.outcome is Outcome.VIOLATION:
             violation = verdict.violation
             assert violation is not None

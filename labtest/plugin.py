@@ -102,7 +102,8 @@ def _header(config: pytest.Config) -> str:
     seeds = f"seed {config.stash[_SEED]}" if runs == 1 else f"{runs} seeds from {config.stash[_SEED]}"
     clock = ", real time" if config.getoption("--realtime") else ""
     where = ", isolated" if config.getoption("--isolated") else ""
-    return f"raftlab: {short_path(str(_raft(config)))}, {seeds}{clock}{where}"
+    service = "" if config.getoption("--kv") is None else f" with {short_path(str(_kv(config)))}"
+    return f"raftlab: {short_path(str(_raft(config)))}{service}, {seeds}{clock}{where}"
 
 
 def pytest_report_header(config: pytest.Config) -> str:

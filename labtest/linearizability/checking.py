@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from labtest.linearizability import by_value, search
@@ -20,8 +20,8 @@ class Verdict(NamedTuple):
     steps: int = 0  # that the searches took
 
 
-def check(operations: Iterable[Operation], *, steps: int = STEPS) -> Verdict:
-    """The first violation, by key; else UNKNOWN if for some key the search gave up."""
+def check(operations: Iterable[Operation], *, steps: int = STEPS, alive: Callable[[], None] = lambda: None) -> Verdict:
+    """The first violation, by key; else UNKNOWN if for some key the search gave up. `alive`: see search.check()."""
     by_key: dict[str, list[Operation]] = {}
     for operation in operations:
         # A get that has not returned has told nobody anything.
@@ -33,7 +33,7 @@ def check(operations: Iterable[Operation], *, steps: int = STEPS) -> Verdict:
         if by_value.can_tell(by_key[key]):
             violation = by_value.check(key, by_key[key])
         else:
-            found = search.check(key, by_key[key], steps=steps - taken)
+            found = search.check(key, by_key[key], steps=steps - taken, alive=alive)
             taken += found.steps
             violation = found.violation
             if found.outcome is Outcome.UNKNOWN:

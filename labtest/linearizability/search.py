@@ -13,15 +13,16 @@ Start at `check()`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from labtest.linearizability.history import NEVER, Kind, Operation, Outcome, Violation
 from labtest.linearizability.words import did
 
 _PRIME = (1 << 127) - 309
-_EXPLAIN_STEPS = 20_000  # for each try at leaving something out of a violation
-_EXPLAIN_TRIES = 200
+_EXPLAIN_STEPS = 20_000  # for each try at leaving something out of a violation,
+_EXPLAIN_STEPS_MAX = 300_000  # and for all of them
+_ALIVE_STEPS = 10_000
 
 _Value = tuple[int, int]  # length in bytes, number
 _NOTHING: _Value = (0, 0)
@@ -33,13 +34,13 @@ class Found(NamedTuple):
     steps: int = 0
 
 
-def check(key: str, operations: Sequence[Operation], *, steps: int) -> Found:
-    """The operations of one key."""
-    search = _Search(operations, steps)
+def check(key: str, operations: Sequence[Operation], *, steps: int, alive: Callable[[], None] = lambda: None) -> Found:
+    """The operations of one key. `alive` is called now and then, for whoever would think that nothing moves."""
+    search = _Search(operations, steps, alive)
     outcome = search.run()
     violation = None
     if outcome is Outcome.VIOLATION:
-        violation = _explained(key, operations)
+        violation = _Explainer(key, operations, alive).explained()
     return Found(outcome, violation, search.steps)
 
 
@@ -71,7 +72,7 @@ class _Step:
 class _Search:
     """What is placed: all operations before `base`, and of those from it on the bits of `mask`, counted from it."""
 
-    def __init__(self, operations: Sequence[Operation], steps: int) -> None:
+    def __init__(self, operations: Sequence[Operation], steps: int, alive: Callable[[], None]) -> None:
         ordered = sorted(operations, key=lambda operation: operation.called)
         certain = [operation for operation in ordered if not operation.pending]
         self._all = [_Step(operation, 0) for operation in certain]
@@ -81,6 +82,8 @@ class _Search:
             for place, operation in enumerate(operation for operation in ordered if operation.pending)
         ]
         self._limit = steps
+        self._alive = alive
+        self._alive_at = _ALIVE_STEPS
         self.steps = 0
 
     def run(self) -> Outcome:
@@ -98,6 +101,9 @@ class _Search:
                 continue
             if self.steps >= self._limit:
                 return Outcome.UNKNOWN
+            if self.steps >= self._alive_at:
+                self._alive_at += _ALIVE_STEPS
+                self._alive()
             seen.add(state)
             base, mask, opened, value = state
             if base == len(self._all):
@@ -156,39 +162,57 @@ class _Search:
 # ---- which operations --------------------------------------------------------------------------------------------
 
 
-def _explained(key: str, operations: Sequence[Operation]) -> Violation:
-    """As few as some tries can make them: gets left out, and writes that might as well not have returned.
+class _Explainer:
+    """As few operations as some tries can make them: gets left out, and writes that might as well not have returned.
 
     If the history is wrong without a get, it is wrong; and if it is wrong even where a write may or may not have
     happened, that write's return is not what makes it so.
     """
-    ended = sorted((operation for operation in operations if not operation.pending), key=lambda one: one.returned)
-    low, high = 1, len(ended)
-    while low < high:
-        # The shortest beginning that is wrong: it ends with the return that nothing allows.
-        middle = (low + high) // 2
-        if _is_wrong(_until(operations, ended[middle - 1].returned)):
-            high = middle
-        else:
-            low = middle + 1
-    last = ended[high - 1]
-    kept = _until(operations, last.returned)
-    tries = 0
-    for one in sorted(kept, key=lambda operation: -operation.called):
-        if one.called == last.called or one.pending or tries == _EXPLAIN_TRIES:
-            continue
-        tries += 1
-        without = [operation for operation in kept if operation is not one]
-        if one.kind is not Kind.GET:
-            without.append(_opened(one))
-        if _is_wrong(without):
-            kept = without
-    by_call = {operation.called: operation for operation in operations}
-    needed = [by_call[one.called] for one in kept if not one.pending or _may_matter(one, kept)]
-    text = f"no order of these operations explains that {did(last)}"
-    if last.kind is not Kind.GET:
-        text = f"no order explains these operations once {did(last)}"
-    return Violation(key, text, sorted(needed, key=lambda operation: operation.called))
+
+    def __init__(self, key: str, operations: Sequence[Operation], alive: Callable[[], None]) -> None:
+        self._key = key
+        self._operations = operations
+        self._alive = alive
+        self._left = _EXPLAIN_STEPS_MAX
+
+    def explained(self) -> Violation:
+        last = self._first_wrong_return()
+        kept = _until(self._operations, last.returned)
+        for one in sorted(kept, key=lambda operation: -operation.called):
+            if one.called == last.called or one.pending:
+                continue
+            without = [operation for operation in kept if operation is not one]
+            if one.kind is not Kind.GET:
+                without.append(_opened(one))
+            if self._is_wrong(without):
+                kept = without
+        by_call = {operation.called: operation for operation in self._operations}
+        needed = [by_call[one.called] for one in kept if not one.pending or _may_matter(one, kept)]
+        text = f"no order of these operations explains that {did(last)}"
+        if last.kind is not Kind.GET:
+            text = f"no order explains these operations once {did(last)}"
+        return Violation(self._key, text, sorted(needed, key=lambda operation: operation.called))
+
+    def _first_wrong_return(self) -> Operation:
+        """The end of the shortest beginning that is wrong: the return that nothing allows."""
+        ended = sorted((one for one in self._operations if not one.pending), key=lambda one: one.returned)
+        low, high = 1, len(ended)
+        while low < high:
+            middle = (low + high) // 2
+            if self._is_wrong(_until(self._operations, ended[middle - 1].returned)):
+                high = middle
+            else:
+                low = middle + 1
+        return ended[high - 1]
+
+    def _is_wrong(self, operations: Sequence[Operation]) -> bool:
+        """Known to be. In doubt everything stays as it is, and is wrong all the same."""
+        if self._left <= 0:
+            return False
+        search = _Search(operations, min(_EXPLAIN_STEPS, self._left), self._alive)
+        outcome = search.run()
+        self._left -= search.steps + 1
+        return outcome is Outcome.VIOLATION
 
 
 def _until(operations: Sequence[Operation], moment: int) -> list[Operation]:
@@ -206,10 +230,6 @@ def _until(operations: Sequence[Operation], moment: int) -> list[Operation]:
 
 def _opened(operation: Operation) -> Operation:
     return Operation(operation.client, operation.kind, operation.key, operation.value, operation.called)
-
-
-def _is_wrong(operations: Sequence[Operation]) -> bool:
-    return _Search(operations, _EXPLAIN_STEPS).run() is Outcome.VIOLATION
 
 
 def _may_matter(write: Operation, kept: Sequence[Operation]) -> bool:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from infra.students import ROOT, pytest_run, squeezed
-from labsim import time
+from labsim import Simulation, time
 from labtest import kvconfig, report
 from labtest.events import INVOKE, RETURN, SNAPSHOT
 from labtest.kvconfig import Undecided
@@ -94,6 +94,15 @@ SURVIVES = """self.me = me
         assert not SURVIVES, "a variable of the module outlived a crash, or two servers share it"
         SURVIVES.append(me)
 """
+
+
+def test_the_test_that_is_shown_passes(tmp_path):
+    page = (ROOT / "docs" / "kv.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "my_tests.py").write_text(source, encoding="utf-8")
+    (test,) = load_tests(tmp_path / "my_tests.py")
+    for seed in range(3):
+        assert run_test(test.function, load_peer_class(RAFT, kv=KV), seed).error is None
 
 
 # ---- what it accuses -----------------------------------------------------------------------------------------------
@@ -203,7 +212,7 @@ def test_equal_values_are_searched():
 
 
 def test_unknown_is_the_lab_s_failure_and_never_passed_over(monkeypatch):
-    monkeypatch.setattr(kvconfig, "check", lambda operations: Verdict(Outcome.UNKNOWN, key="x", steps=1_000_000))
+    monkeypatch.setattr(kvconfig, "check", lambda operations, alive: Verdict(Outcome.UNKNOWN, key="x", steps=1_000_000))
     run = run_test(equal_values, load_peer_class(RAFT, kv=KV), 1)
     assert isinstance(run.error, Undecided)
     verdict = verdict_of(run.error)
@@ -213,6 +222,20 @@ def test_unknown_is_the_lab_s_failure_and_never_passed_over(monkeypatch):
         "are linearizable. This is a failure of the lab, and none of the service: let no two writes of a key in this "
         "test be alike, and none begin with another, and nothing has to be searched"
     )
+
+
+def test_a_long_search_is_no_task_that_does_not_wait(monkeypatch):
+    """The watchdog looks at processor time, and so would decide about a slow machine."""
+
+    def searching(operations, alive):
+        for _ in range(1000):  # some seconds
+            sum(range(100_000))
+            alive()
+        return Verdict(Outcome.OK)
+
+    monkeypatch.setattr(kvconfig, "check", searching)
+    simulation = Simulation(1, unresponsive_s=0.3)
+    assert run_test(a_few, load_peer_class(RAFT, kv=KV), 1, simulation=simulation).error is None
 
 
 # ---- loading -------------------------------------------------------------------------------------------------------
