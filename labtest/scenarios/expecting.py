@@ -74,8 +74,8 @@ class Expectations(Stage):
         """What the follower answered to the latest AppendEntries of that leader that it has answered."""
         self._check_peer(follower)
         self._check_peer(leader)
-        self._comes_true(follower, lambda: (follower, leader) in self._seen.appends)
-        was = self._seen.appends.get((follower, leader))
+        self._comes_true(follower, lambda: self._seen.append(follower, leader) is not None)
+        was = self._seen.append(follower, leader)
         wanted = "accept" if success else "reject"
         if was is None:
             self.fail(f"expected peer {follower} to {wanted} what peer {leader} sent, but it has not answered it yet")
@@ -130,3 +130,9 @@ class Expectations(Stage):
             found = fields.read(self.config.peer(i), name)
             self.fail(f"expected {name} {fields.told(value)} of peer {i}; it is {fields.told(found)}")
         return True
+
+    @step
+    def expect_broken(self, rule: str) -> None:
+        """For a wrong peer: by now the rule is broken, and the run over."""
+        self.look()
+        self.fail(f"expected the rule {rule} to be broken, but it was not")

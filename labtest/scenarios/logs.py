@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, pairwise, product, zip_longest
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from labtest.scenarios.scenario import Scenario
 
-_ASSIGNMENTS_MAX = 20_000
+_ASSIGNMENTS_MAX = 2_000
 
 
 class IllegalLogs(ValueError):
@@ -56,6 +57,8 @@ def plan_history(logs: Sequence[Sequence[int]], commit: int = 0) -> list[Office]
                 best = offices
         if best or not spans:
             return best
+    if prod(len(able) for able in _able(logs, spans)) > _ASSIGNMENTS_MAX:
+        raise IllegalLogs(f"no history was found in {_ASSIGNMENTS_MAX:,} tries; with fewer terms or peers it may be")
     raise IllegalLogs(at_fault[1])
 
 
@@ -100,15 +103,18 @@ def _holders_of_commit(logs: Sequence[Sequence[int]], commit: int) -> list[int]:
     return most
 
 
-def _assignments(logs: Sequence[Sequence[int]], spans: Mapping[int, tuple[int, int]]) -> Iterator[dict[int, int]]:
-    """Who may have led each term: whoever has all its entries."""
+def _able(logs: Sequence[Sequence[int]], spans: Mapping[int, tuple[int, int]]) -> list[list[int]]:
+    """Who may have led each term: whoever has all its entries. Somebody else first each time, if possible."""
     choices = []
     for place, (term, (_, last)) in enumerate(spans.items()):
         able = [peer for peer, log in enumerate(logs) if len(log) >= last and log[last - 1] == term]
-        # Somebody else each time, if possible.
         turn = place % len(able)
         choices.append(able[turn:] + able[:turn])
-    for leaders in islice(product(*choices), _ASSIGNMENTS_MAX):
+    return choices
+
+
+def _assignments(logs: Sequence[Sequence[int]], spans: Mapping[int, tuple[int, int]]) -> Iterator[dict[int, int]]:
+    for leaders in islice(product(*_able(logs, spans)), _ASSIGNMENTS_MAX):
         yield dict(zip(spans, leaders, strict=True))
 
 

@@ -32,6 +32,7 @@ _MS = 1_000_000  # in nanoseconds
 CAMPAIGN_S = 10.0
 _DELIVERIES_MAX = 10_000
 _ROUNDS_MAX = 100
+_LOST_MAX = 3
 # At the end of a stretch of ordinary time: until everything has arrived that was on its way.
 _ARRIVAL_NS = 10 * _MS
 _ORDINARY_LATENCY_NS = 2 * _MS
@@ -60,12 +61,19 @@ class Scenario(Expectations):
         """Let the clock of peer i run until it asks for votes; with a term, until it does so in that one. What it
         asks in the terms before, in this step, is lost."""
         self._check_awake(i)
+        if self._ask(i, lambda: self.config.get_state(i))[1]:
+            self.refuse(f"peer {i} leads, so it does not campaign; crash and restart it, or elect another first")
+        if self.config.n == 1:
+            self._campaign_alone(i)
+            return
         at_first = self._seen.campaigns[i]
         if term is not None and at_first >= term:
             raise ScenarioError(f"peer {i} has campaigned in term {at_first} already, so it cannot in term {term}")
         while self._seen.campaigns[i] < (at_first + 1 if term is None else term):
             before = self._seen.campaigns[i]
             if not self._let_run(i, CAMPAIGN_S, lambda event, before=before: self._seen.campaigns[i] > before):  # type: ignore[misc]
+                if not self.config.is_up(i):
+                    return  # by an armed crash
                 self._seen.asks_beforehand = other = ", ".join(sorted(self._seen.other_calls[i]))
                 instead = f"; it called {other} instead" if other else ""
                 self.fail(f"peer {i} did not ask for votes within {CAMPAIGN_S:g} s of its own time{instead} (§5.2)")
@@ -76,11 +84,20 @@ class Scenario(Expectations):
             for held in self._in_flight(Selector(i, None, VOTE, reply=False, term=on_the_way)):
                 self._network.lose_held(held)
 
+    def _campaign_alone(self, i: int) -> None:
+        """Nobody is asked: it is its own majority."""
+        if not self._comes_true(i, lambda: self._ask(i, lambda: self.config.get_state(i))[1], CAMPAIGN_S):
+            self.fail(f"peer {i} does not lead after {CAMPAIGN_S:g} s of its own time, and it is alone (§5.2)")
+        self._seen.campaigns[i] = self._ask(i, lambda: self.config.get_state(i))[0]
+
     @step
     def elect(self, i: int, voters: Iterable[int], *, term: int | None = None) -> None:
         """A campaign of peer i that these vote for. What it asked the others stays in flight."""
+        asked = list(dict.fromkeys(voters))
+        if i in asked:
+            raise ScenarioError(f"peer {i} votes for itself anyway; name the others that are to vote for it")
         self.campaign(i, term=term)
-        for voter in voters:
+        for voter in asked:
             self._check_awake(voter)
             self.ask_vote(i, voter)
         self.expect_leader(i, term=term)
@@ -99,7 +116,7 @@ class Scenario(Expectations):
     @step
     def heartbeat(self, i: int) -> None:
         """Let the clock of peer i run until it sends AppendEntries (or a snapshot)."""
-        self._check_awake(i)
+        self._check_leads(i)
 
         def sent(event: Event) -> bool:
             return event.kind == events.SEND and event.node == str(i) and _replicates(event.detail)
@@ -141,9 +158,16 @@ class Scenario(Expectations):
 
     @step
     def drop(self, selector: str | None = None) -> None:
-        """The oldest message that fits is lost, of `*` the oldest of each pair; its caller gets None at once. Without a
-        selector: all that are in flight."""
-        for held in self._network.held if selector is None else self._fitting(Selector.read(selector)):
+        """The oldest message that fits is lost, and its caller gets None at once; of `*`, all that are in flight.
+        Without a selector: everything."""
+        wanted = None if selector is None else Selector.read(selector)
+        if wanted is None:
+            lost = self._network.held
+        elif wanted.source is None or wanted.target is None:
+            lost = self._in_flight(wanted)
+        else:
+            lost = self._fitting(wanted)
+        for held in lost:
             self._network.lose_held(held)
         self.settle()
 
@@ -162,9 +186,11 @@ class Scenario(Expectations):
 
         Without `tell`, the last reply is lost: the source does not learn of it.
         """
-        self._check_awake(source)
+        self._check_leads(source)
         for target in targets:
             self._check_awake(target)
+            if target == source:
+                raise ScenarioError(f"peer {source} has its own log already; name others")
             self._replicate(source, target, tell=tell)
 
     @step
@@ -268,7 +294,7 @@ class Scenario(Expectations):
         try:
             history = plan_history(terms, commit)
         except IllegalLogs as error:
-            raise ScenarioError(f"no Raft can come to these logs: {error}") from None
+            raise ScenarioError(f"these logs cannot come about: {error}") from None
         HistoryBuilder(self).build(history)
 
     # ---- messages between a leader and a follower ---------------------------------------------------------------
@@ -282,25 +308,36 @@ class Scenario(Expectations):
         self.fail(f"after {_DELIVERIES_MAX:,} deliveries there are still messages in flight: the peers never stop")
 
     def _replicate(self, leader: int, follower: int, *, tell: bool) -> None:
+        lost: dict[int, int] = {}
         for _ in range(_ROUNDS_MAX):
             answers = self._bring_append(leader, follower)
             if not self.config.is_up(follower):
                 return  # by an armed crash
             done = self._seen.has_all_of(follower, leader)
-            if done and not self._strict and not self._seen.appends.get((follower, leader)):
+            if done and not self._strict and not self._seen.append(follower, leader):
                 # It has all, and has not said so: it saves a moment later, and then tells in a way of its own.
                 self.let_save(follower)
-            if done and not tell:
-                for held in answers:
-                    self._network.lose_held(held)
-                self.settle()
-                return
             for held in answers:
-                self._deliver(held)
-            self._deliver_others(leader, follower)
+                if not tell and (done or self._acknowledges(held, lost)):
+                    self._network.lose_held(held)
+                    self.settle()
+                else:
+                    self._deliver(held)
+            if not done or tell:
+                self._deliver_others(leader, follower)
             if done:
                 return
         self.fail(f"peer {follower} has not accepted all of peer {leader}'s log after {_ROUNDS_MAX} messages")
+
+    def _acknowledges(self, held: Held, lost: dict[int, int]) -> bool:
+        """Whether this answer would let the leader count an entry of its own term.
+
+        A leader that sends a few entries at a time goes no further without it: the third time it may have it.
+        """
+        message = held.message
+        index = self._seen.acknowledged_index(message)
+        lost[index] = lost.get(index, 0) + 1
+        return index > 0 and lost[index] < _LOST_MAX
 
     def let_save(self, i: int) -> None:
         """Let the clock of peer i run a little, until it saves."""
@@ -351,6 +388,7 @@ class Scenario(Expectations):
 
     # ---- what there is to see -----------------------------------------------------------------------
 
+    @step
     def show(self) -> str:
         """The state of all peers, and what is in flight."""
         states = {i: self._ask(i, lambda i=i: self.config.get_state(i)) for i in self._awake()}  # type: ignore[misc]

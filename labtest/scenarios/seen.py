@@ -33,7 +33,8 @@ class Seen:
         # The terms of each log, as they must be after what the peer has taken and answered (Figure 2). Told by the
         # messages alone: a peer may acknowledge in fields or calls of its own.
         self.logs: dict[int, list[int]] = {i: [] for i in range(peers)}
-        self.appends: dict[tuple[int, int], bool] = {}  # by follower and leader: whether the latest was a success
+        self._appends: dict[tuple[int, int], bool] = {}  # by follower and leader: whether the latest was a success
+        self._open_appends: dict[tuple[int, int], set[int]] = defaultdict(set)  # that have arrived unanswered
         self.delivered: list[Message] = []  # requests, the oldest first
         self.disregarded = False  # somebody did not adopt the term of a RequestVote (§6)
         self.asks_beforehand = ""  # what somebody called who should have asked for votes
@@ -74,6 +75,8 @@ class Seen:
         self._owed[target, source].add(message.id)
         if not any(message.id == earlier.id for earlier in self.delivered):
             self.delivered.append(message)
+        if message.service_method == APPEND:
+            self._open_appends[target, source].add(message.id)
         if message.service_method == VOTE and (reading := self._reader.read(message)) is not None:
             self._asked[target, source] = max(reading.args.term, self._asked.get((target, source), 0))
 
@@ -94,7 +97,8 @@ class Seen:
             if known is None or term > known.asked_term or (term == known.asked_term and reply.vote_granted):
                 self._votes[who, asker] = Vote(term, reply.vote_granted)
         elif method == APPEND:
-            self.appends[who, asker] = reply.success
+            self._appends[who, asker] = reply.success
+            self._open_appends[who, asker].discard(message.id)
             if reply.term == term:
                 self._following.add((who, term))
                 self._appended(self.logs[who], self.logs[asker], reading.args, success=reply.success)
@@ -128,6 +132,10 @@ class Seen:
         vote = self._votes.get((voter, candidate))
         return vote if vote is not None and vote.asked_term >= self._asked.get((voter, candidate), 0) else None
 
+    def append(self, follower: int, leader: int) -> bool | None:
+        """Whether it accepted what that leader sent last; None if it has yet to answer."""
+        return None if self._open_appends[follower, leader] else self._appends.get((follower, leader))
+
     def voted_for(self, voter: int, term: int) -> int | None:
         """Whom it is known to have voted for in that term."""
         if term and self.campaigns[voter] == term:
@@ -138,6 +146,15 @@ class Seen:
     def follows(self, i: int, term: int) -> bool:
         """Whether it has answered a leader of that term: then it campaigns no more."""
         return (i, term) in self._following
+
+    def acknowledged_index(self, message: Message) -> int:
+        """The entry of its sender's own term that the answer to this AppendEntries acknowledges last; 0 if none."""
+        if message.service_method != APPEND:
+            return 0
+        reading, reply = self._reader.read(message), self._reader.read_reply(message)
+        if reading is None or reply is None or not reply.success or reading.last_term != reading.args.term:
+            return 0
+        return int(reading.last_index)
 
     def has_all_of(self, follower: int, leader: int) -> bool:
         log = self.logs[leader]

@@ -45,6 +45,10 @@ class ScenarioError(Exception):
     """
 
 
+class NotMet(Exception):
+    """A step has not found what it expects, where that does not end the run."""
+
+
 def step(method: Callable[P, R]) -> Callable[P, R]:
     """A step is an event of the trace; after it everybody has done what followed, and every rule has looked."""
 
@@ -79,6 +83,7 @@ class Stage:
         self.config = config
         self.in_step = False
         self.words = ""  # of the step under way, as a file has them
+        self.goes_on = False  # what is not met is told, and the run goes on: somebody sits at a prompt
         self._strict = strict
         self._plain_votes = plain_votes
         self._simulation: Simulation = simulation
@@ -111,12 +116,24 @@ class Stage:
 
     def fail(self, text: str) -> NoReturn:
         """A step has not found what it expects."""
-        self.look()  # if a rule is broken, that says more
+        self._look_and_skip()
+        text = f"{text[0].upper()}{text[1:]}"
+        if self.goes_on:
+            raise NotMet(text)
+        self.config.fail(text)
+
+    def refuse(self, text: str) -> NoReturn:
+        """A step makes no sense, as things stand with the peers."""
+        self._look_and_skip()
+        raise ScenarioError(text)
+
+    def _look_and_skip(self) -> None:
+        """If a rule is broken, that says more; and of other votes than plain ones anything may come."""
+        self.look()
         if self._plain_votes and (others := self._seen.not_plain):
             import pytest  # whoever is here has it; whoever only looks need not wait for it
 
             pytest.skip(f"it needs plain votes, and here {others}")
-        self.config.fail(f"{text[0].upper()}{text[1:]}")
 
     def _hear(self, event: Event) -> None:
         self._seen.take(event)
@@ -136,13 +153,13 @@ class Stage:
         self.settle()
         return came
 
-    def _comes_true(self, i: int, true: Callable[[], bool]) -> bool:
+    def _comes_true(self, i: int, true: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool:
         """Whether it is true, or comes true while the clock of peer i runs a little."""
         if true():
             return True
-        if self._strict or not self.config.is_up(i) or self.config.is_paused(i):
+        if (self._strict and patience_s == PATIENCE_S) or not self.config.is_up(i) or self.config.is_paused(i):
             return False
-        left_ns = int(PATIENCE_S * NS_PER_S)
+        left_ns = int(patience_s * NS_PER_S)
         while left_ns > 0:
             self._release([i])
             self._simulation.sleep(_POLL_NS)
@@ -196,6 +213,8 @@ class Stage:
 
     def _fitting(self, selector: Selector) -> list[Held]:
         """What fits, the oldest of each pair; what is not there yet, its sender sends while its clock runs a little."""
+        if selector.source is not None and selector.source == selector.target:
+            raise ScenarioError(f"what peer {selector.source} says to itself is never in flight")
         found = []
         for source, target in self._pairs(selector):
             pair = selector.between(source, target)
@@ -223,17 +242,19 @@ class Stage:
                 pair = selector.between(source, target)
                 if source == target or not self.config.is_up(target):
                     continue
-                can = self.config.is_up(source) and (str(source), str(target)) not in cuts
+                # Of `*` as the sender, nobody knows who should send.
+                can = selector.source is not None or bool(selector.reply)
+                can = can and self.config.is_up(source) and (str(source), str(target)) not in cuts
                 owes = self._seen.owes_reply(source, target) if selector.reply else can
                 if self._in_flight(pair) or (can and owes):
                     pairs.append((source, target))
         return pairs
 
     def _nothing_fits(self, pair: Selector) -> NoReturn:
-        source = pair.source
-        assert source is not None
-        if not self.config.is_up(source):
-            why = f"peer {source} is down"
+        source, target = pair.source, pair.target
+        assert source is not None and target is not None
+        if not self.config.is_up(source) or not self.config.is_up(target):
+            why = f"peer {source if not self.config.is_up(source) else target} is down"
         elif self.config.is_paused(source):
             why = f"peer {source} is paused"
         elif self._strict:
@@ -247,6 +268,8 @@ class Stage:
     def _delivered(self, selector: Selector) -> list[Message]:
         found = []
         for source, target in self._pairs(selector._replace(reply=False)):
+            if not self.config.is_up(target):
+                raise ScenarioError(f"peer {target} is down; restart it first")
             pair = selector.between(source, target)
             message = next((m for m in self._seen.delivered if pair.fits(m, is_reply=False)), None)
             if message is not None:
@@ -276,6 +299,11 @@ class Stage:
         self._check_up(i)
         if self.config.is_paused(i):
             raise ScenarioError(f"peer {i} is paused; resume it first")
+
+    def _check_leads(self, i: int) -> None:
+        self._check_awake(i)
+        if not self._comes_true(i, lambda: self._ask(i, lambda: self.config.get_state(i))[1]):
+            self.refuse(f"peer {i} does not lead, so it sends no AppendEntries; elect it first")
 
     def _applied_index(self, i: int) -> int:
         return max(self.config.applied(i), default=0)

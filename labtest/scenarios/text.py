@@ -19,6 +19,7 @@ from labtest.checks import RULES
 from labtest.checks.kept import KEPT_RULES
 from labtest.scenarios import fields
 from labtest.scenarios.flight import Selector, SelectorError, read_command
+from labtest.scenarios.logs import IllegalLogs, plan_history
 from labtest.scenarios.scenario import Scenario
 
 OUTPUT = "----"
@@ -130,6 +131,10 @@ def _cut(found: re.Match[str]) -> Act:
 
 def _partition(found: re.Match[str]) -> Act:
     groups = [_peers(group) for group in found["groups"].split("|")]
+    everybody = [peer for group in groups for peer in group]
+    twice = next((peer for peer in everybody if everybody.count(peer) > 1), None)
+    if twice is not None:
+        raise _Wrong(f"peer {twice} cannot be on two sides")
     return lambda s: s.partition(*groups)
 
 
@@ -293,6 +298,8 @@ EXPECTATIONS: Sequence[Word] = (
 
 _BREAKS = re.compile(r"rule\s+(?P<rule>\S+)\s+broken")
 _HEADERS = ("peers", "snapshots", "strict", "needs")
+_PEER_GROUPS = ("peer", "one", "other", "source", "targets", "voters", "peers", "groups")
+CANNOT_BE = "these logs cannot come about, by leaders that send all that they have"
 
 
 # ---- reading -------------------------------------------------------------------------------------------------------
@@ -300,7 +307,7 @@ _HEADERS = ("peers", "snapshots", "strict", "needs")
 
 def read_script(file: Path) -> Script:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ScriptError(str(file), 1, f"cannot be read: {why}") from None
@@ -309,15 +316,18 @@ def read_script(file: Path) -> Script:
 
 def parse_script(text: str, file: str) -> Script:
     script = Script(file)
-    reader = _Reader(script, text.splitlines())
+    # By line ends alone: splitlines() knows others, and an editor does not count those.
+    reader = _Reader(script, text.removesuffix("\n").split("\n"))
     reader.read()
     return script
 
 
-def parse_step(text: str) -> Act:
+def parse_step(text: str, script: Script) -> Act:
     """One step, as typed at a prompt; ValueError says what is wrong with it."""
     word, rest = _split(text)
-    return _act(word, rest)
+    if word in ("logs", "commit", *_HEADERS) or _BREAKS.fullmatch(rest):
+        raise _Wrong(f"{text!r} belongs into a file: it says how a run begins, or ends")
+    return _act(word, rest, script)
 
 
 class _Reader:
@@ -333,7 +343,7 @@ class _Reader:
         number = 0
         while number < len(self._lines):
             number += 1
-            text = self._lines[number - 1].partition("#")[0].strip()
+            text = self._lines[number - 1].partition("#")[0].strip()  # of Windows' line ends, too
             if not text:
                 continue
             try:
@@ -344,7 +354,7 @@ class _Reader:
             except (_Wrong, SelectorError) as error:
                 self._wrong(number, str(error))
         self._finish_logs(0)
-        if not script.steps and not script.breaks:
+        if not script.steps:
             self._wrong(len(self._lines) or 1, "there is no step in it; the first may be: campaign 0")
 
     def _wrong(self, line: int, text: str) -> NoReturn:
@@ -378,9 +388,10 @@ class _Reader:
         else:
             self._finish_logs(0)
             if word == "expect" and (found := _BREAKS.fullmatch(rest)) is not None:
-                script.breaks = _known_rule(found["rule"])
+                script.breaks = rule = _known_rule(found["rule"])
+                script.steps.append(Step(number, text, lambda s: s.expect_broken(rule)))
                 return
-            script.steps.append(Step(number, text, _act(word, rest), word == "show"))
+            script.steps.append(Step(number, text, _act(word, rest, script), word == "show"))
 
     def _read_header(self, word: str, rest: str) -> None:
         script = self._script
@@ -413,14 +424,12 @@ class _Reader:
 
     def _finish_logs(self, commit: int) -> None:
         """Those who are not named have empty logs."""
-        from labtest.scenarios.logs import IllegalLogs, plan_history
-
         if self._logs:
             terms = [self._logs.get(peer, []) for peer in range(self._script.peers)]
             try:
                 plan_history(terms, commit)
             except IllegalLogs as error:
-                self._wrong(self._logs_line, f"no Raft can come to these logs: {error}")
+                self._wrong(self._logs_line, f"{CANNOT_BE}: {error}")
             self._logs = {}
             text = f"logs{f', commit {commit}' if commit else ''}"
             self._script.steps.append(Step(self._logs_line, text, lambda s: s.logs(terms, commit=commit)))
@@ -438,13 +447,13 @@ class _Reader:
 
 
 def _split(text: str) -> tuple[str, str]:
-    word, _, rest = text.partition(" ")
-    return word, re.sub(r"\s+", " ", rest.strip())
+    word, *rest = text.split()
+    return word, " ".join(rest)
 
 
-def _act(word: str, rest: str) -> Act:
+def _act(word: str, rest: str, script: Script) -> Act:
     if word == "expect":
-        return _expectation(rest)
+        return _expectation(rest, script)
     if word not in STEPS:
         known = [*STEPS, "expect", "logs"]
         near = difflib.get_close_matches(word, known, n=1)
@@ -454,16 +463,34 @@ def _act(word: str, rest: str) -> Act:
     found = re.fullmatch(step.pattern, rest)
     if found is None:
         raise _Wrong(f"cannot read {f'{word} {rest}'.strip()!r}; write: {step.usage}")
+    if word == "snapshot" and not script.snapshots:
+        raise _Wrong("there are no snapshots in this run; write 'snapshots' at the top")
+    _check_peers(found, script)
     return step.act(found)
 
 
-def _expectation(rest: str) -> Act:
+def _expectation(rest: str, script: Script) -> Act:
     for expectation in EXPECTATIONS:
         found = re.fullmatch(expectation.pattern, rest)
         if found is not None:
+            _check_peers(found, script)
             return expectation.act(found)
     usages = "; ".join(expectation.usage for expectation in EXPECTATIONS)
     raise _Wrong(f"cannot expect {rest!r}; write one of: {usages}; expect rule one-vote broken")
+
+
+def _check_peers(found: re.Match[str], script: Script) -> None:
+    """Whatever names a peer must name one that there is."""
+    named: list[int | None] = []
+    for group, text in found.groupdict().items():
+        if text is not None and group == "selector":
+            selector = Selector.read(text)
+            named += [selector.source, selector.target]
+        elif text is not None and group in _PEER_GROUPS:
+            named += map(int, re.findall(r"\d+", text))
+    for peer in named:
+        if peer is not None and peer >= script.peers:
+            raise _Wrong(f"there is no peer {peer}; peers are 0..{script.peers - 1}")
 
 
 def _known_rule(name: str) -> str:

@@ -49,12 +49,16 @@ def main(args: argparse.Namespace) -> int:
         return _cannot(str(error))
     from labtest.scenarios.text import ScriptError, read_script
 
+    if args.step and (args.compare or args.rewrite):
+        return _cannot("--step makes other runs than the file says; leave --compare and --rewrite out")
     if args.step and len(files) != 1:
         return _cannot(f"--step walks through one file, and these are {len(files)}")
     try:
         scripts = [read_script(file) for file in files]
     except ScriptError as error:
         return _cannot(str(error))
+    if args.step:
+        return _walk(args, scripts[0], peer_class)
     failed = skipped = 0
     for script in scripts:
         outputs, run = _play(args, script, peer_class)
@@ -98,11 +102,17 @@ def _play(args: argparse.Namespace, script: Script, peer_class: Any) -> tuple[di
     def keep(step: Step, shown: str) -> None:
         outputs[step.line] = shown.splitlines()
 
-    if args.step:
-        from labtools.scenario.stepping import walk
-
-        return outputs, walk(script, peer_class, args.seed)
     return outputs, run_test(as_test(script, on_output=keep), peer_class, args.seed)
+
+
+def _walk(args: argparse.Namespace, script: Script, peer_class: Any) -> int:
+    from labtools.scenario.stepping import walk
+
+    run, left = walk(script, peer_class, args.seed)
+    if run.error is None and left:
+        print(f"{short_path(script.file)}: {left} of its {len(script.steps)} steps were not made")
+        return 0
+    return int(_tell(args, script, run, {}, alone=True))
 
 
 def _tell(args: argparse.Namespace, script: Script, run: Run, outputs: dict[int, list[str]], *, alone: bool) -> bool:
@@ -144,11 +154,10 @@ def _print_steps(script: Script, run: Run, outputs: dict[int, list[str]]) -> Non
     print(script.title or script.name)
     if script.why:
         print(textwrap.fill(script.why, 100))
-    begun = {event.detail for event in (run.simulation.trace or ()) if event.kind == STEP} if run.simulation else ()
+    trace = (run.simulation.trace if run.simulation is not None else None) or ()
+    begun = sum(event.kind == STEP for event in trace)
     width = len(str(script.steps[-1].line)) if script.steps else 1
-    for step in script.steps:
-        if run.error is not None and step.text not in begun:
-            break
+    for step in script.steps[:begun]:
         print(f"  {step.line:>{width}}  {step.text}")
         for line in outputs.get(step.line, ()):
             print(f"  {'':>{width}}    {line}".rstrip())
@@ -173,11 +182,15 @@ def _differs(script: Script, outputs: dict[int, list[str]]) -> bool:
 
 def _rewrite(script: Script, outputs: dict[int, list[str]]) -> None:
     """The last first, so that the lines before it stay where they are."""
+    from labtest.scenarios.text import OUTPUT
+
     path = Path(script.file)
     lines = path.read_text(encoding="utf-8").splitlines()
     for line, expected in sorted(script.expected.items(), reverse=True):
         # The line of dashes may stand a little below the step, after comments.
-        begin = next(number for number in range(line, len(lines)) if lines[number].strip() == "----") + 1
+        begin = (
+            next(number for number in range(line, len(lines)) if lines[number].partition("#")[0].strip() == OUTPUT) + 1
+        )
         lines[begin : begin + len(expected)] = outputs.get(line, expected)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -13,26 +13,35 @@ from labtest.checks import CheckedTrace
 from labtest.running import Run, run_test
 from labtest.scenarios.playing import as_test
 from labtest.scenarios.scenario import Scenario
-from labtest.scenarios.stage import ScenarioError
+from labtest.scenarios.stage import NotMet, ScenarioError
 from labtest.scenarios.text import EXPECTATIONS, STEPS, Script, Step, parse_step
 
 _HELP = """Enter: the next step.  run: all that are left.  skip: leave the next one out.  show: look.  quit: end here.
 Or type a step of your own:"""
 
 
-def walk(script: Script, peer_class: Any, seed: int) -> Run:
+def walk(script: Script, peer_class: Any, seed: int) -> tuple[Run, int]:
+    """The run, and how many steps of the file were not made."""
     # Nobody is late here: whoever sits at the prompt may think as long as they like.
     simulation = Simulation(seed, unresponsive_s=None)
     simulation.trace = CheckedTrace(simulation)
-    return run_test(as_test(script, player=_Walk().play), peer_class, seed, simulation=simulation)
+    walking = _Walk()
+    run = run_test(as_test(script, player=walking.play), peer_class, seed, simulation=simulation)
+    return run, walking.left
 
 
 class _Walk:
     def __init__(self) -> None:
         self._waiting: list[Step] = []
+        self._left_out = 0
         self._to_the_end = False
 
+    @property
+    def left(self) -> int:
+        return len(self._waiting) + self._left_out
+
     def play(self, scenario: Scenario, script: Script) -> None:
+        scenario.goes_on = True
         print(f"{script.title or script.name}\n{script.peers} peers. Enter makes the next step; help says what else.")
         self._waiting = list(script.steps)
         while True:
@@ -53,7 +62,7 @@ class _Walk:
             return ""
         try:
             return input("step> ").strip()
-        except EOFError:
+        except (EOFError, RuntimeError):  # there is nobody, or nothing to read from
             print()
             return "quit"
 
@@ -65,23 +74,25 @@ class _Walk:
         elif typed == "skip":
             if self._waiting:
                 print(f"left out: {self._waiting.pop(0).text}")
+                self._left_out += 1
         elif typed in ("help", "?"):
             print(_HELP)
             for word in (*STEPS.values(), *EXPECTATIONS):
                 print(f"  {word.usage}")
         else:
             try:
-                self._try(scenario, script, Step(0, typed, parse_step(typed), typed == "show"))
+                self._try(scenario, script, Step(0, typed, parse_step(typed, script), typed == "show"))
             except ValueError as error:
                 print(f"  {error}")
 
     def _try(self, scenario: Scenario, script: Script, step: Step) -> None:
-        """What makes no sense is said, and nothing is lost by it. What the peers do wrong ends the run."""
+        """What makes no sense, and what is not met, is said, and the walk goes on. A broken rule ends the run."""
         scenario.words = step.text
         try:
             shown = step.act(scenario)
-        except ScenarioError as error:
+        except (ScenarioError, NotMet) as error:
             print(f"  {error}")
+            self._to_the_end = False
             return
         finally:
             scenario.words = ""

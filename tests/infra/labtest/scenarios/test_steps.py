@@ -198,6 +198,7 @@ def test_a_snapshot_when_it_is_asked_for_and_not_before():
         ("deliver 0->1 vote again", "Nothing that is 0->1 vote has been delivered yet, so it cannot arrive again"),
         ("strict\ndeliver 0->1 append", "Nothing is in flight that is 0->1 append, and the scenario is strict, so no"),
         ("crash 0\ndeliver 0->1 vote", "Nothing is in flight that is 0->1 vote, and peer 0 is down"),
+        ("crash 1\ndeliver 0->1 vote", "Nothing is in flight that is 0->1 vote, and peer 1 is down"),
     ],
 )
 def test_what_is_not_met_says_what_was_seen(text, said):
@@ -214,12 +215,16 @@ def test_what_is_not_met_says_what_was_seen(text, said):
         ("restart 1", "steps.scenario:1: restart 1: peer 1 is not down; crash it first"),
         ("pause 0\nstart 0 x", "steps.scenario:2: start 0 x: peer 0 is paused; resume it first"),
         ("resume 0", "steps.scenario:1: resume 0: peer 0 is not paused"),
-        ("campaign 7", "steps.scenario:1: campaign 7: there is no peer 7; peers are 0..2"),
+        ("elect 0 with 1\ncampaign 0", "steps.scenario:2: campaign 0: peer 0 leads, so it does not campaign; crash"),
+        ("heartbeat 1", "steps.scenario:1: heartbeat 1: peer 1 does not lead, so it sends no AppendEntries"),
+        ("elect 0 with 1\nreplicate 0->0", "replicate 0->0: peer 0 has its own log already; name others"),
+        ("elect 0 with 0 1", "elect 0 with 0 1: peer 0 votes for itself anyway"),
+        ("deliver 0->0 vote", "what peer 0 says to itself is never in flight"),
+        ("campaign 0\ndeliver 0->1 vote\ncrash 1\ndeliver 0->1 vote again", "peer 1 is down; restart it first"),
         (
             "campaign 0\ncampaign 0 term 1",
             "steps.scenario:2: campaign 0 term 1: peer 0 has campaigned in term 1 already",
         ),
-        ("snapshot 0 1", "this cluster was made without snapshots"),
         ("snapshots\nsnapshot 0 1", "server 0 has applied up to 0, so it has no state at index 1"),
         ("campaign 0\ndeliver 0->1 vote\nduplicate 1->0 vote reply", "a network duplicates requests"),
     ],
@@ -237,6 +242,37 @@ def test_a_peer_that_never_campaigns_fails_in_these_words(tmp_path):
     (tmp_path / "raft.py").write_text(source.replace(campaigning, instead + campaigning), encoding="utf-8")
     error = fails("campaign 0\n", load_peer_class(tmp_path / "raft.py"))
     assert error.text == "Peer 0 did not ask for votes within 10 s of its own time (§5.2)"
+
+
+def test_a_cluster_of_one_campaigns_too():
+    passes("peers 1\ncampaign 0\nexpect leader 0 term 1\nstart 0 x\nexpect 0 applied x at 1\n")
+
+
+def test_an_armed_crash_may_fall_into_a_campaign():
+    passes("crash 0 after save\ncampaign 0\nexpect 0 down\n")
+
+
+def test_drop_takes_what_there_is():
+    passes("campaign 0\ndrop *->* vote\nexpect not in flight 0->1 vote 1\nexpect not in flight 0->2 vote 1\n")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_more_is_committed_than_was_said(seed):
+    """Two entries are started one after the other, and the answer to the first one alone must not be told either."""
+    text = "logs 0: 1 1 1\nlogs 1: 1 1 1\ncommit 1\nexpect 1 applied up to 1\n"
+    passes(text, seed=seed)
+    passes("logs 0: 1 1 1\nlogs 1: 1 1 1\nexpect 0 applied up to 0\nexpect 1 applied up to 0\n", seed=seed)
+
+
+def test_an_expected_answer_is_the_one_to_what_arrived_last(tmp_path):
+    """A right peer may take its time to refuse; what it accepted before is no answer."""
+    source = Path(Raft.__init__.__code__.co_filename).read_text(encoding="utf-8")
+    handler = '        """AppendEntries RPC, receiver (Figure 2, steps 1 to 5)."""\n'
+    assert handler in source
+    (tmp_path / "raft.py").write_text(source.replace(handler, f"{handler}        time.sleep(0.03)\n"), encoding="utf-8")
+    late = load_peer_class(tmp_path / "raft.py")
+    text = "elect 0 with 1\nreplicate 0->1\nelect 1 with 2\nheartbeat 0\n"
+    passes(f"{text}elect 2 term 3 with 1\ndeliver 0->1 append\nexpect 1 rejected 0\n", late)
 
 
 # ---- rules, and other peers --------------------------------------------------------------------------------------

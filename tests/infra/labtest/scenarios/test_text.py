@@ -30,9 +30,19 @@ from labtest.scenarios.text import STEPS, ScriptError, parse_script, read_script
         ("logs 0 1 1", ":1: write, for each peer, the terms of its entries: logs 0: 1 1 2"),
         ("logs 3: 1", ":1: there is no peer 3; peers are 0..2"),
         ("logs 0: 1\nlogs 0: 1", ":2: the log of peer 0 stands here already"),
-        ("logs 0: 1 3\nlogs 1: 2\nlogs 2: 2 2", ":1: no Raft can come to these logs: the leader of term 3 had 1 entry"),
+        (
+            "logs 0: 1 3\nlogs 1: 2\nlogs 2: 2 2",
+            ":1: these logs cannot come about, by leaders that send all that they have: ",
+        ),
         ("commit 3", ":1: 'commit' belongs under the 'logs' that it is about"),
         ("heal\n----\nx", ":2: ---- stands under a 'show', before what it shows"),
+        ("campaign 9", ":1: there is no peer 9; peers are 0..2"),
+        ("deliver 0->7 vote", ":1: there is no peer 7; peers are 0..2"),
+        ("elect 0 with 1 5", ":1: there is no peer 5; peers are 0..2"),
+        ("expect 3 down", ":1: there is no peer 3; peers are 0..2"),
+        ("partition 0 1 | 1 2", ":1: peer 1 cannot be on two sides"),
+        ("snapshot 0 1", ":1: there are no snapshots in this run; write 'snapshots' at the top"),
+        ("heal\x0c# a form feed ends no line\nfrob", ":2: there is no step 'frob'"),
         ("# only a comment\n", ":1: there is no step in it; the first may be: campaign 0"),
     ],
 )
@@ -73,4 +83,11 @@ def test_logs_of_several_lines_are_one_step():
 def test_every_usage_can_be_written(word):
     """The examples in a message are steps themselves; where there are several, the first one."""
     usage = STEPS[word].usage.partition(",")[0].partition(" (")[0].partition(" or ")[0]
-    parse_script(f"{usage}\n", "x")
+    parse_script(f"peers 6\nsnapshots\n{usage}\n", "x")
+
+
+def test_line_ends_of_windows_tabs_and_a_byte_order_mark(tmp_path):
+    file = tmp_path / "windows.scenario"
+    file.write_bytes(b"\xef\xbb\xbf# Title\r\ncampaign\t0\r\nheal\r\n")
+    script = read_script(file)
+    assert (script.title, [step.line for step in script.steps]) == ("Title", [2, 3])

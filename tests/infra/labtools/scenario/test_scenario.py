@@ -38,12 +38,13 @@ def test_steps_and_what_they_show_are_printed(vote, capsys):
 
 
 def test_a_failure_is_reported_with_its_line_and_how_to_run_it_again(vote, capsys):
-    vote.write_text("campaign 0\nexpect leader 0\nheal\n")
+    vote.write_text("campaign 0\nexpect leader 0\nexpect leader 0\n")
     assert lab("scenario", vote, "--seed", "5") == 1
     out = capsys.readouterr().out
     assert "FAILED vote  seed 5\n  Expected peer 0 as the leader; get_state() says: term 1, not leader" in out
     assert f"{vote}:2 in <module>" in out
-    assert "  3  heal" not in out  # it was not begun
+    assert "  2  expect leader 0" in out
+    assert "  3  expect leader 0" not in out  # it was not begun
     assert f"replay    make scenario FILE={vote} SEED=5\n" in out
 
 
@@ -77,6 +78,10 @@ def test_skips_are_counted_and_shown(vote, capsys):
     [
         (["gone.scenario"], "lab scenario: gone.scenario: no such file"),
         (["docs"], "lab scenario: docs: there is no *.scenario in it"),
+        (
+            ["tests/scenarios/2a/split_vote.scenario", "--step", "--rewrite"],
+            "lab scenario: --step makes other runs than",
+        ),
         (["tests/scenarios/2a", "--step"], "lab scenario: --step walks through one file, and these are "),
     ],
 )
@@ -100,9 +105,9 @@ def test_a_wrong_peer_breaks_the_rule_that_the_file_expects(vote, tmp_path, caps
     assert ", breaking one-vote as it says" in capsys.readouterr().out
 
 
-def walk(vote, *typed):
+def walk(vote, *typed, more=()):
     lines = "".join(f"{line}\n" for line in typed)
-    command = lab_command("scenario", vote, "--step")
+    command = lab_command("scenario", vote, "--step", *more)
     done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
     return done.returncode, done.stdout
 
@@ -124,9 +129,21 @@ def test_a_walk_can_be_left_and_steps_left_out(vote):
     assert code == 0
     assert "left out: deliver 0->1 vote" in out
     assert "  elect 0 with 1 2" in out
+    assert out.endswith(f"{vote}: 4 of its 4 steps were not made\n")
 
 
-def test_a_walk_ends_where_the_peer_fails(vote):
-    code, out = walk(vote, "expect leader 2")
-    assert code == 1
+def test_what_is_not_met_is_said_and_the_walk_goes_on(vote):
+    code, out = walk(vote, "expect leader 2", "logs 0: 1", "expect rule one-vote broken", "run", "")
+    assert code == 0
     assert "Expected peer 2 as the leader" in out
+    assert "'logs 0: 1' belongs into a file" in out
+    assert "'expect rule one-vote broken' belongs into a file" in out
+    assert f"PASSED {vote}" in out
+
+
+def test_a_walk_ends_where_a_rule_is_broken(vote, tmp_path):
+    mutant = next(mutant for mutant in load_zoo() if mutant.id == "double-vote").write(tmp_path / "peer")
+    steps = ["campaign 0", "campaign 1", "deliver 0->2 vote", "deliver 1->2 vote"]
+    code, out = walk(vote, *steps, more=["--raft", mutant])
+    assert code == 1
+    assert "One vote per term" in out
