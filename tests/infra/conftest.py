@@ -1,9 +1,14 @@
 """What several files of tests share as fixtures, and which files of them begin first."""
 
+import signal
 import sys
 from pathlib import Path
 
 import pytest
+
+# Whoever is started in the background ignores Ctrl-C, and so would every process that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # They take longest, the longest first. A worker gets whole files: if one of these began last, the others would wait.
 LONG = (

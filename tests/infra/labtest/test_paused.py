@@ -303,7 +303,7 @@ def hours(monkeypatch):
     monkeypatch.setattr("labtest.config.MAX_TEST_S", 2 * HOUR_S)
 
 
-RIGHT_PEERS = [mutant for mutant in load_zoo() if mutant.control]
+RIGHT_PEERS = [mutant for mutant in load_zoo() if mutant.control and not mutant.of_service]
 
 
 def acts_of(trace, node, since_ns, until_ns):

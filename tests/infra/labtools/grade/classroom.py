@@ -81,7 +81,7 @@ def write(out: Path) -> None:
         name = f"right{i:02}"
         _hand_in(class_, name, f"# Handed in by student {i}.\n" + "\n" * (i % 3) + reference, form=i % 4)
         expected[name] = "full"
-    mutants = [m for m in load_zoo() if not m.control and not m.message_edits and not m.liveness]
+    mutants = [m for m in load_zoo() if not m.control and not m.of_service and not m.message_edits and not m.liveness]
     for i in range(WRONG):
         mutant = mutants[i * len(mutants) // WRONG]
         name = f"wrong_{mutant.id}"
