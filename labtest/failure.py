@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from labrpc import Message
 from labsim import SimulationError, TaskFailed, Wait, WaitKind
 from labsim.stacks import Place
 
@@ -32,6 +33,7 @@ class Failure(AssertionError):
     - `threads`: what the peers' own threads are at
     - `awaited`: the index that the test waited for in vain
     - `costs`: whether too much was sent
+    - `messages`: those among the evidence, each with the time of the event that is meant
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Failure(AssertionError):
         threads: Sequence[Wait] = (),
         awaited: int | None = None,
         costs: bool = False,
+        messages: Sequence[tuple[int, Message]] = (),
     ) -> None:
         super().__init__(text)
         self.text = text
@@ -61,6 +64,7 @@ class Failure(AssertionError):
         self.threads = threads
         self.awaited = awaited
         self.costs = costs
+        self.messages = messages
 
 
 class GuestFailed(SimulationError):

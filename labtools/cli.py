@@ -18,6 +18,7 @@ COMMANDS = {
     "stress": "run tests over thousands of seeds and group what fails",
     "replay": "one run again, exactly",
     "timeline": "a run as a table: time down, a column per peer",
+    "page": "a run as one HTML file, to look at and to step through",
     "scenario": "a run written down step by step, on any peer",
     "zoo": "every wrong Raft: caught by what, after how many runs",
     "grade": "score a class of submissions, every peer behind walls",
