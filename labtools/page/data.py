@@ -44,6 +44,7 @@ from labtools.timeline import words
 from labtools.timeline.calls import Call, FirstPass
 from labtools.timeline.peers import Peer
 from labtools.timeline.rows import Show, peer_order
+from labtools.timeline.words import Wordings
 
 FORMAT = 1
 _HEALS = frozenset(("boot", "restart", "connect", "resume", "release_clock"))
@@ -148,9 +149,9 @@ class _Book:
                 calls.append(-1)
                 term = 0 if peer is None else peer.term
             terms.append(term)
-            topic, text = self._tell(place, event, call)
+            topic, told = self._tell(place, event, call)
             topics.append(self._topics.setdefault(topic, len(self._topics)))
-            texts.append(self._tables.text(text))
+            texts.append(self._tables.text(*told))
             cause = self._causes.take(place, event, call)
             causes.append(place - cause if cause != NONE else 0)
             how, fold = self._folds.take(place, event, call, news=place in self._wire.news)
@@ -177,7 +178,8 @@ class _Book:
             if self._wire.became and self._wire.became[-1][0] == place:
                 self._saved_then.add(place)
             else:
-                texts[place] = self._tables.text(f"{self._tables.texts[texts[place]]} · saved")
+                told = self._tell(place, event, self._first_pass.calls[id(event.detail)])[1]
+                texts[place] = self._tables.text(*_then_saved(told))
 
     def _message(self, place: int, event: Event, call: Call) -> int:
         number = self._calls.number(event, call, self._tables, self._lanes)
@@ -194,7 +196,7 @@ class _Book:
             columns["reply"][number] = self._tables.message(call.reply, packed)
         return number
 
-    def _tell(self, place: int, event: Event, call: Call | None) -> tuple[str, str]:
+    def _tell(self, place: int, event: Event, call: Call | None) -> tuple[str, Wordings]:
         """The topic, and the event in words."""
         kind, detail = event.kind, event.detail
         if call is not None:
@@ -205,43 +207,43 @@ class _Book:
             is_new = len(detail.snapshot) and detail.snapshot != known and (known is not None or event.incarnation == 1)
             if is_new:
                 self._new_snapshots.add(place)
-            return ("snapshot" if is_new else "persist"), words.saved(detail, new_snapshot=bool(is_new))[0]
+            return ("snapshot" if is_new else "persist"), words.saved(detail, new_snapshot=bool(is_new))
         if kind == SAVING:
-            return "persist", words.SAVING[0]
+            return "persist", words.SAVING
         if kind == APPLY:
-            return "apply", words.applied(detail)[0]
+            return "apply", words.applied(detail)
         if kind == START:
             end = self._first_pass.results.get(place)
             if end is not None and self._events[end].at_ns == event.at_ns:
                 tail = " · saved" if place in self._first_pass.saved else ""
-                return "log", words.started(self._events[end].detail, tail)[0]
-            return "log", f"start({words.value(detail)})"
+                return "log", words.started(self._events[end].detail, tail)
+            return "log", (f"start({words.value(detail)})",)
         if kind == STARTED:
-            return "log", words.started(detail)[0]
+            return "log", words.started(detail)
         if kind == LOG:
-            return str(detail.topic), words.student(detail)[0]
+            return str(detail.topic), words.student(detail)
         if kind in (INVOKE, RETURN):
-            return "client", words.operation(detail, returned=kind == RETURN)[0]
+            return "client", words.operation(detail, returned=kind == RETURN)
         if kind == SNAPSHOT:
-            return "snapshot", words.taken(detail)[0]
+            return "snapshot", words.taken(detail)
         if kind in (PHASE, STEP):
-            return TESTER, words.clean(str(detail))
+            return TESTER, (words.clean(str(detail)),)
         if kind in SERVER_ACTS:
-            return TESTER, words.struck(kind, [event.node])
+            return TESTER, (words.struck(kind, [event.node]),)
         if kind in ACTS:
-            return TESTER, words.act(event)[0]
-        return TESTER, f"{kind}{'' if detail is None else f' {words.value(detail, 60)}'}"
+            return TESTER, words.act(event)[:1]
+        return TESTER, (f"{kind}{'' if detail is None else f' {words.value(detail, 60)}'}",)
 
-    def _tell_message(self, event: Event, call: Call) -> str:
+    def _tell_message(self, event: Event, call: Call) -> Wordings:
         kind = event.kind
         if kind in (SEND, DELIVER):
-            return call.wordings[0]
+            return call.wordings
         if kind == DUPLICATE:
-            return f"duplicate of {call.wordings[0]}"
+            return (f"duplicate of {call.wordings[0]}",)
         if kind == DROP:
-            return words.loss(event.note)
-        said = call.answer.wordings[0] if call.answer is not None else "answered"
-        return f"{said} · saved" if kind == ANSWER and call.saved else said
+            return (words.loss(event.note),)
+        said = call.answer.wordings if call.answer is not None else ("answered",)
+        return _then_saved(said) if kind == ANSWER and call.saved else said
 
     # ---- clients ------------------------------------------------------------------------------------------------
 
@@ -256,12 +258,12 @@ class _Book:
                 operation = history.call(event.node, Kind(detail.op), detail.key, value)
                 open_[event.node] = (operation, len(self._operations))
                 of[id(operation)] = len(self._operations)
-                text = self._tables.text(words.operation(detail, returned=False)[0])
+                text = self._tables.text(*words.operation(detail, returned=False))
                 self._operations.append([self._lanes[event.node], place, -1, text, 0])
             elif event.kind == RETURN and event.node in open_:
                 operation, number = open_.pop(event.node)
                 history.returns(operation, event.detail.value if event.detail.op == Kind.GET else None)
-                text = self._tables.text(words.operation(event.detail, returned=True)[0])
+                text = self._tables.text(*words.operation(event.detail, returned=True))
                 self._operations[number][2:4] = [place, text]
         if not history.operations:
             return
@@ -278,13 +280,13 @@ class _Book:
             [
                 place,
                 self._lanes[name],
-                tables.text(words.role(role, term)[0] + " · saved" * (place in self._saved_then)),
+                tables.text(*(_then_saved if place in self._saved_then else tuple)(words.role(role, term))),
                 ROLES.index(role),
             ]
             for place, name, role, term in wire.became
         ]
         folds = [
-            [fold.first, fold.last, [[self._lanes.get(peer, -1), tables.text(text)] for peer, text in fold.told()]]
+            [fold.first, fold.last, [[self._lanes.get(peer, -1), tables.text(*text)] for peer, text in fold.told()]]
             for fold in self._folds.folds
         ]
         return {
@@ -307,6 +309,11 @@ class _Book:
             "values": tables.values,
             "texts": tables.texts,
         }
+
+
+def _then_saved(said: Wordings) -> Wordings:
+    """What a peer says after it has saved; where there is no room for that, without it."""
+    return (*(f"{wording} · saved" for wording in said), said[-1])
 
 
 def _state_of(told: Any) -> dict[str, Any]:

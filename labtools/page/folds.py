@@ -27,6 +27,7 @@ from labtest.events import (
 from labtools.timeline import words
 from labtools.timeline.calls import Call, FirstPass
 from labtools.timeline.story import Counted
+from labtools.timeline.words import Wordings
 
 SHOWN, IN_ANOTHER, FOLDED = 0, 1, 2
 
@@ -38,15 +39,15 @@ class Fold:
         self.calls: dict[tuple[str, str], Counted] = {}
         self.starts: dict[str, int] = {}
 
-    def told(self) -> list[tuple[str, str]]:
+    def told(self) -> list[tuple[str, Wordings]]:
         """By peer, in words."""
         lasted_s = (self.last_ns - self.first_ns) / 1e9
         during = f" in {lasted_s:.1f} s" if lasted_s >= 0.1 else ""
         told = [
-            (peer, words.folded(what, len(counted.instants), during, counted.fate)[0])
+            (peer, words.folded(what, len(counted.instants), during, counted.fate))
             for (peer, what), counted in self.calls.items()
         ]
-        return told + [(peer, words.refused(count, during)[0]) for peer, count in self.starts.items()]
+        return told + [(peer, words.refused(count, during)) for peer, count in self.starts.items()]
 
 
 class Folds:

@@ -23,7 +23,8 @@ _IMPORT = re.compile(r'^import \{[^}]*\} from "\./([a-z_]+\.js)";\n', re.MULTILI
 
 def page(data: dict[str, Any], title: str) -> str:
     script, style = bundle(), (_WEB / "page.css").read_text(encoding="utf-8")
-    policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
+    ours = f"script-src '{_hash(script)}'; style-src '{_hash(style)}'"
+    policy = f"default-src 'none'; {ours}; base-uri 'none'; form-action 'none'"
     shell = (_WEB / "shell.html").read_text(encoding="utf-8")
     # One pass: nothing that is put in is looked at again.
     parts = {"TITLE": html.escape(title), "POLICY": policy, "STYLE": style, "SCRIPT": script, "DATA": packed(data)}

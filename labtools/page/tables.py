@@ -11,6 +11,7 @@ from typing import Any
 
 from labtest.tracefile import plain
 from labtools.timeline import words
+from labtools.timeline.words import Wordings
 
 _TEXT_MAX = 2_000
 _ITEMS_MAX = 1_000
@@ -45,11 +46,11 @@ def shown(value: Any) -> Any:
 
 class Tables:
     def __init__(self) -> None:
-        self.texts: list[str] = []
+        self.texts: list[str | list[str]] = []
         self.values: list[Any] = []
         self.entry_terms: list[int] = []
         self.entry_texts: list[int] = []
-        self._texts: dict[str, int] = {}
+        self._texts: dict[Wordings, int] = {}
         self._values: dict[str, int] = {}
         self._entries: dict[tuple[int, Any], int] = {}
         self._by_bytes: dict[Any, int] = {}
@@ -57,11 +58,13 @@ class Tables:
             int, tuple[Any, list[int]]
         ] = {}  # by id() of a list, which is kept here so that it stays its
 
-    def text(self, text: str) -> int:
-        number = self._texts.get(text)
+    def text(self, *wordings: str) -> int:
+        """One text: its wordings, the longest first, of which the page takes the first that there is room for."""
+        number = self._texts.get(wordings)
         if number is None:
-            number = self._texts[text] = len(self.texts)
-            self.texts.append(printable(text if len(text) <= _WORDS_MAX else f"{text[: _WORDS_MAX - 1]}…"))
+            number = self._texts[wordings] = len(self.texts)
+            told = [printable(text if len(text) <= _WORDS_MAX else f"{text[: _WORDS_MAX - 1]}…") for text in wordings]
+            self.texts.append(told if len(told) > 1 else told[0])
         return number
 
     def value(self, value: Any) -> int:

@@ -1,5 +1,4 @@
-"""What messages tell of each peer, event by event: role, term, vote, log, commit and applied, a leader's next and
-match.
+"""What messages tell of each peer, event by event: role, term, vote, log, commit, applied, a leader's next and match.
 
 For any peer, whatever its fields are called, and from a trace file too. It is what a peer has shown: a follower's log
 is known when it answers, a leader's commit index when it says so. What a crash has taken away is noticed when the peer

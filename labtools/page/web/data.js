@@ -64,6 +64,8 @@ export class Run {
   constructor(data) {
     Object.assign(this, data);
     const e = data.events;
+    this.wordings = data.texts.map((told) => (typeof told === "string" ? [told] : told));
+    this.texts = this.wordings.map((told) => told[0]);
     const n = (this.count = e.time.length);
     this.time = new Float64Array(n);
     for (let i = 0, t = 0; i < n; i++) this.time[i] = t += e.time[i];

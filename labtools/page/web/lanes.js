@@ -5,7 +5,7 @@ import { seconds, span } from "./dom.js";
 import { ROLES, ROW } from "./layout.js";
 
 export const UP = 1, PAUSED = 2, CUT = 4, HELD = 8;
-const GUTTER = 92;
+const GUTTER = 78;
 const MOST_ARROWS = 4000;
 const LETTERS = ["F", "C", "L"];
 
@@ -125,12 +125,11 @@ export class Lanes {
 
   #drawBanners(first, last, width) {
     const { context: g, colours: c } = this;
-    if (!this.rows) return;
     this.#eachLabel(first, last, (label) => {
       if (label.lane >= 0) return;
-      const y = label.y - this.top;
       g.fillStyle = c[`${label.tone}Ground`];
-      g.fillRect(GUTTER - 4, y - ROW / 2, width, ROW);
+      if (this.rows) g.fillRect(GUTTER - 4, label.y - this.top - ROW / 2, width, ROW);
+      else g.fillRect(GUTTER - 4, this.y(label.event) - this.top - 1, width, 3);
     });
   }
 
@@ -179,7 +178,7 @@ export class Lanes {
       const nextCondition = 2 * (k + 1) < conditions.length ? conditions[2 * (k + 1)] : Infinity;
       const next = Math.min(nextRole, nextCondition);
       const y1 = next === Infinity ? this.yAt(this.run.endNs) + 30 - this.top : this.y(next) - this.top;
-      if (y1 > y0) yield [y0, y1, role, condition];
+      if (y1 > y0 && k >= 0) yield [y0, y1, role, condition];
       if (next === Infinity || y1 > height) return;
       if (nextRole === next) r++;
       if (nextCondition === next) k++;
@@ -257,7 +256,7 @@ export class Lanes {
       g.fillRect(x - 4, y0, 8, Math.max(2, y1 - y0));
       g.globalAlpha = 1;
       this.hits.push({ x0: x - 8, x1: x + 8, y0, y1, event: to >= 0 ? to : from });
-      if (!this.rows && y1 - y0 > 10) this.#text(run.text(text), x + 8, y0 + 6, this.width.get(lane) - 36, accused ? c.accused : c.ink);
+      if (!this.rows && y1 - y0 > 10) this.#text(run.wordings[text], x + 8, y0 + 6, this.width.get(lane) - 36, accused ? c.accused : c.ink);
     }
   }
 
@@ -391,21 +390,21 @@ export class Lanes {
         room.set(lane, y);
       }
       const x = lane >= 0 ? this.x(lane) + 11 : GUTTER;
-      const most = lane >= 0 ? this.left.get(lane) + this.width.get(lane) - x - 6 : this.canvas.clientWidth - x - 10;
+      const most = lane >= 0 ? this.left.get(lane) + this.width.get(lane) - x + (this.width.get(lane) < 160 ? 6 : -4) : this.canvas.clientWidth - x - 10;
       const strong = tone === "leader" || tone === "candidate" || tone === "accused" || lane < 0;
       const matched = this.matches?.has(label.event);
-      const width = this.#text(label.text, x, y, most, c[tone] ?? c.ink, { strong, matched, bare: lane < 0, now: label.event === this.current && label.fold < 0 });
+      const width = this.#text(label.wordings, x, y, most, c[tone] ?? c.ink, { strong, matched, bare: lane < 0 && this.rows, now: label.event === this.current && label.fold < 0 });
       this.hits.push({ x0: x - 4, x1: x + Math.max(width, 20), y0: y - ROW / 2, y1: y + ROW / 2, event: label.event, fold: label.fold });
     });
   }
 
-  #text(text, x, y, most, colour, { strong = false, matched = false, now = false, bare = false } = {}) {
+  #text(wordings, x, y, most, colour, { strong = false, matched = false, now = false, bare = false } = {}) {
     const { context: g, colours: c } = this;
     if (most < 14) return 0;
     g.font = strong ? c.boldFont : c.font;
     g.textAlign = "left";
     g.textBaseline = "middle";
-    const shown = this.#fit(text, most);
+    const shown = this.#fit(wordings.find((one) => g.measureText(one).width <= most) ?? wordings.at(-1), most);
     const width = g.measureText(shown).width;
     if (!bare || matched || now) {
       g.globalAlpha = matched || now ? 1 : 0.78;

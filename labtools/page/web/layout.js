@@ -43,6 +43,7 @@ export class Layout {
 
   #lay(filter, folded, open) {
     const { run } = this;
+    const said = new Set(); // requests of this instant
     const used = new Array(run.lanes.length).fill(null);
     let y = 12;
     let height = 0;
@@ -56,9 +57,9 @@ export class Layout {
     };
     const label = (event, lane, text, tone, fold = -1) => {
       if (lane >= 0 ? used[lane] !== null || banner : used.some((one) => one !== null) || banner) next();
-      this.labels.push({ y, event, lane, text, tone, fold });
+      this.labels.push({ y, event, lane, wordings: typeof text === "string" ? [text] : text, tone, fold });
       height = ROW;
-      if (lane >= 0) used[lane] = text;
+      if (lane >= 0) used[lane] = true;
       else banner = true;
     };
     for (let i = 0; i < run.count; i++) {
@@ -73,10 +74,11 @@ export class Layout {
         if (instant >= 0) y += gap(run.time[i] - instant);
         next();
         instant = run.time[i];
+        said.clear();
       }
       if (first) {
         for (const [lane, text] of run.folds[fold][2]) {
-          if (!filter.lanes || filter.lanes.has(lane)) label(i, lane, run.text(text), "folded", fold);
+          if (!filter.lanes || filter.lanes.has(lane)) label(i, lane, run.wordings[text], "folded", fold);
         }
         this.row[i] = y;
         continue;
@@ -87,10 +89,12 @@ export class Layout {
       if (isBanner(run, i)) {
         label(i, -1, run.text(run.words[i]), this.#bannerTone(i));
       } else {
-        for (const [who, text, role] of run.becameAt.get(i) ?? []) label(i, who, run.text(text), ROLES[role]);
+        for (const [who, text, role] of run.becameAt.get(i) ?? []) label(i, who, run.wordings[text], ROLES[role]);
         const words = this.#words(i);
         // Equal requests of one instant are one line.
-        if (words && !(used[lane] === words && run.kind(i) === "send")) label(i, lane, words, this.#tone(i));
+        const key = `${lane} ${words?.[0]}`;
+        if (words && !(run.kind(i) === "send" && said.has(key))) label(i, lane, words, this.#tone(i));
+        if (run.kind(i) === "send") said.add(key);
       }
       this.row[i] = y;
     }
@@ -109,14 +113,17 @@ export class Layout {
   #words(event) {
     const { run } = this;
     const kind = run.kind(event);
-    if (WORDLESS.has(kind)) return kind === "reply" && run.operationAt.has(event) ? run.text(run.words[event]) : "";
-    let text = run.text(run.words[event]);
+    if (WORDLESS.has(kind)) return null;
+    const wordings = run.wordings[run.words[event]];
     const call = run.call[event];
     if (call >= 0) {
       const lost = kind === "send" ? run.calls.delivered[call] < 0 && run.calls.lost_request[call] : run.calls.replied[call] < 0 && run.calls.lost_reply[call];
-      if (lost !== false && lost >= 0) text += ` ✗ ${run.text(run.words[lost])}`;
+      if (lost !== false && lost >= 0) {
+        const why = run.text(run.words[lost]);
+        return [...wordings.map((text) => `${text} ✗ ${why}`), `${wordings.at(-1)} ✗`];
+      }
     }
-    return text;
+    return wordings;
   }
 
   #tone(event) {

@@ -80,7 +80,7 @@ class Page {
     this.lanes.place();
     byId("filter-button").classList.toggle("on", this.filters.active);
     byId("fold-button").setAttribute("aria-pressed", String(this.folded));
-    byId("fold-button").textContent = this.folded ? "Repetitions folded" : "Every event";
+    byId("fold-button").textContent = this.folded ? "Folded" : "All events";
     byId("scale-button").textContent = this.lanes.rows ? "Rows" : "True time";
   }
 
@@ -127,7 +127,7 @@ class Page {
         const role = peer ? run.field(lane, "role", this.current).value : 0;
         const term = peer ? run.field(lane, "term", this.current).value : 0;
         const accused = run.run.accused != null && run.run.accused === run.lanes[lane].name;
-        const head = el("button", { class: `head${accused ? " accused" : ""}`, title: "only its messages; once more for all", onclick: () => this.filters.toggleLane(lane, true) }, peer ? el("span", { class: `badge ${up ? ROLES[role] : "down"}` }, up ? "FCL"[role] : "✗") : null, run.lanes[lane].peer ? ` ${run.name(lane)}` : run.lanes[lane].name, peer && term ? el("span", { class: "quiet" }, ` t${term}`) : null);
+        const head = el("button", { class: `head${accused ? " accused" : ""}`, title: "only its messages; once more for all", onclick: () => this.filters.toggleLane(lane, true) }, peer ? el("span", { class: `badge ${up ? ROLES[role] : "down"}` }, up ? "FCL"[role] : "✗") : null, run.lanes[lane].peer ? ` ${run.name(lane)}` : run.lanes[lane].name, peer && term && lanes.width.get(lane) > 104 ? el("span", { class: "quiet" }, ` t${term}`) : null);
         head.style.left = `${lanes.left.get(lane) + 2}px`;
         head.style.width = `${lanes.width.get(lane) - 6}px`;
         return head;

@@ -77,8 +77,12 @@ export class Panel {
     const logs = run.peers.map((lane) => run.logs[lane].at(event));
     const last = Math.max(0, ...logs.map((log) => log.base + log.entries.length));
     const changed = logs.map((log) => log.changed).filter((index) => index !== null);
-    let from = Math.max(1, last - room + 1);
-    if (changed.length && Math.min(...changed) + 1 < from) from = Math.max(1, Math.min(...changed));
+    // Where the logs part is in view, and what has just changed before all.
+    let from = Math.max(1, Math.min(last - room + 1, firstDifference(logs) - 3));
+    if (changed.length) {
+      const news = Math.min(...changed) + 1;
+      if (news < from || news > from + room - 1) from = Math.max(1, Math.min(news - 1, last - room + 1));
+    }
     if (this.logFrom !== null) from = Math.max(1, Math.min(this.logFrom, last - 1));
     this.shownFrom = from;
     const to = Math.min(last, from + room - 1);
@@ -146,6 +150,8 @@ export class Panel {
         boxes.push(box);
       }
     }
+    const end = log.base + log.entries.length;
+    if (to >= from && end < from) return el("div", { class: "log quiet" }, end ? `its log ends at ${end}` : "its log is empty");
     return boxes.length ? el("div", { class: "log" }, boxes) : null;
   }
 
@@ -254,4 +260,15 @@ export class Panel {
     const items = shown.map((place) => el("li", {}, el("button", { onclick: () => this.go(place) }, el("span", { class: "quiet" }, `${seconds(run.time[place], 4)} `), this.sentence(place))));
     return el("div", { class: "chain" }, el("h2", {}, title), el("ol", {}, items), shown.length < events.length ? el("button", { onclick: () => ((this.all = true), this.go(null)) }, `all ${events.length}`) : null);
   }
+}
+
+// The first index at which not all logs have the same; behind all of them if there is none.
+function firstDifference(logs) {
+  const first = Math.max(...logs.map((log) => log.base)) + 1;
+  const last = Math.max(...logs.map((log) => log.base + log.entries.length));
+  for (let index = first; index <= last; index++) {
+    const here = logs[0].entries[index - logs[0].base - 1];
+    if (logs.some((log) => log.entries[index - log.base - 1] !== here)) return index;
+  }
+  return last + 1;
 }
