@@ -38,17 +38,17 @@ pytest = $(BIN)/python -m pytest -q -n $(if $(filter 1,$(1)),0,$(1)) $(if $(SEED
          $(if $(ISOLATED),--isolated)
 
 .DEFAULT_GOAL := help
-.PHONY: help test parts $(PARTS) stress replay timeline scenario lint clean
+.PHONY: help test parts $(PARTS) stress replay timeline page scenario lint clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo
 	@echo "Options of test-2a ... test-3b: SEED=n fixes the seed, RUNS=n repeats over n seeds, TEST=name picks one,"
 	@echo "RAFT=path/to/raft.py tests another peer, KV=path/to/server.py another service (with the client.py beside"
-	@echo "it), both also for replay, timeline and stress; EXTRA=0 runs MIT's tests alone, REALTIME=1 uses real threads and"
+	@echo "it), both also for replay, timeline, page and stress; EXTRA=0 runs MIT's tests alone, REALTIME=1 uses real threads and"
 	@echo "the real clock, JOBS=n starts n workers (otherwise one for each core, where RUNS is 10 or more, and none"
 	@echo "below: they would take longer to start). Name several parts, and they are one run with one summary."
-	@echo "ISOLATED=1, here and for replay, timeline, scenario and stress, has every peer in a process of its own."
+	@echo "ISOLATED=1, here and for replay, timeline, page, scenario and stress, has every peer in a process of its own."
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -84,6 +84,10 @@ replay: $(READY) ## one run again, exactly: TEST=name SEED=n [RAFT=...]
 timeline: $(READY) ## a run as a table of events by peer: TEST=name SEED=n [RAFT=...]
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make timeline TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
 	@$(BIN)/lab timeline $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(ISOLATED),--isolated)
+
+page: $(READY) ## a run as one HTML file, to look at and to step through: TEST=name SEED=n [RAFT=...] [OUT=file.html]
+	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make page TEST=test_name SEED=n [RAFT=path/to/raft.py] [OUT=file.html]"; exit 2; }
+	@$(BIN)/lab page $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(OUT),--out $(OUT)) $(if $(ISOLATED),--isolated)
 
 scenario: $(READY) ## a run written down step by step: FILE=x.scenario (default: all) [STEP=1] [SEED=n] [RAFT=...]
 	@$(BIN)/lab scenario $(if $(FILE),"$(FILE)") $(if $(SEED),--seed $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(STEP),--step) $(if $(TIMELINE),--timeline) $(if $(ISOLATED),--isolated)

@@ -26,7 +26,8 @@ FOR_ALL: Patterns = {
     PEER: (*PEER_FILES, "py.typed"),
     SERVICE: ("__init__.py", "py.typed"),
     TOOLS: ("__init__.py", "__main__.py", "cli.py", "py.typed", "selecting.py"),
-    **{f"{TOOLS}/{tool}": _MODULES[:1] for tool in ("replay", "scenario", "stress", "timeline", "workers")},
+    **{f"{TOOLS}/{tool}": _MODULES[:1] for tool in ("page", "replay", "scenario", "stress", "timeline", "workers")},
+    f"{TOOLS}/page/web": ("*.css", "*.html", "*.js"),
     "tests": (
         "test_2[a-d].py",
         "test_2[a-d]_extra.py",
@@ -44,6 +45,8 @@ FOR_STUDENTS: Patterns = {
         "kv.md",
         "names.md",
         "own-tests.md",
+        "page.md",
+        "page.png",
         "scenario-figure-8.png",
         "scenario-trace.png",
         "scenarios.md",

@@ -27,6 +27,11 @@ TOOLS_MAY_IMPORT = {
     "workers": set(),
     "handout": {"manifest"},
     "timeline": {"selecting"},
+    # It words everything as the timeline does.
+    "page": {
+        *("selecting", "stress.kit", "timeline.calls", "timeline.peers", "timeline.rows", "timeline.story"),
+        "timeline.words",
+    },
     "stress": {"selecting", "workers"},
     "scenario": {"selecting", "timeline.command"},
     # It asks for a timeline by name, when it is to print one.
