@@ -322,7 +322,7 @@ def test_help_dark_and_zoom_by_keys(show):
         tab.key(key)
         tab.settle()
         pictures.append(tab.eval(picture))
-    assert len(set(pictures)) == 4
+    assert len(set(pictures)) == 3 and pictures[0] == pictures[2]  # in and out again
     tab.wheel(300, 400, -200)
     tab.settle()
 
