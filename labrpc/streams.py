@@ -87,6 +87,7 @@ class Stream:
         self._sending.settimeout(SEND_S)
         self._turn = threading.Lock()  # of those who send
         self._buffer = bytearray()
+        self._closed = False  # by ourselves
         self._tls: ssl.SSLObject | None = None
         self._tls_mu = threading.Lock()  # OpenSSL's objects are for one thread at a time; never kept while waiting
         if context is not None:
@@ -155,7 +156,7 @@ class Stream:
         return taken
 
     def _gone(self) -> bytes:
-        if self._buffer:
+        if self._buffer and not self._closed:
             raise Broken(f"it was closed in the middle of a frame, after {len(self._buffer)} bytes", Trouble.HALF)
         raise Broken("it was closed")
 
@@ -200,6 +201,7 @@ class Stream:
 
     def close(self) -> None:
         """Nothing more comes or goes; whoever waits in it gets Broken. Then somebody must release() it."""
+        self._closed = True
         with suppress(OSError):  # not connected any more
             self._sock.shutdown(socket.SHUT_RDWR)
 

@@ -390,8 +390,8 @@ class TcpServer:
                 why = (
                     f"peer {hello.peer} there was started with other --peers than this one: {hello.cluster}, not {ours}"
                 )
-                stream.send(_pack(Reply(0, b"", why)))
-                raise Broken(why, Trouble.FOREIGN)
+                self._ended(stream, source, Broken(why, Trouble.FOREIGN), Reply(0, b"", why))
+                return
             stream.send(_pack(Reply(0, b"")))
             if hello.peer != CLIENT:
                 stream.limit = PEER_FRAME_MAX
@@ -404,12 +404,15 @@ class TcpServer:
         if connection is not None:
             connection.serve()
 
-    def _ended(self, stream: Stream, source: str, error: Broken) -> None:
+    def _ended(self, stream: Stream, source: str, error: Broken, last_words: Reply | None = None) -> None:
+        if error.trouble is not None and not self._closed:
+            self._trouble(error.trouble, f"closed a connection from {source}: {error}")
+        if last_words is not None:
+            with suppress(Broken):
+                stream.send(_pack(last_words))
         stream.release()
         with self._mu:
             self._streams.discard(stream)
-        if error.trouble is not None and not self._closed:
-            self._trouble(error.trouble, f"closed a connection from {source}: {error}")
 
     def _trouble(self, trouble: Trouble, text: str) -> None:
         self.refused[trouble] += 1

@@ -50,6 +50,11 @@ _FILES = ("a", "b")
 _OWNER = "owner.json"
 _LOCK = "lock"
 
+_ADVICE = (
+    "this peer cannot know what it has promised. Restore the folder from a copy that is as new as the last thing this "
+    "peer has said, or leave this peer out: the others go on without it"
+)
+
 
 class DiskError(Exception):
     """The data cannot be used; the text names the file."""
@@ -176,7 +181,7 @@ class Disk:
     def _read(self) -> None:
         firsts = sorted({_first_of(path) for path in self.folder.iterdir() if path.suffix[1:] in _FILES})
         if not firsts:
-            raise DiskError(f"{self.folder}: the files with the saves are gone; delete the folder to begin anew")
+            raise DiskError(f"{self.folder}: the files with the saves are gone: {_ADVICE}")
         newest = _read_pair(self.folder, firsts[-1])
         if len(newest.records) < 2 and len(firsts) > 1:
             # The one before the newest pair is needed, or was a moment ago.
@@ -247,17 +252,11 @@ def _read_pair(folder: Path, first: int) -> _Pair:
     for path in broken:
         if path != may_be_torn:
             raise _damaged(path)
-    if not found and not broken and paths[1].exists() and first == 0:
-        raise _damaged(paths[0])
     return _Pair([found[number] for number in range(first, last + 1)], broken[0] if broken else None)
 
 
 def _damaged(path: Path) -> DiskError:
-    return DiskError(
-        f"{path} is damaged, or part of it is gone, and not by a torn last save: this peer cannot know what it has "
-        "promised. If the other peers are well, delete its folder and let it come back as new only if the "
-        "cluster can do without what it has acknowledged; otherwise restore the folder from a copy"
-    )
+    return DiskError(f"{path} is damaged, or part of it is gone, and not by a torn last save: {_ADVICE}")
 
 
 def _pack(number: int, before: bytes, body: bytes) -> tuple[bytes, bytes]:
