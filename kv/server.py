@@ -43,7 +43,7 @@ class Batch:
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
-        self.term = 0  # in which it was put into the log; 0: not yet
+        self.in_term = 0  # of Raft it was put into the log; 0: not yet
         self.applied = threading.Event()  # or there is nothing to wait for: a look at the answers tells
 
 
@@ -132,11 +132,11 @@ class KVServer:
                     return
                 if index in self.waiting:
                     self.waiting[index].applied.set()  # from an earlier term of ours: it is not what will stand there
-                batch.term = term
+                batch.in_term = term
                 self.waiting[index] = batch
 
     def _is_lost(self, batch: Batch) -> bool:
-        return batch.term != 0 and self.raft.get_state() != (batch.term, True)
+        return batch.in_term != 0 and self.raft.get_state() != (batch.in_term, True)
 
     def _is_answered(self, op: Op) -> bool:
         # Caller holds self.mu.

@@ -24,7 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -32,6 +32,8 @@ from labgob import DecodeError, decode, encode
 from labrpc.errors import RpcError
 from labrpc.server import Server
 from labrpc.streams import Broken, Stream, Tls, Trouble
+
+T = TypeVar("T")
 
 MAGIC = b"raftlab 1 over tcp"
 CLIENT = -1  # who is no peer
@@ -86,9 +88,16 @@ class Reply(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 _pack = msgspec.msgpack.Encoder().encode
-_unpack_hello = msgspec.msgpack.Decoder(Hello).decode
-_unpack_request = msgspec.msgpack.Decoder(Request).decode
-_unpack_reply = msgspec.msgpack.Decoder(Reply).decode
+_hellos = msgspec.msgpack.Decoder(Hello)
+_requests = msgspec.msgpack.Decoder(Request)
+_replies = msgspec.msgpack.Decoder(Reply)
+
+
+def _unpack(decoder: msgspec.msgpack.Decoder[T], body: bytes) -> T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: a str that is no UTF-8
+        raise Broken(f"what came is none of our messages: {error}", Trouble.GARBAGE) from None
 
 
 class Credentials(NamedTuple):
@@ -223,10 +232,10 @@ class Line:
             stream.shake_hands()
             stream.send(MAGIC)
             stream.send(_pack(self._credentials.hello))
-            answer = _unpack_reply(stream.receive(within_s=HELLO_S))
-        except (Broken, msgspec.DecodeError) as error:
+            answer = _unpack(_replies, stream.receive(within_s=HELLO_S))
+        except Broken:
             stream.release()
-            raise error if isinstance(error, Broken) else Broken("what answers there is not ours") from None
+            raise
         if answer.error:
             stream.release()
             raise Broken(answer.error)
@@ -241,18 +250,15 @@ class Line:
             self._say(f"{self._name} cannot be reached: {why} (tried again quietly until it is back)")
 
     def _read(self, stream: Stream) -> None:
-        why = "it was closed"
         try:
             while True:
-                reply = _unpack_reply(stream.receive())
+                reply = _unpack(_replies, stream.receive())
                 waiting = self._waiting.pop(reply.id, None)
                 if waiting is not None:
                     waiting.reply = reply
                     waiting.over.release()
         except Broken as error:
             why = str(error)
-        except msgspec.DecodeError:
-            why = "it sends what is not ours"
         with self._mu:
             self._stream = None
             lost, self._waiting = self._waiting, {}
@@ -282,12 +288,12 @@ class TcpEnd:
             raise RpcError(f"{self._line.address}: {answer.error}")
         handler = self._home.handlers.get(service_method) or self._home.find_handler(service_method)
         try:
-            reply = decode(answer.reply, handler.reply_type)
+            told = decode(answer.reply, handler.reply_type)
         except DecodeError as error:
             raise RpcError(f"{service_method} of {self._line.address} returned what cannot be read: {error}") from error
         if self._heard is not None:
-            self._heard(service_method, args, reply)
-        return reply
+            self._heard(service_method, args, told)
+        return told
 
 
 # ---- The server's side -------------------------------------------------------------------------------------
@@ -384,7 +390,7 @@ class TcpServer:
             if stream.receive(within_s=HELLO_S) != MAGIC:
                 raise Broken("it does not begin as our connections do", Trouble.GARBAGE)
             stream.limit = CLIENT_FRAME_MAX
-            hello = _unpack_hello(stream.receive(within_s=HELLO_S))
+            hello = _unpack(_hellos, stream.receive(within_s=HELLO_S))
             ours = self._credentials.hello.cluster
             if hello.peer != CLIENT and hello.cluster != ours:
                 why = (
@@ -399,8 +405,6 @@ class TcpServer:
             connection = _Connection(self, stream, source, hello)
         except Broken as error:
             self._ended(stream, source, error)
-        except msgspec.DecodeError as error:
-            self._ended(stream, source, Broken(f"no greeting: {error}", Trouble.GARBAGE))
         if connection is not None:
             connection.serve()
 
@@ -464,12 +468,10 @@ class _Connection:
 
     def _receive(self) -> Request | None:
         try:
-            return _unpack_request(self._stream.receive())
+            return _unpack(_requests, self._stream.receive())
         except Broken as error:
             self._owner._ended(self._stream, self._source, error)
-        except msgspec.DecodeError as error:
-            self._owner._ended(self._stream, self._source, Broken(f"no request: {error}", Trouble.GARBAGE))
-        return None
+            return None
 
     def _carry_out(self, request: Request) -> None:
         owner = self._owner

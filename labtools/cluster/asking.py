@@ -75,10 +75,10 @@ class Statuses:
     def ask(self, peer: int) -> StatusReply | None:
         self._lines[peer].retry_now()
         try:
-            reply: StatusReply | None = self._ends[peer].call("Status.report", StatusArgs())
+            found: StatusReply | None = self._ends[peer].call("Status.report", StatusArgs())
         except RpcError:
             return None  # something else answers there
-        return reply
+        return found
 
     def close(self) -> None:
         for line in self._lines:

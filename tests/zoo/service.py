@@ -96,7 +96,7 @@ MUTANTS = [
             (
                 _OURS,
                 """            known = self.answered.get(op.client_id)
-            is_ours = batch.term and batch.applied.is_set()
+            is_ours = batch.in_term and batch.applied.is_set()
             return (known.value if known is not None else "") if is_ours else None
 """,
             ),
@@ -110,7 +110,7 @@ MUTANTS = [
         (
             (
                 _OURS,
-                """            if batch.term and not self._is_answered(op):
+                """            if batch.in_term and not self._is_answered(op):
                 return ""
 """
                 + _OURS,

@@ -241,6 +241,24 @@ def test_garbage_closes_its_connection_and_is_said_once(place):
     assert len(place.said) == len(place.tcp.refused) <= len(Trouble)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\x93\x01\xa2\xff\xa0\xc4\x00",  # a name that is no UTF-8
+        b"\x91" * 100_000,  # lists in lists in lists
+        b"\x93\x01\xa8Echo.say\xc4\x02\xff\xff",  # a right request with wrong arguments
+        b"\x93\x01\xa8Echo.say\xc4\x08\x81\xa4text\xa1\xff",  # a text that is no UTF-8
+        tcp._pack(tcp.Request(1, "Echo.__init__", b"")),
+        tcp._pack(tcp.Request(1, "", b"")),
+    ],
+)
+def test_frames_made_to_hurt_do_not(place, body):
+    assert closed(place.raw(GREETING + frame(body)))
+    assert place.tcp.refused == {Trouble.GARBAGE: 1}
+    assert place.failed == []
+    assert place.end().call("Echo.say", Words("still")) == Words("still")
+
+
 def test_a_length_that_is_too_large_takes_no_room(place):
     for data in (b"\xff\xff\xff\xff", GREETING + struct.pack(">I", tcp.CLIENT_FRAME_MAX + 1)):
         assert closed(place.raw(data))
