@@ -169,6 +169,24 @@ def restore(folder, files):
         path.write_bytes(data)
 
 
+def test_only_the_save_that_would_be_next_can_be_torn(tmp_path):
+    folder = tmp_path / "peer"
+    last, _, _ = written_by_the_last(folder, STATES)
+    (other,) = [path for path in contents(folder) if path != last]
+    files = contents(folder)
+    other.write_bytes(files[other] + b"torn")  # where the next save would be
+    assert read(folder) == STATES[-1]
+    restore(folder, files)
+    last.write_bytes(files[last] + b"torn")  # where the one after it would be, which cannot have begun
+    with pytest.raises(DiskError, match=str(last)):
+        read(folder)
+    # The last two at once: no power cut does that.
+    for path in files:
+        path.write_bytes(files[path][:-1])
+    with pytest.raises(DiskError, match=f"{last}|{other}"):
+        read(folder)
+
+
 @pytest.mark.parametrize("gone", [".a", ".b"])
 def test_a_file_that_is_gone_is_refused(tmp_path, gone):
     folder = tmp_path / "peer"
