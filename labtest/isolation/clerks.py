@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from labtest.isolation.programs import GuestProgram
 
 # Of the memory of all servers together, what one clerk may use beyond what it begins with.
-_SHARE = 32
+_SHARE = 16
 
 
 def clerk_guest(program: GuestProgram, node: Node, network: Network, ends: Sequence[ClientEnd], number: int) -> Guest:

@@ -306,6 +306,8 @@ class GuestSimulation(Simulation):
 
     def sayable(self, value: Any) -> tuple[list[int | bool] | None, bytes | None, str]:
         """A result, as the host is told it."""
+        if isinstance(value, str):
+            value = str.__str__(value)  # and not what a class of its own makes of one
         if value.__class__ is tuple and _NUMBERS.issuperset(map(type, value)):
             return list(value), None, ""
         try:

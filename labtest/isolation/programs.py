@@ -125,7 +125,6 @@ class GuestProgram:
         self.deadline_s = monotonic() + self.limits.real_s
         self.dropped = 0
         self._chars_left = protocol.LOG_CHARS_MAX
-        labgob.carry_unknown()  # the classes of guests are not here, and what is in them may be compared
 
     def end_run(self) -> None:
         """No guest of it lives any more."""
@@ -170,7 +169,6 @@ class GuestProgram:
     def close(self) -> None:
         """End every process of it."""
         self.end_run()
-        labgob.carry_unknown(carry=False)
         if self._nursery is not None:
             self._nursery.close()
             self._nursery = None
