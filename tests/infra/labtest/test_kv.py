@@ -10,7 +10,7 @@ from labtest import kvconfig, report
 from labtest.events import INVOKE, RETURN, SNAPSHOT
 from labtest.kvconfig import Undecided
 from labtest.linearizability import Outcome, Verdict
-from labtest.loading import NO_GUESTS, LoadError, load_peer_class
+from labtest.loading import LoadError, load_peer_class
 from labtest.running import run_test
 from labtest.verdict import Ending, verdict_of
 from labtools.selecting import load_tests
@@ -270,11 +270,3 @@ def test_a_clerk_beside_the_service_is_used(tmp_path):
 def test_no_such_service():
     with pytest.raises(LoadError, match=r"no such file; KV must name a server\.py"):
         load_peer_class(RAFT, kv=ROOT / "kv" / "gone.py")
-
-
-def test_isolated_runs_are_refused_in_clear_words():
-    with pytest.raises(LoadError) as refused:
-        load_peer_class(RAFT, kv=KV, isolated=True)
-    assert str(refused.value) == NO_GUESTS
-    out = pytest_run(ROOT / "tests/test_3a.py", "-q", "-n0", "--isolated", cwd=ROOT, code=4)
-    assert "parts 3A and 3B cannot be run isolated" in squeezed(out)
