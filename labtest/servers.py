@@ -548,11 +548,13 @@ class Servers:
         awaited: int | None = None,
         costs: bool = False,
         evidence: Sequence[str] = (),
+        variety: str = "",
     ) -> NoReturn:
         """End the test: what was expected and what was seen, then what the peers were doing.
 
         For the likely cause: `awaited` is the index that was to be applied, if that is what the test waited for in
-        vain; `costs`, that too many bytes or requests were sent.
+        vain; `costs`, that too many bytes or requests were sent. `variety`: in which way the rule was broken, if there
+        are several.
         """
         states = {seat.name: seat.last_state for seat in self._seats if seat.peer and seat.last_state}
         name = None if rule is None else rule.name
@@ -561,6 +563,7 @@ class Servers:
             text,
             [*evidence, *self._evidence()],
             rule=name,
+            variety=variety,
             stuck=stuck,
             states=states,
             kept_locks=kept,
