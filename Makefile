@@ -6,6 +6,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
+# A test of the lab starts many processes. Where this is set, each of them would compile all that it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Options of the test targets; see `make help`.
 SEED     ?=
 RUNS     ?=
