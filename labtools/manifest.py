@@ -26,7 +26,7 @@ FOR_ALL: Patterns = {
     PEER: (*PEER_FILES, "py.typed"),
     SERVICE: ("__init__.py", "py.typed"),
     TOOLS: ("__init__.py", "__main__.py", "cli.py", "py.typed", "selecting.py"),
-    **{f"{TOOLS}/{tool}": _MODULES[:1] for tool in ("replay", "scenario", "stress", "timeline", "workers")},
+    **{f"{TOOLS}/{tool}": _MODULES[:1] for tool in ("replay", "scenario", "shrink", "stress", "timeline", "workers")},
     "tests": (
         "test_2[a-d].py",
         "test_2[a-d]_extra.py",
