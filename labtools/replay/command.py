@@ -21,7 +21,7 @@ from labtest import records
 from labtest.acts import ACT
 from labtest.choicefile import ChoiceFileError, Header, read_choices, write_choices
 from labtest.loading import DEFAULT, DEFAULT_KV, LoadError, load_peer_class
-from labtools.selecting import LabTest, SelectionError, select, service_for
+from labtools.selecting import SCENARIO, LabTest, SelectionError, select, service_for
 from labtools.stress.kit import replay_line
 
 if TYPE_CHECKING:
@@ -155,14 +155,18 @@ def _tell(args: argparse.Namespace, test: LabTest, run: Run) -> None:
     else:
         file = str(args.file[0]) if args.file else ""
         kv = str(args.kv) if test.wants_service else ""
-        line = replay_line(test.name, run.seed, str(args.raft), file, kv=kv, isolated=args.isolated)
+        how = (test.name, run.seed, str(args.raft), file)
+        line = replay_line(*how, kv=kv, isolated=args.isolated)
+        shrink = replay_line(*how, kv=kv, isolated=args.isolated, does="shrink")
         if args.choices is not None:
             line = f"lab replay {quote(str(args.choices))}"
             line += f" --raft {quote(str(args.raft))}" if args.raft != DEFAULT else ""
             line += f" --kv {quote(kv)}" if kv and args.kv != DEFAULT_KV else ""
             line += f" --file {quote(file)}" if file else ""
             line += " --isolated" if args.isolated else ""
-        print(f"FAILED {report.describe(run.error, test.name, which, line, causes=run.causes)}")
+        if args.choices is not None or test.file.suffix == SCENARIO:
+            shrink = ""  # it was, or is short already
+        print(f"FAILED {report.describe(run.error, test.name, which, line, causes=run.causes, shrink=shrink)}")
     for off in run.checks_off:
         print(f"{off}.")
 

@@ -109,7 +109,7 @@ def shrink(
 
 
 def as_scenario(test: LabTest, peer_class: Any, seed: int, *, limit_s: float = LIMIT_S) -> str:
-    """The run as a scenario, shortened, but not shrunk before. NothingToShrink if it breaks no rule, or none is there."""
+    """The run as a scenario, not shrunk before. NothingToShrink if it breaks no rule, or no scenario was found."""
     attempts = Attempts(test.function, peer_class, (), test.file)
     original = attempts.seeded(Seeded(seed), seed)
     verdict = original.verdict

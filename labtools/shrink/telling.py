@@ -39,6 +39,7 @@ def figures(shrunk: Shrunk, files: Files) -> dict[str, Any]:
         "events_before": shrunk.original.events,
         "events": shrunk.best.events,
         "recipe": shrunk.recipe,
+        "told": recipe_lines(shrunk, ""),
         "runs": shrunk.runs,
         "in_time": shrunk.in_time,
         "without_its_test": shrunk.best.plan.play is not None,
