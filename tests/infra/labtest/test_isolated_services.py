@@ -90,6 +90,22 @@ def test_a_service_of_another_design_passes(load, design):
     assert run.error is None, report.describe(run.error, design, 3, "")
 
 
+def test_objects_in_the_log_are_known_again_after_a_restart(load):
+    def everybody_restarts(make_kv_config):
+        cfg = make_kv_config(servers=3)
+        cfg.begin("Test: everybody restarts")
+        client = cfg.make_client()
+        client.append("x", "1")
+        for i in range(3):
+            cfg.crash1(i)
+        cfg.restart(0, 1, 2)
+        client.append("x", "2")
+        client.get("x")
+
+    program = load(ROOT / "tests" / "zoo" / "services" / "through_log" / "server.py")
+    assert run_test(everybody_restarts, program, 3).error is None
+
+
 def test_the_host_hears_what_passes_between_service_and_peer(reference):
     here, there = (run_test(two_clients, program, 1) for program in (load_peer_class(RAFT, kv=KV), reference))
     kinds = [{event.kind for event in run.simulation.trace} for run in (here, there)]
