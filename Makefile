@@ -6,6 +6,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
+# A test of the lab starts many processes. Where this is set, each of them would compile all that it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Options of the test targets; see `make help`.
 SEED     ?=
 RUNS     ?=
@@ -35,7 +38,7 @@ pytest = $(BIN)/python -m pytest -q -n $(if $(filter 1,$(1)),0,$(1)) $(if $(SEED
          $(if $(ISOLATED),--isolated)
 
 .DEFAULT_GOAL := help
-.PHONY: help test parts $(PARTS) stress replay timeline scenario lint clean
+.PHONY: help test parts $(PARTS) stress replay timeline scenario cluster lint clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -88,6 +91,9 @@ scenario: $(READY) ## a run written down step by step: FILE=x.scenario (default:
 stress: $(READY) ## many seeds over worker processes: TEST=name|part RUNS=n JOBS=n [RAFT=...] [OUT=dir]
 	@$(BIN)/lab stress $(TEST) $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(SEED),--seed-start $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(OUT),--out $(OUT)) $(if $(ISOLATED),--isolated)
 
+cluster: $(READY) ## three real processes and a prompt, data in build/cluster [RAFT=...] [KV=...] [OUT=dir]
+	@$(BIN)/lab cluster $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(OUT),--data "$(OUT)")
+
 lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -111,7 +117,8 @@ zoo: $(READY) ## every wrong Raft: caught by what, after how many runs [RUNS=n] 
 
 STRANGERS := $(wildcard tests/zoo/strangers/*/raft.py)
 
-soak: $(READY) ## hours: every test over 1,000 seeds on the reference, over 100 on each stranger [JOBS=n]
+soak: $(READY) ## hours: every test over 1,000 seeds on the reference, over 100 on each stranger; real processes for long [JOBS=n]
+	@RAFTLAB_SOAK=1 $(BIN)/python -m pytest -q -n 0 tests/infra/labtools/cluster tests/infra/labrpc/test_tcp.py
 	@for peer in $(STRANGERS) raft/raft.py; do \
 	  $(BIN)/lab stress --raft $$peer --runs $$(test $$peer = raft/raft.py && echo 1000 || echo 100) \
 	    --out build/soak/$$(basename $$(dirname $$peer)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) || exit 1; done

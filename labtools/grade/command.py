@@ -37,8 +37,9 @@ from labtools.grade.rubric import Rubric, RubricError
 from labtools.grade.store import write_whole
 from labtools.grade.write import write_class, write_submission, write_submitted
 from labtools.selecting import SCENARIO, LabTest, SelectionError, load_tests, not_lab_tests
-from labtools.stress.command import InUse, alone_in, ended_politely, jobs_argument
+from labtools.stress.command import InUse, alone_in, jobs_argument
 from labtools.stress.summary import printable
+from labtools.workers.ending import ended_politely
 
 OUT = Path("build/grade")
 _SEED_FILE = "seed"
