@@ -330,22 +330,25 @@ class Search:
 
     def _other_timeouts(self) -> None:
         """Fewer servers that draw otherwise: two candidates in one term, say, are not left to seven. And where it
-        matters whose turn it is, other turns."""
+        matters whose turn it is, or when messages arrive, other turns and other times."""
         if self.best.events <= _SHORT:
             return
         servers = self._play.how.get("servers", 3)
         turns = bool(self.best.plan.choices.picked)
         for fewer in range(2, servers + 1):
             plan = renamed(self.best.plan, {i: i if i < fewer else -1 for i in range(servers)}, servers=fewer)
-            for drawn in range(_DRAWN):
+            for seed in range(_DRAWN):
                 choices = Choices()
                 for i in range(fewer):
                     for incarnation in (1, 2):
-                        bits = _random.Random(f"{drawn} {i} {incarnation}").getrandbits(64)
+                        bits = _random.Random(f"{seed} {i} {incarnation}").getrandbits(64)
                         choices.chosen[("node", str(i)), incarnation] = bits
                 if any(
-                    self._try(one, drawn=Drawn(drawn) if turns else None) for one in with_acts_or_none(plan, choices)
+                    self._try(one, drawn=Drawn(seed) if turns else None) for one in with_acts_or_none(plan, choices)
                 ):
+                    return
+            for seed in range(_DRAWN // 2):
+                if self._try(replace(plan, choices=Choices()), drawn=Drawn(seed, everything=True)):
                     return
 
     def _stop_who_is_cut_off(self) -> None:
