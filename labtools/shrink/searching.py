@@ -32,6 +32,8 @@ _SHORT = 100  # events, which is short enough
 _DRAWN = 40
 _LONG = 400
 _SEEDS = 8
+_LONGER = 1.1
+_PARTS = 48
 _SNAPSHOT_EVERY = (2, 3, 5)
 _PERMUTED_MAX = 3  # of more servers, only rotations are tried
 
@@ -76,6 +78,7 @@ class Search:
             while before != self.best.cost:
                 before = self.best.cost
                 if self.best.plan.play is None:
+                    self._drop_faults()
                     self._make_plain(in_test=True)
                     self._prune_choices()
                     continue
@@ -117,7 +120,7 @@ class Search:
             return False
         if attempt.cost >= self.best.cost and not at_any_cost:
             return False
-        if plan.play is None and attempt.events > self.best.events:
+        if plan.play is None and attempt.events > _LONGER * self.best.events:
             return False  # a test goes its own ways, and may take longer for less
         self.best = attempt
         self._progress(attempt, self._attempts.count)
@@ -229,26 +232,27 @@ class Search:
             choices.picked = {key: task for key, task in self.best.plan.choices.picked.items() if key not in gone}
             return self._try(replace(self.best.plan, choices=choices))
 
-        where = self._same.where
-        if self.best.plan.play is None and where is not None and where.called in _WAITS:
-            self._drop_faults()
         self._prune(lambda: [key for key in self.best.plan.choices.chosen if key[0][0] != ACT], without)
         self._prune(lambda: list(self.best.plan.choices.picked), picks_without)
 
     def _prune(self, left: Callable[[], list[Any]], without: Callable[[Any], bool]) -> None:
-        """Halves, quarters, ... of what is left."""
+        """Halves, quarters, ... of what is left; of very many not down to single ones in the first round."""
         size = max(1, (len(left()) + 1) // 2)
+        least = max(1, len(left()) // _PARTS)
         while True:
             begin = 0
             while begin < len(items := left()):
                 if not without(items[begin : begin + size]):
                     begin += size
-            if size == 1:
+            if size <= least:
                 return
-            size = (size + 1) // 2
+            size = max(least, (size + 1) // 2)
 
     def _drop_faults(self) -> None:
         """In the test itself: each fault is a choice, and to be left out is not the plain one."""
+        where = self._same.where
+        if where is None or where.called not in _WAITS:
+            return
         counts: dict[Place, int] = {}
         for cluster in self.best.notes.clusters:
             for place in cluster.faults:
