@@ -6,7 +6,6 @@ Start at `main()`. The search: searching. One run of it: attempts. The words: re
 from __future__ import annotations
 
 import argparse
-import faulthandler
 import json
 import sys
 import textwrap
@@ -59,7 +58,6 @@ def main(args: argparse.Namespace) -> int:
         )
     from labtools.shrink.shrinking import NothingToShrink, shrink, write
 
-    faulthandler.enable()
     progress = _Progress()
     try:
         files = place_of_peer(args.raft, kv)

@@ -32,6 +32,8 @@ from labtest.scenarios.text import Script, ScriptError, parse_script
 HEADERS = ("peers", "snapshots")
 SEED = 1  # what `lab scenario` plays with
 STEPS_MAX = 2000  # longer ones are no scenario any more
+# A step that expects what a wrong peer does. It cannot be the one that breaks the rule: a right peer would fail there.
+_EXPECTING = "elect"
 # Until a rule about what a peer leaves undone is broken.
 RUNS = ("run 500ms", "run 2s", "run 4s", "run 12s")
 
@@ -39,10 +41,13 @@ RUNS = ("run 500ms", "run 2s", "run 4s", "run 12s")
 class Scripting:
     """Looks for the shortest list of steps that breaks a rule."""
 
-    def __init__(self, peer_class: Any, rule: str, *, limit_s: float) -> None:
+    def __init__(
+        self, peer_class: Any, rule: str, *, limit_s: float, clock: Callable[[], float] = time.process_time
+    ) -> None:
         self._peer_class = peer_class
         self._rule = rule
-        self._until_s = time.process_time() + limit_s
+        self._clock = clock
+        self._until_s = clock() + limit_s
         self._played: dict[tuple[str, ...], int | None] = {}
 
     def write(self, trace: Sequence[Event], play: Play | None) -> list[str] | None:
@@ -53,7 +58,7 @@ class Scripting:
         header += ["snapshots"] if play is not None and play.how.get("snapshot") else []
         found = None
         for steps in self._suggested(trace, play, peers):
-            if time.process_time() > self._until_s:
+            if self._clock() > self._until_s:
                 break
             found = self._begin(header, steps[:STEPS_MAX])
             if found is not None:
@@ -127,17 +132,17 @@ class Scripting:
 
         def better(candidate: Sequence[str]) -> bool:
             nonlocal best
-            if time.process_time() > self._until_s:
+            if self._clock() > self._until_s:
                 return False
             begun = self._play(header, candidate)
-            if begun is None:
+            if begun is None or candidate[begun - 1].startswith(_EXPECTING):
                 return False
             best = list(candidate[:begun])
             return True
 
         better(best)
         before: list[str] = []
-        while before != best and time.process_time() < self._until_s:
+        while before != best and self._clock() < self._until_s:
             before = best
             self._leave_out(lambda: best, better)
             self._join(lambda: best, better)

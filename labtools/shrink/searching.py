@@ -24,6 +24,7 @@ from msgspec.structs import replace as changed
 from labsim.deciding import Choices, Place
 from labtest.acts import ACT, Act, Play
 from labtools.shrink.attempts import Attempt, Attempts, Drawn, Plan, Same, with_patience
+from labtools.shrink.rewriting import cut_off, moved, renamed, with_acts_or_none
 
 _MS = 1_000_000
 _SERVERS_MIN = 1
@@ -31,6 +32,8 @@ _SHORT = 100  # events, which is short enough
 _DRAWN = 40
 _LONG = 400
 _SEEDS = 8
+_LONGER = 1.1
+_PARTS = 48
 _SNAPSHOT_EVERY = (2, 3, 5)
 _PERMUTED_MAX = 3  # of more servers, only rotations are tried
 
@@ -48,11 +51,21 @@ class OutOfTime(Exception):
 class Search:
     """`best` is the best so far."""
 
-    def __init__(self, attempts: Attempts, first: Attempt, same: Same, *, limit_s: float, progress: Progress) -> None:
+    def __init__(
+        self,
+        attempts: Attempts,
+        first: Attempt,
+        same: Same,
+        *,
+        limit_s: float,
+        progress: Progress,
+        clock: Callable[[], float] = time.process_time,
+    ) -> None:
         self.best = first
         self._attempts = attempts
         self._same = same
-        self._until_s = time.process_time() + limit_s
+        self._clock = clock
+        self._until_s = clock() + limit_s
         self._progress = progress
         self.in_time = True
 
@@ -65,6 +78,7 @@ class Search:
             while before != self.best.cost:
                 before = self.best.cost
                 if self.best.plan.play is None:
+                    self._drop_faults()
                     self._make_plain(in_test=True)
                     self._prune_choices()
                     continue
@@ -78,6 +92,7 @@ class Search:
                 self._prune_choices()
                 self._other_roles()
                 self._other_timeouts()
+                self._stop_who_is_cut_off()
             if self.best.plan.play is not None:
                 self._small_commands()
         except OutOfTime:
@@ -98,14 +113,14 @@ class Search:
 
     def _try(self, plan: Plan, *, at_any_cost: bool = False, drawn: Drawn | None = None) -> bool:
         """Whether it is the same failure and costs less; then it is the best. `drawn`: as in Attempts.make()."""
-        if time.process_time() > self._until_s:
+        if self._clock() > self._until_s:
             raise OutOfTime
         attempt = self._attempts.make(with_patience(plan), drawn)
         if attempt is None or attempt.same != self._same:
             return False
         if attempt.cost >= self.best.cost and not at_any_cost:
             return False
-        if plan.play is None and attempt.events > self.best.events:
+        if plan.play is None and attempt.events > _LONGER * self.best.events:
             return False  # a test goes its own ways, and may take longer for less
         self.best = attempt
         self._progress(attempt, self._attempts.count)
@@ -143,7 +158,7 @@ class Search:
         for part in (16, 8, 4, 2):
             from_ns = play.end_ns - play.end_ns // part
             acts = [act for act in play.acts if act.at_ns >= from_ns or act.sets_up]
-            later = changed(play, acts=_moved(acts, from_ns, from_ns), end_ns=play.end_ns - from_ns)
+            later = changed(play, acts=moved(acts, from_ns, from_ns), end_ns=play.end_ns - from_ns)
             plan = replace(self.best.plan, choices=Choices(), play=later)
             if any(self._try(plan, drawn=Drawn(seed, everything=True)) for seed in range(_SEEDS)):
                 return
@@ -151,6 +166,9 @@ class Search:
     def _drop_kinds(self) -> None:
         """All looks at peers, then all of each other kind, those that there are most of first."""
         self._try_acts([act for act in self._play.acts if act.ends_something])
+        if self._play.how.get("unreliable"):
+            reliable = {key: value for key, value in self._play.how.items() if key != "unreliable"}
+            self._try(replace(self.best.plan, play=changed(self._play, how=reliable)))
         kinds: dict[str, int] = {}
         for act in self._play.acts:
             if not act.ends_something:
@@ -186,9 +204,9 @@ class Search:
             while begin_ns < self._play.end_ns:
                 play, end_ns = self._play, begin_ns + size_ns
                 inside = [act for act in play.acts if begin_ns <= act.at_ns < end_ns and not act.ends_something]
-                moved = _moved([act for act in play.acts if act not in inside], end_ns, min(size_ns, play.end_ns))
+                earlier = moved([act for act in play.acts if act not in inside], end_ns, min(size_ns, play.end_ns))
                 shorter_ns = max(begin_ns, play.end_ns - size_ns)
-                if not self._try_earlier(moved, end_ns, size_ns, shorter_ns) and not (
+                if not self._try_earlier(earlier, end_ns, size_ns, shorter_ns) and not (
                     inside and self._try_acts([act for act in play.acts if act not in inside])
                 ):
                     begin_ns += size_ns
@@ -214,26 +232,27 @@ class Search:
             choices.picked = {key: task for key, task in self.best.plan.choices.picked.items() if key not in gone}
             return self._try(replace(self.best.plan, choices=choices))
 
-        where = self._same.where
-        if self.best.plan.play is None and where is not None and where.called in _WAITS:
-            self._drop_faults()
         self._prune(lambda: [key for key in self.best.plan.choices.chosen if key[0][0] != ACT], without)
         self._prune(lambda: list(self.best.plan.choices.picked), picks_without)
 
     def _prune(self, left: Callable[[], list[Any]], without: Callable[[Any], bool]) -> None:
-        """Halves, quarters, ... of what is left."""
+        """Halves, quarters, ... of what is left; of very many not down to single ones in the first round."""
         size = max(1, (len(left()) + 1) // 2)
+        least = max(1, len(left()) // _PARTS)
         while True:
             begin = 0
             while begin < len(items := left()):
                 if not without(items[begin : begin + size]):
                     begin += size
-            if size == 1:
+            if size <= least:
                 return
-            size = (size + 1) // 2
+            size = max(least, (size + 1) // 2)
 
     def _drop_faults(self) -> None:
         """In the test itself: each fault is a choice, and to be left out is not the plain one."""
+        where = self._same.where
+        if where is None or where.called not in _WAITS:
+            return
         counts: dict[Place, int] = {}
         for cluster in self.best.notes.clusters:
             for place in cluster.faults:
@@ -264,7 +283,7 @@ class Search:
                 less_ns = int((at_ns - before_ns) * (1 - part))
                 if less_ns < 5 * _MS or (number == len(play.acts) and not self.best.plan.at_the_end):
                     break
-                if self._try_earlier(_moved(play.acts, at_ns, less_ns), at_ns, less_ns, play.end_ns - less_ns):
+                if self._try_earlier(moved(play.acts, at_ns, less_ns), at_ns, less_ns, play.end_ns - less_ns):
                     break
 
     def _fewer_servers(self) -> None:
@@ -295,7 +314,7 @@ class Search:
     def _without_server(self, gone: int) -> Plan | None:
         names = {i: i - (i > gone) for i in range(self._play.how.get("servers", 3))}
         names[gone] = -1
-        return self._renamed(names, servers=len(names) - 1)
+        return renamed(self.best.plan, names, servers=len(names) - 1)
 
     def _other_roles(self) -> None:
         """With plain timeouts another peer leads than the one that all is done to."""
@@ -307,7 +326,7 @@ class Search:
         else:
             orders = iter([*servers[shift:], *servers[:shift]] for shift in servers)
         for order in orders:
-            plan = self._renamed(dict(zip(servers, order, strict=True)), servers=len(servers))
+            plan = renamed(self.best.plan, dict(zip(servers, order, strict=True)), servers=len(servers))
             choices = Choices()
             choices.chosen = {key: value for key, value in plan.choices.chosen.items() if key[0][0] != "node"}
             if self._try(replace(plan, choices=choices)):
@@ -315,74 +334,37 @@ class Search:
 
     def _other_timeouts(self) -> None:
         """Fewer servers that draw otherwise: two candidates in one term, say, are not left to seven. And where it
-        matters whose turn it is, other turns."""
+        matters whose turn it is, or when messages arrive, other turns and other times."""
         if self.best.events <= _SHORT:
             return
         servers = self._play.how.get("servers", 3)
         turns = bool(self.best.plan.choices.picked)
         for fewer in range(2, servers + 1):
-            plan = self._renamed({i: i if i < fewer else -1 for i in range(servers)}, servers=fewer)
-            for drawn in range(_DRAWN):
+            plan = renamed(self.best.plan, {i: i if i < fewer else -1 for i in range(servers)}, servers=fewer)
+            for seed in range(_DRAWN):
                 choices = Choices()
                 for i in range(fewer):
                     for incarnation in (1, 2):
-                        bits = _random.Random(f"{drawn} {i} {incarnation}").getrandbits(64)
+                        bits = _random.Random(f"{seed} {i} {incarnation}").getrandbits(64)
                         choices.chosen[("node", str(i)), incarnation] = bits
                 if any(
-                    self._try(one, drawn=Drawn(drawn) if turns else None) for one in _with_acts_or_none(plan, choices)
+                    self._try(one, drawn=Drawn(seed) if turns else None) for one in with_acts_or_none(plan, choices)
                 ):
                     return
+            for seed in range(_DRAWN // 2):
+                if self._try(replace(plan, choices=Choices()), drawn=Drawn(seed, everything=True)):
+                    return
 
-    def _renamed(self, names: dict[int, int], *, servers: int) -> Plan:
-        """Each server under another number; what is about number -1 is left out."""
-        play = self._play
-        acts = [new for act in play.acts if (new := _renamed_act(act, names)) is not None]
-        choices = Choices()
-        for (place, ordinal), value in self.best.plan.choices.chosen.items():
-            parts = tuple(_renamed_part(part, names) for part in place)
-            if not any("-1" in part for part in parts):
-                choices.chosen[parts, ordinal] = value
-        return replace(
-            self.best.plan, choices=choices, play=changed(play, acts=acts, how={**play.how, "servers": servers})
-        )
-
-
-def _with_acts_or_none(plan: Plan, choices: Choices) -> Iterator[Plan]:
-    assert plan.play is not None
-    if plan.play.acts:
-        yield replace(plan, choices=choices, play=changed(plan.play, acts=[]))
-    yield replace(plan, choices=choices)
-
-
-def _moved(acts: Sequence[Act], from_ns: int, by_ns: int) -> list[Act]:
-    """Those from that time on come so much earlier; who was in between is there at its begin."""
-    begin_ns = max(0, from_ns - by_ns)
-    moved = []
-    for act in acts:
-        if act.at_ns >= from_ns:
-            moved.append(changed(act, at_ns=act.at_ns - (from_ns - begin_ns)))
-        else:
-            moved.append(changed(act, at_ns=min(act.at_ns, begin_ns)))
-    return moved
-
-
-def _renamed_act(act: Act, names: dict[int, int]) -> Act | None:
-    if act.peer is not None:
-        if names[act.peer] < 0:
-            return None
-        return changed(act, args=[names[act.peer], *act.args[1:]])
-    if act.does == "network.partition":
-        sides = [[_renamed_part(name, names) for name in side] for side in act.args]
-        return changed(act, args=[[name for name in side if name != "-1"] for side in sides])
-    if act.does == "network.link":
-        ends = [_renamed_part(name, names) for name in act.args[:2]]
-        return None if "-1" in ends else changed(act, args=[*ends, *act.args[2:]])
-    if act.does in ("make_client", "connect_client") and act.args[1] is not None:
-        return changed(act, args=[act.args[0], [names[i] for i in act.args[1] if names[i] >= 0]])
-    return act
-
-
-def _renamed_part(part: str, names: dict[int, int]) -> str:
-    """ "0", or "0->1". Other words stay as they are."""
-    ends = part.split("->")
-    return "->".join(str(names.get(int(end), int(end))) if end.isdecimal() else end for end in ends)
+    def _stop_who_is_cut_off(self) -> None:
+        """Who is cut off goes on talking to nobody. One that crashes meanwhile says nothing."""
+        if self.best.events <= _SHORT:
+            return
+        for peer, from_ns, until_ns in cut_off(self._play.acts):
+            play = self._play
+            given = [act.at_ns for act in play.acts if act.peer == peer and from_ns <= act.at_ns < until_ns]
+            crash = Act(max(from_ns, *given, 0) + _MS, "crash1", [peer])
+            before = [act for act in play.acts if act.at_ns <= crash.at_ns]
+            meanwhile = [act for act in play.acts if crash.at_ns < act.at_ns < until_ns]
+            after = [act for act in play.acts if act.at_ns >= until_ns and act.at_ns > crash.at_ns]
+            back = [Act(until_ns, "start1", [peer]), Act(until_ns, "connect", [peer])] if after else []
+            self._try_acts([*before, crash, *meanwhile, *back, *after])

@@ -5,12 +5,15 @@ Start at `shrink()`.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from labsim.deciding import Seeded
 from labtest.choicefile import write_choices
+from labtest.isolation.programs import GuestProgram
 from labtest.tracefile import write_trace
 from labtest.verdict import Ending
 from labtools.selecting import LabTest
@@ -95,17 +98,23 @@ def shrink(
         first = played if played.same == original.same else original
     is_rule = original.verdict.ending is Ending.RULE
     scripting_s = limit_s * _SCRIPTING if scenario and is_rule else 0.0
-    search = Search(attempts, first, original.same, limit_s=limit_s - scripting_s, progress=progress)
+    clock = _clock(peer_class)
+    search = Search(attempts, first, original.same, limit_s=limit_s - scripting_s, progress=progress, clock=clock)
     shrunk = Shrunk(original, first, 0, in_time=True)
     try:
         search.run()
         if scripting_s:
-            scripting = Scripting(peer_class, original.verdict.name, limit_s=scripting_s)
+            scripting = Scripting(peer_class, original.verdict.name, limit_s=scripting_s, clock=clock)
             shrunk.scenario = scripting.write(search.best.trace, search.best.plan.play)
     except KeyboardInterrupt:
         shrunk.interrupted = True
     shrunk.best, shrunk.runs, shrunk.in_time = search.best, attempts.count, search.in_time
     return shrunk
+
+
+def _clock(peer_class: Any) -> Callable[[], float]:
+    """What guests take is not this process's time."""
+    return time.monotonic if isinstance(peer_class, GuestProgram) else time.process_time
 
 
 def as_scenario(test: LabTest, peer_class: Any, seed: int, *, limit_s: float = LIMIT_S) -> str:
@@ -117,9 +126,8 @@ def as_scenario(test: LabTest, peer_class: Any, seed: int, *, limit_s: float = L
         how = "passes" if original.same is None else "fails, but breaks no rule"
         raise NothingToShrink(f"{test.name} with seed {seed} {how}; only a broken rule can be written as a scenario")
     plan = attempts.played(original)
-    lines = Scripting(peer_class, verdict.name, limit_s=limit_s).write(
-        original.trace, None if plan is None else plan.play
-    )
+    scripting = Scripting(peer_class, verdict.name, limit_s=limit_s, clock=_clock(peer_class))
+    lines = scripting.write(original.trace, None if plan is None else plan.play)
     if lines is None:
         raise NothingToShrink(f"no scenario was found that breaks {verdict.name} as {test.name} with seed {seed} does")
     return _text(lines, verdict.name, test, seed)
