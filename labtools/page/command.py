@@ -22,6 +22,7 @@ from labtest.loading import DEFAULT, DEFAULT_KV, LoadError, load_peer_class
 from labtest.running import Run, run_test
 from labtest.tracefile import TraceFileError, read_trace
 from labtools.page.data import data_of, find
+from labtools.page.fields import Watch, watched_run
 from labtools.page.html import page
 from labtools.page.tables import printable
 from labtools.selecting import SelectionError, select, service_for
@@ -34,9 +35,9 @@ class PageError(Exception):
     """What was asked for cannot be written; the text says why."""
 
 
-def write_page(path: Path, events: Sequence[Event], told: dict[str, Any]) -> None:
-    """`told`: what told_of() gives, or at least test and seed."""
-    data = data_of(events, told)
+def write_page(path: Path, events: Sequence[Event], told: dict[str, Any], watch: Watch | None = None) -> None:
+    """`told`: what told_of() gives, or at least test and seed. `watch`: who has looked at the peers' own fields."""
+    data = data_of(events, told, watch)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(page(data, f"{told['test']} {told['seed']}"), encoding="utf-8")
@@ -72,6 +73,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--isolated", action="store_true", help="every peer in a process of its own")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="show this saved trace instead of running a test")
+    parser.add_argument(
+        "--fields",
+        action=argparse.BooleanOptionalAction,
+        help="with what the peers hold themselves (default, unless --isolated)",
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"where to (default: {PAGES}/TEST-SEED.html)")
 
 
@@ -86,6 +92,12 @@ def main(args: argparse.Namespace) -> int:
 def _main(args: argparse.Namespace) -> int:
     if (args.test is None) == (args.trace is None):
         raise PageError("name one thing to show: a TEST or --trace FILE")
+    if args.fields and args.isolated:
+        raise PageError("--fields cannot be had with --isolated: the peers' fields are in other processes")
+    if args.fields and args.trace:
+        raise PageError("--fields needs a run: a trace has only what peers said, not what they held")
+    if args.fields is None:
+        args.fields = not args.isolated
     if args.trace is not None:
         header, events = read_trace(args.trace)
         test = header.test or args.trace.stem
@@ -100,12 +112,16 @@ def _main(args: argparse.Namespace) -> int:
     (test,) = tests
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(2**31)
     peer_class = load_peer_class(args.raft, isolated=args.isolated, kv=service_for(tests, args.kv))
-    run = run_test(test.function, peer_class, seed)
+    watch = None
+    if args.fields:
+        run, watch = watched_run(test.function, peer_class, seed)
+    else:
+        run = run_test(test.function, peer_class, seed)
     assert run.simulation is not None and run.simulation.trace is not None
     file = str(args.file[0]) if args.file else ""
     kv = str(args.kv) if test.wants_service else ""
     replay = replay_line(test.name, seed, str(args.raft), file, kv=kv, isolated=args.isolated)
     out = args.out or PAGES / f"{test.name}-{seed}.html"
-    write_page(out, run.simulation.trace, told_of(run, test.name, replay))
+    write_page(out, run.simulation.trace, told_of(run, test.name, replay), watch)
     print(f"wrote {out}: {'passed' if run.error is None else report.headline(run.error)}")
     return 0

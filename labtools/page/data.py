@@ -37,6 +37,7 @@ from labtest.events import (
 )
 from labtest.linearizability import History, Kind, Outcome, check
 from labtools.page.causes import NONE, Causes
+from labtools.page.fields import Watch
 from labtools.page.folds import IN_ANOTHER, SHOWN, Folds
 from labtools.page.tables import Tables, stretches
 from labtools.page.wire import ROLES, Wire
@@ -53,11 +54,11 @@ _STEPS = {SEND: "sent", DELIVER: "delivered", ANSWER: "answered", REPLY: "replie
 TESTER = "tester"
 
 
-def data_of(events: Sequence[Event], run: dict[str, Any]) -> dict[str, Any]:
+def data_of(events: Sequence[Event], run: dict[str, Any], watch: Watch | None = None) -> dict[str, Any]:
     """What is written into the page. `run` is what is told of the run itself, and goes in as it is."""
     book = _Book(events)
     book.read()
-    return {"format": FORMAT, "run": run, **book.columns()}
+    return {"format": FORMAT, "run": run, **book.columns(watch)}
 
 
 class _Calls:
@@ -274,7 +275,7 @@ class _Book:
 
     # ---- written ------------------------------------------------------------------------------------------------
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self, watch: Watch | None) -> dict[str, Any]:
         wire, tables = self._wire, self._tables
         became = [
             [
@@ -305,6 +306,7 @@ class _Book:
                 "fault": [place for place in self._faults if self._columns["shown"][place] == SHOWN],
             },
             "operations": self._operations,
+            "fields": [] if watch is None else watch.columns(self._names, tables),
             "entries": {"term": tables.entry_terms, "text": tables.entry_texts},
             "values": tables.values,
             "texts": tables.texts,

@@ -79,6 +79,10 @@ class Log:
     def last(self) -> int:
         return self.base + len(self.entries)
 
+    def entry(self, index: int) -> int:
+        at = index - self.base - 1
+        return self.entries[at] if 0 <= at < len(self.entries) else _UNKNOWN
+
     def up_to(self, index: int) -> list[int]:
         """The entries behind the base up to there; what is not known stands there as such."""
         known = self.entries[: max(index - self.base, 0)]
@@ -318,6 +322,13 @@ class Wire:
         log = self.logs[name]
         if before < log.base:
             numbers, before = numbers[log.base - before :], log.base
+        at = before - log.base
+        if at == 0 or (at <= len(log.entries) and log.entries[at - 1] == leader.entry(before) != _UNKNOWN):
+            # They have the same there, so they have before (§5.3).
+            held = log.entries[at : at + len(numbers)]
+            if held != numbers:
+                self._put(place, name, before, numbers)
+            return
         # Up to there it has what the leader has.
         prefix = log.up_to(before)
         for index in range(max(log.base, leader.base) + 1, min(before, leader.last) + 1):

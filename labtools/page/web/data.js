@@ -80,6 +80,7 @@ export class Run {
     this.termOf = Int32Array.from(e.term);
     this.endNs = Math.max(data.run.ends_ns ?? 0, n ? this.time[n - 1] : 0);
     this.logs = data.states.map((state) => state && new LogHistory(state.log));
+    this.fieldLists = (data.fields ?? []).map((of) => of && Object.fromEntries(Object.entries(of.lists).map(([name, changes]) => [name, new LogHistory(changes)])));
     this.peers = data.lanes.map((_, lane) => lane).filter((lane) => data.lanes[lane].peer);
     this.becameAt = new Map();
     for (const [event, lane, text, role] of data.became) {

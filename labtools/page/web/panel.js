@@ -169,11 +169,16 @@ export class Panel {
   // What the peer itself holds, where the page was made with --fields.
   #fields(event) {
     const { run } = this;
-    if (!run.fields) return null;
     const lane = run.lane[event];
     const of = lane >= 0 ? run.fields[lane] : null;
-    if (!of) return null;
+    if (!of || !(run.field(lane, "condition", event).value & UP)) return null;
     const rows = [];
+    for (const [name, history] of Object.entries(run.fieldLists[lane])) {
+      const { entries, changed } = history.at(event);
+      const first = Math.max(0, Math.min(entries.length - 12, changed ?? Infinity));
+      const items = entries.slice(first, first + 16).map((item, i) => el("span", { class: changed !== null && first + i >= changed ? "entry new" : "entry" }, run.text(item)));
+      rows.push(el("tr", { class: changed !== null ? "new" : "" }, el("th", {}, name), el("td", {}, first ? `… ${first} before ` : "", items, first + 16 < entries.length ? ` … ${entries.length} in all` : "", entries.length ? "" : "empty")));
+    }
     for (const [name, changes] of Object.entries(of.values)) {
       const known = this.#fieldAt(changes, event);
       if (known) rows.push(el("tr", { class: known.changed ? "new" : "" }, el("th", {}, name), el("td", {}, known.text)));
