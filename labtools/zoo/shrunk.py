@@ -117,8 +117,8 @@ def shrunk_markdown(all_of_them: Sequence[Measured]) -> str:
     """The section of docs/zoo.md that is about this."""
     told = [f"{line}." for line in summary(all_of_them).splitlines()]
     words = [
-        "What `lab shrink` leaves of the run that caught each one (`lab zoo --shrink --markdown docs/zoo.md`): events of",
-        "the run before and after, lines of the recipe, seconds of processor time, steps of the scenario.",
+        "What `lab shrink` leaves of the run that caught each one (`lab zoo --shrink --markdown docs/zoo.md`):",
+        "events of the run before and after, lines of the recipe, seconds of processor time, steps of the scenario.",
     ]
     return "\n".join([HEADING, "", *words, "", *told, "", table(all_of_them), ""])
 
