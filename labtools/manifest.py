@@ -51,6 +51,7 @@ FOR_STUDENTS: Patterns = {
         "scenario-figure-8.png",
         "scenario-trace.png",
         "scenarios.md",
+        "shrink.md",
         "timeline.png",
         "trace.md",
     ),

@@ -27,7 +27,7 @@ from labtools.workers.ending import ended_politely
 from labtools.workers.process import CannotStart, Lost, WorkerProcess, python_worker
 from labtools.zoo.hunting import Result
 from labtools.zoo.mutants import Mutant, load_zoo
-from labtools.zoo.shrunk import Measured, measure
+from labtools.zoo.shrunk import Measured, measure, shrunk_markdown, shrunk_section, without_shrunk
 from labtools.zoo.shrunk import summary as shrunk_summary
 from labtools.zoo.shrunk import table as shrunk_table
 from labtools.zoo.telling import RECORD, markdown, record, summary, table
@@ -86,7 +86,7 @@ def main(args: argparse.Namespace) -> int:
     if args.record:
         record(results)
     if args.markdown is not None and not interrupted:
-        args.markdown.write_text(markdown(results, by_id))
+        args.markdown.write_text(markdown(results, by_id) + shrunk_section(args.markdown))
     if interrupted:
         print(f"interrupted: {len(zoo) - len(results)} of {len(zoo)} not hunted", file=sys.stderr)
         return 130
@@ -102,6 +102,8 @@ def _shrink(zoo: list[Mutant], args: argparse.Namespace) -> int:
         for mutant in mutants:
             one = measure(mutant, known[mutant.id]["test"], known[mutant.id]["seed"], out=Path("build/zoo-shrunk"))
             measured.append(one)
+            if args.json is not None:
+                args.json.write_text(json.dumps([asdict(one) for one in measured], indent=1) + "\n")
             what = f"{one.rule or one.ending or one.said}: {one.before:,} -> {one.after:,} events, {one.lines} lines"
             print(f"[{len(measured)}/{len(mutants)}] {mutant.id}: {what}", file=sys.stderr, flush=True)
     except KeyboardInterrupt:
@@ -109,8 +111,9 @@ def _shrink(zoo: list[Mutant], args: argparse.Namespace) -> int:
     print(shrunk_table(measured))
     if measured:
         print(f"\n{shrunk_summary(measured)}")
-    if args.json is not None:
-        args.json.write_text(json.dumps([asdict(one) for one in measured], indent=1) + "\n")
+    if args.markdown is not None and len(measured) == len(mutants):
+        hunts = args.markdown.read_text() if args.markdown.exists() else ""
+        args.markdown.write_text(without_shrunk(hunts) + shrunk_markdown(measured))
     return 1 if any(one.rule and not one.same_rule for one in measured) else 0
 
 

@@ -110,6 +110,29 @@ def table(all_of_them: Iterable[Measured]) -> str:
     return "\n".join(rows)
 
 
+HEADING = "## Shrunk"
+
+
+def shrunk_markdown(all_of_them: Sequence[Measured]) -> str:
+    """The section of docs/zoo.md that is about this."""
+    told = [f"{line}." for line in summary(all_of_them).splitlines()]
+    words = [
+        "What `lab shrink` leaves of the run that caught each one (`lab zoo --shrink --markdown docs/zoo.md`):",
+        "events of the run before and after, lines of the recipe, seconds of processor time, steps of the scenario.",
+    ]
+    return "\n".join([HEADING, "", *words, "", *told, "", table(all_of_them), ""])
+
+
+def shrunk_section(file: Path) -> str:
+    """What an earlier measurement has written there; a hunt leaves it as it is."""
+    text = file.read_text() if file.exists() else ""
+    return text[text.index(HEADING) :] if HEADING in text else ""
+
+
+def without_shrunk(text: str) -> str:
+    return text.partition(HEADING)[0]
+
+
 def summary(all_of_them: Sequence[Measured]) -> str:
     rules = [one for one in all_of_them if one.rule]
     others = [one for one in all_of_them if one.ending and not one.rule]
