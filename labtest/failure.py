@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from labrpc import Message
 from labsim import SimulationError, TaskFailed, Wait, WaitKind
 from labsim.stacks import Place
 
@@ -33,6 +34,7 @@ class Failure(AssertionError):
     - `threads`: what the peers' own threads are at
     - `awaited`: the index that the test waited for in vain
     - `costs`: whether too much was sent
+    - `messages`: those among the evidence, each with the time of the event that is meant
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Failure(AssertionError):
         threads: Sequence[Wait] = (),
         awaited: int | None = None,
         costs: bool = False,
+        messages: Sequence[tuple[int, Message]] = (),
     ) -> None:
         super().__init__(text)
         self.text = text
@@ -64,6 +67,7 @@ class Failure(AssertionError):
         self.threads = threads
         self.awaited = awaited
         self.costs = costs
+        self.messages = messages
 
 
 class GuestFailed(SimulationError):

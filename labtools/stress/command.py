@@ -29,6 +29,7 @@ from labtools.stress.outcome import LATE
 from labtools.stress.pool import LocalPool, Pool, outcomes
 from labtools.stress.progress import watching
 from labtools.stress.seeds import SeedWorker
+from labtools.stress.shrinking import shrink_causes
 from labtools.stress.summary import as_text, clear, duration, write_all, write_report
 from labtools.stress.tally import Cause, Tally
 from labtools.workers.ending import ended_politely
@@ -37,6 +38,7 @@ from labtools.workers.process import CannotStart
 OUT = Path("build/stress")
 _RUNS = 100
 _REPEATED_MAX = 8
+_SHRINK_S = 20.0
 _INTERRUPTED = "when it was interrupted"
 
 _EPILOG = """\
@@ -75,6 +77,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--dask", metavar="ADDRESS", help="run on this Dask cluster instead: tcp://host:8786")
     add("--run-limit", type=_seconds, default=60.0, metavar="S", help="real seconds that one run may take (60)")
     add("--memory-mb", type=_positive, default=2048, metavar="MB", help="memory that one worker may use (2048)")
+    add(
+        "--shrink",
+        type=_budget,
+        default=_SHRINK_S,
+        metavar="S",
+        help=f"seconds of processor time to shrink the shortest run of each cause ({_SHRINK_S:g}; 0: do not)",
+    )
     add("--out", type=Path, default=OUT, metavar="DIR", help=f"where summary and reports go ({OUT})")
     add("--list", action="store_true", help="name the tests that are selected, and end")
 
@@ -98,6 +107,10 @@ def _seconds(text: str) -> float:
     if not 0 < seconds <= 86_400:
         raise argparse.ArgumentTypeError(f"must be seconds, above 0 and at most 86400, got {text!r}")
     return seconds
+
+
+def _budget(text: str) -> float:
+    return 0.0 if text == "0" else _seconds(text)
 
 
 def _duration(text: str) -> float:
@@ -189,6 +202,7 @@ def _stress(args: argparse.Namespace, plan: Plan, kit: Kit, tally: Tally) -> int
         pool.shutdown()
     if tally.found and not trouble and tally.ended != _INTERRUPTED:
         _repeat(tally, kit)
+        shrink_causes(tally.causes, kit, args.out, args.shrink)
     write_all(tally, kit, args.out)
     text = as_text(tally, kit, args.out, console.width if console.is_terminal else None)
     console.print(f"\n{text}", markup=False, soft_wrap=True)

@@ -28,7 +28,8 @@ TOOLS_MAY_IMPORT = {
     "handout": {"manifest"},
     "timeline": {"selecting"},
     "stress": {"selecting", "workers"},
-    "scenario": {"selecting", "timeline.command"},
+    "shrink": {"selecting", "timeline.command"},
+    "scenario": {"selecting", "timeline.command", "shrink.shrinking"},
     # It asks for a timeline by name, when it is to print one.
     "replay": {"selecting", "stress.kit"},
     "zoo": {"selecting", "workers"},

@@ -204,6 +204,30 @@ def test_a_service_that_keeps_its_lock_while_it_waits_is_told_so(tmp_path):
     )
 
 
+def test_no_test_is_passed_by_a_clerk_that_asks_nobody(tmp_path):
+    """The clerk is the student's, and what it returns is believed: only another client's can prove it wrong."""
+    path = service(tmp_path)
+    (tmp_path / "client.py").write_text(ASKS_NOBODY)
+    program = load_peer_class(RAFT, kv=path)
+    assert [name for name, test in TESTS.items() if run_test(test.function, program, 1).error is None] == []
+
+
+ASKS_NOBODY = """
+class Clerk:
+    def __init__(self, servers):
+        self.data = {}
+
+    def get(self, key):
+        return self.data.get(key, "")
+
+    def put(self, key, value):
+        self.data[key] = value
+
+    def append(self, key, value):
+        self.data[key] = self.get(key) + value
+"""
+
+
 def test_a_get_must_return_a_string(tmp_path):
     path = service(tmp_path, ("key)).value)\n", "key)).value) and None\n"), file="client.py")
     assert told(path).startswith("get('x') of client 0 returned None; it must return a str")
