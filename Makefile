@@ -6,6 +6,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
+# A test of the lab starts many processes. Where this is set, each of them would compile all that it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Options of the test targets; see `make help`.
 SEED     ?=
 RUNS     ?=
@@ -35,7 +38,7 @@ pytest = $(BIN)/python -m pytest -q -n $(if $(filter 1,$(1)),0,$(1)) $(if $(SEED
          $(if $(ISOLATED),--isolated)
 
 .DEFAULT_GOAL := help
-.PHONY: help test parts $(PARTS) stress replay shrink timeline scenario lint clean
+.PHONY: help test parts $(PARTS) stress replay shrink timeline scenario cluster lint clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,7 +48,8 @@ help: ## this list
 	@echo "it), both also for replay, shrink, timeline and stress; EXTRA=0 runs MIT's tests alone, REALTIME=1 uses real"
 	@echo "threads and the real clock, JOBS=n starts n workers (otherwise one for each core, where RUNS is 10 or more, and none"
 	@echo "below: they would take longer to start). Name several parts, and they are one run with one summary."
-	@echo "ISOLATED=1, here and for replay, shrink, timeline, scenario and stress, has every peer in a process of its own."
+	@echo "ISOLATED=1, here and for replay, shrink, timeline, scenario and stress, has every peer, and every clerk, in a"
+	@echo "process of its own."
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -92,6 +96,9 @@ scenario: $(READY) ## a run written down step by step: FILE=x.scenario (default:
 stress: $(READY) ## many seeds over worker processes: TEST=name|part RUNS=n JOBS=n [RAFT=...] [OUT=dir]
 	@$(BIN)/lab stress $(TEST) $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(SEED),--seed-start $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(OUT),--out $(OUT)) $(if $(ISOLATED),--isolated)
 
+cluster: $(READY) ## three real processes and a prompt, data in build/cluster [RAFT=...] [KV=...] [OUT=dir]
+	@$(BIN)/lab cluster $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(OUT),--data "$(OUT)")
+
 lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -115,14 +122,15 @@ zoo: $(READY) ## every wrong Raft: caught by what, after how many runs [RUNS=n] 
 
 STRANGERS := $(wildcard tests/zoo/strangers/*/raft.py)
 
-soak: $(READY) ## hours: every test over 1,000 seeds on the reference, over 100 on each stranger [JOBS=n]
+soak: $(READY) ## hours: every test over 1,000 seeds on the reference, over 100 on each stranger; real processes for long [JOBS=n]
+	@RAFTLAB_SOAK=1 $(BIN)/python -m pytest -q -n 0 tests/infra/labtools/cluster tests/infra/labrpc/test_tcp.py
 	@for peer in $(STRANGERS) raft/raft.py; do \
 	  $(BIN)/lab stress --raft $$peer --runs $$(test $$peer = raft/raft.py && echo 1000 || echo 100) \
 	    --out build/soak/$$(basename $$(dirname $$peer)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) || exit 1; done
 
-grade: $(READY) ## score a class: SUBMISSIONS=dir [HIDDEN=dir] [RUBRIC=file.toml] [SOLUTION=raft.py] OUT=dir [JOBS=n]
-	@test -n "$(SUBMISSIONS)" -a -n "$(OUT)" || { echo "usage: make grade SUBMISSIONS=dir OUT=dir [HIDDEN=dir] [RUBRIC=file.toml] [SOLUTION=raft.py] [JOBS=n]"; exit 2; }
-	@$(BIN)/lab grade "$(SUBMISSIONS)" --out "$(OUT)" $(if $(HIDDEN),--hidden "$(HIDDEN)") $(if $(RUBRIC),--rubric "$(RUBRIC)") $(if $(SOLUTION),--solution "$(SOLUTION)") $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
+grade: $(READY) ## score a class: SUBMISSIONS=dir [HIDDEN=dir] [RUBRIC=file.toml] [SOLUTION=raft.py] [KV=server.py] OUT=dir [JOBS=n]
+	@test -n "$(SUBMISSIONS)" -a -n "$(OUT)" || { echo "usage: make grade SUBMISSIONS=dir OUT=dir [HIDDEN=dir] [RUBRIC=file.toml] [SOLUTION=raft.py] [KV=server.py] [JOBS=n]"; exit 2; }
+	@$(BIN)/lab grade "$(SUBMISSIONS)" --out "$(OUT)" $(if $(HIDDEN),--hidden "$(HIDDEN)") $(if $(RUBRIC),--rubric "$(RUBRIC)") $(if $(SOLUTION),--solution "$(SOLUTION)") $(if $(KV),--kv "$(KV)") $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
 
 handout: $(READY) ## the tree a student starts from: OUT=dir
 	@test -n "$(OUT)" || { echo "usage: make handout OUT=dir"; exit 2; }

@@ -191,19 +191,19 @@ def source_line(function: Callable[..., Any]) -> list[str]:
     return [_at(Place(code.co_filename, line))]
 
 
-def point_into_peer(error: BaseException, peer_class: Any) -> None:
+def point_into_peer(error: BaseException, *classes: Any) -> None:
     """Where no line of the peer's is on the stack (a missing method, a wrong signature), name the one to look at."""
     if not isinstance(error, TaskFailed) or error.__cause__ is None or _frames(error.__cause__.__traceback__):
         return
-    peer_class = getattr(peer_class, "peer_class", peer_class)  # of a Program, the class as it was loaded
+    classes = tuple(getattr(each, "peer_class", each) for each in classes)  # of a Program, the class as it was loaded
     name = error.entry
-    method = getattr(peer_class, name, None) if name else None
-    if method is not None and hasattr(inspect.unwrap(method), "__code__"):
+    methods = [method for each in classes if name and (method := getattr(each, name, None)) is not None]
+    method = next((method for method in methods if hasattr(inspect.unwrap(method), "__code__")), None)
+    lines: list[str] = []
+    if method is not None:
         lines = source_line(method)
     elif isinstance(error.__cause__, RpcError):
-        lines = _calls_of(name, peer_class)
-    else:
-        lines = []
+        lines = next((found for each in classes if (found := _calls_of(name, each))), [])
     for line in lines:
         error.add_note(line)
 

@@ -25,8 +25,11 @@ FOR_ALL: Patterns = {
     **dict.fromkeys(ROOMS, _MODULES),
     PEER: (*PEER_FILES, "py.typed"),
     SERVICE: ("__init__.py", "py.typed"),
-    TOOLS: ("__init__.py", "__main__.py", "cli.py", "py.typed", "selecting.py"),
-    **{f"{TOOLS}/{tool}": _MODULES[:1] for tool in ("replay", "scenario", "shrink", "stress", "timeline", "workers")},
+    TOOLS: ("__init__.py", "__main__.py", "cli.py", "kv.py", "py.typed", "selecting.py", "serve.py"),
+    **dict.fromkeys(
+        [f"{TOOLS}/{tool}" for tool in ("cluster", "replay", "scenario", "shrink", "stress", "timeline", "workers")],
+        _MODULES[:1],
+    ),
     "tests": (
         "test_2[a-d].py",
         "test_2[a-d]_extra.py",
@@ -39,6 +42,7 @@ FOR_ALL: Patterns = {
 FOR_STUDENTS: Patterns = {
     "docs": (
         "checks.md",
+        "cluster.md",
         "determinism.md",
         "failures.md",
         "kv.md",

@@ -11,10 +11,8 @@ import fcntl
 import os
 import random
 import re
-import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +32,7 @@ from labtools.stress.progress import watching
 from labtools.stress.seeds import SeedWorker
 from labtools.stress.summary import SHRUNK, as_text, clear, duration, write_all, write_report
 from labtools.stress.tally import Cause, Tally, ended_its_process
+from labtools.workers.ending import ended_politely
 from labtools.workers.process import CannotStart
 
 OUT = Path("build/stress")
@@ -170,19 +169,6 @@ def alone_in(out: Path, command: str) -> Iterator[None]:
                 "wait until it ends, or name another folder with --out (make: OUT=dir)"
             ) from None
         yield
-
-
-@contextmanager
-def ended_politely() -> Iterator[None]:
-    """`kill` and `timeout` get the summary, as Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def _stress(args: argparse.Namespace, plan: Plan, kit: Kit, tally: Tally) -> int:

@@ -23,6 +23,7 @@ from typing import Any
 
 from labtest.rooms import ROOT
 from labtools.selecting import select
+from labtools.workers.ending import ended_politely
 from labtools.workers.process import CannotStart, Lost, WorkerProcess, python_worker
 from labtools.zoo.hunting import Result
 from labtools.zoo.mutants import Mutant, load_zoo
@@ -75,7 +76,8 @@ def main(args: argparse.Namespace) -> int:
     if args.shrink:
         return _shrink(zoo, args)
     began_s = time.perf_counter()
-    results, interrupted = _hunt_all(zoo, args)
+    with ended_politely():
+        results, interrupted = _hunt_all(zoo, args)
     by_id = {mutant.id: mutant for mutant in zoo}
     print(table(results, by_id))
     print(summary(results, by_id, time.perf_counter() - began_s))

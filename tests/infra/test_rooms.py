@@ -42,6 +42,9 @@ TOOLS_MAY_IMPORT = {
     "grade.judging": {"selecting", "workers", "grade.results", "grade.rubric"},
     # Pages know results, and neither judging nor store.
     "grade.pages": {"grade.results", "grade.rubric", "stress.summary"},
+    "cluster": set(),
+    "serve": {"cluster"},
+    "kv": {"cluster"},
     # Commands are imported by name, when they are called.
     "cli": set(),
     "__main__": {"cli"},

@@ -41,7 +41,8 @@ class Course:
 
     def grade(self, what: Path | None = None) -> int:
         hidden = ["--hidden", str(self.hidden)] if self.hidden.exists() else []
-        return lab(["grade", str(what or self.class_), *hidden, "--rubric", str(self.rubric), "--out", str(self.out)])
+        where = ["--rubric", str(self.rubric), "--out", str(self.out), "--jobs", "1"]
+        return lab(["grade", str(what or self.class_), *hidden, *where])
 
     @property
     def scores(self) -> dict[str, str]:

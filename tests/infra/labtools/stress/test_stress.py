@@ -5,14 +5,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 
 from infra.labtools.peers import ROOT, lab, lab_command, make_peer
+from infra.labtools.processes import children_of, gone, on_linux, wait_until
 from labtools.zoo.mutants import load_zoo
 
 QUICK = "test_basic_agree_2b"
@@ -254,28 +253,6 @@ def test_a_report_is_there_as_soon_as_it_is_named(tmp_path):
 
 
 # ---- endings -------------------------------------------------------------------------------------------------
-
-
-def children_of(pid: int) -> list[int]:
-    threads = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for children in threads for child in children.read_text().split()]
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
-def wait_until(condition, limit_s=100.0):
-    until_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < until_s, "it has not happened in time"
-        time.sleep(0.05)
-
-
-on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 
 @on_linux
