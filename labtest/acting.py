@@ -260,8 +260,11 @@ class _Player:
         for number, act in acts:
             self.wait_until(began_ns + act.at_ns)
             if self._makes_sense(act):
+                conditions = self._config.network.conditions
                 self._did.add(number)
                 self._perform(act)
+                if act.does.startswith(NETWORK) and self._config.network.conditions == conditions:
+                    self._did.discard(number)
 
     def _makes_sense(self, act: Act) -> bool:
         config, i = self._config, act.peer

@@ -23,6 +23,7 @@ _MS = 1_000_000
 _LITTLE_NS = 20 * _MS
 _TOGETHER_NS = 100 * _MS  # commands so close to each other are told in one line
 _TURNS_TOLD = 2
+_FEW = 3  # from so many on, messages that fare alike are told in one line
 
 
 class _Line(NamedTuple):
@@ -185,12 +186,35 @@ def _messages(attempt: Attempt) -> Iterator[_Line]:
         for event in attempt.trace
         if event.kind == events.SEND
     }
+    alike: dict[tuple[Place, str], list[tuple[int, Fate, Event | None]]] = {}
     for (place, ordinal), value in attempt.plan.choices.chosen.items():
         if place[0] in ("request", "reply", "reply to the second copy"):
             fate = msgspec.convert(value, Fate) if isinstance(value, dict) else value
             event = sent.get((place[1].partition(" of ")[0], place[2], ordinal))
             if not _is_little(fate):
-                yield _fate(place, ordinal, fate, event)
+                kind = "lost" if fate.lost else "twice" if fate.again_ns is not None else "late"
+                alike.setdefault((place, kind), []).append((ordinal, fate, event))
+    for (place, kind), those in alike.items():
+        if len(those) < _FEW:
+            yield from (_fate(place, *one) for one in those)
+        else:
+            yield _fates(place, kind, those)
+
+
+def _fates(place: Place, kind: str, those: Sequence[tuple[int, Fate, Event | None]]) -> _Line:
+    method = place[2].rpartition(".")[2]
+    what = (
+        f"{len(those)} {method}s {place[1]}"
+        if place[0] == "request"
+        else f"{len(those)} replies to {method} {place[1]}"
+    )
+    at_ns = min((event.at_ns for _, _, event in those if event is not None), default=0)
+    if kind == "lost":
+        return _Line(at_ns, f"{what} are lost")
+    if kind == "twice":
+        return _Line(at_ns, f"{what} arrive twice")
+    delays = [fate.delay_ns / _MS for _, fate, _ in those]
+    return _Line(at_ns, f"{what} take {min(delays):.0f} to {max(delays):.0f} ms")
 
 
 def _is_little(fate: Fate) -> bool:

@@ -104,7 +104,9 @@ def _shrink(zoo: list[Mutant], args: argparse.Namespace) -> int:
             measured.append(one)
             if args.json is not None:
                 args.json.write_text(json.dumps([asdict(one) for one in measured], indent=1) + "\n")
-            what = f"{one.rule or one.ending or one.said}: {one.before:,} -> {one.after:,} events, {one.lines} lines"
+            what = (
+                f"{one.rule or one.ending or 'not shrunk'}: {one.before:,} -> {one.after:,} events, {one.lines} lines"
+            )
             print(f"[{len(measured)}/{len(mutants)}] {mutant.id}: {what}", file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -17,9 +17,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from labtools.shrink.elsewhere import shrunk_elsewhere
 from labtools.zoo.mutants import BUILD, REFERENCE, Mutant
 
 _LOST_S = 600
+_LIMIT_S = 50.0
 _LONG = 1000  # events, of which a tenth may be left
 _SHORT = 100  # events that may be left of a shorter run
 _STEPS_MAX = 20
@@ -42,7 +44,6 @@ class Measured:
     steps: int | None = None
     scenario_breaks: bool = False  # the same rule, in a new process
     scenario_passes: bool = False  # on the peer that it was made from
-    said: str = ""
 
     @property
     def enough(self) -> bool:
@@ -59,14 +60,13 @@ def measure(mutant: Mutant, test: str, seed: int, *, out: Path) -> Measured:
     raft, kv = (REFERENCE / "raft.py", path) if mutant.of_service else (path, None)
     figures_file = out / f"{mutant.id}.json"
     figures_file.parent.mkdir(parents=True, exist_ok=True)
-    figures_file.unlink(missing_ok=True)
-    command = ["-m", "labtools", "shrink", test, "--seed", str(seed), "--raft", str(raft), "--json", str(figures_file)]
-    command += ["--out", str(out / mutant.id), *([] if kv is None else ["--kv", str(kv)])]
-    done = _python(command)
-    if not figures_file.exists():
-        measured.said = done.strip().rpartition("\n")[2]
+    options = ["--raft", str(raft), *([] if kv is None else ["--kv", str(kv)])]
+    folder = Path.cwd()
+    figures = shrunk_elsewhere(
+        test, seed, options, limit_s=_LIMIT_S, out=out / mutant.id, folder=folder, figures=figures_file
+    )
+    if figures is None:
         return measured
-    figures = json.loads(figures_file.read_text())
     measured.ending, measured.rule = figures["ending"], figures["rule"]
     measured.before, measured.after = figures["events_before"], figures["events"]
     measured.lines, measured.seconds = len(figures["recipe"]), figures["seconds"]

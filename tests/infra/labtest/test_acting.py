@@ -101,6 +101,7 @@ def test_acts_are_done_again_without_the_test_and_what_makes_no_sense_is_left_ou
         Act(1_200_000_000, "start", [7, "x"]),  # there is none
         Act(1_200_000_000, "start", [1, "x"]),
         Act(1_300_000_000, "start1", [0]),
+        Act(1_300_000_000, "network.partition", []),  # nothing is cut
     ]
     did: set[int] = set()
     run = run_test(playing(Play({"servers": 3}, False, acts, 1_500_000_000), did=did), peer, SEED)

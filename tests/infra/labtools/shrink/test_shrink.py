@@ -6,11 +6,14 @@ import subprocess
 import pytest
 
 from infra.labtools.peers import ROOT, lab, lab_command
+from labrpc.conditions import Fate
+from labsim.deciding import Choices
 from labtest.acting import Notes
 from labtest.acts import Act, Play
 from labtest.loading import load_peer_class
 from labtest.records import place_of_peer
-from labtest.running import run_test
+from labtest.running import Run, run_test
+from labtest.verdict import Ending, Verdict
 from labtools.selecting import LabTest, load_tests, select
 from labtools.shrink.attempts import Attempt, Plan
 from labtools.shrink.recipe import recipe
@@ -177,13 +180,29 @@ def test_a_run_is_written_as_a_scenario_without_being_shrunk(capsys, tmp_path):
 # ---- words -----------------------------------------------------------------------------------------------------------
 
 
-def told(*acts):
-    from labsim.deciding import Choices
-    from labtest.running import Run
-    from labtest.verdict import Ending, Verdict
-
-    plan = Plan(Choices(), Play({"servers": 3}, False, list(acts), 0))
+def told(*acts, chosen=None):
+    choices = Choices()
+    choices.chosen = chosen or {}
+    plan = Plan(choices, Play({"servers": 3}, False, list(acts), 0))
     return recipe(Attempt(plan, Run(0), Verdict(Ending.RULE), None, Notes()))
+
+
+def test_messages_that_fare_alike_are_told_in_one_line():
+    there, back = ("request", "0->1", "Raft.append_entries"), ("reply", "2->0", "Raft.request_vote")
+    late = [400, 900, 700]
+    chosen = {
+        (there, 7): Fate(5_000_000, lost=True),
+        (there, 8): Fate(3_000_000),
+        **{(back, number): Fate(ms * 1_000_000) for number, ms in enumerate(late, start=1)},
+        (("node", "1"), 1): 12345,
+        (("node", "2"), 1): 12345,
+    }
+    assert told(chosen=chosen) == [
+        "0.000 s  append_entries 0->1, number 7 is lost",
+        "0.000 s  3 replies to request_vote 2->0 take 400 to 900 ms",
+        "1, 2: the timeouts that they draw",
+        "1 message a few milliseconds faster or slower than the others",
+    ]
 
 
 def test_each_act_has_its_words():
