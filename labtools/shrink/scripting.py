@@ -210,6 +210,10 @@ def _joined(steps: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
             yield 1, [f"snapshot {found[1]} {index}"]
     if re.fullmatch(r"run (\d+)ms", first) and first not in RUNS:
         yield from ((1, [run]) for run in RUNS[:3])
+    if found := re.fullmatch(r"drop (\d+)->\d+ (\w+(?: reply)?)(?: term \d+)?", first):
+        # That is no mistake where there is nothing to drop, as with a right peer there may not be.
+        yield 1, [f"drop {found[1]}->* {found[2]}"]
+        yield 1, [f"run {found[1]} 200ms"]
     if found := re.fullmatch(r"(deliver \S+ \S+(?: reply)?) term \d+", first):
         yield 1, [found[1]]
 
