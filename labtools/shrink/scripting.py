@@ -70,6 +70,8 @@ class Scripting:
     def _suggested(self, trace: Sequence[Event], play: Play | None, peers: int) -> Iterator[list[str]]:
         steps = steps_of(trace)
         yield steps
+        if trace and trace[-1].node.isdecimal():
+            yield [*steps, f"run {trace[-1].node} 200ms"]
         for run in RUNS:
             yield [*steps, run]
         acts = [] if play is None else list(play.acts)
@@ -210,6 +212,10 @@ def _joined(steps: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
             yield 1, [f"snapshot {found[1]} {index}"]
     if re.fullmatch(r"run (\d+)ms", first) and first not in RUNS:
         yield from ((1, [run]) for run in RUNS[:3])
+    if found := re.fullmatch(r"drop (\d+)->\d+ (\w+(?: reply)?)(?: term \d+)?", first):
+        # That is no mistake where there is nothing to drop, as with a right peer there may not be.
+        yield 1, [f"drop {found[1]}->* {found[2]}"]
+        yield 1, [f"run {found[1]} 200ms"]
     if found := re.fullmatch(r"(deliver \S+ \S+(?: reply)?) term \d+", first):
         yield 1, [found[1]]
 
@@ -233,6 +239,8 @@ class _Steps:
         self._armed: dict[str, str] = {}
         self._words: dict[Any, str] = {}
         self._arrived: set[int] = set()  # requests, by number
+        self._answered: set[int] = set()
+        self._given_up: set[int] = set()  # whose callers were told already that there will be no reply
         self._copy: Any = None  # the latest second copy
         for event in trace:
             self._take(event)
@@ -288,6 +296,15 @@ class _Steps:
             self.steps.append(f"drop {source}->{target} {kind}{of}")
         elif event.kind == events.DROP and event.note == DropReason.LOST_REPLY:
             self.steps.append(f"drop {target}->{source} {kind} reply{of}")
+        elif event.kind == events.DROP and event.note == DropReason.UNPLUGGED_ON_THE_WAY:
+            if event.message in self._answered:
+                self.steps.append(f"drop {target}->{source} {kind} reply{of}")
+            else:
+                self._given_up.add(event.message)
+        elif event.kind == events.ANSWER:
+            self._answered.add(event.message)
+            if event.message in self._given_up:
+                self.steps.append(f"drop {target}->{source} {kind} reply{of}")
 
     def _word(self, command: Any) -> str:
         text = str(command)
