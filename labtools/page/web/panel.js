@@ -22,7 +22,7 @@ export class Panel {
     const box = byId("failure");
     if (!run.failed) return;
     box.hidden = false;
-    const places = run.places ?? [];
+    const places = this.run.places;
     fill(
       box,
       el("h2", {}, "What is wrong"),
