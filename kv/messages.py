@@ -43,9 +43,9 @@ class PutAppendReply:
 
 @dataclass(slots=True)
 class Op:
-    """One command of the log. It travels there as bytes, labgob.encode(op).
+    """One request in the log. A command there is a list of them, and travels as bytes: labgob.encode(ops).
 
-    An object would do too, if its class is registered with labgob. But Raft saves its whole log at every change, and
+    Objects would do too, if their class is registered with labgob. But Raft saves its whole log at every change, and
     of bytes it need not ask what is in them.
     """
 

@@ -3,10 +3,10 @@
 Promise: clients cannot tell the servers from one that does one thing at a time (linearizability, §8), through crashes,
 cuts and repeated requests; each request takes effect once. Not promised: an answer while no majority can be reached.
 
-How it runs. Every request, a get too, becomes an Op in the log, and its handler waits until the Op at the index that
-start() has told was applied here, or until this server leads no more. One thread applies what Raft has agreed on.
-self.mu guards all state; a handler holds it from start() until it has said what it waits for, so that its Op cannot be
-applied in between.
+How it runs. Every request, a get too, becomes an Op. Raft saves before start() returns, which takes a disk its time;
+whatever comes meanwhile gathers in a batch, and one batch is one command of the log. So many clients share one save. A
+handler waits until its batch, at the index that start() has told, was applied here, or until this server leads no
+more. One thread applies what Raft has agreed on. self.mu guards all state, and nobody holds it while Raft saves.
 
 Start at KVServer._execute(), then _apply().
 """
@@ -38,6 +38,15 @@ class Answered:
     value: str
 
 
+class Batch:
+    """Requests that become one command of the log."""
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+        self.in_term = 0  # of Raft it was put into the log; 0: not yet
+        self.applied = threading.Event()  # or there is nothing to wait for: a look at the answers tells
+
+
 class KVServer:
     """One server. `raft` is its peer, which hands to `apply_ch` what was agreed on.
 
@@ -67,8 +76,10 @@ class KVServer:
         self.answered: dict[int, Answered] = {}  # by client
         self.last_applied = 0
 
-        # By index: the handler that waits for what is applied there.
-        self.waiting: dict[int, threading.Event] = {}
+        self.gathering = Batch()  # what comes now
+        self.starting = threading.Lock()  # held by who has a batch put into the log: one at a time, in their order
+        # By index: the batch whose handlers wait for what is applied there.
+        self.waiting: dict[int, Batch] = {}
 
         snapshot = persister.read_snapshot()
         if snapshot:
@@ -96,21 +107,36 @@ class KVServer:
         with self.mu:
             if self._is_answered(op):
                 return self.answered[op.client_id].value
-            index, term, leads = self.raft.start(labgob.encode(op))
-            if not leads:
-                return None
-            if index in self.waiting:
-                self.waiting[index].set()  # from an earlier term of ours: its Op is not what will stand there
-            applied = self.waiting[index] = threading.Event()
+            batch = self.gathering
+            batch.ops.append(op)
+            is_first = len(batch.ops) == 1
+        if is_first:
+            self._start(batch)
         give_up_s = time.monotonic() + PATIENCE_S
-        while not applied.wait(LOOK_S):
-            if self.dead.is_set() or time.monotonic() > give_up_s or self.raft.get_state() != (term, True):
+        while not batch.applied.wait(LOOK_S):
+            if self.dead.is_set() or time.monotonic() > give_up_s or self._is_lost(batch):
                 break
         with self.mu:
-            if self.waiting.get(index) is applied:
-                del self.waiting[index]
             # Ours, or what another leader has put in its place?
             return self.answered[op.client_id].value if self._is_answered(op) else None
+
+    def _start(self, batch: Batch) -> None:
+        """Put a batch into the log. While another one is on its way there, this one goes on gathering."""
+        with self.starting:
+            with self.mu:
+                self.gathering = Batch()
+            index, term, leads = self.raft.start(labgob.encode(batch.ops))
+            with self.mu:
+                if not leads or index <= self.last_applied:
+                    batch.applied.set()  # never, or already
+                    return
+                if index in self.waiting:
+                    self.waiting[index].applied.set()  # from an earlier term of ours: it is not what will stand there
+                batch.in_term = term
+                self.waiting[index] = batch
+
+    def _is_lost(self, batch: Batch) -> bool:
+        return batch.in_term != 0 and self.raft.get_state() != (batch.in_term, True)
 
     def _is_answered(self, op: Op) -> bool:
         # Caller holds self.mu.
@@ -131,7 +157,8 @@ class KVServer:
                     self._install(msg.snapshot)
                     self._applied_through(msg.snapshot_index)
                 else:
-                    self._apply(labgob.decode(msg.command, Op))
+                    for op in labgob.decode(msg.command, list[Op]):
+                        self._apply(op)
                     self._applied_through(msg.command_index)
                     self._shorten_log()
 
@@ -152,7 +179,7 @@ class KVServer:
         # Caller holds self.mu. A snapshot may stand for many indexes at once.
         for passed in [index] if index == self.last_applied + 1 else [i for i in self.waiting if i <= index]:
             if passed in self.waiting:
-                self.waiting.pop(passed).set()
+                self.waiting.pop(passed).applied.set()
         self.last_applied = index
 
     # ---- Snapshots (§7) ------------------------------------------------------------------------------

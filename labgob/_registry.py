@@ -63,9 +63,9 @@ class Opaque(msgspec.Struct, frozen=True):
 carried: list[bool] = [False]
 
 
-def carry_unknown() -> None:
+def carry_unknown(*, carry: bool = True) -> None:
     """For a program that carries values for others, and shall not know their classes."""
-    carried[0] = True
+    carried[0] = carry
 
 
 def is_namedtuple(cls: Any) -> bool:

@@ -127,10 +127,18 @@ class Server:
 
         `sent_type`: the request's, or its full name; "" where the bytes alone tell.
         """
+        handler, args = self.read(service_method, request, sent_type, source, target)
+        return self.run(handler, args, service_method, target), handler.reply_type
+
+    def read(
+        self, service_method: str, request: bytes, sent_type: Any, source: str, target: str
+    ) -> tuple[Handler, Any]:
+        """Who is called, and the arguments. What goes wrong here is the caller's mistake."""
         try:
-            method, args_type, reply_type = self.handlers.get(service_method) or self.find_handler(service_method)
+            handler = self.handlers.get(service_method) or self.find_handler(service_method)
         except RpcError as error:
             raise RpcError(f"{source} called {service_method!r} of {target}: {error}") from None
+        args_type = handler.args_type
         if (
             sent_type is not args_type
             and args_type.__class__ is type
@@ -141,11 +149,15 @@ class Server:
                 f"{source} called {service_method} of {target} with {_named(sent_type)}; it takes {_named(args_type)}"
             )
         try:
-            args = decode(request, args_type)
+            return handler, decode(request, args_type)
         except DecodeError as error:
             raise RpcError(f"{source} called {service_method} of {target} with what it cannot read: {error}") from error
+
+    def run(self, handler: Handler, args: Any, service_method: str, target: str) -> bytes:
+        """The reply. What goes wrong here is the method's mistake."""
+        reply_type = handler.reply_type
         try:
-            reply = method(args)
+            reply = handler.method(args)
         except SystemExit as error:
             # It would end the task in silence, and the caller would wait for ever.
             raise RpcError(f"{service_method} of {target} called sys.exit({error})") from error
@@ -157,7 +169,7 @@ class Server:
             wrong.returned = type(reply)
             raise wrong
         try:
-            return encode(reply), reply_type
+            return encode(reply)
         except EncodeError as error:
             raise RpcError(f"{service_method} of {target} returned what cannot travel: {error}") from error
 

@@ -191,13 +191,22 @@ class Config(Servers):
 
     def _watched_start(self, seat: Seat, peer: Peer, given: Any, noted: Any) -> Callable[[], Any]:
         """A call of the peer's start(), with its events. `noted` is for the trace."""
-        i, node = seat.index, seat.node
 
         def start() -> Any:
             """Runs as a task of the peer, so that what it returns is noted before anything else happens."""
-            began_s = self._world.now
-            self._world.emit(events.START, node, noted, 0)
+            note = self._note_start(seat, peer, noted)
             result = peer.start(given)
+            note(result)
+            return result
+
+        return start
+
+    def _note_start(self, seat: Seat, peer: Peer, noted: Any) -> Callable[[Any], None]:
+        """A call of start() begins; what is returned is told what that came to."""
+        i, node, began_s = seat.index, seat.node, self._world.now
+        self._world.emit(events.START, node, noted, 0)
+
+        def note(result: Any) -> None:
             if self._world.virtual and self._world.now != began_s:
                 # Then it may wait for its own disk, and for who holds the lock meanwhile.
                 disks_are_slow = self._slowest_save_ms > 0
@@ -212,10 +221,10 @@ class Config(Servers):
                 case (int(), int(), bool()):
                     started = events.Started(noted, *result)
                     self._world.emit(events.STARTED, node, started, result[0] & 0xFFFFFFFF)
-                    return result
+                    return
             self._wrong_shape(peer.start, i, result, "(index: int, term: int, is_leader: bool)")
 
-        return start
+        return note
 
     def _answering(self, what: str, seat: Seat) -> Peer:
         if seat.peer is None:

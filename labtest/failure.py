@@ -27,6 +27,7 @@ class Failure(AssertionError):
     waited in vain. `peer` names the one that broke it, where that is known. `stuck` are the tasks that wait where they
     should not. For whoever looks for the cause:
 
+    - `variety`: in which way the rule was broken, where it can be in several; mistakes of one rule are told apart by it
     - `states`: what peers told when they were last asked
     - `kept_locks`: by peer, what the keeper of a lock waits for while others wait for that lock (world.kept_locks())
     - `held_up`: what a call that should not wait waited for (VirtualWorld.held_up())
@@ -42,6 +43,7 @@ class Failure(AssertionError):
         evidence: list[str] | None = None,
         *,
         rule: str | None = None,
+        variety: str = "",
         peer: str | None = None,
         stuck: Sequence[Wait] = (),
         states: Mapping[str, State] | None = None,
@@ -56,6 +58,7 @@ class Failure(AssertionError):
         self.text = text
         self.evidence = evidence or []
         self.rule = rule
+        self.variety = variety
         self.peer = peer
         self.stuck = stuck
         self.states = states or {}

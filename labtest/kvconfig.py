@@ -10,26 +10,32 @@ Start reading at `KVConfig.run_clients()`, then `_check_history()`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NoReturn
+from zlib import crc32
 
 from labrpc import ClientEnd, Server
 from labrpc import Service as RpcService
 from labsim import queue, threading, time
 from labtest import events
-from labtest.accusing import evidence
+from labtest.accusing import evidence, in_vain
 from labtest.checks.kept import LINEARIZABILITY, KeptRule
 from labtest.clients import Client
 from labtest.config import Config, Stats
-from labtest.isolation.host import Channel
+from labtest.isolation.clerks import GuestClerk, clerk_guest
+from labtest.isolation.host import Channel, Guest, Within
+from labtest.isolation.programs import GuestProgram
 from labtest.linearizability import History, Outcome, check
 from labtest.servers import Peer, Seat
 from labtest.service import Listener
 from labtest.tap import Snapshots, Tap, WatchedPeer
+from labtest.world import Stuck
 from raft.messages import ApplyMsg
 
 SERVICE = "KVServer"
 # After the last act a new leader is elected within a second or two; whoever still waits then waits in vain.
 _FINISH_S = 20.0
+_CLERK_LIMIT_S = 10.0
 
 
 class Undecided(Exception):
@@ -43,7 +49,7 @@ class KVConfig(Config):
     _long_delays = False
 
     def __init__(
-        # A Raft to be called as such, with make_service() and make_clerk(): a Program, or a test's own.
+        # A Raft to be called as such, with make_service() and make_clerk(): a Program, or a test's own; or guests.
         self,
         program: Any,
         *,
@@ -88,6 +94,10 @@ class KVConfig(Config):
             self._check_history(final=False)
         super().fail(text, rule, **told)
 
+    def fail_in_vain(self, text: str) -> NoReturn:
+        """A client waits, and should not have to."""
+        self.fail(text, evidence=in_vain(self._world.stuck_tasks()))
+
     def _check_history(self, *, final: bool = True) -> None:
         if self._decided:
             return
@@ -97,7 +107,8 @@ class KVConfig(Config):
             violation = verdict.violation
             assert violation is not None
             text = f"{LINEARIZABILITY.title} ({LINEARIZABILITY.section}): {violation.text}"
-            self.fail(text, LINEARIZABILITY, evidence=evidence(violation, self._world.trace))
+            told = evidence(violation, self._world.trace)
+            self.fail(text, LINEARIZABILITY, evidence=told, variety=violation.wrong.value)
         if verdict.outcome is Outcome.UNKNOWN and final:
             raise Undecided(
                 f"the checker gave up on key {verdict.key!r} after {verdict.steps:,} steps, so nobody knows whether "
@@ -116,7 +127,6 @@ class KVConfig(Config):
     # ---- servers -----------------------------------------------------------------------------------------
 
     def _listener(self, seat: Seat, apply_ch: queue.Queue[ApplyMsg] | Channel) -> Listener:
-        assert not isinstance(apply_ch, Channel)
         tap = Tap(
             seat.index,
             apply_ch,
@@ -134,15 +144,36 @@ class KVConfig(Config):
     def _begin_service(self, seat: Seat, peer: Peer, ends: list[ClientEnd], server: Server) -> None:
         tap = seat.service
         assert isinstance(tap, Tap)
+        if isinstance(peer, Guest):
+            self._ask(seat, f"{SERVICE}(...)", peer.ask, f"{SERVICE}.__init__", self._max_raft_state, entry="__init__")
+            tap.kill = partial(peer.ask, f"{SERVICE}.kill")
+            return
 
         def start(given: Any, noted: Any) -> Callable[[], Any]:
             return self._watched_start(seat, peer, given, noted)
 
-        raft = WatchedPeer(peer, tap, seat.node, start, self._world.emit)
+        raft = WatchedPeer(peer, start, partial(self._given, seat))
         args = (ends, seat.index, raft, tap.apply_ch, seat.persister, self._max_raft_state)
         service = self._ask(seat, f"{SERVICE}(...)", self._program.make_service, *args, entry="__init__")
         tap.kill = service.kill
         server.add_service(RpcService(service, SERVICE))
+
+    def _calls_within(self, seat: Seat) -> dict[str, Within]:
+        def start(command: Any) -> Callable[[Any], None]:
+            peer = seat.peer if seat.peer is not None else seat.node.program  # type: ignore[union-attr]
+            return self._note_start(seat, peer, command)
+
+        def snapshot(index: int, snapshot: bytes) -> None:
+            self._given(seat, index, snapshot)
+
+        return {"start": Within((object,), start), "snapshot": Within((int, bytes), snapshot)}
+
+    def _given(self, seat: Seat, index: int, snapshot: bytes) -> None:
+        """The service gives its peer a snapshot."""
+        tap = seat.service
+        assert isinstance(tap, Tap)
+        tap.gives(index, snapshot)
+        self._world.emit(events.SNAPSHOT, seat.node, events.Taken(index, snapshot), crc32(snapshot))
 
     def crash1(self, i: int) -> None:
         """Cut the power of server i. What its Persister has saved remains."""
@@ -175,12 +206,26 @@ class KVConfig(Config):
             self._network.connect(end.name, seat.name)
             ends.append(end)
         first = list(range(self.n)) if reaches is None else [self._seat(i).index for i in reaches]
-        client = Client(name, node, ends, first, self.history, self._world, self.fail)
+        client = Client(name, node, ends, first, self.history, self._world, self.fail, self.fail_in_vain)
         self._clients.append(client)
         for i in range(self.n):
             self._plug_client(client, i)
-        client.clerk = self._world.call(node, self._program.make_clerk, list(ends), entry="__init__", limit_s=10.0)
+        try:
+            client.clerk = self._clerk(client, number)
+        except Stuck:
+            self.fail(f"Clerk(...) of {name} has not returned for {_CLERK_LIMIT_S:g} s{self._world.clock}")
         return client
+
+    def _clerk(self, client: Client, number: int) -> Any:
+        node, limit_s = client.node, _CLERK_LIMIT_S
+        if not isinstance(self._program, GuestProgram):
+            made: Any = self._program.make_clerk
+            return self._world.call(node, made, list(client.ends), entry="__init__", limit_s=limit_s)
+        assert node is not None
+        guest = clerk_guest(self._program, node, self._network, client.ends, number)
+        self._world.spawn(node, guest.drive, name=f"guest {client.name}")
+        self._world.call(node, guest.ask, "Clerk.__init__", entry="__init__", limit_s=limit_s)
+        return GuestClerk(guest)
 
     def connect_client(self, client: Client, reaches: Iterable[int]) -> None:
         """Plug the client to these servers and no others."""
@@ -240,4 +285,6 @@ class AtWork:
             if open_:
                 called_s = open_[0].called_s
                 which = f": {open_[0].kind}({open_[0].key!r}), called at {called_s:.3f} s, has not returned"
-            self._cfg.fail(f"{', '.join(waiting[:5])} cannot finish, though a majority of the servers is up{which}")
+            self._cfg.fail_in_vain(
+                f"{', '.join(waiting[:5])} cannot finish, though a majority of the servers is up{which}"
+            )

@@ -25,13 +25,11 @@ DEFAULT_KV = Path("kv/server.py")
 IMPORT_LIMIT_S = 10.0
 _REQUIRED = ("start", "get_state", "kill")
 # By module: the class that must be in it, and what must be in that.
-_OF_SERVICE = {SERVICE: ("KVServer", ("kill",)), CLERK: ("Clerk", ("get", "put", "append"))}
-
-
-NO_GUESTS = (
-    "parts 3A and 3B cannot be run isolated: a Raft peer can be a guest in a process of its own, but a service and its "
-    "clerk cannot; run them without, or name tests of parts 2A to 2D"
-)
+CLASSES = {
+    PEER: ("Raft", _REQUIRED),
+    SERVICE: ("KVServer", ("kill",)),
+    CLERK: ("Clerk", ("get", "put", "append")),
+}
 
 
 class LoadError(Exception):
@@ -49,22 +47,12 @@ def load_peer_class(path: Path, *, isolated: bool = False, kv: Path | None = Non
     of their own, and no line of the file is run in this one. `kv`: the server.py of the service above it, if one is to
     be tested.
     """
-    if isolated and kv is not None:
-        raise LoadError(NO_GUESTS)
     if isolated:
         from labtest.isolation.programs import load_guests  # which needs this module
 
-        return load_guests(path)
-    if path.is_dir():
-        path = path / "raft.py"
-    if not path.is_file():
-        raise LoadError(f"{short_path(str(path))}: no such file; RAFT must name a raft.py")
-    if kv is not None:
-        kv = kv / "server.py" if kv.is_dir() else kv
-        if not kv.is_file():
-            raise LoadError(f"{short_path(str(kv))}: no such file; KV must name a server.py")
-        kv = kv.resolve()
-    path = path.resolve()
+        return load_guests(path, kv)
+    path = found(path, "raft.py", "RAFT")
+    kv = None if kv is None else found(kv, "server.py", "KV")
     try:
         # A warning about the student's file is the student's to see, not ours to fail on.
         with warnings.catch_warnings(), _time_limit():
@@ -74,15 +62,22 @@ def load_peer_class(path: Path, *, isolated: bool = False, kv: Path | None = Non
         if isinstance(error, KeyboardInterrupt):
             raise
         raise LoadError(describe_load_error(_blamed(path, kv, error), error)) from None
-    problem = missing_from(program.template.module(PEER), program.peer_class)
-    if problem:
-        raise LoadError(f"{short_path(str(path))}: {problem}")
-    for name, (class_name, required) in _OF_SERVICE.items() if kv is not None else ():
+    for name, (class_name, required) in CLASSES.items():
+        if name != PEER and kv is None:
+            continue
         module = program.template.module(name)
         problem = missing_from(module, getattr(module, class_name, None), class_name, required)
         if problem:
             raise LoadError(f"{short_path(str(module.__file__))}: {problem}")
     return program
+
+
+def found(path: Path, file: str, option: str) -> Path:
+    """The file that was meant, if there is one: LoadError if not."""
+    path = path / file if path.is_dir() else path
+    if not path.is_file():
+        raise LoadError(f"{short_path(str(path))}: no such file; {option} must name a {file}")
+    return path.resolve()
 
 
 def _blamed(path: Path, kv: Path | None, error: BaseException) -> str:
@@ -91,9 +86,7 @@ def _blamed(path: Path, kv: Path | None, error: BaseException) -> str:
     return next((file for file in reversed(files) if kv is not None and Path(file).parent == kv.parent), str(path))
 
 
-def missing_from(
-    module: ModuleType, peer_class: Any, class_name: str = "Raft", required: Sequence[str] = _REQUIRED
-) -> str:
+def missing_from(module: ModuleType, peer_class: Any, class_name: str, required: Sequence[str]) -> str:
     """What this module lacks, so that it cannot be tested; "" if nothing."""
     if not isinstance(peer_class, type):
         classes = [name for name, value in vars(module).items() if _made_in(module, value)]

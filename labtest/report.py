@@ -28,8 +28,11 @@ _MAX_ITEMS = 9
 _ABOUT_VALUES = (LookupError, AssertionError)
 
 
-def describe(error: BaseException, test: str, run: int | str, replay: str, *, causes: Sequence[str] = ()) -> str:
-    """The whole report, plain text: what was broken or missing, the evidence, the likely cause, how to replay it.
+def describe(
+    error: BaseException, test: str, run: int | str, replay: str, *, causes: Sequence[str] = (), shrink: str = ""
+) -> str:
+    """The whole report, plain text: what was broken or missing, the evidence, the likely cause, how to replay it and,
+    where that can be done, how to `shrink` it.
 
     `run` is its seed, or in words which one it is.
     """
@@ -41,7 +44,7 @@ def describe(error: BaseException, test: str, run: int | str, replay: str, *, ca
     lines += what
     for cause in causes:
         lines += ["", *cause.splitlines()]
-    lines += ["", f"replay    {replay}"]
+    lines += ["", f"replay    {replay}", *([f"shrink    {shrink}"] if shrink else [])]
     return "\n".join([lines[0], *(f"  {line}".rstrip() for line in lines[1:])])
 
 
@@ -188,19 +191,19 @@ def source_line(function: Callable[..., Any]) -> list[str]:
     return [_at(Place(code.co_filename, line))]
 
 
-def point_into_peer(error: BaseException, peer_class: Any) -> None:
+def point_into_peer(error: BaseException, *classes: Any) -> None:
     """Where no line of the peer's is on the stack (a missing method, a wrong signature), name the one to look at."""
     if not isinstance(error, TaskFailed) or error.__cause__ is None or _frames(error.__cause__.__traceback__):
         return
-    peer_class = getattr(peer_class, "peer_class", peer_class)  # of a Program, the class as it was loaded
+    classes = tuple(getattr(each, "peer_class", each) for each in classes)  # of a Program, the class as it was loaded
     name = error.entry
-    method = getattr(peer_class, name, None) if name else None
-    if method is not None and hasattr(inspect.unwrap(method), "__code__"):
+    methods = [method for each in classes if name and (method := getattr(each, name, None)) is not None]
+    method = next((method for method in methods if hasattr(inspect.unwrap(method), "__code__")), None)
+    lines: list[str] = []
+    if method is not None:
         lines = source_line(method)
     elif isinstance(error.__cause__, RpcError):
-        lines = _calls_of(name, peer_class)
-    else:
-        lines = []
+        lines = next((found for each in classes if (found := _calls_of(name, each))), [])
     for line in lines:
         error.add_note(line)
 

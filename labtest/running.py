@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import labgob
 from labsim import Simulation, current_simulation
 from labsim.deciding import Decider
 from labsim.guard import exit_refused
@@ -72,6 +73,8 @@ def run_test(
     """
     forget_earlier_runs()
     guests = peer_class if isinstance(peer_class, GuestProgram) else None
+    # The classes of guests are not here; their values are carried and compared, also when the run is looked at later.
+    labgob.carry_unknown(carry=guests is not None)
     if guests is not None:
         guests.begin_run()
     run = Run(seed)

@@ -21,10 +21,10 @@ from labtest import events
 from labtest.checks.kept import CALLS_RETURN, KeptRule
 from labtest.disk import Persister, write
 from labtest.failure import Failure, State
-from labtest.isolation.host import Channel, Guest, Ties
+from labtest.isolation.host import Channel, Disk, Guest, Ties, Within
 from labtest.isolation.programs import GuestProgram
 from labtest.isolation.protocol import Setup
-from labtest.service import Committed, Listener, Service
+from labtest.service import SNAPSHOT_INTERVAL, Committed, Listener, Service
 from labtest.world import Stuck, current_world
 from raft.messages import ApplyMsg
 
@@ -92,7 +92,7 @@ class Servers:
         self._ends_made = 0
         self._save_time = events.SaveTime(0.0, 0.0)
         self._slowest_save_ms = 0.0  # at any time so far
-        self._snapshots_when_asked = False
+        self._snapshot_every = SNAPSHOT_INTERVAL
         self._announce()
 
     def _announce(self) -> None:
@@ -131,7 +131,7 @@ class Servers:
         else:
             peer = guest
             self._world.spawn(seat.node, guest.drive, name=f"guest {i}")
-            self._ask(seat, "Raft(...)", guest.ask, "__init__", entry="__init__")
+            self._ask(seat, "Raft(...)", guest.ask, "Raft.__init__", entry="__init__")
         seat.peer = peer
         seat.last_state = None
         server = guest.server if guest is not None else Server(seat.node)
@@ -155,8 +155,7 @@ class Servers:
             snapshots=self._snapshots,
         )
         service.restore(seat.persister.read_snapshot())
-        if self._snapshots_when_asked:
-            service.snapshot_every = 0
+        service.snapshot_every = self._snapshot_every
         return service
 
     def _begin_service(self, seat: Seat, peer: Peer, ends: list[ClientEnd], server: Server) -> None:
@@ -181,7 +180,9 @@ class Servers:
             saved(number, raft_state, snapshot)
             write(seat.persister, raft_state, snapshot)
 
-        ties = Ties(self._network, server, ends, duration_ns, save, lambda: self._save_time.max_ms > 0)
+        disk = Disk(duration_ns, save, lambda: self._save_time.max_ms > 0)
+        calls = self._calls_within(seat)
+        ties = Ties(self._network, server, ends, disk, calls)
         setup = Setup(
             node.name,
             node.incarnation,
@@ -192,13 +193,17 @@ class Servers:
             seat.persister.read_raft_state(),
             seat.persister.read_snapshot(),
             lockstep=self._snapshots,
+            reads_itself=bool(calls),
             memory_mb=max(1, program.limits.memory_mb // self.n),
             cpu_s=program.limits.cpu_s,
         )
-        guest = Guest(program, simulation, node, ties, setup)
-        node.program, node.on_kill = guest, guest.end
+        guest = Guest(program, simulation, node, ties, setup, f"peer {seat.index}")
         server.remote = guest
         return guest
+
+    def _calls_within(self, seat: Seat) -> dict[str, Within]:
+        """What a service calls of its peer, where both are in one guest."""
+        return {}
 
     def _make_ends(self, seat: Seat) -> list[ClientEnd]:
         """Fresh ends for each incarnation, so that nothing sent by an old one can come back to the new."""
@@ -438,10 +443,14 @@ class Servers:
 
     def snapshot_only_when_asked(self) -> None:
         """No service makes snapshots by itself from now on, only by take_snapshot()."""
-        self._snapshots_when_asked = True
+        self.snapshot_every(0)
+
+    def snapshot_every(self, commands: int) -> None:
+        """Have each service make a snapshot after so many commands from now on; 0: only by take_snapshot()."""
+        self._snapshot_every = commands
         for seat in self._seats:
             if isinstance(seat.service, Service):
-                seat.service.snapshot_every = 0
+                seat.service.snapshot_every = commands
 
     def take_snapshot(self, i: int, index: int) -> None:
         """Have the service of server i make a snapshot of all that it has applied up to that index."""
@@ -542,11 +551,13 @@ class Servers:
         awaited: int | None = None,
         costs: bool = False,
         evidence: Sequence[str] = (),
+        variety: str = "",
     ) -> NoReturn:
         """End the test: what was expected and what was seen, then what the peers were doing.
 
         For the likely cause: `awaited` is the index that was to be applied, if that is what the test waited for in
-        vain; `costs`, that too many bytes or requests were sent.
+        vain; `costs`, that too many bytes or requests were sent. `variety`: in which way the rule was broken, if there
+        are several.
         """
         states = {seat.name: seat.last_state for seat in self._seats if seat.peer and seat.last_state}
         name = None if rule is None else rule.name
@@ -555,6 +566,7 @@ class Servers:
             text,
             [*evidence, *self._evidence()],
             rule=name,
+            variety=variety,
             stuck=stuck,
             states=states,
             kept_locks=kept,

@@ -1,7 +1,8 @@
 """Between a peer and a service that is the student's: the tester hears what passes, and changes nothing.
 
 What the peer puts on apply_ch is held against the rules when the service takes it, so apply-order, snapshot-forward and
-state-machine-safety hold under any service. What the service asks of its peer goes through a `WatchedPeer`.
+state-machine-safety hold under any service. What the service asks of its peer goes through a `WatchedPeer`. From a
+service in a process of its own the same is heard (isolation/inside.py).
 
 What a snapshot holds is the service's business. But the tester has seen which bytes it made at which index, and so
 knows with what index a service begins after a restart, and what a snapshot that is handed up stands for.
@@ -15,11 +16,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from copy import copy
 from typing import Any, NoReturn
-from zlib import crc32
 
-from labsim import Node, queue
-from labtest import events
+from labsim import queue
 from labtest.checks.kept import SERVICE_LISTENS, SNAPSHOT_FORWARD, SNAPSHOT_OF_APPLIED, KeptRule
+from labtest.isolation.host import Channel
+from labtest.isolation.inside import checked_snapshot
 from labtest.service import Committed, Listener
 from raft.messages import ApplyMsg
 
@@ -46,12 +47,12 @@ class Snapshots:
 
 
 class Tap(Listener):
-    """In front of one incarnation's service: apply_ch.get() tells it what is taken."""
+    """In front of one incarnation's service: it is told what is taken from apply_ch, wherever that is."""
 
     def __init__(
         self,
         peer: int,
-        apply_ch: queue.Queue[ApplyMsg],
+        apply_ch: queue.Queue[ApplyMsg] | Channel,
         committed: Committed,
         fail: Callable[[str, KeptRule | None], NoReturn],
         applied: Callable[[ApplyMsg], None],
@@ -62,30 +63,49 @@ class Tap(Listener):
     ) -> None:
         super().__init__(peer, apply_ch, committed, fail, applied)
         self.apply_ch = apply_ch
+        self._waiting: Callable[[], int]  # how much there is to take
         self._snapshots = snapshots
         self._begins_at: Iterable[int] = (0,)
         self._after = after
         self._stopwatch = stopwatch
         self._save_s_max = save_s_max
         self._taken = 0  # messages
+        self._told_waiting = 0
         self._offered = False  # since then something was put there, and somebody will look
         self._gone = False
         self.kill: Callable[[], None] = lambda: None  # the service's, once it is there
-        self._tap(apply_ch)
+        if isinstance(apply_ch, Channel):
+            self._waiting = lambda: self._told_waiting
+            apply_ch.take, apply_ch.waiting = self.take, self._is_told_waiting
+        else:
+            self._waiting = apply_ch.qsize
+            self._tap(apply_ch)
+
+    def take(self, message: ApplyMsg) -> None:
+        """The service has taken this."""
+        self._taken += 1
+        self._take(message)
+
+    def _is_told_waiting(self, messages: int) -> None:
+        self._told_waiting = messages
+        if messages:
+            self._look_from_now()
+
+    def _look_from_now(self) -> None:
+        if not self._offered:
+            self._offered = True
+            self._look_later(self._taken)
 
     def _tap(self, apply_ch: queue.Queue[ApplyMsg]) -> None:
         get, put = apply_ch.get, apply_ch.put
 
         def tapped_get(block: bool = True, timeout: float | None = None) -> ApplyMsg:
             message = get(block, timeout)
-            self._taken += 1
-            self._take(message)
+            self.take(message)
             return message
 
         def tapped_put(item: ApplyMsg, block: bool = True, timeout: float | None = None) -> None:
-            if not self._offered:
-                self._offered = True
-                self._look_later(self._taken)
+            self._look_from_now()
             put(item, block, timeout)
 
         # As Listener does: a subclass of Queue would have a mutex, and another schedule.
@@ -98,7 +118,7 @@ class Tap(Listener):
 
         def look() -> None:
             limit_s = LISTENS_WITHIN_S + self._save_s_max() * _SAVES_IN_A_ROW
-            if self._gone or not self.apply_ch.qsize():
+            if self._gone or not self._waiting():
                 self._offered = False
             elif self._taken != taken:
                 self._look_later(self._taken)
@@ -174,16 +194,12 @@ class WatchedPeer:
     def __init__(
         self,
         peer: Any,
-        tap: Tap,
-        node: Node | None,
         start: Callable[[Any, Any], Callable[[], Any]],
-        emit: Callable[[str, Node | None, Any, int], None],
+        given: Callable[[int, bytes], None],
     ) -> None:
         self._peer = peer
-        self._tap = tap
-        self._node = node
         self._start = start
-        self._emit = emit
+        self._given = given
 
     def start(self, command: Any) -> tuple[int, int, bool]:
         """The trace keeps a copy: the service may go on with its own."""
@@ -196,13 +212,8 @@ class WatchedPeer:
         return term, is_leader
 
     def snapshot(self, index: int, snapshot: bytes) -> None:
-        if not isinstance(index, int) or not isinstance(snapshot, bytes):
-            raise TypeError(
-                f"snapshot(index, snapshot) needs an int and bytes, got {type(index).__name__} and "
-                f"{type(snapshot).__name__}"
-            )
-        self._tap.gives(index, snapshot)
-        self._emit(events.SNAPSHOT, self._node, events.Taken(index, snapshot), crc32(snapshot))
+        checked_snapshot(index, snapshot)
+        self._given(index, snapshot)
         self._peer.snapshot(index, snapshot)
 
     def kill(self) -> None:

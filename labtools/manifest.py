@@ -25,8 +25,14 @@ FOR_ALL: Patterns = {
     **dict.fromkeys(ROOMS, _MODULES),
     PEER: (*PEER_FILES, "py.typed"),
     SERVICE: ("__init__.py", "py.typed"),
-    TOOLS: ("__init__.py", "__main__.py", "cli.py", "py.typed", "selecting.py"),
-    **{f"{TOOLS}/{tool}": _MODULES[:1] for tool in ("page", "replay", "scenario", "stress", "timeline", "workers")},
+    TOOLS: ("__init__.py", "__main__.py", "cli.py", "kv.py", "py.typed", "selecting.py", "serve.py"),
+    **dict.fromkeys(
+        [
+            f"{TOOLS}/{tool}"
+            for tool in ("cluster", "page", "replay", "scenario", "shrink", "stress", "timeline", "workers")
+        ],
+        _MODULES[:1],
+    ),
     f"{TOOLS}/page/web": ("*.css", "*.html", "*.js"),
     "tests": (
         "test_2[a-d].py",
@@ -40,6 +46,7 @@ FOR_ALL: Patterns = {
 FOR_STUDENTS: Patterns = {
     "docs": (
         "checks.md",
+        "cluster.md",
         "determinism.md",
         "failures.md",
         "kv.md",
@@ -50,6 +57,7 @@ FOR_STUDENTS: Patterns = {
         "scenario-figure-8.png",
         "scenario-trace.png",
         "scenarios.md",
+        "shrink.md",
         "timeline.png",
         "trace.md",
     ),

@@ -6,17 +6,17 @@ import ast
 import importlib
 import linecache
 import sys
+import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from pathlib import PurePosixPath
 from types import CodeType, ModuleType
 from typing import Any
 
-from labtest.loading import describe_load_error, missing_from
-from labtest.program import PACKAGE, PEER
+from labtest.loading import CLASSES, describe_load_error, missing_from
+from labtest.program import CLERK, PACKAGE, PEER, SERVICE, SERVICE_PACKAGE
 
 # These do something when they are imported, or are of no use to a peer.
 _NOT_WARMED = frozenset(("antigravity", "idlelib", "test", "this", "tkinter", "turtle", "turtledemo"))
@@ -29,17 +29,14 @@ class CodeError(Exception):
 class Code(MetaPathFinder, Loader):
     """The modules of one submission, by name. Whoever imports one executes it."""
 
-    def __init__(self, files: Mapping[str, bytes], raft: str) -> None:
-        """`files` by the path that the reader knows; `raft` is that of raft.py."""
-        self.raft = raft
-        self.peer_class: Any = None
+    def __init__(self, files: Mapping[str, bytes], modules: Mapping[str, str]) -> None:
+        """`files` by the path that the reader knows; `modules`: by name, the path of each."""
+        self.classes: dict[str, Any] = {}  # by the name of their object, those that were loaded
         self._codes: dict[str, CodeType] = {}
         self._files: dict[str, str] = {}
         self._broken: dict[str, Exception] = {}
-        folder = PurePosixPath(raft).parent
-        own_package = str(folder / "messages.py") in files
         for path, source in files.items():
-            names = _module_names(PurePosixPath(path), folder, raft, own_package=own_package)
+            names = [name for name, its_path in modules.items() if its_path == path]
             linecache.cache[path] = (len(source), None, source.decode(errors="replace").splitlines(keepends=True), path)
             try:
                 with warnings.catch_warnings():
@@ -55,38 +52,58 @@ class Code(MetaPathFinder, Loader):
                 self._files[name] = path
             _warm_up(tree)
 
+    @property
+    def has_service(self) -> bool:
+        return SERVICE in self._files
+
     def take_over(self) -> None:
         """From now on these are the modules of this process."""
         package = sys.modules[PACKAGE]
         for name in self._files:
             sys.modules.pop(name, None)
+            sys.modules.pop(SERVICE_PACKAGE, None)
             parent, _, child = name.rpartition(".")
             if parent == PACKAGE:
                 vars(package).pop(child, None)
         sys.meta_path.insert(0, self)
 
-    def load_peer_class(self) -> Any:
-        """The class Raft of raft.py, executed now if it has not been."""
-        if self.peer_class is not None:
-            return self.peer_class
+    def load_class(self, name: str) -> Any:
+        """The class of that name, Raft, KVServer or Clerk; its module is executed now if it has not been."""
+        if name in self.classes:
+            return self.classes[name]
+        module_name = next(module for module, (class_name, _) in CLASSES.items() if class_name == name)
+        path = self._files[module_name]
         try:
-            module = importlib.import_module(PEER)
+            module = importlib.import_module(module_name)
         except BaseException as error:
             if type(error).__name__ == "GreenletExit":
                 raise
-            raise CodeError(describe_load_error(self.raft, error)) from None
-        peer_class = getattr(module, "Raft", None)
-        problem = missing_from(module, peer_class)
+            raise CodeError(describe_load_error(self._blamed(path, error), error)) from None
+        loaded = getattr(module, name, None)
+        problem = missing_from(module, loaded, *CLASSES[module_name])
         if problem:
-            raise CodeError(f"{self.raft}: {problem}")
-        self.peer_class = peer_class
-        return peer_class
+            raise CodeError(f"{path}: {problem}")
+        self.classes[name] = loaded
+        return loaded
+
+    def load_all(self) -> None:
+        """All of them: CodeError if one cannot be."""
+        for name in (PEER, SERVICE, CLERK):
+            if name in self._files:
+                self.load_class(CLASSES[name][0])
+
+    def _blamed(self, path: str, error: BaseException) -> str:
+        """The file of ours that the error came from."""
+        files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+        return next((file for file in reversed(files) if file in self._files.values()), path)
 
     # ---- importing -----------------------------------------------------------------------------------------------
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        if fullname == SERVICE_PACKAGE and self.has_service:
+            return ModuleSpec(fullname, self, is_package=True)
         if fullname not in self._files:
             return None
         return ModuleSpec(fullname, self, origin=self._files[fullname])
@@ -96,21 +113,12 @@ class Code(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
+        if name == SERVICE_PACKAGE:
+            return  # there is nothing in it but its modules
         if name in self._broken:
             raise self._broken[name]
         module.__file__ = self._files[name]
         exec(self._codes[name], vars(module))
-
-
-def _module_names(path: PurePosixPath, folder: PurePosixPath, raft: str, *, own_package: bool) -> list[str]:
-    """What it is imported as: part of the package, and also by itself if it lies beside raft.py."""
-    if str(path) == raft:
-        return [PEER]
-    if not own_package or path.parent != folder:
-        return [path.stem] if path.parent == folder else []
-    if path.stem == "__init__":
-        return []
-    return [f"{PACKAGE}.{path.stem}", *([] if path.stem == "messages" else [path.stem])]
 
 
 def _warm_up(tree: ast.Module) -> None:

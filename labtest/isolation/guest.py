@@ -50,6 +50,7 @@ from labtest.disk import Persister
 from labtest.failure import short
 from labtest.isolation import protocol
 from labtest.isolation.code import Code, CodeError
+from labtest.isolation.inside import Tapped, ToldPeer
 from labtest.isolation.protocol import (
     Answer,
     Ask,
@@ -85,6 +86,7 @@ _NUMBERS = frozenset((int, bool))
 _NUMBER_MAX = 1 << 63
 _SETUPS, _TURNS = msgspec.msgpack.Decoder(Setup), msgspec.msgpack.Decoder(Turn)
 INIT, LOAD = "__init__", "__load__"
+PEER, SERVICE, CLERK = "Raft", "KVServer", "Clerk"  # what a program's objects are called
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -196,7 +198,7 @@ class GuestSimulation(Simulation):
         self._deeds: list[Deed] = []
         self._ends = [GuestEnd(self, number) for number in range(setup.ends)]
         self._server = Server(self._node)
-        self._program: Any = None
+        self._objects: dict[str, Any] = {}  # by name: Raft, KVServer, Clerk
         self._types: dict[Any, int] = {}
         self._reply_types: dict[str, Any] = {}
         self._calls: dict[int, _CallOut] = {}
@@ -205,6 +207,8 @@ class GuestSimulation(Simulation):
         self._asks: dict[int, Task] = {}
         self._slow_disk = False
         self._lockstep = setup.lockstep
+        self._reads_itself = setup.reads_itself
+        self._tapped: Tapped | None = None  # apply_ch, if it is read in here
         self._reader: Task | None = None
         self._chars_left = protocol.LOG_CHARS_MAX
         self._chars_dropped = 0
@@ -221,6 +225,11 @@ class GuestSimulation(Simulation):
             Taken: self._taken,
             Saved: self._saved,
             Look: self._looked_at,
+        }
+        self._make: dict[str, Callable[..., None]] = {
+            PEER: self._make_peer,
+            SERVICE: self._make_service,
+            CLERK: self._make_clerk,
         }
 
     def serve(self) -> None:
@@ -241,6 +250,8 @@ class GuestSimulation(Simulation):
                 self._decisions.clear()
                 self._collect_garbage()
             deeds, self._deeds = self._deeds, []
+            if self._tapped is not None and (waiting := self._tapped.news()) is not None:
+                deeds.append(waiting)
             self._line.write(Done(deeds, self._next_timer_ns()))
             turn = self._line.read(_TURNS)
             self.turns += 1
@@ -275,45 +286,70 @@ class GuestSimulation(Simulation):
     # ---- what arrives ------------------------------------------------------------------------------------------
 
     def _asked(self, ask: Ask) -> None:
-        name = "Raft()" if ask.method == INIT else f"{ask.method}()"
-        self._asks[ask.id] = self.spawn(self._answer_ask, ask, name=name, node=self._node, entry=ask.method)
+        object_, _, method = ask.method.rpartition(".")
+        name = f"{object_ if method == INIT else method}()"
+        self._asks[ask.id] = self.spawn(self._answer_ask, ask, name=name, node=self._node, entry=method)
 
     def _answer_ask(self, ask: Ask) -> None:
+        object_, _, method = ask.method.rpartition(".")
+        args = labgob.decode(ask.args, list[Any])
         value: Any = None
-        if ask.method == LOAD:
-            value = self._load_peer()
-        elif ask.method == INIT:
-            self._make_peer()
+        if method == LOAD:
+            value = self._load()
+        elif method == INIT:
+            self._make[object_](*args)
         else:
-            args = labgob.decode(ask.args, list[Any])
-            value = call_peer(getattr(self._program, ask.method), tuple(args))
-        if value.__class__ is tuple and _NUMBERS.issuperset(map(type, value)):
-            returned = Returned(ask.id, list(value))
-        else:
-            try:
-                returned = Returned(ask.id, None, labgob.encode([value]))
-            except labgob.GobError:
-                returned = Returned(ask.id, None, None, _sayable(short(value)))
+            value = call_peer(getattr(self._objects[object_], method), tuple(args))
+        numbers, data, shown = self.sayable(value)
         del self._asks[ask.id]
-        self._deeds.append(returned)
+        self._deeds.append(Returned(ask.id, numbers, data, shown))
 
-    def _load_peer(self) -> list[str]:
-        """What keeps it from being tested, or '', and what methods it has."""
+    def sayable(self, value: Any) -> tuple[list[int | bool] | None, bytes | None, str]:
+        """A result, as the host is told it."""
+        if isinstance(value, str):
+            value = str.__str__(value)  # and not what a class of its own makes of one
+        if value.__class__ is tuple and _NUMBERS.issuperset(map(type, value)):
+            return list(value), None, ""
         try:
-            peer_class = self._code.load_peer_class()
+            return None, labgob.encode([value]), ""
+        except labgob.GobError:
+            return None, None, _sayable(short(value))
+
+    def _load(self) -> list[str]:
+        """What keeps it from being tested, or '', and what methods its peer has."""
+        try:
+            self._code.load_all()
         except CodeError as error:
             return [str(error)[: protocol.TEXT_MAX]]
+        peer_class = self._code.classes[PEER]
         return ["", *(name for name in dir(peer_class) if callable(getattr(peer_class, name, None)))]
 
-    def _make_peer(self) -> None:
+    def _class(self, name: str) -> Any:
         try:
-            peer_class = self._code.load_peer_class()
+            return self._code.load_class(name)
         except CodeError as error:
             self.fail(error)
-        assert self._apply_ch is not None
-        self._program = call_peer(peer_class, (self._ends, self.me, self._disk, self._apply_ch))
-        self._server.add_service(RpcService(self._program, "Raft"))
-        self.spawn(self._read_channel, self._apply_ch, name=f"service {self._name}", node=self._node)
+
+    def _make_peer(self) -> None:
+        apply_ch = self._apply_ch
+        assert apply_ch is not None
+        peer_class = self._class(PEER)
+        if self._reads_itself:
+            self._tapped = Tapped(self, apply_ch)
+            self._class(SERVICE)  # a peer that restarts reads its log, and the classes of what is in there are these
+        peer = self._objects[PEER] = call_peer(peer_class, (self._ends, self.me, self._disk, apply_ch))
+        self._server.add_service(RpcService(peer, PEER))
+        if not self._reads_itself:
+            self.spawn(self._read_channel, apply_ch, name=f"service {self._name}", node=self._node)
+
+    def _make_service(self, max_raft_state: int | None) -> None:
+        peer = ToldPeer(self, self._objects[PEER])
+        args = (self._ends, self.me, peer, self._apply_ch, self._disk, max_raft_state)
+        service = self._objects[SERVICE] = call_peer(self._class(SERVICE), args)
+        self._server.add_service(RpcService(service, SERVICE))
+
+    def _make_clerk(self) -> None:
+        self._objects[CLERK] = call_peer(self._class(CLERK), (self._ends,))
 
     def _requested(self, request: Request) -> None:
         name = f"{request.method} from {request.source}"
@@ -365,8 +401,9 @@ class GuestSimulation(Simulation):
         """As its own handler of that name promises: whoever answered runs the same program."""
         if service_method not in self._reply_types:
             reply_type: Any = Any
+            object_, _, method = service_method.rpartition(".")
             with suppress(Exception):
-                reply_type = get_type_hints(getattr(self._code.peer_class, service_method.rpartition(".")[2]))["return"]
+                reply_type = get_type_hints(getattr(self._code.load_class(object_), method))["return"]
             self._reply_types[service_method] = reply_type
         return self._reply_types[service_method]
 
@@ -397,11 +434,16 @@ class GuestSimulation(Simulation):
     def _read_channel(self, apply_ch: queue.Queue[Any]) -> None:
         """A task: what the peer puts on apply_ch goes to the service, which is elsewhere."""
         while True:
-            message = apply_ch.get()  # first: while it waits, self._deeds becomes another list
-            self._deeds.append(_put(message))
+            self.tell_put(apply_ch.get())
             if self._lockstep:
                 self._reader = self.current
                 self.park("the service to take its message")
+
+    def tell_put(self, message: Any) -> None:
+        self._deeds.append(_put(message))
+
+    def do(self, deed: Deed) -> None:
+        self._deeds.append(deed)
 
     def say(self, text: str, deed: Callable[[str], Deed]) -> None:
         # Neither more lines in a turn than its host takes deeds.
@@ -475,7 +517,7 @@ def be_guest(fd: int, code: Code, lock: Callable[[Setup], None]) -> NoReturn:
     except BaseException as error:
         signal.signal(signal.SIGPROF, signal.SIG_IGN)
         with suppress(Exception):
-            report.point_into_peer(error, code.peer_class)
+            report.point_into_peer(error, *code.classes.values())
         guest.tell(_failed(error))
     # Not sys.exit(): a peer's atexit functions have no say in how this ends.
     os._exit(0)

@@ -15,9 +15,9 @@ from __future__ import annotations
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -49,6 +49,8 @@ from labtest.isolation.protocol import (
     Answer,
     Arrival,
     Ask,
+    Calls,
+    CameBack,
     Declare,
     Deed,
     Dropped,
@@ -69,6 +71,7 @@ from labtest.isolation.protocol import (
     Setup,
     Taken,
     Turn,
+    Waiting,
 )
 from raft.messages import ApplyMsg
 
@@ -121,7 +124,7 @@ class _Pending:
 
 
 class Channel:
-    """What the service reads in the place of apply_ch."""
+    """What the service reads in the place of apply_ch; or, of a service in the guest, what is heard of its reading."""
 
     def __init__(self, guest: Guest, simulation: Simulation) -> None:
         self._guest = guest
@@ -129,6 +132,8 @@ class Channel:
         self._messages: deque[Any] = deque()
         self._reader: Task | None = None
         self._owed = 0  # messages for which the guest waits to hear that they were taken
+        self.take: Callable[[Any], None] = self.put  # what the guest says that it has put, or taken
+        self.waiting: Callable[[int], None] | None = None  # how much is in it; None: nobody reads it in the guest
 
     def put(self, message: Any) -> None:
         self._messages.append(message)
@@ -161,20 +166,39 @@ class Ties:
     network: Network
     server: Server
     ends: Sequence[ClientEnd]
+    disk: Disk | None = None
+    calls: Mapping[str, Within] = field(default_factory=dict)  # by method: what one object of it calls of another
+
+
+@dataclass
+class Within:
+    """A method that one object of a guest calls of another: the types of its arguments, and who hears of a call."""
+
+    types: tuple[type, ...]
+    called: Callable[..., Callable[[Any], None] | None]  # what it returns hears of the result
+
+
+@dataclass
+class Disk:
+    """The disk of a guest that has one, and a channel with it."""
+
     saving: Callable[[int], int]  # a save begins on a slow disk: how long it takes, in ns
     save: Callable[[int, bytes, bytes | None], None]
-    slow_disk: Callable[[], bool]
+    slow: Callable[[], bool]
 
 
 class Guest:
-    """One incarnation of a peer, and the node's only task. To the tester it is the peer."""
+    """One incarnation of a program, and the node's only task. To the tester it is the peer, or the clerk."""
 
-    def __init__(self, program: GuestProgram, simulation: Simulation, node: Node, ties: Ties, setup: Setup) -> None:
+    def __init__(
+        self, program: GuestProgram, simulation: Simulation, node: Node, ties: Ties, setup: Setup, who: str
+    ) -> None:
+        """`who` is what a report calls it."""
         self._program = program
         self._simulation = simulation
         self._node = node
         self._ties = ties
-        self._peer = setup.me
+        self._who = who
         self.lockstep = setup.lockstep
         self.server = ties.server
         self.channel = Channel(self, simulation)
@@ -191,6 +215,7 @@ class Guest:
         self._saves = 0
         self._saves_under_way: dict[int, int] = {}  # on slow disks: the guest's name of it -> its number
         self._saves_due: dict[int, int] = {}  # may take effect now
+        self._calls_within: dict[int, Callable[[Any], None]] = {}
         self._silent = False  # it was asked what its threads are at, and did not tell
         self._deeds: dict[type, Callable[[Any], None]] = {
             Declare: self._declare,
@@ -201,6 +226,9 @@ class Guest:
             Save: self._save,
             Put: self._put,
             PutOther: self._put_other,
+            Waiting: self._waiting_in_channel,
+            Calls: self._calls,
+            CameBack: self._came_back,
             Log: self._log,
             Print: self._print,
             Dropped: self._note_dropped,
@@ -208,6 +236,7 @@ class Guest:
         }
         self._process = self._in_time(lambda: program.take_guest(self))
         self._in_time(lambda: self._process.begin(setup, program.limits.turn_s))
+        node.program, node.on_kill = self, self.end
 
     # ---- its turns -----------------------------------------------------------------------------------------------
 
@@ -220,7 +249,7 @@ class Guest:
                 self._fail(TooLong(f"The run took longer than {self._program.limits.real_s:g} s of real time"))
             arrivals, self._arrivals = self._arrivals, []
             now_ns = simulation.time_of(node)
-            self._slow_disk = self._ties.slow_disk()
+            self._slow_disk = self._disk_is_slow()
             turn = Turn(now_ns, self._slow_disk, arrivals)
             done = self._in_time(lambda turn=turn: self._process.turn(turn))  # type: ignore[misc]
             if len(done.deeds) > protocol.DEEDS_MAX:
@@ -239,6 +268,9 @@ class Guest:
             simulation.park("its guest", None if due_ns is None else min(due_ns - now_ns, 1 << 60))
             self._waiting = False
 
+    def _disk_is_slow(self) -> bool:
+        return self._ties.disk is not None and self._ties.disk.slow()
+
     def _arrive(self, arrival: Arrival) -> None:
         self._arrivals.append(arrival)
         if self._waiting:
@@ -251,7 +283,7 @@ class Guest:
             return step()
         except TimeoutError:
             limit_s = self._program.limits.turn_s
-            self._fail(TooLong(f"peer {self._peer} has not given up its turn within {limit_s:g} s of real time"))
+            self._fail(TooLong(f"{self._who} has not given up its turn within {limit_s:g} s of real time"))
         except EOFError:
             self._in_time(self._gone)
         except NurseryLost as lost:
@@ -266,14 +298,14 @@ class Guest:
         code = os.waitstatus_to_exitcode(ended.status)
         limits = self._program.limits
         if code == -signal.SIGKILL and ended.cpu_s < limits.cpu_s - 0.5:
-            self._simulation.fail(GuestKilled(f"the process of peer {self._peer} was killed from outside"))
+            self._simulation.fail(GuestKilled(f"the process of {self._who} was killed from outside"))
         if code in (-signal.SIGKILL, -signal.SIGXCPU):
-            self._fail(TooLong(f"peer {self._peer} used more than {limits.cpu_s} s of processor time"))
+            self._fail(TooLong(f"{self._who} used more than {limits.cpu_s} s of processor time"))
         how = f"with exit status {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
-        self._fail(GuestFailed(f"peer {self._peer} ended its own process, {how}", kind="Died"))
+        self._fail(GuestFailed(f"{self._who} ended its own process, {how}", kind="Died"))
 
     def _misbehaves(self, what: str) -> NoReturn:
-        self._fail(GuestFailed(f"peer {self._peer} told its host what no peer tells: {what[:200]}", kind="Misbehaved"))
+        self._fail(GuestFailed(f"{self._who} told its host what no peer tells: {what[:200]}", kind="Misbehaved"))
 
     def _unasked(self, deed: Deed) -> NoReturn:
         self._misbehaves(f"{type(deed).__name__}, unasked")
@@ -290,34 +322,42 @@ class Guest:
     # ---- what arrives --------------------------------------------------------------------------------------------
 
     def ask(self, method: str, *args: Any) -> Any:
-        """Call a method of the program, and wait for what it returns."""
+        """Call a method of the program, "Raft.start" say, and wait for what it returns."""
         self._asks = id_ = self._asks + 1
         pending = self._pending[id_] = _Pending(id_, method, self._simulation.current)
         self._arrive(Ask(id_, method, labgob.encode(list(args))))
         self._simulation.park(pending)
         returned = pending.returned
         assert returned is not None
-        if returned.numbers is not None:
-            return tuple(returned.numbers)
-        if returned.data is None:
-            return Shown(returned.shown[: protocol.NAME_MAX])
+        return self._value(returned, method)
+
+    def _value(self, told: Returned | CameBack, method: str) -> Any:
+        if told.numbers is not None:
+            return tuple(told.numbers)
+        if told.data is None:
+            return Shown(told.shown[: protocol.NAME_MAX])
+        return self._decoded(told.data, f"a result of {method}() that cannot be read")[0]
+
+    def _decoded(self, data: bytes, otherwise: str) -> list[Any]:
         try:
-            (value,) = labgob.decode(returned.data, list[Any])
+            values = labgob.decode(data, list[Any])
         except (labgob.DecodeError, ValueError):
-            self._misbehaves(f"a result of {method}() that cannot be read")
-        return value
+            self._misbehaves(otherwise)
+        if not values:
+            self._misbehaves(otherwise)
+        return values
 
     def start(self, command: Any) -> Any:
-        return self.ask("start", command)
+        return self.ask("Raft.start", command)
 
     def get_state(self) -> Any:
-        return self.ask("get_state")
+        return self.ask("Raft.get_state")
 
     def snapshot(self, index: int, snapshot: bytes) -> None:
-        self.ask("snapshot", index, snapshot)
+        self.ask("Raft.snapshot", index, snapshot)
 
     def kill(self) -> None:
-        self.ask("kill")
+        self.ask("Raft.kill")
 
     def deliver(self, message: Message) -> None:
         """A request of the network's, for the server whose handlers are in the guest."""
@@ -379,12 +419,12 @@ class Guest:
     # Which save began before which is for the host to say: a rule goes by it. To a guest its number is a name.
 
     def _saving(self, deed: Saving) -> None:
-        name = deed.number
-        if not self._slow_disk or name in self._saves_under_way or name in self._saves_due:
+        name, disk = deed.number, self._ties.disk
+        if disk is None or not self._slow_disk or name in self._saves_under_way or name in self._saves_due:
             self._misbehaves("a save that cannot begin")
         self._saves += 1
         self._saves_under_way[name] = self._saves
-        self._simulation.call_later(self._ties.saving(self._saves), self._save_is_due, name)
+        self._simulation.call_later(disk.saving(self._saves), self._save_is_due, name)
 
     def _save_is_due(self, name: int) -> None:
         self._saves_due[name] = self._saves_under_way.pop(name)
@@ -392,20 +432,19 @@ class Guest:
 
     def _save(self, deed: Save) -> None:
         number = self._saves_due.pop(deed.number, None)
+        if self._ties.disk is None:
+            self._misbehaves("a save, and it has no disk")
         if number is None:
             if self._slow_disk:
                 self._misbehaves("a save that has not begun, or takes longer")
             self._saves = number = self._saves + 1
-        self._ties.save(number, deed.raft_state, deed.snapshot)
+        self._ties.disk.save(number, deed.raft_state, deed.snapshot)
 
     def _put(self, deed: Put) -> None:
         command = None
         if deed.command_valid:
-            try:
-                (command,) = labgob.decode(deed.command, list[Any])
-            except (labgob.DecodeError, ValueError):
-                self._misbehaves("a command that cannot be read")
-        self.channel.put(
+            command = self._decoded(deed.command, "a command that cannot be read")[0]
+        self._channel().take(
             ApplyMsg(
                 deed.command_valid,
                 command,
@@ -418,7 +457,33 @@ class Guest:
         )
 
     def _put_other(self, deed: PutOther) -> None:
-        self.channel.put(Shown(deed.shown[: protocol.NAME_MAX]))
+        self._channel().take(Shown(deed.shown[: protocol.NAME_MAX]))
+
+    def _channel(self) -> Channel:
+        if self._ties.disk is None:
+            self._misbehaves("a message for apply_ch, and it has none")
+        return self.channel
+
+    def _waiting_in_channel(self, deed: Waiting) -> None:
+        waiting = self._channel().waiting
+        if waiting is None or deed.messages < 0:
+            self._misbehaves("how much is in a channel that it does not read")
+        waiting(deed.messages)
+
+    def _calls(self, deed: Calls) -> None:
+        otherwise = f"a call of {deed.method[:40]}() within it, which is none"
+        within, args = self._ties.calls.get(deed.method), self._decoded(deed.args, otherwise)
+        if within is None or len(args) != len(within.types) or not all(map(isinstance, args, within.types)):
+            self._misbehaves(otherwise)
+        noted = within.called(*args)
+        if noted is not None:
+            self._calls_within[deed.id] = noted
+
+    def _came_back(self, deed: CameBack) -> None:
+        noted = self._calls_within.pop(deed.id, None)
+        if noted is None:
+            self._misbehaves("the result of a call that it has not made")
+        noted(self._value(deed, "start"))
 
     def _log(self, deed: Log) -> None:
         simulation, node = self._simulation, self._node
@@ -459,7 +524,7 @@ class Guest:
         if self._silent:
             return None
         pending = next((p for p in self._pending.values() if p.caller is asked), None)
-        turn = Turn(self._simulation.time_of(self._node), self._ties.slow_disk(), [Look(pending.id if pending else 0)])
+        turn = Turn(self._simulation.time_of(self._node), self._disk_is_slow(), [Look(pending.id if pending else 0)])
         with suppress(EOFError, TimeoutError, ValueError, OSError, msgspec.MsgspecError):
             for deed in self._process.turn(turn, _LOOK_LIMIT_S).deeds:
                 if isinstance(deed, Seen):

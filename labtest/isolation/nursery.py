@@ -94,7 +94,7 @@ def main() -> NoReturn:
         os.setresuid(greeting.uid, greeting.uid, greeting.uid)
     line.write(Ready())
     with _compiling():
-        code = Code(greeting.files, greeting.raft)
+        code = Code(greeting.files, greeting.modules)
     lock = _Lock(greeting.filter)
     warm_up()
     code.take_over()

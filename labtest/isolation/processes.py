@@ -121,7 +121,8 @@ def _home_cpu() -> int:
 class Nursery:
     """The process that guests are forked from, seen from outside."""
 
-    def __init__(self, files: Mapping[str, bytes], raft: str) -> None:
+    def __init__(self, files: Mapping[str, bytes], modules: Mapping[str, str]) -> None:
+        """`files` by the path that the reader knows; `modules`: by name, the path of each."""
         if walls.closed():
             raise NurseryLost(walls.closed())
         ours, theirs = socket.socketpair()
@@ -138,7 +139,7 @@ class Nursery:
         self._socket = ours
         ours.settimeout(_START_LIMIT_S)
         self.cpu = _home_cpu()
-        greeting = protocol.Greeting(dict(files), raft, walls.guest_filter(), self.cpu, walls.nobody())
+        greeting = protocol.Greeting(dict(files), dict(modules), walls.guest_filter(), self.cpu, walls.nobody())
         try:
             ours.sendall(protocol.frame(greeting))
             self._read_frame(protocol.Ready)
@@ -152,7 +153,8 @@ class Nursery:
             if number == signal.SIGKILL:
                 raise NurseryLost("the process that peers are to run in was killed") from None
             how = f"was ended by {signal.Signals(number).name}" if number else "did not come to an end"
-            raise LoadError(f"{raft}: it cannot be compiled: the compiler {how}") from None
+            one = " or ".join(dict.fromkeys(modules.values()))
+            raise LoadError(f"{one}: it cannot be compiled: the compiler {how}") from None
         self._ordered = 0
 
     def _end(self) -> tuple[int, str]:

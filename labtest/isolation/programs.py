@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,8 +22,10 @@ from labtest.isolation import protocol
 from labtest.isolation.host import Guest
 from labtest.isolation.processes import GuestProcess, Nursery, NurseryLost
 from labtest.isolation.protocol import Ask, Failed, Returned, Setup, Turn
-from labtest.loading import LoadError
-from labtest.records import files_of
+from labtest.loading import LoadError, found
+from labtest.program import CLERK, PACKAGE, PEER, SERVICE, SERVICE_PACKAGE
+from labtest.records import files_of, files_of_service
+from labtest.rooms import ROOT
 
 _SPARES = 3
 LOAD = "__load__"
@@ -48,11 +50,15 @@ class GuestProgram:
         self,
         files: Mapping[str, bytes],
         raft: str,
+        service: ServicePaths | None = None,
         *,
         limits: Limits | None = None,
         show: Callable[[str], object] | None = None,
     ) -> None:
-        """`files` by the path that the reader knows; `raft` is that of raft.py. `show` gets what guests print."""
+        """`files` by the path that the reader knows; `raft` is that of raft.py. `show` gets what guests print.
+
+        With a service, each server is one guest, its peer inside, and so is each clerk.
+        """
         self.limits = Limits() if limits is None else limits
         self.deadline_s = float("inf")
         self.dropped = 0  # characters that guests wanted to say and nobody kept
@@ -61,7 +67,8 @@ class GuestProgram:
         self.type_names: dict[Any, str] = {}
         self.show = sys.stdout.write if show is None else show
         self._files = dict(files)
-        self._raft = raft
+        self._modules = _named(files, raft, service)
+        self.has_service = service is not None
         self._nursery: Nursery | None = None
         self._living: dict[Guest, None] = {}
         self._methods: list[str] = []
@@ -85,20 +92,25 @@ class GuestProgram:
         setup = Setup("0", 1, 0, 0, 0, 0, b"", b"", lockstep=False)
         try:
             process.begin(setup, self.limits.turn_s)
-            done = process.turn(Turn(0, False, [Ask(1, LOAD, labgob.encode([]))]))
+            done = process.turn(Turn(0, False, [Ask(1, f".{LOAD}", labgob.encode([]))]))
             for deed in done.deeds:
                 if isinstance(deed, Returned) and deed.data is not None:
                     problem, *self._methods = labgob.decode(deed.data, list[list[str]])[0]
                     return problem
                 if isinstance(deed, Failed):
-                    return f"{self._raft}: {deed.text}"
+                    return f"{self._files_named}: {deed.text}"
         except TimeoutError:
-            return f"{self._raft}: importing it has not ended after {self.limits.turn_s:g} s"
+            return f"{self._files_named}: importing it has not ended after {self.limits.turn_s:g} s"
         except (EOFError, ValueError, msgspec.MsgspecError):
             pass
         finally:
             process.end()
-        return f"{self._raft}: importing it ends the program"
+        return f"{self._files_named}: importing it ends the program"
+
+    @property
+    def _files_named(self) -> str:
+        """Those of which one is meant, and nobody here knows which."""
+        return " or ".join(self._modules[name] for name in (PEER, SERVICE, CLERK) if name in self._modules)
 
     # ---- runs ----------------------------------------------------------------------------------------------------
 
@@ -147,7 +159,7 @@ class GuestProgram:
         return self._nursery.guest()
 
     def _begin_nursery(self) -> None:
-        self._nursery = Nursery(self._files, self._raft)
+        self._nursery = Nursery(self._files, self._modules)
         self._nursery.order(_SPARES)
 
     def __del__(self) -> None:
@@ -162,16 +174,56 @@ class GuestProgram:
             self._nursery = None
 
 
-def load_guests(path: Path, *, limits: Limits | None = None) -> GuestProgram:
+class ServicePaths(NamedTuple):
+    """Where its files are, by the paths that the reader knows."""
+
+    server: str
+    clerk: str
+    messages: str
+
+
+def _named(files: Mapping[str, bytes], raft: str, service: ServicePaths | None) -> dict[str, str]:
+    """Which file is imported under which name: as part of its package, and by itself if it lies beside it."""
+    names = {PEER: raft}
+    folder = PurePosixPath(raft).parent
+    own_package = str(folder / "messages.py") in files
+    beside = {name: path for path in files if path != raft and (name := _beside(path, folder))}
+    for name, path in beside.items():
+        if own_package:
+            names[f"{PACKAGE}.{name}"] = path
+        if not own_package or name != "messages":
+            names[name] = path
+    if service is not None:
+        names |= {SERVICE: service.server, CLERK: service.clerk}
+        folder = PurePosixPath(service.messages).parent
+        for path in files:
+            if path not in (service.server, service.clerk) and (name := _beside(path, folder)):
+                names[f"{SERVICE_PACKAGE}.{name}"] = path
+                if name != "messages":
+                    names.setdefault(name, path)
+    return names
+
+
+def _beside(path: str, folder: PurePosixPath) -> str:
+    place = PurePosixPath(path)
+    return place.stem if place.parent == folder and place.stem != "__init__" else ""
+
+
+def load_guests(path: Path, kv: Path | None = None, *, limits: Limits | None = None) -> GuestProgram:
     """As labtest.loading.load_peer_class(), but not a line of the file is run in this process."""
     if not hasattr(os, "pidfd_open"):
         raise LoadError("isolated runs need Linux: their walls are made of Linux's means; leave --isolated out")
-    if path.is_dir():
-        path = path / "raft.py"
-    if not path.is_file():
-        raise LoadError(f"{short_path(str(path))}: no such file; RAFT must name a raft.py")
-    files = {short_path(str(file.resolve())): file.read_bytes() for file in files_of(path)}
-    program = GuestProgram(files, short_path(str(path.resolve())), limits=limits)
+    path = found(path, "raft.py", "RAFT")
+    places, service = files_of(path), None
+    if kv is not None:
+        kv = found(kv, "server.py", "KV")
+        # What does not lie beside it is the lab's.
+        own = [kv.parent / "client.py", kv.parent / "messages.py"]
+        clerk, messages = (file if file.exists() else ROOT / SERVICE_PACKAGE / file.name for file in own)
+        places += [*files_of_service(kv), *(file for file in (clerk, messages) if file.exists())]
+        service = ServicePaths(*(short_path(str(file.resolve())) for file in (kv, clerk, messages)))
+    files = {short_path(str(file.resolve())): file.read_bytes() for file in places}
+    program = GuestProgram(files, short_path(str(path)), service, limits=limits)
     try:
         program.load()
     except NurseryLost as error:

@@ -4,9 +4,11 @@ The host speaks first. Its `Turn` says what time it is and what has arrived. The
 them wait, and answers with `Done`: what they did, in order, and when the next of them wants to be woken. So the guest
 never speaks unasked, and for as long as it runs, the host's clock stands still.
 
-Nothing here knows about Raft. A program is an object with methods. Calls come in: from the tester (`Ask`) and over the
-network (`Request`). Calls go out (`Send`), and what they bring comes back (`Reply`). It has a disk (`Save`) and a
-channel to whoever reads what it puts there (`Put`). Values inside are labgob's bytes.
+Nothing here knows about Raft. A program is one object with methods, or two, one above the other. Calls come in: from
+the tester (`Ask`) and over the network (`Request`). Calls go out (`Send`), and what they bring comes back (`Reply`). It
+may have a disk (`Save`) and a channel to whoever reads what it puts there (`Put`). Where that is its own upper object,
+the host hears what passes between the two: what is taken (`Put` too), what waits (`Waiting`), and what the upper one
+calls (`Calls`, `CameBack`). Values inside are labgob's bytes.
 
 Frames are msgpack behind their length, four bytes, big-endian. What a guest says is data from an enemy: every field
 has a type, every frame, list and text a limit, and what breaks one ends the run as the guest's own failure.
@@ -46,7 +48,7 @@ class Greeting(msgspec.Struct):
     """The first frame."""
 
     files: dict[str, bytes]  # by the path that the reader knows
-    raft: str  # that of raft.py
+    modules: dict[str, str]  # what is imported under which name: the path of each module of the program
     filter: bytes  # of system calls, for each guest; b"" for none
     cpu: int  # the processor to keep to: see host.home_cpu()
     uid: int = 0  # to become, if this process is root; 0 to stay
@@ -78,12 +80,13 @@ class Setup(msgspec.Struct, array_like=True):
     raft_state: bytes
     snapshot: bytes
     lockstep: bool  # whether whoever reads the channel may be busy: then a Put waits for its Taken
+    reads_itself: bool = False  # whether the channel's reader is in the guest, too
     memory_mb: int = 0  # beyond what it begins with; 0: as much as it likes
     cpu_s: int = 0
 
 
 class Ask(_Said):
-    """The tester calls a method of the program. `args` is a labgob list."""
+    """The tester calls a method of the program, by its object and name: "Raft.start". `args` is a labgob list."""
 
     id: int
     method: str
@@ -184,7 +187,10 @@ class Save(_Said):
 
 
 class Put(_Said):
-    """Into the channel: an ApplyMsg, field by field. `command` is a labgob list of one."""
+    """Into the channel, or out of one that is read in the guest: an ApplyMsg, field by field.
+
+    `command` is a labgob list of one.
+    """
 
     command_valid: bool
     command: bytes
@@ -193,6 +199,29 @@ class Put(_Said):
     snapshot: bytes
     snapshot_term: int
     snapshot_index: int
+
+
+class Waiting(_Said):
+    """At the end of a turn, if it has changed: so many messages are in a channel that is read in the guest."""
+
+    messages: int
+
+
+class Calls(_Said):
+    """One object of the program calls the one below it. `args` is a labgob list."""
+
+    id: int
+    method: str
+    args: bytes
+
+
+class CameBack(_Said):
+    """From such a call, if it is one whose result is asked for: as Returned."""
+
+    id: int
+    numbers: list[int | bool] | None
+    data: bytes | None = None
+    shown: str = ""
 
 
 class PutOther(_Said):
@@ -244,7 +273,24 @@ class Failed(_Said):
     in_snapshot: bool = False  # whether the peer's snapshot() is on the stack
 
 
-Deed = Declare | Send | Answer | Returned | Saving | Save | Put | PutOther | Log | Print | Dropped | Seen | Failed
+Deed = (
+    Declare
+    | Send
+    | Answer
+    | Returned
+    | Saving
+    | Save
+    | Put
+    | PutOther
+    | Waiting
+    | Calls
+    | CameBack
+    | Log
+    | Print
+    | Dropped
+    | Seen
+    | Failed
+)
 
 
 class Done(msgspec.Struct, array_like=True, gc=False):

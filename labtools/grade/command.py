@@ -24,10 +24,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from labtest.rooms import PEER, ROOT
+from labsim.stacks import short_path
+from labtest.rooms import PEER, ROOT, SERVICE
 from labtools.grade import gradescope
-from labtools.grade.grading import Exam, Progress, grade
-from labtools.grade.intake import Intake, IntakeError, take_in
+from labtools.grade.grading import Exam, Progress, grade, reference_files
+from labtools.grade.intake import Intake, IntakeError, Wanted, take_in
 from labtools.grade.judging.box import BoxError, refusal
 from labtools.grade.kept import ExamKey, Kept, KeptError, Provenance
 from labtools.grade.proof import NOTE, Proof, ProofError
@@ -36,18 +37,17 @@ from labtools.grade.rubric import Rubric, RubricError
 from labtools.grade.store import write_whole
 from labtools.grade.write import write_class, write_submission, write_submitted
 from labtools.selecting import SCENARIO, LabTest, SelectionError, load_tests, not_lab_tests
-from labtools.stress.command import InUse, alone_in, ended_politely, jobs_argument
+from labtools.stress.command import InUse, alone_in, jobs_argument
 from labtools.stress.summary import printable
+from labtools.workers.ending import ended_politely
 
 OUT = Path("build/grade")
 _SEED_FILE = "seed"
 _NAMED_MAX = 6  # in a line
 _LINE_EVERY_S = 10.0
-_NO_SERVICES = (
-    "it is of a service (make_kv_config), and what is graded runs in processes of its own, where there are peers alone"
-)
 _TESTS_ARE_IN = (".py", SCENARIO)
 _REFERENCE = ROOT / PEER / "raft.py"  # a course may have none here, and Gradescope never has
+_REFERENCE_SERVICE = ROOT / SERVICE / "server.py"
 
 _EPILOG = """\
 examples:
@@ -56,7 +56,8 @@ examples:
   lab grade alice.zip --out /tmp/alice                         one submission, the public tests alone
   lab grade --gradescope autograder.zip --hidden hidden/       an autograder for Gradescope
 
-A submission is a folder, a zip or tar, or a raft.py. What is done is not run again: the same command goes on.
+A submission is a folder, a zip or tar, or a raft.py; for parts 3A and 3B it has a folder kv, too. What is done is not
+run again: the same command goes on.
 A folder of submissions is the class; one submission is added to the class that OUT has, or takes its place there.
 First every test is tried on the lab's raft/raft.py, or on --solution: nobody is graded with one that fails there.
 OUT gets index.html, scores.csv and provenance.json for you, submitted/NAME/ with the files that were graded, and
@@ -76,6 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, default=OUT, metavar="DIR", help=f"where results go, and what is done is found ({OUT})")
     add("--jobs", type=jobs_argument, metavar="N", help="submissions at a time (default: one for each core)")
     add("--solution", type=Path, metavar="PATH", help=f"a raft.py that passes every test ({PEER}/raft.py of the lab)")
+    add("--kv", type=Path, metavar="PATH", help=f"its service, for 3A and 3B ({SERVICE}/server.py of the lab)")
+    add("--proved", action="store_true", help="the exam is known to be passed by the solution: do not try it")
     add("--single", action="store_true", help="SUBMISSIONS is one submission, however it looks")
     add("--no-walls", action="store_true", help="grade even where submissions cannot be locked in (docs/isolation.md)")
     add("--gradescope", type=Path, metavar="ZIP", help="grade nobody: write an autograder for Gradescope")
@@ -88,14 +91,16 @@ def main(args: argparse.Namespace) -> int:
         return _cannot("name either SUBMISSIONS, to grade them, or --gradescope ZIP, to write an autograder")
     try:
         rubric = Rubric() if args.rubric is None else Rubric.read(args.rubric)
-        public = _tests(sorted((ROOT / "tests").glob("test_2*.py" if rubric.public.extra else "test_2?.py")))
+        public = _tests(sorted((ROOT / "tests").glob("test_[23]*.py" if rubric.public.extra else "test_[23]?.py")))
         hidden = _tests(_hidden_files(args.hidden))
         if args.gradescope is not None:
             return _pack(args, rubric, public, hidden)
-        own = (args.out, *args.hidden, *([args.solution] if args.solution else []))
-        intake = take_in(args.submissions, rubric.files, single=args.single, not_these=own)
+        own = (args.out, *args.hidden, *(path for path in (args.solution, args.kv) if path))
+        asked = [test for test in (*public, *hidden) if rubric.asks(test)]
+        wanted = _wanted(rubric, asked)
+        intake = take_in(args.submissions, wanted, single=args.single, not_these=own)
         _make(args.out)
-        exam = _exam(rubric, public, hidden, _phrase(rubric, hidden, args.out))
+        exam = _exam(rubric, public, hidden, _phrase(rubric, hidden, args.out), args)
     except (RubricError, SelectionError, IntakeError, ProofError) as error:
         return _cannot(str(error))
     except OSError as error:
@@ -116,26 +121,42 @@ def _tests(files: Sequence[Path]) -> list[LabTest]:
     return [test for file in files for test in load_tests(file)]
 
 
-def _exam(rubric: Rubric, public: Sequence[LabTest], hidden: Sequence[LabTest], phrase: str) -> Exam:
+def _wanted(rubric: Rubric, asked: Sequence[LabTest]) -> Wanted:
+    with_service = any(test.wants_service for test in asked)
+    needs_peer = rubric.raft == "own" or not with_service
+    return Wanted(rubric.files, rubric.service_files if with_service else (), needs_peer)
+
+
+def _exam(
+    rubric: Rubric, public: Sequence[LabTest], hidden: Sequence[LabTest], phrase: str, args: argparse.Namespace
+) -> Exam:
     tests = rubric.assign(public, hidden, phrase)
-    return Exam(tuple(tests), {test.name: test for test in (*public, *hidden)}, rubric.limits)
+    files = {test.name: test for test in (*public, *hidden)}
+    exam = Exam(tuple(tests), files, rubric.limits)
+    if rubric.raft == "reference" and any(map(exam.wants_service, tests)):
+        raft = args.solution or _REFERENCE
+        exam = replace(exam, reference=reference_files(raft), reference_at=short_path(str(raft.resolve())))
+    return exam
 
 
 def _pack(args: argparse.Namespace, rubric: Rubric, public: Sequence[LabTest], hidden: Sequence[LabTest]) -> int:
     args.gradescope.parent.mkdir(parents=True, exist_ok=True)  # or say that it cannot be, before anything takes long
     phrase = gradescope.phrase(rubric, hidden)
-    _prove(_exam(rubric, public, hidden, phrase), args, Console(highlight=False), note=None)
-    gradescope.pack(args.gradescope, args.rubric, rubric, hidden, seeds_from=phrase)
+    exam = _exam(rubric, public, hidden, phrase, args)
+    _prove(exam, args, Console(highlight=False), note=None)
+    gradescope.pack(args.gradescope, args.rubric, rubric, hidden, seeds_from=phrase, reference=exam.reference)
     print(f"{args.gradescope} written: upload it to Gradescope as the assignment's autograder")
     return 0
 
 
 def _prove(exam: Exam, args: argparse.Namespace, console: Console, *, note: Path | None) -> None:
     """Try the exam on a solution, unless that was done. ProofError if it cannot be passed."""
+    if args.proved:
+        return
     if args.solution is None and not _REFERENCE.is_file():
         _say(console, f"  not tried on a solution first: there is no {PEER}/raft.py here, and no --solution")
         return
-    proof = Proof(exam, args.solution or _REFERENCE, note)
+    proof = Proof(exam, args.solution or _REFERENCE, args.kv or _REFERENCE_SERVICE, note)
     if proof.left:
         many = f"{_count(len(proof.left), 'test')}, {_count(proof.runs_wanted, 'run')}"
         _say(console, f"  first, the exam on {proof.solution}: {many}")
@@ -169,12 +190,10 @@ def _hidden_files(paths: Sequence[Path]) -> list[Path]:
         for file in files:
             for name, why in not_lab_tests(file).items():
                 raise SelectionError(f"{file}: {name} cannot be graded: {why}")
-            for test in load_tests(file):
-                if test.wants_service:
-                    raise SelectionError(f"{file}: {test.name} cannot be graded: {_NO_SERVICES}")
         if not any(load_tests(file) for file in files):
             raise SelectionError(
-                f"{path}: there is no test in it: a function test_...(make_config) in a .py file, or a {SCENARIO} file"
+                f"{path}: there is no test in it: a function test_...(make_config) or (make_kv_config) in a .py file, "
+                f"or a {SCENARIO} file"
             )
         found += files
     names = [file.name for file in found]
@@ -343,7 +362,7 @@ def _by_part(tests: Sequence[LabTest]) -> str:
     """A test without a part may be a slip of the pen in its name, so it is named."""
     numbers = Counter(test.part for test in tests if test.part)
     said = [f"{_count(number, 'test')} of {part.upper()}" for part, number in numbers.items()]
-    return ", ".join(said + [f"{test.name} (no _2a ... _2d in its name)" for test in tests if not test.part])
+    return ", ".join(said + [f"{test.name} (no _2a ... _3b in its name)" for test in tests if not test.part])
 
 
 def _intake(intake: Intake, kept: Kept) -> Iterator[str]:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 import secrets
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from labtest.rooms import ROOT
 from labtools import manifest
@@ -40,7 +41,7 @@ cd /autograder/source/raftlab
 .venv/bin/python -m pip install --quiet -r requirements.lock
 .venv/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 # A submission runs as another user; what it must not read is root's alone.
-chmod -R go-rwx /autograder/source/hidden /autograder/source/rubric.toml
+chmod -R go-rwx {secret}
 """
 
 _RUN = """\
@@ -50,7 +51,8 @@ cd /autograder/source/raftlab
 out=$(mktemp -d)
 mkdir -p /autograder/results
 # Where bubblewrap cannot be used, submissions run as a user who may not read hidden tests, and have the filter.
-if .venv/bin/lab grade /autograder/submission --single --no-walls --rubric ../rubric.toml {hidden}--out "$out"; then
+if .venv/bin/lab grade /autograder/submission --single --no-walls --proved \\
+    --rubric ../rubric.toml {options}--out "$out"; then
   cp "$out"/students/*/results.json /autograder/results/results.json
 else
   echo '{{"score": 0, "output": "The autograder itself failed; please tell the course staff."}}' \\
@@ -64,10 +66,19 @@ def phrase(rubric: Rubric, hidden: Sequence[LabTest]) -> str:
     return rubric.seed_phrase(hidden) or secrets.token_hex(16)
 
 
-def pack(target: Path, rubric_file: Path | None, rubric: Rubric, hidden: Sequence[LabTest], *, seeds_from: str) -> None:
-    """Everything that is needed and nothing of the solution. `rubric_file` as it was read, or None for the default.
+def pack(
+    target: Path,
+    rubric_file: Path | None,
+    rubric: Rubric,
+    hidden: Sequence[LabTest],
+    *,
+    seeds_from: str,
+    reference: Mapping[str, bytes] = MappingProxyType({}),
+) -> None:
+    """Everything that is needed. `rubric_file` as it was read, or None for the default.
 
     `seeds_from`: the phrase. The exam was tried with these seeds here, because over there is no solution.
+    `reference`: the peer that services are run on, if it is not everybody's own; nothing else of a solution is packed.
     """
     text = "" if rubric_file is None else rubric_file.read_text(encoding="utf-8-sig")
     if not rubric.seed:
@@ -79,8 +90,12 @@ def pack(target: Path, rubric_file: Path | None, rubric: Rubric, hidden: Sequenc
     files["rubric.toml"] = text.encode()
     for path in sorted({test.file for test in hidden}):
         files[f"hidden/{path.name}"] = path.read_bytes()
-    files["setup.sh"] = _SETUP.encode() if hidden else _SETUP.replace("/autograder/source/hidden ", "").encode()
-    files["run_autograder"] = _RUN.format(hidden="--hidden ../hidden " if hidden else "").encode()
+    files |= {f"reference/{name}": content for name, content in reference.items()}
+    secret = [*(["hidden"] if hidden else []), *(["reference"] if reference else []), "rubric.toml"]
+    options = "--hidden ../hidden " if hidden else ""
+    options += "--solution ../reference/raft.py " if reference else ""
+    files["setup.sh"] = _SETUP.format(secret=" ".join(f"/autograder/source/{name}" for name in secret)).encode()
+    files["run_autograder"] = _RUN.format(options=options).encode()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in sorted(files.items()):
             info = zipfile.ZipInfo(name, _TIME)

@@ -21,14 +21,15 @@ from pathlib import Path
 
 import msgspec
 
-from labtest.loading import DEFAULT
+from labtest.loading import DEFAULT, DEFAULT_KV
+from labtest.records import files_of
 from labtest.rooms import PEER
 from labtools import manifest
-from labtools.grade.intake import Submission
+from labtools.grade.intake import SERVER, Submission
 from labtools.grade.judging.box import Box
 from labtools.grade.judging.worker import Request, Setup
 from labtools.grade.results import FORCED, UNLOADABLE, Result, RunRecord, TestResult
-from labtools.grade.rubric import Graded, Limits
+from labtools.grade.rubric import Graded, Limits, RubricError
 from labtools.grade.store import Store
 from labtools.selecting import LabTest
 from labtools.stress.kit import replay_line
@@ -43,6 +44,8 @@ class Exam:
     tests: tuple[Graded, ...]
     files: dict[str, LabTest]  # where each test stands, by name
     limits: Limits
+    reference: dict[str, bytes] = field(default_factory=dict)  # the peer that services run on; none: everybody's own
+    reference_at: str = ""  # and where that is
 
     @property
     def not_asked(self) -> list[LabTest]:
@@ -56,7 +59,22 @@ class Exam:
         digest = hashlib.blake2b(" ".join(below).encode(), digest_size=16)
         digest.update(manifest.judging_digest().encode())
         digest.update(msgspec.json.encode(self.limits))
+        digest.update(msgspec.json.encode(self.reference) if self.reference else b"")
         return digest.hexdigest()
+
+    def wants_service(self, test: Graded) -> bool:
+        return self.files[test.name].wants_service
+
+
+def reference_files(raft: Path) -> dict[str, bytes]:
+    """The peer that services are run on, and what lies beside it, by name."""
+    raft = raft / "raft.py" if raft.is_dir() else raft
+    if not raft.is_file():
+        raise RubricError(
+            f'raft = "reference" needs a raft.py to run services on, and there is no {raft}; name one with --solution '
+            'PATH (make: SOLUTION=path), or grade on everybody\'s own (raft = "own")'
+        )
+    return {path.name: path.read_bytes() for path in files_of(raft) if path.parent == raft.resolve().parent}
 
 
 @dataclass
@@ -142,9 +160,14 @@ class _Grading:
         self._exam = exam
         self._store_path = store
         self._progress = progress
-        self._setup = Setup(_package(submission.files), "raft/raft.py", exam.limits)
+        own = _package(submission.files)
+        self._setup = Setup(own, f"{PEER}/raft.py", exam.limits)
+        if exam.reference:
+            own = {path: content for path, content in own.items() if not path.startswith(f"{PEER}/")}
+            own |= _package(exam.reference)
+        self._service_setup = Setup(own, f"{PEER}/raft.py", exam.limits, service=True)
+        self._problems = {False: "", True: ""}  # why the peer cannot be loaded, and why the service with its peer
         self._results: dict[str, TestResult] = {}
-        self._problem = submission.problem
         self._forced: Counter[str] = Counter()
         self._spent_s = 0.0
 
@@ -172,16 +195,25 @@ class _Grading:
         self._forced[test.part] += any(run.kind == FORCED for run in runs)
         if runs and runs[-1].kind == UNLOADABLE:
             # Everybody reads this, and in a hidden test the text may be about that test.
-            self._problem = "raft.py cannot be loaded in a hidden test." if test.hidden else runs[-1].report
+            of_service = self._exam.wants_service(test)
+            what = "The service" if of_service else "raft.py"
+            problem = f"{what} cannot be loaded in a hidden test." if test.hidden else runs[-1].report
+            self._problems[of_service] = problem
         return TestResult(test, tuple(runs))
 
     def _why_not(self, test: Graded) -> str:
         """Why it is not worth a try, or ""."""
         limits = self._exam.limits
-        if self._submission.problem:
-            return "there is no raft.py to run."
-        if self._problem:
+        of_service = self._exam.wants_service(test)
+        own_peer = not of_service or not self._exam.reference
+        if self._submission.problem or (own_peer and "raft.py" not in self._submission.files):
+            return f"there is no {'raft.py' if own_peer else SERVER} to run."
+        if of_service and SERVER not in self._submission.files:
+            return f"there is no {SERVER} with a client.py beside it to run."
+        if own_peer and self._problems[False]:
             return "raft.py cannot be loaded."
+        if of_service and self._problems[True]:
+            return "the service cannot be loaded."
         if self._forced[test.part] >= limits.forced_per_part:
             return (
                 f"{self._forced[test.part]} tests of this part had to be ended by force already, "
@@ -201,8 +233,26 @@ class _Grading:
             off[
                 "In hidden tests it sent messages that no check can read, and none of that kind in the public ones."
             ] = None
-        remarks = (*submission.remarks, *off)
-        return Result(submission.name, self._problem, remarks, tuple(results), self._spent_s, file=submission.file)
+        if self._exam.reference and any(map(self._exam.wants_service, self._exam.tests)):
+            off["Services were run on the course's own raft.py: a line that replays such a run does so on yours."] = (
+                None
+            )
+        problem, of_parts = self._told_problems()
+        remarks = (*submission.remarks, *of_parts, *off)
+        return Result(submission.name, problem, remarks, tuple(results), self._spent_s, file=submission.file)
+
+    def _told_problems(self) -> tuple[str, list[str]]:
+        """Why nothing could be run, or "", and why some parts could not."""
+        of_peer, of_service = self._problems.values()
+        asked = {self._exam.wants_service(test) for test in self._exam.tests}
+        if self._submission.problem:
+            return self._submission.problem, []
+        if of_peer and (asked == {False} or not self._exam.reference):
+            return of_peer, []
+        if of_service and asked == {True}:
+            return of_service, []
+        told = {"Parts 2A to 2D": of_peer, "Parts 3A and 3B": of_service}
+        return "", [f"{parts}: {why}" for parts, why in told.items() if why]
 
     def _runs_of(self, test: Graded, box: Box, store: Store, code: str, stop: threading.Event) -> list[RunRecord]:
         """Seed after seed, until all are made or too many have failed."""
@@ -222,7 +272,8 @@ class _Grading:
                 progress.count(stored=1)
             else:
                 shown_as = f"{'hidden' if test.hidden else 'tests'}/{lab_test.file.name}"
-                run = box.run(Request(self._setup, str(lab_test.file), shown_as, test.name, seed, replay))
+                setup = self._service_setup if lab_test.wants_service else self._setup
+                run = box.run(Request(setup, str(lab_test.file), shown_as, test.name, seed, replay))
                 store.add(code, run)
                 progress.count(made=1)
             run.replay = replay
@@ -236,12 +287,17 @@ class _Grading:
 
     def _replay(self, test: Graded, lab_test: LabTest, seed: int) -> str:
         """For a public test as the student types it; for a hidden one as the grader does."""
+        kv = str(DEFAULT_KV) if lab_test.wants_service else ""
         if not test.hidden:
-            return replay_line(test.name, seed, str(DEFAULT), isolated=True)
-        raft = self._submission.path / "raft.py" if self._submission.path.is_dir() else self._submission.path
-        return replay_line(test.name, seed, str(raft), str(lab_test.file), isolated=True)
+            return replay_line(test.name, seed, str(DEFAULT), kv=kv, isolated=True)
+        here = self._submission.path
+        raft = here / "raft.py" if here.is_dir() else here
+        if kv and self._exam.reference:
+            raft = Path(self._exam.reference_at)
+        kv = str(here / SERVER) if kv else ""
+        return replay_line(test.name, seed, str(raft), str(lab_test.file), kv=kv, isolated=True)
 
 
 def _package(own: dict[str, bytes]) -> dict[str, bytes]:
     """The submission's files by the paths that its author knows."""
-    return {f"{PEER}/{name}": content for name, content in own.items()}
+    return {name if "/" in name else f"{PEER}/{name}": content for name, content in own.items()}

@@ -1,6 +1,7 @@
 """What was handed in: a folder, a zip or tar, or a single raft.py, read and never unpacked.
 
-Promise: only the student's own files are taken (raft.py, and messages.py beside it), by content, each of a sane size.
+Promise: only the student's own files are taken (raft.py and messages.py beside it, and of a service the same in its
+folder kv), by content, each of a sane size.
 No name in an archive ever reaches the file system, no link is followed, and no archive is read further than a limit.
 What is wrong becomes a sentence, not an exception: a class is graded to its end.
 
@@ -24,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from labtest.rooms import PEER_FILES
+from labtest.rooms import PEER, PEER_FILES, SERVICE
 
 _FILE_BYTES_MAX = 1 << 20
 _ARCHIVE_BYTES_MAX = 64 << 20
@@ -35,6 +36,8 @@ _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz", "
 _OTHER_ARCHIVES = (".7z", ".rar", ".gz", ".bz2", ".xz", ".zst", ".lz", ".z")
 _NAME_BYTES_MAX = 80
 _NAMED_MAX = 5  # files, in a sentence
+SERVICE_ITSELF = ("server.py", "client.py")
+SERVER = f"{SERVICE}/{SERVICE_ITSELF[0]}"
 # Where tools keep their own things, and where nobody's raft.py is.
 _NOBODYS = ("__MACOSX", "__pycache__", "node_modules", "site-packages", "venv", "build")
 
@@ -51,7 +54,7 @@ class _Unreadable(Exception):
 class Submission:
     name: str
     path: Path
-    files: dict[str, bytes]  # by name; empty if there is a problem
+    files: dict[str, bytes]  # by name, those of a service as kv/server.py; empty if there is a problem
     problem: str = ""
     remarks: tuple[str, ...] = ()
     file: str = ""  # what was handed in, by its own name; `name` is made from it
@@ -62,6 +65,19 @@ class Submission:
         for name, content in sorted(self.files.items()):
             digest.update(f"{name}\0{len(content)}\0".encode() + content)
         return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is taken of a submission."""
+
+    peer: tuple[str, ...]  # raft.py, and what may lie beside it
+    service: tuple[str, ...] = ()  # server.py and client.py, and what may lie beside them; none: it is not graded
+    needs_peer: bool = True  # whether nothing can be run without raft.py
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset((*self.peer, *(self.service or SERVICE_ITSELF)))
 
 
 @dataclass(frozen=True)
@@ -79,14 +95,15 @@ class Intake:
     whole: bool  # a folder of submissions, which is the class; otherwise one of a class
 
 
-def take_in(path: Path, wanted: tuple[str, ...], *, single: bool = False, not_these: Iterable[Path] = ()) -> Intake:
-    """Those of a folder, in the order of their names; or the one that `path` is. `wanted` as the rubric's `files`.
+def take_in(path: Path, wanted: Wanted, *, single: bool = False, not_these: Iterable[Path] = ()) -> Intake:
+    """Those of a folder, in the order of their names; or the one that `path` is.
 
     `not_these` are the grader's own, should they lie there too.
     """
     if not path.exists():
         raise IntakeError(f"{path}: no such folder; SUBMISSIONS must name a folder with a folder or archive each")
-    single = single or path.is_file() or (path / wanted[0]).is_file() or (path / "raft" / wanted[0]).is_file()
+    tops = [wanted.peer[0], f"{PEER}/{wanted.peer[0]}", *([f"{SERVICE}/{wanted.service[0]}"] if wanted.service else [])]
+    single = single or path.is_file() or any((path / top).is_file() for top in tops)
     own = {os.path.realpath(p) for p in not_these}
     taken: list[Submission] = []
     passed_over: dict[str, str] = {}
@@ -119,9 +136,9 @@ def _is_archive(path: Path) -> bool:
     return path.name.lower().endswith(_ARCHIVES)
 
 
-def _take(entry: Path, top: Path, names: Iterable[str], wanted: tuple[str, ...]) -> Submission:
+def _take(entry: Path, top: Path, names: Iterable[str], wanted: Wanted) -> Submission:
     file, stem = entry.name, _stem(entry)
-    if entry == top and stem in ("", "raft"):
+    if entry == top and stem in ("", PEER, SERVICE):
         # Everybody's is called so; whose it is, the folder says.
         place = entry.resolve()
         stem = place.parent.name if entry.is_file() else place.name
@@ -156,7 +173,7 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _taken(entry: Path, name: str, wanted: tuple[str, ...]) -> Submission:
+def _taken(entry: Path, name: str, wanted: Wanted) -> Submission:
     remarks: list[str] = []
     try:
         files = _wanted_of(list(_members(entry, wanted, remarks)), wanted, remarks)
@@ -178,14 +195,60 @@ def _taken(entry: Path, name: str, wanted: tuple[str, ...]) -> Submission:
     return Submission(name, entry, files, "", tuple(remarks))
 
 
-def _wanted_of(members: list[_Member], wanted: tuple[str, ...], remarks: list[str]) -> dict[str, bytes]:
-    """The raft.py that lies highest, and what is wanted beside it."""
-    first = wanted[0]
-    candidates = [m for m in members if m.path.name == first and not _passed_over(m.path)]
-    if not candidates:
+def _wanted_of(members: list[_Member], wanted: Wanted, remarks: list[str]) -> dict[str, bytes]:
+    peers = [m for m in members if m.path.name == wanted.peer[0] and not _passed_over(m.path)]
+    services = _services(members)
+    if not peers and (wanted.needs_peer or not services):
         python = sorted(str(m.path) for m in members if m.path.suffix == ".py")[:5]
         have = f"; it has {', '.join(python)}" if python else ""
-        raise _Unreadable(f"There is no {first} in it{have}.")
+        none = (
+            f"There is no {wanted.peer[0]} in it"
+            if wanted.needs_peer
+            else f"There is neither {SERVER} nor raft.py in it"
+        )
+        raise _Unreadable(f"{none}{have}.")
+    files = _with_beside(members, peers, wanted.peer, remarks) if peers else {}
+    if not wanted.service:
+        if services:
+            remarks.append(f"{services[0].path} was not run: parts 3A and 3B are not graded.")
+        return files
+    if not services:
+        remarks.append(f"There is no {SERVER} in it, so parts 3A and 3B were not run.")
+        return files
+    found = _with_beside(members, services, wanted.service, remarks)
+    if wanted.service[1] not in found:
+        remarks.append(
+            f"There is no {wanted.service[1]} beside {wanted.service[0]}, so parts 3A and 3B were not run: servers "
+            "and clerk belong together."
+        )
+        return files
+    both = files.keys() & found.keys()
+    if both and {m.path.parent for m in peers} & {m.path.parent for m in services}:
+        remarks.append(
+            f"{', '.join(sorted(both))} beside {wanted.peer[0]} and {wanted.service[0]} was taken for both of them; "
+            f"hand in the folders {PEER} and {SERVICE} as they are."
+        )
+    return files | {f"{SERVICE}/{name}": content for name, content in found.items()}
+
+
+def _services(members: list[_Member]) -> list[_Member]:
+    """Every server.py that may be one's service: the lab has others. In a folder kv, or with its clerk beside it."""
+    server, clerk = SERVICE_ITSELF
+    with_clerk = {m.path.parent for m in members if m.path.name == clerk}
+    return [
+        m
+        for m in members
+        if m.path.name == server
+        and not _passed_over(m.path)
+        and (m.path.parent.name == SERVICE or m.path.parent in with_clerk)
+    ]
+
+
+def _with_beside(
+    members: list[_Member], candidates: list[_Member], wanted: tuple[str, ...], remarks: list[str]
+) -> dict[str, bytes]:
+    """The one of them that lies highest, and what is wanted beside it."""
+    first = wanted[0]
     depth = min(len(m.path.parts) for m in candidates)
     highest = [m for m in candidates if len(m.path.parts) == depth]
     if len(highest) > 1:
@@ -202,7 +265,8 @@ def _wanted_of(members: list[_Member], wanted: tuple[str, ...], remarks: list[st
                 raise _Unreadable(f"{member.path} is larger than {_FILE_BYTES_MAX >> 20} MB.")
             files[member.path.name] = content
     beside = {m.path.name for m in members if m.path.parent == chosen.path.parent and m.path.suffix == ".py"}
-    left = sorted(beside - {*wanted, *PEER_FILES})
+    # Who hands in all in one folder has the others' files here, too.
+    left = sorted(beside - {*wanted, *PEER_FILES, *SERVICE_ITSELF, "raft.py"})
     if left:
         more = f" and {len(left) - _NAMED_MAX} more" if len(left) > _NAMED_MAX else ""
         remarks.append(f"Not taken: {', '.join(left[:_NAMED_MAX])}{more} beside {first}; only {', '.join(wanted)} are.")
@@ -213,7 +277,7 @@ def _passed_over(path: PurePosixPath) -> bool:
     return any(part in _NOBODYS or part.startswith(".") for part in path.parts[:-1])
 
 
-def _members(entry: Path, wanted: tuple[str, ...], remarks: list[str]) -> Iterator[_Member]:
+def _members(entry: Path, wanted: Wanted, remarks: list[str]) -> Iterator[_Member]:
     if entry.is_symlink():
         raise _Unreadable("It is a link; links are not followed.")
     if entry.is_dir():
@@ -223,7 +287,7 @@ def _members(entry: Path, wanted: tuple[str, ...], remarks: list[str]) -> Iterat
     if entry.name.lower().endswith(_OTHER_ARCHIVES) and not _is_archive(entry):
         raise _Unreadable(f"An archive of the kind {entry.suffix} cannot be read; hand in a .zip.")
     if not _is_archive(entry):
-        return iter([_Member(PurePosixPath(wanted[0]), lambda: _read(entry.open("rb")))])
+        return iter([_Member(PurePosixPath(wanted.peer[0]), lambda: _read(entry.open("rb")))])
     if entry.stat().st_size > _ARCHIVE_BYTES_MAX:
         raise _Unreadable(f"The archive is larger than {_ARCHIVE_BYTES_MAX >> 20} MB.")
     return (_of_zip if zipfile.is_zipfile(entry) else _of_tar)(entry, wanted, remarks)
@@ -254,7 +318,7 @@ def _of_folder(folder: Path, remarks: list[str]) -> Iterator[_Member]:
                 yield _Member(inside, lambda path=path: _read(path.open("rb")))  # type: ignore[misc]  # bound now
 
 
-def _of_zip(entry: Path, wanted: tuple[str, ...], remarks: list[str]) -> Iterator[_Member]:
+def _of_zip(entry: Path, wanted: Wanted, remarks: list[str]) -> Iterator[_Member]:
     with zipfile.ZipFile(entry) as archive:
         members = archive.infolist()
         if len(members) > _MEMBERS_MAX:
@@ -270,7 +334,7 @@ def _of_zip(entry: Path, wanted: tuple[str, ...], remarks: list[str]) -> Iterato
                 raise _Unreadable("The archive is encrypted.")
             # Read here and now, while it is open, and only what might be wanted.
             if path.suffix == ".py":
-                content = _read(archive.open(member)) if path.name in wanted else b""
+                content = _read(archive.open(member)) if path.name in wanted.names else b""
                 yield _Member(path, lambda content=content: content)  # type: ignore[misc]  # bound now
 
 
@@ -292,7 +356,7 @@ class _Limited(io.RawIOBase):
         return data
 
 
-def _of_tar(entry: Path, wanted: tuple[str, ...], remarks: list[str]) -> Iterator[_Member]:
+def _of_tar(entry: Path, wanted: Wanted, remarks: list[str]) -> Iterator[_Member]:
     with _decompressed(entry) as stream, tarfile.open(fileobj=_Limited(stream), mode="r|") as archive:
         for number, member in enumerate(archive):
             if number >= _MEMBERS_MAX:
@@ -305,7 +369,7 @@ def _of_tar(entry: Path, wanted: tuple[str, ...], remarks: list[str]) -> Iterato
                 continue
             if path.suffix == ".py":
                 file = archive.extractfile(member)
-                content = _read(file) if file is not None and path.name in wanted else b""
+                content = _read(file) if file is not None and path.name in wanted.names else b""
                 yield _Member(path, lambda content=content: content)  # type: ignore[misc]  # bound now
 
 

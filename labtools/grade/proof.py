@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from labsim.stacks import short_path
-from labtest.records import files_of
+from labtest.records import files_of, files_of_service
 from labtools.grade.grading import Exam
 from labtools.grade.rubric import Graded
 from labtools.grade.store import write_whole
@@ -51,15 +51,21 @@ class _Note(msgspec.Struct):
 class Proof:
     """One exam against one solution. `note` is where it is written down, if it is."""
 
-    def __init__(self, exam: Exam, solution: Path, note: Path | None) -> None:
+    def __init__(self, exam: Exam, solution: Path, service: Path, note: Path | None) -> None:
+        """`service`: the server.py of the solution, which is asked for only where services are graded."""
         solution = solution / "raft.py" if solution.is_dir() else solution
         if not solution.is_file():
             raise ProofError(f"{solution}: no such file; --solution must name a raft.py that passes every test")
+        self._service = None
+        if any(map(exam.wants_service, exam.tests)):
+            self._service = service / "server.py" if service.is_dir() else service
+            if not self._service.is_file():
+                raise ProofError(f"{self._service}: no such file; --kv must name a server.py that passes 3A and 3B")
         self.solution = short_path(str(solution.resolve()))
         self._exam = exam
         self._path = note
         self._note = _read(note)
-        self._codes = _codes(exam, solution)
+        self._codes = _codes(exam, solution, self._service)
         self.left = [test for test in exam.tests if not self._is_proved(test)]
         self.runs_wanted = sum(len(test.seeds) for test in self.left)
         self.runs_made = 0
@@ -71,7 +77,12 @@ class Proof:
         wrong: dict[str, list[Outcome]] = {test.name: [] for test in self.left}
         try:
             kit = Kit.of(
-                Path(self.solution), tests, run_limit_s=limits.real_s, memory_mb=limits.memory_mb, in_place=True
+                Path(self.solution),
+                tests,
+                kv=self._service,
+                run_limit_s=limits.real_s,
+                memory_mb=limits.memory_mb,
+                in_place=True,
             )
             pool = LocalPool(kit, min(jobs, self.runs_wanted))
         except CannotStart as error:
@@ -151,7 +162,10 @@ class Proof:
         return "\n".join([*lines, "", f"Mend the tests. {_NO_SOLUTION}"])
 
 
-_NO_SOLUTION = "If it is the solution that is wrong, name a right one with --solution PATH (make: SOLUTION=path)"
+_NO_SOLUTION = (
+    "If it is the solution that is wrong, name a right one with --solution PATH (make: SOLUTION=path), and its service "
+    "with --kv PATH (make: KV=path)"
+)
 
 
 def _outcome(future: Future[list[Outcome]]) -> Outcome:
@@ -159,10 +173,10 @@ def _outcome(future: Future[list[Outcome]]) -> Outcome:
     return outcome
 
 
-def _codes(exam: Exam, solution: Path) -> dict[str, str]:
+def _codes(exam: Exam, solution: Path, service: Path | None) -> dict[str, str]:
     """By test, a digest of all that decides about its runs here."""
     everything = hashlib.blake2b(exam.lab_code.encode(), digest_size=16)
-    for file in files_of(solution):
+    for file in [*files_of(solution), *(files_of_service(service) if service is not None else [])]:
         content = file.read_bytes()
         everything.update(f"{file.name} {len(content)} ".encode() + content)
     codes = {}

@@ -16,7 +16,7 @@ from labtools.grade.rubric import Graded
 
 PASSED = "passed"
 FAILED = "failed"  # by the test's verdict, or a rule of the protocol
-UNLOADABLE = "unloadable"  # raft.py cannot be imported
+UNLOADABLE = "unloadable"  # raft.py, or the service, cannot be imported
 FORCED = "forced"  # over a limit, or never waiting: ended from outside
 DIED = "died"  # took its process along
 MISBEHAVED = "misbehaved"  # told its host what no peer tells

@@ -25,7 +25,10 @@ Visibility = Literal["visible", "hidden", "after_due_date", "after_published"]
 # What is told of a hidden test: its name and its failures, its name, or only that it is one.
 Show = Literal["everything", "names", "nothing"]
 
-PARTS = ("2a", "2b", "2c", "2d")
+# On whose raft.py the services of parts 3A and 3B are run.
+OnRaft = Literal["own", "reference"]
+
+PARTS = ("2a", "2b", "2c", "2d", "3a", "3b")
 _POINTS = {"2a": 20.0, "2b": 30.0, "2c": 30.0, "2d": 20.0}
 OTHER = "other"  # the part of a test whose name has none
 
@@ -37,9 +40,9 @@ class RubricError(Exception):
 class Limits(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What one run of a submission may use, and all of its runs."""
 
-    cpu_s: int = 30  # of one peer, from its start to its crash
+    cpu_s: int = 30  # of one server, from its start to its crash, or of one clerk
     real_s: int = 120
-    memory_mb: int = 1024  # of all peers together
+    memory_mb: int = 1024  # of all servers together; a clerk may use a sixteenth of it
     output_kb: int = 8  # how much of what it prints is kept
     submission_s: int = 3600  # real time of all its runs; what is left then is not tried
     # So many tests of one part may have to be ended by force; then the rest of the part is not tried.
@@ -94,6 +97,9 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     seed: str = ""  # what the seeds are made from; see seed_phrase()
     # The student's files; everything else is the lab's own. The first must be there.
     files: tuple[str, ...] = ("raft.py", "messages.py")
+    # The same in the folder kv, if 3A or 3B is graded. The first two must be there.
+    service_files: tuple[str, ...] = ("server.py", "client.py", "messages.py")
+    raft: OnRaft = "own"
     points: dict[str, float] = msgspec.field(default_factory=lambda: dict(_POINTS))
     public: Public = Public()
     hidden: Hidden = Hidden()
@@ -138,10 +144,13 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         for name in Limits.__struct_fields__:
             if getattr(self.limits, name) < 1:
                 return f"limits.{name}: must be at least 1, got {getattr(self.limits, name)}"
-        if self.files[:1] != ("raft.py",) or any(
-            Path(file).name != file or not file.endswith(".py") for file in self.files
-        ):
+        if self.files[:1] != ("raft.py",) or not _are_names(self.files):
             return 'files: must be raft.py and then other .py files, without folders, as in ["raft.py", "messages.py"]'
+        if self.service_files[:2] != ("server.py", "client.py") or not _are_names(self.service_files):
+            return (
+                "service_files: must be server.py, client.py and then other .py files, without folders, as in "
+                '["server.py", "client.py", "messages.py"]'
+            )
         return ""
 
     def assign(self, public: Sequence[LabTest], hidden: Sequence[LabTest], phrase: str) -> list[Graded]:
@@ -152,7 +161,7 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         if twice is not None:
             raise RubricError(f"two tests are called {twice}; a hidden test needs a name of its own")
         parts = {test.name: test.part or OTHER for test, _ in tests}
-        tests = [(test, is_hidden) for test, is_hidden in tests if self._asks(test)]
+        tests = [(test, is_hidden) for test, is_hidden in tests if self.asks(test)]
         if not tests:
             raise RubricError("points: no test is of a part that it names, so there is nothing to grade")
         self._refuse_what_is_not_asked(parts, [test.name for test, _ in tests])
@@ -204,7 +213,7 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
                 f"tests.{name}: there is no such test among the {len(asked)} that are graded{extra}{hint}"
             )
 
-    def _asks(self, test: LabTest) -> bool:
+    def asks(self, test: LabTest) -> bool:
         """A course that is at 2A does not want to hear of 2D."""
         return (test.part or OTHER) in self.points or self.tests.get(test.name, PerTest()).points is not None
 
@@ -229,6 +238,10 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         for file in sorted({test.file for test in hidden}):
             digest.update(file.read_bytes())
         return digest.hexdigest()
+
+
+def _are_names(files: Sequence[str]) -> bool:
+    return all(Path(file).name == file and file.endswith(".py") for file in files)
 
 
 def seeds(phrase: str, test: str, count: int) -> tuple[int, ...]:

@@ -39,8 +39,8 @@ _OUTPUT_CHARS_MAX = 2_000
 def write_submitted(submission: Submission, out: Path) -> Submission:
     """The files that are graded, where a replay can name them: they may have come in an archive, or lie deep."""
     folder = out / SUBMITTED / submission.name
-    for old in folder.glob("*"):
-        if old.name not in submission.files:
+    for old in folder.rglob("*"):
+        if old.is_file() and old.relative_to(folder).as_posix() not in submission.files:
             old.unlink()  # a messages.py of last time would be taken for this one's
     for name, content in submission.files.items():
         write_whole(folder / name, content)

@@ -22,18 +22,21 @@ from labtest.rooms import ROOT, run_files, tool_files
 from labtools.selecting import LabTest, default_files
 
 
-def replay_line(test: str, seed: int, raft: str, file: str = "", *, kv: str = "", isolated: bool = False) -> str:
-    """The command that runs it again. Files as they were given; `file` is a test file of one's own."""
+def replay_line(
+    test: str, seed: int, raft: str, file: str = "", *, kv: str = "", isolated: bool = False, does: str = "replay"
+) -> str:
+    """The command that runs it again, or with `does` shrinks it. Files as they were given; `file` is a test file of
+    one's own."""
     other_kv = kv and Path(kv) != DEFAULT_KV
     if file:
         other = "" if Path(raft) == DEFAULT else f" --raft {quote(raft)}"
         other += f" --kv {quote(kv)}" if other_kv else ""
         other += " --isolated" if isolated else ""
-        return f"lab replay {test} --seed {seed} --file {quote(file)}{other}"
+        return f"lab {does} {test} --seed {seed} --file {quote(file)}{other}"
     other = "" if Path(raft) == DEFAULT else f" RAFT={quote(raft)}"
     other += f" KV={quote(kv)}" if other_kv else ""
     other += " ISOLATED=1" if isolated else ""
-    return f"make replay TEST={test} SEED={seed}{other}"
+    return f"make {does} TEST={test} SEED={seed}{other}"
 
 
 @dataclass

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import labgob
+
 # Whoever is started in the background ignores Ctrl-C, and so would every process that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -15,6 +17,7 @@ LONG = (
     "labtools/grade/test_hostile.py",
     "labtools/zoo/test_zoo.py",
     "labtest/test_isolation.py",
+    "labtest/test_isolated_services.py",
     "labtest/test_determinism.py",
     "labtools/grade/test_kept.py",
     "labtools/grade/test_grade.py",
@@ -32,6 +35,13 @@ def pytest_collection_modifyitems(config, items):
     if hasattr(config, "workerinput"):  # one of several workers
         places = {Path(__file__).parent / name: place for place, name in enumerate(LONG)}
         items.sort(key=lambda item: places.get(item.path, len(LONG)))
+
+
+@pytest.fixture(autouse=True)
+def unknown_classes_refused():
+    """As in a fresh process: whoever has made an isolated run carries them."""
+    yield
+    labgob.carry_unknown(carry=False)
 
 
 @pytest.fixture

@@ -32,11 +32,13 @@ TOOLS_MAY_IMPORT = {
         *("selecting", "stress.kit", "timeline.calls", "timeline.peers", "timeline.rows", "timeline.story"),
         "timeline.words",
     },
-    "stress": {"selecting", "workers"},
-    "scenario": {"selecting", "timeline.command"},
+    # What is shrunk is shrunk in a process of its own.
+    "stress": {"selecting", "workers", "shrink.elsewhere"},
+    "shrink": {"selecting", "timeline.command"},
+    "scenario": {"selecting", "timeline.command", "shrink.shrinking"},
     # It asks for a timeline by name, when it is to print one.
     "replay": {"selecting", "stress.kit"},
-    "zoo": {"selecting", "workers"},
+    "zoo": {"selecting", "workers", "shrink.elsewhere"},
     "grade": {
         *("selecting", "manifest", "workers", "grade.judging", "grade.pages"),
         *("stress.command", "stress.kit", "stress.outcome", "stress.pool", "stress.summary"),
@@ -45,6 +47,9 @@ TOOLS_MAY_IMPORT = {
     "grade.judging": {"selecting", "workers", "grade.results", "grade.rubric"},
     # Pages know results, and neither judging nor store.
     "grade.pages": {"grade.results", "grade.rubric", "stress.summary"},
+    "cluster": set(),
+    "serve": {"cluster"},
+    "kv": {"cluster"},
     # Commands are imported by name, when they are called.
     "cli": set(),
     "__main__": {"cli"},

@@ -7,8 +7,8 @@ _GET = """        value = self._execute(Op(args.client_id, args.seq, "get", args
 """
 _OURS = """            return self.answered[op.client_id].value if self._is_answered(op) else None
 """
-_WAITS = """        while not applied.wait(LOOK_S):
-            if self.dead.is_set() or time.monotonic() > give_up_s or self.raft.get_state() != (term, True):
+_WAITS = """        while not batch.applied.wait(LOOK_S):
+            if self.dead.is_set() or time.monotonic() > give_up_s or self._is_lost(batch):
                 break
 """
 _SEEN_ALREADY = """            if self._is_answered(op):
@@ -81,7 +81,7 @@ MUTANTS = [
         with self.mu:
             if self._is_answered(op):
                 return PutAppendReply(OK)
-        leads = self.raft.start(labgob.encode(op))[2]
+        leads = self.raft.start(labgob.encode([op]))[2]
         return PutAppendReply(OK if leads else WRONG_LEADER)
 """,
             ),
@@ -96,7 +96,8 @@ MUTANTS = [
             (
                 _OURS,
                 """            known = self.answered.get(op.client_id)
-            return (known.value if known is not None else "") if applied.is_set() else None
+            is_ours = batch.in_term and batch.applied.is_set()
+            return (known.value if known is not None else "") if is_ours else None
 """,
             ),
         ),
@@ -106,7 +107,15 @@ MUTANTS = [
         "3a",
         "an answer means agreement (§8)",
         "answers ok when it has waited long enough",
-        ((_OURS, """            return self.answered[op.client_id].value if self._is_answered(op) else ""\n"""),),
+        (
+            (
+                _OURS,
+                """            if batch.in_term and not self._is_answered(op):
+                return ""
+"""
+                + _OURS,
+            ),
+        ),
     ),
     ServiceMutant(
         "kv-applies-at-once",
@@ -115,8 +124,11 @@ MUTANTS = [
         "applies a request on the leader as soon as start() has taken it",
         (
             (
-                "            applied = self.waiting[index] = threading.Event()\n",
-                "            applied = self.waiting[index] = threading.Event()\n            self._apply(op)\n",
+                "                self.waiting[index] = batch\n",
+                """                self.waiting[index] = batch
+                for op in batch.ops:
+                    self._apply(op)
+""",
             ),
         ),
     ),
@@ -232,7 +244,7 @@ MUTANTS = [
         "3a",
         "progress with a majority",
         "waits for its index without a look at whether it still leads",
-        ((_WAITS, "        applied.wait()\n"),),
+        ((_WAITS, "        batch.applied.wait()\n"),),
     ),
     ServiceMutant(
         "kv-waits-with-the-lock",
@@ -242,8 +254,9 @@ MUTANTS = [
         (
             (
                 "        give_up_s = time.monotonic() + PATIENCE_S\n" + _WAITS + "        with self.mu:\n",
-                """            while not applied.wait(LOOK_S):
-                if self.raft.get_state() != (term, True):
+                """        with self.mu:
+            while not batch.applied.wait(LOOK_S):
+                if self._is_lost(batch):
                     break
         with self.mu:
 """,

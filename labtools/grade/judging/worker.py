@@ -25,8 +25,9 @@ from labtest.failure import GuestFailed
 from labtest.isolation import programs
 from labtest.isolation.host import CannotLoad, TooLong
 from labtest.isolation.processes import GuestKilled, NurseryLost
-from labtest.isolation.programs import GuestProgram
+from labtest.isolation.programs import GuestProgram, ServicePaths
 from labtest.loading import LoadError
+from labtest.rooms import PEER, SERVICE
 from labtest.running import Run, run_test
 from labtest.verdict import Ending, verdict_of, without_numbers
 from labtools.grade.results import DIED, FAILED, FORCED, MISBEHAVED, PASSED, UNLOADABLE, RunRecord
@@ -48,6 +49,7 @@ class Setup(msgspec.Struct):
     files: dict[str, bytes]  # the submission's own, by the path that its author knows
     raft: str  # the path of its raft.py
     limits: Limits
+    service: bool = False  # whether the service in the folder kv is run, too
 
 
 class Request(msgspec.Struct):
@@ -140,7 +142,8 @@ def _program(setup: Setup, output: Output) -> GuestProgram:
     limits = programs.Limits(
         cpu_s=setup.limits.cpu_s, memory_mb=setup.limits.memory_mb, real_s=setup.limits.real_s, turn_s=_turn_s(setup)
     )
-    program = GuestProgram(setup.files, setup.raft, limits=limits, show=output.add)
+    service = ServicePaths(*(f"{SERVICE}/{name}.py" for name in ("server", "client", "messages")))
+    program = GuestProgram(setup.files, setup.raft, service if setup.service else None, limits=limits, show=output.add)
     for _ in range(_TRIES):
         try:
             program.load()
@@ -195,7 +198,7 @@ def _record(program: GuestProgram, test: LabTest, request: Request, run: Run) ->
     record.kind = _kind(error)
     if record.kind == UNLOADABLE:
         return _unloadable(record, shown(str(error)))
-    verdict = verdict_of(error, Path("raft"), test.file)
+    verdict = verdict_of(error, (Path(PEER), Path(SERVICE)), test.file)
     record.rule = verdict.name if verdict.ending is Ending.RULE else ""
     told = report.describe(error, test.name, request.seed, request.replay, causes=run.causes)
     if record.kind == FORCED:

@@ -23,7 +23,7 @@ __all__ = ["class_page", "submission_page"]
 _CAUSE_CHARS_MAX = 600  # far above what we write ourselves: the fix stands at the end
 _KINDS = {
     FAILED: "Failed",
-    UNLOADABLE: "raft.py could not be loaded",
+    UNLOADABLE: "it could not be loaded",
     FORCED: "Over a limit, and ended from outside",
     DIED: "Took its process along",
     MISBEHAVED: "Told its host what no peer tells",

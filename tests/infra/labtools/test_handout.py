@@ -19,6 +19,7 @@ SERVICE = {name: (ROOT / "kv" / name).read_text(encoding="utf-8") for name in ("
 SKELETON = (ROOT / "handout" / "raft.py").read_text(encoding="utf-8")
 SERVICE_SKELETON = {name: (ROOT / "handout" / f"kv_{name}").read_text(encoding="utf-8") for name in SERVICE}
 ROOMS = (*rooms.OURS, rooms.PEER, rooms.SERVICE)
+COMMANDS = ["stress", "replay", "shrink", "timeline", "page", "scenario", "cluster", "serve", "kv"]
 NOT_FOR_STUDENTS = re.compile(r"\b(zoo|mutants?|grad(e|er|ing)|infra|bench|hidden|handout)\b", re.IGNORECASE)
 
 
@@ -324,9 +325,9 @@ def test_top_of_the_tree(tree):
 
 def test_lab_lists_only_what_is_there(tree):
     out = run(tree, sys.executable, "-m", "labtools", "--help", code=0)
-    assert re.findall(r"^    (\w+)  ", out, re.MULTILINE) == ["stress", "replay", "timeline", "page", "scenario"]
+    assert re.findall(r"^    (\w+)  ", out, re.MULTILINE) == COMMANDS
     assert NOT_FOR_STUDENTS.search(out) is None
-    for command in ("stress", "replay", "timeline", "page", "scenario"):
+    for command in COMMANDS:
         assert NOT_FOR_STUDENTS.search(run(tree, sys.executable, "-m", "labtools", command, "--help", code=0)) is None
     assert "invalid choice: 'zoo'" in run(tree, sys.executable, "-m", "labtools", "zoo", code=2)
 
@@ -334,13 +335,26 @@ def test_lab_lists_only_what_is_there(tree):
 def test_makefile_has_only_what_works_there(tree):
     targets = re.findall(r"^([a-z0-9-]+)  +", run(tree, "make", "help", code=0), re.MULTILINE)
     parts = ["test-2a", "test-2b", "test-2c", "test-2d", "test-3a", "test-3b"]
-    assert targets == ["help", "test", *parts, "replay", "timeline", "page", "scenario", "stress", "lint", "clean"]
+    assert targets == [
+        "help",
+        "test",
+        *parts,
+        "replay",
+        "shrink",
+        "timeline",
+        "page",
+        "scenario",
+        "stress",
+        "cluster",
+        "lint",
+        "clean",
+    ]
     assert NOT_FOR_STUDENTS.findall((tree / "Makefile").read_text(encoding="utf-8")) == []
 
 
 def test_docs_mention_nothing_else_and_their_links_lead_somewhere(tree):
     pages = sorted(tree.rglob("*.md"))
-    assert len(pages) == 9
+    assert len(pages) == 11
     for page in pages:
         text = page.read_text(encoding="utf-8")
         assert NOT_FOR_STUDENTS.findall(text) == [], page

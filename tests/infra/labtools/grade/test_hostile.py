@@ -19,7 +19,7 @@ from infra.labtools.grade import hostile
 from labtest.isolation import walls
 from labtools.cli import main as lab
 from labtools.grade.grading import Exam, Progress, grade
-from labtools.grade.intake import take_in
+from labtools.grade.intake import Wanted, take_in
 from labtools.grade.judging import box
 from labtools.grade.judging.box import refusal
 from labtools.grade.judging.worker import Request, Setup
@@ -93,7 +93,7 @@ class Graded:
         rubric = Rubric(runs=1, points={"2a": 20, "2b": 60, "2c": 20}, limits=limits)
         tests = tuple(rubric.assign(public, secret, "phrase"))
         exam = Exam(tests, {test.name: test for test in (*public, *secret)}, limits)
-        self.submissions = take_in(class_, rubric.files).submissions
+        self.submissions = take_in(class_, Wanted(rubric.files)).submissions
         self.at: list[dict[str, str]] = []  # what was under way, now and then
         progress = Progress(len(self.submissions), 0)
         self.out = folder / "out"
@@ -108,7 +108,7 @@ class Graded:
         for result in results:
             write_submission(result, "Raft", self.out)
         write_class(results, "Raft", self.out)
-        (only,) = take_in(alone, rubric.files).submissions
+        (only,) = take_in(alone, Wanted(rubric.files)).submissions
         (self.alone,) = grade([only], exam, jobs=1, runs=alone / "runs", progress=Progress(1, 0), watch=lambda: None)
         self.results = {result.name: result for result in results}
 
@@ -245,7 +245,7 @@ def test_a_right_raft_earns_its_points_whatever_it_prints(graded: Graded) -> Non
 def test_the_class_of_60_to_try_the_grader_on_can_be_written(tmp_path: Path) -> None:
     script = Path(hostile.__file__).with_name("classroom.py")
     subprocess.run([sys.executable, script, tmp_path / "sixty"], check=True)
-    assert len(take_in(tmp_path / "sixty" / "class", Rubric().files).submissions) == 60
+    assert len(take_in(tmp_path / "sixty" / "class", Wanted(Rubric().files)).submissions) == 60
 
 
 # ---- disturbed from outside ----------------------------------------------------------------------------------

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from labtools.grade.intake import IntakeError, take_in
+from labtools.grade.intake import IntakeError, Wanted, take_in
 from labtools.grade.results import Result
 from labtools.grade.write import write_submission
 
 REFERENCE = Path("raft/raft.py")
-FILES = ("raft.py", "messages.py")
+FILES = Wanted(("raft.py", "messages.py"))
 
 
 def test_folder_archive_and_single_file_are_the_same_submission(tmp_path: Path) -> None:

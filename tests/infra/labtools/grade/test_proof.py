@@ -70,7 +70,8 @@ def test_a_test_that_the_solution_does_not_pass_is_refused(exam: Exam, line: str
     assert f"\n  test_broken_2a  seed {min(seeds('a word', 'test_broken_2a', 2))}\n" in said
     for words in BROKEN[line]:
         assert words in said
-    last = "If it is the solution that is wrong, name a right one with --solution PATH (make: SOLUTION=path)"
+    last = "If it is the solution that is wrong, name a right one with --solution PATH (make: SOLUTION=path), and its "
+    last += "service with --kv PATH (make: KV=path)"
     assert said.splitlines()[-1] == f"Mend the tests. {last}"
     assert not [name for name in ("scores.csv", "runs", "students", "provenance.json") if (exam.out / name).exists()]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from infra.labtools.peers import ROOT, lab, make_peer
+from labsim import time
 from labtest.events import ANSWER, MESSAGE_KINDS, SEND
 from labtest.loading import DEFAULT, load_peer_class
 from labtest.running import run_test
@@ -169,6 +170,7 @@ def hostile_run(folder):
         cfg.one(HOSTILE, 3, retry=True)
         cfg.one("long " * 2_000_000, 3, retry=True)
         cfg.check_one_leader()
+        time.sleep(0.3)  # each is looked at when something happens to it
 
     run, watch = watched_run(test, load_peer_class(make_peer(folder, _IN_THE_PEER)), 1)
     assert run.error is None

@@ -5,14 +5,14 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 
 from infra.labtools.peers import ROOT, lab, lab_command, make_peer
+from infra.labtools.processes import children_of, gone, on_linux, wait_until
+from labtools.zoo.mutants import load_zoo
 
 QUICK = "test_basic_agree_2b"
 ASKS = "test_initial_election_2a"  # asks every peer for its state several times
@@ -255,28 +255,6 @@ def test_a_report_is_there_as_soon_as_it_is_named(tmp_path):
 # ---- endings -------------------------------------------------------------------------------------------------
 
 
-def children_of(pid: int) -> list[int]:
-    threads = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for children in threads for child in children.read_text().split()]
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
-def wait_until(condition, limit_s=100.0):
-    until_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < until_s, "it has not happened in time"
-        time.sleep(0.05)
-
-
-on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-
-
 @on_linux
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupt_ends_it_at_once_with_the_summary_so_far(sent, tmp_path):
@@ -310,3 +288,16 @@ def test_a_worker_killed_from_outside_costs_one_run_at_most(tmp_path):
     assert result["failed"] <= 1
     for cause in result["causes"]:
         assert cause["cause"] == "The worker process was ended by SIGKILL (out of memory?) during the run."
+
+
+def test_the_shortest_run_of_a_cause_is_shrunk_and_told(tmp_path, capsys):
+    (mutant,) = [each for each in load_zoo() if each.id == "append-not-persisted"]
+    options = ["--runs", "1", "--seed-start", "0", "--jobs", "1", "--raft", mutant.write(tmp_path), "--shrink", "4"]
+    assert lab("stress", "test_persist1_2c", *options, "--out", tmp_path / "out") == 1
+    out = capsys.readouterr().out
+    assert (
+        f"     shrunk  {tmp_path}/out/shrunk/test_persist1_2c-0.txt\n     It needs only this, with 2 servers:\n" in out
+    )
+    (cause,) = summary(tmp_path / "out")["causes"]
+    assert len(cause["recipe"]) == 3
+    assert (tmp_path / "out/shrunk/test_persist1_2c-0.choices").exists()

@@ -7,12 +7,14 @@ little further before it complains. `lab zoo` is the whole hunt.
 
 import argparse
 import json
+import signal
 import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 
+from infra.labtools.peers import lab_command
+from infra.labtools.processes import children_of, gone, on_linux, wait_until
 from labsim import Deadlock, Simulation, SimulationError
 from labtest.failure import Failure
 from labtest.running import run_test
@@ -137,9 +139,22 @@ def test_what_a_catch_is_called():
 
 
 def run_zoo(*args):
-    return subprocess.run(
-        [sys.executable, "-m", "labtools", "zoo", *args], capture_output=True, text=True, timeout=100, check=False
-    )
+    return subprocess.run(lab_command("zoo", *args), capture_output=True, text=True, timeout=100, check=False)
+
+
+@on_linux
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_whoever_ends_it_ends_its_workers_too(sent):
+    # One that takes minutes: all tests, many times over.
+    command = lab_command("zoo", "control-asks-once", "--runs", "1000", "--budget-seconds", "1000", "--jobs", "1")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: children_of(process.pid))
+        (worker,) = children_of(process.pid)
+        process.send_signal(sent)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted: 1 of 1 not hunted" in said
+    wait_until(lambda: gone(worker))
 
 
 def test_command_says_what_was_caught(tmp_path):

@@ -1,0 +1,347 @@
+"""Puts on three real processes, on a real disk, beside etcd and PySyncObj in the same run, where they are installed.
+
+facts() gives the figures; run this file to print them. All is held against what one fsync takes here, because disks
+differ by a hundred times, and the machine may be busy: so rounds alternate, each system has a cluster of its own in
+each round, and the better round counts. An fsync is measured just before and just after one client was. The clients
+are threads of this process, one or 64, with one put at a time each.
+
+Not the same everywhere: etcd is asked over its HTTP gateway, because its own protocol needs a library more. PySyncObj
+is asked through a node of its own in this process; its journal is written but never forced to the disk, so it survives
+kill -9 and no power cut.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import labgob
+from labrpc.tcp import Address, Credentials
+from labtest.loading import DEFAULT, DEFAULT_KV, load_peer_class
+from labtools.cluster.asking import make_clerk, make_lines
+from labtools.cluster.disk import Disk, Owner
+from labtools.cluster.load import Figures, figures
+from labtools.cluster.processes import Processes
+
+_ROUNDS = 2
+_CLIENTS = (1, 64)
+_SECONDS = 4.0
+_ENTRIES = 5_000
+_BESIDE = Path("build")  # the disk that is measured: the one that the clusters of `make cluster` are on
+
+Put = Callable[[str, str], Any]
+
+
+class System(NamedTuple):
+    """A cluster that runs."""
+
+    client: Callable[[], Put]  # makes one
+    save_ms: Callable[[], float] = lambda: 0.0  # what the peers' own saves take, if they tell
+
+
+def _ports(count: int) -> list[int]:
+    socks = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    found = [sock.getsockname()[1] for sock in socks]
+    for sock in socks:
+        sock.close()
+    return found
+
+
+def fsync_ms(folder: Path, count: int = 200) -> float:
+    """What it takes to have a few bytes on the disk, alone."""
+    path = folder / "fsync"
+    took_s = []
+    with path.open("wb") as file:
+        for _ in range(count):
+            began_s = time.perf_counter()
+            os.write(file.fileno(), b"x" * 100)
+            os.fdatasync(file.fileno())
+            took_s.append(time.perf_counter() - began_s)
+    path.unlink()
+    return 1000 * statistics.median(took_s)
+
+
+# ---- The systems: each yields what makes a client's put(key, value) ---------------------------------------------
+
+
+@contextmanager
+def _ours(folder: Path) -> Iterator[System]:
+    program = load_peer_class(DEFAULT, kv=DEFAULT_KV)
+    addresses = [Address("127.0.0.1", port) for port in _ports(3)]
+    with Processes(folder, addresses, Credentials(), []) as processes:
+        processes.start_all()
+        lines = make_lines(addresses, Credentials())
+
+        def save_ms() -> float:
+            told = [processes.status(peer) for peer in range(3)]
+            return statistics.mean(status.save_ms for status in told if status is not None)
+
+        yield System(lambda: make_clerk(program, lines).put, save_ms)
+        for line in lines:
+            line.close()
+
+
+@contextmanager
+def _etcd(folder: Path) -> Iterator[System]:
+    ports = _ports(6)
+    clients, peers = ports[:3], ports[3:]
+    all_peers = ",".join(f"m{i}=http://127.0.0.1:{port}" for i, port in enumerate(peers))
+    with ExitStack() as stack:
+        for i in range(3):
+            client, peer = f"http://127.0.0.1:{clients[i]}", f"http://127.0.0.1:{peers[i]}"
+            command = ["etcd", "--name", f"m{i}", "--data-dir", str(folder / f"m{i}"), "--log-level", "error"]
+            command += ["--listen-client-urls", client, "--advertise-client-urls", client]
+            command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
+            command += ["--initial-cluster", all_peers, "--logger", "zap"]
+            stack.enter_context(_process(command, folder / f"m{i}.log"))
+
+        def make() -> Put:
+            connection = http.client.HTTPConnection("127.0.0.1", leader, timeout=30)
+
+            def put(key: str, value: str) -> None:
+                body = {
+                    "key": base64.b64encode(key.encode()).decode(),
+                    "value": base64.b64encode(value.encode()).decode(),
+                }
+                _post(connection, "/v3/kv/put", body)
+
+            return put
+
+        leader = _etcd_leader(clients)
+        yield System(make)
+
+
+def _etcd_leader(ports: list[int]) -> int:
+    """The client port of who leads, when somebody does."""
+    until_s = time.monotonic() + 30
+    while True:
+        for port in ports:
+            try:
+                told = _post(http.client.HTTPConnection("127.0.0.1", port, timeout=5), "/v3/maintenance/status", {})
+            except (OSError, http.client.HTTPException, ValueError):
+                continue
+            if told.get("leader", "0") == told["header"]["member_id"] != "0":
+                return port
+        if time.monotonic() > until_s:
+            raise RuntimeError("etcd has no leader after 30 s")
+        time.sleep(0.1)
+
+
+def _post(connection: http.client.HTTPConnection, path: str, body: Any) -> Any:
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    told = response.read()
+    if response.status != 200:
+        raise ValueError(f"etcd says {response.status}: {told!r}")
+    return json.loads(told)
+
+
+_NODE = """
+import sys, time
+from pysyncobj import SyncObj, SyncObjConf
+from pysyncobj.batteries import ReplDict
+me, others, journal = sys.argv[1], sys.argv[2].split(","), sys.argv[3]
+SyncObj(me, others, SyncObjConf(journalFile=journal), consumers=[ReplDict()])
+while True:
+    time.sleep(60)
+"""
+
+
+@contextmanager
+def _pysyncobj(folder: Path) -> Iterator[System]:
+    from pysyncobj import SyncObj  # type: ignore[import-not-found]  # where it is installed
+    from pysyncobj.batteries import ReplDict  # type: ignore[import-not-found]  # the same
+
+    addresses = [f"127.0.0.1:{port}" for port in _ports(3)]
+    with ExitStack() as stack:
+        for i, address in enumerate(addresses):
+            others = ",".join(other for other in addresses if other != address)
+            command = [sys.executable, "-c", _NODE, address, others, str(folder / f"journal-{i}")]
+            stack.enter_context(_process(command, folder / f"node-{i}.log"))
+        values = ReplDict()
+        node = SyncObj(None, addresses, consumers=[values])
+        until_s = time.monotonic() + 30
+        while not node.isReady():
+            if time.monotonic() > until_s:
+                raise RuntimeError("PySyncObj is not ready after 30 s")
+            time.sleep(0.1)
+        yield System(lambda: lambda key, value: values.set(key, value, sync=True, timeout=30))
+        node.destroy()
+
+
+@contextmanager
+def _process(command: list[str], log: Path) -> Iterator[None]:
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+# ---- Measuring ---------------------------------------------------------------------------------------------------
+
+
+def _measured(system: System, clients: int) -> Figures:
+    took_s: list[float] = []
+    puts = [system.client() for _ in range(clients)]
+    puts[0]("warm", "up")
+    began_s = time.monotonic()
+
+    def work(number: int, put: Put) -> None:
+        count = 0
+        while (now_s := time.monotonic()) < began_s + _SECONDS:
+            count += 1
+            put(f"key-{number}-{count % 10}", f"value {count}")
+            took_s.append(time.monotonic() - now_s)
+
+    threads = [threading.Thread(target=work, args=(number, put)) for number, put in enumerate(puts)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return figures(clients, took_s, time.monotonic() - began_s)
+
+
+def _restart_s(folder: Path) -> float:
+    """A process with 5,000 entries in its log and no snapshot, from its start until it has applied them all again."""
+    program = load_peer_class(DEFAULT, kv=DEFAULT_KV)
+    ops, entries = program.template.module("kv.messages"), program.template.module("raft.messages")
+    commands = [labgob.encode([ops.Op(1, n, "put", f"key {n % 100}", f"value {n}")]) for n in range(1, _ENTRIES + 1)]
+    state = labgob.Encoder()
+    for value in (1, None, 0, [entries.LogEntry(0, None), *(entries.LogEntry(1, command) for command in commands)]):
+        state.encode(value)
+    for peer in range(3):
+        disk = Disk(folder / f"peer-{peer}", Owner(peer, 3))
+        disk.write(state.bytes(), b"")
+        disk.close()
+    addresses = [Address("127.0.0.1", port) for port in _ports(3)]
+    with Processes(folder, addresses, Credentials(), ["--max-raft-state", "0"]) as processes:
+        processes.start_all()
+        lines = make_lines(addresses, Credentials())
+        make_clerk(program, lines).put("one", "more")  # of a new term: it commits the others (§5.4.2)
+        processes.kill(0)
+        began_s = time.monotonic()
+        processes.start(0)
+        while (told := processes.status(0)) is None or told.applied <= _ENTRIES:
+            time.sleep(0.005)
+        took_s = time.monotonic() - began_s
+        for line in lines:
+            line.close()
+        return took_s
+
+
+def _stores(folder: Path) -> Iterator[str]:
+    """What one save of one more entry takes, of a log of 1,000: ours, SQLite's, and a whole file each time."""
+    import sqlite3
+
+    states = [bytes([n % 251]) * 8 + b"an entry of some length;" * (1000 + n) for n in range(200)]
+    disk = Disk(folder / "store", Owner(0, 1))
+    database = sqlite3.connect(folder / "sqlite", isolation_level=None)
+    database.execute("PRAGMA journal_mode=WAL")
+    database.execute("PRAGMA synchronous=FULL")
+    database.execute("CREATE TABLE blocks (number INTEGER PRIMARY KEY, block BLOB)")
+
+    def blocks(state: bytes) -> dict[int, bytes]:
+        return {at: state[at : at + 1024] for at in range(0, len(state), 1024)}
+
+    before: dict[int, bytes] = {}
+
+    def sqlite(state: bytes) -> None:
+        nonlocal before
+        after = blocks(state)
+        database.execute("BEGIN")
+        news = [(at, block) for at, block in after.items() if before.get(at) != block]
+        database.executemany("INSERT OR REPLACE INTO blocks VALUES (?, ?)", news)
+        database.execute("COMMIT")
+        before = after
+
+    def whole(state: bytes) -> None:
+        path = folder / "whole"
+        with path.open("wb") as file:
+            file.write(state)
+            file.flush()
+            os.fdatasync(file.fileno())
+        path.replace(folder / "whole-saved")
+        fd = os.open(folder, os.O_RDONLY)
+        os.fsync(fd)
+        os.close(fd)
+
+    ways: dict[str, Callable[[bytes], None]] = {
+        "ours": lambda state: disk.write(state, b""),
+        "SQLite (WAL, synchronous=FULL)": sqlite,
+        "a whole file, renamed": whole,
+    }
+    took_s: dict[str, list[float]] = {name: [] for name in ways}
+    for state in states:
+        for name, save in ways.items():
+            began_s = time.perf_counter()
+            save(state)
+            took_s[name].append(time.perf_counter() - began_s)
+    disk.close()
+    database.close()
+    medians = {name: 1000 * statistics.median(took) for name, took in took_s.items()}
+    told = ", ".join(f"{name} {ms:.2f} ms" for name, ms in medians.items())
+    yield f"a save of one more entry, of 1,000: {told}"
+
+
+def facts() -> Iterator[str]:
+    _BESIDE.mkdir(exist_ok=True)
+    here = Path(tempfile.mkdtemp(prefix="bench-cluster-", dir=_BESIDE))
+    systems: dict[str, Any] = {"ours": _ours}
+    if shutil.which("etcd"):
+        systems["etcd"] = _etcd
+    if importlib.util.find_spec("pysyncobj"):
+        systems["PySyncObj"] = _pysyncobj
+    sys.setswitchinterval(0.0005)
+    best: dict[tuple[str, int], Figures] = {}
+    fsyncs_ms: dict[tuple[str, int], float] = {}
+    saves_ms: dict[tuple[str, int], float] = {}
+    try:
+        yield from _stores(here)
+        for number in range(_ROUNDS):
+            for name, run in systems.items():
+                folder = here / f"{name}-{number}"
+                folder.mkdir()
+                with run(folder) as system:
+                    for clients in _CLIENTS:
+                        before_ms = fsync_ms(here)
+                        found = _measured(system, clients)
+                        if (name, clients) not in best or found.per_s > best[name, clients].per_s:
+                            best[name, clients] = found
+                            saves_ms[name, clients] = system.save_ms()
+                            fsyncs_ms[name, clients] = statistics.mean((before_ms, fsync_ms(here)))
+        for name in systems:
+            for clients in _CLIENTS:
+                found, fsync = best[name, clients], fsyncs_ms[name, clients]
+                beside = f", ours {best['ours', clients].per_s / found.per_s:.2f}x its rate"
+                if name == "ours":
+                    save = saves_ms[name, clients]
+                    beside = f", or {found.p50_ms / save:.1f} of the peers' own saves of {save:.2f} ms"
+                yield f"{name:<9} {found}; p50 is {found.p50_ms / fsync:.1f} fsyncs of {fsync:.2f} ms{beside}"
+        yield f"the load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+        yield f"a restart with {_ENTRIES:,} entries in the log takes {_restart_s(here / 'restart'):.2f} s"
+    finally:
+        shutil.rmtree(here, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    for line in facts():
+        print(line, flush=True)

@@ -1,0 +1,89 @@
+"""`lab cluster`: processes on this machine, their data in a folder, and a prompt."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from labtools.cluster import options
+from labtools.cluster.options import UsageError
+from labtools.cluster.processes import Processes
+from labtools.cluster.prompt import Prompt
+from labtools.cluster.serving import MAX_RAFT_STATE, REFUSED
+
+FOLDER = Path("build/cluster")
+_MADE_BY = "raftlab-cluster"  # a file that says that the folder may be deleted
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", type=Path, default=FOLDER, metavar="DIR", help="where they save (%(default)s)")
+    parser.add_argument("--new", action="store_true", help="delete what was saved there before, and begin anew")
+    parser.add_argument(
+        "--servers", type=int, default=options.PEERS, metavar="N", help="how many processes (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=options.PORT, help="of peer 0; the others' follow (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--max-raft-state",
+        type=int,
+        default=MAX_RAFT_STATE,
+        metavar="BYTES",
+        help="a longer log is replaced by a snapshot (default: %(default)s; 0: never)",
+    )
+    options.add_program(parser)
+    options.add_tls(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    try:
+        return _main(args)
+    except UsageError as error:
+        print(f"lab cluster: {error}", file=sys.stderr)
+        return REFUSED
+
+
+def _main(args: argparse.Namespace) -> int:
+    if os.name == "nt":
+        raise UsageError("processes cannot be stopped and continued on Windows; use WSL")
+    if not 1 <= args.servers <= options.PEERS_MAX:
+        raise UsageError(f"--servers must be 1..{options.PEERS_MAX}, got {args.servers}")
+    if args.max_raft_state < 0:
+        raise UsageError(f"--max-raft-state must be 0 or more, got {args.max_raft_state}")
+    addresses = options.local_addresses(args.port, args.servers)
+    ours = options.credentials(args, addresses)
+    program = options.load(args)  # what is wrong with it is said here, once
+    _prepare(args.data, new=args.new)
+    more = ["--raft", str(args.raft), "--kv", str(args.kv), "--max-raft-state", str(args.max_raft_state)]
+    if ours.tls is not None:
+        more += ["--cert", args.cert, "--key", args.key, "--ca", args.ca]
+    interactive = sys.stdin.isatty() and sys.stdout.isatty()
+    began_s = time.monotonic()
+    with Processes(args.data, addresses, ours, more) as processes:
+        leader = processes.start_all()
+        if interactive:
+            where = f"{addresses[0]} to {addresses[-1].port}" if len(addresses) > 1 else str(addresses[0])
+            print(
+                f"{len(addresses)} processes at {where}, data and logs in {args.data}/. Peer {leader.leader} leads "
+                f"term {leader.term}, after {time.monotonic() - began_s:.1f} s.\n"
+                "Try put a 1, get a, status, load, kill 0, start 0; help lists all, Ctrl-D ends.",
+                flush=True,
+            )
+        return Prompt(processes, program, ours, interactive=interactive).run()
+
+
+def _prepare(folder: Path, *, new: bool) -> None:
+    mark = folder / _MADE_BY
+    try:
+        if folder.exists() and not mark.is_file() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UsageError(f"{folder} is there, and is no cluster's data; name another folder with --data")
+        if new and folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror}; name another folder with --data") from None
