@@ -298,7 +298,11 @@ def test_links_lead_to_a_moment(show, pages):
     lane = next(i for i, one in enumerate(data["lanes"]) if one["name"] == "1")
     assert at(tab) == max(i for i, ns in enumerate(moments) if ns <= 1.67e9 and data["events"]["lane"][i] == lane)
     tab.key("ArrowDown")
-    link = tab.eval("location.hash")
+    # The address follows a little later.
+    link = tab.eval(
+        "new Promise((done) => { const old = location.hash; const look = () => location.hash === old ? "
+        "setTimeout(look, 10) : done(location.hash); look(); })"
+    )
     place = at(tab)
     assert at(show("seven", link=link)) == place
 
