@@ -1,8 +1,6 @@
 """Pages in a real browser: six kinds of run, and everything that one can do there."""
 
-import os
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -369,9 +367,3 @@ def test_it_prints(show):
     tab.call("Emulation.setEmulatedMedia", media="print")
     assert tab.eval("getComputedStyle(document.getElementById('steps')).display") == "none"
     assert tab.eval("document.getElementById('lanes').clientHeight") > 200
-
-
-@pytest.mark.skipif("PAGE_SHOTS" not in os.environ, reason="for people: PAGE_SHOTS=folder writes pictures there")
-@pytest.mark.parametrize("name", ["passed", "rule", "split", "snapshots", "seven", "many"])
-def test_pictures(name, show):
-    Path(os.environ["PAGE_SHOTS"], f"{name}.png").write_bytes(show(name).shot())
