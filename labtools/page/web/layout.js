@@ -136,7 +136,7 @@ export class Layout {
     const { run } = this;
     const kind = run.kind(event);
     const call = run.call[event];
-    if (run.evidence.has(event) || event === run.failAt) return "accused";
+    if (run.evidence.has(event)) return "accused";
     if (call < 0) return kind;
     if (kind === "send" && run.calls.delivered[call] < 0 && run.calls.lost_request[call] >= 0) return "lost";
     if (kind === "answer") return "answer";

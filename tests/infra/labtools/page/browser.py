@@ -11,6 +11,7 @@ Promise: whatever a page complains about, or asks anybody for, is in `tab.compla
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 import tempfile
@@ -19,14 +20,9 @@ from pathlib import Path
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 _FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"),
-    *(
-        "--disable-component-update",
-        "--disable-sync",
-        "--disable-extensions",
-        "--mute-audio",
-        "--remote-debugging-pipe",
-    ),
+    *("--disable-component-update", "--disable-sync", "--disable-extensions", "--remote-debugging-pipe"),
 )
+_PATIENCE_S = 60  # a browser that says nothing for so long has hung
 _SHIFTED = '!?+:"ABCDEFGHIJKLMNOPQRSTUVWXYZ'
 
 
@@ -43,7 +39,7 @@ class Browser:
         )
         os.close(command_out)
         os.close(answer_in)
-        self._in, self._out = open(command_in, "wb", buffering=0), open(answer_out, "rb", buffering=0)  # noqa: SIM115
+        self._in, self._out = command_in, answer_out
         self._buffer = b""
         self._number = 0
         self._tabs = {}
@@ -52,10 +48,10 @@ class Browser:
         return self
 
     def __exit__(self, *_):
-        self._in.close()
+        os.close(self._in)
         self._process.terminate()
         self._process.wait(20)
-        self._out.close()
+        os.close(self._out)
         self._folder.cleanup()
 
     def open(self, path, *, link="", dark=False, width=1280, height=800):
@@ -78,7 +74,7 @@ class Browser:
         self._number += 1
         number = self._number
         asked = {"id": number, "method": method, "params": params} | ({"sessionId": session} if session else {})
-        self._in.write(json.dumps(asked).encode() + b"\0")
+        self._write(json.dumps(asked).encode() + b"\0")
         while True:
             told = self._read()
             if told.get("id") == number:
@@ -89,9 +85,15 @@ class Browser:
             if told.get("sessionId") in self._tabs:
                 self._tabs[told["sessionId"]].hear(told["method"], told["params"])
 
+    def _write(self, line):
+        while line:
+            line = line[os.write(self._in, line) :]
+
     def _read(self):
         while b"\0" not in self._buffer:
-            more = os.read(self._out.fileno(), 1 << 16)
+            if not select.select([self._out], [], [], _PATIENCE_S)[0]:
+                raise RuntimeError(f"the browser has said nothing for {_PATIENCE_S} s")
+            more = os.read(self._out, 1 << 16)
             if not more:
                 raise RuntimeError("the browser has ended")
             self._buffer += more
@@ -132,6 +134,11 @@ class Tab:
                 raise AssertionError(told["exceptionDetails"].get("exception", {}).get("description", told))
             return told["result"].get("value")
         raise AssertionError("the page does not stay")
+
+    def settle(self):
+        """What was asked for is drawn; a tab that is not in front draws nothing."""
+        self.call("Page.bringToFront")
+        self.eval("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
 
     def text(self, selector):
         return self.eval(f"document.querySelector({json.dumps(selector)})?.innerText ?? null")
