@@ -101,11 +101,17 @@ class Kit:
     def unpack(self, folder: Path) -> None:
         write_files(self.files, folder)
 
-    def replay_line(self, test: str, seed: int) -> str:
+    def replay_line(self, test: str, seed: int, does: str = "replay") -> str:
         setup = self.setup
         own_file = setup["files_given"].get(test, "")
         return replay_line(
-            test, seed, setup["raft_given"], own_file, kv=self.kv_of.get(test, ""), isolated=setup["isolated"]
+            test,
+            seed,
+            setup["raft_given"],
+            own_file,
+            kv=self.kv_of.get(test, ""),
+            isolated=setup["isolated"],
+            does=does,
         )
 
 
