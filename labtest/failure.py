@@ -32,6 +32,7 @@ class Failure(AssertionError):
     - `threads`: what the peers' own threads are at
     - `awaited`: the index that the test waited for in vain
     - `costs`: whether too much was sent
+    - `places`: the peer's lines that it is about, where they tell one such failure from another
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Failure(AssertionError):
         self.threads = threads
         self.awaited = awaited
         self.costs = costs
+        self.places: Sequence[Place] = ()
 
 
 class GuestFailed(SimulationError):

@@ -79,7 +79,10 @@ def verdict_of(
         ending, name, text = Ending.TEST, type(error).__name__, _told(error)
     text = text.partition("\n")[0]
     peers, tests = _where(error, origin, peer_files, test_file)
-    return Verdict(ending, name, text, peers or tests, _mistake(ending, name, text, peers, tests))
+    mistake = _mistake(ending, name, text, peers, tests)
+    if isinstance(origin, Failure) and origin.places:
+        mistake += f" | {' | '.join(map(_line, origin.places))}"
+    return Verdict(ending, name, text, peers or tests, mistake)
 
 
 def _mistake(ending: Ending, name: str, text: str, peers: str, tests: str) -> str:
@@ -118,7 +121,7 @@ def _where(
     elif isinstance(error, (RealWorldError, Unresponsive)) and error.where is not None:
         named = [error.where]
     elif isinstance(origin, Failure):
-        named = [wait.where for wait in origin.stuck if wait.where is not None]
+        named = [*origin.places, *(wait.where for wait in origin.stuck if wait.where is not None)]
     return _first_in(peer_files, [*places, *named]), _first_in(() if test_file is None else (test_file,), places)
 
 

@@ -22,17 +22,21 @@ from labtest.rooms import ROOT, run_files, tool_files
 from labtools.selecting import LabTest, default_files
 
 
-def replay_line(test: str, seed: int, raft: str, file: str = "", *, kv: str = "", isolated: bool = False) -> str:
+def replay_line(
+    test: str, seed: int, raft: str, file: str = "", *, kv: str = "", isolated: bool = False, race: bool = False
+) -> str:
     """The command that runs it again. Files as they were given; `file` is a test file of one's own."""
     other_kv = kv and Path(kv) != DEFAULT_KV
     if file:
         other = "" if Path(raft) == DEFAULT else f" --raft {quote(raft)}"
         other += f" --kv {quote(kv)}" if other_kv else ""
         other += " --isolated" if isolated else ""
+        other += " --race" if race else ""
         return f"lab replay {test} --seed {seed} --file {quote(file)}{other}"
     other = "" if Path(raft) == DEFAULT else f" RAFT={quote(raft)}"
     other += f" KV={quote(kv)}" if other_kv else ""
     other += " ISOLATED=1" if isolated else ""
+    other += " RACE=1" if race else ""
     return f"make replay TEST={test} SEED={seed}{other}"
 
 
@@ -55,6 +59,7 @@ class Kit:
         run_limit_s: float,
         memory_mb: int,
         isolated: bool = False,
+        race: bool = False,
         in_place: bool = False,
     ) -> Kit:
         """Reads every file now. `raft` must exist, and `kv`, the service, if it is given.
@@ -89,6 +94,7 @@ class Kit:
             "run_limit_s": run_limit_s,
             "memory_mb": memory_mb,
             "isolated": isolated,
+            "race": race,
             "shown_as": shown_as,
         }
         kv_of = {test.name: str(kv) for test in tests if test.wants_service}
@@ -101,9 +107,8 @@ class Kit:
     def replay_line(self, test: str, seed: int) -> str:
         setup = self.setup
         own_file = setup["files_given"].get(test, "")
-        return replay_line(
-            test, seed, setup["raft_given"], own_file, kv=self.kv_of.get(test, ""), isolated=setup["isolated"]
-        )
+        how = {"isolated": setup["isolated"], "race": setup["race"]}
+        return replay_line(test, seed, setup["raft_given"], own_file, kv=self.kv_of.get(test, ""), **how)
 
 
 def _own_files(tests: Iterable[LabTest]) -> dict[str, str]:

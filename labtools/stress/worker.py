@@ -35,6 +35,7 @@ class Setup(msgspec.Struct):
     kv_given: str = ""
     memory_mb: int = 0
     isolated: bool = False
+    race: bool = False
     files_given: dict[str, str] = {}  # the file of each test that is not the lab's, for the replay line
     shown_as: dict[str, str] = {}  # paths here -> where these files really lie
 
@@ -90,7 +91,7 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
     """Load everything; the result runs one seed and gives its Outcome, and whether it ran out of memory."""
     raft = Path(setup.raft).resolve()
     kv = Path(setup.kv).resolve() if setup.kv else None
-    peer_class = load_peer_class(raft, isolated=setup.isolated, kv=kv)
+    peer_class = load_peer_class(raft, isolated=setup.isolated, kv=kv, race=setup.race)
     # Only now: the tester must know the messages of the peer's own package, if it has one.
     from labtest import report
     from labtest.records import place_of_peer
@@ -135,6 +136,7 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
             own_file,
             kv=setup.kv_given if test.wants_service else "",
             isolated=setup.isolated,
+            race=setup.race,
         )
         outcome.report = report.describe(error, name, seed, replay, causes=run.causes)[:_REPORT_CHARS_MAX]
         for field in ("mistake", "cause", "where", "said", "report"):
