@@ -165,7 +165,7 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def _put(self, value: ast.expr, owner: ast.expr, target: ast.Attribute, statement: ast.stmt) -> ast.stmt:
-        constant = isinstance(getattr(statement, "value", None), ast.Constant)
+        constant = isinstance(statement, (ast.Assign, ast.AnnAssign)) and isinstance(statement.value, ast.Constant)
         site = self._site(target, constant=constant, made=self._is_own_init(target))
         name = ast.Constant(self._mangled(target.attr))
         return _at(statement, ast.Expr(_call("__put__", value, owner, name, site)))

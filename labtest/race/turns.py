@@ -8,7 +8,7 @@ lost. The same, more densely, for the gaps behind a critical section, where a th
 
 A turn that is lost and not late costs no time: whoever is ready goes first. One that comes back late is a busy machine;
 that time is the machine's and not the peer's (Simulation.lose_turn), and there is little of it: after each, the node is
-left alone for LEFT_ALONE times as long.
+left alone for some time.
 
 Start at `Turns`.
 """
@@ -25,7 +25,8 @@ from labtest.events import CAUGHT_UP, PREEMPT, Preempted
 
 BLOCK = 64
 GAPS = 4
-LEFT_ALONE = 20
+# How many times as long as it was late nothing is late again. Who has let go of its lock holds up no other.
+LEFT_ALONE = {"turn": 20, "gap": 4}
 _LATE_NS = (1_000_000, 60_000_000)
 
 
@@ -64,7 +65,7 @@ class Chance(msgspec.Struct, frozen=True):
 
 
 STATEMENTS = Chance(BLOCK, loses=48, late=8)
-IN_GAPS = Chance(GAPS, loses=16, late=32)
+IN_GAPS = Chance(GAPS, loses=32, late=48)
 
 
 class Turns:
@@ -73,7 +74,7 @@ class Turns:
     def __init__(self, simulation: Simulation, node: Node) -> None:
         self._simulation = simulation
         self._node = node
-        self._next_late_ns = 0
+        self._next_late_ns = dict.fromkeys(LEFT_ALONE, 0)
         self.turn = self._counter("turn", STATEMENTS)
         self.gap = self._counter("gap", IN_GAPS)
 
@@ -103,7 +104,7 @@ class Turns:
             else:
                 begin_block()
             if lost.at:
-                lose(lost)
+                lose(kind, lost)
 
         def count() -> None:
             nonlocal left
@@ -114,14 +115,14 @@ class Turns:
         begin_block()
         return count
 
-    def _lose(self, loss: Loss) -> None:
+    def _lose(self, kind: str, loss: Loss) -> None:
         simulation, node = self._simulation, self._node
         task = simulation.current
         if task.node is not node or not node.alive:
             return  # the tester looks at something of the peer's
-        late_ns = loss.late_ns if simulation.now_ns >= self._next_late_ns else 0
+        late_ns = loss.late_ns if simulation.now_ns >= self._next_late_ns[kind] else 0
         if late_ns:
-            self._next_late_ns = simulation.now_ns + (LEFT_ALONE + 1) * late_ns
+            self._next_late_ns[kind] = simulation.now_ns + (LEFT_ALONE[kind] + 1) * late_ns
         frame = sys._getframe(3)
         place = Preempted(task.name, frame.f_code.co_filename, frame.f_lineno, late_ns)
         simulation.emit(PREEMPT, node, place, 0)

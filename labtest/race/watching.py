@@ -38,13 +38,12 @@ class _Shadow:
     """What is known of one field, or of one container."""
 
     __slots__ = (
-        *("key_read", "key_written", "locks_read", "locks_written", "name", "others", "owner", "read", "read_slot"),
+        *("key_read", "key_written", "locks_read", "locks_written", "others", "owner", "read", "read_slot"),
         *("site_read", "site_written", "task_read", "task_written", "thing", "written", "written_slot"),
         *("flag", "published", "suspect"),
     )
 
-    def __init__(self, name: str, owner: Any, thing: Any = None) -> None:
-        self.name = name
+    def __init__(self, owner: Any, thing: Any = None) -> None:
         self.owner = owner  # a weak reference to the object that has the field; None if it cannot be had
         self.thing = thing  # the container, kept so that its id stays its own
         # Clocks from 1 on. Slot 0 at 0 comes before everything.
@@ -109,10 +108,10 @@ class Watch:
         objects[key] = fields
         return fields
 
-    def _new_container(self, thing: Any, site: int) -> _Shadow:
+    def _new_container(self, thing: Any) -> _Shadow:
         if len(self._containers) >= _MAX_CONTAINERS:
             del self._containers[next(iter(self._containers))]
-        shadow = self._containers[id(thing)] = _Shadow(self._sites[site].what, None, thing)
+        shadow = self._containers[id(thing)] = _Shadow(None, thing)
         shadow.flag, shadow.published = _NO_FLAG, False
         return shadow
 
@@ -138,7 +137,7 @@ class Watch:
                         fields = first_sight(obj, order)
                     shadow = fields.get(name)
                     if shadow is None:
-                        shadow = fields[name] = _Shadow(sites[site].what, fields.owner)
+                        shadow = fields[name] = _Shadow(fields.owner)
                     if shadow.read != order.clock or shadow.read_slot != order.slot:
                         touch_read(shadow, order, site, None)
             return getattr(obj, name)
@@ -153,7 +152,7 @@ class Watch:
                         fields = first_sight(obj, order)
                     shadow = fields.get(name)
                     if shadow is None:
-                        shadow = fields[name] = _Shadow(sites[site].what, fields.owner)
+                        shadow = fields[name] = _Shadow(fields.owner)
                     if shadow.flag is not _NO_FLAG or shadow.published:
                         note_value(shadow, _UNSET, site)
                     write(fields, shadow, order, site)
@@ -177,7 +176,7 @@ class Watch:
                         fields = first_sight(obj, order)
                     shadow = fields.get(name)
                     if shadow is None:
-                        shadow = fields[name] = _Shadow(sites[site].what, fields.owner)
+                        shadow = fields[name] = _Shadow(fields.owner)
                     if shadow.flag is not _NO_FLAG or shadow.published:
                         note_value(shadow, value, site)
                     write(fields, shadow, order, site)
@@ -193,7 +192,7 @@ class Watch:
                 if order is not None:
                     shadow = get_container(id(thing))
                     if shadow is None:
-                        shadow = new_container(thing, site)
+                        shadow = new_container(thing)
                     if shadow.read != order.clock or shadow.read_slot != order.slot or shadow.key_read != key:
                         touch_read(shadow, order, site, key)
             return thing
@@ -204,7 +203,7 @@ class Watch:
                 if order is not None:
                     shadow = get_container(id(thing))
                     if shadow is None:
-                        shadow = new_container(thing, site)
+                        shadow = new_container(thing)
                     touch_write(shadow, order, site, key)
             return thing
 
@@ -290,21 +289,30 @@ class Watch:
         excuse = _excuse(earlier.site, later.site)
         if excuse is not None:
             why = f"the line says it is so on purpose{f' ({excuse})' if excuse else ''}"
-            self.remarks[remark(shadow.name, earlier, later, why)] = None
-        elif shadow.flag is not _NO_FLAG and shadow.flag is not _UNSET:
+            self.remarks[remark(_name(earlier, later), earlier, later, why)] = None
+        elif _is_flag(shadow.flag, earlier, later):
             shadow.suspect = earlier, later
             why = (
                 "no failure, because it only goes from one constant to another, once; a threading.Event says so better"
             )
-            self.remarks[remark(shadow.name, earlier, later, why)] = None
+            self.remarks[remark(_name(earlier, later), earlier, later, why)] = None
         else:
             self._accuse(shadow, earlier, later)
 
     def _accuse(self, shadow: _Shadow, earlier: Access, later: Access) -> NoReturn:
         owner = None if shadow.owner is None else shadow.owner()
-        names = [access.site.what for access in (earlier, later)]
-        name = next((name for name in names if name.startswith("self.")), names[0])
-        self._simulation.fail(race_failure(name, self._node.name, earlier, later, owner))
+        self._simulation.fail(race_failure(_name(earlier, later), self._node.name, earlier, later, owner))
+
+
+def _name(earlier: Access, later: Access) -> str:
+    names = [access.site.what for access in (earlier, later)]
+    fields = [name for name in names if "." in name]  # and not what somebody calls it for short
+    return next((name for name in fields if name.startswith("self.")), [*fields, *names][0])
+
+
+def _is_flag(flag: Any, earlier: Access, later: Access) -> bool:
+    """Whether it has only held constants, two at most. One that is first set when threads run is none."""
+    return flag is not _NO_FLAG and flag is not _UNSET and not (earlier.site.made or later.site.made)
 
 
 def _excuse(*sites: Site) -> str | None:
