@@ -39,18 +39,19 @@ pytest = $(BIN)/python -m pytest -q -n $(if $(filter 1,$(1)),0,$(1)) $(if $(SEED
          $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
 
 .DEFAULT_GOAL := help
-.PHONY: help test parts $(PARTS) race stress replay timeline scenario cluster lint clean
+.PHONY: help test parts $(PARTS) race stress replay shrink timeline scenario cluster lint clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo
 	@echo "Options of test-2a ... test-3b: SEED=n fixes the seed, RUNS=n repeats over n seeds, TEST=name picks one,"
 	@echo "RAFT=path/to/raft.py tests another peer, KV=path/to/server.py another service (with the client.py beside"
-	@echo "it), both also for replay, timeline and stress; EXTRA=0 runs MIT's tests alone, REALTIME=1 uses real threads and"
-	@echo "the real clock, JOBS=n starts n workers (otherwise one for each core, where RUNS is 10 or more, and none"
+	@echo "it), both also for replay, shrink, timeline and stress; EXTRA=0 runs MIT's tests alone, REALTIME=1 uses real"
+	@echo "threads and the real clock, JOBS=n starts n workers (otherwise one for each core, where RUNS is 10 or more, and none"
 	@echo "below: they would take longer to start). Name several parts, and they are one run with one summary."
-	@echo "ISOLATED=1, here and for replay, timeline, scenario and stress, has every peer in a process of its own."
-	@echo "RACE=1, here and for replay, timeline and stress, is what make race does: docs/race.md."
+	@echo "ISOLATED=1, here and for replay, shrink, timeline, scenario and stress, has every peer, and every clerk, in a"
+	@echo "process of its own."
+	@echo "RACE=1, here and for replay, shrink, timeline and stress, is what make race does: docs/race.md."
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -87,6 +88,10 @@ race: $(READY) ## before you hand in: any line may lose its turn, and races are 
 replay: $(READY) ## one run again, exactly: TEST=name SEED=n [RAFT=...]
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make replay TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
 	@$(BIN)/lab replay $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(TIMELINE),--timeline) $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
+
+shrink: $(READY) ## the same failure with as little as possible left: TEST=name SEED=n [RAFT=...]
+	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make shrink TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
+	@$(BIN)/lab shrink $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(TIMELINE),--timeline) $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
 
 timeline: $(READY) ## a run as a table of events by peer: TEST=name SEED=n [RAFT=...]
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make timeline TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
@@ -130,9 +135,9 @@ soak: $(READY) ## hours: every test over 1,000 seeds on the reference, over 100 
 	  $(BIN)/lab stress --raft $$peer --runs $$(test $$peer = raft/raft.py && echo 1000 || echo 100) \
 	    --out build/soak/$$(basename $$(dirname $$peer)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) || exit 1; done
 
-grade: $(READY) ## score a class: SUBMISSIONS=dir [HIDDEN=dir] [RUBRIC=file.toml] [SOLUTION=raft.py] OUT=dir [JOBS=n]
-	@test -n "$(SUBMISSIONS)" -a -n "$(OUT)" || { echo "usage: make grade SUBMISSIONS=dir OUT=dir [HIDDEN=dir] [RUBRIC=file.toml] [SOLUTION=raft.py] [JOBS=n]"; exit 2; }
-	@$(BIN)/lab grade "$(SUBMISSIONS)" --out "$(OUT)" $(if $(HIDDEN),--hidden "$(HIDDEN)") $(if $(RUBRIC),--rubric "$(RUBRIC)") $(if $(SOLUTION),--solution "$(SOLUTION)") $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
+grade: $(READY) ## score a class: SUBMISSIONS=dir [HIDDEN=dir] [RUBRIC=file.toml] [SOLUTION=raft.py] [KV=server.py] OUT=dir [JOBS=n]
+	@test -n "$(SUBMISSIONS)" -a -n "$(OUT)" || { echo "usage: make grade SUBMISSIONS=dir OUT=dir [HIDDEN=dir] [RUBRIC=file.toml] [SOLUTION=raft.py] [KV=server.py] [JOBS=n]"; exit 2; }
+	@$(BIN)/lab grade "$(SUBMISSIONS)" --out "$(OUT)" $(if $(HIDDEN),--hidden "$(HIDDEN)") $(if $(RUBRIC),--rubric "$(RUBRIC)") $(if $(SOLUTION),--solution "$(SOLUTION)") $(if $(KV),--kv "$(KV)") $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
 
 handout: $(READY) ## the tree a student starts from: OUT=dir
 	@test -n "$(OUT)" || { echo "usage: make handout OUT=dir"; exit 2; }

@@ -232,7 +232,7 @@ class Line:
             stream.shake_hands()
             stream.send(MAGIC)
             stream.send(_pack(self._credentials.hello))
-            answer = _unpack(_replies, stream.receive(within_s=HELLO_S))
+            answer = _unpack(_replies, stream.receive(within_s=min(HELLO_S, self.timeout_s)))
         except Broken:
             stream.release()
             raise

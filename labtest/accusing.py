@@ -1,4 +1,4 @@
-"""A history that is no linearizable one, told: the operations, who answered them, and what is likely wrong.
+"""What is likely wrong with a service: a history that is no linearizable one, told, or a client that waits in vain.
 
 Start at `evidence()`.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from labsim import Event
+from labsim import Event, Wait, WaitKind
 from labtest import events
 from labtest.linearizability import Kind, Operation, Violation, Wrong, draw
 
@@ -46,6 +46,20 @@ def evidence(violation: Violation, trace: Sequence[Event]) -> list[str]:
             lines += _answered(operation, trace)
     likely = _LIKELY[violation.wrong]
     return [*lines, *textwrap.wrap(likely, _WIDTH)] if likely else lines
+
+
+def in_vain(stuck: Sequence[Wait]) -> list[str]:
+    """A client waits in vain: whether a server's own lock is why, a line each. `stuck`: world.stuck_tasks()."""
+    locked = [wait for wait in stuck if wait.kind is WaitKind.LOCK and wait.node is not None and wait.node.isdecimal()]
+    if not locked:
+        return []
+    wait = max(locked, key=lambda wait: wait.waited_ns)
+    likely = (
+        f"Likely: server {wait.node} keeps its lock while it waits. {wait.task} has waited "
+        f"{wait.waited_ns / 1e9:.1f} s for that lock, and if it is the one that applies, what the keeper waits for "
+        "cannot happen. Let go of the lock before you wait, or wait with a Condition, which lets go of it."
+    )
+    return textwrap.wrap(likely, _WIDTH)
 
 
 def _answered(get: Operation, trace: Sequence[Event]) -> list[str]:

@@ -39,7 +39,8 @@ class Client:
         reaches: list[int],
         history: History,
         world: VirtualWorld | RealWorld,
-        fail: Callable[..., NoReturn],
+        fail: Callable[[str], NoReturn],
+        fail_in_vain: Callable[[str], NoReturn],
     ) -> None:
         self.name = name
         self.node = node
@@ -49,6 +50,7 @@ class Client:
         self._history = history
         self._world = world
         self._fail = fail
+        self._fail_in_vain = fail_in_vain
 
     def get(self, key: str) -> str:
         value = self._do(Kind.GET, key, "", lambda: self.clerk.get(key))
@@ -67,7 +69,9 @@ class Client:
             result = self._world.wait_for(self.node, call, entry=kind, limit_s=OPERATION_LIMIT_S)
         except Stuck:
             asked = f"{kind}({key!r}{'' if kind is Kind.GET else f', {short(value)}'})"
-            self._fail(f"{asked} of {self.name} has not returned for {OPERATION_LIMIT_S:g} s{self._world.clock}")
+            self._fail_in_vain(
+                f"{asked} of {self.name} has not returned for {OPERATION_LIMIT_S:g} s{self._world.clock}"
+            )
         if kind is Kind.GET and not isinstance(result, str):
             self._fail(f"get({key!r}) of {self.name} returned {short(result)}; it must return a str")
         self._history.returns(operation, result if kind is Kind.GET else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from labrpc import Message
 from labsim import SimulationError, TaskFailed, Wait, WaitKind
 from labsim.stacks import Place
 
@@ -26,13 +27,15 @@ class Failure(AssertionError):
     waited in vain. `peer` names the one that broke it, where that is known. `stuck` are the tasks that wait where they
     should not. For whoever looks for the cause:
 
+    - `variety`: in which way the rule was broken, where it can be in several; mistakes of one rule are told apart by it
     - `states`: what peers told when they were last asked
     - `kept_locks`: by peer, what the keeper of a lock waits for while others wait for that lock (world.kept_locks())
     - `held_up`: what a call that should not wait waited for (VirtualWorld.held_up())
     - `threads`: what the peers' own threads are at
     - `awaited`: the index that the test waited for in vain
     - `costs`: whether too much was sent
-    - `places`: the peer's lines that it is about, where they tell one such failure from another
+    - `messages`: those among the evidence, each with the time of the event that is meant
+    - `places`: the peer's lines that it is about, where it is about some
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class Failure(AssertionError):
         evidence: list[str] | None = None,
         *,
         rule: str | None = None,
+        variety: str = "",
         peer: str | None = None,
         stuck: Sequence[Wait] = (),
         states: Mapping[str, State] | None = None,
@@ -49,11 +53,14 @@ class Failure(AssertionError):
         threads: Sequence[Wait] = (),
         awaited: int | None = None,
         costs: bool = False,
+        messages: Sequence[tuple[int, Message]] = (),
+        places: Sequence[Place] = (),
     ) -> None:
         super().__init__(text)
         self.text = text
         self.evidence = evidence or []
         self.rule = rule
+        self.variety = variety
         self.peer = peer
         self.stuck = stuck
         self.states = states or {}
@@ -62,7 +69,8 @@ class Failure(AssertionError):
         self.threads = threads
         self.awaited = awaited
         self.costs = costs
-        self.places: Sequence[Place] = ()
+        self.messages = messages
+        self.places = places
 
 
 class GuestFailed(SimulationError):

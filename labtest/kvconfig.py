@@ -18,7 +18,7 @@ from labrpc import ClientEnd, Server
 from labrpc import Service as RpcService
 from labsim import queue, threading, time
 from labtest import events
-from labtest.accusing import evidence
+from labtest.accusing import evidence, in_vain
 from labtest.checks.kept import LINEARIZABILITY, KeptRule
 from labtest.clients import Client
 from labtest.config import Config, Stats
@@ -94,6 +94,10 @@ class KVConfig(Config):
             self._check_history(final=False)
         super().fail(text, rule, **told)
 
+    def fail_in_vain(self, text: str) -> NoReturn:
+        """A client waits, and should not have to."""
+        self.fail(text, evidence=in_vain(self._world.stuck_tasks()))
+
     def _check_history(self, *, final: bool = True) -> None:
         if self._decided:
             return
@@ -103,7 +107,8 @@ class KVConfig(Config):
             violation = verdict.violation
             assert violation is not None
             text = f"{LINEARIZABILITY.title} ({LINEARIZABILITY.section}): {violation.text}"
-            self.fail(text, LINEARIZABILITY, evidence=evidence(violation, self._world.trace))
+            told = evidence(violation, self._world.trace)
+            self.fail(text, LINEARIZABILITY, evidence=told, variety=violation.wrong.value)
         if verdict.outcome is Outcome.UNKNOWN and final:
             raise Undecided(
                 f"the checker gave up on key {verdict.key!r} after {verdict.steps:,} steps, so nobody knows whether "
@@ -201,7 +206,7 @@ class KVConfig(Config):
             self._network.connect(end.name, seat.name)
             ends.append(end)
         first = list(range(self.n)) if reaches is None else [self._seat(i).index for i in reaches]
-        client = Client(name, node, ends, first, self.history, self._world, self.fail)
+        client = Client(name, node, ends, first, self.history, self._world, self.fail, self.fail_in_vain)
         self._clients.append(client)
         for i in range(self.n):
             self._plug_client(client, i)
@@ -280,4 +285,6 @@ class AtWork:
             if open_:
                 called_s = open_[0].called_s
                 which = f": {open_[0].kind}({open_[0].key!r}), called at {called_s:.3f} s, has not returned"
-            self._cfg.fail(f"{', '.join(waiting[:5])} cannot finish, though a majority of the servers is up{which}")
+            self._cfg.fail_in_vain(
+                f"{', '.join(waiting[:5])} cannot finish, though a majority of the servers is up{which}"
+            )

@@ -402,7 +402,8 @@ def _shown_name(item: pytest.Function) -> str:
 
 def _describe(item: pytest.Function, run: Run) -> str:
     assert run.error is not None
-    text = report.describe(run.error, item.originalname, run.seed, _replay_line(item, run.seed), causes=run.causes)
+    replay, shrink = _replay_line(item, run.seed), _shrink_line(item, run.seed)
+    text = report.describe(run.error, item.originalname, run.seed, replay, causes=run.causes, shrink=shrink)
     for line in item.ihook.pytest_raftlab_failed(item=item, run=run):
         text += f"\n  {line}"
     if not item.config.getoption("--realtime") and _is_replayable(item):
@@ -428,10 +429,7 @@ def _replay_line(item: pytest.Function, seed: int) -> str:
     if item.config.getoption("--realtime"):
         return "none: real threads never run twice alike (without --realtime they do)"
     if _is_replayable(item):
-        other = "" if raft is None or raft == DEFAULT else f" RAFT={shlex.quote(str(raft))}"
-        other += "" if kv is None or kv == DEFAULT_KV else f" KV={shlex.quote(str(kv))}"
-        other += " ISOLATED=1" if item.config.getoption("--isolated") else ""
-        other += " RACE=1" if _race(item.config) else ""
+        other = _make_options(item)
         if item.path.suffix == SCENARIO:
             return f"make scenario FILE={shlex.quote(short_path(str(item.path)))} SEED={seed}{other}"
         return f"make replay TEST={item.originalname} SEED={seed}{other}"
@@ -441,6 +439,22 @@ def _replay_line(item: pytest.Function, seed: int) -> str:
     other += " --race" if _race(item.config) else ""
     test = _node_id(item).replace(str(item.path), short_path(str(item.path)), 1)
     return f"pytest {shlex.quote(test)} --seed {seed}{other}"
+
+
+def _shrink_line(item: pytest.Function, seed: int) -> str:
+    """None for a scenario, which is short already."""
+    if item.config.getoption("--realtime") or not _is_replayable(item) or item.path.suffix == SCENARIO:
+        return ""
+    return f"make shrink TEST={item.originalname} SEED={seed}{_make_options(item)}"
+
+
+def _make_options(item: pytest.Function) -> str:
+    raft: Path | None = item.config.getoption("--raft")
+    kv: Path | None = item.config.getoption("--kv")
+    other = "" if raft is None or raft == DEFAULT else f" RAFT={shlex.quote(str(raft))}"
+    other += "" if kv is None or kv == DEFAULT_KV else f" KV={shlex.quote(str(kv))}"
+    other += " ISOLATED=1" if item.config.getoption("--isolated") else ""
+    return other + (" RACE=1" if _race(item.config) else "")
 
 
 def _is_replayable(item: pytest.Function) -> bool:

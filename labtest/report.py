@@ -28,8 +28,11 @@ _MAX_ITEMS = 9
 _ABOUT_VALUES = (LookupError, AssertionError)
 
 
-def describe(error: BaseException, test: str, run: int | str, replay: str, *, causes: Sequence[str] = ()) -> str:
-    """The whole report, plain text: what was broken or missing, the evidence, the likely cause, how to replay it.
+def describe(
+    error: BaseException, test: str, run: int | str, replay: str, *, causes: Sequence[str] = (), shrink: str = ""
+) -> str:
+    """The whole report, plain text: what was broken or missing, the evidence, the likely cause, how to replay it and,
+    where that can be done, how to `shrink` it.
 
     `run` is its seed, or in words which one it is.
     """
@@ -41,7 +44,7 @@ def describe(error: BaseException, test: str, run: int | str, replay: str, *, ca
     lines += what
     for cause in causes:
         lines += ["", *cause.splitlines()]
-    lines += ["", f"replay    {replay}"]
+    lines += ["", f"replay    {replay}", *([f"shrink    {shrink}"] if shrink else [])]
     return "\n".join([lines[0], *(f"  {line}".rstrip() for line in lines[1:])])
 
 

@@ -24,7 +24,7 @@ from labtest.failure import Failure, State
 from labtest.isolation.host import Channel, Disk, Guest, Ties, Within
 from labtest.isolation.programs import GuestProgram
 from labtest.isolation.protocol import Setup
-from labtest.service import Committed, Listener, Service
+from labtest.service import SNAPSHOT_INTERVAL, Committed, Listener, Service
 from labtest.world import Stuck, current_world
 from raft.messages import ApplyMsg
 
@@ -92,7 +92,7 @@ class Servers:
         self._ends_made = 0
         self._save_time = events.SaveTime(0.0, 0.0)
         self._slowest_save_ms = 0.0  # at any time so far
-        self._snapshots_when_asked = False
+        self._snapshot_every = SNAPSHOT_INTERVAL
         self._announce()
 
     def _announce(self) -> None:
@@ -155,8 +155,7 @@ class Servers:
             snapshots=self._snapshots,
         )
         service.restore(seat.persister.read_snapshot())
-        if self._snapshots_when_asked:
-            service.snapshot_every = 0
+        service.snapshot_every = self._snapshot_every
         return service
 
     def _begin_service(self, seat: Seat, peer: Peer, ends: list[ClientEnd], server: Server) -> None:
@@ -444,10 +443,14 @@ class Servers:
 
     def snapshot_only_when_asked(self) -> None:
         """No service makes snapshots by itself from now on, only by take_snapshot()."""
-        self._snapshots_when_asked = True
+        self.snapshot_every(0)
+
+    def snapshot_every(self, commands: int) -> None:
+        """Have each service make a snapshot after so many commands from now on; 0: only by take_snapshot()."""
+        self._snapshot_every = commands
         for seat in self._seats:
             if isinstance(seat.service, Service):
-                seat.service.snapshot_every = 0
+                seat.service.snapshot_every = commands
 
     def take_snapshot(self, i: int, index: int) -> None:
         """Have the service of server i make a snapshot of all that it has applied up to that index."""
@@ -548,11 +551,13 @@ class Servers:
         awaited: int | None = None,
         costs: bool = False,
         evidence: Sequence[str] = (),
+        variety: str = "",
     ) -> NoReturn:
         """End the test: what was expected and what was seen, then what the peers were doing.
 
         For the likely cause: `awaited` is the index that was to be applied, if that is what the test waited for in
-        vain; `costs`, that too many bytes or requests were sent.
+        vain; `costs`, that too many bytes or requests were sent. `variety`: in which way the rule was broken, if there
+        are several.
         """
         states = {seat.name: seat.last_state for seat in self._seats if seat.peer and seat.last_state}
         name = None if rule is None else rule.name
@@ -561,6 +566,7 @@ class Servers:
             text,
             [*evidence, *self._evidence()],
             rule=name,
+            variety=variety,
             stuck=stuck,
             states=states,
             kept_locks=kept,

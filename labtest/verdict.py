@@ -65,12 +65,12 @@ def verdict_of(
         name = error.name if error.is_exception else error.kind
         where = _line(error.where[0]) if peer_files and error.where else ""
         return Verdict(ending, name, text, where, _mistake(ending, name, text, where, ""))
-    origin = error
+    origin, variety = error, ""
     if isinstance(error, TaskFailed) and error.__cause__ is not None:
         origin = error.__cause__
     if isinstance(origin, Failure):
         ending = Ending.EXPECTATION if origin.rule is None else Ending.RULE
-        name, text = origin.rule or "", origin.text
+        name, text, variety = origin.rule or "", origin.text, origin.variety
     elif isinstance(error, TaskFailed):
         ending, name, text = Ending.EXCEPTION, type(origin).__name__, _told(origin)
     elif isinstance(error, SimulationError):
@@ -79,16 +79,13 @@ def verdict_of(
         ending, name, text = Ending.TEST, type(error).__name__, _told(error)
     text = text.partition("\n")[0]
     peers, tests = _where(error, origin, peer_files, test_file)
-    mistake = _mistake(ending, name, text, peers, tests)
-    if isinstance(origin, Failure) and origin.places:
-        mistake += f" | {' | '.join(map(_line, origin.places))}"
-    return Verdict(ending, name, text, peers or tests, mistake)
+    return Verdict(ending, name, text, peers or tests, _mistake(ending, name, text, peers, tests, variety))
 
 
-def _mistake(ending: Ending, name: str, text: str, peers: str, tests: str) -> str:
+def _mistake(ending: Ending, name: str, text: str, peers: str, tests: str, variety: str = "") -> str:
     # Where a peer's threads were when a rule was broken, or when a test gave up, differs from one run to the next.
     if ending is Ending.RULE:
-        what = name
+        what = f"{name}, {variety}" if variety else name
     elif ending is Ending.EXPECTATION:
         what = without_numbers(text)
     elif ending is Ending.TEST:

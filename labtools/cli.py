@@ -17,7 +17,9 @@ from pathlib import Path
 COMMANDS = {
     "stress": "run tests over thousands of seeds and group what fails",
     "replay": "one run again, exactly",
+    "shrink": "the same failure with as little as possible left",
     "timeline": "a run as a table: time down, a column per peer",
+    "page": "a run as one HTML file, to look at and to step through",
     "scenario": "a run written down step by step, on any peer",
     "cluster": "real processes on this machine, and a prompt",
     "serve": "one process of a cluster, started by hand",

@@ -26,7 +26,10 @@ FOR_ALL: Patterns = {
     PEER: (*PEER_FILES, "py.typed"),
     SERVICE: ("__init__.py", "py.typed"),
     TOOLS: ("__init__.py", "__main__.py", "cli.py", "kv.py", "py.typed", "selecting.py", "serve.py"),
-    **{f"{TOOLS}/{tool}": _MODULES[:1] for tool in ("cluster", "replay", "scenario", "stress", "timeline", "workers")},
+    **dict.fromkeys(
+        [f"{TOOLS}/{tool}" for tool in ("cluster", "replay", "scenario", "shrink", "stress", "timeline", "workers")],
+        _MODULES[:1],
+    ),
     "tests": (
         "test_2[a-d].py",
         "test_2[a-d]_extra.py",
@@ -48,6 +51,7 @@ FOR_STUDENTS: Patterns = {
         "scenario-figure-8.png",
         "scenario-trace.png",
         "scenarios.md",
+        "shrink.md",
         "timeline.png",
         "trace.md",
     ),

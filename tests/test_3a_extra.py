@@ -125,6 +125,7 @@ def test_lost_replies_3a(make_kv_config):
         cfg.restart(leader)
         at.finish()
     client.get("x")
+    cfg.make_client().get("x")
 
 
 def test_late_replies_3a(make_kv_config):

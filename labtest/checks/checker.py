@@ -486,7 +486,8 @@ class CheckedTrace(list[Event]):
     ) -> NoReturn:
         lines = [e if isinstance(e, str) else describe_message(*e) for e in evidence]
         accused = _accused(evidence) if peer is None else peer
-        raise Failure(f"{rule.title} ({rule.section}): {text}", lines, rule=rule.name, peer=accused)
+        messages = [(e[0], e[1]) for e in evidence if not isinstance(e, str)]
+        raise Failure(f"{rule.title} ({rule.section}): {text}", lines, rule=rule.name, peer=accused, messages=messages)
 
 
 def _accused(evidence: tuple[tuple[int, Message, str] | str, ...]) -> str | None:

@@ -333,9 +333,11 @@ class GuestSimulation(Simulation):
     def _make_peer(self) -> None:
         apply_ch = self._apply_ch
         assert apply_ch is not None
+        peer_class = self._class(PEER)
         if self._reads_itself:
             self._tapped = Tapped(self, apply_ch)
-        peer = self._objects[PEER] = call_peer(self._class(PEER), (self._ends, self.me, self._disk, apply_ch))
+            self._class(SERVICE)  # a peer that restarts reads its log, and the classes of what is in there are these
+        peer = self._objects[PEER] = call_peer(peer_class, (self._ends, self.me, self._disk, apply_ch))
         self._server.add_service(RpcService(peer, PEER))
         if not self._reads_itself:
             self.spawn(self._read_channel, apply_ch, name=f"service {self._name}", node=self._node)

@@ -34,11 +34,10 @@ def race_failure(name: str, peer: str, earlier: Access, later: Access, owner: An
     likely = _likely(first, second, owner)
     if likely:
         evidence.append(f"  Likely: {likely}")
-    failure = Failure(text, evidence, rule=RACE.name, peer=peer)
-    failure.places = sorted(
-        Place(access.site.file, access.site.line, access.site.function) for access in (first, second)
-    )
-    return failure
+    places = sorted(Place(access.site.file, access.site.line, access.site.function) for access in (first, second))
+    # Of one pair of places, whichever came first: neither the values nor the seed tell two of them apart.
+    variety = " and ".join(f"{short_path(place.file)}:{place.line}" for place in places)
+    return Failure(text, evidence, rule=RACE.name, variety=variety, peer=peer, places=places)
 
 
 def remark(name: str, earlier: Access, later: Access, why: str) -> str:

@@ -40,7 +40,7 @@ class Prompt:
         self._credentials = credentials
         self._interactive = interactive
         self._lines = make_lines(processes.addresses, credentials)
-        self._clerk = make_clerk(program, self._lines)
+        self._clerk: Any = None
         self._told = [State.RUNNING] * len(processes.addresses)
         self._load: threading.Thread | None = None
         self._failed = False
@@ -121,24 +121,27 @@ class Prompt:
             raise _Wrong(f"peer {text} is {state}, and must be {' or '.join(states)} for that")
         return int(text)
 
-    def _ask(self, method: Callable[..., Any], *args: str) -> tuple[Any, str]:
+    def _ask(self, method: str, *args: str) -> tuple[Any, str]:
+        # A clerk has one call at a time. One that was given up may still be at it, and keeps its own.
+        clerk, self._clerk = self._clerk or make_clerk(self._program, self._lines), None
         began_s = time.monotonic()
-        answer = within(PATIENCE_S, self._processes.addresses, method, *args)
+        answer = within(PATIENCE_S, self._processes.addresses, getattr(clerk, method), *args)
+        self._clerk = clerk
         return answer, f"{1000 * (time.monotonic() - began_s):.1f} ms"
 
     # ---- The commands --------------------------------------------------------------------------------
 
     def do_put(self, key: str, value: str) -> None:
         """put KEY VALUE: replace the value of a key"""
-        self._say(f"ok ({self._ask(self._clerk.put, key, value)[1]})")
+        self._say(f"ok ({self._ask('put', key, value)[1]})")
 
     def do_append(self, key: str, value: str) -> None:
         """append KEY VALUE: put something behind the value of a key"""
-        self._say(f"ok ({self._ask(self._clerk.append, key, value)[1]})")
+        self._say(f"ok ({self._ask('append', key, value)[1]})")
 
     def do_get(self, key: str) -> None:
         """get KEY: its value, nothing if it has none"""
-        self._say(self._ask(self._clerk.get, key)[0])
+        self._say(self._ask("get", key)[0])
 
     def do_status(self) -> None:
         """status: who leads, how far each peer is, how long a save takes"""

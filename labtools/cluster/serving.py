@@ -35,6 +35,10 @@ FAILED, REFUSED, DISK_FAILED = 1, 2, 3
 MAX_RAFT_STATE = 256 << 10
 # A thread that computes lets others in after so long. Most here only pass something on, and should not wait longer.
 _SWITCH_S = 0.0005
+# The lab's apply_ch holds one message, so that a peer that applies with its lock held is seen to. Here a long log is to
+# be applied without a switch of threads for each entry.
+_APPLY_ROOM = 128
+_STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Options(NamedTuple):
@@ -59,13 +63,28 @@ def say_for(me: int) -> Callable[[str], None]:
     return say
 
 
+def _hold_signals() -> None:
+    """From now on they wait for the main thread: taken by another one, they would not wake it."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+
+
+def _wait_for_signal() -> None:
+    if hasattr(signal, "sigwait"):
+        signal.sigwait(_STOPS)
+        return
+    stop = threading.Event()  # Windows
+    for number in _STOPS:
+        signal.signal(number, lambda *_: stop.set())
+    while not stop.wait(0.5):
+        pass
+
+
 def serve(options: Options, program: Any) -> int:
     """Until it is told to stop."""
     me, addresses, say = options.me, options.addresses, say_for(options.me)
     lifetime.end_with(options.parent)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    _hold_signals()
     sys.setswitchinterval(_SWITCH_S)
 
     def failed(error: BaseException) -> NoReturn:
@@ -131,7 +150,7 @@ def serve(options: Options, program: Any) -> int:
         fix = "stop who uses it, or take other ports" if error.errno == errno.EADDRINUSE else "give an address of ours"
         raise UsageError(f"cannot listen at {addresses[me]}: {error.strerror}; {fix}") from None
     ends = [TcpEnd(line, server, watch.sent(peer)) for peer, line in enumerate(lines)]
-    apply_ch = ApplyQueue(1)
+    apply_ch = ApplyQueue(_APPLY_ROOM)
     module = program.template.module
     raft = module(PEER).Raft(ends, me, persister, apply_ch)
     server.add_service(Service(raft, "Raft"))
@@ -145,8 +164,7 @@ def serve(options: Options, program: Any) -> int:
     for line in lines[:me] + lines[me + 1 :]:
         # So that they know at once that this one is back.
         threading.Thread(target=line.connect, daemon=True).start()
-    while not stop.wait(3600.0):
-        pass
+    _wait_for_signal()
     network.close()
     kv.kill()
     raft.kill()

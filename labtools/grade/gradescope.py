@@ -13,6 +13,7 @@ import secrets
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from labtest.rooms import ROOT
 from labtools import manifest
@@ -72,7 +73,7 @@ def pack(
     hidden: Sequence[LabTest],
     *,
     seeds_from: str,
-    reference: Mapping[str, bytes],
+    reference: Mapping[str, bytes] = MappingProxyType({}),
 ) -> None:
     """Everything that is needed. `rubric_file` as it was read, or None for the default.
 

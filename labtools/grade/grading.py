@@ -166,9 +166,8 @@ class _Grading:
             own = {path: content for path, content in own.items() if not path.startswith(f"{PEER}/")}
             own |= _package(exam.reference)
         self._service_setup = Setup(own, f"{PEER}/raft.py", exam.limits, service=True)
-        self._service_problem = ""
+        self._problems = {False: "", True: ""}  # why the peer cannot be loaded, and why the service with its peer
         self._results: dict[str, TestResult] = {}
-        self._problem = submission.problem
         self._forced: Counter[str] = Counter()
         self._spent_s = 0.0
 
@@ -199,10 +198,7 @@ class _Grading:
             of_service = self._exam.wants_service(test)
             what = "The service" if of_service else "raft.py"
             problem = f"{what} cannot be loaded in a hidden test." if test.hidden else runs[-1].report
-            if of_service and not all(map(self._exam.wants_service, self._exam.tests)):
-                self._service_problem = problem
-            else:
-                self._problem = problem
+            self._problems[of_service] = problem
         return TestResult(test, tuple(runs))
 
     def _why_not(self, test: Graded) -> str:
@@ -214,9 +210,9 @@ class _Grading:
             return f"there is no {'raft.py' if own_peer else SERVER} to run."
         if of_service and SERVER not in self._submission.files:
             return f"there is no {SERVER} with a client.py beside it to run."
-        if self._problem:
-            return "it cannot be loaded." if of_service else "raft.py cannot be loaded."
-        if of_service and self._service_problem:
+        if own_peer and self._problems[False]:
+            return "raft.py cannot be loaded."
+        if of_service and self._problems[True]:
             return "the service cannot be loaded."
         if self._forced[test.part] >= limits.forced_per_part:
             return (
@@ -241,9 +237,22 @@ class _Grading:
             off["Services were run on the course's own raft.py: a line that replays such a run does so on yours."] = (
                 None
             )
-        problem = [f"Parts 3A and 3B: {self._service_problem}"] if self._service_problem else []
-        remarks = (*submission.remarks, *problem, *off)
-        return Result(submission.name, self._problem, remarks, tuple(results), self._spent_s, file=submission.file)
+        problem, of_parts = self._told_problems()
+        remarks = (*submission.remarks, *of_parts, *off)
+        return Result(submission.name, problem, remarks, tuple(results), self._spent_s, file=submission.file)
+
+    def _told_problems(self) -> tuple[str, list[str]]:
+        """Why nothing could be run, or "", and why some parts could not."""
+        of_peer, of_service = self._problems.values()
+        asked = {self._exam.wants_service(test) for test in self._exam.tests}
+        if self._submission.problem:
+            return self._submission.problem, []
+        if of_peer and (asked == {False} or not self._exam.reference):
+            return of_peer, []
+        if of_service and asked == {True}:
+            return of_service, []
+        told = {"Parts 2A to 2D": of_peer, "Parts 3A and 3B": of_service}
+        return "", [f"{parts}: {why}" for parts, why in told.items() if why]
 
     def _runs_of(self, test: Graded, box: Box, store: Store, code: str, stop: threading.Event) -> list[RunRecord]:
         """Seed after seed, until all are made or too many have failed."""

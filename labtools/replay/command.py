@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from labsim.deciding import Changed, Choices, Decider, Plain, Recording, Seeded
 from labtest import records
+from labtest.acts import ACT
 from labtest.choicefile import ChoiceFileError, Header, read_choices, write_choices
 from labtest.loading import DEFAULT, DEFAULT_KV, LoadError, load_peer_class
-from labtools.selecting import LabTest, SelectionError, select, service_for
+from labtools.selecting import SCENARIO, LabTest, SelectionError, select, service_for
 from labtools.stress.kit import replay_line
 
 if TYPE_CHECKING:
@@ -28,15 +29,14 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "lab replay TEST --seed N [options]\n       lab replay --choices FILE [options]"
+    parser.usage = "lab replay TEST --seed N [options]\n       lab replay FILE [options]"
     parser.epilog = "Exit status: 0 the run passed, 1 it failed, 2 it could not be made."
     add = parser.add_argument
-    add("test", metavar="TEST", nargs="?", help="the name of the test")
+    add("test", metavar="TEST", nargs="?", help="the name of the test, or a FILE of choices, as lab shrink writes it")
     add("--seed", type=int, metavar="N", help="the seed that a report names")
-    add("--choices", type=Path, metavar="FILE", help="repeat the run from its choices, without a seed")
     add("--write-choices", type=Path, metavar="FILE", help="write the run's choices there (docs/determinism.md)")
-    add("--raft", type=Path, default=DEFAULT, metavar="PATH", help=f"the raft.py to run ({DEFAULT})")
-    add("--kv", type=Path, default=DEFAULT_KV, metavar="PATH", help=f"the server.py of its service ({DEFAULT_KV})")
+    add("--raft", type=Path, metavar="PATH", help=f"the raft.py to run ({DEFAULT}, or the one that FILE names)")
+    add("--kv", type=Path, metavar="PATH", help=f"the server.py of its service ({DEFAULT_KV}, or the same)")
     add("--file", type=Path, action="append", default=[], metavar="F", help="take the test from this file instead")
     add("--timeline", action="store_true", help="print the run as a table: time down, a column per peer")
     add("--isolated", action="store_true", help="every peer in a process of its own, as for grades")
@@ -48,12 +48,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     if args.isolated and args.pdb:
         return _cannot("--pdb cannot be had with --isolated: the peer's frames are in another process")
+    args.choices = None
+    if args.seed is None and args.test is not None:
+        # Without a seed it can only be a file.
+        args.choices, args.test = Path(args.test), None
+        if not args.choices.exists():
+            return _cannot(f"{args.choices}: there is no such file, and a TEST needs its --seed N")
     try:
         header, choices = (None, None) if args.choices is None else read_choices(args.choices)
+        if header is not None:
+            args.test = header.test
         if args.test is None:
-            args.test = header.test if header is not None else None
-        if args.test is None or (args.seed is None) == (choices is None):
-            return _cannot("give a TEST and its --seed N, or --choices FILE")
+            return _cannot("give a TEST and its --seed N, or a FILE of choices")
+        _take_paths(args, header)
         tests = select([args.test], args.file)
         # Before anything else imports the messages that the tester knows: the peer may bring its own.
         kv = service_for(tests, args.kv)
@@ -65,6 +72,8 @@ def main(args: argparse.Namespace) -> int:
             f"a replay is one run, but {args.test!r} are {len(tests)} tests; name one, see lab stress --list"
         )
     (test,) = tests
+    if header is not None and choices is not None:
+        test = _as_chosen(test, header, choices)
     record = None
     if choices is None:
         folders = [records.STRESS, records.PYTEST, *(folder / "failures" for folder in args.records)]
@@ -87,11 +96,33 @@ def main(args: argparse.Namespace) -> int:
             print(_same_run(run, record, records.code_of(args.raft, test.file, kv)))
     if args.write_choices is not None:
         try:
-            write_choices(args.write_choices, recording.choices, test=test.name, digest=run.digest)
+            play = None if header is None else header.play
+            write_choices(args.write_choices, recording.choices, test=test.name, digest=run.digest, play=play)
         except OSError as error:
             return _cannot(f"{args.write_choices}: {error.strerror}")
         print(f"  {_count(recording.choices)} written to {args.write_choices}.")
     return 0 if run.error is None else 1
+
+
+def _take_paths(args: argparse.Namespace, header: Header | None) -> None:
+    """What is not given: as the file of choices has it, or as usual."""
+    if args.raft is None:
+        args.raft = Path(header.raft) if header is not None and header.raft else DEFAULT
+    if args.kv is None:
+        args.kv = Path(header.kv) if header is not None and header.kv else DEFAULT_KV
+    if not args.file and header is not None and header.file:
+        args.file = [Path(header.file)]
+
+
+def _as_chosen(test: LabTest, header: Header, choices: Choices) -> LabTest:
+    """A run that was shrunk does without its test, or without some of its faults."""
+    from labtest.acting import Notes, noting, playing
+
+    if header.play is not None:
+        return test._replace(function=playing(header.play))
+    if any(place[0] == ACT for place, _ in choices.chosen):
+        return test._replace(function=noting(test.function, Notes()))
+    return test
 
 
 def _run(test: LabTest, peer_class: Any, seed: int, decider: Decider, *, debug: bool) -> Run:
@@ -126,16 +157,19 @@ def _tell(args: argparse.Namespace, test: LabTest, run: Run) -> None:
     else:
         file = str(args.file[0]) if args.file else ""
         kv = str(args.kv) if test.wants_service else ""
-        how = {"isolated": args.isolated, "race": args.race}
-        line = replay_line(test.name, run.seed, str(args.raft), file, kv=kv, **how)
+        how = (test.name, run.seed, str(args.raft), file)
+        line = replay_line(*how, kv=kv, isolated=args.isolated, race=args.race)
+        shrink = replay_line(*how, kv=kv, isolated=args.isolated, race=args.race, does="shrink")
         if args.choices is not None:
-            line = f"lab replay --choices {quote(str(args.choices))}"
+            line = f"lab replay {quote(str(args.choices))}"
             line += f" --raft {quote(str(args.raft))}" if args.raft != DEFAULT else ""
             line += f" --kv {quote(kv)}" if kv and args.kv != DEFAULT_KV else ""
             line += f" --file {quote(file)}" if file else ""
             line += " --isolated" if args.isolated else ""
             line += " --race" if args.race else ""
-        print(f"FAILED {report.describe(run.error, test.name, which, line, causes=run.causes)}")
+        if args.choices is not None or test.file.suffix == SCENARIO:
+            shrink = ""  # it was, or is short already
+        print(f"FAILED {report.describe(run.error, test.name, which, line, causes=run.causes, shrink=shrink)}")
     for off in run.checks_off:
         print(f"{off}.")
     for remark in run.remarks:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from labsim.stacks import short_path
 from labtest.events import STEP
 from labtest.loading import DEFAULT, LoadError, load_peer_class
-from labtools.selecting import SCENARIO, TESTS, scenario_files
+from labtools.selecting import SCENARIO, TESTS, SelectionError, scenario_files, select
 
 if TYPE_CHECKING:
     from labtest.running import Run
@@ -33,6 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("files", metavar="FILE", nargs="*", type=Path, help=f"files of steps, or folders of them ({TESTS}/scenarios)")
     add("--raft", type=Path, default=DEFAULT, metavar="PATH", help=f"the raft.py to run ({DEFAULT})")
     add("--seed", type=int, default=SEED, metavar="N", help=f"of timeouts and turns, which no step decides ({SEED})")
+    add(
+        "--from",
+        dest="from_",
+        metavar="TEST",
+        help="write the run of this test with --seed as a scenario, if it can be",
+    )
+    add("--out", type=Path, metavar="FILE", help="where --from writes it (build/shrunk/TEST-SEED.scenario)")
     add("--isolated", action="store_true", help="every peer in a process of its own, as for grades")
     add("--step", action="store_true", help="walk through one file at a prompt, one step at a time")
     add("--timeline", action="store_true", help="print each run as a table: time down, a column per peer")
@@ -41,6 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    if args.from_ is not None:
+        return _write(args)
     try:
         # First, before anything imports the messages that the tester knows: the peer may bring its own.
         peer_class = load_peer_class(args.raft, isolated=args.isolated)
@@ -68,6 +77,37 @@ def main(args: argparse.Namespace) -> int:
     if len(scripts) > 1:
         print(f"{len(scripts)} scenarios: {len(scripts) - failed - skipped} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0
+
+
+def _write(args: argparse.Namespace) -> int:
+    """A run of a test, as a scenario that breaks the same rule."""
+    if args.files:
+        return _cannot("--from writes a scenario, and FILE plays one; leave one of them out")
+    try:
+        tests = select([args.from_])
+        if len(tests) > 1:
+            return _cannot(f"{args.from_!r} are {len(tests)} tests; name one")
+        if tests[0].wants_service or tests[0].file.suffix == SCENARIO:
+            return _cannot(f"{args.from_}: only a test of parts 2A to 2D can be written as a scenario")
+        peer_class = load_peer_class(args.raft, isolated=args.isolated)
+    except (LoadError, SelectionError) as error:
+        return _cannot(str(error))
+    from labtools.shrink.shrinking import OUT, NothingToShrink, as_scenario
+
+    (test,) = tests
+    try:
+        text = as_scenario(test, peer_class, args.seed)
+    except NothingToShrink as error:
+        print(f"{error}.")
+        return 1
+    path = args.out or OUT / f"{test.name}-{args.seed}{SCENARIO}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        return _cannot(f"{path}: {error.strerror}")
+    print(f"{text}\nwrote {short_path(str(path.resolve()))}")
+    return 0
 
 
 class _NoFiles(Exception):

@@ -23,20 +23,23 @@ from labsim.stacks import short_path
 from labtest.loading import DEFAULT, DEFAULT_KV, NOT_ISOLATED
 from labtest.rooms import ROOT
 from labtools.selecting import SelectionError, select, service_for
+from labtools.shrink.elsewhere import shrunk_elsewhere
 from labtools.stress.campaign import Plan, PoolLost, run_campaign
 from labtools.stress.kit import Kit
 from labtools.stress.outcome import LATE
 from labtools.stress.pool import LocalPool, Pool, outcomes
 from labtools.stress.progress import watching
 from labtools.stress.seeds import SeedWorker
-from labtools.stress.summary import as_text, clear, duration, write_all, write_report
-from labtools.stress.tally import Cause, Tally
+from labtools.stress.summary import SHRUNK, as_text, clear, duration, write_all, write_report
+from labtools.stress.tally import Cause, Tally, ended_its_process
 from labtools.workers.ending import ended_politely
 from labtools.workers.process import CannotStart
 
 OUT = Path("build/stress")
 _RUNS = 100
 _REPEATED_MAX = 8
+_SHRINK_S = 20.0
+_SHRINK_S_MIN = 2.0  # of each
 _INTERRUPTED = "when it was interrupted"
 
 _EPILOG = """\
@@ -76,6 +79,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--dask", metavar="ADDRESS", help="run on this Dask cluster instead: tcp://host:8786")
     add("--run-limit", type=_seconds, default=60.0, metavar="S", help="real seconds that one run may take (60)")
     add("--memory-mb", type=_positive, default=2048, metavar="MB", help="memory that one worker may use (2048)")
+    add(
+        "--shrink",
+        type=_budget,
+        default=_SHRINK_S,
+        metavar="S",
+        help=f"seconds of processor time to shrink the shortest run of each cause ({_SHRINK_S:g}; 0: do not)",
+    )
     add("--out", type=Path, default=OUT, metavar="DIR", help=f"where summary and reports go ({OUT})")
     add("--list", action="store_true", help="name the tests that are selected, and end")
 
@@ -99,6 +109,10 @@ def _seconds(text: str) -> float:
     if not 0 < seconds <= 86_400:
         raise argparse.ArgumentTypeError(f"must be seconds, above 0 and at most 86400, got {text!r}")
     return seconds
+
+
+def _budget(text: str) -> float:
+    return 0.0 if text == "0" else _seconds(text)
 
 
 def _duration(text: str) -> float:
@@ -193,6 +207,7 @@ def _stress(args: argparse.Namespace, plan: Plan, kit: Kit, tally: Tally) -> int
         pool.shutdown()
     if tally.found and not trouble and tally.ended != _INTERRUPTED:
         _repeat(tally, kit)
+        _shrink(tally, kit, args.out, args.shrink)
     write_all(tally, kit, args.out)
     text = as_text(tally, kit, args.out, console.width if console.is_terminal else None)
     console.print(f"\n{text}", markup=False, soft_wrap=True)
@@ -239,6 +254,30 @@ def _same(cause: Cause, worker: SeedWorker) -> bool:
     first = cause.shortest
     (again,) = outcomes(worker.run(first.test, [first.seed]))
     return (again.kind, again.cause, again.digest) == (first.kind, first.cause, first.digest)
+
+
+def _shrink(tally: Tally, kit: Kit, out: Path, budget_s: float) -> None:
+    """What the shortest run of each cause needs; of as many as there is time for. One that does not repeat is left
+    alone."""
+    causes = [cause for cause in tally.causes if cause.repeats and not ended_its_process(cause.shortest)]
+    causes = causes[: int(budget_s / _SHRINK_S_MIN)]
+    with tempfile.TemporaryDirectory(prefix="lab-stress-") as folder:
+        kit.unpack(Path(folder))
+        try:
+            for cause in causes:
+                cause.recipe = _needs(cause, kit, Path(folder), out.resolve() / SHRUNK, budget_s / len(causes))
+        except KeyboardInterrupt:
+            pass  # then those that are left are not shrunk
+
+
+def _needs(cause: Cause, kit: Kit, folder: Path, out: Path, limit_s: float) -> list[str]:
+    run, setup = cause.shortest, kit.setup
+    options = ["--raft", setup["raft"], "--file", setup["tests"][run.test]]
+    options += ["--kv", setup["kv"]] if run.test in kit.kv_of else []
+    options += ["--isolated"] if setup["isolated"] else []
+    figures = folder / "figures.json"
+    left = shrunk_elsewhere(run.test, run.seed, options, limit_s=limit_s, out=out, folder=folder, figures=figures)
+    return [] if left is None else left["told"]
 
 
 def _cannot(text: str) -> int:

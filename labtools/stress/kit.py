@@ -23,21 +23,30 @@ from labtools.selecting import LabTest, default_files
 
 
 def replay_line(
-    test: str, seed: int, raft: str, file: str = "", *, kv: str = "", isolated: bool = False, race: bool = False
+    test: str,
+    seed: int,
+    raft: str,
+    file: str = "",
+    *,
+    kv: str = "",
+    isolated: bool = False,
+    race: bool = False,
+    does: str = "replay",
 ) -> str:
-    """The command that runs it again. Files as they were given; `file` is a test file of one's own."""
+    """The command that runs it again, or with `does` shrinks it. Files as they were given; `file` is a test file of
+    one's own."""
     other_kv = kv and Path(kv) != DEFAULT_KV
     if file:
         other = "" if Path(raft) == DEFAULT else f" --raft {quote(raft)}"
         other += f" --kv {quote(kv)}" if other_kv else ""
         other += " --isolated" if isolated else ""
         other += " --race" if race else ""
-        return f"lab replay {test} --seed {seed} --file {quote(file)}{other}"
+        return f"lab {does} {test} --seed {seed} --file {quote(file)}{other}"
     other = "" if Path(raft) == DEFAULT else f" RAFT={quote(raft)}"
     other += f" KV={quote(kv)}" if other_kv else ""
     other += " ISOLATED=1" if isolated else ""
     other += " RACE=1" if race else ""
-    return f"make replay TEST={test} SEED={seed}{other}"
+    return f"make {does} TEST={test} SEED={seed}{other}"
 
 
 @dataclass

@@ -22,6 +22,7 @@ from labtools.stress.tally import Cause, Group, Tally, ended_its_process
 _CAUSES_SHOWN_MAX = 20
 _TEXT, _JSON, _JUNIT = "summary.txt", "summary.json", "junit.xml"
 FAILURES = "failures"  # the folder of records, in the output folder
+SHRUNK = "shrunk"  # that of what is left of the shortest runs
 
 
 def headline(tally: Tally) -> str:
@@ -96,6 +97,9 @@ def _describe(cause: Cause, tally: Tally, kit: Kit, out: Path, width: int | None
         )
     lines.append(f"{indent}report  {short_path(str(out / report_name(cause)))}")
     lines.append(f"{indent}replay  {kit.replay_line(shortest.test, shortest.seed)}")
+    if cause.recipe:
+        lines.append(f"{indent}shrunk  {short_path(str(out / SHRUNK / f'{shortest.test}-{shortest.seed}.txt'))}")
+        lines += [f"{indent}{line}" for line in cause.recipe]
     groups = tally.in_order(cause)
     names_width = max(len(group.test) for group in groups)
     for group in groups:
@@ -171,6 +175,7 @@ def as_dict(tally: Tally, kit: Kit) -> dict[str, Any]:
                     for group in tally.in_order(cause)
                 },
                 "repeats": cause.repeats,
+                "recipe": cause.recipe,
                 "replay": kit.replay_line(cause.shortest.test, cause.shortest.seed),
                 "report": report(cause.shortest, kit),
             }

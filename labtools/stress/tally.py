@@ -50,6 +50,7 @@ class Cause:
     number: int  # as they were found, from 1: it names a file that is there from then on
     groups: dict[str, Group] = field(default_factory=dict)  # by test, as they were found
     repeats: bool | None = None  # whether `shortest` failed again in a fresh process; None if nobody tried
+    recipe: list[str] = field(default_factory=list)  # what `shortest` needs, in lines; none if nobody has shrunk it
 
     @property
     def shortest(self) -> Outcome:

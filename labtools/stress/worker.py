@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -97,7 +98,7 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
     from labtest.records import place_of_peer
     from labtest.running import run_test
     from labtest.verdict import verdict_of
-    from labtools.selecting import SelectionError, load_tests
+    from labtools.selecting import SCENARIO, SelectionError, load_tests
     from labtools.stress.kit import replay_line
     from labtools.stress.outcome import Outcome
 
@@ -129,16 +130,12 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
             _limit_memory(None)  # the report needs some too
         outcome.take(verdict_of(error, peer_files, test.file))
         own_file = setup.files_given.get(name, "")
-        replay = replay_line(
-            name,
-            seed,
-            setup.raft_given,
-            own_file,
-            kv=setup.kv_given if test.wants_service else "",
-            isolated=setup.isolated,
-            race=setup.race,
-        )
-        outcome.report = report.describe(error, name, seed, replay, causes=run.causes)[:_REPORT_CHARS_MAX]
+        kv_given = setup.kv_given if test.wants_service else ""
+        line = partial(replay_line, name, seed, setup.raft_given, own_file, kv=kv_given, isolated=setup.isolated)
+        line = partial(line, race=setup.race)
+        replay, shrink = line(), "" if test.file.suffix == SCENARIO else line(does="shrink")
+        told = report.describe(error, name, seed, replay, causes=run.causes, shrink=shrink)
+        outcome.report = told[:_REPORT_CHARS_MAX]
         for field in ("mistake", "cause", "where", "said", "report"):
             setattr(outcome, field, _encodable(really(getattr(outcome, field), setup.shown_as)))
         return encoder.encode(outcome), out_of_memory

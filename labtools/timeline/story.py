@@ -23,7 +23,6 @@ from labtest.events import (
     APPLY,
     BOOT,
     CONNECT,
-    CRASH,
     DELIVER,
     DISCONNECT,
     DROP,
@@ -32,7 +31,6 @@ from labtest.events import (
     INVOKE,
     LOG,
     MESSAGE_KINDS,
-    PAUSE,
     PERSIST,
     PHASE,
     RELEASE_CLOCK,
@@ -51,7 +49,8 @@ from labtest.events import (
 )
 from labtools.timeline import words
 from labtools.timeline.calls import Call, FirstPass
-from labtools.timeline.rows import Mark, Row, Said, Show, Story, peer_order
+from labtools.timeline.peers import Peer, is_isolated
+from labtools.timeline.rows import Row, Said, Show, Story, peer_order
 from labtools.timeline.words import Wordings
 
 
@@ -62,25 +61,6 @@ def tell(events: Sequence[Event], show: Show | None = None) -> Story:
     teller.run()
     rows = [row for row in teller.rows if row.banner or row.cells]
     return Story(teller.columns, rows, len(events), teller.folded, teller.student_topics)
-
-
-class _Peer:
-    """What is known of a peer from outside."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.up = False
-        self.unplugged = True
-        self.paused = False
-        self.isolated = False  # every link to or from it is cut
-        self.role = "follower"
-        self.term = 0
-
-    @property
-    def mark(self) -> Mark:
-        if not self.up:
-            return Mark("down", False)
-        return Mark("paused" if self.paused else self.role, self.unplugged or self.isolated)
 
 
 @dataclass(slots=True)
@@ -105,7 +85,9 @@ class _Starts:
 
 
 @dataclass(slots=True)
-class _Counted:
+class Counted:
+    """Calls of one peer that repeat the same."""
+
     instants: set[int] = field(default_factory=set)
     lost: list[str] = field(default_factory=list)  # to whom, once per call
     reached: list[str] = field(default_factory=list)
@@ -125,7 +107,7 @@ class _Fold:
     """Repetitions since the last row, by peer and by what they repeat."""
 
     row: Row
-    calls: dict[tuple[str, str], _Counted] = field(default_factory=dict)
+    calls: dict[tuple[str, str], Counted] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=dict)
     last_ns: int = 0
 
@@ -148,7 +130,7 @@ class _Teller:
         self._starting: dict[str, _Starts] = {}
         self._snapshots: dict[str, Any] = {}  # as last saved
         self._seen_ns: tuple[int, int] | None = None
-        self.peers = {name: _Peer(name) for name in peer_order(self._names())}
+        self.peers = {name: Peer(name) for name in peer_order(self._names())}
         self._everyone = frozenset(self.peers)
         self.columns = [name for name in self.peers if not show.peers or name in show.peers]
         self._visible = frozenset(self.columns)
@@ -182,7 +164,7 @@ class _Teller:
                 if place not in self._known.skip:
                     self._persist(event)
             elif kind == SAVING:
-                self._local(event, "persist", Said("saving", ("begins to save", "saving")))
+                self._local(event, "persist", Said("saving", words.SAVING))
             elif kind == APPLY:
                 self._apply(event)
             elif kind == START:
@@ -240,12 +222,7 @@ class _Teller:
             self._remark(peer, row)
         if not news or name not in self._visible or not self._wanted(at_ns, ("election",), term, -1):
             return
-        if role == "leader":
-            said = Said("leader", (f"leader of term {term}", f"leader t{term}"))
-        elif role == "candidate":
-            said = Said("candidate", (f"candidate in term {term}", f"candidate t{term}", f"cand. t{term}"))
-        else:
-            said = Said("follower", (f"follows in term {term}", f"follows t{term}"))
+        said = Said(role, words.role(role, term))
         if row is not None and not row.banner:
             self._say(row, name, said)
             return
@@ -254,7 +231,7 @@ class _Teller:
             said = Said(said.tone, tuple(f"{text} · saved" for text in said.wordings))
         self._say(self._row(at_ns), name, said)
 
-    def _remark(self, peer: _Peer, since: Row | None = None) -> None:
+    def _remark(self, peer: Peer, since: Row | None = None) -> None:
         self._marks = {**self._marks, peer.name: peer.mark}
         if since is not None:
             for row in reversed(self.rows):
@@ -281,11 +258,9 @@ class _Teller:
         term = words.number(call.args, "term")
         if kind == SEND:
             # Roles first: the row that makes a leader is the leader's.
-            role = {"vote": "candidate", "append": "leader", "snapshot": "leader"}.get(call.kind)
             peer = self.peers.get(call.source)
-            # A thread of a leader may be late with a request that it was to send as a candidate.
-            late = role == "candidate" and peer is not None and peer.role == "leader" and term == peer.term
-            if role is not None and peer is not None and term >= peer.term and not late:
+            role = None if peer is None else peer.role_shown_by(call.kind, term)
+            if role is not None:
                 self._becomes(call.source, role, term, at_ns)
         if self._wanted(at_ns, call.topics, term, call.id) and (
             call.source in self._visible or call.target in self._visible
@@ -309,8 +284,7 @@ class _Teller:
         peer = self.peers.get(call.target)
         if peer is None:
             return
-        heard_leader = call.kind in ("append", "snapshot") and term == peer.term == words.number(call.args, "term")
-        if term > peer.term or (heard_leader and peer.role == "candidate"):
+        if peer.follows_when_it_answers(call.kind, words.number(call.args, "term"), term):
             self._becomes(call.target, "follower", term, at_ns, row)
 
     def _learns(self, name: str, term: int, at_ns: int) -> None:
@@ -447,7 +421,7 @@ class _Teller:
         fold = self._open_fold(call.sent_ns)
         self.folded += 1
         what = "heartbeat" if call.heartbeat else call.kind
-        counted = fold.calls.setdefault((call.source, what), _Counted())
+        counted = fold.calls.setdefault((call.source, what), Counted())
         counted.instants.add(call.sent_ns)
         (counted.lost if call.lost else counted.reached).append(call.target)
 
@@ -467,17 +441,9 @@ class _Teller:
         during = f" in {lasted_s:.1f} s" if lasted_s >= 0.1 else ""
         for (peer, what), counted in fold.calls.items():
             count = len(counted.instants)
-            if what == "heartbeat":
-                text, short = f"… {count} heartbeat{'s' * (count != 1)}", f"… {count} beat{'s' * (count != 1)}"
-            else:
-                text = short = f"… {f'{count}× ' if count > 1 else ''}{what} again"
-            fate = counted.fate
-            self._say(
-                fold.row, peer, Said("folded", (f"{text}{during}{fate}", f"{text}{fate}", f"{short}{fate}", short))
-            )
+            self._say(fold.row, peer, Said("folded", words.folded(what, count, during, counted.fate)))
         for peer, count in fold.starts.items():
-            text = f"… start() refused{f' {count}×' if count > 1 else ''}"
-            self._say(fold.row, peer, Said("folded", (f"{text}{during}", text)))
+            self._say(fold.row, peer, Said("folded", words.refused(count, during)))
 
     # What peers do by themselves.
 
@@ -495,11 +461,11 @@ class _Teller:
         return row
 
     def _persist(self, event: Event) -> None:
-        state, snapshot = event.detail.raft_state, event.detail.snapshot
+        snapshot = event.detail.snapshot
         known = self._snapshots.get(event.node)
         self._snapshots[event.node] = snapshot
         if len(snapshot) and snapshot != known and (known is not None or event.incarnation == 1):
-            texts = (f"saved {len(state)} B, new snapshot {len(snapshot)} B", f"snapshot {len(snapshot)} B saved")
+            texts = words.saved(event.detail, new_snapshot=True)
             self._local(event, "snapshot" if "snapshot" in self.show.topics else "persist", Said("snapshot", texts))
             return
         row = self._last_of.get(event.node)
@@ -509,16 +475,13 @@ class _Teller:
                 # The term it has just learned.
                 cell[-1] = Said("follower", tuple(f"{wording} · saved" for wording in cell[-1].wordings))
                 return
-        self._local(event, "persist", Said("persist", (f"saved {len(state)} B", "saved")))
+        self._local(event, "persist", Said("persist", words.saved(event.detail)))
 
     def _apply(self, event: Event) -> None:
         message = event.detail
         if words.field(message, "snapshot_valid"):
-            index = words.number(message, "snapshot_index")
-            if self.show.topics and "apply" not in self.show.topics:
-                self._local(event, "snapshot", Said("apply", (f"applied snapshot to {index}",)))
-            else:
-                self._local(event, "apply", Said("apply", (f"applied snapshot to {index}", f"applied to {index}")))
+            topic = "snapshot" if self.show.topics and "apply" not in self.show.topics else "apply"
+            self._local(event, topic, Said("apply", words.applied(message)))
             return
         index, command = words.number(message, "command_index"), words.field(message, "command")
         known = self._applying.get(event.node)
@@ -530,8 +493,7 @@ class _Teller:
                 values = f"{words.value(commands[0], 12)} … {words.value(command, 12)}"
                 row.cells[event.node][-1] = Said("apply", (f"{span} = {values}", span))
                 return
-        said = Said("apply", (f"applied {index} = {words.value(command, 30)}", f"applied {index}"))
-        new = self._local(event, "apply", said)
+        new = self._local(event, "apply", Said("apply", words.applied(message)))
         if new is not None:
             self._applying[event.node] = (new, index, [command])
 
@@ -548,10 +510,9 @@ class _Teller:
         index, term, is_leader = event.detail.index, event.detail.term, event.detail.is_leader
         peer = self.peers.get(event.node)
         if peer is not None:
-            if is_leader and (peer.role != "leader" or term > peer.term):
-                self._becomes(event.node, "leader", term, event.at_ns)
-            elif not is_leader and (term > peer.term or (peer.role == "leader" and term >= peer.term)):
-                self._becomes(event.node, "follower", term, event.at_ns)
+            role = peer.role_told_by_start(term, is_leader=is_leader)
+            if role is not None:
+                self._becomes(event.node, role, term, event.at_ns)
         if place in self._known.skip:
             return
         if self.show.everything:
@@ -582,16 +543,7 @@ class _Teller:
                 ),
             )
             return
-        shown = words.value(command, 30)
-        said = Said(
-            "start",
-            (
-                f"start({shown}) ⇒ index {index} t{term}{tail}",
-                f"start({shown}) ⇒ {index}{tail}",
-                f"start({words.value(command, 12)}) ⇒ {index}",
-            ),
-        )
-        row = self._local(event, "log", said)
+        row = self._local(event, "log", Said("start", words.started(event.detail, tail)))
         if row is not None:
             self._starting[event.node] = _Starts(row, command, index, term)
 
@@ -601,10 +553,10 @@ class _Teller:
         return alone and index == known.index + known.count and term == known.term
 
     def _student(self, event: Event) -> None:
-        topic, text = event.detail.topic, event.detail.text
+        topic = event.detail.topic
         if topic not in self.student_topics:
             self.student_topics.append(topic)
-        said = Said("student", (f"[{words.clean(topic)}] {words.clean(text)}",))
+        said = Said("student", words.student(event.detail))
         if event.node:
             self._local(event, topic, said)
         elif self._wanted(event.at_ns, (topic,), 0):
@@ -620,8 +572,7 @@ class _Teller:
         """What is done to the network, the disks and the services."""
         change_cuts(self._cut, event)
         for name, peer in self.peers.items():
-            others = self._everyone - {name}
-            isolated = bool(others) and all((name, o) in self._cut and (o, name) in self._cut for o in others)
+            isolated = is_isolated(name, self._everyone, self._cut)
             if isolated != peer.isolated:
                 peer.isolated = isolated
                 self._remark(peer)
@@ -643,16 +594,7 @@ class _Teller:
     def _fault(self, event: Event, place: int) -> None:
         peer = self.peers[event.node]
         before = peer.mark
-        if event.kind in (BOOT, RESTART):
-            peer.up, peer.role = True, "follower"
-            if event.kind == BOOT:
-                peer.term = 0
-        elif event.kind == CRASH:
-            peer.up, peer.unplugged, peer.paused = False, True, False
-        elif event.kind in (PAUSE, RESUME):
-            peer.paused = event.kind == PAUSE
-        elif event.kind in (CONNECT, DISCONNECT):
-            peer.unplugged = event.kind == DISCONNECT
+        peer.is_struck(event.kind)
         shown = place not in self._known.skip and self._within(event.at_ns)
         if shown and event.kind in (CONNECT, DISCONNECT) and before == peer.mark and not self.show.everything:
             shown = False  # it was so already
@@ -664,22 +606,10 @@ class _Teller:
             row = self._banner(event.at_ns, "", "heal" if event.kind in _HEALS else "fault")
             row.fault = event.kind
         row.struck.append(event.node)
-        one = len(row.struck) == 1
-        row.banner = f"peer{'' if one else 's'} {', '.join(row.struck)} {_VERBS[event.kind][0 if one else 1]}"
+        row.banner = words.struck(event.kind, row.struck)
         row.marks = self._marks
 
 
 # In a scenario every clock is held but while a step lets it run; saying so each time would bury the steps.
 _CLOCKS = (HOLD_CLOCK, RELEASE_CLOCK)
 _HEALS = (BOOT, RESTART, CONNECT, RESUME, RELEASE_CLOCK)
-_VERBS = {
-    BOOT: ("starts", "start"),
-    RESTART: ("restarts", "restart"),
-    CRASH: ("crashes", "crash"),
-    CONNECT: ("is connected again", "are connected again"),
-    DISCONNECT: ("is cut off", "are cut off"),
-    PAUSE: ("is paused", "are paused"),
-    RESUME: ("continues", "continue"),
-    HOLD_CLOCK: ("has its clock held", "have their clocks held"),
-    RELEASE_CLOCK: ("has its clock run again", "have their clocks run again"),
-}

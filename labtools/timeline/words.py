@@ -196,6 +196,86 @@ def operation(of: Any, *, returned: bool) -> Wordings:
     return (f"{told} done", f"{op} {key} done", f"{op} done")
 
 
+def role(name: str, term: int) -> Wordings:
+    """What a peer has become: `leader of term 3`."""
+    if name == "leader":
+        return (f"leader of term {term}", f"leader t{term}")
+    if name == "candidate":
+        return (f"candidate in term {term}", f"candidate t{term}", f"cand. t{term}")
+    return (f"follows in term {term}", f"follows t{term}")
+
+
+def saved(of: Any, *, new_snapshot: bool = False) -> Wordings:
+    """What is on the disk now."""
+    state, snapshot = len(field(of, "raft_state", b"") or b""), len(field(of, "snapshot", b"") or b"")
+    if new_snapshot:
+        return (f"saved {state} B, new snapshot {snapshot} B", f"snapshot {snapshot} B saved")
+    return (f"saved {state} B", "saved")
+
+
+SAVING: Wordings = ("begins to save", "saving")
+
+
+def applied(of: Any) -> Wordings:
+    """What a service has taken from its peer."""
+    if field(of, "snapshot_valid"):
+        index = number(of, "snapshot_index")
+        return (f"applied snapshot to {index}", f"applied to {index}")
+    index = number(of, "command_index")
+    return (f"applied {index} = {value(field(of, 'command'), 30)}", f"applied {index}")
+
+
+def started(of: Any, tail: str = "") -> Wordings:
+    """What start() returned, with its command."""
+    index, term, shown = number(of, "index"), number(of, "term"), value(field(of, "command"), 30)
+    if not field(of, "is_leader"):
+        return (f"start({shown}) ⇒ not leader, t{term}{tail}", f"⇒ not leader, t{term}")
+    return (
+        f"start({shown}) ⇒ index {index} t{term}{tail}",
+        f"start({shown}) ⇒ {index}{tail}",
+        f"start({value(field(of, 'command'), 12)}) ⇒ {index}",
+    )
+
+
+def student(of: Any) -> Wordings:
+    """A log() line of the peer's own."""
+    return (f"[{clean(of.topic)}] {clean(of.text)}",)
+
+
+def folded(what: str, count: int, during: str = "", fate: str = "") -> Wordings:
+    """Calls that are only counted: `… 7 heartbeats in 0.6 s`."""
+    if what == "heartbeat":
+        text, short = f"… {count} heartbeat{'s' * (count != 1)}", f"… {count} beat{'s' * (count != 1)}"
+    else:
+        text = short = f"… {f'{count}× ' if count > 1 else ''}{what} again"
+    return (f"{text}{during}{fate}", f"{text}{fate}", f"{short}{fate}", short)
+
+
+def refused(count: int, during: str = "") -> Wordings:
+    """Calls of start() that whoever is no leader has refused."""
+    text = f"… start() refused{f' {count}×' if count > 1 else ''}"
+    return (f"{text}{during}", text)
+
+
+_VERBS = {
+    events.BOOT: ("starts", "start"),
+    events.RESTART: ("restarts", "restart"),
+    events.CRASH: ("crashes", "crash"),
+    events.CONNECT: ("is connected again", "are connected again"),
+    events.DISCONNECT: ("is cut off", "are cut off"),
+    events.PAUSE: ("is paused", "are paused"),
+    events.RESUME: ("continues", "continue"),
+    events.HOLD_CLOCK: ("has its clock held", "have their clocks held"),
+    events.RELEASE_CLOCK: ("has its clock run again", "have their clocks run again"),
+}
+
+
+def struck(kind: str, peers: list[str]) -> str:
+    """What the tester does to some peers: `peers 0, 2 are cut off`."""
+    one = len(peers) == 1
+    return f"peer{'' if one else 's'} {', '.join(peers)} {_VERBS[kind][0 if one else 1]}"
+
+
 def taken(of: Any) -> Wordings:
     """A snapshot that a service has made."""
     return (f"snapshot to {number(of, 'index')} ({len(field(of, 'snapshot', b'') or b'')} B)",)

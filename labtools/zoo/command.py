@@ -28,6 +28,9 @@ from labtools.workers.ending import ended_politely
 from labtools.workers.process import CannotStart, Lost, WorkerProcess, python_worker
 from labtools.zoo.hunting import Result
 from labtools.zoo.mutants import Mutant, load_zoo
+from labtools.zoo.shrunk import Measured, measure, shrunk_markdown, shrunk_section, without_shrunk
+from labtools.zoo.shrunk import summary as shrunk_summary
+from labtools.zoo.shrunk import table as shrunk_table
 from labtools.zoo.telling import RECORD, markdown, record, summary, table
 
 RUNS = 10
@@ -50,6 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there, for people")
     parser.add_argument("--record", action="store_true", help=f"note in {RECORD} which test and seed caught which")
+    parser.add_argument(
+        "--shrink", action="store_true", help=f"shrink the run that {RECORD} names for each, and check what is left"
+    )
     parser.add_argument("--list", action="store_true", help="name the mutants and stop")
     parser.add_argument("--show", action="store_true", help="print the mutants as diffs of the reference and stop")
 
@@ -72,6 +78,8 @@ def main(args: argparse.Namespace) -> int:
         for mutant in zoo:
             print(mutant.diff() or f"{mutant.id}: the reference itself\n", end="")
         return 0
+    if args.shrink:
+        return _shrink(zoo, args)
     began_s = time.perf_counter()
     with ended_politely():
         results, interrupted = _hunt_all(zoo, args)
@@ -83,11 +91,37 @@ def main(args: argparse.Namespace) -> int:
     if args.record:
         record(results)
     if args.markdown is not None and not interrupted:
-        args.markdown.write_text(markdown(results, by_id))
+        args.markdown.write_text(markdown(results, by_id) + shrunk_section(args.markdown))
     if interrupted:
         print(f"interrupted: {len(zoo) - len(results)} of {len(zoo)} not hunted", file=sys.stderr)
         return 130
     return 1 if any(result.bad for result in results) else 0
+
+
+def _shrink(zoo: list[Mutant], args: argparse.Namespace) -> int:
+    """One after another: what is measured is processor time."""
+    known = json.loads(RECORD.read_text())
+    measured: list[Measured] = []
+    mutants = [mutant for mutant in zoo if mutant.id in known]
+    try:
+        for mutant in mutants:
+            one = measure(mutant, known[mutant.id]["test"], known[mutant.id]["seed"], out=Path("build/zoo-shrunk"))
+            measured.append(one)
+            if args.json is not None:
+                args.json.write_text(json.dumps([asdict(one) for one in measured], indent=1) + "\n")
+            what = (
+                f"{one.rule or one.ending or 'not shrunk'}: {one.before:,} -> {one.after:,} events, {one.lines} lines"
+            )
+            print(f"[{len(measured)}/{len(mutants)}] {mutant.id}: {what}", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+    print(shrunk_table(measured))
+    if measured:
+        print(f"\n{shrunk_summary(measured)}")
+    if args.markdown is not None and len(measured) == len(mutants):
+        hunts = args.markdown.read_text() if args.markdown.exists() else ""
+        args.markdown.write_text(without_shrunk(hunts) + shrunk_markdown(measured))
+    return 1 if any(one.rule and not one.same_rule for one in measured) else 0
 
 
 def _chosen(zoo: list[Mutant], ids: list[str]) -> list[Mutant]:

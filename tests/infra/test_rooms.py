@@ -27,11 +27,13 @@ TOOLS_MAY_IMPORT = {
     "workers": set(),
     "handout": {"manifest"},
     "timeline": {"selecting"},
-    "stress": {"selecting", "workers"},
-    "scenario": {"selecting", "timeline.command"},
+    # What is shrunk is shrunk in a process of its own.
+    "stress": {"selecting", "workers", "shrink.elsewhere"},
+    "shrink": {"selecting", "timeline.command"},
+    "scenario": {"selecting", "timeline.command", "shrink.shrinking"},
     # It asks for a timeline by name, when it is to print one.
     "replay": {"selecting", "stress.kit"},
-    "zoo": {"selecting", "workers"},
+    "zoo": {"selecting", "workers", "shrink.elsewhere"},
     "grade": {
         *("selecting", "manifest", "workers", "grade.judging", "grade.pages"),
         *("stress.command", "stress.kit", "stress.outcome", "stress.pool", "stress.summary"),

@@ -223,7 +223,7 @@ def test_garbage_closes_its_connection_and_is_said_once(place):
     end = place.end(CLIENT)
     assert end.call("Echo.say", Words("before")) == Words("before")
     chance = random.Random(7)
-    count = 10_000 if SOAK else 300
+    count = 10_000 if SOAK else 150
     for _ in range(count):
         garbage = chance.randbytes(chance.randint(4, 200))
         greeted = chance.random() < 0.5

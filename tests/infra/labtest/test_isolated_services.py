@@ -75,7 +75,7 @@ def two_clients(make_kv_config):
 # ---- right services pass -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["test_paused_leader_3a", "test_slow_disks_3a", "test_snapshot_crash_anywhere_3b"])
+@pytest.mark.parametrize("name", ["test_paused_leader_3a", "test_snapshot_crash_anywhere_3b"])
 def test_the_reference_passes(reference, name):
     run = run_test(TESTS[name].function, reference, 3)
     assert run.error is None, report.describe(run.error, name, 3, "")
@@ -88,6 +88,22 @@ def test_a_service_of_another_design_passes(load, design):
     program = load(ROOT / "tests" / "zoo" / "services" / design / "server.py")
     run = run_test(two_clients, program, 3)
     assert run.error is None, report.describe(run.error, design, 3, "")
+
+
+def test_objects_in_the_log_are_known_again_after_a_restart(load):
+    def everybody_restarts(make_kv_config):
+        cfg = make_kv_config(servers=3)
+        cfg.begin("Test: everybody restarts")
+        client = cfg.make_client()
+        client.append("x", "1")
+        for i in range(3):
+            cfg.crash1(i)
+        cfg.restart(0, 1, 2)
+        client.append("x", "2")
+        client.get("x")
+
+    program = load(ROOT / "tests" / "zoo" / "services" / "through_log" / "server.py")
+    assert run_test(everybody_restarts, program, 3).error is None
 
 
 def test_the_host_hears_what_passes_between_service_and_peer(reference):
@@ -145,7 +161,6 @@ def test_a_failure_is_replayed_and_knows_that_it_is_the_recorded_one(pytester, t
 
 SHORT = {
     "kv-reads-anywhere": "test_followers_do_not_answer_reads_3a",
-    "kv-dedup-by-number-alone": "test_unreliable_one_key_3a",
     "kv-snapshot-of-the-next": "test_snapshot_rpc_3b",
 }
 
@@ -173,7 +188,6 @@ def test_the_verdict_is_that_of_one_process(load, tmp_path, id_):
             [],
             r"the service of server \d has taken nothing from apply_ch for 0\.\d s",
         ),
-        ([("self.dead.set()", "1 / 0")], [], "ZeroDivisionError"),
         (
             [],
             [("        self.seq += 1\n", "        self.seq += self.nothing\n")],
@@ -195,7 +209,7 @@ def test_the_verdict_is_that_of_one_process(load, tmp_path, id_):
             "the clerk of client 0 ended its own process",
         ),
     ],
-    ids=["deaf", "exception", "exception in the clerk", "no string", "clerk that waits", "clerk that ends"],
+    ids=["deaf", "exception in the clerk", "no string", "clerk that waits", "clerk that ends"],
 )
 def test_what_is_wrong_is_told_as_in_one_process(load, tmp_path, server, client, said):
     run = run_test(two_clients, load(service(tmp_path, server=server, client=client)), 1)
@@ -206,13 +220,11 @@ def test_what_is_wrong_is_told_as_in_one_process(load, tmp_path, server, client,
 @pytest.mark.parametrize(
     ("file", "source", "said"),
     [
-        ("server.py", "class KVServer: ...", "server.py: class KVServer has no method kill"),
         (
             "client.py",
             "class Clerk:\n    def get(self, key): ...\n",
             "client.py: class Clerk has no method put, no append",
         ),
-        ("client.py", "import nothing_there", "client.py:1: ModuleNotFoundError while importing it"),
         ("server.py", "def (", "server.py:1: SyntaxError"),
     ],
 )
@@ -253,13 +265,6 @@ _CLERK_S_FILE = """        with open("/tmp/shared", "a+") as file:
             return file.read()
 """
 
-_AT_ONCE = """    def _at_once(self, op):
-        if op.op != "get":
-            SHARED[op.key] = (SHARED.get(op.key, "") if op.op == "append" else "") + op.value
-        return SHARED.get(op.key, "")
-
-    def _is_answered(self"""
-
 # By name: what is changed in the server, and in the clerk. All would pass if two processes could share something, or if
 # what a guest is could reach its judge.
 ATTACKS = {
@@ -279,17 +284,6 @@ ATTACKS = {
             (_PUT, "        open('/tmp/shared', 'w').write(value)\n"),
             (_APPEND, "        open('/tmp/shared', 'a').write(value)\n"),
         ],
-    ),
-    "servers share a variable": (
-        [
-            ("PATIENCE_S = 1.0\n", "PATIENCE_S = 1.0\nSHARED = {}\n"),
-            (
-                "        with self.mu:\n            if self._is_answered(op):",
-                "        return self._at_once(op)\n\n        if 1:\n            if 1:",
-            ),
-            ("    def _is_answered(self", _AT_ONCE),
-        ],
-        [("self.leader = 0 ", "self.leader = random.randrange(len(servers)) ")],
     ),
     "a string that is like all others": ([], [("class Clerk:", _LIKE_ALL), (_GET, "        return Like('nothing')\n")]),
     "a host that hears nothing": ([("        snapshot = persister.read_snapshot()\n", _SILENT)], []),

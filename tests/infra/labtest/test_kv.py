@@ -14,6 +14,7 @@ from labtest.loading import LoadError, load_peer_class
 from labtest.running import run_test
 from labtest.verdict import Ending, verdict_of
 from labtools.selecting import load_tests
+from labtools.zoo.mutants import load_zoo
 
 RAFT = ROOT / "raft" / "raft.py"
 KV = ROOT / "kv" / "server.py"
@@ -151,6 +152,7 @@ def test_a_violation_is_drawn_with_who_answered_and_what_is_likely(tmp_path):
     run = run_test(TESTS["test_duplicated_requests_3a"].function, load_peer_class(RAFT, kv=path), 1)
     verdict = verdict_of(run.error)
     assert (verdict.ending, verdict.name) == (Ending.RULE, "linearizability")
+    assert verdict.mistake == "rule | linearizability, twice"  # not to be mixed up with, say, stale reads
     lines = report.told(run.error)
     assert "took effect twice" in lines[0]
     assert lines[1] == "These operations cannot be put in one order:"
@@ -184,6 +186,46 @@ def test_a_client_that_cannot_finish_is_told(tmp_path):
     assert text.startswith(
         "client 0 cannot finish, though a majority of the servers is up: put('x'), called at 0.000 s"
     )
+
+
+def test_a_service_that_keeps_its_lock_while_it_waits_is_told_so(tmp_path):
+    (mutant,) = [mutant for mutant in load_zoo() if mutant.id == "kv-waits-with-the-lock"]
+
+    def one_put(make_kv_config):
+        cfg = make_kv_config(servers=3)
+        cfg.begin("Test: one put")
+        cfg.spawn_clients(1, lambda me, client: client.put("x", "1")).finish(limit_s=3)
+
+    text = told(mutant.write(tmp_path), one_put)
+    assert re.search(
+        r"Likely: server \d keeps its lock while it waits\. Thread-\d+ \(_applier\) has waited 2\.\d s for that lock, "
+        r"and if it is the one that applies, what the keeper waits for cannot happen\. Let go of the lock",
+        text,
+    )
+
+
+def test_no_test_is_passed_by_a_clerk_that_asks_nobody(tmp_path):
+    """The clerk is the student's, and what it returns is believed: only another client's can prove it wrong."""
+    path = service(tmp_path)
+    (tmp_path / "client.py").write_text(ASKS_NOBODY)
+    program = load_peer_class(RAFT, kv=path)
+    assert [name for name, test in TESTS.items() if run_test(test.function, program, 1).error is None] == []
+
+
+ASKS_NOBODY = """
+class Clerk:
+    def __init__(self, servers):
+        self.data = {}
+
+    def get(self, key):
+        return self.data.get(key, "")
+
+    def put(self, key, value):
+        self.data[key] = value
+
+    def append(self, key, value):
+        self.data[key] = self.get(key) + value
+"""
 
 
 def test_a_get_must_return_a_string(tmp_path):

@@ -19,7 +19,7 @@ SERVICE = {name: (ROOT / "kv" / name).read_text(encoding="utf-8") for name in ("
 SKELETON = (ROOT / "handout" / "raft.py").read_text(encoding="utf-8")
 SERVICE_SKELETON = {name: (ROOT / "handout" / f"kv_{name}").read_text(encoding="utf-8") for name in SERVICE}
 ROOMS = (*rooms.OURS, rooms.PEER, rooms.SERVICE)
-COMMANDS = ["stress", "replay", "timeline", "scenario", "cluster", "serve", "kv"]
+COMMANDS = ["stress", "replay", "shrink", "timeline", "scenario", "cluster", "serve", "kv"]
 NOT_FOR_STUDENTS = re.compile(r"\b(zoo|mutants?|grad(e|er|ing)|infra|bench|hidden|handout)\b", re.IGNORECASE)
 
 
@@ -335,7 +335,19 @@ def test_lab_lists_only_what_is_there(tree):
 def test_makefile_has_only_what_works_there(tree):
     targets = re.findall(r"^([a-z0-9-]+)  +", run(tree, "make", "help", code=0), re.MULTILINE)
     parts = ["test-2a", "test-2b", "test-2c", "test-2d", "test-3a", "test-3b"]
-    assert targets == ["help", "test", *parts, "replay", "timeline", "scenario", "stress", "cluster", "lint", "clean"]
+    assert targets == [
+        "help",
+        "test",
+        *parts,
+        "replay",
+        "shrink",
+        "timeline",
+        "scenario",
+        "stress",
+        "cluster",
+        "lint",
+        "clean",
+    ]
     assert NOT_FOR_STUDENTS.findall((tree / "Makefile").read_text(encoding="utf-8")) == []
 
 

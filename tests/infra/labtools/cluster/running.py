@@ -28,14 +28,14 @@ def free_ports(count):
         return first
 
 
-def addresses(count=3):
-    first = free_ports(count)
-    return [Address("127.0.0.1", first + peer) for peer in range(count)]
+def addresses():
+    first = free_ports(3)
+    return [Address("127.0.0.1", first + peer) for peer in range(3)]
 
 
-def processes(folder, *more, count=3, at=None, credentials=None):
+def processes(folder, *more):
     files = ("--raft", str(ROOT / "raft/raft.py"), "--kv", str(ROOT / "kv/server.py"))
-    return Processes(Path(folder), at or addresses(count), credentials or Credentials(), [*files, *more])
+    return Processes(Path(folder), addresses(), Credentials(), [*files, *more])
 
 
 def program():
@@ -45,13 +45,14 @@ def program():
 class Clients:
     """So many threads that put, append and get until they are told to stop; what they did is a history."""
 
-    def __init__(self, running, loaded, *, clients, keys, credentials=None):
+    def __init__(self, running, loaded, *, clients, keys, pause_s):
         self.history = History(time.monotonic)
         self._mu = threading.Lock()
         self._stop = threading.Event()
         self._keys = keys
+        self._pause_s = pause_s
         self._loaded = loaded
-        self._lines = make_lines(running.addresses, credentials or Credentials())
+        self._lines = make_lines(running.addresses, Credentials())
         self._threads = [threading.Thread(target=self._work, args=(number,), daemon=True) for number in range(clients)]
         for thread in self._threads:
             thread.start()
@@ -91,7 +92,7 @@ class Clients:
         chance = random.Random(number)
         clerk = make_clerk(self._loaded, self._lines)
         count = 0
-        while not self._stop.is_set():
+        while not self._stop.wait(self._pause_s):
             count += 1
             kind = chance.choices([Kind.APPEND, Kind.GET, Kind.PUT], [6, 3, 1])[0]
             value = "" if kind is Kind.GET else written(number, count)

@@ -34,31 +34,94 @@ def test_both_worlds_run_the_same_files(loaded):
     assert files == {name: str(ROOT / path) for name, path in here.items()}
 
 
-def test_every_acknowledged_write_survives_kills_and_stops(tmp_path, loaded):
-    """A random process is killed or stopped under load, again and again, and comes back."""
+# ---- What is done to a cluster that has clients ----------------------------------------------------------------
+
+
+def kill_and_stop(running, clients, *, times, more):
+    """A random process is killed or stopped, again and again, and comes back."""
     chance = random.Random()
-    with processes(tmp_path, "--max-raft-state", "20000") as running:
+    for number in range(times):
+        peer = chance.randrange(3)
+        if number % 2:
+            running.pause(peer)
+            clients.wait_for(more)
+            running.resume(peer)
+        else:
+            running.kill(peer)
+            clients.wait_for(more)
+            running.start(peer)
+            running.wait_for([peer], leader=False)
+        clients.wait_for(more)
+
+
+def kill_all(running, clients):
+    """Now only what is on the disks counts."""
+    for peer in range(3):
+        running.kill(peer)
+    running.start_all()
+    clients.wait_for(10)
+
+
+def send_garbage(running, clients, *, frames):
+    """Of all kinds. Said once for each kind of trouble, and not hundreds of times."""
+    chance = random.Random(7)
+    held = []
+    said = [len(running.log(peer).read_text().splitlines()) for peer in range(3)]
+    before = sum(running.status(peer).refused for peer in range(3))
+    for number in range(frames):
+        sock = socket.create_connection(chance.choice(running.addresses))
+        garbage = chance.randbytes(chance.randint(1, 300))
+        greeting = [tcp.MAGIC, tcp._pack(tcp.Hello())]
+        framed = [struct.pack(">I", len(body)) + body for body in (*greeting, garbage)]
+        first = [
+            garbage,  # no frame
+            framed[2],  # a frame of garbage
+            b"".join(framed),  # the same after a greeting
+            b"".join(framed)[:-1],  # half a frame
+            b"".join(framed[:2]) + b"\xff\xff\xff\xff" + garbage,  # too long a one
+        ][number % 5]
+        with suppress(ConnectionError):
+            sock.sendall(first)
+        # Most go at once, some stay and say nothing more.
+        if number % 40 == 3:
+            held.append(sock)
+        else:
+            sock.close()
+    clients.wait_for(10)
+    for sock in held:
+        sock.close()
+    assert sum(running.status(peer).refused for peer in range(3)) - before > frames / 2
+    for peer in range(3):
+        assert len(running.log(peer).read_text().splitlines()) - said[peer] < 10
+
+
+def fill_disk(running, clients):
+    """Of whoever leads: it stops with a word, the others go on, and when there is room again it is back."""
+    victim = next(peer for peer in range(3) if running.status(peer).leads)
+    # What a full disk does to a write, short of one: it ends in an error.
+    resource.prlimit(running.pid(victim), resource.RLIMIT_FSIZE, (6000, 6000))
+    while running.is_alive(victim):
+        clients.wait_for(1)
+    assert running._processes[victim].returncode == DISK_FAILED
+    words = running.last_words(victim)
+    assert f"peer {victim}: stops, because {running.folder / f'peer-{victim}'} cannot be written: " in words
+    assert "Nothing that was acknowledged is lost" in words
+    clients.wait_for(10)
+    running.start(victim)
+    running.wait_for(range(3))
+    clients.wait_for(10)
+
+
+def test_every_acknowledged_write_survives_whatever_is_done_to_the_processes(tmp_path, loaded):
+    with processes(tmp_path, "--max-raft-state", "20000" if SOAK else "3000") as running:
         running.start_all()
-        clients = Clients(running, loaded, clients=16 if SOAK else 4, keys=8)
+        clients = Clients(running, loaded, clients=16 if SOAK else 3, keys=8, pause_s=0.0 if SOAK else 0.01)
         try:
-            clients.wait_for(50)
-            for number in range(20 if SOAK else 2):
-                peer = chance.randrange(3)
-                if number % 2:
-                    running.pause(peer)
-                    clients.wait_for(100 if SOAK else 20)
-                    running.resume(peer)
-                else:
-                    running.kill(peer)
-                    clients.wait_for(100 if SOAK else 20)
-                    running.start(peer)
-                    running.wait_for([peer], leader=False)
-                clients.wait_for(20)
-            # All at once: now only what is on the disks counts.
-            for peer in range(3):
-                running.kill(peer)
-            running.start_all()
-            clients.wait_for(20)
+            clients.wait_for(10)
+            send_garbage(running, clients, frames=10_000 if SOAK else 100)
+            kill_and_stop(running, clients, times=20 if SOAK else 2, more=100 if SOAK else 5)
+            fill_disk(running, clients)
+            kill_all(running, clients)
             clients.stop()
             assert clients.is_linearizable()
             assert [running.state(peer) for peer in range(3)] == [State.RUNNING] * 3
@@ -73,7 +136,7 @@ def test_a_peer_that_comes_back_has_what_the_others_did_meanwhile(tmp_path, load
         running.kill(0)
         lines = make_lines(running.addresses, Credentials())
         clerk = make_clerk(loaded, lines)
-        for number in range(100):
+        for number in range(60):
             clerk.put(f"key {number}", f"value {number}")
         running.start(0)
         running.wait_for([0])
@@ -88,67 +151,3 @@ def test_a_peer_that_comes_back_has_what_the_others_did_meanwhile(tmp_path, load
             assert log.count("peer 0 at") <= 4, log  # gone and back, perhaps also when all began
         for line in lines:
             line.close()
-
-
-def test_whatever_connects_the_cluster_goes_on(tmp_path, loaded):
-    chance = random.Random(7)
-    with processes(tmp_path) as running:
-        running.start_all()
-        clients = Clients(running, loaded, clients=2, keys=2)
-        try:
-            held = []
-            for number in range(10_000 if SOAK else 200):
-                sock = socket.create_connection(chance.choice(running.addresses))
-                garbage = chance.randbytes(chance.randint(1, 300))
-                greeting = [tcp.MAGIC, tcp._pack(tcp.Hello())]
-                framed = [struct.pack(">I", len(body)) + body for body in (*greeting, garbage)]
-                first = [
-                    garbage,  # no frame
-                    framed[2],  # a frame of garbage
-                    b"".join(framed),  # the same after a greeting
-                    b"".join(framed)[:-1],  # half a frame
-                    b"".join(framed[:2]) + b"\xff\xff\xff\xff" + garbage,  # too long a one
-                ][number % 5]
-                with suppress(ConnectionError):
-                    sock.sendall(first)
-                # Most go at once, some stay and say nothing more.
-                if number % 40 == 3:
-                    held.append(sock)
-                else:
-                    sock.close()
-            clients.wait_for(20)
-            clients.stop()
-            assert clients.is_linearizable()
-            assert [running.state(peer) for peer in range(3)] == [State.RUNNING] * 3
-            # Said once for each kind of trouble, not hundreds of times.
-            assert max(len(running.log(peer).read_text().splitlines()) for peer in range(3)) < 20
-            assert sum(running.status(peer).refused for peer in range(3)) > 100
-            for sock in held:
-                sock.close()
-        finally:
-            clients.close()
-
-
-def test_a_peer_whose_disk_is_full_stops_with_a_word_and_loses_nothing(tmp_path, loaded):
-    with processes(tmp_path) as running:
-        running.start_all()
-        clients = Clients(running, loaded, clients=2, keys=2)
-        try:
-            clients.wait_for(20)
-            victim = next(peer for peer in range(3) if running.status(peer).leads)
-            # What a full disk does to a write, short of one: it ends in an error.
-            resource.prlimit(running.pid(victim), resource.RLIMIT_FSIZE, (6000, 6000))
-            while running.is_alive(victim):
-                clients.wait_for(1)
-            assert running._processes[victim].returncode == DISK_FAILED
-            words = running.last_words(victim)
-            assert f"peer {victim}: stops, because {tmp_path / f'peer-{victim}'} cannot be written: " in words
-            assert "Nothing that was acknowledged is lost" in words
-            clients.wait_for(20)  # the other two go on
-            running.start(victim)
-            running.wait_for(range(3))
-            clients.wait_for(20)
-            clients.stop()
-            assert clients.is_linearizable()
-        finally:
-            clients.close()

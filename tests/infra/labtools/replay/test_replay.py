@@ -33,10 +33,10 @@ def replay(*arguments, **options):
     [
         (["test_nothing", "--seed", "1"], "lab replay: no test is called 'test_nothing'"),
         (["2a", "--seed", "1"], "lab replay: a replay is one run, but '2a' are "),
-        ([TEST], "lab replay: give a TEST and its --seed N, or --choices FILE"),
-        (["--seed", "1"], "lab replay: give a TEST and its --seed N, or --choices FILE"),
-        (["--choices", "none.jsonl"], "lab replay: none.jsonl: No such file or directory"),
-        (["--choices", "raft/raft.py"], "lab replay: raft/raft.py:1: this is no file of choices"),
+        ([TEST], f"lab replay: {TEST}: there is no such file, and a TEST needs its --seed N"),
+        (["--seed", "1"], "lab replay: give a TEST and its --seed N, or a FILE of choices"),
+        (["none.jsonl"], "lab replay: none.jsonl: there is no such file, and a TEST needs its --seed N"),
+        (["raft/raft.py"], "lab replay: raft/raft.py:1: this is no file of choices"),
         ([TEST, "--seed", "1", "--raft", "none.py"], "lab replay: none.py: no such file"),
     ],
 )
@@ -51,12 +51,12 @@ def test_a_run_is_repeated_from_its_choices(tmp_path):
     path = tmp_path / "run.jsonl"
     written = replay(TEST, "--seed", "7", "--write-choices", str(path)).stdout
     assert f" choices written to {path}.\n" in written
-    again = replay("--choices", str(path)).stdout
+    again = replay(str(path)).stdout
     assert f"PASSED {TEST}  choices of {path}\n" in again
     assert "  Exactly the run whose choices these were (digest " in again
     # Without the seeds of the nodes it is another one.
     path.write_text("".join(line for line in path.read_text().splitlines(True) if '["node"' not in line))
-    assert "  Not the run whose choices these were (digest " in replay("--choices", str(path)).stdout
+    assert "  Not the run whose choices these were (digest " in replay(str(path)).stdout
 
 
 def test_a_failure_from_choices_says_how_to_replay_it(tmp_path):
@@ -67,17 +67,17 @@ def test_a_failure_from_choices_says_how_to_replay_it(tmp_path):
     )
     assert peer.read_text() != source
     replay(TEST, "--seed", "7", "--raft", str(peer), "--write-choices", str(path))
-    told = replay("--choices", str(path), "--raft", str(peer)).stdout
+    told = replay(str(path), "--raft", str(peer)).stdout
     assert f"FAILED {TEST}  choices of {path}\n" in told
-    assert f"  replay    lab replay --choices {path} --raft {peer}\n" in told
+    assert f"  replay    lab replay {path} --raft {peer}\n" in told
 
 
 def test_choices_of_a_test_of_ones_own_are_replayed_by_the_line_that_is_told(tmp_path):
     mine, path = tmp_path / "my tests.py", tmp_path / "run.jsonl"
     mine.write_text("def test_mine(make_config):\n    make_config(servers=3).fail('enough')\n")
     replay("test_mine", "--seed", "7", "--file", str(mine), "--write-choices", str(path))
-    told = replay("--choices", str(path), "--file", str(mine)).stdout
-    assert f"  replay    lab replay --choices {path} --file '{mine}'\n" in told
+    told = replay(str(path), "--file", str(mine)).stdout
+    assert f"  replay    lab replay {path} --file '{mine}'\n" in told
 
 
 def test_choices_that_cannot_be_written_are_said_in_a_line(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 
 from infra.labtools.peers import ROOT, lab, lab_command, make_peer
 from infra.labtools.processes import children_of, gone, on_linux, wait_until
+from labtools.zoo.mutants import load_zoo
 
 QUICK = "test_basic_agree_2b"
 ASKS = "test_initial_election_2a"  # asks every peer for its state several times
@@ -287,3 +288,16 @@ def test_a_worker_killed_from_outside_costs_one_run_at_most(tmp_path):
     assert result["failed"] <= 1
     for cause in result["causes"]:
         assert cause["cause"] == "The worker process was ended by SIGKILL (out of memory?) during the run."
+
+
+def test_the_shortest_run_of_a_cause_is_shrunk_and_told(tmp_path, capsys):
+    (mutant,) = [each for each in load_zoo() if each.id == "append-not-persisted"]
+    options = ["--runs", "1", "--seed-start", "0", "--jobs", "1", "--raft", mutant.write(tmp_path), "--shrink", "4"]
+    assert lab("stress", "test_persist1_2c", *options, "--out", tmp_path / "out") == 1
+    out = capsys.readouterr().out
+    assert (
+        f"     shrunk  {tmp_path}/out/shrunk/test_persist1_2c-0.txt\n     It needs only this, with 2 servers:\n" in out
+    )
+    (cause,) = summary(tmp_path / "out")["causes"]
+    assert len(cause["recipe"]) == 3
+    assert (tmp_path / "out/shrunk/test_persist1_2c-0.choices").exists()

@@ -25,5 +25,6 @@ def test_failure_is_shown_as_it_is(mutant, test, seed, tmp_path):
     (selected,) = select([test])
     run = run_test(selected.function, load_peer_class(wrong.write(tmp_path)), seed)
     assert run.error is not None
-    told = report.describe(run.error, test, seed, f"make replay TEST={test} SEED={seed}", causes=run.causes)
+    replay, shrink = (f"make {does} TEST={test} SEED={seed}" for does in ("replay", "shrink"))
+    told = report.describe(run.error, test, seed, replay, causes=run.causes, shrink=shrink)
     assert told in (ROOT / "docs" / "failures.md").read_text(encoding="utf-8")

@@ -1,0 +1,127 @@
+"""`lab page`: a run as one HTML file, to look at and to step through.
+
+    lab page test_backup_2b --seed 7                 run it and write build/pages/test_backup_2b-7.html
+    lab page --trace run.jsonl --out run.html        of a saved trace
+
+Others (failure reports) call `write_page()`. What is told is decided in data.py, how it is shown in web/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from labsim import Event
+from labtest import report
+from labtest.failure import Failure
+from labtest.loading import DEFAULT, DEFAULT_KV, LoadError, load_peer_class
+from labtest.running import Run, run_test
+from labtest.tracefile import TraceFileError, read_trace
+from labtools.page.data import data_of, find
+from labtools.page.fields import Watch, watched_run
+from labtools.page.html import page
+from labtools.page.tables import printable
+from labtools.selecting import SelectionError, select, service_for
+from labtools.stress.kit import replay_line
+
+PAGES = Path("build/pages")
+
+
+class PageError(Exception):
+    """What was asked for cannot be written; the text says why."""
+
+
+def write_page(path: Path, events: Sequence[Event], told: dict[str, Any], watch: Watch | None = None) -> None:
+    """`told`: what told_of() gives, or at least test and seed. `watch`: who has looked at the peers' own fields."""
+    data = data_of(events, told, watch)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page(data, f"{told['test']} {told['seed']}"), encoding="utf-8")
+    except OSError as error:
+        raise PageError(f"{path}: {error.strerror or error}") from None
+
+
+def told_of(run: Run, test: str, replay: str) -> dict[str, Any]:
+    """What the page says of the run itself."""
+    assert run.simulation is not None and run.simulation.trace is not None
+    told: dict[str, Any] = {"test": test, "seed": run.seed, "digest": run.digest, "replay": replay, "failed": False}
+    told["ends_ns"] = run.simulation.now_ns
+    error = run.error
+    if error is None:
+        return told
+    lines = [printable(line) for line in report.told(error)]
+    told |= {"failed": True, "headline": lines[0], "evidence": lines[1:]}
+    told["causes"] = [printable(cause) for cause in run.causes]
+    if isinstance(error, Failure):
+        told["rule"] = error.rule
+        told["accused"] = error.peer
+        told["places"] = find(run.simulation.trace, error.messages)
+    return told
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("test", nargs="?", metavar="TEST", help="the test to run, by name")
+    parser.add_argument("--seed", type=int, metavar="N", help="its seed (default: a new one)")
+    parser.add_argument("--raft", type=Path, default=DEFAULT, metavar="PATH", help="the peer (default: %(default)s)")
+    parser.add_argument("--kv", type=Path, default=DEFAULT_KV, metavar="PATH", help="its service (%(default)s)")
+    parser.add_argument(
+        "--file", type=Path, action="append", default=[], metavar="F", help="take the test from this file instead"
+    )
+    parser.add_argument("--isolated", action="store_true", help="every peer in a process of its own")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="show this saved trace instead of running a test")
+    parser.add_argument(
+        "--fields",
+        action=argparse.BooleanOptionalAction,
+        help="with what the peers hold themselves (default, unless --isolated)",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help=f"where to (default: {PAGES}/TEST-SEED.html)")
+
+
+def main(args: argparse.Namespace) -> int:
+    try:
+        return _main(args)
+    except (LoadError, SelectionError, TraceFileError, PageError) as error:
+        print(f"lab page: {error}", file=sys.stderr)
+        return 2
+
+
+def _main(args: argparse.Namespace) -> int:
+    if (args.test is None) == (args.trace is None):
+        raise PageError("name one thing to show: a TEST or --trace FILE")
+    if args.fields and args.isolated:
+        raise PageError("--fields cannot be had with --isolated: the peers' fields are in other processes")
+    if args.fields and args.trace:
+        raise PageError("--fields needs a run: a trace has only what peers said, not what they held")
+    if args.fields is None:
+        args.fields = not args.isolated
+    if args.trace is not None:
+        header, events = read_trace(args.trace)
+        test = header.test or args.trace.stem
+        told: dict[str, Any] = {"test": test, "seed": header.seed, "digest": header.digest}
+        out = args.out or PAGES / f"{args.trace.stem}.html"
+        write_page(out, events, told)
+        print(f"wrote {out}")
+        return 0
+    tests = select([args.test], args.file)
+    if len(tests) != 1:
+        raise PageError(f"{args.test} is {len(tests)} tests; name one of {', '.join(t.name for t in tests[:5])} …")
+    (test,) = tests
+    seed = args.seed if args.seed is not None else random.SystemRandom().randrange(2**31)
+    peer_class = load_peer_class(args.raft, isolated=args.isolated, kv=service_for(tests, args.kv))
+    watch = None
+    if args.fields:
+        run, watch = watched_run(test.function, peer_class, seed)
+    else:
+        run = run_test(test.function, peer_class, seed)
+    assert run.simulation is not None and run.simulation.trace is not None
+    file = str(args.file[0]) if args.file else ""
+    kv = str(args.kv) if test.wants_service else ""
+    replay = replay_line(test.name, seed, str(args.raft), file, kv=kv, isolated=args.isolated)
+    out = args.out or PAGES / f"{test.name}-{seed}.html"
+    write_page(out, run.simulation.trace, told_of(run, test.name, replay), watch)
+    print(f"wrote {out}: {'passed' if run.error is None else report.headline(run.error)}")
+    return 0

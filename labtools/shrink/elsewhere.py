@@ -1,0 +1,41 @@
+"""Shrinking in a process of its own, for tools that have other runs to make.
+
+Start at `shrunk_elsewhere()`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from labtest.rooms import ROOT
+
+_STARTING_S = 60.0  # of real time, for a process to begin and to end
+
+
+def shrunk_elsewhere(
+    test: str, seed: int, options: Sequence[str], *, limit_s: float, out: Path, folder: Path, figures: Path
+) -> dict[str, Any] | None:
+    """What telling.figures() says of it, by way of the file `figures`; None if it could not be shrunk in time.
+
+    `options` as the command takes them, with paths as seen from `folder`, in which it works.
+    """
+    figures.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "labtools", "shrink", test, "--seed", str(seed), "--limit", f"{limit_s:g}"]
+    command += ["--json", str(figures), "--out", str(out), *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    # With isolated peers most of the time is not the process's own, and a machine may be busy.
+    patience_s = limit_s * 10 + _STARTING_S
+    try:
+        subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, stdin=subprocess.DEVNULL, timeout=patience_s
+        )
+        found: dict[str, Any] = json.loads(figures.read_text())
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+    return found

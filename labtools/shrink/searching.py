@@ -1,0 +1,370 @@
+"""Delta debugging over a run: what can be made plain or left out, first in large groups, then one by one.
+
+Promise: whatever it ends with, at any time, fails the same way. It is repeatable: nothing is drawn, and only the
+processor time that is allowed ends it early.
+
+The order matters, because a run of twenty thousand events costs a second, and one of fifty a hundredth: first whole
+kinds (all of the network's choices, all looks at peers), then stretches of time, then halves of what is left, down to
+single ones. What is kept must cost less to read (`Attempt.cost`).
+
+Start at `Search.run()`.
+"""
+
+from __future__ import annotations
+
+import random as _random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+from msgspec.structs import replace as changed
+
+from labsim.deciding import Choices, Place
+from labtest.acts import ACT, Act, Play
+from labtools.shrink.attempts import Attempt, Attempts, Drawn, Plan, Same, with_patience
+from labtools.shrink.rewriting import cut_off, moved, renamed, with_acts_or_none
+
+_MS = 1_000_000
+_SERVERS_MIN = 1
+_SHORT = 100  # events, which is short enough
+_DRAWN = 40
+_LONG = 400
+_SEEDS = 8
+_LONGER = 1.1
+_PARTS = 48
+_SNAPSHOT_EVERY = (2, 3, 5)
+_PERMUTED_MAX = 3  # of more servers, only rotations are tried
+
+# What waits for something good to happen. With fewer faults that is easier, and who waited in vain is no less to blame.
+# Of anything else that a test looks at, a fault may be the reason why it should be so.
+_WAITS = frozenset(("one", "wait", "check_one_leader", "wait_for_leader", "finish", "_do"))
+
+Progress = Callable[[Attempt, int], None]
+
+
+class OutOfTime(Exception):
+    """The processor time that was allowed is spent."""
+
+
+class Search:
+    """`best` is the best so far."""
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        first: Attempt,
+        same: Same,
+        *,
+        limit_s: float,
+        progress: Progress,
+        clock: Callable[[], float] = time.process_time,
+    ) -> None:
+        self.best = first
+        self._attempts = attempts
+        self._same = same
+        self._clock = clock
+        self._until_s = clock() + limit_s
+        self._progress = progress
+        self.in_time = True
+
+    def run(self) -> Attempt:
+        """Until nothing more can be taken out, or the time is up. Ctrl-C comes out; `best` is there."""
+        try:
+            before = None
+            if self.best.plan.play is not None:
+                self._begin_late()
+            while before != self.best.cost:
+                before = self.best.cost
+                if self.best.plan.play is None:
+                    self._drop_faults()
+                    self._make_plain(in_test=True)
+                    self._prune_choices()
+                    continue
+                self._drop_kinds()
+                self._make_plain()
+                self._drop_stretches()
+                self._prune_acts()
+                self._fewer_servers()
+                self._small_snapshots()
+                self._shorten()
+                self._prune_choices()
+                self._other_roles()
+                self._other_timeouts()
+                self._stop_who_is_cut_off()
+            if self.best.plan.play is not None:
+                self._small_commands()
+        except OutOfTime:
+            self.in_time = False
+        finally:
+            self._settle()
+        return self.best
+
+    def _settle(self) -> None:
+        """Without the patience: it is over when it has failed. And the plan is the one that was run."""
+        for plan in (self.best.plan, with_patience(self.best.plan)):
+            attempt = self._attempts.again(plan)
+            if attempt.same == self._same:
+                self.best = replace(attempt, plan=plan)
+                return
+
+    # ---- trying ----------------------------------------------------------------------------------------------------
+
+    def _try(self, plan: Plan, *, at_any_cost: bool = False, drawn: Drawn | None = None) -> bool:
+        """Whether it is the same failure and costs less; then it is the best. `drawn`: as in Attempts.make()."""
+        if self._clock() > self._until_s:
+            raise OutOfTime
+        attempt = self._attempts.make(with_patience(plan), drawn)
+        if attempt is None or attempt.same != self._same:
+            return False
+        if attempt.cost >= self.best.cost and not at_any_cost:
+            return False
+        if plan.play is None and attempt.events > _LONGER * self.best.events:
+            return False  # a test goes its own ways, and may take longer for less
+        self.best = attempt
+        self._progress(attempt, self._attempts.count)
+        return True
+
+    @property
+    def _play(self) -> Play:
+        assert self.best.plan.play is not None
+        return self.best.plan.play
+
+    def _try_acts(self, acts: Sequence[Act], **how: Any) -> bool:
+        return self._try(replace(self.best.plan, play=changed(self._play, acts=list(acts), **how)))
+
+    def _try_earlier(self, acts: Sequence[Act], from_ns: int, by_ns: int, end_ns: int) -> bool:
+        """What comes from then on, and whose turn it is then, so much earlier."""
+        choices = Choices()
+        choices.chosen = dict(self.best.plan.choices.chosen)
+        for (at_ns, nth), task in self.best.plan.choices.picked.items():
+            choices.picked[at_ns - by_ns if at_ns >= from_ns else at_ns, nth] = task
+        return self._try(Plan(choices, changed(self._play, acts=list(acts), end_ns=end_ns), self.best.plan.at_the_end))
+
+    def _try_choices(self, keep: Callable[[Place, int], bool], *, picks: bool = True) -> bool:
+        choices = Choices()
+        choices.chosen = {key: value for key, value in self.best.plan.choices.chosen.items() if keep(*key)}
+        choices.picked = dict(self.best.plan.choices.picked) if picks else {}
+        return self._try(replace(self.best.plan, choices=choices))
+
+    # ---- large groups ----------------------------------------------------------------------------------------------
+
+    def _begin_late(self) -> None:
+        """Of a long run, only its last part, with other chances: each run of it costs a fraction of the whole one."""
+        play = self._play
+        if self.best.events <= _LONG:
+            return
+        for part in (16, 8, 4, 2):
+            from_ns = play.end_ns - play.end_ns // part
+            acts = [act for act in play.acts if act.at_ns >= from_ns or act.sets_up]
+            later = changed(play, acts=moved(acts, from_ns, from_ns), end_ns=play.end_ns - from_ns)
+            plan = replace(self.best.plan, choices=Choices(), play=later)
+            if any(self._try(plan, drawn=Drawn(seed, everything=True)) for seed in range(_SEEDS)):
+                return
+
+    def _drop_kinds(self) -> None:
+        """All looks at peers, then all of each other kind, those that there are most of first."""
+        self._try_acts([act for act in self._play.acts if act.ends_something])
+        if self._play.how.get("unreliable"):
+            reliable = {key: value for key, value in self._play.how.items() if key != "unreliable"}
+            self._try(replace(self.best.plan, play=changed(self._play, how=reliable)))
+        kinds: dict[str, int] = {}
+        for act in self._play.acts:
+            if not act.ends_something:
+                kinds[act.does] = kinds.get(act.does, 0) + 1
+        for kind in sorted(kinds, key=lambda kind: (kind != "get_state", -kinds[kind], kind)):
+            self._try_acts([act for act in self._play.acts if act.does != kind or act.ends_something])
+
+    def _make_plain(self, *, in_test: bool = False) -> None:
+        """Of choices that there are many of: all, then each kind, then each link."""
+        chosen = self.best.plan.choices
+        if in_test:
+            # Faults are what a reader looks for first: all but these.
+            everything = dict.fromkeys(key for key in chosen.chosen if key[0][0] != ACT)
+            if everything:
+                self._try_choices(lambda place, _: place[0] == ACT, picks=False)
+        elif chosen.chosen or chosen.picked:
+            self._try_choices(lambda place, _: False, picks=False)
+            self._try_choices(lambda place, _: place[0] == "node", picks=False)
+        if self.best.plan.choices.picked:
+            self._try_choices(lambda place, _: True, picks=False)
+        for kind in dict.fromkeys(place[0] for place, _ in self.best.plan.choices.chosen):
+            if kind != ACT:
+                self._try_choices(lambda place, _, kind=kind: place[0] != kind)  # type: ignore[misc]
+        for link in dict.fromkeys(place[:2] for place, _ in self.best.plan.choices.chosen):
+            if link[0] != ACT:
+                self._try_choices(lambda place, _, link=link: place[:2] != link)  # type: ignore[misc]
+
+    def _drop_stretches(self) -> None:
+        """Of time: what was done in it, and the time itself."""
+        size_ns = self._play.end_ns // 2
+        while size_ns > 100 * _MS:
+            begin_ns = 0
+            while begin_ns < self._play.end_ns:
+                play, end_ns = self._play, begin_ns + size_ns
+                inside = [act for act in play.acts if begin_ns <= act.at_ns < end_ns and not act.ends_something]
+                earlier = moved([act for act in play.acts if act not in inside], end_ns, min(size_ns, play.end_ns))
+                shorter_ns = max(begin_ns, play.end_ns - size_ns)
+                if not self._try_earlier(earlier, end_ns, size_ns, shorter_ns) and not (
+                    inside and self._try_acts([act for act in play.acts if act not in inside])
+                ):
+                    begin_ns += size_ns
+            size_ns //= 2
+
+    # ---- one by one ------------------------------------------------------------------------------------------------
+
+    def _prune_acts(self) -> None:
+        def without(gone: Sequence[Act]) -> bool:
+            ids = {id(act) for act in gone}
+            return self._try_acts([act for act in self._play.acts if id(act) not in ids])
+
+        self._prune(lambda: [act for act in self._play.acts if not act.ends_something], without)
+
+    def _prune_choices(self) -> None:
+        def without(gone: Sequence[tuple[Place, int]]) -> bool:
+            dropped = set(gone)
+            return self._try_choices(lambda place, ordinal: (place, ordinal) not in dropped)
+
+        def picks_without(gone: Sequence[tuple[int, int]]) -> bool:
+            choices = Choices()
+            choices.chosen = dict(self.best.plan.choices.chosen)
+            choices.picked = {key: task for key, task in self.best.plan.choices.picked.items() if key not in gone}
+            return self._try(replace(self.best.plan, choices=choices))
+
+        self._prune(lambda: [key for key in self.best.plan.choices.chosen if key[0][0] != ACT], without)
+        self._prune(lambda: list(self.best.plan.choices.picked), picks_without)
+
+    def _prune(self, left: Callable[[], list[Any]], without: Callable[[Any], bool]) -> None:
+        """Halves, quarters, ... of what is left; of very many not down to single ones in the first round."""
+        size = max(1, (len(left()) + 1) // 2)
+        least = max(1, len(left()) // _PARTS)
+        while True:
+            begin = 0
+            while begin < len(items := left()):
+                if not without(items[begin : begin + size]):
+                    begin += size
+            if size <= least:
+                return
+            size = max(least, (size + 1) // 2)
+
+    def _drop_faults(self) -> None:
+        """In the test itself: each fault is a choice, and to be left out is not the plain one."""
+        where = self._same.where
+        if where is None or where.called not in _WAITS:
+            return
+        counts: dict[Place, int] = {}
+        for cluster in self.best.notes.clusters:
+            for place in cluster.faults:
+                counts[place] = counts.get(place, 0) + 1
+        gone = [key for key in self.best.plan.choices.chosen if key[0][0] == ACT]
+        for place, count in counts.items():
+            dropped = sum(key[0] == place for key in gone)
+            left = [(place, n) for n in range(1, count + dropped + 1) if (place, n) not in gone]
+            self._try_dropping(left) or [self._try_dropping([key]) for key in left if len(left) > 1]
+
+    def _try_dropping(self, keys: Sequence[tuple[Place, int]]) -> bool:
+        choices = Choices()
+        choices.chosen = {**self.best.plan.choices.chosen, **dict.fromkeys(keys, False)}
+        choices.picked = dict(self.best.plan.choices.picked)
+        return self._try(replace(self.best.plan, choices=choices))
+
+    # ---- time, servers, roles --------------------------------------------------------------------------------------
+
+    def _shorten(self) -> None:
+        """The time between two acts, and before the end: none, a tenth, a third, two thirds of it."""
+        for number in range(len(self._play.acts) + 1):
+            for part in (0.0, 0.1, 0.3, 0.7):
+                play = self._play
+                if number > len(play.acts):
+                    return
+                before_ns = play.acts[number - 1].at_ns if number else 0
+                at_ns = play.acts[number].at_ns if number < len(play.acts) else play.end_ns
+                less_ns = int((at_ns - before_ns) * (1 - part))
+                if less_ns < 5 * _MS or (number == len(play.acts) and not self.best.plan.at_the_end):
+                    break
+                if self._try_earlier(moved(play.acts, at_ns, less_ns), at_ns, less_ns, play.end_ns - less_ns):
+                    break
+
+    def _fewer_servers(self) -> None:
+        while (servers := self._play.how.get("servers", 3)) > _SERVERS_MIN:
+            fewer = [plan for gone in reversed(range(servers)) if (plan := self._without_server(gone)) is not None]
+            if not any(self._try(plan) for plan in fewer):
+                return
+
+    def _small_snapshots(self) -> None:
+        """Services that make one after every second command, say, need fewer commands until they do."""
+        if not self._play.how.get("snapshot") or self._play.snapshot_every is not None:
+            return
+        for every in _SNAPSHOT_EVERY:
+            if self._try(replace(self.best.plan, play=changed(self._play, snapshot_every=every)), at_any_cost=True):
+                self._prune_acts()
+                return
+
+    def _small_commands(self) -> None:
+        """1, 2, 3, ... are easier to read than 1752927229."""
+        numbers: dict[Any, int] = {}
+        acts = []
+        for act in self._play.acts:
+            if act.does == "start":
+                act = changed(act, args=[act.args[0], numbers.setdefault(act.args[1], len(numbers) + 1)])
+            acts.append(act)
+        self._try(replace(self.best.plan, play=changed(self._play, acts=acts)), at_any_cost=True)
+
+    def _without_server(self, gone: int) -> Plan | None:
+        names = {i: i - (i > gone) for i in range(self._play.how.get("servers", 3))}
+        names[gone] = -1
+        return renamed(self.best.plan, names, servers=len(names) - 1)
+
+    def _other_roles(self) -> None:
+        """With plain timeouts another peer leads than the one that all is done to."""
+        if not any(place[0] == "node" for place, _ in self.best.plan.choices.chosen):
+            return
+        servers = range(self._play.how.get("servers", 3))
+        if len(servers) <= _PERMUTED_MAX:
+            orders: Iterator[Sequence[int]] = iter(permutations(servers))
+        else:
+            orders = iter([*servers[shift:], *servers[:shift]] for shift in servers)
+        for order in orders:
+            plan = renamed(self.best.plan, dict(zip(servers, order, strict=True)), servers=len(servers))
+            choices = Choices()
+            choices.chosen = {key: value for key, value in plan.choices.chosen.items() if key[0][0] != "node"}
+            if self._try(replace(plan, choices=choices)):
+                return
+
+    def _other_timeouts(self) -> None:
+        """Fewer servers that draw otherwise: two candidates in one term, say, are not left to seven. And where it
+        matters whose turn it is, or when messages arrive, other turns and other times."""
+        if self.best.events <= _SHORT:
+            return
+        servers = self._play.how.get("servers", 3)
+        turns = bool(self.best.plan.choices.picked)
+        for fewer in range(2, servers + 1):
+            plan = renamed(self.best.plan, {i: i if i < fewer else -1 for i in range(servers)}, servers=fewer)
+            for seed in range(_DRAWN):
+                choices = Choices()
+                for i in range(fewer):
+                    for incarnation in (1, 2):
+                        bits = _random.Random(f"{seed} {i} {incarnation}").getrandbits(64)
+                        choices.chosen[("node", str(i)), incarnation] = bits
+                if any(
+                    self._try(one, drawn=Drawn(seed) if turns else None) for one in with_acts_or_none(plan, choices)
+                ):
+                    return
+            for seed in range(_DRAWN // 2):
+                if self._try(replace(plan, choices=Choices()), drawn=Drawn(seed, everything=True)):
+                    return
+
+    def _stop_who_is_cut_off(self) -> None:
+        """Who is cut off goes on talking to nobody. One that crashes meanwhile says nothing."""
+        if self.best.events <= _SHORT:
+            return
+        for peer, from_ns, until_ns in cut_off(self._play.acts):
+            play = self._play
+            given = [act.at_ns for act in play.acts if act.peer == peer and from_ns <= act.at_ns < until_ns]
+            crash = Act(max(from_ns, *given, 0) + _MS, "crash1", [peer])
+            before = [act for act in play.acts if act.at_ns <= crash.at_ns]
+            meanwhile = [act for act in play.acts if crash.at_ns < act.at_ns < until_ns]
+            after = [act for act in play.acts if act.at_ns >= until_ns and act.at_ns > crash.at_ns]
+            back = [Act(until_ns, "start1", [peer]), Act(until_ns, "connect", [peer])] if after else []
+            self._try_acts([*before, crash, *meanwhile, *back, *after])

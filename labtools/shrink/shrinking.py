@@ -1,0 +1,166 @@
+"""A failed run, shrunk: from a test and a seed to what is left, for whoever wants it.
+
+Start at `shrink()`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labsim.deciding import Seeded
+from labtest.choicefile import write_choices
+from labtest.isolation.programs import GuestProgram
+from labtest.tracefile import write_trace
+from labtest.verdict import Ending
+from labtools.selecting import LabTest
+from labtools.shrink.attempts import Attempt, Attempts
+from labtools.shrink.recipe import needs, recipe
+from labtools.shrink.scripting import HEADERS, Scripting
+from labtools.shrink.searching import Progress, Search
+from labtools.timeline.command import print_timeline
+
+OUT = Path("build/shrunk")
+LIMIT_S = 50.0
+_SCRIPTING = 0.25  # of the time that there is
+
+_WIDTH = 120
+
+
+class NothingToShrink(Exception):
+    """The run does not fail, or not always the same way; the text says so."""
+
+
+@dataclass
+class Shrunk:
+    """The same failure, before and after."""
+
+    original: Attempt
+    best: Attempt
+    runs: int
+    in_time: bool  # nothing was left to try when it ended
+    interrupted: bool = False
+    scenario: list[str] | None = None  # its lines, for a broken rule
+
+    @property
+    def recipe(self) -> list[str]:
+        return recipe(self.best)
+
+    @property
+    def needs(self) -> str:
+        return needs(self.best)
+
+    @property
+    def steps(self) -> int:
+        """Of the scenario, without its header."""
+        return sum(line.split()[0] not in HEADERS for line in self.scenario or ())
+
+    @property
+    def rule(self) -> str:
+        """The rule that was broken, if one was."""
+        verdict = self.original.verdict
+        return verdict.name if verdict.ending is Ending.RULE else ""
+
+
+def _silent(best: Attempt, runs: int) -> None:
+    pass
+
+
+def shrink(
+    test: LabTest,
+    peer_class: Any,
+    seed: int,
+    peer_files: tuple[Path, ...],
+    *,
+    limit_s: float = LIMIT_S,
+    progress: Progress = _silent,
+    scenario: bool = True,
+) -> Shrunk:
+    """NothingToShrink if the run passes. Ctrl-C ends the search, and the best so far is returned."""
+    attempts = Attempts(test.function, peer_class, peer_files, test.file)
+    original = attempts.seeded(Seeded(seed), seed)
+    if original.same is None:
+        raise NothingToShrink(f"{test.name} with seed {seed} does not fail, so there is nothing to shrink")
+    again = attempts.seeded(Seeded(seed), seed)
+    if again.run.digest != original.run.digest or again.same != original.same:
+        raise NothingToShrink(
+            f"{test.name} with seed {seed} fails otherwise each time: {original.verdict.text!r}, then "
+            f"{again.verdict.text!r}. Something of one run reaches the next (a variable of the module or the class), "
+            "or chance comes from outside the seed; pytest --check-determinism may name it"
+        )
+    first = original
+    plan = attempts.played(original)
+    if plan is not None:
+        played = attempts.again(plan)
+        first = played if played.same == original.same else original
+    is_rule = original.verdict.ending is Ending.RULE
+    scripting_s = limit_s * _SCRIPTING if scenario and is_rule else 0.0
+    clock = _clock(peer_class)
+    search = Search(attempts, first, original.same, limit_s=limit_s - scripting_s, progress=progress, clock=clock)
+    shrunk = Shrunk(original, first, 0, in_time=True)
+    try:
+        search.run()
+        if scripting_s:
+            scripting = Scripting(peer_class, original.verdict.name, limit_s=scripting_s, clock=clock)
+            shrunk.scenario = scripting.write(search.best.trace, search.best.plan.play)
+    except KeyboardInterrupt:
+        shrunk.interrupted = True
+    shrunk.best, shrunk.runs, shrunk.in_time = search.best, attempts.count, search.in_time
+    return shrunk
+
+
+def _clock(peer_class: Any) -> Callable[[], float]:
+    """What guests take is not this process's time."""
+    return time.monotonic if isinstance(peer_class, GuestProgram) else time.process_time
+
+
+def as_scenario(test: LabTest, peer_class: Any, seed: int, *, limit_s: float = LIMIT_S) -> str:
+    """The run as a scenario, not shrunk before. NothingToShrink if it breaks no rule, or no scenario was found."""
+    attempts = Attempts(test.function, peer_class, (), test.file)
+    original = attempts.seeded(Seeded(seed), seed)
+    verdict = original.verdict
+    if verdict.ending is not Ending.RULE:
+        how = "passes" if original.same is None else "fails, but breaks no rule"
+        raise NothingToShrink(f"{test.name} with seed {seed} {how}; only a broken rule can be written as a scenario")
+    plan = attempts.played(original)
+    scripting = Scripting(peer_class, verdict.name, limit_s=limit_s, clock=_clock(peer_class))
+    lines = scripting.write(original.trace, None if plan is None else plan.play)
+    if lines is None:
+        raise NothingToShrink(f"no scenario was found that breaks {verdict.name} as {test.name} with seed {seed} does")
+    return _text(lines, verdict.name, test, seed)
+
+
+@dataclass
+class Files:
+    """Where what is left was written."""
+
+    choices: Path
+    timeline: Path
+    trace: Path
+    scenario: Path | None = None
+
+
+def write(shrunk: Shrunk, test: LabTest, seed: int, out: Path, *, raft: str, kv: str = "", file: str = "") -> Files:
+    out.mkdir(parents=True, exist_ok=True)
+    name, best = f"{test.name}-{seed}", shrunk.best
+    files = Files(out / f"{name}.choices", out / f"{name}.txt", out / f"{name}.trace")
+    given = {"raft": raft, "kv": kv, "file": file}
+    digest = best.run.digest
+    write_choices(files.choices, best.plan.choices, test=test.name, digest=digest, play=best.plan.play, **given)
+    ending = f"FAILED: {best.run.error}".splitlines()[0]
+    with files.timeline.open("w", encoding="utf-8") as text:
+        print_timeline(best.trace, file=text, width=_WIDTH, ending=ending, title=f"{test.name}, shrunk")
+    write_trace(files.trace, best.trace, test=test.name, seed=seed)
+    if shrunk.scenario is not None:
+        files.scenario = out / f"{name}.scenario"
+        text_of_it = _text(shrunk.scenario, shrunk.rule, test, seed)
+        files.scenario.write_text(text_of_it, encoding="utf-8")
+    return files
+
+
+def _text(lines: list[str], rule: str, test: LabTest, seed: int) -> str:
+    comment = [f"# Breaks {rule}, as {test.name} with seed {seed} did", "#", "# A right peer passes."]
+    return "\n".join([*comment, "", *lines, ""])

@@ -1,0 +1,56 @@
+"""In a process of its own: runs that were shrunk, and scenarios, on a peer, and which rule each broke.
+
+    python -m labtools.zoo.repeating RAFT [--kv KV] FILE ...
+
+Prints a JSON list: for each FILE how it ended, the rule, and whether it is exactly the run that the file was made of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from labsim.deciding import Changed, Plain
+from labtest.choicefile import read_choices
+from labtest.loading import load_peer_class
+from labtools.selecting import SCENARIO, load_tests, select
+
+SEED = 1
+
+
+def repeat(file: Path, peer_class: Any) -> dict[str, Any]:
+    from labtest.acting import Notes, noting, playing
+    from labtest.running import run_test
+    from labtest.verdict import verdict_of
+
+    digest = ""
+    if file.suffix == SCENARIO:
+        run = run_test(load_tests(file)[0].function, peer_class, SEED)
+    else:
+        header, choices = read_choices(file)
+        digest = header.digest
+        if header.play is not None:
+            test = playing(header.play)
+        else:
+            test = noting(select([header.test])[0].function, Notes())
+        run = run_test(test, peer_class, 0, decider=Changed(Plain(), choices))
+    verdict = verdict_of(run.error)
+    return {"ending": verdict.ending, "rule": verdict.name, "same": run.digest == digest}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("raft", type=Path)
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--kv", type=Path)
+    args = parser.parse_args()
+    peer_class = load_peer_class(args.raft, kv=args.kv)
+    print(json.dumps([repeat(file, peer_class) for file in args.files]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
