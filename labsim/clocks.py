@@ -61,7 +61,7 @@ class Lineage:
 class Order:
     """Of one task: how far it is, what it has learnt, and which locks it holds."""
 
-    __slots__ = ("_source_clock", "_source_slot", "clock", "ended", "lineage", "locks", "seen", "slot")
+    __slots__ = ("_source_clock", "_source_slot", "begins", "clock", "ended", "lineage", "locks", "seen", "slot")
 
     def __init__(self, lineage: Lineage, slot: int) -> None:
         self.lineage = lineage
@@ -69,6 +69,7 @@ class Order:
         self.clock = 1
         self.seen: Seen = _NOTHING
         self.locks: tuple[object, ...] = ()
+        self.begins = ""  # the target of its thread, or what somebody outside has called, where it is known
         self.ended: Stamp | None = None
         # Whose publication `seen` is exactly: who has learnt of that one knows all that is in it.
         self._source_slot = slot

@@ -53,6 +53,10 @@ class Ordering:
             node.lineage = Lineage()
         order = creator.order if creator is not None and creator.node is node else None
         task.order = node.lineage.begin(node.lineage.base if order is None else order.publish())
+        if task.order is not None:
+            thread = getattr(task.fn, "__self__", None)
+            target = getattr(thread, "_target", None) if isinstance(thread, threading.Thread) else None
+            task.order.begins = task.entry or getattr(target, "__name__", "")
 
     def joined(self, task: Task) -> None:
         """The current task has seen that this one has ended, if it has."""

@@ -48,6 +48,7 @@ FOR_STUDENTS: Patterns = {
         "kv.md",
         "names.md",
         "own-tests.md",
+        "race.md",
         "scenario-figure-8.png",
         "scenario-trace.png",
         "scenarios.md",

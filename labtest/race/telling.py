@@ -21,7 +21,7 @@ class Access(NamedTuple):
     writes: bool
     site: Site
     locks: tuple[Any, ...]
-    task: str
+    begins: str  # the function with which the thread began, or that somebody outside has called
 
 
 def race_failure(name: str, peer: str, earlier: Access, later: Access, owner: Any) -> Failure:
@@ -30,7 +30,6 @@ def race_failure(name: str, peer: str, earlier: Access, later: Access, owner: An
     head = f"Race on {name}: "
     text = f"{head}peer {peer} {_told(first, owner)}"
     evidence = [f"{' ' * len(head)}and {_told(second, owner)}; nothing orders the two."]
-    evidence += [f"  In {first.task}, and in {second.task}." if first.task != second.task else f"  In {first.task}."]
     likely = _likely(first, second, owner)
     if likely:
         evidence.append(f"  Likely: {likely}")
@@ -57,7 +56,12 @@ def _told(access: Access, owner: Any) -> str:
     held = [_lock_name(lock, owner) for lock in access.locks]
     holding = f"holding {' and '.join(held)}" if held else "without a lock"
     does = "writes" if access.writes else "reads"
-    return f"{does} it at {_where(access)} in {access.site.function}(), {holding}"
+    by = f", called from {access.begins}()" if _is_helper(access) else ""
+    return f"{does} it at {_where(access)} in {access.site.function}(){by}, {holding}"
+
+
+def _is_helper(access: Access) -> bool:
+    return access.begins not in ("", access.site.function) and access.site.function != "__init__"
 
 
 def _likely(first: Access, second: Access, owner: Any) -> str:
@@ -68,7 +72,10 @@ def _likely(first: Access, second: Access, owner: Any) -> str:
             return f"__init__() starts a thread before it has set {other.site.what}; start threads last."
         lacking = [lock for lock in other.locks if lock not in one.locks]
         if lacking and not one.locks:
-            return f"{one.site.function}() forgot `with {_lock_name(lacking[0], owner)}:`."
+            lock = f"`with {_lock_name(lacking[0], owner)}:`"
+            if _is_helper(one):
+                return f"on the way from {one.begins}() to {one.site.function}() {lock} is missing, or has ended."
+            return f"{one.site.function}() forgot {lock}, or has left it."
     if not first.locks and not second.locks:
         return f"neither takes a lock; let one lock guard {first.site.what}."
     return "each takes a lock, but not the same one."

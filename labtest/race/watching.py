@@ -39,7 +39,7 @@ class _Shadow:
 
     __slots__ = (
         *("key_read", "key_written", "locks_read", "locks_written", "others", "owner", "read", "read_slot"),
-        *("site_read", "site_written", "task_read", "task_written", "thing", "written", "written_slot"),
+        *("site_read", "site_written", "order_read", "order_written", "thing", "written", "written_slot"),
         *("flag", "published", "suspect"),
     )
 
@@ -53,7 +53,8 @@ class _Shadow:
         self.locks_read: tuple[Any, ...] = ()
         self.key_written: Any = None
         self.key_read: Any = None
-        self.task_written = self.task_read = ""
+        self.order_written: Any = None
+        self.order_read: Any = None
         self.others: dict[int, tuple[Any, ...]] | None = None  # reads that the latest read does not come after
         self.flag: Any = _UNSET  # the constant that it holds, a pair once that has changed
         self.published = True  # nothing but tuples
@@ -233,7 +234,7 @@ class Watch:
             shadow.others[shadow.read_slot] = self._latest_read(shadow)
         shadow.read, shadow.read_slot, shadow.site_read = order.clock, slot, site
         shadow.locks_read, shadow.key_read = order.locks, key
-        shadow.task_read = self._simulation.current.name
+        shadow.order_read = order
 
     def _touch_write(self, shadow: _Shadow, order: Order, site: int, key: Any) -> None:
         seen, slot = order.seen, order.slot
@@ -251,7 +252,7 @@ class Watch:
         shadow.others = None
         shadow.written, shadow.written_slot, shadow.site_written = order.clock, slot, site
         shadow.locks_written, shadow.key_written = order.locks, key
-        shadow.task_written = self._simulation.current.name
+        shadow.order_written = order
 
     def _note_value(self, shadow: _Shadow, value: Any, site: int) -> None:
         """Is it still a flag, or still nothing but tuples?"""
@@ -272,18 +273,18 @@ class Watch:
             self._accuse(shadow, *shadow.suspect)
 
     def _access(self, order: Order, site: int, *, writes: bool) -> Access:
-        return Access(writes, self._sites[site], order.locks, self._simulation.current.name)
+        return Access(writes, self._sites[site], order.locks, order.begins)
 
     def _latest_write(self, shadow: _Shadow) -> Access:
-        return Access(True, self._sites[shadow.site_written], shadow.locks_written, shadow.task_written)
+        return Access(True, self._sites[shadow.site_written], shadow.locks_written, shadow.order_written.begins)
 
     @staticmethod
     def _latest_read(shadow: _Shadow) -> tuple[Any, ...]:
-        return shadow.read, shadow.site_read, shadow.locks_read, shadow.key_read, shadow.task_read
+        return shadow.read, shadow.site_read, shadow.locks_read, shadow.key_read, shadow.order_read
 
     def _read_access(self, read: tuple[Any, ...]) -> Access:
-        _, site, locks, _, task = read
-        return Access(False, self._sites[site], locks, task)
+        _, site, locks, _, order = read
+        return Access(False, self._sites[site], locks, order.begins)
 
     def _race(self, shadow: _Shadow, earlier: Access, later: Access) -> None:
         excuse = _excuse(earlier.site, later.site)

@@ -27,9 +27,8 @@ class Ran:
 
     @property
     def told(self):
-        """The race, all of its lines but the one that names the threads."""
-        lines = [self.error.text, *self.error.evidence]
-        return [line for line in lines if not line.startswith("  In ")]
+        """The race, line by line."""
+        return [self.error.text, *self.error.evidence]
 
 
 def run_peer(source, seed=0, *, turns=False, decider=None, calls=("main",)):

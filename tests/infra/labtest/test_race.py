@@ -41,7 +41,7 @@ def two():
     assert ran.told == [
         "Race on peer.term: peer 1 writes it at peer.py:21 in one(), holding self.mu",
         "                   and reads it at peer.py:23 in two(), without a lock; nothing orders the two.",
-        "  Likely: two() forgot `with self.mu:`.",
+        "  Likely: two() forgot `with self.mu:`, or has left it.",
     ]
     assert [(place.line, place.function) for place in ran.error.places] == [(21, "one"), (23, "two")]
 
