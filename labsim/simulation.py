@@ -90,6 +90,7 @@ class Simulation:
         # Only append() is asked of it: a reader may put its own object here.
         self.trace: list[Event] | None = [] if trace else None
         self.unresponsive_s = unresponsive_s
+        self.punctual = False  # no turn that is lost comes back late
         self.ordering: Ordering | None = None  # set before run() by who wants to know what comes after what
         self.os_thread = 0  # the OS thread it runs in, for the watchdog
         self.current: Task = None  # type: ignore[assignment]  # set by run(); there is none before
@@ -408,7 +409,7 @@ class Simulation:
             return
         task = self.current
         node = task.node
-        if not late_ns or node is None:
+        if not late_ns or node is None or self.punctual:
             self.sleep(0)
             return
         self._leave_time(node)

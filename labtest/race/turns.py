@@ -120,7 +120,8 @@ class Turns:
         task = simulation.current
         if task.node is not node or not node.alive:
             return  # the tester looks at something of the peer's
-        late_ns = loss.late_ns if simulation.now_ns >= self._next_late_ns[kind] else 0
+        may_be_late = simulation.now_ns >= self._next_late_ns[kind] and not simulation.punctual
+        late_ns = loss.late_ns if may_be_late else 0
         if late_ns:
             self._next_late_ns[kind] = simulation.now_ns + (LEFT_ALONE[kind] + 1) * late_ns
         frame = sys._getframe(3)
