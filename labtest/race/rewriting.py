@@ -107,7 +107,7 @@ class _Rewriter(ast.NodeTransformer):
                 new.append(self._turn(statement))
             made = self.visit(statement)
             new += made if isinstance(made, list) else [made]
-            if self._turns and number + 1 < len(statements) and _takes_a_lock(statement):
+            if self._turns and number + 1 < len(statements) and _lets_go(statement):
                 new.append(self._turn(statements[number + 1], "__gap__"))
         return new
 
@@ -347,8 +347,11 @@ class _Rewriter(ast.NodeTransformer):
         return f".race{self._temporaries}"
 
 
-def _takes_a_lock(statement: ast.stmt) -> bool:
-    """`with self.mu:`, most likely: no call, so nothing that is made for this one block."""
+def _lets_go(statement: ast.stmt) -> bool:
+    """Of a lock, most likely: `with self.mu:`, which is no call, so nothing made for this one block; or a release()."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        func = statement.value.func
+        return isinstance(func, ast.Attribute) and func.attr == "release"
     return isinstance(statement, ast.With) and isinstance(statement.items[0].context_expr, (ast.Attribute, ast.Name))
 
 

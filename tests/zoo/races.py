@@ -164,18 +164,6 @@ MUTANTS = [
         ),
     ),
     _race(
-        "tick-in-two-sections",
-        "2a",
-        "sees in one critical section that its time is up, and campaigns in the next",
-        (
-            "            if time.monotonic() >= self.election_deadline:\n                self._campaign()\n",
-            "            due = time.monotonic() >= self.election_deadline\n"
-            "        with self.mu:\n"
-            "            if due:\n"
-            "                self._campaign()\n",
-        ),
-    ),
-    _race(
         "deadline-read-outside",
         "2a",
         "works out how long to pause from a deadline that it reads without the lock",
@@ -371,18 +359,6 @@ MUTANTS = [
         (
             "                if not lacking:\n                    self.sender[peer] = None\n",
             "            if not lacking:\n                self.sender[peer] = None\n",
-        ),
-    ),
-    _race(
-        "match-index-in-two-halves",
-        "2b",
-        "reads match_index, lets go of the lock, and writes what it has worked out",
-        (
-            "        self.match_index[peer] = max(self.match_index[peer], args.prev_log_index + len(args.entries))\n",
-            "        matched = max(self.match_index[peer], args.prev_log_index + len(args.entries))\n"
-            "        self.mu.release()\n"
-            "        self.mu.acquire()\n"
-            "        self.match_index[peer] = matched\n",
         ),
     ),
     # ---- the handlers ----
