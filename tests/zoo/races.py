@@ -426,15 +426,6 @@ MUTANTS = [
         ),
     ),
     _race(
-        "append-entries-lets-go",
-        "2b",
-        "lets go of the lock between the check of the log and the appending",
-        (
-            "                return self._conflict(prev)\n            self._append_new",
-            "                return self._conflict(prev)\n        with self.mu:\n            self._append_new",
-        ),
-    ),
-    _race(
         "follower-commits-outside",
         "2b",
         "takes over the leader's commit index when it has let go of the lock",
