@@ -39,17 +39,17 @@ pytest = $(BIN)/python -m pytest -q -n $(if $(filter 1,$(1)),0,$(1)) $(if $(SEED
          $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
 
 .DEFAULT_GOAL := help
-.PHONY: help test parts $(PARTS) race stress replay shrink timeline scenario cluster lint clean
+.PHONY: help test parts $(PARTS) race stress replay shrink timeline page scenario cluster lint clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo
 	@echo "Options of test-2a ... test-3b: SEED=n fixes the seed, RUNS=n repeats over n seeds, TEST=name picks one,"
 	@echo "RAFT=path/to/raft.py tests another peer, KV=path/to/server.py another service (with the client.py beside"
-	@echo "it), both also for replay, shrink, timeline and stress; EXTRA=0 runs MIT's tests alone, REALTIME=1 uses real"
-	@echo "threads and the real clock, JOBS=n starts n workers (otherwise one for each core, where RUNS is 10 or more, and none"
+	@echo "it), both also for replay, shrink, timeline, page and stress; EXTRA=0 runs MIT's tests alone, REALTIME=1 uses"
+	@echo "real threads and the real clock, JOBS=n starts n workers (otherwise one for each core, where RUNS is 10 or more, and none"
 	@echo "below: they would take longer to start). Name several parts, and they are one run with one summary."
-	@echo "ISOLATED=1, here and for replay, shrink, timeline, scenario and stress, has every peer, and every clerk, in a"
+	@echo "ISOLATED=1, here and for replay, shrink, timeline, page, scenario and stress, has every peer, and every clerk, in a"
 	@echo "process of its own."
 	@echo "RACE=1, here and for replay, shrink, timeline and stress, is what make race does: docs/race.md."
 
@@ -97,6 +97,10 @@ timeline: $(READY) ## a run as a table of events by peer: TEST=name SEED=n [RAFT
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make timeline TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
 	@$(BIN)/lab timeline $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
 
+page: $(READY) ## a run as one HTML file, to look at and to step through: TEST=name SEED=n [RAFT=...] [OUT=file.html]
+	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make page TEST=test_name SEED=n [RAFT=path/to/raft.py] [OUT=file.html]"; exit 2; }
+	@$(BIN)/lab page $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(OUT),--out $(OUT)) $(if $(ISOLATED),--isolated)
+
 scenario: $(READY) ## a run written down step by step: FILE=x.scenario (default: all) [STEP=1] [SEED=n] [RAFT=...]
 	@$(BIN)/lab scenario $(if $(FILE),"$(FILE)") $(if $(SEED),--seed $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(STEP),--step) $(if $(TIMELINE),--timeline) $(if $(ISOLATED),--isolated)
 
@@ -130,7 +134,7 @@ zoo: $(READY) ## every wrong Raft: caught by what, after how many runs [RUNS=n] 
 STRANGERS := $(wildcard tests/zoo/strangers/*/raft.py)
 
 soak: $(READY) ## hours: every test over 1,000 seeds on the reference, over 100 on each stranger; real processes for long [JOBS=n]
-	@RAFTLAB_SOAK=1 $(BIN)/python -m pytest -q -n 0 tests/infra/labtools/cluster tests/infra/labrpc/test_tcp.py
+	@RAFTLAB_SOAK=1 $(BIN)/python -m pytest -q -n 0 --timeout 1800 tests/infra/labtools/cluster tests/infra/labrpc/test_tcp.py
 	@for peer in $(STRANGERS) raft/raft.py; do \
 	  $(BIN)/lab stress --raft $$peer --runs $$(test $$peer = raft/raft.py && echo 1000 || echo 100) \
 	    --out build/soak/$$(basename $$(dirname $$peer)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) || exit 1; done

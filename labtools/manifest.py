@@ -27,9 +27,13 @@ FOR_ALL: Patterns = {
     SERVICE: ("__init__.py", "py.typed"),
     TOOLS: ("__init__.py", "__main__.py", "cli.py", "kv.py", "py.typed", "selecting.py", "serve.py"),
     **dict.fromkeys(
-        [f"{TOOLS}/{tool}" for tool in ("cluster", "replay", "scenario", "shrink", "stress", "timeline", "workers")],
+        [
+            f"{TOOLS}/{tool}"
+            for tool in ("cluster", "page", "replay", "scenario", "shrink", "stress", "timeline", "workers")
+        ],
         _MODULES[:1],
     ),
+    f"{TOOLS}/page/web": ("*.css", "*.html", "*.js"),
     "tests": (
         "test_2[a-d].py",
         "test_2[a-d]_extra.py",
@@ -48,6 +52,8 @@ FOR_STUDENTS: Patterns = {
         "kv.md",
         "names.md",
         "own-tests.md",
+        "page.md",
+        "page.png",
         "race.md",
         "scenario-figure-8.png",
         "scenario-trace.png",

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from labrpc import Server, Service
-from labrpc.tcp import Address, Credentials, Line, TcpEnd, TcpServer
+from labrpc.tcp import Address, Credentials, Line, TcpEnd
+from labrpc.tcp_server import TcpServer
 from labtest.program import PEER, SERVICE
 from labtools.cluster import lifetime
 from labtools.cluster.disk import Disk, DiskError, Owner, persister_on

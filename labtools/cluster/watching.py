@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from labrpc.tcp import TcpServer
+from labrpc.tcp_server import TcpServer
 from labtools.cluster.disk import Disk
 from raft.messages import ApplyMsg
 

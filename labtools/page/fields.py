@@ -23,6 +23,7 @@ from labtest.checks import CheckedTrace
 from labtest.running import Run, run_test
 from labtools.page.tables import Tables, stretches
 from labtools.timeline import words
+from raft import persister
 
 _SCALARS = (int, bool, float, str, type(None))
 _LISTS = (list, tuple)
@@ -35,7 +36,7 @@ def watched_run(test: Callable[..., Any], peer_class: Any, seed: int) -> tuple[R
     """run_test(), with somebody who looks at the peers."""
     simulation = Simulation(seed)
     trace = simulation.trace = CheckedTrace(simulation)
-    watch = Watch(trace)
+    watch = Watch(simulation, trace)
 
     @wraps(test)  # what it asks for is read from its signature
     def watched(make_config: Any) -> Any:
@@ -58,7 +59,8 @@ def watched_run(test: Callable[..., Any], peer_class: Any, seed: int) -> tuple[R
 
 
 class Watch:
-    def __init__(self, trace: list[Event]) -> None:
+    def __init__(self, simulation: Simulation, trace: list[Event]) -> None:
+        self._simulation = simulation
         self._trace = trace
         self.peer: Callable[[int], Any] = lambda i: None  # nobody has been started yet
         self._held: dict[str, tuple[Any, dict[str, Any]]] = {}  # by node: the peer, and its fields as last seen
@@ -107,7 +109,7 @@ class Watch:
             if told is not None:
                 self.changes.setdefault(node, []).append((place, name, told))
                 changed = True
-        if changed:
+        if changed and self._is_at_work(node):
             line = self._line(sys._getframe(2))
             if line is not None:
                 self.lines.setdefault(node, []).append((place, line))
@@ -133,13 +135,18 @@ class Watch:
         held[name] = _Items(value.copy(), [text])
         return None if before.__class__ is _Items and before.texts == [text] else text
 
+    def _is_at_work(self, node: str) -> bool:
+        """Whether it is the peer itself that runs, and not somebody who does something to it."""
+        runs = self._simulation.current.node
+        return runs is not None and runs.name == node
+
     def _line(self, frame: FrameType | None) -> tuple[str, int] | None:
         """The innermost line of the peer's own."""
         while frame is not None:
             file = frame.f_code.co_filename
             own = self._is_own.get(file)
             if own is None:
-                own = self._is_own[file] = is_readers(file)
+                own = self._is_own[file] = is_readers(file) and file != persister.__file__
             if own:
                 return file, frame.f_lineno
             frame = frame.f_back

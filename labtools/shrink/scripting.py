@@ -28,6 +28,7 @@ from labtest.scenarios.playing import as_test
 from labtest.scenarios.scenario import Scenario
 from labtest.scenarios.stage import NotMet, ScenarioError
 from labtest.scenarios.text import Script, ScriptError, parse_script
+from labtest.service import SNAPSHOT_INTERVAL
 
 HEADERS = ("peers", "snapshots")
 SEED = 1  # what `lab scenario` plays with
@@ -68,8 +69,13 @@ class Scripting:
         return [*header, *self._shorten(header, found)]
 
     def _suggested(self, trace: Sequence[Event], play: Play | None, peers: int) -> Iterator[list[str]]:
-        steps = steps_of(trace)
+        every = SNAPSHOT_INTERVAL if play is None or play.snapshot_every is None else play.snapshot_every
+        steps = steps_of(trace, every if play is not None and play.how.get("snapshot") else 0)
+        if peers == 1:
+            steps.insert(0, "campaign 0")  # it asks nobody, and so no message tells of it
         yield steps
+        if trace and trace[-1].node.isdecimal():
+            yield [*steps, f"run {trace[-1].node} 200ms"]
         for run in RUNS:
             yield [*steps, run]
         acts = [] if play is None else list(play.acts)
@@ -210,6 +216,10 @@ def _joined(steps: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
             yield 1, [f"snapshot {found[1]} {index}"]
     if re.fullmatch(r"run (\d+)ms", first) and first not in RUNS:
         yield from ((1, [run]) for run in RUNS[:3])
+    if found := re.fullmatch(r"drop (\d+)->\d+ (\w+(?: reply)?)(?: term \d+)?", first):
+        # That is no mistake where there is nothing to drop, as with a right peer there may not be.
+        yield 1, [f"drop {found[1]}->* {found[2]}"]
+        yield 1, [f"run {found[1]} 200ms"]
     if found := re.fullmatch(r"(deliver \S+ \S+(?: reply)?) term \d+", first):
         yield 1, [found[1]]
 
@@ -222,17 +232,21 @@ def _last_cluster(trace: Sequence[Event]) -> Sequence[Event]:
     return trace[begins[-1] :] if begins else []
 
 
-def steps_of(trace: Sequence[Event]) -> list[str]:
-    return _Steps(trace).steps
+def steps_of(trace: Sequence[Event], snapshot_every: int = 0) -> list[str]:
+    """`snapshot_every`: so many commands, if services make snapshots."""
+    return _Steps(trace, snapshot_every).steps
 
 
 class _Steps:
-    def __init__(self, trace: Sequence[Event]) -> None:
+    def __init__(self, trace: Sequence[Event], snapshot_every: int) -> None:
+        self._every = snapshot_every
         self.steps: list[str] = []
         self._terms: dict[str, int] = {}  # of each peer's last campaign
         self._armed: dict[str, str] = {}
         self._words: dict[Any, str] = {}
         self._arrived: set[int] = set()  # requests, by number
+        self._answered: set[int] = set()
+        self._given_up: set[int] = set()  # whose callers were told already that there will be no reply
         self._copy: Any = None  # the latest second copy
         for event in trace:
             self._take(event)
@@ -255,8 +269,11 @@ class _Steps:
                 self.steps.insert(max(0, len(self.steps) - 1), f"crash {event.node} {when}")
         elif event.kind in (events.RESTART, events.PAUSE, events.RESUME):
             self.steps.append(f"{event.kind} {event.node}")
-        elif event.kind == events.APPLY and event.detail.command_valid and event.detail.command_index % 10 == 9:
+        elif event.kind == events.APPLY and event.detail.command_valid and self._is_due(event.detail.command_index):
             self.steps.append(f"snapshot {event.node} {event.detail.command_index}")
+
+    def _is_due(self, index: int) -> bool:
+        return self._every > 0 and index % self._every == self._every - 1
 
     def _take_message(self, event: Event) -> None:
         message = event.detail
@@ -288,6 +305,15 @@ class _Steps:
             self.steps.append(f"drop {source}->{target} {kind}{of}")
         elif event.kind == events.DROP and event.note == DropReason.LOST_REPLY:
             self.steps.append(f"drop {target}->{source} {kind} reply{of}")
+        elif event.kind == events.DROP and event.note == DropReason.UNPLUGGED_ON_THE_WAY:
+            if event.message in self._answered:
+                self.steps.append(f"drop {target}->{source} {kind} reply{of}")
+            else:
+                self._given_up.add(event.message)
+        elif event.kind == events.ANSWER:
+            self._answered.add(event.message)
+            if event.message in self._given_up:
+                self.steps.append(f"drop {target}->{source} {kind} reply{of}")
 
     def _word(self, command: Any) -> str:
         text = str(command)

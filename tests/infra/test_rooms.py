@@ -27,6 +27,11 @@ TOOLS_MAY_IMPORT = {
     "workers": set(),
     "handout": {"manifest"},
     "timeline": {"selecting"},
+    # It words everything as the timeline does.
+    "page": {
+        *("selecting", "stress.kit", "timeline.calls", "timeline.peers", "timeline.rows", "timeline.story"),
+        "timeline.words",
+    },
     # What is shrunk is shrunk in a process of its own.
     "stress": {"selecting", "workers", "shrink.elsewhere"},
     "shrink": {"selecting", "timeline.command"},

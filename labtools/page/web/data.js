@@ -88,8 +88,11 @@ export class Run {
       this.becameAt.get(event).push([lane, text, role]);
     }
     this.effects = null;
-    this.evidence = new Set(data.run.places ?? []);
-    this.failAt = data.run.failed ? (data.run.places?.length ? data.run.places.at(-1) : n - 1) : -1;
+    // What is accused: messages, or operations of clients that cannot be put in one order.
+    const operations = data.operations.filter(([, , , , accused]) => accused).map(([, from, to]) => (to >= 0 ? to : from));
+    this.places = data.run.failed ? [...(data.run.places ?? []), ...operations].sort((a, b) => a - b) : [];
+    this.evidence = new Set(this.places);
+    this.failAt = data.run.failed ? this.places.at(-1) ?? n - 1 : -1;
     this.operationAt = new Map();
     data.operations.forEach(([, from, to], number) => {
       this.operationAt.set(from, number);

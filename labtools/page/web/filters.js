@@ -6,7 +6,7 @@ export class Filters {
   constructor(run, changed) {
     this.run = run;
     this.changed = changed;
-    this.lanes = new Set(run.lanes.map((_, lane) => lane));
+    this.lanes = fewClients(run);
     this.topics = new Set(run.topics.keys());
     this.network = true;
     this.term = null;
@@ -106,4 +106,15 @@ export class Filters {
       el("button", { onclick: () => this.reset() }, "Show all"),
     );
   }
+}
+
+const MOST_CLIENTS = 4;
+
+// Every peer, and not more clients than there is room for: those that are accused, or else the first ones.
+function fewClients(run) {
+  const clients = [...run.lanes.keys()].filter((lane) => !run.lanes[lane].peer);
+  if (clients.length <= MOST_CLIENTS) return new Set(run.lanes.keys());
+  const accused = new Set(run.operations.filter(([, , , , is]) => is).map(([lane]) => lane));
+  const some = accused.size ? clients.filter((lane) => accused.has(lane)) : clients;
+  return new Set([...run.peers, ...some.slice(0, MOST_CLIENTS)]);
 }

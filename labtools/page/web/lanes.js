@@ -145,7 +145,7 @@ export class Lanes {
       return;
     }
     const ends = [...this.#segments(lane, height)];
-    for (const [y0, y1, role, condition] of ends) this.#drawSegment(x, Math.max(y0, -9), Math.min(y1, height + 9), role, condition, y0);
+    for (const [y0, y1, role, condition, was] of ends) this.#drawSegment(x, Math.max(y0, -9), Math.min(y1, height + 9), role, condition, y0, was);
     // The term, left of the line: where it changes, and at the upper edge.
     const terms = run.states[lane].term ?? [];
     const from = lastBefore(terms, this.firstVisible);
@@ -178,7 +178,7 @@ export class Lanes {
       const nextCondition = 2 * (k + 1) < conditions.length ? conditions[2 * (k + 1)] : Infinity;
       const next = Math.min(nextRole, nextCondition);
       const y1 = next === Infinity ? this.yAt(this.run.endNs) + 30 - this.top : this.y(next) - this.top;
-      if (y1 > y0 && k >= 0) yield [y0, y1, role, condition];
+      if (y1 > y0 && k >= 0) yield [y0, y1, role, condition, k > 0];
       if (next === Infinity || y1 > height) return;
       if (nextRole === next) r++;
       if (nextCondition === next) k++;
@@ -186,7 +186,7 @@ export class Lanes {
     }
   }
 
-  #drawSegment(x, y0, y1, role, condition, begin) {
+  #drawSegment(x, y0, y1, role, condition, begin, was) {
     const { context: g, colours: c } = this;
     g.save();
     if (!(condition & UP)) {
@@ -194,11 +194,11 @@ export class Lanes {
       g.setLineDash([1, 5]);
       g.lineWidth = 1;
       line(g, x, y0, x, y1);
-      if (y1 - y0 > 14) {
+      if (y1 - y0 > 20 && was) {
         g.setLineDash([]);
         g.strokeStyle = c.fault;
         g.lineWidth = 2;
-        cross(g, x, Math.min(y0 + 8, y1 - 4), 4);
+        cross(g, x, Math.max(y0, 0) + 10, 4);
       }
       g.restore();
       return;
@@ -420,7 +420,7 @@ export class Lanes {
   #fit(text, most) {
     const { context: g } = this;
     const wide = g.measureText("n").width;
-    if (text.length * wide * 0.8 < most && g.measureText(text).width <= most) return text;
+    if (text.length < 500 && g.measureText(text).width <= most) return text;
     let count = Math.min(text.length, Math.floor(most / wide) + 2);
     while (count > 1 && g.measureText(`${text.slice(0, count)}…`).width > most) count--;
     return count < text.length ? `${text.slice(0, count)}…` : text;
@@ -444,7 +444,7 @@ export class Lanes {
       g.arc(x, y, 9, 0, 7);
       g.stroke();
     }
-    if (run.failAt >= 0) {
+    if (run.evidence.has(run.failAt)) {
       const at = this.y(run.failAt) - this.top;
       const accused = this.x(run.lane[run.failAt]);
       g.strokeStyle = c.accused;

@@ -24,7 +24,13 @@ export function passes(run, filter, event) {
   if (filter.kind != null && run.kindOf[event] !== filter.kind) return false;
   if (filter.lanes) {
     const call = run.call[event];
-    if (call >= 0 ? !filter.lanes.has(run.calls.from[call]) && !filter.lanes.has(run.calls.to[call]) : !filter.lanes.has(run.lane[event])) return false;
+    if (call < 0) {
+      if (!filter.lanes.has(run.lane[event])) return false;
+    } else {
+      const from = run.calls.from[call];
+      // What clients ask is theirs alone: a peer is asked by many.
+      if (!filter.lanes.has(from) && (!run.lanes[from]?.peer || !filter.lanes.has(run.calls.to[call]))) return false;
+    }
   }
   return !filter.matches || filter.matches.has(event);
 }
@@ -130,7 +136,7 @@ export class Layout {
     const { run } = this;
     const kind = run.kind(event);
     const call = run.call[event];
-    if (run.evidence.has(event) || event === run.failAt) return "accused";
+    if (run.evidence.has(event)) return "accused";
     if (call < 0) return kind;
     if (kind === "send" && run.calls.delivered[call] < 0 && run.calls.lost_request[call] >= 0) return "lost";
     if (kind === "answer") return "answer";

@@ -76,7 +76,8 @@ class Page {
   layOut() {
     const given = this.filters.given;
     this.lanes.layout = new Layout(this.run, given, this.folded, this.open);
-    this.lanes.lanesShown = this.run.lanes.map((_, lane) => lane).filter((lane) => !given.lanes || given.lanes.size > 1 && given.lanes.has(lane) || given.lanes.size === 1 && this.run.lanes[lane].peer || given.lanes.has(lane));
+    // Whoever is alone needs the others to talk to.
+    this.lanes.lanesShown = [...this.run.lanes.keys()].filter((lane) => !given.lanes || given.lanes.has(lane) || (given.lanes.size === 1 && this.run.lanes[lane].peer));
     this.lanes.place();
     byId("filter-button").classList.toggle("on", this.filters.active);
     byId("fold-button").setAttribute("aria-pressed", String(this.folded));

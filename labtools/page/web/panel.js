@@ -22,7 +22,7 @@ export class Panel {
     const box = byId("failure");
     if (!run.failed) return;
     box.hidden = false;
-    const places = run.places ?? [];
+    const places = this.run.places;
     fill(
       box,
       el("h2", {}, "What is wrong"),
@@ -64,7 +64,7 @@ export class Panel {
     fill(
       byId("now"),
       el("p", { class: "moment" }, el("b", { id: "clock" }, `${seconds(run.time[event])} s`), el("span", { class: "quiet" }, ` event ${event + 1} of ${run.count.toLocaleString("en")}`)),
-      el("p", { id: "sentence", class: run.evidence.has(event) || event === run.failAt ? "accused" : "" }, this.sentence(event)),
+      el("p", { id: "sentence", class: run.evidence.has(event) ? "accused" : "" }, this.sentence(event)),
       became,
     );
   }

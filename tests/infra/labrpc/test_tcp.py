@@ -14,9 +14,10 @@ from types import SimpleNamespace
 import pytest
 import trustme
 
-from labrpc import RpcError, Server, Service, streams, tcp
+from labrpc import RpcError, Server, Service, streams, tcp, tcp_server
 from labrpc.streams import Tls, Trouble
-from labrpc.tcp import MAGIC, Address, Credentials, Hello, Line, TcpEnd, TcpServer
+from labrpc.tcp import MAGIC, Address, Credentials, Hello, Line, TcpEnd
+from labrpc.tcp_server import TcpServer
 
 SOAK = os.environ.get("RAFTLAB_SOAK") == "1"
 ANY_PORT = Address("127.0.0.1", 0)
@@ -112,7 +113,7 @@ def frame(body):
     return struct.pack(">I", len(body)) + body
 
 
-GREETING = frame(MAGIC) + frame(tcp._pack(Hello()))
+GREETING = frame(MAGIC) + frame(tcp.pack(Hello()))
 
 
 # ---- Calls -------------------------------------------------------------------------------------------------
@@ -248,8 +249,8 @@ def test_garbage_closes_its_connection_and_is_said_once(place):
         b"\x91" * 100_000,  # lists in lists in lists
         b"\x93\x01\xa8Echo.say\xc4\x02\xff\xff",  # a right request with wrong arguments
         b"\x93\x01\xa8Echo.say\xc4\x08\x81\xa4text\xa1\xff",  # a text that is no UTF-8
-        tcp._pack(tcp.Request(1, "Echo.__init__", b"")),
-        tcp._pack(tcp.Request(1, "", b"")),
+        tcp.pack(tcp.Request(1, "Echo.__init__", b"")),
+        tcp.pack(tcp.Request(1, "", b"")),
     ],
 )
 def test_frames_made_to_hurt_do_not(place, body):
@@ -260,7 +261,7 @@ def test_frames_made_to_hurt_do_not(place, body):
 
 
 def test_a_length_that_is_too_large_takes_no_room(place):
-    for data in (b"\xff\xff\xff\xff", GREETING + struct.pack(">I", tcp.CLIENT_FRAME_MAX + 1)):
+    for data in (b"\xff\xff\xff\xff", GREETING + struct.pack(">I", tcp_server.CLIENT_FRAME_MAX + 1)):
         assert closed(place.raw(data))
     assert place.tcp.refused == {Trouble.TOO_LARGE: 2}
     assert place.said == [
@@ -279,7 +280,7 @@ def test_half_a_frame_is_noticed(place):
 
 def test_a_slow_sender_is_not_waited_for(place, monkeypatch):
     monkeypatch.setattr(streams, "FRAME_S", 0.1)
-    monkeypatch.setattr(tcp, "HELLO_S", 0.1)
+    monkeypatch.setattr(tcp_server, "HELLO_S", 0.1)
     for data in (b"", frame(MAGIC), GREETING + b"\0", GREETING + frame(b"x" * 100)[:50]):
         assert closed(place.raw(data))
     assert place.tcp.refused == {Trouble.TOO_SLOW: 4}
@@ -287,7 +288,7 @@ def test_a_slow_sender_is_not_waited_for(place, monkeypatch):
 
 def test_who_greets_and_says_nothing_may_stay(place, monkeypatch):
     monkeypatch.setattr(streams, "FRAME_S", 0.05)
-    monkeypatch.setattr(tcp, "HELLO_S", 0.05)
+    monkeypatch.setattr(tcp_server, "HELLO_S", 0.05)
     line = place.line()
     assert line.connect()
     time.sleep(0.2)
@@ -297,7 +298,7 @@ def test_who_greets_and_says_nothing_may_stay(place, monkeypatch):
 def test_who_takes_no_replies_is_left(place, monkeypatch):
     """A client that asks and asks and never reads: its connection ends, and so do the threads that answer."""
     monkeypatch.setattr(streams, "SEND_S", 0.1)
-    request = frame(tcp._pack(tcp.Request(1, "Echo.say", tcp.encode(Words("x" * 900_000)))))
+    request = frame(tcp.pack(tcp.Request(1, "Echo.say", tcp.encode(Words("x" * 900_000)))))
     sock = place.raw(GREETING)
     with sock, suppress(ConnectionError):
         while True:
@@ -306,7 +307,7 @@ def test_who_takes_no_replies_is_left(place, monkeypatch):
 
 
 def test_there_is_an_end_to_connections(place, monkeypatch):
-    monkeypatch.setattr(tcp, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(tcp_server, "CONNECTIONS_MAX", 3)
     held = [place.line() for _ in range(3)]
     assert all(line.connect() for line in held)
     assert closed(place.raw(GREETING))

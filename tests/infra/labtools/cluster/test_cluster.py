@@ -71,7 +71,7 @@ def send_garbage(running, clients, *, frames):
     for number in range(frames):
         sock = socket.create_connection(chance.choice(running.addresses))
         garbage = chance.randbytes(chance.randint(1, 300))
-        greeting = [tcp.MAGIC, tcp._pack(tcp.Hello())]
+        greeting = [tcp.MAGIC, tcp.pack(tcp.Hello())]
         framed = [struct.pack(">I", len(body)) + body for body in (*greeting, garbage)]
         first = [
             garbage,  # no frame
