@@ -18,6 +18,7 @@ RAFT     ?=
 KV       ?=
 REALTIME ?=
 ISOLATED ?=
+RACE     ?=
 EXTRA    ?= 1
 TIMELINE ?=
 STEP     ?=
@@ -35,10 +36,10 @@ WORKERS  = $(or $(JOBS),$(if $(or $(REALTIME),$(filter-out $(FEW),$(RUNS))),auto
 
 pytest = $(BIN)/python -m pytest -q -n $(if $(filter 1,$(1)),0,$(1)) $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) \
          $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(TEST),-k $(TEST)) $(if $(REALTIME),--realtime) \
-         $(if $(ISOLATED),--isolated)
+         $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
 
 .DEFAULT_GOAL := help
-.PHONY: help test parts $(PARTS) stress replay shrink timeline page scenario cluster lint clean
+.PHONY: help test parts $(PARTS) race stress replay shrink timeline page scenario cluster lint clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,6 +51,7 @@ help: ## this list
 	@echo "below: they would take longer to start). Name several parts, and they are one run with one summary."
 	@echo "ISOLATED=1, here and for replay, shrink, timeline, page, scenario and stress, has every peer, and every clerk, in a"
 	@echo "process of its own."
+	@echo "RACE=1, here and for replay, shrink, timeline and stress, is what make race does: docs/race.md."
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -78,17 +80,22 @@ $(PARTS):
 parts: $(READY)
 	@$(call pytest,$(WORKERS)) -o console_output_style=classic $(foreach asked,$(ASKED),$(call part,$(asked)))
 
+# All parts, once: a part that is asked for beside it is in it already.
+race: RACE = 1
+race: $(READY) ## before you hand in: any line may lose its turn, and races are named [SEED=n] [RUNS=n] [TEST=name] [RAFT=...]
+	@$(call pytest,$(WORKERS)) -o console_output_style=classic $(foreach each,$(patsubst test-%,%,$(PARTS)),$(call part,$(each)))
+
 replay: $(READY) ## one run again, exactly: TEST=name SEED=n [RAFT=...]
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make replay TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
-	@$(BIN)/lab replay $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(TIMELINE),--timeline) $(if $(ISOLATED),--isolated)
+	@$(BIN)/lab replay $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(TIMELINE),--timeline) $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
 
 shrink: $(READY) ## the same failure with as little as possible left: TEST=name SEED=n [RAFT=...]
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make shrink TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
-	@$(BIN)/lab shrink $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(TIMELINE),--timeline) $(if $(ISOLATED),--isolated)
+	@$(BIN)/lab shrink $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(TIMELINE),--timeline) $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
 
 timeline: $(READY) ## a run as a table of events by peer: TEST=name SEED=n [RAFT=...]
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make timeline TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
-	@$(BIN)/lab timeline $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(ISOLATED),--isolated)
+	@$(BIN)/lab timeline $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
 
 page: $(READY) ## a run as one HTML file, to look at and to step through: TEST=name SEED=n [RAFT=...] [OUT=file.html]
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make page TEST=test_name SEED=n [RAFT=path/to/raft.py] [OUT=file.html]"; exit 2; }
@@ -98,7 +105,7 @@ scenario: $(READY) ## a run written down step by step: FILE=x.scenario (default:
 	@$(BIN)/lab scenario $(if $(FILE),"$(FILE)") $(if $(SEED),--seed $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(STEP),--step) $(if $(TIMELINE),--timeline) $(if $(ISOLATED),--isolated)
 
 stress: $(READY) ## many seeds over worker processes: TEST=name|part RUNS=n JOBS=n [RAFT=...] [OUT=dir]
-	@$(BIN)/lab stress $(TEST) $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(SEED),--seed-start $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(OUT),--out $(OUT)) $(if $(ISOLATED),--isolated)
+	@$(BIN)/lab stress $(TEST) $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(SEED),--seed-start $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(OUT),--out $(OUT)) $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
 
 cluster: $(READY) ## three real processes and a prompt, data in build/cluster [RAFT=...] [KV=...] [OUT=dir]
 	@$(BIN)/lab cluster $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(OUT),--data "$(OUT)")

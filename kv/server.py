@@ -136,7 +136,9 @@ class KVServer:
                 self.waiting[index] = batch
 
     def _is_lost(self, batch: Batch) -> bool:
-        return batch.in_term != 0 and self.raft.get_state() != (batch.in_term, True)
+        with self.mu:
+            in_term = batch.in_term
+        return in_term != 0 and self.raft.get_state() != (in_term, True)
 
     def _is_answered(self, op: Op) -> bool:
         # Caller holds self.mu.

@@ -73,13 +73,13 @@ class Primitive(metaclass=DropIn):
         simulation = here.simulation
         if simulation is None:
             return make_standard(cls, *args, **kwargs)  # type: ignore[no-any-return]
-        self = object.__new__(cls)
-        self._simulation = simulation  # type: ignore[misc]  # its place is in the subclass's slots or __dict__
+        self = object.__new__(cls) if simulation.ordering is None else simulation.ordering.new(cls)
+        self._simulation = simulation
         # Where it was asked for: the first frame outside labsim. Its line is worked out when somebody asks.
         frame = sys._getframe(1)
         while frame.f_globals.get("__package__") == "labsim" and frame.f_back is not None:
             frame = frame.f_back
-        self._made_at = (frame.f_code, frame.f_lasti)  # type: ignore[misc]  # as above
+        self._made_at = (frame.f_code, frame.f_lasti)
         return self
 
     __reduce__ = refuse_to_copy

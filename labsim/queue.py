@@ -208,7 +208,7 @@ class PriorityQueue(Queue[T], standard=_queue.PriorityQueue):
         return heappop(self.queue)  # type: ignore[no-any-return]
 
 
-_WITHOUT_MUTEX = (Queue, LifoQueue, PriorityQueue)
+_WITHOUT_MUTEX = {Queue, LifoQueue, PriorityQueue}  # and their twins of ordered.py
 
 
 class SimpleQueue(_Waited, Generic[T], standard=_queue.SimpleQueue):

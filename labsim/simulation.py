@@ -5,7 +5,8 @@ a task draws, is decided by the `decider` (deciding.py), from the seed; nothing 
 or memory addresses.
 `digest()` sums the run up, so that two runs can be compared.
 
-Not promised: parallelism, or preemption. A task runs until it waits (sleep, lock, queue, join, ...).
+Not promised: parallelism. A task runs until it waits (sleep, lock, queue, join, ...), or until whoever has put a call
+of `lose_turn()` into its code takes the turn from it.
 
 Start reading at `Simulation.run()`, then `_switch()`: the whole scheduler is `_switch()` and `_advance()`,
 called by whichever task is about to wait.
@@ -22,7 +23,7 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from random import Random
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from zlib import crc32
 
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]  # it ships no types
@@ -41,6 +42,9 @@ from labsim.errors import (
 from labsim.here import here
 from labsim.task import Call, Node, Task
 from labsim.trace import Event
+
+if TYPE_CHECKING:
+    from labsim.ordered import Ordering
 
 T = TypeVar("T")
 
@@ -86,6 +90,8 @@ class Simulation:
         # Only append() is asked of it: a reader may put its own object here.
         self.trace: list[Event] | None = [] if trace else None
         self.unresponsive_s = unresponsive_s
+        self.punctual = False  # no turn that is lost comes back late
+        self.ordering: Ordering | None = None  # set before run() by who wants to know what comes after what
         self.os_thread = 0  # the OS thread it runs in, for the watchdog
         self.current: Task = None  # type: ignore[assignment]  # set by run(); there is none before
         self._livelock_switches = livelock_switches
@@ -234,6 +240,8 @@ class Simulation:
         self._tasks[task] = None
         if node is not None:
             node.tasks[task] = None
+            if self.ordering is not None:
+                self.ordering.began(task, self.current)
         self._ready.append(task)
         return task
 
@@ -272,6 +280,8 @@ class Simulation:
         del self._tasks[task]
         if task.node is not None:
             del task.node.tasks[task]
+            if task.order is not None:
+                task.order.end()
         joiners = task.joiners
         if joiners:
             task.joiners = None
@@ -388,6 +398,26 @@ class Simulation:
         else:
             self._ready.append(task)
             self._switch()
+
+    def lose_turn(self, late_ns: int = 0) -> None:
+        """The current task is preempted: whoever is ready goes first. With `late_ns` it gets its turn back after that.
+
+        Such time is the machine's and not the node's (taken_ns()). Where nobody can wait, in the clock's calls and when
+        garbage is collected, nothing is lost.
+        """
+        if self._state != "running":
+            return
+        task = self.current
+        node = task.node
+        if not late_ns or node is None or self.punctual:
+            self.sleep(0)
+            return
+        self._leave_time(node)
+        node.late += 1
+        self.call_later(late_ns, self.wake, task)
+        self.park("its turn")
+        node.late -= 1
+        self._return_time(node)
 
     def _switch(self) -> None:
         """Let another task run until this one's turn comes again."""
@@ -650,7 +680,7 @@ class Simulation:
         return node.held_at_ns if node.clock_held else self.now_ns - node.behind_ns
 
     def taken_ns(self, node: Node | None, since_ns: int) -> int:
-        """How much of the time since then the node could not use, because it was paused or its clock held."""
+        """How much of the time since then the node could not use, because it was paused or late, or its clock held."""
         if node is None or (node.away_since_ns is None and not node.taken):
             return 0
         taken_ns = sum(max(0, end_ns - max(begin_ns, since_ns)) for begin_ns, end_ns in node.taken)
@@ -685,7 +715,7 @@ class Simulation:
             node.away_since_ns = self.now_ns
 
     def _return_time(self, node: Node) -> None:
-        if node.away_since_ns is not None and not node.paused and not node.clock_held:
+        if node.away_since_ns is not None and not node.paused and not node.clock_held and not node.late:
             node.taken.append((node.away_since_ns, self.now_ns))
             node.away_since_ns = None
 

@@ -24,6 +24,8 @@ class Node:
         "clock_held",
         "held_at_ns",
         "incarnation",
+        "late",
+        "lineage",
         "name",
         "on_kill",
         "paused",
@@ -52,10 +54,12 @@ class Node:
         self.behind_ns = 0
         self.held_at_ns = 0
         self.timers: list[tuple[int, int, Task]] = []
-        # The stretches of the world's time that it could not use, for either reason, and when the latest began.
+        self.late = 0  # how many of its tasks have lost their turn and get it back late
+        # The stretches of the world's time that it could not use, for any of these reasons, and when the latest began.
         self.taken: list[tuple[int, int]] = []
         self.away_since_ns: int | None = None
         self.program: Any = None  # what it runs, for whoever gives each node modules of its own
+        self.lineage: Any = None  # what its tasks' order is kept in, where it is kept (clocks.py)
         self.on_kill: Callable[[], None] | None = None  # called when it dies, for whoever has more to end than tasks
 
     def __str__(self) -> str:
@@ -79,6 +83,7 @@ class Task:
         "kwargs",
         "name",
         "node",
+        "order",
         "since_ns",
         "stream",
         "thread",
@@ -116,6 +121,7 @@ class Task:
         self.joiners: list[Task] | None = None
         self.value: Any = None  # what fn returned
         self.thread: Any = None  # the labsim.threading.Thread it belongs to, if any
+        self.order: Any = None  # what it comes after, where that is kept (clocks.py)
 
     @property
     def killed(self) -> bool:

@@ -536,10 +536,14 @@ class Thread(_threading.Thread, metaclass=DropIn, standard=_threading.Thread):
         if self._task is simulation.current:
             raise RuntimeError("cannot join current thread")
         simulation.join(self._task, None if timeout is None else timeout_ns(timeout))
+        if simulation.ordering is not None:
+            simulation.ordering.joined(self._task)
 
     def is_alive(self) -> bool:
         if self._simulation is None:
             return super().is_alive()
+        if self._task is not None and self._simulation.ordering is not None:
+            self._simulation.ordering.joined(self._task)
         return self._task is not None and not self._task.dead
 
     @property

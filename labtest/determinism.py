@@ -90,7 +90,7 @@ def write_record(path: Path, events: list[Any], digest: str) -> None:
 
 
 def record_elsewhere(
-    test: str, seed: int, raft: Path, kv: Path | None, root: Path, ini: Path | None
+    test: str, seed: int, raft: Path, kv: Path | None, root: Path, ini: Path | None, *, race: bool = False
 ) -> tuple[list[Any], str]:
     """The events and the digest of the same run in a new process with another hash seed."""
     with tempfile.TemporaryDirectory() as folder:
@@ -102,6 +102,7 @@ def record_elsewhere(
         command += ["-q", "-p", "no:cacheprovider", "-n", "0", "--runs", "1"]
         command += ["--seed", str(seed), "--raft", str(raft.absolute()), "--record-events", str(record)]
         command += [] if kv is None else ["--kv", str(kv.absolute())]
+        command += ["--race"] if race else []
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if not record.exists():
             raise RuntimeError(f"the second run could not be made:\n{done.stdout}{done.stderr}")

@@ -59,6 +59,9 @@ PAUSE = "pause"
 RESUME = "resume"
 HOLD_CLOCK = "hold_clock"
 RELEASE_CLOCK = "release_clock"
+# One of its threads loses its turn (labtest/race); when no thread of it is late any more, it has caught up.
+PREEMPT = "preempt"
+CAUGHT_UP = "caught_up"
 # What the tester does to disks and services.
 CRASH_AT = "crash_at"
 SLOW_DISKS = "slow_disks"
@@ -115,6 +118,15 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     value: str = ""
 
 
+class Preempted(msgspec.Struct, frozen=True, gc=False):
+    """Which thread lost its turn before which line, and how late it gets it back; 0: as soon as others had theirs."""
+
+    task: str
+    file: str
+    line: int
+    late_ns: int = 0
+
+
 class CrashPoint(msgspec.Struct, frozen=True):
     """Where a server is to crash: at which of its next saves or replies. `when` is None: nowhere any more."""
 
@@ -140,6 +152,7 @@ DETAILS: dict[str, Any] = {
     SAVING: int,  # the save's number
     PERSIST: Saved,
     APPLY: ApplyMsg,
+    PREEMPT: Preempted,
     SERVICE: str,
     SNAPSHOT: Taken,
     INVOKE: Operation,
@@ -237,6 +250,7 @@ __all__ = [
     "ANSWER",
     "APPLY",
     "BOOT",
+    "CAUGHT_UP",
     "CLUSTER",
     "CONDITION_KINDS",
     "CONNECT",
@@ -260,6 +274,7 @@ __all__ = [
     "PAUSE",
     "PERSIST",
     "PHASE",
+    "PREEMPT",
     "RELEASE_CLOCK",
     "RELIABLE",
     "REPLY",
@@ -286,6 +301,7 @@ __all__ = [
     "LinkChange",
     "LogLine",
     "Operation",
+    "Preempted",
     "SaveTime",
     "Saved",
     "Started",

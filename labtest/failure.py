@@ -35,6 +35,7 @@ class Failure(AssertionError):
     - `awaited`: the index that the test waited for in vain
     - `costs`: whether too much was sent
     - `messages`: those among the evidence, each with the time of the event that is meant
+    - `places`: the peer's lines that it is about, where it is about some
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Failure(AssertionError):
         awaited: int | None = None,
         costs: bool = False,
         messages: Sequence[tuple[int, Message]] = (),
+        places: Sequence[Place] = (),
     ) -> None:
         super().__init__(text)
         self.text = text
@@ -68,6 +70,7 @@ class Failure(AssertionError):
         self.awaited = awaited
         self.costs = costs
         self.messages = messages
+        self.places = places
 
 
 class GuestFailed(SimulationError):

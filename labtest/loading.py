@@ -19,6 +19,7 @@ from labtest.program import CLERK, PEER, SERVICE, Program, load_program
 
 if TYPE_CHECKING:
     from labtest.isolation.programs import GuestProgram
+    from labtest.race import Race
 
 DEFAULT = Path("raft/raft.py")
 DEFAULT_KV = Path("kv/server.py")
@@ -32,6 +33,10 @@ CLASSES = {
 }
 
 
+# Why one of the two has to be enough.
+NOT_ISOLATED = "who takes turns with whom, and what a thread touches, is known in the tester's own process alone"
+
+
 class LoadError(Exception):
     """The student's file cannot be tested; the text says where and why."""
 
@@ -40,13 +45,17 @@ class _TooLong(BaseException):
     """The import does not end. No Exception, so that no handler in the file takes it for its own."""
 
 
-def load_peer_class(path: Path, *, isolated: bool = False, kv: Path | None = None) -> Program | GuestProgram:
+def load_peer_class(
+    path: Path, *, isolated: bool = False, kv: Path | None = None, race: bool = False
+) -> Program | GuestProgram:
     """The class Raft of that file, to be called as such: each call is a new incarnation, in modules of its own.
 
     A file with its own messages.py beside it brings its whole package; a file alone uses ours. `isolated`: in processes
     of their own, and no line of the file is run in this one. `kv`: the server.py of the service above it, if one is to
-    be tested.
+    be tested. `race`: any of its lines may lose its turn, and races are failures.
     """
+    if isolated and race:
+        raise LoadError(f"--race cannot be had with --isolated: {NOT_ISOLATED}")
     if isolated:
         from labtest.isolation.programs import load_guests  # which needs this module
 
@@ -57,7 +66,7 @@ def load_peer_class(path: Path, *, isolated: bool = False, kv: Path | None = Non
         # A warning about the student's file is the student's to see, not ours to fail on.
         with warnings.catch_warnings(), _time_limit():
             warnings.simplefilter("ignore")
-            program = load_program(path, kv)
+            program = load_program(path, kv, _race() if race else None)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -70,6 +79,12 @@ def load_peer_class(path: Path, *, isolated: bool = False, kv: Path | None = Non
         if problem:
             raise LoadError(f"{short_path(str(module.__file__))}: {problem}")
     return program
+
+
+def _race() -> Race:
+    from labtest.race import Race  # most runs need none
+
+    return Race()
 
 
 def found(path: Path, file: str, option: str) -> Path:

@@ -28,7 +28,7 @@ import pytest
 
 from labsim import Simulation
 from labsim.stacks import short_path
-from labtest import determinism, hooks, records, report
+from labtest import determinism, hooks, loading, records, report
 from labtest.asking import MAKE_CONFIG, MAKE_KV_CONFIG, MAKE_SCENARIO
 from labtest.failure import Failure
 from labtest.loading import DEFAULT, DEFAULT_KV, LoadError, load_peer_class
@@ -46,6 +46,7 @@ _MAX_OUTPUT_LINES = 100  # of what a failed test printed
 _NOT_ISOLATED = {
     "--realtime": "the host owns virtual time, and on real threads there is none",
     "--pdb": "the peer's frames are in another process",
+    "--race": loading.NOT_ISOLATED,
     "--check-determinism": "it looks into the peer's threads, which are in another process",
 }
 
@@ -53,6 +54,7 @@ _NOT_ISOLATED = {
 _PASSED = "raftlab"
 _FAILED = "raftlab-failed"
 _CHECK_OFF = "raftlab-check-off"
+_REMARK = "raftlab-remark"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,6 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--kv", type=Path, metavar="PATH", help=f"the server.py of the service to test ({DEFAULT_KV})")
     group.addoption("--isolated", action="store_true", help="every peer in a process of its own, as for grades")
     group.addoption("--realtime", action="store_true", help="real threads and the real clock instead of virtual time")
+    group.addoption("--race", action="store_true", help="any line may lose its turn, and races fail (docs/race.md)")
     group.addoption(
         "--check-determinism",
         action="store_true",
@@ -88,6 +91,8 @@ def pytest_configure(config: pytest.Config) -> None:
         for option, why in _NOT_ISOLATED.items():
             if config.getoption(option):
                 raise pytest.UsageError(f"{option} cannot be had with --isolated: {why}")
+    if config.getoption("--realtime") and config.getoption("--race"):
+        raise pytest.UsageError("--race needs virtual time; on real threads nobody knows who lost the turn when")
     if config.getoption("--realtime") and config.getoption("--check-determinism"):
         raise pytest.UsageError("--check-determinism needs virtual time; real threads never run twice alike")
 
@@ -101,7 +106,7 @@ def _header(config: pytest.Config) -> str:
     runs = config.getoption("--runs")
     seeds = f"seed {config.stash[_SEED]}" if runs == 1 else f"{runs} seeds from {config.stash[_SEED]}"
     clock = ", real time" if config.getoption("--realtime") else ""
-    where = ", isolated" if config.getoption("--isolated") else ""
+    where = ", isolated" if config.getoption("--isolated") else ", looking for races" if _race(config) else ""
     service = "" if config.getoption("--kv") is None else f" with {short_path(str(_kv(config)))}"
     return f"raftlab: {short_path(str(_raft(config)))}{service}, {seeds}{clock}{where}"
 
@@ -129,6 +134,10 @@ def _chosen(config: pytest.Config, option: str, default: Path) -> Path:
     return default if default.exists() or not (config.rootpath / default).exists() else config.rootpath / default
 
 
+def _race(config: pytest.Config) -> bool:
+    return bool(config.getoption("--race"))
+
+
 def _kv_of(item: pytest.Function) -> Path | None:
     """The service, if it is a test of one."""
     return _kv(item.config) if _fixture_of(item) == MAKE_KV_CONFIG else None
@@ -138,7 +147,9 @@ def _peer_class(config: pytest.Config, *, kv: bool) -> Any:
     """The class, with the service above it if there are tests of one, or LoadError."""
     if _PEER not in config.stash or (kv and not config.stash[_PEER].has_service):
         isolated = config.getoption("--isolated")
-        config.stash[_PEER] = load_peer_class(_raft(config), isolated=isolated, kv=_kv(config) if kv else None)
+        config.stash[_PEER] = load_peer_class(
+            _raft(config), isolated=isolated, kv=_kv(config) if kv else None, race=_race(config)
+        )
     return config.stash[_PEER]
 
 
@@ -282,6 +293,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         for line in run.checks_off:
             if (_CHECK_OFF, line) not in pyfuncitem.user_properties:
                 pyfuncitem.user_properties.append((_CHECK_OFF, line))
+        for line in run.remarks:
+            if (_REMARK, line) not in pyfuncitem.user_properties:
+                pyfuncitem.user_properties.append((_REMARK, line))
         if run.error is not None:
             if isinstance(run.error, (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception)):
                 raise run.error
@@ -314,7 +328,7 @@ def _compare(item: pytest.Function, run: Run, events: list[Any]) -> None:
     config = item.config
     raft = _raft(config)
     there, digest = determinism.record_elsewhere(
-        _node_id(item), run.seed, raft, _kv_of(item), config.rootpath, config.inipath
+        _node_id(item), run.seed, raft, _kv_of(item), config.rootpath, config.inipath, race=_race(config)
     )
     difference = determinism.first_difference(events, there)
     if difference is None and digest != run.digest:
@@ -401,6 +415,7 @@ def _describe(item: pytest.Function, run: Run) -> str:
                 raft=str(raft),
                 kv="" if kv is None else str(kv),
                 isolated=item.config.getoption("--isolated"),
+                race=_race(item.config),
                 digest=run.digest,
                 report=text,
                 code=records.code_of(raft, item.path, kv),
@@ -421,6 +436,7 @@ def _replay_line(item: pytest.Function, seed: int) -> str:
     other = "" if raft is None else f" --raft {shlex.quote(str(raft))}"
     other += "" if kv is None else f" --kv {shlex.quote(str(kv))}"
     other += " --isolated" if item.config.getoption("--isolated") else ""
+    other += " --race" if _race(item.config) else ""
     test = _node_id(item).replace(str(item.path), short_path(str(item.path)), 1)
     return f"pytest {shlex.quote(test)} --seed {seed}{other}"
 
@@ -444,7 +460,8 @@ def _make_options(item: pytest.Function) -> str:
     kv: Path | None = item.config.getoption("--kv")
     other = "" if raft is None or raft == DEFAULT else f" RAFT={shlex.quote(str(raft))}"
     other += "" if kv is None or kv == DEFAULT_KV else f" KV={shlex.quote(str(kv))}"
-    return other + (" ISOLATED=1" if item.config.getoption("--isolated") else "")
+    other += " ISOLATED=1" if item.config.getoption("--isolated") else ""
+    return other + (" RACE=1" if _race(item.config) else "")
 
 
 def _is_replayable(item: pytest.Function) -> bool:
@@ -453,7 +470,7 @@ def _is_replayable(item: pytest.Function) -> bool:
     Or `make scenario`, by its file.
     """
     if item.path.suffix == SCENARIO:
-        return True
+        return not _race(item.config)
     plain = item._fixtureinfo.argnames in [(name,) for name in _FIXTURES] and item.cls is None
     return plain and item.path.parent.name == "tests" and item.path.name.startswith(("test_2", "test_3"))
 
@@ -534,6 +551,7 @@ class _Printer:
         self._header_due = config.get_verbosity() < 0  # -q leaves the header out, and with it the seed
         self._first: dict[str, _Failed] = {}  # by mistake
         self._checks_off: dict[str, None] = {}
+        self._remarks: dict[str, None] = {}
         self._order: dict[str, int] = {}  # of the tests, where workers finish them in another one
 
     @pytest.hookimpl(optionalhook=True)
@@ -546,6 +564,7 @@ class _Printer:
         if report.when != "call" or not (lines or failed):
             return
         self._checks_off |= {str(line): None for name, line in report.user_properties if name == _CHECK_OFF}
+        self._remarks |= {str(line): None for name, line in report.user_properties if name == _REMARK}
         if report.failed and failed:
             longrepr = _Report(str(report.longrepr), failed.headline)
             report.longrepr = longrepr  # type: ignore[assignment]  # all pytest asks for
@@ -580,6 +599,8 @@ class _Printer:
                 terminalreporter.stats["failed"] = everything
         for line in self._checks_off:
             terminalreporter.write_line(f"{line}.", yellow=True)
+        for line in self._remarks:
+            terminalreporter.write_line(f"Remark: {line}.", yellow=True)
 
     def _tell(self, reports: list[pytest.TestReport], reporter: Any) -> None:
         by_mistake: dict[str, list[tuple[pytest.TestReport, _Failed]]] = {}

@@ -29,12 +29,15 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
 import labgob
 from labsim import current_node, current_simulation
 from labtest import declaring
+
+if TYPE_CHECKING:
+    from labtest.race import Race
 
 PACKAGE = "raft"
 PEER = "raft.raft"
@@ -75,8 +78,9 @@ class Program:
     With a service, make_service() makes one in the incarnation that it is called from, above its peer.
     """
 
-    def __init__(self, path: Path, folder: Path, service: ServiceFiles | None = None) -> None:
-        """`folder`: where the package is, of which this file is to be raft.py."""
+    def __init__(self, path: Path, folder: Path, service: ServiceFiles | None = None, race: Race | None = None) -> None:
+        """`folder`: where the package is, of which this file is to be raft.py. `race`: what rewrites it, if any."""
+        self.race = race
         self._path = path
         self._folder = folder
         self._service = service
@@ -90,7 +94,12 @@ class Program:
 
     def __call__(self, *args: Any) -> Any:
         """Raft(peers, me, persister, apply_ch), in modules of its own."""
-        return self._incarnate().module(PEER).Raft(*args)
+        return self._made(self._incarnate().module(PEER).Raft(*args))
+
+    def _made(self, instance: Any, *, one_at_a_time: bool = False) -> Any:
+        if self.race is not None:
+            self.race.made(one_at_a_time=one_at_a_time)
+        return instance
 
     def _incarnate(self) -> Incarnation:
         _stand_in_for(self.template.modules)
@@ -110,11 +119,11 @@ class Program:
         """KVServer(servers, me, raft, apply_ch, persister, max_raft_state), beside the peer of the same node."""
         node = current_node()
         assert node is not None
-        return node.program.module(SERVICE).KVServer(*args)
+        return self._made(node.program.module(SERVICE).KVServer(*args))
 
     def make_clerk(self, *args: Any) -> Any:
         """Clerk(servers), in modules of its own, for a node of its own."""
-        return self._incarnate().module(CLERK).Clerk(*args)
+        return self._made(self._incarnate().module(CLERK).Clerk(*args), one_at_a_time=True)
 
     def __getattr__(self, name: str) -> Any:
         """Whoever asks what the peer has, asks the class."""
@@ -193,20 +202,27 @@ class Program:
             self._sources[name] = self._find(name)
         return self._sources[name]
 
+    def _compiled(self, name: str, file: str, folders: list[str] | None = None) -> _Source:
+        code = None if self.race is None or not file else self.race.compile(name, file, self._own_folders)
+        if code is None:
+            code = SourceFileLoader(name, file).get_code(name) if file else compile("", "<nothing>", "exec")
+        assert code is not None
+        return _Source(name, file, code, folders)
+
     @property
     def _own_folders(self) -> list[Path]:
         return [self._path.parent] if self._service is None else [self._path.parent, self._service.server.parent]
 
     def _find(self, name: str) -> _Source | None:
         if name == PEER:
-            return _compiled(name, str(self._path))
+            return self._compiled(name, str(self._path))
         if name == PACKAGE:
             init = self._folder / "__init__.py"
-            return _compiled(name, str(init) if init.exists() else "", [str(self._folder)])
+            return self._compiled(name, str(init) if init.exists() else "", [str(self._folder)])
         if self._service is not None and name in (SERVICE, CLERK):
-            return _compiled(name, str(self._service.server if name == SERVICE else self._service.clerk))
+            return self._compiled(name, str(self._service.server if name == SERVICE else self._service.clerk))
         if self._service is not None and name == SERVICE_PACKAGE:
-            return _compiled(name, "", [str(self._service.folder)])
+            return self._compiled(name, "", [str(self._service.folder)])
         parent, _, child = name.rpartition(".")
         if parent:
             package = self.source(parent)
@@ -224,13 +240,7 @@ class Program:
         if not parent and (spec.origin is None or Path(spec.origin).resolve().parent not in self._own_folders):
             return None
         inside = None if spec.submodule_search_locations is None else list(spec.submodule_search_locations)
-        return _compiled(name, spec.origin or "", inside)
-
-
-def _compiled(name: str, file: str, folders: list[str] | None = None) -> _Source:
-    code = SourceFileLoader(name, file).get_code(name) if file else compile("", "<nothing>", "exec")
-    assert code is not None
-    return _Source(name, file, code, folders)
+        return self._compiled(name, spec.origin or "", inside)
 
 
 class Incarnation(Loader):
@@ -240,6 +250,8 @@ class Incarnation(Loader):
         self.program = program
         self.modules: dict[str, ModuleType] = {}
         self.registered: dict[bytes, type] = {}  # with labgob
+        # What rewritten code calls, beside what it defines itself.
+        self._helpers = {} if program.race is None else program.race.helpers()
 
     def module(self, name: str) -> ModuleType:
         """Its module of that name, executed now if it has not been."""
@@ -274,6 +286,7 @@ class Incarnation(Loader):
         if source.folders is not None:
             spec.submodule_search_locations = module.__path__ = source.folders
         self.modules[name] = module
+        vars(module).update(self._helpers)
         try:
             if self is self.program.template:
                 self.program.look_at(name)
@@ -420,7 +433,7 @@ _finder = _Finder()
 _lab: dict[str, ModuleType] = {}
 
 
-def load_program(path: Path, kv: Path | None = None) -> Program:
+def load_program(path: Path, kv: Path | None = None, race: Race | None = None) -> Program:
     """A file with its own messages.py beside it brings its whole package; a file alone uses the lab's.
 
     `kv`: the server.py of a service. Its clerk is the client.py beside it, or the lab's.
@@ -429,7 +442,7 @@ def load_program(path: Path, kv: Path | None = None) -> Program:
     lab_folder = Path(lab_s[PACKAGE].__path__[0]).resolve()
     own_package = path.parent != lab_folder and (path.parent / "messages.py").exists()
     service = None if kv is None else _service_files(kv, lab_folder.parent / SERVICE_PACKAGE)
-    program = Program(path, path.parent if own_package else lab_folder, service)
+    program = Program(path, path.parent if own_package else lab_folder, service, race)
     module = program.load({} if own_package else lab_s)
     program.peer_class = getattr(module, "Raft", None)
     if not own_package:

@@ -35,24 +35,32 @@ class Record(msgspec.Struct, kw_only=True):
     raft: str  # as it was given
     kv: str = ""  # the same of the service, where one was tested
     isolated: bool = False
+    race: bool = False
     digest: str  # "" if the run ended with its process
     report: str
     code: dict[str, str]  # what code_of() said then
 
     def write(self, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / _file_name(self.test, self.seed, self.raft, self.kv, isolated=self.isolated)
+        path = folder / _file_name(self.test, self.seed, self.raft, self.kv, isolated=self.isolated, race=self.race)
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self)))
         return path
 
 
 def find(
-    folders: Iterable[Path], test: str, seed: int, raft: Path, kv: Path | None = None, *, isolated: bool = False
+    folders: Iterable[Path],
+    test: str,
+    seed: int,
+    raft: Path,
+    kv: Path | None = None,
+    *,
+    isolated: bool = False,
+    race: bool = False,
 ) -> Record | None:
     """The newest record of that run, or None. What cannot be read counts as not there."""
     found = []
     for folder in folders:
-        path = folder / _file_name(test, seed, str(raft), "" if kv is None else str(kv), isolated=isolated)
+        path = folder / _file_name(test, seed, str(raft), "" if kv is None else str(kv), isolated=isolated, race=race)
         try:
             found.append((path.stat().st_mtime, msgspec.json.decode(path.read_bytes(), type=Record)))
         except (OSError, msgspec.DecodeError):
@@ -60,11 +68,11 @@ def find(
     return max(found, key=lambda entry: entry[0])[1] if found else None
 
 
-def _file_name(test: str, seed: int, raft: str, kv: str, *, isolated: bool) -> str:
+def _file_name(test: str, seed: int, raft: str, kv: str, *, isolated: bool, race: bool) -> str:
     # The same seed may have failed for several peers.
     files = "\n".join(str(Path(path).resolve()) for path in (raft, kv) if path)
     peer = hashlib.blake2b(files.encode(), digest_size=4).hexdigest()
-    return f"{test}-{seed}-{peer}{'-isolated' if isolated else ''}.json"
+    return f"{test}-{seed}-{peer}{'-isolated' if isolated else ''}{'-race' if race else ''}.json"
 
 
 def files_of(raft: Path) -> list[Path]:

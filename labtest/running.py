@@ -21,7 +21,7 @@ from labtest.diagnoses import diagnose
 from labtest.failure import Failure
 from labtest.isolation.programs import GuestProgram
 from labtest.kvconfig import KVConfig
-from labtest.program import forget_earlier_runs
+from labtest.program import Program, forget_earlier_runs
 from labtest.report import point_into_peer
 
 MakeConfig = Callable[..., Config]
@@ -38,6 +38,7 @@ class Run:
     real_s: float = 0.0
     configs: list[Config] = field(default_factory=list)
     simulation: Simulation | None = None
+    remarks: list[str] = field(default_factory=list)  # with --race: what was unordered and is no failure
 
     @property
     def causes(self) -> list[str]:
@@ -72,6 +73,7 @@ def run_test(
     A test whose parameter is called make_kv_config gets a KVConfig. A decider takes the seed's place.
     """
     forget_earlier_runs()
+    race = peer_class.race if isinstance(peer_class, Program) else None
     guests = peer_class if isinstance(peer_class, GuestProgram) else None
     # The classes of guests are not here; their values are carried and compared, also when the run is looked at later.
     labgob.carry_unknown(carry=guests is not None)
@@ -110,6 +112,8 @@ def run_test(
                 simulation = Simulation(seed, decider=decider, unresponsive_s=patience_s)
                 simulation.trace = CheckedTrace(simulation)
             run.simulation = simulation
+            if race is not None:
+                race.begin_run(simulation)
             with _interruptible(simulation), exit_refused():
                 simulation.run(main)
     except KeyboardInterrupt:
@@ -130,6 +134,8 @@ def run_test(
         run.error = None  # a scenario for a wrong peer: that is what it expects
     if run.error is not None and guests is None:
         point_into_peer(run.error, peer_class)
+    if race is not None:
+        run.remarks = race.remarks
     if simulation is not None:
         run.digest = simulation.digest()
         run.virtual_s = simulation.now

@@ -420,6 +420,10 @@ class Servers:
             detail = events.CrashPoint(when, nth if crash_point is None else crash_point[1])
             self._world.emit(events.CRASH_AT, seat.node, detail, crc32(repr(detail).encode()))
 
+    def punctual(self) -> None:
+        """This test asks for speed: with --race, no thread gets its turn back late from now on (docs/race.md)."""
+        self._world.punctual()
+
     def slow_disks(self, min_ms: float, max_ms: float) -> None:
         """Have every save take that long from now on, each as long as it is drawn; other threads run meanwhile."""
         if not 0 <= min_ms <= max_ms:

@@ -249,6 +249,9 @@ class VirtualWorld:
         assert node is not None
         self.simulation.release_clock(node)
 
+    def punctual(self) -> None:
+        self.simulation.punctual = True
+
     def own_s(self, node: Node | None, since_s: float) -> float:
         """How much of the time since then the node could use: without what the lab has taken from it."""
         # In whole nanoseconds: nothing left must be nothing.
@@ -379,6 +382,9 @@ class RealWorld:
         raise NotImplementedError("Servers refuses it, in words")
 
     resume = hold_clock = release_clock = pause
+
+    def punctual(self) -> None:
+        """How late a real machine is, nobody can say."""
 
     def own_s(self, node: Node | None, since_s: float) -> float:
         return self.now - since_s

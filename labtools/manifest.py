@@ -54,6 +54,7 @@ FOR_STUDENTS: Patterns = {
         "own-tests.md",
         "page.md",
         "page.png",
+        "race.md",
         "scenario-figure-8.png",
         "scenario-trace.png",
         "scenarios.md",

@@ -160,6 +160,8 @@ class CheckedTrace(list[Event]):
             events.CRASH: self._see_crash,
             events.PAUSE: self._see_leave,
             events.HOLD_CLOCK: self._see_leave,
+            events.PREEMPT: self._see_preempt,
+            events.CAUGHT_UP: self._see_caught_up,
             events.RESUME: self._see_return,
             events.RELEASE_CLOCK: self._see_return,
             events.CLUSTER: self._see_cluster,
@@ -451,6 +453,15 @@ class CheckedTrace(list[Event]):
     def _see_return(self, event: Event) -> None:
         left = events.PAUSE if event.kind == events.RESUME else events.HOLD_CLOCK
         self.facts.returns(self.facts.seats[event.node], left, event.at_ns)
+
+    def _see_preempt(self, event: Event) -> None:
+        # Clients are nodes too, and no servers.
+        if event.detail.late_ns and event.node in self.facts.seats:
+            self.facts.leaves(self.facts.seats[event.node], event.kind, event.at_ns)
+
+    def _see_caught_up(self, event: Event) -> None:
+        if event.node in self.facts.seats:
+            self.facts.returns(self.facts.seats[event.node], events.PREEMPT, event.at_ns)
 
     def _see_cluster(self, event: Event) -> None:
         if self.facts.servers:

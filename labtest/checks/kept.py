@@ -12,7 +12,7 @@ class KeptRule(NamedTuple):
     name: str
     title: str
     section: str
-    by: str  # who keeps it: "service" or "tester"
+    by: str  # who keeps it: "service" or "tester"; "race": with --race, labtest/race
 
 
 STATE_MACHINE_SAFETY = KeptRule(
@@ -53,6 +53,9 @@ SNAPSHOT_OF_APPLIED = KeptRule(
     "§7",
     "service",
 )
+RACE = KeptRule(
+    "race", "Of two threads that touch one field, one writing, something says which comes first", "--race", "race"
+)
 
 KEPT_RULES = (
     STATE_MACHINE_SAFETY,
@@ -65,4 +68,5 @@ KEPT_RULES = (
     LINEARIZABILITY,
     SERVICE_LISTENS,
     SNAPSHOT_OF_APPLIED,
+    RACE,
 )

@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--file", type=Path, action="append", default=[], metavar="F", help="take the test from this file instead")
     add("--timeline", action="store_true", help="print the run as a table: time down, a column per peer")
     add("--isolated", action="store_true", help="every peer in a process of its own, as for grades")
+    add("--race", action="store_true", help="as a run with --race: any line may lose its turn (docs/race.md)")
     add("--pdb", action="store_true", help="stop in the debugger where it fails; virtual time stands still")
     add("--records", type=Path, action="append", default=[], metavar="DIR", help="the --out folder of a lab stress")
 
@@ -63,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
         tests = select([args.test], args.file)
         # Before anything else imports the messages that the tester knows: the peer may bring its own.
         kv = service_for(tests, args.kv)
-        peer_class = load_peer_class(args.raft, isolated=args.isolated, kv=kv)
+        peer_class = load_peer_class(args.raft, isolated=args.isolated, kv=kv, race=args.race)
     except (LoadError, SelectionError, ChoiceFileError) as error:
         return _cannot(str(error))
     if len(tests) > 1:
@@ -76,7 +77,8 @@ def main(args: argparse.Namespace) -> int:
     record = None
     if choices is None:
         folders = [records.STRESS, records.PYTEST, *(folder / "failures" for folder in args.records)]
-        record = records.find(folders, test.name, args.seed, args.raft, kv, isolated=args.isolated)
+        how = {"isolated": args.isolated, "race": args.race}
+        record = records.find(folders, test.name, args.seed, args.raft, kv, **how)
     if record is not None and not record.digest:
         # It may well end this process too, before there is anything else to say.
         print(f"When it was recorded, this run took its process along:\n{_indented(record.report)}\n", flush=True)
@@ -156,19 +158,22 @@ def _tell(args: argparse.Namespace, test: LabTest, run: Run) -> None:
         file = str(args.file[0]) if args.file else ""
         kv = str(args.kv) if test.wants_service else ""
         how = (test.name, run.seed, str(args.raft), file)
-        line = replay_line(*how, kv=kv, isolated=args.isolated)
-        shrink = replay_line(*how, kv=kv, isolated=args.isolated, does="shrink")
+        line = replay_line(*how, kv=kv, isolated=args.isolated, race=args.race)
+        shrink = replay_line(*how, kv=kv, isolated=args.isolated, race=args.race, does="shrink")
         if args.choices is not None:
             line = f"lab replay {quote(str(args.choices))}"
             line += f" --raft {quote(str(args.raft))}" if args.raft != DEFAULT else ""
             line += f" --kv {quote(kv)}" if kv and args.kv != DEFAULT_KV else ""
             line += f" --file {quote(file)}" if file else ""
             line += " --isolated" if args.isolated else ""
+            line += " --race" if args.race else ""
         if args.choices is not None or test.file.suffix == SCENARIO:
             shrink = ""  # it was, or is short already
         print(f"FAILED {report.describe(run.error, test.name, which, line, causes=run.causes, shrink=shrink)}")
     for off in run.checks_off:
         print(f"{off}.")
+    for remark in run.remarks:
+        print(f"Remark: {remark}.")
 
 
 def _same_choices(run: Run, header: Header) -> str:

@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--kv", type=Path, default=DEFAULT_KV, metavar="PATH", help=f"the server.py of its service ({DEFAULT_KV})")
     add("--file", type=Path, action="append", default=[], metavar="F", help="take the test from this file instead")
     add("--isolated", action="store_true", help="every peer in a process of its own, as for grades")
+    add("--race", action="store_true", help="of a run with --race: any line may lose its turn (docs/race.md)")
     add("--limit", type=float, default=_LIMIT_S, metavar="S", help=f"seconds of processor time ({_LIMIT_S:g})")
     add("--out", type=Path, default=Path("build/shrunk"), metavar="DIR", help="where files go (build/shrunk)")
     add("--json", type=Path, metavar="FILE", help="write figures there: events before and after, lines, steps")
@@ -44,7 +45,7 @@ def main(args: argparse.Namespace) -> int:
         tests = select([args.test], args.file)
         kv = service_for(tests, args.kv)
         # First, before anything imports the messages that the tester knows: the peer may bring its own.
-        peer_class = load_peer_class(args.raft, isolated=args.isolated, kv=kv)
+        peer_class = load_peer_class(args.raft, isolated=args.isolated, kv=kv, race=args.race)
     except (LoadError, SelectionError) as error:
         return _cannot(str(error))
     if len(tests) > 1:
@@ -90,7 +91,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _replay_options(args: argparse.Namespace) -> str:
     """What a replay of the file must be told: it knows the rest."""
-    return " --isolated" if args.isolated else ""
+    return (" --isolated" if args.isolated else "") + (" --race" if args.race else "")
 
 
 class _Progress:

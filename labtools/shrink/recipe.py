@@ -13,6 +13,7 @@ import msgspec
 from labrpc.conditions import Fate
 from labsim import Event
 from labsim.deciding import Place
+from labsim.stacks import short_path
 from labtest import events
 from labtest.acts import ASKS, CLIENT, ENDS, FAULTS, NETWORK, Act
 from labtest.failure import short
@@ -23,6 +24,7 @@ _MS = 1_000_000
 _LITTLE_NS = 20 * _MS
 _TOGETHER_NS = 100 * _MS  # commands so close to each other are told in one line
 _TURNS_TOLD = 2
+_LOSSES_TOLD = 5  # of one peer
 _FEW = 3  # from so many on, messages that fare alike are told in one line
 
 
@@ -33,7 +35,7 @@ class _Line(NamedTuple):
 
 def recipe(attempt: Attempt) -> list[str]:
     """In the order in which it happens; what has no time of its own last."""
-    lines = [*_acts(_faults_or_all(attempt), attempt), *_messages(attempt)]
+    lines = [*_acts(_faults_or_all(attempt), attempt), *_messages(attempt), *_losses(attempt)]
     timed = [f"{line.at_ns / 1e9:.3f} s  {line.text}" for line in sorted(lines, key=lambda line: line.at_ns)]
     return [*timed, *_others(attempt)]
 
@@ -199,6 +201,23 @@ def _messages(attempt: Attempt) -> Iterator[_Line]:
             yield from (_fate(place, *one) for one in those)
         else:
             yield _fates(place, kind, those)
+
+
+def _losses(attempt: Attempt) -> Iterator[_Line]:
+    """Turns that threads lost (labtest/race): one by one, or if there are many, how many by peer."""
+    lost: dict[str, list[Event]] = {}
+    for event in attempt.trace:
+        if event.kind == events.PREEMPT:
+            lost.setdefault(event.node, []).append(event)
+    for node, those in lost.items():
+        if len(those) > _LOSSES_TOLD:
+            yield _Line(those[0].at_ns, f"threads of peer {node} lose their turn {len(those)} times")
+            continue
+        for event in those:
+            loss = event.detail
+            late = f", and gets it back {loss.late_ns / _MS:.0f} ms later" if loss.late_ns else ""
+            where = f"{short_path(loss.file)}:{loss.line}"
+            yield _Line(event.at_ns, f"{loss.task} of peer {node} loses its turn at {where}{late}")
 
 
 def _fates(place: Place, kind: str, those: Sequence[tuple[int, Fate, Event | None]]) -> _Line:

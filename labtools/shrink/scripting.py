@@ -28,6 +28,7 @@ from labtest.scenarios.playing import as_test
 from labtest.scenarios.scenario import Scenario
 from labtest.scenarios.stage import NotMet, ScenarioError
 from labtest.scenarios.text import Script, ScriptError, parse_script
+from labtest.service import SNAPSHOT_INTERVAL
 
 HEADERS = ("peers", "snapshots")
 SEED = 1  # what `lab scenario` plays with
@@ -68,7 +69,10 @@ class Scripting:
         return [*header, *self._shorten(header, found)]
 
     def _suggested(self, trace: Sequence[Event], play: Play | None, peers: int) -> Iterator[list[str]]:
-        steps = steps_of(trace)
+        every = SNAPSHOT_INTERVAL if play is None or play.snapshot_every is None else play.snapshot_every
+        steps = steps_of(trace, every if play is not None and play.how.get("snapshot") else 0)
+        if peers == 1:
+            steps.insert(0, "campaign 0")  # it asks nobody, and so no message tells of it
         yield steps
         if trace and trace[-1].node.isdecimal():
             yield [*steps, f"run {trace[-1].node} 200ms"]
@@ -228,12 +232,14 @@ def _last_cluster(trace: Sequence[Event]) -> Sequence[Event]:
     return trace[begins[-1] :] if begins else []
 
 
-def steps_of(trace: Sequence[Event]) -> list[str]:
-    return _Steps(trace).steps
+def steps_of(trace: Sequence[Event], snapshot_every: int = 0) -> list[str]:
+    """`snapshot_every`: so many commands, if services make snapshots."""
+    return _Steps(trace, snapshot_every).steps
 
 
 class _Steps:
-    def __init__(self, trace: Sequence[Event]) -> None:
+    def __init__(self, trace: Sequence[Event], snapshot_every: int) -> None:
+        self._every = snapshot_every
         self.steps: list[str] = []
         self._terms: dict[str, int] = {}  # of each peer's last campaign
         self._armed: dict[str, str] = {}
@@ -263,8 +269,11 @@ class _Steps:
                 self.steps.insert(max(0, len(self.steps) - 1), f"crash {event.node} {when}")
         elif event.kind in (events.RESTART, events.PAUSE, events.RESUME):
             self.steps.append(f"{event.kind} {event.node}")
-        elif event.kind == events.APPLY and event.detail.command_valid and event.detail.command_index % 10 == 9:
+        elif event.kind == events.APPLY and event.detail.command_valid and self._is_due(event.detail.command_index):
             self.steps.append(f"snapshot {event.node} {event.detail.command_index}")
+
+    def _is_due(self, index: int) -> bool:
+        return self._every > 0 and index % self._every == self._every - 1
 
     def _take_message(self, event: Event) -> None:
         message = event.detail

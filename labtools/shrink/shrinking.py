@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from labsim.deciding import Seeded
+from labtest.checks.kept import RACE
 from labtest.choicefile import write_choices
 from labtest.isolation.programs import GuestProgram
 from labtest.tracefile import write_trace
@@ -96,7 +97,8 @@ def shrink(
     if plan is not None:
         played = attempts.again(plan)
         first = played if played.same == original.same else original
-    is_rule = original.verdict.ending is Ending.RULE
+    # Who loses a turn where is not among the steps of a scenario.
+    is_rule = original.verdict.ending is Ending.RULE and original.verdict.name != RACE.name
     scripting_s = limit_s * _SCRIPTING if scenario and is_rule else 0.0
     clock = _clock(peer_class)
     search = Search(attempts, first, original.same, limit_s=limit_s - scripting_s, progress=progress, clock=clock)

@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 
 from labsim.stacks import short_path
-from labtest.loading import DEFAULT, DEFAULT_KV
+from labtest.loading import DEFAULT, DEFAULT_KV, NOT_ISOLATED
 from labtest.rooms import ROOT
 from labtools.selecting import SelectionError, select, service_for
 from labtools.shrink.elsewhere import shrunk_elsewhere
@@ -75,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed-start", type=int, metavar="N", help="the first seed (default: a fresh one, printed)")
     add("--jobs", type=jobs_argument, metavar="N", help="worker processes (default: one for each core)")
     add("--isolated", action="store_true", help="every peer in a process of its own, as for grades")
+    add("--race", action="store_true", help="any line may lose its turn, and races fail (docs/race.md)")
     add("--dask", metavar="ADDRESS", help="run on this Dask cluster instead: tcp://host:8786")
     add("--run-limit", type=_seconds, default=60.0, metavar="S", help="real seconds that one run may take (60)")
     add("--memory-mb", type=_positive, default=2048, metavar="MB", help="memory that one worker may use (2048)")
@@ -131,6 +132,8 @@ def main(args: argparse.Namespace) -> int:
         return _cannot("there are no tests here; name their file with --file")
     if args.isolated and args.dask is not None:
         return _cannot("--isolated cannot be had with --dask: its walls are built on this machine alone")
+    if args.isolated and args.race:
+        return _cannot(f"--race cannot be had with --isolated: {NOT_ISOLATED}")
     if args.list:
         for test in tests:
             print(f"{test.part:<3} {test.name:<44} {short_path(str(test.file))}")
@@ -143,7 +146,8 @@ def main(args: argparse.Namespace) -> int:
     seed_start = random.SystemRandom().randrange(2**31) if args.seed_start is None else args.seed_start
     runs = _RUNS if args.runs is None and not (args.until_fail or args.for_s or args.grow) else args.runs
     plan = Plan(runs, until_fail=args.until_fail, for_s=args.for_s, grow=args.grow)
-    kit = Kit.of(args.raft, tests, kv=kv, run_limit_s=args.run_limit, memory_mb=args.memory_mb, isolated=args.isolated)
+    how = {"isolated": args.isolated, "race": args.race}
+    kit = Kit.of(args.raft, tests, kv=kv, run_limit_s=args.run_limit, memory_mb=args.memory_mb, **how)
     tally = Tally(list(dict.fromkeys(test.name for test in tests)), seed_start)
     try:
         with ended_politely(), alone_in(args.out, "lab stress"):
@@ -227,7 +231,7 @@ def _opening(args: argparse.Namespace, plan: Plan, tally: Tally, pool: Pool) -> 
     much = f"{plan.runs:,} seeds each" if plan.runs is not None else "seed after seed"
     limit = f", for {duration(plan.for_s)}" if plan.for_s is not None else ""
     where = f"on {args.dask}" if args.dask else f"{pool.slots} worker{'s' if pool.slots != 1 else ''}"
-    walls = ", isolated" if args.isolated else ""
+    walls = ", isolated" if args.isolated else ", looking for races" if args.race else ""
     return f"lab stress: {args.raft}, {tests}, {much} from {tally.seed_start}{limit}, {where}{walls}"
 
 

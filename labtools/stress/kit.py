@@ -23,7 +23,15 @@ from labtools.selecting import LabTest, default_files
 
 
 def replay_line(
-    test: str, seed: int, raft: str, file: str = "", *, kv: str = "", isolated: bool = False, does: str = "replay"
+    test: str,
+    seed: int,
+    raft: str,
+    file: str = "",
+    *,
+    kv: str = "",
+    isolated: bool = False,
+    race: bool = False,
+    does: str = "replay",
 ) -> str:
     """The command that runs it again, or with `does` shrinks it. Files as they were given; `file` is a test file of
     one's own."""
@@ -32,10 +40,12 @@ def replay_line(
         other = "" if Path(raft) == DEFAULT else f" --raft {quote(raft)}"
         other += f" --kv {quote(kv)}" if other_kv else ""
         other += " --isolated" if isolated else ""
+        other += " --race" if race else ""
         return f"lab {does} {test} --seed {seed} --file {quote(file)}{other}"
     other = "" if Path(raft) == DEFAULT else f" RAFT={quote(raft)}"
     other += f" KV={quote(kv)}" if other_kv else ""
     other += " ISOLATED=1" if isolated else ""
+    other += " RACE=1" if race else ""
     return f"make {does} TEST={test} SEED={seed}{other}"
 
 
@@ -58,6 +68,7 @@ class Kit:
         run_limit_s: float,
         memory_mb: int,
         isolated: bool = False,
+        race: bool = False,
         in_place: bool = False,
     ) -> Kit:
         """Reads every file now. `raft` must exist, and `kv`, the service, if it is given.
@@ -92,6 +103,7 @@ class Kit:
             "run_limit_s": run_limit_s,
             "memory_mb": memory_mb,
             "isolated": isolated,
+            "race": race,
             "shown_as": shown_as,
         }
         kv_of = {test.name: str(kv) for test in tests if test.wants_service}
@@ -111,6 +123,7 @@ class Kit:
             own_file,
             kv=self.kv_of.get(test, ""),
             isolated=setup["isolated"],
+            race=setup["race"],
             does=does,
         )
 

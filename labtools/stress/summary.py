@@ -240,6 +240,7 @@ def _record(outcome: Outcome, kit: Kit) -> Record:
         raft=kit.setup["raft_given"],
         kv=kit.kv_of.get(outcome.test, ""),
         isolated=kit.setup["isolated"],
+        race=kit.setup["race"],
         digest=outcome.digest,
         report=report(outcome, kit),
         code=kit.code[outcome.test],

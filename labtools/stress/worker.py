@@ -36,6 +36,7 @@ class Setup(msgspec.Struct):
     kv_given: str = ""
     memory_mb: int = 0
     isolated: bool = False
+    race: bool = False
     files_given: dict[str, str] = {}  # the file of each test that is not the lab's, for the replay line
     shown_as: dict[str, str] = {}  # paths here -> where these files really lie
 
@@ -91,7 +92,7 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
     """Load everything; the result runs one seed and gives its Outcome, and whether it ran out of memory."""
     raft = Path(setup.raft).resolve()
     kv = Path(setup.kv).resolve() if setup.kv else None
-    peer_class = load_peer_class(raft, isolated=setup.isolated, kv=kv)
+    peer_class = load_peer_class(raft, isolated=setup.isolated, kv=kv, race=setup.race)
     # Only now: the tester must know the messages of the peer's own package, if it has one.
     from labtest import report
     from labtest.records import place_of_peer
@@ -131,6 +132,7 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
         own_file = setup.files_given.get(name, "")
         kv_given = setup.kv_given if test.wants_service else ""
         line = partial(replay_line, name, seed, setup.raft_given, own_file, kv=kv_given, isolated=setup.isolated)
+        line = partial(line, race=setup.race)
         replay, shrink = line(), "" if test.file.suffix == SCENARIO else line(does="shrink")
         told = report.describe(error, name, seed, replay, causes=run.causes, shrink=shrink)
         outcome.report = told[:_REPORT_CHARS_MAX]

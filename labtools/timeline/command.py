@@ -194,6 +194,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--file", type=Path, action="append", default=[], metavar="F", help="take the test from this file instead"
     )
     parser.add_argument("--isolated", action="store_true", help="every peer in a process of its own")
+    parser.add_argument("--race", action="store_true", help="any line may lose its turn (docs/race.md)")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="show this saved trace instead of running a test")
     parser.add_argument(
         "--import", type=Path, dest="import_", metavar="FILE", help="show a log of lines 'HH:MM:SS.ffffff [id] text'"
@@ -279,7 +280,7 @@ def _run(args: argparse.Namespace) -> tuple[str, int, str, Sequence[Event], str,
     if len(tests) != 1:
         raise TimelineError(f"{args.test} is {len(tests)} tests; name one of {', '.join(t.name for t in tests[:5])} …")
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(2**31)
-    peer_class = load_peer_class(args.raft, isolated=args.isolated, kv=service_for(tests, args.kv))
+    peer_class = load_peer_class(args.raft, isolated=args.isolated, kv=service_for(tests, args.kv), race=args.race)
     run = run_test(tests[0].function, peer_class, seed)
     assert run.simulation is not None and run.simulation.trace is not None
     ending = ""

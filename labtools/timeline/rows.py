@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from labtools.timeline.words import Wordings
 
-TOPICS = ("election", "log", "snapshot", "persist", "apply", "network", "client")
+TOPICS = ("election", "log", "snapshot", "persist", "apply", "network", "client", "turn")
 
 
 class Mark(NamedTuple):

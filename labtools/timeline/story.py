@@ -33,6 +33,7 @@ from labtest.events import (
     MESSAGE_KINDS,
     PERSIST,
     PHASE,
+    PREEMPT,
     RELEASE_CLOCK,
     REPLY,
     RESTART,
@@ -178,6 +179,10 @@ class _Teller:
                 self._local(event, "client", Said("start", words.operation(event.detail, returned=kind == RETURN)))
             elif kind == SNAPSHOT:
                 self._local(event, "snapshot", Said("snapshot", words.taken(event.detail)))
+            elif kind == PREEMPT:
+                # In most of them nobody else was ready, and nothing came of it.
+                if event.detail.late_ns or self.show.everything:
+                    self._local(event, "turn", Said("quiet", words.preempted(event.detail)))
             elif kind in (PHASE, STEP):
                 self._phase(event)
             elif kind in ACTS:

@@ -281,6 +281,14 @@ def taken(of: Any) -> Wordings:
     return (f"snapshot to {number(of, 'index')} ({len(field(of, 'snapshot', b'') or b'')} B)",)
 
 
+def preempted(loss: Any) -> Wordings:
+    """A thread that has lost its turn."""
+    line = f"{str(field(loss, 'file', '')).rpartition('/')[2]}:{number(loss, 'line')}"
+    late_ns = number(loss, "late_ns") or 0
+    late = f" for {late_ns / 1e6:.0f} ms" if late_ns else ""
+    return (f"{field(loss, 'task', '')} loses its turn at {line}{late}", f"turn lost{late}")
+
+
 def act(event: Event) -> tuple[str, bool]:
     """What the tester does to network, disks or services, in a sentence, and whether it makes things better."""
     kind, detail = event.kind, event.detail

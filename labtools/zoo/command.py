@@ -21,6 +21,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from labtest.loading import NOT_ISOLATED
 from labtest.rooms import ROOT
 from labtools.selecting import select
 from labtools.workers.ending import ended_politely
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="the first seed (0)")
     parser.add_argument("--tests", nargs="+", default=[], metavar="TEST", help="hunt with these tests or parts only")
     parser.add_argument("--isolated", action="store_true", help="every peer in a process of its own")
+    parser.add_argument("--race", action="store_true", help="any line may lose its turn, and races fail, for all")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="worker processes at a time (2)")
     parser.add_argument(
         "--budget-seconds", type=float, metavar="S", help="give up on a mutant after so much processor time"
@@ -64,6 +66,9 @@ def main(args: argparse.Namespace) -> int:
         select(args.tests)  # the workers do it again; here it is refused once
     except Exception as error:
         print(f"lab zoo: {error}", file=sys.stderr)
+        return 2
+    if args.isolated and args.race:
+        print(f"lab zoo: --race cannot be had with --isolated: {NOT_ISOLATED}", file=sys.stderr)
         return 2
     if args.list:
         for mutant in zoo:
@@ -142,7 +147,7 @@ class _Hunters:
         worker = WorkerProcess(lambda: python_worker("labtools.zoo.worker", greeting, folder=Path.cwd(), lab=ROOT))
         runs = args.runs or (CONTROL_RUNS if mutant.control else RUNS)
         request = {"id": mutant.id, "runs": runs, "first_seed": args.seed, "budget_s": args.budget_seconds}
-        request["isolated"] = args.isolated
+        request |= {"isolated": args.isolated, "race": args.race}
         with self._lock:
             if self._stopped:
                 worker.close()

@@ -48,12 +48,13 @@ def suite_for(mutant: Mutant, tests: list[LabTest]) -> list[LabTest]:
     return sorted(tests, key=lambda test: parts.index(test.part))
 
 
-def load_mutant(mutant: Mutant, build: Path, *, isolated: bool = False) -> Any:
-    """As load_peer_class(); a service on the reference peer."""
+def load_mutant(mutant: Mutant, build: Path, *, isolated: bool = False, race: bool = False) -> Any:
+    """As load_peer_class(); a service on the reference peer. One that only races is always looked at for races."""
     path = mutant.write(build)
+    race = race or (mutant.races and not isolated)
     if mutant.of_service:
-        return load_peer_class(REFERENCE / "raft.py", kv=path, isolated=isolated)
-    return load_peer_class(path, isolated=isolated)
+        return load_peer_class(REFERENCE / "raft.py", kv=path, isolated=isolated, race=race)
+    return load_peer_class(path, isolated=isolated, race=race)
 
 
 def hunt(
@@ -66,13 +67,14 @@ def hunt(
     build: Path = BUILD,
     measure_rate: bool = True,
     isolated: bool = False,
+    race: bool = False,
 ) -> Result:
     """Run the suite over seeds until a test fails."""
     # Processor time: a busy machine changes no verdict.
     began_s = time.process_time()
     result = Result(mutant.id, "passed" if mutant.control else "escaped")
     try:
-        peer_class = load_mutant(mutant, build, isolated=isolated)
+        peer_class = load_mutant(mutant, build, isolated=isolated, race=race)
     except StaleMutant as error:
         result.verdict, result.line = "stale", str(error)
         return result

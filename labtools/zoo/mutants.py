@@ -52,6 +52,8 @@ class Mutant:
     go_caught: bool | None = None
     # Not wrong in any one message, only in how often it gets nowhere: judged by how many seeds fail.
     liveness: bool = False
+    # Wrong only in which lock is held when: hunted with --race.
+    races: bool = False
     # A correct peer: must pass everything.
     control: bool = False
     message_edits: tuple[Edit, ...] = ()  # the same for raft/messages.py

@@ -1,0 +1,54 @@
+"""What --race costs: the whole suite for some seeds, plain, with lost turns alone, and with races looked for as well.
+
+A run with lost turns is another run than the plain one of its seed, longer or shorter in virtual time. The figures are
+CPU seconds of the whole suite over a few seeds, and beside them CPU seconds for each virtual second.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from labtest.loading import DEFAULT, DEFAULT_KV
+from labtest.program import load_program
+from labtest.race import Race
+from labtest.running import run_test
+from labtools.selecting import LabTest, select
+
+_SEEDS = range(1, 4)
+_KINDS = {"plain": None, "turns": {"watch": False}, "race": {}}
+
+
+def _run_s(test: LabTest, program: Any, seed: int) -> tuple[float, float]:
+    """(CPU seconds, virtual seconds), up to when nothing of it is left in memory."""
+    began_s = time.process_time()
+    run = run_test(test.function, program, seed)
+    assert run.error is None, run.error
+    virtual_s = run.virtual_s
+    del run
+    gc.collect()
+    return time.process_time() - began_s, virtual_s
+
+
+def facts() -> Iterator[str]:
+    tests = select([])
+    cpu_s = dict.fromkeys(_KINDS, 0.0)
+    virtual_s = dict.fromkeys(_KINDS, 0.0)
+    # A program at a time is loaded in a process: its modules stand under its names.
+    for kind, how in _KINDS.items():
+        race = None if how is None else Race(**how)
+        program = load_program(DEFAULT.resolve(), DEFAULT_KV.resolve(), race)
+        gc.collect()
+        gc.freeze()  # so that _run_s() collects what the run has left, and need not look at anything else
+        for test in tests:
+            for seed in _SEEDS:
+                took_s, simulated_s = _run_s(test, program, seed)
+                cpu_s[kind] += took_s
+                virtual_s[kind] += simulated_s
+    seeds = f"{_SEEDS[0]} to {_SEEDS[-1]}"
+    yield f"2A to 3B, seeds {seeds}: {cpu_s['plain']:.1f} s of CPU, plain"
+    for kind, what in (("turns", "lost turns alone"), ("race", "--race: lost turns, and races looked for")):
+        each = (cpu_s[kind] / virtual_s[kind]) / (cpu_s["plain"] / virtual_s["plain"])
+        yield f"{what}: {cpu_s[kind] / cpu_s['plain']:.2f} times that ({each:.2f} times for each virtual second)"

@@ -1,0 +1,47 @@
+"""Places in a peer's source where a field is read or written, by number: what the rewritten code passes on.
+
+Start at `Sites`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import NamedTuple
+
+_EXCUSE = re.compile(rb"#\s*race:\s*ok\b[\s,:;-]*(.*)")
+
+
+class Site(NamedTuple):
+    file: str
+    line: int
+    function: str
+    what: str  # as it stands there: self.log
+    constant: bool  # what is written is a literal
+    made: bool  # in the __init__ of the object itself
+    excuse: str | None  # what the line's `# race: ok` says
+
+
+class Sites:
+    """Of one program, over all its modules."""
+
+    def __init__(self) -> None:
+        self._all: list[Site] = []
+        self._file = ""
+        self._excuses: dict[int, str] = {}
+
+    def __getitem__(self, number: int) -> Site:
+        return self._all[number]
+
+    def begin_file(self, file: str, source: bytes) -> None:
+        self._file = file
+        self._excuses = {}
+        for number, line in enumerate(source.splitlines(), start=1):
+            if (found := _EXCUSE.search(line)) is not None:
+                self._excuses[number] = found[1].decode(errors="replace").strip()
+
+    def add(self, node: ast.expr, function: str, *, constant: bool, made: bool) -> int:
+        lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        excuse = next((self._excuses[line] for line in lines if line in self._excuses), None)
+        self._all.append(Site(self._file, node.lineno, function, ast.unparse(node), constant, made, excuse))
+        return len(self._all) - 1
