@@ -187,8 +187,10 @@ def _hunt_all(zoo: list[Mutant], args: argparse.Namespace) -> tuple[list[Result]
     # Controls are the longest; begun last, they would be waited for alone.
     order = sorted(zoo, key=lambda mutant: not mutant.control)
     with _Progress(len(zoo)) as progress, ThreadPoolExecutor(max(1, args.jobs)) as pool:
-        pending: set[Future[Result]] = {pool.submit(hunters.hunt, mutant) for mutant in order}
+        pending: set[Future[Result]] = set()
+        # From here on: the first worker may be there before all are asked for, and the pool waits for it.
         try:
+            pending |= {pool.submit(hunters.hunt, mutant) for mutant in order}
             while pending:
                 done, pending = wait(pending, return_when=FIRST_COMPLETED)
                 for future in done:
@@ -197,9 +199,8 @@ def _hunt_all(zoo: list[Mutant], args: argparse.Namespace) -> tuple[list[Result]
                     progress.add(result)
         except KeyboardInterrupt:
             interrupted = True
-            for future in pending:
-                future.cancel()
             hunters.stop()
+            pool.shutdown(wait=False, cancel_futures=True)
     return [results[mutant.id] for mutant in zoo if mutant.id in results], interrupted
 
 
