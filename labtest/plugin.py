@@ -402,8 +402,8 @@ def _shown_name(item: pytest.Function) -> str:
 
 def _describe(item: pytest.Function, run: Run) -> str:
     assert run.error is not None
-    replay, shrink = _replay_line(item, run.seed), _shrink_line(item, run.seed)
-    text = report.describe(run.error, item.originalname, run.seed, replay, causes=run.causes, shrink=shrink)
+    replay, shrink, page = _replay_line(item, run.seed), _shrink_line(item, run.seed), _page_line(item, run.seed)
+    text = report.describe(run.error, item.originalname, run.seed, replay, causes=run.causes, shrink=shrink, page=page)
     for line in item.ihook.pytest_raftlab_failed(item=item, run=run):
         text += f"\n  {line}"
     if not item.config.getoption("--realtime") and _is_replayable(item):
@@ -446,6 +446,13 @@ def _shrink_line(item: pytest.Function, seed: int) -> str:
     if item.config.getoption("--realtime") or not _is_replayable(item) or item.path.suffix == SCENARIO:
         return ""
     return f"make shrink TEST={item.originalname} SEED={seed}{_make_options(item)}"
+
+
+def _page_line(item: pytest.Function, seed: int) -> str:
+    """What draws it to step through, where `make` finds it by its name."""
+    if item.config.getoption("--realtime") or not _is_replayable(item) or item.path.suffix == SCENARIO:
+        return ""
+    return f"make page TEST={item.originalname} SEED={seed}{_make_options(item)}"
 
 
 def _make_options(item: pytest.Function) -> str:

@@ -29,7 +29,14 @@ _ABOUT_VALUES = (LookupError, AssertionError)
 
 
 def describe(
-    error: BaseException, test: str, run: int | str, replay: str, *, causes: Sequence[str] = (), shrink: str = ""
+    error: BaseException,
+    test: str,
+    run: int | str,
+    replay: str,
+    *,
+    causes: Sequence[str] = (),
+    shrink: str = "",
+    page: str = "",
 ) -> str:
     """The whole report, plain text: what was broken or missing, the evidence, the likely cause, how to replay it and,
     where that can be done, how to `shrink` it.
@@ -45,6 +52,7 @@ def describe(
     for cause in causes:
         lines += ["", *cause.splitlines()]
     lines += ["", f"replay    {replay}", *([f"shrink    {shrink}"] if shrink else [])]
+    lines += [f"page      {page}"] if page else []
     return "\n".join([lines[0], *(f"  {line}".rstrip() for line in lines[1:])])
 
 

@@ -7,6 +7,7 @@ here. The page only shows. The columns are described where they are filled; web/
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -56,9 +57,15 @@ TESTER = "tester"
 
 def data_of(events: Sequence[Event], run: dict[str, Any], watch: Watch | None = None) -> dict[str, Any]:
     """What is written into the page. `run` is what is told of the run itself, and goes in as it is."""
-    book = _Book(events)
-    book.read()
-    return {"format": FORMAT, "run": run, **book.columns(watch)}
+    collecting = gc.isenabled()
+    gc.disable()  # all that is made here stays, and looking for garbage in it takes long
+    try:
+        book = _Book(events)
+        book.read()
+        return {"format": FORMAT, "run": run, **book.columns(watch)}
+    finally:
+        if collecting:
+            gc.enable()
 
 
 class _Calls:

@@ -81,11 +81,11 @@ class Tables:
     def entry(self, entry: Any) -> int:
         term = words.number(entry, "term")
         command = words.field(entry, "command")
-        text = words.value(command, 80)
         # Alike for the eye, and yet two: what differs is told apart where that is cheap.
         key = (term, command if command.__class__ in (int, str) else words.value(command, 1_000))
         number = self._entries.get(key)
         if number is None:
+            text = words.value(command, 80)
             number = self._entries[key] = len(self.entry_terms)
             self.entry_terms.append(term)
             self.entry_texts.append(self.text(text))
@@ -96,8 +96,20 @@ class Tables:
             return []
         known = self._by_list.get(id(entries))
         if known is None:
-            known = self._by_list[id(entries)] = (entries, [self.entry(entry) for entry in entries])
+            numbers = self._known_entries(entries) or [self.entry(entry) for entry in entries]
+            known = self._by_list[id(entries)] = (entries, numbers)
         return known[1]
+
+    def _known_entries(self, entries: Any) -> list[int] | None:
+        """All at once, if every one was seen before: a leader that is cut off sends an ever longer log."""
+        try:
+            terms, commands = [entry.term for entry in entries], [entry.command for entry in entries]
+        except AttributeError:
+            return None
+        if not {*map(type, commands)} <= {int, str} or {*map(type, terms)} != {int}:
+            return None
+        numbers = [self._entries.get(key, -1) for key in zip(terms, commands, strict=True)]
+        return None if -1 in numbers else numbers
 
     def message(self, of: Any, packed: Any) -> int:
         """Arguments or a reply. `packed`: its bytes and its type, where it has some: what travelled before is known."""
@@ -105,10 +117,13 @@ class Tables:
             known = self._by_bytes.get(packed)
             if known is not None:
                 return known
-        value = plain(of)
         entries = words.field(of, "entries")
-        if isinstance(value, dict) and isinstance(entries, (list, tuple)) and "entries" in value:
+        named = words.fields(of) if isinstance(entries, (list, tuple)) else []
+        if named:
+            value = {name: None if name == "entries" else plain(held) for name, held in named}
             value["entries"] = {"$entries": stretches(self.entries(entries))}
+        else:
+            value = plain(of)
         number = self.value(shown(value))
         if packed is not None:
             self._by_bytes[packed] = number

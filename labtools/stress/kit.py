@@ -113,11 +113,19 @@ class Kit:
     def unpack(self, folder: Path) -> None:
         write_files(self.files, folder)
 
-    def replay_line(self, test: str, seed: int) -> str:
+    def replay_line(self, test: str, seed: int, does: str = "replay") -> str:
         setup = self.setup
         own_file = setup["files_given"].get(test, "")
-        how = {"isolated": setup["isolated"], "race": setup["race"]}
-        return replay_line(test, seed, setup["raft_given"], own_file, kv=self.kv_of.get(test, ""), **how)
+        return replay_line(
+            test,
+            seed,
+            setup["raft_given"],
+            own_file,
+            kv=self.kv_of.get(test, ""),
+            isolated=setup["isolated"],
+            race=setup["race"],
+            does=does,
+        )
 
 
 def _own_files(tests: Iterable[LabTest]) -> dict[str, str]:

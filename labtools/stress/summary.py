@@ -97,6 +97,7 @@ def _describe(cause: Cause, tally: Tally, kit: Kit, out: Path, width: int | None
         )
     lines.append(f"{indent}report  {short_path(str(out / report_name(cause)))}")
     lines.append(f"{indent}replay  {kit.replay_line(shortest.test, shortest.seed)}")
+    lines.append(f"{indent}page    {kit.replay_line(shortest.test, shortest.seed, does='page')}")
     if cause.recipe:
         lines.append(f"{indent}shrunk  {short_path(str(out / SHRUNK / f'{shortest.test}-{shortest.seed}.txt'))}")
         lines += [f"{indent}{line}" for line in cause.recipe]

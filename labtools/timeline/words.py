@@ -93,11 +93,11 @@ def _shown(of: Any) -> str:
         return f"{len(of)} B"
     if isinstance(of, (list, tuple)):
         return f"[{', '.join(_shown(item) for item in of[:8])}]"
-    fields = _fields(of)
-    return " ".join(f"{name}={_shown(held)}" for name, held in fields) if fields else repr(of)
+    named = fields(of)
+    return " ".join(f"{name}={_shown(held)}" for name, held in named) if named else repr(of)
 
 
-def _fields(of: Any) -> list[tuple[str, Any]]:
+def fields(of: Any) -> list[tuple[str, Any]]:
     """Of a message: an object, or what a trace file gives back."""
     if isinstance(of, SimpleNamespace):
         return list(vars(of).items())
@@ -174,7 +174,7 @@ def answer(kind: str, args: Any, reply: Any) -> tuple[str, Wordings]:
 def _few_words(reply: Any) -> str:
     """The answer to an RPC of the peer's own, for a narrow column: `t3 not granted`."""
     told = []
-    for name, held in _fields(reply):
+    for name, held in fields(reply):
         if name == "term":
             told.append(f"t{_shown(held)}")
         elif isinstance(held, bool):

@@ -38,14 +38,18 @@ class LogHistory {
   // The log after an event: {base, baseTerm, entries}, and what the last change at that very event was.
   at(event) {
     const last = lastBefore(this.places, event, 1);
-    const from = last - (last % EVERY);
     let log = { base: 0, baseTerm: 0, entries: [] };
     let first = 0;
-    for (let known = from; known > 0; known -= EVERY) {
-      if (this.whole.has(known)) {
-        log = this.whole.get(known);
-        first = known + 1;
-        break;
+    if (this.latest && this.latest.last <= last && this.latest.last >= last - (last % EVERY)) {
+      log = this.latest.log; // one steps on from here
+      first = this.latest.last + 1;
+    } else {
+      for (let known = last - (last % EVERY); known > 0; known -= EVERY) {
+        if (this.whole.has(known)) {
+          log = this.whole.get(known);
+          first = known + 1;
+          break;
+        }
       }
     }
     for (let i = first; i <= last; i++) {
@@ -55,6 +59,7 @@ class LogHistory {
       log = { base, baseTerm, entries: kept.concat(unfold(added)) };
       if (i % EVERY === 0) this.whole.set(i, log);
     }
+    this.latest = { last, log };
     const changed = last >= 0 && this.changes[last][0] === event ? this.changes[last][3] : null;
     return { ...log, changed };
   }

@@ -311,10 +311,8 @@ export class Lanes {
       if (legs[middle][2] < first) low = middle + 1;
       else high = middle;
     }
-    for (let i = 0; i < low; i++) {
-      const leg = legs[i];
-      const end = leg[3] >= 0 ? leg[3] : leg[4];
-      if (end >= first) inView.push(leg);
+    for (let i = low - 1; i >= 0 && layout.reach[i] >= first; i--) {
+      if (Math.max(legs[i][3], legs[i][4]) >= first) inView.push(legs[i]);
     }
     for (let i = low; i < legs.length && legs[i][2] <= last; i++) inView.push(legs[i]);
     if (inView.length > MOST_ARROWS) return inView.length;

@@ -111,9 +111,14 @@ export class Layout {
     }
     this.height = y + height + 40;
     for (const leg of run.legs) {
-      const [call, reply, from, to, lost] = leg;
+      const [, , from, to] = leg;
       if (this.visible[from] || (to >= 0 && this.visible[to])) this.legs.push(leg);
     }
+    // Up to where any of the first so many ways reaches.
+    this.reach = new Int32Array(this.legs.length);
+    this.legs.forEach(([, , , to, lost], i) => {
+      this.reach[i] = Math.max(to, lost, i ? this.reach[i - 1] : -1);
+    });
   }
 
   #words(event) {

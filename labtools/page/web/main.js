@@ -152,7 +152,9 @@ class Page {
     this.panel.show(event);
     this.#heads();
     this.draw();
-    if (!quiet) this.#remember();
+    // Not at every step: a browser counts how often an address changes.
+    clearTimeout(this.remembering);
+    if (!quiet) this.remembering = setTimeout(() => this.#remember(), 150);
   }
 
   #remember() {
@@ -239,7 +241,7 @@ class Page {
     const seen = lanes.nsAt(lanes.top + lanes.viewHeight) - lanes.nsAt(lanes.top);
     lanes.rows = !lanes.rows;
     if (!lanes.rows) lanes.scale = Math.max((lanes.viewHeight - 60) / Math.max(this.run.endNs, 1), Math.min(1, lanes.viewHeight / Math.max(seen, 1000)));
-    this.layOut();
+    byId("scale-button").textContent = lanes.rows ? "Rows" : "True time";
     lanes.top = lanes.y(this.current) - off;
     this.draw();
   }
@@ -490,4 +492,5 @@ byId("data").remove();
 const page = new Page(run);
 page.start();
 byId("loading").remove();
+performance.mark("ready");
 document.documentElement.dataset.ready = "yes";

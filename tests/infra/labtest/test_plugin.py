@@ -88,6 +88,7 @@ test_initial_election_2a  seed 7
 
   replay    make replay TEST=test_initial_election_2a SEED=7 RAFT=peer.py
   shrink    make shrink TEST=test_initial_election_2a SEED=7 RAFT=peer.py
+  page      make page TEST=test_initial_election_2a SEED=7 RAFT=peer.py
   timeline  build/pytest/timelines/test_initial_election_2a-7.txt
 """
 

@@ -120,7 +120,7 @@ def test_one_mistake_in_many_tests_is_one_cause_with_its_tests_below(tmp_path):
     tally.add(
         [failed("test_a", 4, mistake="exception | KeyError | raft.py:7", cause="KeyError: '...'", where="raft.py:7")]
     )
-    kit = SimpleNamespace(replay_line=lambda test, seed: f"REPLAY {test} {seed}")
+    kit = SimpleNamespace(replay_line=lambda test, seed, does="replay": f"{does.upper()} {test} {seed}")
     text = as_text(tally, kit, tmp_path).partition("\n")[2]
     assert (
         text
@@ -130,6 +130,7 @@ def test_one_mistake_in_many_tests_is_one_cause_with_its_tests_below(tmp_path):
   1  saved: peer # does not save
      report  {tmp_path}/cause-1.txt
      replay  REPLAY test_a 2
+     page    PAGE test_a 2
        test_c  2 of 3 runs, about one in 2; smallest seed 1, shortest run seed 2 (98 events)
        test_a  2 of 4 runs, about one in 2; smallest seed 1, shortest run seed 2 (98 events)
        test_b  2 of 3 runs, about one in 2; smallest seed 1, shortest run seed 2 (98 events)
@@ -138,6 +139,7 @@ def test_one_mistake_in_many_tests_is_one_cause_with_its_tests_below(tmp_path):
      at raft.py:7
      report  {tmp_path}/cause-2.txt
      replay  REPLAY test_a 4
+     page    PAGE test_a 4
        test_a  1 of 4 runs; seed 4 (10 events)"""
     )
 
