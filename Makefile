@@ -51,7 +51,7 @@ help: ## this list
 	@echo "below: they would take longer to start). Name several parts, and they are one run with one summary."
 	@echo "ISOLATED=1, here and for replay, shrink, timeline, page, scenario and stress, has every peer, and every clerk, in a"
 	@echo "process of its own."
-	@echo "RACE=1, here and for replay, shrink, timeline and stress, is what make race does: docs/race.md."
+	@echo "RACE=1, here and for replay, shrink, timeline, page and stress, is what make race does: docs/race.md."
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -99,7 +99,7 @@ timeline: $(READY) ## a run as a table of events by peer: TEST=name SEED=n [RAFT
 
 page: $(READY) ## a run as one HTML file, to look at and to step through: TEST=name SEED=n [RAFT=...] [OUT=file.html]
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make page TEST=test_name SEED=n [RAFT=path/to/raft.py] [OUT=file.html]"; exit 2; }
-	@$(BIN)/lab page $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(OUT),--out $(OUT)) $(if $(ISOLATED),--isolated)
+	@$(BIN)/lab page $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(OUT),--out $(OUT)) $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
 
 scenario: $(READY) ## a run written down step by step: FILE=x.scenario (default: all) [STEP=1] [SEED=n] [RAFT=...]
 	@$(BIN)/lab scenario $(if $(FILE),"$(FILE)") $(if $(SEED),--seed $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(STEP),--step) $(if $(TIMELINE),--timeline) $(if $(ISOLATED),--isolated)

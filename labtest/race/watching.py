@@ -17,12 +17,15 @@ import enum
 from collections import Counter as _Counter
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from inspect import getattr_static
+from types import MemberDescriptorType
 from typing import Any, NoReturn
 from weakref import ref
 
 from labsim import Node, Simulation
 from labsim.clocks import Order
 from labsim.drop_in import DropIn
+from labsim.threading import local
 from labtest.race.sites import Site, Sites
 from labtest.race.telling import Access, race_failure, remark
 
@@ -40,7 +43,7 @@ class _Shadow:
     __slots__ = (
         *("key_read", "key_written", "locks_read", "locks_written", "others", "owner", "read", "read_slot"),
         *("site_read", "site_written", "order_read", "order_written", "thing", "written", "written_slot"),
-        *("flag", "published", "suspect"),
+        *("flag", "is_field", "published", "suspect"),
     )
 
     def __init__(self, owner: Any, thing: Any = None) -> None:
@@ -58,6 +61,7 @@ class _Shadow:
         self.others: dict[int, tuple[Any, ...]] | None = None  # reads that the latest read does not come after
         self.flag: Any = _UNSET  # the constant that it holds, a pair once that has changed
         self.published = True  # nothing but tuples
+        self.is_field = True  # and no property, whose own lines are looked at
         self.suspect: Any = None  # a race that is none as long as it is a flag
 
 
@@ -89,7 +93,7 @@ class Watch:
 
     def _is_watched(self, cls: type) -> bool:
         watched = self._kinds[cls] = cls.__module__ in self._modules and not (
-            isinstance(cls, (DropIn, enum.EnumMeta)) or issubclass(cls, (BaseException, type, tuple))
+            isinstance(cls, (DropIn, enum.EnumMeta)) or issubclass(cls, (BaseException, local, type, tuple))
         )
         return watched
 
@@ -109,6 +113,13 @@ class Watch:
         objects[key] = fields
         return fields
 
+    def _new_field(self, fields: _Fields, obj: Any, name: str) -> _Shadow:
+        shadow = fields[name] = _Shadow(fields.owner)
+        found = getattr_static(type(obj), name, None)
+        # What __slots__ makes is a field all the same.
+        shadow.is_field = not hasattr(type(found), "__set__") or isinstance(found, MemberDescriptorType)
+        return shadow
+
     def _new_container(self, thing: Any) -> _Shadow:
         if len(self._containers) >= _MAX_CONTAINERS:
             del self._containers[next(iter(self._containers))]
@@ -123,6 +134,7 @@ class Watch:
         simulation = self._simulation
         objects, containers, kinds = self._objects, self._containers, self._kinds
         is_watched, first_sight, new_container = self._is_watched, self._first_sight, self._new_container
+        new_field = self._new_field
         touch_read, touch_write, note_value = self._touch_read, self._touch_write, self._note_value
         sites = self._sites
         get_object, get_container, get_kind = objects.get, containers.get, kinds.get
@@ -138,7 +150,7 @@ class Watch:
                         fields = first_sight(obj, order)
                     shadow = fields.get(name)
                     if shadow is None:
-                        shadow = fields[name] = _Shadow(fields.owner)
+                        shadow = new_field(fields, obj, name)
                     if shadow.read != order.clock or shadow.read_slot != order.slot:
                         touch_read(shadow, order, site, None)
             return getattr(obj, name)
@@ -153,7 +165,7 @@ class Watch:
                         fields = first_sight(obj, order)
                     shadow = fields.get(name)
                     if shadow is None:
-                        shadow = fields[name] = _Shadow(fields.owner)
+                        shadow = new_field(fields, obj, name)
                     if shadow.flag is not _NO_FLAG or shadow.published:
                         note_value(shadow, _UNSET, site)
                     write(fields, shadow, order, site)
@@ -177,7 +189,7 @@ class Watch:
                         fields = first_sight(obj, order)
                     shadow = fields.get(name)
                     if shadow is None:
-                        shadow = fields[name] = _Shadow(fields.owner)
+                        shadow = new_field(fields, obj, name)
                     if shadow.flag is not _NO_FLAG or shadow.published:
                         note_value(shadow, value, site)
                     write(fields, shadow, order, site)
@@ -223,6 +235,8 @@ class Watch:
     # ---- what it means -------------------------------------------------------------------------------------------
 
     def _touch_read(self, shadow: _Shadow, order: Order, site: int, key: Any) -> None:
+        if not shadow.is_field:
+            return
         seen, slot = order.seen, order.slot
         written_slot = shadow.written_slot
         is_unordered = seen[written_slot] < shadow.written and written_slot != slot
@@ -237,6 +251,8 @@ class Watch:
         shadow.order_read = order
 
     def _touch_write(self, shadow: _Shadow, order: Order, site: int, key: Any) -> None:
+        if not shadow.is_field:
+            return
         seen, slot = order.seen, order.slot
         is_unordered = seen[shadow.written_slot] < shadow.written and shadow.written_slot != slot
         if is_unordered and _same_key(key, shadow.key_written):

@@ -72,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--file", type=Path, action="append", default=[], metavar="F", help="take the test from this file instead"
     )
     parser.add_argument("--isolated", action="store_true", help="every peer in a process of its own")
+    parser.add_argument("--race", action="store_true", help="any line may lose its turn (docs/race.md)")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="show this saved trace instead of running a test")
     parser.add_argument(
         "--fields",
@@ -111,7 +112,7 @@ def _main(args: argparse.Namespace) -> int:
         raise PageError(f"{args.test} is {len(tests)} tests; name one of {', '.join(t.name for t in tests[:5])} …")
     (test,) = tests
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(2**31)
-    peer_class = load_peer_class(args.raft, isolated=args.isolated, kv=service_for(tests, args.kv))
+    peer_class = load_peer_class(args.raft, isolated=args.isolated, kv=service_for(tests, args.kv), race=args.race)
     watch = None
     if args.fields:
         run, watch = watched_run(test.function, peer_class, seed)
@@ -120,7 +121,7 @@ def _main(args: argparse.Namespace) -> int:
     assert run.simulation is not None and run.simulation.trace is not None
     file = str(args.file[0]) if args.file else ""
     kv = str(args.kv) if test.wants_service else ""
-    replay = replay_line(test.name, seed, str(args.raft), file, kv=kv, isolated=args.isolated)
+    replay = replay_line(test.name, seed, str(args.raft), file, kv=kv, isolated=args.isolated, race=args.race)
     out = args.out or PAGES / f"{test.name}-{seed}.html"
     write_page(out, run.simulation.trace, told_of(run, test.name, replay), watch)
     print(f"wrote {out}: {'passed' if run.error is None else report.headline(run.error)}")

@@ -70,6 +70,9 @@ def main(args: argparse.Namespace) -> int:
     if args.isolated and args.race:
         print(f"lab zoo: --race cannot be had with --isolated: {NOT_ISOLATED}", file=sys.stderr)
         return 2
+    if args.isolated and (left_out := [mutant.id for mutant in zoo if mutant.races]):
+        print(f"Without {len(left_out)} that need --race, which cannot be had with --isolated.")
+        zoo = [mutant for mutant in zoo if not mutant.races]
     if args.list:
         for mutant in zoo:
             print(f"{mutant.id:28} {mutant.part}  a {mutant.kind} that {mutant.what}")

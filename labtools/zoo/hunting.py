@@ -51,7 +51,7 @@ def suite_for(mutant: Mutant, tests: list[LabTest]) -> list[LabTest]:
 def load_mutant(mutant: Mutant, build: Path, *, isolated: bool = False, race: bool = False) -> Any:
     """As load_peer_class(); a service on the reference peer. One that only races is always looked at for races."""
     path = mutant.write(build)
-    race = race or (mutant.races and not isolated)
+    race = race or mutant.races
     if mutant.of_service:
         return load_peer_class(REFERENCE / "raft.py", kv=path, isolated=isolated, race=race)
     return load_peer_class(path, isolated=isolated, race=race)

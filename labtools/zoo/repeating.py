@@ -46,8 +46,9 @@ def main() -> int:
     parser.add_argument("raft", type=Path)
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--kv", type=Path)
+    parser.add_argument("--race", action="store_true")
     args = parser.parse_args()
-    peer_class = load_peer_class(args.raft, kv=args.kv)
+    peer_class = load_peer_class(args.raft, kv=args.kv, race=args.race)
     print(json.dumps([repeat(file, peer_class) for file in args.files]))
     return 0
 

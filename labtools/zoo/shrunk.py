@@ -60,7 +60,7 @@ def measure(mutant: Mutant, test: str, seed: int, *, out: Path) -> Measured:
     raft, kv = (REFERENCE / "raft.py", path) if mutant.of_service else (path, None)
     figures_file = out / f"{mutant.id}.json"
     figures_file.parent.mkdir(parents=True, exist_ok=True)
-    options = ["--raft", str(raft), *([] if kv is None else ["--kv", str(kv)])]
+    options = ["--raft", str(raft), *([] if kv is None else ["--kv", str(kv)]), *(["--race"] if mutant.races else [])]
     folder = Path.cwd()
     figures = shrunk_elsewhere(
         test, seed, options, limit_s=_LIMIT_S, out=out / mutant.id, folder=folder, figures=figures_file
@@ -71,7 +71,7 @@ def measure(mutant: Mutant, test: str, seed: int, *, out: Path) -> Measured:
     measured.before, measured.after = figures["events_before"], figures["events"]
     measured.lines, measured.seconds = len(figures["recipe"]), figures["seconds"]
     files = [figures["choices"], *([figures["scenario"]] if figures["scenario"] is not None else [])]
-    replayed, *played = _repeated(raft, kv, files)
+    replayed, *played = _repeated(raft, kv, files, race=mutant.races)
     measured.same_rule = (replayed["ending"], replayed["rule"]) == (measured.ending, measured.rule or replayed["rule"])
     measured.same_run = replayed["same"]
     if played:
@@ -82,8 +82,9 @@ def measure(mutant: Mutant, test: str, seed: int, *, out: Path) -> Measured:
     return measured
 
 
-def _repeated(raft: Path, kv: Path | None, files: Sequence[str]) -> list[dict[str, Any]]:
+def _repeated(raft: Path, kv: Path | None, files: Sequence[str], *, race: bool = False) -> list[dict[str, Any]]:
     command = ["-m", "labtools.zoo.repeating", str(raft), *files, *([] if kv is None else ["--kv", str(kv)])]
+    command += ["--race"] if race else []
     found: list[dict[str, Any]] = json.loads(_python(command))
     return found
 

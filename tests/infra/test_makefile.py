@@ -10,7 +10,7 @@ from infra.students import ROOT
 
 def asked_of_pytest(*arguments):
     """The arguments of the one pytest that make would start. -o: .venv is as it is, and no business of this test."""
-    ours = ("MAKE", "MFLAGS", "SEED", "RUNS", "TEST", "JOBS", "RAFT", "REALTIME", "EXTRA")
+    ours = ("MAKE", "MFLAGS", "SEED", "RUNS", "TEST", "JOBS", "RAFT", "RACE", "REALTIME", "EXTRA")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     command = ["make", "-n", "-o", ".venv/.ready", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=True)
@@ -43,3 +43,12 @@ def test_several_parts_are_one_run_in_their_order():
     files = [f"tests/test_2{part}{more}.py" for part in "ac" for more in ("", "_extra")]
     assert [word for word in asked_of_pytest("test-2c", "test-2a") if word.startswith("tests/")] == files
     assert [word for word in asked_of_pytest("test-2c", "test-2a", "EXTRA=0") if "tests/" in word] == files[::2]
+
+
+def test_race_is_all_parts_with_race():
+    asked = asked_of_pytest("race", "SEED=3")
+    files = [f"tests/test_{part}{more}.py" for part in ("2a", "2b", "2c", "2d", "3a", "3b") for more in ("", "_extra")]
+    assert [word for word in asked if word.startswith("tests/")] == files
+    assert "--race" in asked
+    assert "--race" not in asked_of_pytest("test-2a")
+    assert "--race" in asked_of_pytest("test-2a", "RACE=1")

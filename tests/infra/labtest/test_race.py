@@ -266,3 +266,34 @@ def main():
     )
     assert ran.error is None
     assert ran.value == (2, 2, "Box")
+
+
+def test_a_property_is_looked_at_in_its_own_lines_and_a_local_is_each_threads_own():
+    ran = run_peer(
+        """
+class Mine(threading.local):
+    n = 0
+class Peer:
+    def __init__(self):
+        self.mu, self._term, self.mine = threading.Lock(), 0, Mine()
+    @property
+    def term(self):
+        with self.mu:
+            return self._term
+    @term.setter
+    def term(self, term):
+        with self.mu:
+            self._term = term
+    def work(self):
+        self.term += 1
+        self.mine.n += 1
+def main():
+    peer = Peer()
+    threading.Thread(target=peer.work).start()
+    peer.work()
+    time.sleep(1)
+    return peer.term, peer.mine.n
+"""
+    )
+    assert ran.error is None
+    assert ran.value == (2, 1)

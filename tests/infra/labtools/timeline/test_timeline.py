@@ -478,7 +478,7 @@ def test_one_message_and_its_reply(rejoin):
         (
             {"topics": ["elections"]},
             "--topic: there is no topic 'elections'; there are election, log, snapshot, persist, apply, network, "
-            "client; the peers log() no topics of their own",
+            "client, turn; the peers log() no topics of their own",
         ),
         ({"follow": 99999}, "--follow: there is no message 99999; they are numbered 1 to "),
     ],

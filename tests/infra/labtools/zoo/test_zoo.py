@@ -199,7 +199,7 @@ def test_table_for_people():
 def test_a_worker_that_cannot_work_is_told_and_ends_no_other_hunt(monkeypatch):
     started = command.python_worker
     monkeypatch.setattr(command, "python_worker", lambda _, *rest, **where: started("labtools.gone", *rest, **where))
-    args = argparse.Namespace(tests=["2a"], runs=1, seed=0, budget_seconds=None, isolated=False)
+    args = argparse.Namespace(tests=["2a"], runs=1, seed=0, budget_seconds=None, isolated=False, race=False)
     result = command._Hunters(args).hunt(load_zoo()[0])
     assert (result.verdict, result.bad) == ("broken", True)
     assert result.line.endswith("No module named labtools.gone")
