@@ -262,6 +262,12 @@ def make_kv_config(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    # What stands in the buffer is no test's output: see pytest_pyfunc_call().
+    item.config.get_terminal_writer().flush()
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     fixture = _fixture_of(pyfuncitem)
     if not fixture:
@@ -297,6 +303,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             if (_REMARK, line) not in pyfuncitem.user_properties:
                 pyfuncitem.user_properties.append((_REMARK, line))
         if run.error is not None:
+            # Into the test's own output, while that is caught: what pytest-timeout has printed, which is then left out.
+            pyfuncitem.config.get_terminal_writer().flush()
             if isinstance(run.error, (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception)):
                 raise run.error
             raise LabFailure(_describe(pyfuncitem, run), _Failed.of(pyfuncitem, run)) from None

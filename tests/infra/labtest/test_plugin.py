@@ -190,7 +190,9 @@ def test_a_peer_that_prints_a_lot_does_not_bury_its_failure(run, pytester):
     assert text.count("\n") < 150
 
 
-def test_the_time_limit_in_real_seconds_shows_what_was_running(run, pytester):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_the_time_limit_in_real_seconds_shows_what_was_running(run, pytester, monkeypatch, unbuffered):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     peer(pytester.path, tick="while True: pass")
     test = f"{LAB / 'test_2a.py'}::test_initial_election_2a"
     text = run(test, "-q", "--seed", 7, "--raft", "peer.py", "--timeout", 1, code=1, elsewhere=True)
