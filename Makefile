@@ -63,8 +63,10 @@ $(READY): pyproject.toml requirements.lock
 	@touch $@
 
 # A file is one worker's, and files begin in the order in which they are collected, not the one with most tests first.
+# One worker more than there are cores: tests that started a process wait for it.
+CORES = $(or $(shell getconf _NPROCESSORS_ONLN 2>/dev/null),1)
 test: $(READY) ## all tests there are
-	$(call pytest,$(or $(JOBS),auto)) $(if $(filter 1,$(JOBS)),,--dist loadfile --no-loadscope-reorder) tests
+	$(call pytest,$(or $(JOBS),$(shell expr $(CORES) + 1))) $(if $(filter 1,$(JOBS)),,--dist loadfile --no-loadscope-reorder) tests
 
 test-2a: parts ## leader election
 test-2b: parts ## log replication

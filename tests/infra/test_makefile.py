@@ -30,7 +30,11 @@ def test_a_part_starts_no_worker_by_itself(part):
 
 @pytest.mark.parametrize("arguments", [["test-2a", "RUNS=10"], ["test-2a", "RUNS=2000"], ["test-2b", "REALTIME=1"]])
 def test_workers_start_where_they_pay(arguments):
-    assert workers(*arguments) == workers("test") == "auto"
+    assert workers(*arguments) == "auto"
+
+
+def test_all_tests_have_one_worker_more_than_there_are_cores():
+    assert int(workers("test")) == os.cpu_count() + 1
 
 
 @pytest.mark.parametrize(("jobs", "started"), [("1", "0"), ("2", "2"), ("auto", "auto")])
