@@ -7,6 +7,7 @@ A lab test is a function `test_*` whose one parameter is `make_config` or `make_
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import inspect
 import os
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple
 
 from labsim.stacks import short_path
 from labtest.asking import MAKE_CONFIG, MAKE_KV_CONFIG, MAKE_SCENARIO, wants_service
+from labtest.loading import DEFAULT, DEFAULT_KV
 
 # The lab's own tests, where they lie in the source tree; the working directory's, when that is another one.
 TESTS = Path("tests")
@@ -198,3 +200,17 @@ def _matches(test: LabTest, pattern: str) -> bool:
     if pattern == SCENARIOS:
         return test.file.suffix == SCENARIO
     return test.part == pattern.lower() or fnmatchcase(test.name, pattern)
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of a command that shows one run: which test, which seed, on what; or a trace that was saved."""
+    parser.add_argument("test", nargs="?", metavar="TEST", help="the test to run, by name")
+    parser.add_argument("--seed", type=int, metavar="N", help="its seed (default: a new one)")
+    parser.add_argument("--raft", type=Path, default=DEFAULT, metavar="PATH", help="the peer (default: %(default)s)")
+    parser.add_argument("--kv", type=Path, default=DEFAULT_KV, metavar="PATH", help="its service (%(default)s)")
+    parser.add_argument(
+        "--file", type=Path, action="append", default=[], metavar="F", help="take the test from this file instead"
+    )
+    parser.add_argument("--isolated", action="store_true", help="every peer in a process of its own")
+    parser.add_argument("--race", action="store_true", help="any line may lose its turn (docs/race.md)")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="show this saved trace instead of running a test")

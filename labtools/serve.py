@@ -8,7 +8,7 @@ from pathlib import Path
 
 from labtools.cluster import options
 from labtools.cluster.options import UsageError
-from labtools.cluster.serving import MAX_RAFT_STATE, REFUSED, Options, serve
+from labtools.cluster.serving import REFUSED, Options, serve
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,13 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="all peers, this one too; for each the same, in one order",
     )
     parser.add_argument("--data", type=Path, metavar="DIR", help="where it saves (default: build/serve/peer-N)")
-    parser.add_argument(
-        "--max-raft-state",
-        type=int,
-        default=MAX_RAFT_STATE,
-        metavar="BYTES",
-        help="a longer log is replaced by a snapshot (default: %(default)s; 0: never)",
-    )
+    options.add_max_raft_state(parser)
     options.add_program(parser)
     options.add_tls(parser)
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)

@@ -13,7 +13,7 @@ from labtools.cluster import options
 from labtools.cluster.options import UsageError
 from labtools.cluster.processes import Processes
 from labtools.cluster.prompt import Prompt
-from labtools.cluster.serving import MAX_RAFT_STATE, REFUSED
+from labtools.cluster.serving import REFUSED
 
 FOLDER = Path("build/cluster")
 _MADE_BY = "raftlab-cluster"  # a file that says that the folder may be deleted
@@ -28,13 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port", type=int, default=options.PORT, help="of peer 0; the others' follow (default: %(default)s)"
     )
-    parser.add_argument(
-        "--max-raft-state",
-        type=int,
-        default=MAX_RAFT_STATE,
-        metavar="BYTES",
-        help="a longer log is replaced by a snapshot (default: %(default)s; 0: never)",
-    )
+    options.add_max_raft_state(parser)
     options.add_program(parser)
     options.add_tls(parser)
 

@@ -19,6 +19,7 @@ HOST = "127.0.0.1"
 PORT = 7101  # of peer 0, unless told otherwise; the others' follow
 PEERS = 3
 PEERS_MAX = 9
+MAX_RAFT_STATE = 256 << 10
 
 
 class UsageError(Exception):
@@ -60,6 +61,16 @@ def add_tls(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--cert", metavar="PEM", help="our certificate")
     group.add_argument("--key", metavar="PEM", help="its private key")
     group.add_argument("--ca", metavar="PEM", help="the authority that signs the certificates of all")
+
+
+def add_max_raft_state(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--max-raft-state",
+        type=int,
+        default=MAX_RAFT_STATE,
+        metavar="BYTES",
+        help="a longer log is replaced by a snapshot (default: %(default)s; 0: never)",
+    )
 
 
 def add_program(parser: argparse.ArgumentParser) -> None:

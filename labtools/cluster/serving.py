@@ -33,7 +33,6 @@ from labtools.cluster.watching import ApplyQueue, Monitor, Watch
 # How it ended, for who started it.
 FAILED, REFUSED, DISK_FAILED = 1, 2, 3
 
-MAX_RAFT_STATE = 256 << 10
 # A thread that computes lets others in after so long. Most here only pass something on, and should not wait longer.
 _SWITCH_S = 0.0005
 # The lab's apply_ch holds one message, so that a peer that applies with its lock held is seen to. Here a long log is to

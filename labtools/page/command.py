@@ -18,14 +18,14 @@ from typing import Any
 from labsim import Event
 from labtest import report
 from labtest.failure import Failure
-from labtest.loading import DEFAULT, DEFAULT_KV, LoadError, load_peer_class
+from labtest.loading import LoadError, load_peer_class
 from labtest.running import Run, run_test
 from labtest.tracefile import TraceFileError, read_trace
 from labtools.page.data import data_of, find
 from labtools.page.fields import Watch, watched_run
 from labtools.page.html import page
 from labtools.page.tables import printable
-from labtools.selecting import SelectionError, select, service_for
+from labtools.selecting import SelectionError, add_run_arguments, select, service_for
 from labtools.stress.kit import replay_line
 
 PAGES = Path("build/pages")
@@ -64,16 +64,7 @@ def told_of(run: Run, test: str, replay: str) -> dict[str, Any]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("test", nargs="?", metavar="TEST", help="the test to run, by name")
-    parser.add_argument("--seed", type=int, metavar="N", help="its seed (default: a new one)")
-    parser.add_argument("--raft", type=Path, default=DEFAULT, metavar="PATH", help="the peer (default: %(default)s)")
-    parser.add_argument("--kv", type=Path, default=DEFAULT_KV, metavar="PATH", help="its service (%(default)s)")
-    parser.add_argument(
-        "--file", type=Path, action="append", default=[], metavar="F", help="take the test from this file instead"
-    )
-    parser.add_argument("--isolated", action="store_true", help="every peer in a process of its own")
-    parser.add_argument("--race", action="store_true", help="any line may lose its turn (docs/race.md)")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="show this saved trace instead of running a test")
+    add_run_arguments(parser)
     parser.add_argument(
         "--fields",
         action=argparse.BooleanOptionalAction,

@@ -24,10 +24,10 @@ from rich.style import Style
 
 from labsim import Event
 from labtest.events import LOG
-from labtest.loading import DEFAULT, DEFAULT_KV, LoadError, load_peer_class
+from labtest.loading import LoadError, load_peer_class
 from labtest.running import run_test
 from labtest.tracefile import TraceFileError, read_trace, write_shiviz, write_trace
-from labtools.selecting import SelectionError, select, service_for
+from labtools.selecting import SelectionError, add_run_arguments, select, service_for
 from labtools.timeline.log_file import LogFileError, read_log
 from labtools.timeline.rows import TOPICS, Row, Show
 from labtools.timeline.story import tell
@@ -186,16 +186,7 @@ def _check(events: Sequence[Event], show: Show) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("test", nargs="?", metavar="TEST", help="the test to run, by name")
-    parser.add_argument("--seed", type=int, metavar="N", help="its seed (default: a new one)")
-    parser.add_argument("--raft", type=Path, default=DEFAULT, metavar="PATH", help="the peer (default: %(default)s)")
-    parser.add_argument("--kv", type=Path, default=DEFAULT_KV, metavar="PATH", help="its service (%(default)s)")
-    parser.add_argument(
-        "--file", type=Path, action="append", default=[], metavar="F", help="take the test from this file instead"
-    )
-    parser.add_argument("--isolated", action="store_true", help="every peer in a process of its own")
-    parser.add_argument("--race", action="store_true", help="any line may lose its turn (docs/race.md)")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="show this saved trace instead of running a test")
+    add_run_arguments(parser)
     parser.add_argument(
         "--import", type=Path, dest="import_", metavar="FILE", help="show a log of lines 'HH:MM:SS.ffffff [id] text'"
     )
