@@ -43,17 +43,21 @@ def describe(
 
     `run` is its seed, or in words which one it is.
     """
-    lines = [f"{test}  {f'seed {run}' if isinstance(run, int) else run}"]
-    what = told(error)
-    if isinstance(error, Failure):
-        # A verdict is prose, as long as it needs to be.
-        what[:1] = textwrap.wrap(what[0], _WIDTH)
-    lines += what
-    for cause in causes:
-        lines += ["", *cause.splitlines()]
+    lines = [f"{test}  {f'seed {run}' if isinstance(run, int) else run}", *explained(error, causes)]
     lines += ["", f"replay    {replay}", *([f"shrink    {shrink}"] if shrink else [])]
     lines += [f"page      {page}"] if page else []
     return "\n".join([lines[0], *(f"  {line}".rstrip() for line in lines[1:])])
+
+
+def explained(error: BaseException, causes: Sequence[str]) -> list[str]:
+    """What was broken or missing, the evidence, and the likely causes, a line each."""
+    lines = told(error)
+    if isinstance(error, Failure):
+        # A verdict is prose, as long as it needs to be.
+        lines[:1] = textwrap.wrap(lines[0], _WIDTH)
+    for cause in causes:
+        lines += ["", *cause.splitlines()]
+    return lines
 
 
 def headline(error: BaseException) -> str:

@@ -9,13 +9,14 @@ Start reading at `Servers.start1()`. What must be true of the servers is asked i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from copy import copy
 from typing import Any, Literal, NoReturn, Protocol, get_args
 from zlib import crc32
 
 from labrpc import ClientEnd, Network, Server
 from labrpc import Service as RpcService
-from labsim import Node, current_simulation, queue
+from labsim import Node, NodeKilled, current_simulation, queue
 from labsim.deciding import Between, Settled
 from labtest import events
 from labtest.checks.kept import CALLS_RETURN, KeptRule
@@ -468,7 +469,8 @@ class Servers:
                 f"take_snapshot(): server {i} has applied up to {seat.service.last_applied}, so it has no state at "
                 f"index {index}"
             )
-        self._ask(seat, "snapshot()", seat.service.snapshot, index, entry="snapshot")
+        with suppress(NodeKilled):  # by an armed crash, when it saves
+            self._ask(seat, "snapshot()", seat.service.snapshot, index, entry="snapshot")
 
     def applied(self, i: int) -> dict[int, Any]:
         """What the service of server i was handed, by index; nothing while it is down."""

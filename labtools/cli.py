@@ -21,6 +21,7 @@ COMMANDS = {
     "timeline": "a run as a table: time down, a column per peer",
     "page": "a run as one HTML file, to look at and to step through",
     "scenario": "a run written down step by step, on any peer",
+    "hunt": "look for a failing run that nobody wrote",
     "cluster": "real processes on this machine, and a prompt",
     "serve": "one process of a cluster, started by hand",
     "kv": "put, get and append on a cluster that runs",

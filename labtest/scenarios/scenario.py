@@ -8,7 +8,8 @@ Start at `Scenario.deliver()`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from labrpc.message import Message
@@ -36,6 +37,7 @@ _LOST_MAX = 3
 # At the end of a stretch of ordinary time: until everything has arrived that was on its way.
 _ARRIVAL_NS = 10 * _MS
 _ORDINARY_LATENCY_NS = 2 * _MS
+_PROGRESS = "progress"  # the command that everybody must apply in the end
 
 
 class Scenario(Expectations):
@@ -131,14 +133,35 @@ class Scenario(Expectations):
             self._check_up(i)
             self._let_run(i, duration_s, lambda event: False)
             return
+        with self._ordinary_time():
+            self._simulation.sleep(int(duration_s * NS_PER_S))
+
+    @contextmanager
+    def _ordinary_time(self) -> Iterator[None]:
+        """Time passes for everybody, and messages arrive by themselves, those in flight among them."""
         self._scripted.holding = False
         for held in self._network.held:
             self._network.deliver_held(held, _ORDINARY_LATENCY_NS)
         self._release(self._up())
-        self._simulation.sleep(int(duration_s * NS_PER_S))
+        yield
         self._hold()
         self._scripted.holding = True
         self._simulation.sleep(_ARRIVAL_NS)
+
+    @step
+    def expect_progress(self) -> None:
+        """Everything is mended, and time passes for everybody: within 5 s there is a leader, and within 10 s more
+        everybody has applied a new command."""
+        for i in range(self.config.n):
+            self.config.crash_at(i, None)
+            if not self.config.is_up(i):
+                self.restart(i)
+            elif self.config.is_paused(i):
+                self.config.resume(i)
+        self.heal()
+        with self._ordinary_time():
+            self.config.check_one_leader()
+            self.config.one(_PROGRESS, self.config.n, retry=True)
 
     # ---- steps: messages -----------------------------------------------------------------------
 

@@ -98,6 +98,27 @@ class Stage:
             config.hold_clock(i)
         self.settle()
 
+    # ---- for whoever decides what comes next --------------------------------------------------
+
+    @property
+    def seen(self) -> Seen:
+        return self._seen
+
+    @property
+    def trace(self) -> CheckedTrace:
+        trace = self._simulation.trace
+        assert isinstance(trace, CheckedTrace)  # as run_test() makes it
+        return trace
+
+    @property
+    def now_s(self) -> float:
+        return self._simulation.now
+
+    @property
+    def held(self) -> list[Held]:
+        """What is in flight, the oldest first."""
+        return self._network.held
+
     # ---- for a step -----------------------------------------------------------------------
 
     def begin_step(self, text: str) -> None:
@@ -199,6 +220,7 @@ class Stage:
             self._simulation.join(task)
             self._hold()
         if errors:
+            self._check_up(i)  # by an armed crash, a moment ago
             raise errors[0]
         return results[0]
 

@@ -289,6 +289,7 @@ EXPECTATIONS: Sequence[Word] = (
         _expect_in_flight,
     ),
     Word("expect 0 down", rf"{_PEER}\s+down", lambda m: lambda s: s.expect_down(int(m["peer"]))),
+    Word("expect progress", "progress", lambda m: Scenario.expect_progress),
     Word(
         f"expect 1 log 1 1 2 (or {', '.join(name for name in fields.NAMES if name != 'log')})",
         rf"{_PEER}\s+(?P<name>{'|'.join(fields.NAMES)})(?P<values>(?:\s+\S+)*)",

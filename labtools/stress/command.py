@@ -65,12 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--kv", type=Path, default=DEFAULT_KV, metavar="PATH", help=f"the server.py of its service ({DEFAULT_KV})")
     add(
         "--runs",
-        type=_positive,
+        type=positive_argument,
         metavar="N",
         help=f"seeds of each test ({_RUNS}; no limit with --until-fail, --for or --grow)",
     )
     add("--until-fail", action="store_true", help="end at the first failure")
-    add("--for", dest="for_s", type=_duration, metavar="TIME", help="end after this long: 90s, 10m, 1h30m")
+    add("--for", dest="for_s", type=duration_argument, metavar="TIME", help="end after this long: 90s, 10m, 1h30m")
     add("--grow", action="store_true", help="10 seeds of each test, 100, 1000, ...; end after a round that failed")
     add("--seed-start", type=int, metavar="N", help="the first seed (default: a fresh one, printed)")
     add("--jobs", type=jobs_argument, metavar="N", help="worker processes (default: one for each core)")
@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--race", action="store_true", help="any line may lose its turn, and races fail (docs/race.md)")
     add("--dask", metavar="ADDRESS", help="run on this Dask cluster instead: tcp://host:8786")
     add("--run-limit", type=_seconds, default=60.0, metavar="S", help="real seconds that one run may take (60)")
-    add("--memory-mb", type=_positive, default=2048, metavar="MB", help="memory that one worker may use (2048)")
+    add("--memory-mb", type=positive_argument, default=2048, metavar="MB", help="memory that one worker may use (2048)")
     add(
         "--shrink",
         type=_budget,
@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--list", action="store_true", help="name the tests that are selected, and end")
 
 
-def _positive(text: str) -> int:
+def positive_argument(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
     return int(text)
@@ -98,7 +98,7 @@ def _positive(text: str) -> int:
 
 def jobs_argument(text: str) -> int | None:
     """A number, or None for `auto`: one for each core."""
-    return None if text == "auto" else _positive(text)
+    return None if text == "auto" else positive_argument(text)
 
 
 def _seconds(text: str) -> float:
@@ -115,7 +115,7 @@ def _budget(text: str) -> float:
     return 0.0 if text == "0" else _seconds(text)
 
 
-def _duration(text: str) -> float:
+def duration_argument(text: str) -> float:
     found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", text)
     seconds = sum(int(n or 0) * unit for n, unit in zip(found.groups(), (3600, 60, 1), strict=True)) if found else 0
     if not seconds:

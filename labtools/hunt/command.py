@@ -1,0 +1,159 @@
+"""`lab hunt`: runs that nobody wrote, until one of them fails or the time is up.
+
+Start at `main()`. The processes: hunters, worker. The runs: hunting, drawing, states. What failed: finding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from shlex import quote
+
+from rich.console import Console
+
+from labsim.stacks import short_path
+from labtest.loading import DEFAULT
+from labtools.hunt.corpus import DamagedCorpus, read_corpus, write_corpus
+from labtools.hunt.hunters import Hunters, Result
+from labtools.hunt.hunting import SEED
+from labtools.hunt.telling import Progress, scenario_text, tell
+from labtools.selecting import SCENARIO, SCENARIOS, TESTS
+from labtools.stress.command import duration_argument, jobs_argument, positive_argument
+from labtools.stress.kit import Kit
+from labtools.stress.summary import duration
+from labtools.workers.ending import ended_politely
+from labtools.workers.process import CannotStart
+
+OUT = Path("build/hunt")
+FOUND = TESTS / SCENARIOS / "found"
+_FOR_S = 60.0
+_SHORTEN_S = 20.0
+_MEMORY_MB = 2048
+
+_EPILOG = """\
+examples:
+  lab hunt                          a minute, on every core
+  lab hunt --for 10m --seed 7       ten minutes, and the same hunt again whenever you like
+  lab hunt --corpus build/corpus    go on from where the last hunt with that file ended
+
+Exit status: 0 nothing was found, 1 something was, 2 it could not run, 130 interrupted.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "lab hunt [options]"
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    add = parser.add_argument
+    add("--raft", type=Path, default=DEFAULT, metavar="PATH", help=f"the raft.py to hunt ({DEFAULT})")
+    add("--for", dest="for_s", type=duration_argument, metavar="TIME", help="how long: 90s, 10m, 1h30m (60s)")
+    add("--runs", type=positive_argument, metavar="N", help="end after so many runs, whatever the time")
+    add("--seed", type=int, metavar="N", help="the same hunt again, with as many workers (default: a fresh one)")
+    add("--jobs", type=jobs_argument, metavar="N", help="worker processes (default: one for each core)")
+    add("--isolated", action="store_true", help="every peer in a process of its own, as for grades")
+    add("--race", action="store_true", help="any line may lose its turn, and races fail (docs/race.md)")
+    add("--unguided", action="store_true", help="draw every run anew, whatever others have reached")
+    add("--corpus", type=Path, metavar="FILE", help="begin with what is kept there, and keep there what is reached")
+    add("--keep", action="store_true", help=f"put what is found into {FOUND}, too")
+    add("--out", type=Path, default=OUT, metavar="DIR", help=f"where the scenario goes ({OUT})")
+
+
+def main(args: argparse.Namespace) -> int:
+    if not (args.raft / "raft.py" if args.raft.is_dir() else args.raft).is_file():
+        return _cannot(f"{args.raft}: no such file; --raft must name a raft.py")
+    seed = random.SystemRandom().randrange(2**31) if args.seed is None else args.seed
+    jobs = args.jobs or len(os.sched_getaffinity(0))
+    for_s = args.for_s or (_FOR_S if args.runs is None else None)
+    try:
+        corpus = read_corpus(args.corpus) if args.corpus is not None else None
+    except DamagedCorpus as error:
+        return _cannot(str(error))
+    kit = Kit.of(args.raft, [], run_limit_s=0.0, memory_mb=_MEMORY_MB, isolated=args.isolated, race=args.race)
+    setup = {
+        "raft": kit.setup["raft"],
+        "shown_as": kit.setup["shown_as"],
+        "isolated": args.isolated,
+        "race": args.race,
+        "seed": seed,
+        "guided": not args.unguided,
+        "shorten_s": _SHORTEN_S,
+        "corpus": str(args.corpus.resolve()) if args.corpus is not None else "",
+    }
+    result = Result() if corpus is None else Result(corpus=corpus)
+    console = Console(highlight=False, soft_wrap=True)
+    with ended_politely(), tempfile.TemporaryDirectory(prefix="lab-hunt-") as folder:
+        kit.unpack(Path(folder))
+        try:
+            hunters = Hunters(setup, Path(folder), jobs)
+        except CannotStart as error:
+            return _cannot(str(error))
+        how = ", isolated" if args.isolated else ", looking for races" if args.race else ""
+        how += ", unguided" if args.unguided else ""
+        much = f"for {duration(for_s)}" if for_s is not None else f"{args.runs:,} runs"
+        workers = f"{jobs} worker{'s' if jobs != 1 else ''}"
+        console.print(f"lab hunt: {args.raft}, seed {seed}, {much}, {workers}{how}", markup=False)
+        progress = Progress(result)
+        interrupted = False
+        try:
+            until_s = None if for_s is None else time.monotonic() + for_s
+            hunters.hunt(result, until_s=until_s, runs=args.runs, watch=progress)
+        except KeyboardInterrupt:
+            interrupted = True
+        except CannotStart as error:
+            return _cannot(str(error))
+        finally:
+            progress.clear()
+    if args.corpus is not None:
+        try:
+            write_corpus(args.corpus, result.corpus)
+        except OSError as error:
+            return _cannot(f"{args.corpus}: {error.strerror}")
+    return _end(args, result, seed, jobs, progress.elapsed_s, interrupted=interrupted, console=console)
+
+
+def _end(
+    args: argparse.Namespace,
+    result: Result,
+    seed: int,
+    jobs: int,
+    elapsed_s: float,
+    *,
+    interrupted: bool,
+    console: Console,
+) -> int:
+    options = f" RAFT={quote(str(args.raft))}" if args.raft != DEFAULT else ""
+    options += " ISOLATED=1" if args.isolated else ""
+    options += " RACE=1" if args.race else ""
+    again = f"make hunt SEED={seed} JOBS={jobs}{options}"
+    files: list[Path] = []
+    if result.found is not None and result.found.shortened:
+        text = scenario_text(result.found, again)
+        for folder in [args.out, *([FOUND] if args.keep else [])]:
+            path = folder / f"{result.found.title}{SCENARIO}"
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+            except OSError as error:
+                return _cannot(f"{path}: {error.strerror}")
+            files.append(path)
+    play = ""
+    if files:
+        play = f"make scenario FILE={quote(short_path(str(files[-1].resolve())))}"
+        play += f" SEED={result.found.seed}" if result.found is not None and result.found.seed != SEED else ""
+        play += options
+    console.print(tell(result, elapsed_s, files, play=play, again=again, interrupted=interrupted), markup=False)
+    if result.ours:
+        return 2
+    if result.over:
+        return 1
+    return 130 if interrupted else 0
+
+
+def _cannot(text: str) -> int:
+    print(f"lab hunt: {text}", file=sys.stderr)
+    return 2

@@ -1,0 +1,312 @@
+"""What comes next in a run that nobody wrote: steps of the scenario language, drawn as things stand.
+
+A move is an idea that takes a few steps: an election, a command and who gets it, a crash and the restart. Its steps are
+simple ones (a campaign, a delivery), and each is drawn when the one before it is over, so that nearly all of them make
+sense. Which moves a run likes is drawn first: a run that does everything a little finds less than many runs that each
+do a few things often.
+
+Start at `Drawer.draw()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import TypeVar
+
+from labrpc.network import Held
+from labtest.checks import CheckedTrace
+from labtest.scenarios.flight import direction, kind_of, term_of
+from labtest.scenarios.scenario import Scenario
+from labtools.hunt.states import leads
+
+T = TypeVar("T")
+Move = Iterator[str]
+
+MOMENTS = ("before save", "after save", "after reply")
+_LIKINGS = (0.0, 0.3, 1.0, 1.0, 3.0)
+_FRUITLESS_MAX = 100  # moves in a row that nobody can make as things stand
+
+
+class Drawer:
+    """Draws the steps of one run."""
+
+    def __init__(self, scenario: Scenario, trace: CheckedTrace, chance: Random, *, snapshots: bool) -> None:
+        self._scenario = scenario
+        self._config = scenario.config
+        self._trace = trace
+        self._chance = chance
+        self._move: Move = iter(())
+        self._commands = 0
+        moves: dict[Callable[[], Move], float] = {
+            self._elect: 14,
+            self._campaign: 5,
+            self._start: 12,
+            self._replicate: 14,
+            self._deliver_one: 14,
+            self._lose: 5,
+            self._copy: 4,
+            self._again: 5,
+            self._deliver_all: 4,
+            self._crash: 4,
+            self._crash_and_restart: 5,
+            self._crash_at: 6,
+            self._restart: 10,
+            self._pause: 2,
+            self._resume: 5,
+            self._cut: 2,
+            self._heal: 3,
+            self._run_one: 4,
+            self._run_all: 3,
+        }
+        if snapshots:
+            moves[self._snapshot] = 9
+        self._moves = list(moves)
+        self._weights = [weight * chance.choice(_LIKINGS) for weight in moves.values()]
+        for needed in (self._elect, self._start, self._replicate, self._restart, self._resume, self._heal):
+            place = self._moves.index(needed)
+            self._weights[place] = max(self._weights[place], moves[needed] * _LIKINGS[1])
+
+    def draw(self) -> str:
+        """The next step. It may be one that makes no sense after all; then it is left out."""
+        for _ in range(_FRUITLESS_MAX):
+            step = next(self._move, None)
+            if step is not None:
+                return step
+            (move,) = self._chance.choices(self._moves, self._weights)
+            self._move = move()
+        return next(self._run_all())
+
+    # ---- who there is -----------------------------------------------------------------------------------------------
+
+    def _up(self) -> list[int]:
+        return [i for i in range(self._config.n) if self._config.is_up(i)]
+
+    def _down(self) -> list[int]:
+        return [i for i in range(self._config.n) if not self._config.is_up(i)]
+
+    def _paused(self) -> list[int]:
+        return [i for i in self._up() if self._config.is_paused(i)]
+
+    def _awake(self) -> list[int]:
+        return [i for i in self._up() if not self._config.is_paused(i)]
+
+    def _leaders(self) -> list[int]:
+        """Whoever thinks that it leads, as far as messages tell."""
+        facts = self._trace.facts
+        return [i for i in self._awake() if leads(facts, i)]
+
+    def _leader(self) -> int | None:
+        """Mostly that of the latest term."""
+        leaders = self._leaders()
+        if not leaders or self._chance.random() < 0.2:
+            return self._one_of(leaders)
+        facts = self._trace.facts
+        return max(leaders, key=lambda i: facts.seats[str(i)].term)
+
+    def _one_of(self, things: Sequence[T]) -> T | None:
+        return self._chance.choice(things) if things else None
+
+    def _some_of(self, things: Sequence[T]) -> list[T]:
+        """At least one, if there is one."""
+        return self._chance.sample(things, self._chance.randint(1, len(things))) if things else []
+
+    def _others(self, i: int) -> list[int]:
+        return [other for other in self._awake() if other != i]
+
+    # ---- moves: elections, commands -------------------------------------------------------------------------------
+
+    def _campaign(self) -> Move:
+        leaders = self._leaders()
+        candidate = self._one_of([i for i in self._awake() if i not in leaders])
+        if candidate is not None:
+            yield f"campaign {candidate}"
+
+    def _elect(self) -> Move:
+        """Mostly somebody whom a majority can vote for, and those."""
+        leaders = self._leaders()
+        candidates = [i for i in self._awake() if i not in leaders]
+        voters = {i: [other for other in self._others(i) if self._log(other) <= self._log(i)] for i in candidates}
+        half = self._config.n // 2
+        electable = [i for i in candidates if len(voters[i]) >= half]
+        if electable and self._chance.random() < 0.9:
+            candidate = self._chance.choice(electable)
+            asked = voters[candidate]
+        elif candidates:
+            candidate = self._chance.choice(candidates)
+            asked = self._others(candidate)
+        else:
+            return
+        yield f"campaign {candidate}"
+        term = self._scenario.seen.campaigns[candidate]
+        for voter in self._chance.sample(asked, self._chance.randint(min(half, len(asked)), len(asked))):
+            yield from self._exchange(candidate, voter, "vote", f" term {term}")
+
+    def _log(self, i: int) -> tuple[int, int]:
+        """What decides whether one votes for another (§5.4.1)."""
+        log = self._scenario.seen.logs[i]
+        return (log[-1], len(log)) if log else (0, 0)
+
+    def _start(self) -> Move:
+        leader = self._leader()
+        for _ in range(self._chance.choice((1, 1, 1, 2, 3))):
+            if leader is None or leader not in self._awake():
+                return
+            self._commands += 1
+            yield f"start {leader} {self._commands}"
+        if leader is not None and self._chance.random() < 0.5:
+            yield from self._bring(leader, self._some_of(self._others(leader)))
+
+    def _replicate(self) -> Move:
+        leader = self._leader()
+        if leader is not None:
+            yield from self._bring(leader, self._some_of(self._others(leader)))
+
+    def _bring(self, leader: int, followers: Sequence[int]) -> Move:
+        for follower in followers:
+            for _ in range(self._chance.choice((1, 1, 2, 3))):
+                if leader not in self._awake() or follower not in self._awake():
+                    return
+                kinds = [kind for kind in ("append", "snapshot") if self._between(leader, follower, kind)]
+                if not kinds:
+                    yield f"heartbeat {leader}"
+                    kinds = [kind for kind in ("append", "snapshot") if self._between(leader, follower, kind)]
+                for kind in kinds[:1]:
+                    yield from self._exchange(leader, follower, kind)
+
+    def _exchange(self, source: int, target: int, kind: str, of: str = "") -> Move:
+        """A request arrives and, mostly, so does its answer."""
+        if self._between(source, target, kind):
+            yield f"deliver {source}->{target} {kind}{of}"
+        if self._between(target, source, kind, is_reply=True) and self._chance.random() < 0.9:
+            yield f"deliver {target}->{source} {kind} reply{of}"
+
+    def _between(self, source: int, target: int, kind: str, *, is_reply: bool = False) -> bool:
+        return any(
+            held.is_reply is is_reply
+            and direction(held.message, is_reply=is_reply) == (source, target)
+            and kind_of(held.message.service_method) == kind
+            for held in self._scenario.held
+        )
+
+    # ---- moves: messages ------------------------------------------------------------------------------------------
+
+    def _deliver_one(self) -> Move:
+        for _ in range(self._chance.choice((1, 1, 2, 4))):
+            held = self._one_held()
+            if held is None:
+                return
+            yield f"deliver {self._named(held)}"
+
+    def _deliver_all(self) -> Move:
+        if self._scenario.held:
+            yield "deliver"
+
+    def _lose(self) -> Move:
+        if self._chance.random() < 0.15:
+            yield "drop"
+        elif (held := self._one_held()) is not None:
+            yield f"drop {self._named(held)}"
+
+    def _one_held(self) -> Held | None:
+        """The latest ones are more likely: of the old ones there are many."""
+        held = self._scenario.held
+        return self._one_of(held[-6:] if self._chance.random() < 0.5 else held)
+
+    def _copy(self) -> Move:
+        held = self._one_of([held for held in self._scenario.held if not held.is_reply])
+        if held is not None:
+            yield f"duplicate {self._named(held)}"
+
+    def _again(self) -> Move:
+        """An old request, once more; the latest ones are more likely."""
+        up = self._up()
+        old = [message for message in self._scenario.seen.delivered if int(message.target) in up]
+        if not old:
+            return
+        message = self._chance.choice(old[-12:] if self._chance.random() < 0.7 else old)
+        kind = kind_of(message.service_method)
+        yield f"deliver {message.source}->{message.target} {kind} {message.ordinal} again"
+
+    def _named(self, held: Held) -> str:
+        """By its term, or as the oldest of its kind, where that will do: so it means the same in a shorter run."""
+        message, is_reply = held.message, held.is_reply
+        source, target = direction(message, is_reply=is_reply)
+        kind, term = kind_of(message.service_method), term_of(message)
+        alike = [
+            other
+            for other in self._scenario.held
+            if other.is_reply is is_reply
+            and direction(other.message, is_reply=is_reply) == (source, target)
+            and other.message.service_method == message.service_method
+        ]
+        name = f"{source}->{target} {kind}{' reply' if is_reply else ''}"
+        if alike[0] is held:
+            return name
+        if next(other for other in alike if term_of(other.message) == term) is held:
+            return f"{name} term {term}"
+        return f"{name} {message.ordinal}"
+
+    # ---- moves: faults, snapshots, time ---------------------------------------------------------------------------
+
+    def _crash(self) -> Move:
+        peer = self._one_of(self._up())
+        if peer is not None:
+            yield f"crash {peer}"
+
+    def _crash_and_restart(self) -> Move:
+        for peer in self._some_of(self._up()) if self._chance.random() < 0.3 else [self._one_of(self._up())]:
+            if peer is not None:
+                yield f"crash {peer}"
+                yield f"restart {peer}"
+
+    def _crash_at(self) -> Move:
+        peer = self._one_of(self._awake())
+        if peer is not None:
+            yield f"crash {peer} {self._chance.choice(MOMENTS)}"
+
+    def _restart(self) -> Move:
+        peer = self._one_of(self._down())
+        if peer is not None:
+            yield f"restart {peer}"
+
+    def _pause(self) -> Move:
+        peer = self._one_of(self._awake())
+        if peer is not None:
+            yield f"pause {peer}"
+
+    def _resume(self) -> Move:
+        peer = self._one_of(self._paused())
+        if peer is not None:
+            yield f"resume {peer}"
+
+    def _cut(self) -> Move:
+        peers = list(range(self._config.n))
+        self._chance.shuffle(peers)
+        size = self._chance.randint(1, len(peers) - 1)
+        if self._chance.random() < 0.3:
+            yield f"cut {peers[0]}->{peers[1]}"
+        else:
+            yield f"partition {_listed(peers[:size])} | {_listed(peers[size:])}"
+
+    def _heal(self) -> Move:
+        if any(link.cut for link in self._config.network.conditions.links.values()):
+            yield "heal"
+
+    def _snapshot(self) -> Move:
+        peer = self._one_of([i for i in self._awake() if self._config.applied(i)])
+        if peer is not None:
+            last = max(self._config.applied(peer))
+            yield f"snapshot {peer} {self._chance.randint(max(1, last - 3), last)}"
+
+    def _run_one(self) -> Move:
+        peer = self._one_of(self._awake())
+        if peer is not None:
+            yield f"run {peer} {self._chance.choice((20, 100, 300, 1000))}ms"
+
+    def _run_all(self) -> Move:
+        yield f"run {self._chance.choice((20, 100, 500, 1500))}ms"
+
+
+def _listed(peers: Sequence[int]) -> str:
+    return " ".join(map(str, sorted(peers)))

@@ -1,0 +1,123 @@
+"""A run that failed, made into a scenario of a few steps that fails the same way.
+
+Start at `Finder.look_at()`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import msgspec
+
+from labtest.isolation.programs import GuestProgram
+from labtest.report import explained
+from labtest.running import Run, run_test
+from labtest.scenarios.playing import as_test
+from labtest.scenarios.text import parse_script
+from labtest.verdict import Ending, Verdict, verdict_of
+from labtools.hunt.corpus import Steps
+from labtools.hunt.hunting import SEED
+from labtools.shrink.scripting import Scripting
+
+FILE = "found.scenario"
+
+
+class Find(msgspec.Struct):
+    """What the lab has found, for whoever started the hunt."""
+
+    lane: int
+    run: int
+    seed: int  # with which the steps fail
+    ending: str
+    name: str  # of the rule, or of what else ended it; "" where progress was missing
+    mistake: str
+    told: list[str]  # what was broken, the evidence, likely causes, a line each
+    header: list[str]
+    steps: list[str]
+    # The steps that were made first, before most of them were left out.
+    steps_before: int
+    shortened: bool = True  # otherwise the steps alone do not repeat it, and the hunt must
+
+    @property
+    def title(self) -> str:
+        """For a file: what was broken, and a number that tells it from others."""
+        text = "\n".join([*self.header, *self.steps])
+        return f"{re.sub(r'[^a-z]+', '-', (self.name or 'no-progress').lower())}-{crc32(text.encode()):08x}"
+
+    @property
+    def summary(self) -> str:
+        if self.ending == Ending.RULE:
+            return f"Breaks {self.name}"
+        return f"Ends with {self.name}" if self.name else "Gets nowhere"
+
+
+class OurFailure(Exception):
+    """A run failed in the lab's own code. It says nothing about the peer."""
+
+
+class Finder:
+    def __init__(self, peer_class: Any, peer_files: Sequence[Path], *, limit_s: float) -> None:
+        self._peer_class = peer_class
+        self._peer_files = peer_files
+        self._limit_s = limit_s
+
+    def verdict(self, run: Run) -> Verdict:
+        verdict = verdict_of(run.error, self._peer_files)
+        if verdict.ending is Ending.TEST:
+            raise OurFailure(verdict.text) from run.error
+        return verdict
+
+    def look_at(self, steps: Steps, seed: int, run: Run, *, lane: int, number: int) -> Find:
+        """`steps` are those of the run, which has failed."""
+        verdict = self.verdict(run)
+        for with_seed in dict.fromkeys((SEED, seed)):
+            lines = self._shorten(steps, with_seed, verdict.mistake)
+            if lines is not None:
+                seed = with_seed
+                run = self._play(steps.header, lines, seed)
+                break
+        assert run.error is not None
+        return Find(
+            lane,
+            number,
+            seed,
+            verdict.ending,
+            verdict.name,
+            verdict.mistake,
+            explained(run.error, run.causes),
+            steps.header,
+            list(steps.lines) if lines is None else lines,
+            len(steps.lines),
+            shortened=lines is not None,
+        )
+
+    def _shorten(self, steps: Steps, seed: int, mistake: str) -> list[str] | None:
+        def same(run: Run) -> bool:
+            return run.error is not None and verdict_of(run.error, self._peer_files).mistake == mistake
+
+        clock = time.monotonic if isinstance(self._peer_class, GuestProgram) else time.process_time
+        shortening = _Shortening(self._peer_class, same, seed, limit_s=self._limit_s, clock=clock)
+        return shortening.shortened(steps.header, list(steps.lines))
+
+    def _play(self, header: list[str], lines: list[str], seed: int) -> Run:
+        script = parse_script("\n".join([*header, *lines]), FILE)
+        return run_test(as_test(script), self._peer_class, seed)
+
+
+class _Shortening(Scripting):
+    def __init__(self, peer_class: Any, same: Callable[[Run], bool], seed: int, **limits: Any) -> None:
+        super().__init__(peer_class, "", **limits)
+        self._same = same
+
+    def _breaks(self, run: Run) -> bool:
+        return self._same(run)
+
+    def shortened(self, header: list[str], lines: list[str]) -> list[str] | None:
+        if self._play(header, lines) is None:
+            return None
+        return self._shorten(header, lines)
