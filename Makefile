@@ -24,6 +24,8 @@ TIMELINE ?=
 STEP     ?=
 FILE     ?=
 OUT      ?=
+FOR      ?=
+KEEP     ?=
 
 # The parts that were asked for, in their order, and their files: MIT's tests, and with EXTRA=1 those beyond them.
 PARTS := test-2a test-2b test-2c test-2d test-3a test-3b
@@ -39,7 +41,7 @@ pytest = $(BIN)/python -m pytest -q -n $(if $(filter 1,$(1)),0,$(1)) $(if $(SEED
          $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
 
 .DEFAULT_GOAL := help
-.PHONY: help test parts $(PARTS) race stress replay shrink timeline page scenario cluster lint clean
+.PHONY: help test parts $(PARTS) race stress replay shrink timeline page scenario hunt cluster lint clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,9 +51,9 @@ help: ## this list
 	@echo "it), both also for replay, shrink, timeline, page and stress; EXTRA=0 runs MIT's tests alone, REALTIME=1 uses"
 	@echo "real threads and the real clock, JOBS=n starts n workers (otherwise one for each core, where RUNS is 10 or more, and none"
 	@echo "below: they would take longer to start). Name several parts, and they are one run with one summary."
-	@echo "ISOLATED=1, here and for replay, shrink, timeline, page, scenario and stress, has every peer, and every clerk, in a"
+	@echo "ISOLATED=1, here and for replay, shrink, timeline, page, scenario, hunt and stress, has every peer, and every clerk, in a"
 	@echo "process of its own."
-	@echo "RACE=1, here and for replay, shrink, timeline, page and stress, is what make race does: docs/race.md."
+	@echo "RACE=1, here and for replay, shrink, timeline, page, hunt and stress, is what make race does: docs/race.md."
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -105,6 +107,9 @@ page: $(READY) ## a run as one HTML file, to look at and to step through: TEST=n
 
 scenario: $(READY) ## a run written down step by step: FILE=x.scenario (default: all) [STEP=1] [SEED=n] [RAFT=...]
 	@$(BIN)/lab scenario $(if $(FILE),"$(FILE)") $(if $(SEED),--seed $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(STEP),--step) $(if $(TIMELINE),--timeline) $(if $(ISOLATED),--isolated)
+
+hunt: $(READY) ## look for a failing run that nobody wrote: [FOR=60s] [RAFT=...] [SEED=n] [JOBS=n] [KEEP=1] [OUT=dir]
+	@$(BIN)/lab hunt $(if $(FOR),--for $(FOR)) $(if $(RUNS),--runs $(RUNS)) $(if $(RAFT),--raft $(RAFT)) $(if $(SEED),--seed $(SEED)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(KEEP),--keep) $(if $(OUT),--out "$(OUT)") $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
 
 stress: $(READY) ## many seeds over worker processes: TEST=name|part RUNS=n JOBS=n [RAFT=...] [OUT=dir]
 	@$(BIN)/lab stress $(TEST) $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(SEED),--seed-start $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(OUT),--out $(OUT)) $(if $(ISOLATED),--isolated) $(if $(RACE),--race)

@@ -29,7 +29,7 @@ FOR_ALL: Patterns = {
     **dict.fromkeys(
         [
             f"{TOOLS}/{tool}"
-            for tool in ("cluster", "page", "replay", "scenario", "shrink", "stress", "timeline", "workers")
+            for tool in ("cluster", "hunt", "page", "replay", "scenario", "shrink", "stress", "timeline", "workers")
         ],
         _MODULES[:1],
     ),
@@ -49,6 +49,7 @@ FOR_STUDENTS: Patterns = {
         "cluster.md",
         "determinism.md",
         "failures.md",
+        "hunt.md",
         "kv.md",
         "names.md",
         "own-tests.md",

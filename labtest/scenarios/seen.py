@@ -36,6 +36,7 @@ class Seen:
         self._appends: dict[tuple[int, int], bool] = {}  # by follower and leader: whether the latest was a success
         self._open_appends: dict[tuple[int, int], set[int]] = defaultdict(set)  # that have arrived unanswered
         self.delivered: list[Message] = []  # requests, the oldest first
+        self._delivered_ids: set[int] = set()
         self.disregarded = False  # somebody did not adopt the term of a RequestVote (§6)
         self.asks_beforehand = ""  # what somebody called who should have asked for votes
         self._following: set[tuple[int, int]] = set()  # who, and the term of the leader that it has answered
@@ -73,7 +74,8 @@ class Seen:
     def _arrived(self, message: Message) -> None:
         source, target = int(message.source), int(message.target)
         self._owed[target, source].add(message.id)
-        if not any(message.id == earlier.id for earlier in self.delivered):
+        if message.id not in self._delivered_ids:
+            self._delivered_ids.add(message.id)
             self.delivered.append(message)
         if message.service_method == APPEND:
             self._open_appends[target, source].add(message.id)

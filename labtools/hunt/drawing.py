@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import TypeVar
 
+from labrpc.message import Message
 from labrpc.network import Held
 from labtest.checks import CheckedTrace
 from labtest.scenarios.flight import direction, kind_of, term_of
@@ -25,6 +26,7 @@ Move = Iterator[str]
 
 MOMENTS = ("before save", "after save", "after reply")
 _LIKINGS = (0.0, 0.3, 1.0, 1.0, 3.0)
+_ELECT_FIRST = 0.5
 _FRUITLESS_MAX = 100  # moves in a row that nobody can make as things stand
 
 
@@ -39,31 +41,32 @@ class Drawer:
         self._move: Move = iter(())
         self._commands = 0
         moves: dict[Callable[[], Move], float] = {
-            self._elect: 14,
-            self._campaign: 5,
-            self._start: 12,
-            self._replicate: 14,
-            self._deliver_one: 14,
-            self._lose: 5,
-            self._copy: 4,
+            self._elect: 6,
+            self._campaign: 2,
+            self._start: 16,
+            self._replicate: 16,
+            self._deliver_one: 10,
+            self._lose: 4,
+            self._copy: 3,
             self._again: 5,
-            self._deliver_all: 4,
-            self._crash: 4,
-            self._crash_and_restart: 5,
-            self._crash_at: 6,
-            self._restart: 10,
-            self._pause: 2,
-            self._resume: 5,
-            self._cut: 2,
-            self._heal: 3,
-            self._run_one: 4,
+            self._deliver_all: 5,
+            self._crash: 2,
+            self._crash_and_restart: 3,
+            self._crash_at: 4,
+            self._restart: 12,
+            self._pause: 1.5,
+            self._resume: 6,
+            self._cut: 1,
+            self._heal: 4,
+            self._run_one: 3,
             self._run_all: 3,
         }
         if snapshots:
-            moves[self._snapshot] = 9
+            moves[self._snapshot] = 10
         self._moves = list(moves)
         self._weights = [weight * chance.choice(_LIKINGS) for weight in moves.values()]
-        for needed in (self._elect, self._start, self._replicate, self._restart, self._resume, self._heal):
+        needed_ones = [self._elect, self._start, self._replicate, self._restart, self._resume, self._heal]
+        for needed in [*needed_ones, *([self._snapshot] if snapshots else [])]:
             place = self._moves.index(needed)
             self._weights[place] = max(self._weights[place], moves[needed] * _LIKINGS[1])
 
@@ -73,9 +76,16 @@ class Drawer:
             step = next(self._move, None)
             if step is not None:
                 return step
-            (move,) = self._chance.choices(self._moves, self._weights)
-            self._move = move()
+            self._move = self._draw_move()
         return next(self._run_all())
+
+    def _draw_move(self) -> Move:
+        # Without a leader little can happen, and without a majority nobody gets to be one.
+        if not self._leaders() and self._chance.random() < _ELECT_FIRST:
+            enough = len(self._awake()) > self._config.n // 2
+            return self._elect() if enough else self._chance.choice((self._restart, self._resume))()
+        (move,) = self._chance.choices(self._moves, self._weights)
+        return move()
 
     # ---- who there is -----------------------------------------------------------------------------------------------
 
@@ -126,7 +136,7 @@ class Drawer:
         """Mostly somebody whom a majority can vote for, and those."""
         leaders = self._leaders()
         candidates = [i for i in self._awake() if i not in leaders]
-        voters = {i: [other for other in self._others(i) if self._log(other) <= self._log(i)] for i in candidates}
+        voters = {i: [other for other in self._others(i) if self._may_vote(other, i)] for i in candidates}
         half = self._config.n // 2
         electable = [i for i in candidates if len(voters[i]) >= half]
         if electable and self._chance.random() < 0.9:
@@ -142,10 +152,13 @@ class Drawer:
         for voter in self._chance.sample(asked, self._chance.randint(min(half, len(asked)), len(asked))):
             yield from self._exchange(candidate, voter, "vote", f" term {term}")
 
-    def _log(self, i: int) -> tuple[int, int]:
-        """What decides whether one votes for another (§5.4.1)."""
-        log = self._scenario.seen.logs[i]
-        return (log[-1], len(log)) if log else (0, 0)
+    def _may_vote(self, voter: int, candidate: int) -> bool:
+        """If that one campaigns now, in its next term."""
+        seats, logs = self._trace.facts.seats, self._scenario.seen.logs
+        if seats[str(voter)].term > seats[str(candidate)].term:
+            return False
+        log, other = logs[candidate], logs[voter]
+        return not other or (bool(log) and (log[-1], len(log)) >= (other[-1], len(other)))  # §5.4.1
 
     def _start(self) -> Move:
         leader = self._leader()
@@ -167,12 +180,14 @@ class Drawer:
             for _ in range(self._chance.choice((1, 1, 2, 3))):
                 if leader not in self._awake() or follower not in self._awake():
                     return
-                kinds = [kind for kind in ("append", "snapshot") if self._between(leader, follower, kind)]
-                if not kinds:
+                if not self._replicating(leader, follower):
                     yield f"heartbeat {leader}"
-                    kinds = [kind for kind in ("append", "snapshot") if self._between(leader, follower, kind)]
-                for kind in kinds[:1]:
+                kind = self._one_of(self._replicating(leader, follower))
+                if kind is not None:
                     yield from self._exchange(leader, follower, kind)
+
+    def _replicating(self, leader: int, follower: int) -> list[str]:
+        return [kind for kind in ("append", "snapshot") if self._between(leader, follower, kind)]
 
     def _exchange(self, source: int, target: int, kind: str, of: str = "") -> Move:
         """A request arrives and, mostly, so does its answer."""
@@ -210,11 +225,18 @@ class Drawer:
 
     def _one_held(self) -> Held | None:
         """The latest ones are more likely: of the old ones there are many."""
-        held = self._scenario.held
+        held = self._of_one_kind(self._scenario.held, lambda held: held.message)
         return self._one_of(held[-6:] if self._chance.random() < 0.5 else held)
 
+    def _of_one_kind(self, things: Sequence[T], message: Callable[[T], Message]) -> list[T]:
+        """So that a rare one, a snapshot, gets its turn among many."""
+        kinds = sorted({message(thing).service_method for thing in things})
+        kind = self._one_of(kinds)
+        return [thing for thing in things if message(thing).service_method == kind]
+
     def _copy(self) -> Move:
-        held = self._one_of([held for held in self._scenario.held if not held.is_reply])
+        requests = [held for held in self._scenario.held if not held.is_reply]
+        held = self._one_of(self._of_one_kind(requests, lambda held: held.message))
         if held is not None:
             yield f"duplicate {self._named(held)}"
 
@@ -224,7 +246,8 @@ class Drawer:
         old = [message for message in self._scenario.seen.delivered if int(message.target) in up]
         if not old:
             return
-        message = self._chance.choice(old[-12:] if self._chance.random() < 0.7 else old)
+        old = self._of_one_kind(old, lambda message: message)
+        message = self._chance.choice(old[-6:] if self._chance.random() < 0.5 else old)
         kind = kind_of(message.service_method)
         yield f"deliver {message.source}->{message.target} {kind} {message.ordinal} again"
 
@@ -298,6 +321,10 @@ class Drawer:
         if peer is not None:
             last = max(self._config.applied(peer))
             yield f"snapshot {peer} {self._chance.randint(max(1, last - 3), last)}"
+            if peer in self._leaders() and self._chance.random() < 0.5:
+                # Whoever is behind can have it by a snapshot alone, if nothing older is on its way.
+                yield f"drop {peer}->* append"
+                yield f"heartbeat {peer}"
 
     def _run_one(self) -> Move:
         peer = self._one_of(self._awake())

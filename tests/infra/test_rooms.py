@@ -36,6 +36,10 @@ TOOLS_MAY_IMPORT = {
     "stress": {"selecting", "workers", "shrink.elsewhere"},
     "shrink": {"selecting", "timeline.command"},
     "scenario": {"selecting", "timeline.command", "shrink.shrinking"},
+    "hunt": {
+        *("selecting", "workers", "shrink.scripting"),
+        *("stress.command", "stress.kit", "stress.seeds", "stress.summary"),
+    },
     # It asks for a timeline by name, when it is to print one.
     "replay": {"selecting", "stress.kit"},
     "zoo": {"selecting", "workers", "shrink.elsewhere"},
