@@ -10,7 +10,7 @@ from labtest.failure import Failure
 from labtest.loading import load_peer_class
 from labtest.running import run_test
 from labtest.scenarios.playing import as_test
-from labtest.scenarios.text import parse_script
+from labtest.scenarios.text import ScriptError, parse_script
 from labtools.zoo.mutants import load_zoo
 from raft.raft import Raft
 
@@ -250,6 +250,42 @@ def test_a_cluster_of_one_campaigns_too():
 
 def test_an_armed_crash_may_fall_into_a_campaign():
     passes("crash 0 after save\ncampaign 0\nexpect 0 down\n")
+
+
+def test_an_armed_crash_may_fall_into_a_snapshot():
+    begin = "snapshots\nelect 0 with 1\nstart 0 x\nreplicate 0->1\n"
+    passes(f"{begin}crash 0 before save\nsnapshot 0 1\nexpect 0 down\n")
+
+
+def test_an_armed_crash_may_fall_while_a_step_waits_for_its_peer():
+    """It campaigns, and saves, while a step waits for it to lead."""
+    told = set()
+    for before_ms in range(0, 700, 100):
+        run, _ = play(f"run 0 {before_ms}ms\ncrash 0 before save\nheartbeat 0\n")
+        assert isinstance(run.error, ScriptError), run.error
+        told.add(str(run.error))
+    assert "steps.scenario:3: heartbeat 0: peer 0 is down; restart it first" in told
+
+
+# ---- progress -------------------------------------------------------------------------------------------------
+
+
+def test_progress_is_asked_for_when_everything_is_mended():
+    run, (shown,) = passes(
+        "elect 0 with 1\ncrash 1 after reply\ncrash 2\npause 0\npartition 0 | 1 2\nexpect progress\nshow\n"
+    )
+    config = run.configs[0]
+    assert all("progress" in config.applied(i).values() for i in range(3))
+    assert "down" not in shown and "paused" not in shown
+    # And then nothing happens by itself again.
+    kinds = [event.kind for event in run.simulation.trace]
+    last_step = len(kinds) - 1 - kinds[::-1].index(events.STEP)
+    assert events.SEND not in kinds[last_step : kinds.index(events.STOP)]
+
+
+def test_a_peer_that_gets_nowhere_makes_no_progress(tmp_path):
+    error = fails("expect progress\n", wrong("identical-timers", tmp_path))
+    assert error.text.startswith("Expected one leader among the connected servers, but there was none for 5 s")
 
 
 def test_drop_takes_what_there_is():

@@ -160,7 +160,7 @@ def test_what_is_found_is_a_scenario_of_a_few_steps(id_, rule, tmp_path):
 
 
 def test_a_peer_that_gets_nowhere_is_found(tmp_path):
-    find, peer_class = hunted("identical-timers", tmp_path)
+    find, _ = hunted("identical-timers", tmp_path)
     assert find.ending == "expectation"
     assert find.steps[-1] == PROGRESS
     assert find.summary == "Gets nowhere"
