@@ -14,6 +14,7 @@ import msgspec
 from labtools.hunt.corpus import Corpus, read_corpus
 from labtools.hunt.finding import Find, Finder, OurFailure
 from labtools.hunt.hunting import Lane
+from labtools.shrink.shrinking import clock_of
 from labtools.stress.seeds import really
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Answer(msgspec.Struct):
 
     runs: int
     steps: int
+    seconds: float = 0.0  # of processor time, without what shortening took; of real time if peers are guests
     found: Find | None = None
     reached: Corpus = msgspec.field(default_factory=Corpus)  # that is new in this lane
     checks_off: list[str] = []  # what no rule can read of its messages
@@ -36,6 +38,7 @@ class Answering:
         self._setup = setup
         self._peer_class = peer_class
         self._corpus = read_corpus(Path(setup.corpus)) if setup.corpus else Corpus()
+        self._clock = clock_of(peer_class)
         self._finder = Finder(peer_class, peer_files, limit_s=setup.shorten_s)
         self._number = -1
         self._lane: Lane | None = None
@@ -44,10 +47,12 @@ class Answering:
         lane = self._lane_at(number)
         before = (lane.runs, lane.steps, len(lane.beginnings), set(lane.states))
         answer = Answer(0, 0)
+        began_s = self._clock()
         try:
             while lane.runs < up_to and answer.found is None:
                 steps, seed, run = lane.run()
                 answer.checks_off = answer.checks_off or run.checks_off
+                answer.seconds = self._clock() - began_s
                 if self._finder.verdict(run).failed:
                     answer.found = self._finder.look_at(steps, seed, run, lane=number, number=lane.runs)
         except OurFailure as error:

@@ -6,11 +6,11 @@ Start at `main()`. The processes: hunters, worker. The runs: hunting, drawing, s
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import sys
 import tempfile
-import time
 from pathlib import Path
 from shlex import quote
 
@@ -21,7 +21,7 @@ from labtest.loading import DEFAULT
 from labtools.hunt.corpus import DamagedCorpus, read_corpus, write_corpus
 from labtools.hunt.hunters import Hunters, Result
 from labtools.hunt.hunting import SEED
-from labtools.hunt.telling import Progress, scenario_text, tell
+from labtools.hunt.telling import Progress, figures, scenario_text, tell
 from labtools.selecting import SCENARIO, SCENARIOS, TESTS
 from labtools.stress.command import duration_argument, jobs_argument, positive_argument
 from labtools.stress.kit import Kit
@@ -51,7 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     add = parser.add_argument
     add("--raft", type=Path, default=DEFAULT, metavar="PATH", help=f"the raft.py to hunt ({DEFAULT})")
-    add("--for", dest="for_s", type=duration_argument, metavar="TIME", help="how long: 90s, 10m, 1h30m (60s)")
+    add(
+        "--for",
+        dest="for_s",
+        type=duration_argument,
+        metavar="TIME",
+        help="how long each worker hunts, in time that it runs itself: 90s, 10m, 1h30m (60s)",
+    )
     add("--runs", type=positive_argument, metavar="N", help="end after so many runs, whatever the time")
     add("--seed", type=int, metavar="N", help="the same hunt again, with as many workers (default: a fresh one)")
     add("--jobs", type=jobs_argument, metavar="N", help="worker processes (default: one for each core)")
@@ -61,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--corpus", type=Path, metavar="FILE", help="begin with what is kept there, and keep there what is reached")
     add("--keep", action="store_true", help=f"put what is found into {FOUND}, too")
     add("--out", type=Path, default=OUT, metavar="DIR", help=f"where the scenario goes ({OUT})")
+    add("--json", type=Path, metavar="FILE", help="write figures there: what was found, after how much")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -100,8 +107,7 @@ def main(args: argparse.Namespace) -> int:
         progress = Progress(result)
         interrupted = False
         try:
-            until_s = None if for_s is None else time.monotonic() + for_s
-            hunters.hunt(result, until_s=until_s, runs=args.runs, watch=progress)
+            hunters.hunt(result, for_s=for_s, runs=args.runs, watch=progress)
         except KeyboardInterrupt:
             interrupted = True
         except CannotStart as error:
@@ -113,6 +119,8 @@ def main(args: argparse.Namespace) -> int:
             write_corpus(args.corpus, result.corpus)
         except OSError as error:
             return _cannot(f"{args.corpus}: {error.strerror}")
+    if args.json is not None:
+        args.json.write_text(json.dumps(figures(result), indent=1) + "\n")
     return _end(args, result, seed, jobs, progress.elapsed_s, interrupted=interrupted, console=console)
 
 

@@ -6,7 +6,6 @@ Start at `Finder.look_at()`.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from zlib import crc32
 
 import msgspec
 
-from labtest.isolation.programs import GuestProgram
 from labtest.report import explained
 from labtest.running import Run, run_test
 from labtest.scenarios.playing import as_test
@@ -23,6 +21,7 @@ from labtest.verdict import Ending, Verdict, verdict_of
 from labtools.hunt.corpus import Steps
 from labtools.hunt.hunting import SEED
 from labtools.shrink.scripting import Scripting
+from labtools.shrink.shrinking import clock_of
 
 FILE = "found.scenario"
 
@@ -100,8 +99,7 @@ class Finder:
         def same(run: Run) -> bool:
             return run.error is not None and verdict_of(run.error, self._peer_files).mistake == mistake
 
-        clock = time.monotonic if isinstance(self._peer_class, GuestProgram) else time.process_time
-        shortening = _Shortening(self._peer_class, same, seed, limit_s=self._limit_s, clock=clock)
+        shortening = _Shortening(self._peer_class, same, seed, limit_s=self._limit_s, clock=clock_of(self._peer_class))
         return shortening.shortened(steps.header, list(steps.lines))
 
     def _play(self, header: list[str], lines: list[str], seed: int) -> Run:

@@ -7,7 +7,6 @@ Promise: seed and number of workers decide what is found first, however fast eac
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -45,6 +44,7 @@ class Result:
 
     runs: int = 0
     steps: int = 0
+    seconds: float = 0.0  # that the busiest worker has hunted, as Answer has them
     corpus: Corpus = field(default_factory=Corpus)
     new_states: int = 0  # of those in the corpus, what this hunt has added
     checks_off: list[str] = field(default_factory=list)
@@ -66,6 +66,7 @@ class Hunters:
         ]
         self._lanes = list(range(jobs))
         self._made = 0  # runs of each lane that is under way
+        self._seconds = [0.0] * jobs
         try:
             # One alone: what cannot be loaded is said once.
             self._workers[0].start()
@@ -73,13 +74,13 @@ class Hunters:
             self.close()
             raise
 
-    def hunt(self, result: Result, *, until_s: float | None, runs: int | None, watch: Callable[[], None]) -> None:
-        """Until something is found, the time is up or so many runs are made. `until_s` is of time.monotonic()."""
+    def hunt(self, result: Result, *, for_s: float | None, runs: int | None, watch: Callable[[], None]) -> None:
+        """Until something is found, each worker has hunted for so long or so many runs are made in all."""
         with ThreadPoolExecutor(len(self._workers)) as threads:
             try:
                 while not result.over:
                     left = None if runs is None else runs - result.runs
-                    if (until_s is not None and time.monotonic() >= until_s) or (left is not None and left <= 0):
+                    if (for_s is not None and result.seconds >= for_s) or (left is not None and left <= 0):
                         return
                     self._round(result, threads, left)
                     watch()
@@ -97,7 +98,7 @@ class Hunters:
         requests = [json.dumps({"lane": lane, "up_to": self._made}).encode() for lane in self._lanes]
         asked = [threads.submit(w.ask, [r], _ROUND_LIMIT_S) for w, r in zip(self._workers, requests, strict=True)]
         finds: list[Find] = []
-        for lane, future in zip(self._lanes, asked, strict=True):
+        for worker, (lane, future) in enumerate(zip(self._lanes, asked, strict=True)):
             (line,) = future.result()
             if isinstance(line, Lost):
                 result.died = result.died or Died(lane, (before + 1, self._made), line.how, line.said)
@@ -105,10 +106,12 @@ class Hunters:
             answer = _answer(line)
             result.runs += answer.runs
             result.steps += answer.steps
+            self._seconds[worker] += answer.seconds
             result.new_states += result.corpus.take(answer.reached)
             result.checks_off = result.checks_off or answer.checks_off
             result.ours = result.ours or answer.ours
             finds += [answer.found] if answer.found is not None else []
+        result.seconds = max(self._seconds)
         result.found = first(finds)
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from labsim.stacks import short_path
 from labtools.hunt.finding import Find
@@ -92,3 +93,18 @@ def _dead(died: Died) -> list[str]:
 def scenario_text(find: Find, again: str) -> str:
     comment = [f"# {find.summary}", "#", f"# Found by: {again}. A right peer passes."]
     return "\n".join([*comment, "", *find.header, *find.steps, ""])
+
+
+def figures(result: Result) -> dict[str, Any]:
+    """For programs."""
+    find = result.found
+    return {
+        "found": "" if find is None else find.name or find.ending,
+        "ending": "" if find is None else find.ending,
+        "runs": result.runs,
+        "steps_made": result.steps,
+        "seconds": round(result.seconds, 3),
+        "states": len(result.corpus.states),
+        "steps": None if find is None or not find.shortened else len(find.steps),
+        "scenario": None if find is None else [*find.header, *find.steps],
+    }

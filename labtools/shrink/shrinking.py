@@ -100,7 +100,7 @@ def shrink(
     # Who loses a turn where is not among the steps of a scenario.
     is_rule = original.verdict.ending is Ending.RULE and original.verdict.name != RACE.name
     scripting_s = limit_s * _SCRIPTING if scenario and is_rule else 0.0
-    clock = _clock(peer_class)
+    clock = clock_of(peer_class)
     search = Search(attempts, first, original.same, limit_s=limit_s - scripting_s, progress=progress, clock=clock)
     shrunk = Shrunk(original, first, 0, in_time=True)
     try:
@@ -114,7 +114,7 @@ def shrink(
     return shrunk
 
 
-def _clock(peer_class: Any) -> Callable[[], float]:
+def clock_of(peer_class: Any) -> Callable[[], float]:
     """What guests take is not this process's time."""
     return time.monotonic if isinstance(peer_class, GuestProgram) else time.process_time
 
@@ -128,7 +128,7 @@ def as_scenario(test: LabTest, peer_class: Any, seed: int, *, limit_s: float = L
         how = "passes" if original.same is None else "fails, but breaks no rule"
         raise NothingToShrink(f"{test.name} with seed {seed} {how}; only a broken rule can be written as a scenario")
     plan = attempts.played(original)
-    scripting = Scripting(peer_class, verdict.name, limit_s=limit_s, clock=_clock(peer_class))
+    scripting = Scripting(peer_class, verdict.name, limit_s=limit_s, clock=clock_of(peer_class))
     lines = scripting.write(original.trace, None if plan is None else plan.play)
     if lines is None:
         raise NothingToShrink(f"no scenario was found that breaks {verdict.name} as {test.name} with seed {seed} does")

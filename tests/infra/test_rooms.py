@@ -37,7 +37,7 @@ TOOLS_MAY_IMPORT = {
     "shrink": {"selecting", "timeline.command"},
     "scenario": {"selecting", "timeline.command", "shrink.shrinking"},
     "hunt": {
-        *("selecting", "workers", "shrink.scripting"),
+        *("selecting", "workers", "shrink.scripting", "shrink.shrinking"),
         *("stress.command", "stress.kit", "stress.seeds", "stress.summary"),
     },
     # It asks for a timeline by name, when it is to print one.
