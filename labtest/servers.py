@@ -9,13 +9,14 @@ Start reading at `Servers.start1()`. What must be true of the servers is asked i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from copy import copy
 from typing import Any, Literal, NoReturn, Protocol, get_args
 from zlib import crc32
 
 from labrpc import ClientEnd, Network, Server
 from labrpc import Service as RpcService
-from labsim import Node, current_simulation, queue
+from labsim import Node, NodeKilled, current_simulation, queue
 from labsim.deciding import Between, Settled
 from labtest import events
 from labtest.checks.kept import CALLS_RETURN, KeptRule
@@ -445,6 +446,19 @@ class Servers:
             seat.service.snapshot_ms = ms
             self._world.emit(events.SLOW_SNAPSHOTS, seat.node, ms, crc32(repr(ms).encode()))
 
+    def busy_service(self, i: int, busy: bool = True) -> None:
+        """Have the service of server i, until it restarts, handle nothing that its peer hands up; its peer goes on."""
+        if not self._world.virtual:
+            raise ValueError("busy_service(): only in virtual time can a service be kept from its work")
+        seat = self._seat(i)
+        if seat.service is None:
+            raise ValueError(f"busy_service(): server {i} is down")
+        if not isinstance(seat.service, Service):
+            raise ValueError("busy_service(): only of the tester's own services, not of yours")
+        if busy != seat.service.busy:
+            self._world.emit(events.BUSY, seat.node, busy, int(busy))
+            seat.service.be_busy(busy)
+
     def snapshot_only_when_asked(self) -> None:
         """No service makes snapshots by itself from now on, only by take_snapshot()."""
         self.snapshot_every(0)
@@ -468,7 +482,8 @@ class Servers:
                 f"take_snapshot(): server {i} has applied up to {seat.service.last_applied}, so it has no state at "
                 f"index {index}"
             )
-        self._ask(seat, "snapshot()", seat.service.snapshot, index, entry="snapshot")
+        with suppress(NodeKilled):  # by an armed crash, in the middle of it
+            self._ask(seat, "snapshot()", seat.service.snapshot, index, entry="snapshot")
 
     def applied(self, i: int) -> dict[int, Any]:
         """What the service of server i was handed, by index; nothing while it is down."""
