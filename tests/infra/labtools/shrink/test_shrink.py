@@ -8,15 +8,17 @@ import pytest
 from infra.labtools.peers import ROOT, lab, lab_command
 from labrpc.conditions import Fate
 from labsim.deciding import Choices
-from labtest.acting import Notes
+from labtest.acting import Notes, playing
 from labtest.acts import Act, Play
+from labtest.choicefile import read_choices, write_choices
+from labtest.events import STEP
 from labtest.loading import load_peer_class
 from labtest.records import place_of_peer
 from labtest.running import Run, run_test
 from labtest.verdict import Ending, Verdict
 from labtools.selecting import LabTest, load_tests, select
 from labtools.shrink.attempts import Attempt, Plan
-from labtools.shrink.recipe import recipe
+from labtools.shrink.recipe import needs, recipe
 from labtools.shrink.shrinking import NothingToShrink, shrink, write
 from labtools.zoo.mutants import load_zoo
 
@@ -195,6 +197,19 @@ def test_messages_that_fare_alike_are_told_in_one_line():
         "1, 2: the timeouts that they draw",
         "1 message a few milliseconds faster or slower than the others",
     ]
+
+
+def test_a_run_of_steps_is_told_by_them_and_repeated_from_its_file(tmp_path):
+    steps = ["peers 2", "campaign 0", "deliver 0->1 vote", "expect 1 voted 0"]
+    play = Play({"servers": 2}, False, [], 0, steps=steps)
+    attempt = Attempt(Plan(Choices(), play), Run(0), Verdict(Ending.RULE), None, Notes())
+    assert needs(attempt) == "It needs only these steps, with 2 servers"
+    assert recipe(attempt) == steps[1:]
+    write_choices(tmp_path / "x.choices", Choices(), test="test_x_2a", digest="", play=play)
+    header, _ = read_choices(tmp_path / "x.choices")
+    run = run_test(playing(header.play), load_peer_class(ROOT / "raft/raft.py"), 0)
+    assert run.error is None
+    assert [event.detail for event in run.simulation.trace if event.kind == STEP] == steps[1:]
 
 
 def test_each_act_has_its_words():
