@@ -86,6 +86,8 @@ class Scripting:
         for one, other in (("before save", "after save"), ("after save", "before save")):
             if any(step.endswith(one) for step in steps):
                 yield [step.replace(one, other) for step in steps]
+        if any(step.startswith("busy ") for step in steps):
+            yield from _while_busy(steps)
         for run in RUNS:
             yield [*steps, run]
         yield [*steps[:-1], RUNS[0], *steps[-1:]]
@@ -188,6 +190,22 @@ class Scripting:
                 better([*steps[:begin], *one, *steps[begin + count :]]) for count, one in _joined(steps[begin:])
             )
             begin += not joined
+
+
+def _while_busy(steps: Sequence[str]) -> Iterator[list[str]]:
+    """What happens to a service that makes a snapshot. One that is busy in a scenario has a message in hand that it
+    has not handled, so there must be another one until its peer has to wait."""
+    longer: list[str] = []
+    for step in steps:
+        if found := re.fullmatch(r"ready (\d+)", step):
+            longer.append(f"run {found[1]} 200ms")
+        longer.append(step)
+        if step.startswith("start "):
+            longer.append(f"{step}b")
+    yield longer
+    free = [n for n, step in enumerate(longer) if step.startswith("ready ")]
+    still = [step for n, step in enumerate(longer) if not free or n < free[0] - 2]
+    yield from ([*still, run] for run in RUNS[1:3])
 
 
 def _softer(steps: Sequence[str]) -> Iterator[list[str]]:

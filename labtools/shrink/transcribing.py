@@ -95,7 +95,7 @@ class _Steps:
             done_ns, node, index = one
             if now_ns is None or done_ns <= now_ns:
                 self._making.remove(one)
-                self.steps += [f"ready {node}", f"snapshot {node} {index}"]
+                self.steps += [f"snapshot {node} {index}", f"ready {node}"]
 
     def _is_due(self, index: int) -> bool:
         return self._every > 0 and index % self._every == self._every - 1

@@ -70,8 +70,8 @@ def test_a_service_is_busy_while_it_makes_a_snapshot_slowly():
     assert steps_of([slow, applied, meanwhile, later], snapshot_every=2) == [
         "busy 1",
         "pause 2",
-        "ready 1",
         "snapshot 1 1",
+        "ready 1",
         "pause 0",
     ]
 
