@@ -285,7 +285,7 @@ class _Player:
         if act.does == "disconnect":
             return config.connected(i)
         if act.does == "crash_at":
-            return config.is_up(i)
+            return config.is_up(i) and (not act.ends_something or config.is_armed(i))
         if act.does == "resume":
             return config.is_up(i) and config.is_paused(i)
         return config.is_up(i) and (act.does == "crash1" or not config.is_paused(i))

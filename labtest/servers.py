@@ -279,6 +279,10 @@ class Servers:
     def is_up(self, i: int) -> bool:
         return self._seat(i).peer is not None
 
+    def is_armed(self, i: int) -> bool:
+        """Whether it will crash in the middle of what it does (crash_at)."""
+        return self._seat(i).crash_point is not None
+
     def is_paused(self, i: int) -> bool:
         return self._seat(i).paused
 

@@ -82,7 +82,9 @@ def _acts(acts: Sequence[Act], attempt: Attempt) -> Iterator[_Line]:
             yield _Line(act.at_ns, f"peer {act.peer} is given {_commands(commands)}")
         elif act.does in FAULTS or act.does.startswith(NETWORK):
             if act.ends_something:
-                yield _Line(act.at_ns, "all links are whole again")
+                whole = act.does.startswith(NETWORK)
+                text = "all links are whole again" if whole else f"peer {act.peer} is no longer to crash"
+                yield _Line(act.at_ns, text)
                 continue
             until = next(((n, other) for n, other in later if _ends(other, act)), None)
             if until is not None and not act.does.startswith(NETWORK):
