@@ -33,6 +33,7 @@ SEED = 1  # what `lab scenario` plays with
 STEPS_MAX = 2000  # longer ones are no scenario any more
 # A step that expects what a wrong peer does. It cannot be the one that breaks the rule: a right peer would fail there.
 _EXPECTING = "elect"
+_SENSELESS_MAX = 12  # steps that are left out, one after another
 _END = 3  # steps, in which what a wrong peer has done already may be expected
 # Until a rule about what a peer leaves undone is broken.
 RUNS = ("run 500ms", "run 2s", "run 4s", "run 12s")
@@ -76,10 +77,12 @@ class Scripting:
 
     def _suggested(self, trace: Sequence[Event], play: Play | None, peers: int) -> Iterator[list[str]]:
         every = SNAPSHOT_INTERVAL if play is None or play.snapshot_every is None else play.snapshot_every
-        steps = steps_of(trace, every if play is not None and play.how.get("snapshot") else 0)
+        every = every if play is not None and play.how.get("snapshot") else 0
+        steps = steps_of(trace, every)
         if peers == 1:
             steps.insert(0, "campaign 0")  # it asks nobody, and so no message tells of it
         yield steps
+        yield steps_of(trace, every, heartbeats=True)
         if trace and trace[-1].node.isdecimal():
             yield [*steps, f"run {trace[-1].node} 200ms"]
         # Before or after a save is one moment, where two follow each other.
@@ -99,29 +102,41 @@ class Scripting:
     # ---- playing --------------------------------------------------------------------------------------------------
 
     def _begin(self, header: list[str], steps: list[str]) -> list[str] | None:
-        """Those that make sense, up to the one that breaks the rule."""
+        """Those that make sense, up to the one that breaks the rule. One that does not has let clocks run in vain, and
+        so the next ones are tried without it."""
+        for _ in range(_SENSELESS_MAX):
+            made, senseless, broken = self._played_with_patience(header, steps)
+            if broken:
+                return made if self._play(header, made) is not None else None
+            if senseless is None or self._clock() > self._until_s:
+                return None
+            steps = [step for number, step in enumerate(steps) if number != senseless]
+        return None
+
+    def _played_with_patience(self, header: list[str], steps: list[str]) -> tuple[list[str], int | None, bool]:
+        """Which steps were made, which is the first that could not be, and whether the rule was broken."""
         made: list[str] = []
+        senseless: list[int] = []
 
         def player(scenario: Scenario, script: Script) -> None:
             scenario.goes_on = True
-            for step in script.steps:
+            for number, step in enumerate(script.steps):
                 scenario.words = step.text
                 made.append(step.text)
                 try:
                     step.act(scenario)
                 except (NotMet, ScenarioError):
                     made.pop()
+                    senseless.append(number)
                 finally:
                     scenario.words = ""
 
         try:
             script = parse_script("\n".join([*header, *steps]), "shrunk.scenario")
         except ScriptError:
-            return None
+            return [], None, False
         run = run_test(as_test(script, player=player), self._peer_class, SEED)
-        if not self._breaks(run):
-            return None
-        return made if self._play(header, made) is not None else None
+        return made, senseless[0] if senseless else None, self._breaks(run)
 
     def _play(self, header: list[str], steps: Sequence[str]) -> int | None:
         """How many of the steps were begun when the rule was broken; None if it was not."""
@@ -196,9 +211,12 @@ def _while_busy(steps: Sequence[str]) -> Iterator[list[str]]:
     """What happens to a service that makes a snapshot. One that is busy in a scenario has a message in hand that it
     has not handled, so there must be another one until its peer has to wait."""
     longer: list[str] = []
+    busy = {step.split()[1] for step in steps if step.startswith("busy ")}
     for step in steps:
         if found := re.fullmatch(r"ready (\d+)", step):
             longer.append(f"run {found[1]} 200ms")
+        if (found := re.fullmatch(r"snapshot (\d+) (\d+)", step)) and found[1] not in busy:
+            step = f"snapshot {found[1]} {2 * int(found[2])}"
         longer.append(step)
         if step.startswith("start "):
             longer.append(f"{step}b")

@@ -13,7 +13,7 @@ from labrpc.message import Message
 from labsim import Event
 from labtest import events
 from labtest.acts import Act, Play
-from labtest.checks.reading import VOTE
+from labtest.checks.reading import APPEND, INSTALL, VOTE
 from labtest.events import DropReason
 from labtest.scenarios.flight import commands_in, direction, kind_of, term_of
 
@@ -25,17 +25,21 @@ def last_cluster(trace: Sequence[Event]) -> Sequence[Event]:
     return trace[begins[-1] :] if begins else []
 
 
-def steps_of(trace: Sequence[Event], snapshot_every: int = 0) -> list[str]:
-    """`snapshot_every`: so many commands, if services make snapshots."""
-    return _Steps(trace, snapshot_every).steps
+def steps_of(trace: Sequence[Event], snapshot_every: int = 0, *, heartbeats: bool = False) -> list[str]:
+    """`snapshot_every`: so many commands, if services make snapshots. `heartbeats`: say when a leader spoke unasked,
+    for it said then what it would not say later."""
+    return _Steps(trace, snapshot_every, heartbeats=heartbeats).steps
 
 
 class _Steps:
-    def __init__(self, trace: Sequence[Event], snapshot_every: int) -> None:
+    def __init__(self, trace: Sequence[Event], snapshot_every: int, *, heartbeats: bool) -> None:
         self._every = snapshot_every
+        self._heartbeats = heartbeats
+        self._moved_ns: dict[str, int] = {}  # when something last happened to each peer, or it spoke
         self.steps: list[str] = []
         self._terms: dict[str, int] = {}  # of each peer's last campaign
         self._armed: dict[str, str] = {}
+        self._down: set[str] = set()
         self._words: dict[Any, str] = {}
         self._arrived: set[int] = set()  # requests, by number
         self._answered: set[int] = set()
@@ -57,7 +61,9 @@ class _Steps:
     def _take(self, event: Event) -> None:
         if event.kind in events.MESSAGE_KINDS:
             self._take_message(event)
+            self._moved_ns[event.node] = event.at_ns
         elif event.kind == events.START:
+            self._moved_ns[event.node] = event.at_ns
             self._asked[event.node] = event.detail
         elif event.kind == events.STARTED:
             self._asked.pop(event.node, None)
@@ -68,6 +74,7 @@ class _Steps:
             if event.detail.when is not None:
                 self._armed[event.node] = event.detail.when
         elif event.kind == events.CRASH:
+            self._down.add(event.node)
             self._asked.pop(event.node, None)
             self._slow_ns.pop(event.node, None)
             self._making = [one for one in self._making if one[1] != event.node]
@@ -80,6 +87,7 @@ class _Steps:
                 last = next((n for n in reversed(range(len(self.steps))) if to_it.match(self.steps[n])), 0)
                 self.steps.insert(last, f"crash {event.node} {when}")
         elif event.kind in (events.RESTART, events.PAUSE, events.RESUME):
+            self._down.discard(event.node)
             self.steps.append(f"{event.kind} {event.node}")
         elif event.kind == events.APPLY and event.detail.command_valid and self._is_due(event.detail.command_index):
             index, slow_ns = event.detail.command_index, self._slow_ns.get(event.node, 0)
@@ -106,6 +114,9 @@ class _Steps:
             return
         if event.kind == events.SEND:
             self._requests[id_] = message
+            by_itself = self._moved_ns.get(message.source) != event.at_ns
+            if self._heartbeats and by_itself and message.service_method in (APPEND, INSTALL):
+                self.steps.append(f"heartbeat {message.source}")
             term = term_of(message) or 0
             if message.service_method == VOTE and term > self._terms.get(message.source, 0):
                 self._terms[message.source] = term
@@ -123,7 +134,8 @@ class _Steps:
             self.steps.append(f"deliver {self._reply(message)}")
             self._replies.pop(id_, None)
         elif event.kind == events.DROP and event.note in _LOST_REQUESTS:
-            self.steps.append(f"drop {self._request(message)}")
+            if message.target not in self._down:  # then nobody need say so
+                self.steps.append(f"drop {self._request(message)}")
             self._requests.pop(id_, None)
         elif event.kind == events.DROP and event.note == DropReason.LOST_REPLY:
             self._lose_reply(message)
