@@ -24,9 +24,9 @@ from labtest.running import Run, run_test
 from labtest.scenarios.playing import as_test
 from labtest.scenarios.scenario import Scenario
 from labtest.scenarios.stage import NotMet, ScenarioError
-from labtest.scenarios.text import Script, ScriptError, parse_script
+from labtest.scenarios.text import Script, ScriptError, parse_script, parse_step
 from labtest.service import SNAPSHOT_INTERVAL
-from labtools.shrink.transcribing import in_time, last_cluster, steps_of
+from labtools.shrink.transcribing import About, in_time, last_cluster, steps_of
 
 HEADERS = ("peers", "snapshots")
 SEED = 1  # what `lab scenario` plays with
@@ -120,11 +120,13 @@ class Scripting:
 
         def player(scenario: Scenario, script: Script) -> None:
             scenario.goes_on = True
-            for number, step in enumerate(script.steps):
-                scenario.words = step.text
-                made.append(step.text)
+            for number, step in enumerate(steps):
+                if isinstance(step, About):
+                    step = step.among(scenario.in_flight(step.name))
+                scenario.words = step
+                made.append(step)
                 try:
-                    step.act(scenario)
+                    parse_step(step, script)(scenario)
                 except (NotMet, ScenarioError):
                     made.pop()
                     senseless.append(number)

@@ -9,7 +9,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from labgob import DecodeError
 from labrpc.message import Message
+from labrpc.network import Held
 from labsim import Event
 from labtest import events
 from labtest.acts import Act, Play
@@ -18,6 +20,41 @@ from labtest.events import DropReason
 from labtest.scenarios.flight import commands_in, direction, kind_of, term_of
 
 _LOST_REQUESTS = (DropReason.LOST_REQUEST, DropReason.LINK_CUT, DropReason.UNPLUGGED)
+
+
+class About(str):
+    """A step that is about a message: by itself it names it as well as words can. Whoever makes the step may see what
+    is on its way, and look for one that says the same."""
+
+    does: str
+    name: str
+    term: str
+    message: Message
+
+    def __new__(cls, does: str, name: str, more: str, message: Message) -> About:
+        self = super().__new__(cls, f"{does} {name}{more}")
+        self.does, self.name, self.message = does, name, message
+        self.term = "" if (term := term_of(message)) is None else f" term {term}"
+        return self
+
+    def among(self, held: Sequence[Held]) -> str:
+        """The step, for what is on its way that fits."""
+        same = next((one.message for one in held if said_in(one.message) == said_in(self.message)), None)
+        if same is None:
+            return str(self)
+        number = "" if same is held[0].message else f" {same.ordinal}"
+        return f"{self.does} {self.name}{number}{self.term}"
+
+
+def said_in(message: Message) -> Any:
+    """What a request says, but for how far its leader has committed meanwhile."""
+    if message.service_method == APPEND:
+        try:
+            args = message.decode_args()
+            return args.term, args.prev_log_index, args.prev_log_term, repr(args.entries)
+        except (DecodeError, AttributeError):
+            pass
+    return message.request
 
 
 def last_cluster(trace: Sequence[Event]) -> Sequence[Event]:
@@ -123,46 +160,45 @@ class _Steps:
                 self.steps.append(f"campaign {message.source}")
         elif event.kind == events.DUPLICATE:
             self._copy = message
-            named = self._request(message, carries=True)
-            self.steps.append(f"deliver {named} again" if id_ in self._arrived else f"duplicate {named}")
+            name, more = self._named(message, "", self._requests, carries=True)
+            self.steps.append(f"deliver {name}{more} again" if id_ in self._arrived else f"duplicate {name}{more}")
         elif event.kind == events.DELIVER:
             if message is not self._copy:
                 self._arrived.add(id_)
-                self.steps.append(f"deliver {self._request(message)}")
-                self._requests.pop(id_, None)
+                self._tell_request("deliver", message)
         elif event.kind == events.REPLY:
-            self.steps.append(f"deliver {self._reply(message)}")
-            self._replies.pop(id_, None)
+            self._tell_reply("deliver", message)
         elif event.kind == events.DROP and event.note in _LOST_REQUESTS:
-            if message.target not in self._down:  # then nobody need say so
-                self.steps.append(f"drop {self._request(message)}")
-            self._requests.pop(id_, None)
+            if message.target in self._down:
+                self._requests.pop(id_, None)  # nobody need say so
+            else:
+                self._tell_request("drop", message)
         elif event.kind == events.DROP and event.note == DropReason.LOST_REPLY:
-            self._lose_reply(message)
+            self._tell_reply("drop", message)
         elif event.kind == events.DROP and event.note == DropReason.UNPLUGGED_ON_THE_WAY:
             if id_ in self._answered:
-                self._lose_reply(message)
+                self._tell_reply("drop", message)
             else:
                 self._given_up.add(id_)
         elif event.kind == events.ANSWER:
             self._answered.add(id_)
             self._replies.setdefault(id_, message)
             if id_ in self._given_up:
-                self._lose_reply(message)
+                self._tell_reply("drop", message)
 
-    def _lose_reply(self, message: Message) -> None:
-        self.steps.append(f"drop {self._reply(message)}")
+    def _tell_request(self, does: str, message: Message) -> None:
+        self.steps.append(About(does, *self._named(message, "", self._requests), message))
+        self._requests.pop(message.id, None)
+
+    def _tell_reply(self, does: str, message: Message) -> None:
+        self.steps.append(About(does, *self._named(message, " reply", self._replies), message))
         self._replies.pop(message.id, None)
 
-    def _request(self, message: Message, *, carries: bool = False) -> str:
-        """`carries`: say in any case which command it is with."""
-        return self._named(message, "", self._requests, carries=carries)
-
-    def _reply(self, message: Message) -> str:
-        return self._named(message, " reply", self._replies)
-
-    def _named(self, message: Message, reply: str, under_way: dict[int, Message], *, carries: bool = False) -> str:
-        """As a step names it. Of several that are under way a step takes the oldest, unless more is said."""
+    def _named(
+        self, message: Message, reply: str, under_way: dict[int, Message], *, carries: bool = False
+    ) -> tuple[str, str]:
+        """As a step names it, and more: of several that are under way a step takes the oldest, unless more is said.
+        `carries`: say in any case which command it is with."""
         source, target = direction(message, is_reply=bool(reply))
         name, number = f"{source}->{target} {kind_of(message.service_method)}{reply}", ""
         term = term_of(message)
@@ -183,7 +219,7 @@ class _Steps:
             number = f" {message.ordinal}"
         elif carries and commands:
             command = f" with {self._word(commands[0])}"
-        return f"{name}{number}{'' if term is None else f' term {term}'}{command}"
+        return name, f"{number}{'' if term is None else f' term {term}'}{command}"
 
     def _word(self, command: Any) -> str:
         text = str(command)

@@ -3,11 +3,12 @@
 from labgob import encode
 from labrpc.conditions import Fate
 from labrpc.message import Message
+from labrpc.network import Held
 from labsim import Event
 from labsim.deciding import Choices
 from labtest import events
 from labtest.acts import Act, Play
-from labtest.events import CrashPoint, Started
+from labtest.events import CrashPoint, DropReason, Started
 from labtools.shrink.attempts import Plan
 from labtools.shrink.rewriting import earlier, for_the_same_messages, with_small_commands
 from labtools.shrink.transcribing import steps_of
@@ -41,6 +42,29 @@ def test_of_several_on_their_way_a_step_names_the_one_that_arrives():
     ]
     answered = [of(events.ANSWER, message) for message in (first, second)]
     assert steps_of([*answered, of(events.REPLY, second)]) == ["deliver 1->0 append reply term 1 with y"]
+
+
+def test_among_others_a_step_finds_the_message_that_says_what_its_own_said():
+    sent = append(7, "x")
+    (step,) = steps_of([of(events.SEND, sent), of(events.DELIVER, sent)])
+    assert step == "deliver 0->1 append term 1"
+    under_way = [Held(append(number, *commands), False) for number, commands in ((1, ()), (2, "x"), (3, "x"), (4, "y"))]
+    assert step.among(under_way) == "deliver 0->1 append 2 term 1"
+    assert step.among(under_way[1:]) == "deliver 0->1 append term 1"
+    assert step.among(under_way[:1]) == step
+
+
+def test_a_leader_that_speaks_unasked_is_a_step_if_somebody_wants_to_know():
+    asked = [about(events.START, "0", "x", 5), about(events.STARTED, "0", Started("x", 1, 1, True), 5)]
+    sent = [Event(at_ms * MS, events.SEND, "0", 1, n, append(n), "") for n, at_ms in ((1, 5), (2, 9), (3, 9))]
+    assert steps_of([*asked, *sent]) == ["start 0 x"]
+    assert steps_of([*asked, *sent], heartbeats=True) == ["start 0 x", "heartbeat 0"]
+
+
+def test_what_is_lost_because_its_receiver_is_down_is_no_step():
+    lost = Event(0, events.DROP, "", 1, 1, append(1), DropReason.UNPLUGGED)
+    assert steps_of([of(events.SEND, append(1)), lost]) == ["drop 0->1 append term 1"]
+    assert steps_of([about(events.CRASH, "1"), of(events.SEND, append(1)), lost]) == ["crash 1"]
 
 
 def test_a_command_in_the_middle_of_which_the_rule_was_broken_is_a_step():
