@@ -6,7 +6,7 @@ itself. Where that does not, the same acts with ordinary time in between are tri
 
 Promise: what is returned, played with the usual seed, breaks that rule. Not promised: that there is one.
 
-Start at `Scripting.write()`.
+Start at `Scripting.write()`. Who has steps that break a rule already begins at `Scripting.shorten()`.
 """
 
 from __future__ import annotations
@@ -164,7 +164,8 @@ class Scripting:
     # ---- shortening -----------------------------------------------------------------------------------------------
 
     def shorten(self, header: list[str], steps: list[str]) -> list[str]:
-        """As few of these steps as will do, or simpler ones, that break the rule with the usual seed as these do."""
+        """As few of these steps as will do, or simpler ones, that break the rule with the usual seed as these do.
+        `header`: the lines that come before them ("peers 5", "snapshots")."""
         best = steps
 
         def better(candidate: Sequence[str]) -> bool:
