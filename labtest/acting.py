@@ -27,6 +27,8 @@ from labsim.stacks import is_readers, place_of, short_path
 from labtest.acts import ACT, ASKS, CLIENT, CONDITIONS, ENDS, FAULTS, NETWORK, OPERATIONS, Act, Cluster, Play, Where
 from labtest.config import Config
 from labtest.kvconfig import KVConfig
+from labtest.scenarios.playing import as_test
+from labtest.scenarios.text import parse_script
 
 
 class Notes:
@@ -217,6 +219,8 @@ def where_of(frame: FrameType | None) -> Where | None:
 
 def playing(play: Play, *, did: set[int] | None = None) -> Callable[..., Any]:
     """As a test. `did` gets the numbers of the acts that made sense when their time came."""
+    if play.steps:
+        return as_test(parse_script("\n".join(play.steps), "shrunk.scenario"))
 
     def run(config: Config) -> None:
         simulation = current_simulation()
@@ -281,7 +285,7 @@ class _Player:
         if act.does == "disconnect":
             return config.connected(i)
         if act.does == "crash_at":
-            return config.is_up(i)
+            return config.is_up(i) and (not act.ends_something or config.is_armed(i))
         if act.does == "resume":
             return config.is_up(i) and config.is_paused(i)
         return config.is_up(i) and (act.does == "crash1" or not config.is_paused(i))

@@ -81,10 +81,12 @@ class Where(msgspec.Struct, frozen=True):
 
 
 class Play(msgspec.Struct, omit_defaults=True):
-    """A run without its test: how the cluster is made, what is done to it, and when it is over."""
+    """A run without its test: how the cluster is made, what is done to it, and when it is over. Or the lines of a
+    scenario, which say all of that."""
 
     how: dict[str, Any]
     service: bool
     acts: Sequence[Act]
     end_ns: int
     snapshot_every: int | None = None  # commands, where it is not as usual (2D)
+    steps: list[str] = []  # of a scenario; then there are no acts

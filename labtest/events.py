@@ -66,6 +66,7 @@ CAUGHT_UP = "caught_up"
 CRASH_AT = "crash_at"
 SLOW_DISKS = "slow_disks"
 SLOW_SNAPSHOTS = "slow_snapshots"
+BUSY = "busy"
 # Between a peer, its disk and its service.
 START = "start"
 STARTED = "started"
@@ -83,7 +84,7 @@ RETURN = "return"
 # What the tester does to the servers themselves; each is about one of them.
 SERVER_ACTS = frozenset((BOOT, RESTART, CRASH, CONNECT, DISCONNECT, PAUSE, RESUME, HOLD_CLOCK, RELEASE_CLOCK))
 # Everything that the tester does to the world: since the last of these nothing has changed but by the peers' own doing.
-ACTS = SERVER_ACTS | CONDITION_KINDS | {CRASH_AT, SLOW_DISKS, SLOW_SNAPSHOTS}
+ACTS = SERVER_ACTS | CONDITION_KINDS | {CRASH_AT, SLOW_DISKS, SLOW_SNAPSHOTS, BUSY}
 
 
 class Started(msgspec.Struct, frozen=True, gc=False):
@@ -168,6 +169,7 @@ DETAILS: dict[str, Any] = {
     CRASH_AT: CrashPoint,
     SLOW_DISKS: SaveTime,
     SLOW_SNAPSHOTS: float,
+    BUSY: bool,
 }
 
 
@@ -250,6 +252,7 @@ __all__ = [
     "ANSWER",
     "APPLY",
     "BOOT",
+    "BUSY",
     "CAUGHT_UP",
     "CLUSTER",
     "CONDITION_KINDS",

@@ -279,6 +279,10 @@ class Servers:
     def is_up(self, i: int) -> bool:
         return self._seat(i).peer is not None
 
+    def is_armed(self, i: int) -> bool:
+        """Whether it will crash in the middle of what it does (crash_at)."""
+        return self._seat(i).crash_point is not None
+
     def is_paused(self, i: int) -> bool:
         return self._seat(i).paused
 
@@ -446,6 +450,19 @@ class Servers:
             seat.service.snapshot_ms = ms
             self._world.emit(events.SLOW_SNAPSHOTS, seat.node, ms, crc32(repr(ms).encode()))
 
+    def busy_service(self, i: int, busy: bool = True) -> None:
+        """Have the service of server i, until it restarts, handle nothing that its peer hands up; its peer goes on."""
+        if not self._world.virtual:
+            raise ValueError("busy_service(): only in virtual time can a service be kept from its work")
+        seat = self._seat(i)
+        if seat.service is None:
+            raise ValueError(f"busy_service(): server {i} is down")
+        if not isinstance(seat.service, Service):
+            raise ValueError("busy_service(): only of the tester's own services, not of yours")
+        if busy != seat.service.busy:
+            self._world.emit(events.BUSY, seat.node, busy, int(busy))
+            seat.service.be_busy(busy)
+
     def snapshot_only_when_asked(self) -> None:
         """No service makes snapshots by itself from now on, only by take_snapshot()."""
         self.snapshot_every(0)
@@ -469,7 +486,7 @@ class Servers:
                 f"take_snapshot(): server {i} has applied up to {seat.service.last_applied}, so it has no state at "
                 f"index {index}"
             )
-        with suppress(NodeKilled):  # by an armed crash, when it saves
+        with suppress(NodeKilled):  # by an armed crash, in the middle of it
             self._ask(seat, "snapshot()", seat.service.snapshot, index, entry="snapshot")
 
     def applied(self, i: int) -> dict[int, Any]:

@@ -181,6 +181,7 @@ class Service(Listener):
         self._stopped = False
         self.take_snapshot: Callable[[int, bytes], None] = lambda index, data: None  # the peer's, once it is there
         self.snapshot_ms = 0.0  # how long it takes to make one
+        self._freed: queue.Queue[None] | None = None  # while it is busy: hears when it no longer is
 
     def restore(self, snapshot: bytes) -> None:
         """Start from what the disk holds, as a restarted process must."""
@@ -199,7 +200,19 @@ class Service(Listener):
             message = self._apply_ch.get()
             if self._stopped:
                 return
+            while self._freed is not None:
+                self._freed.get()
             self._take(message)
+
+    @property
+    def busy(self) -> bool:
+        return self._freed is not None
+
+    def be_busy(self, yes: bool) -> None:
+        """Busy with something else: the next message waits, and all that come after it."""
+        freed, self._freed = self._freed, queue.Queue() if yes else None
+        if freed is not None:
+            freed.put(None)
 
     def _apply(self, message: ApplyMsg) -> None:
         super()._apply(message)

@@ -153,6 +153,7 @@ class CheckedTrace(list[Event]):
             events.SAVING: self._see_saving,
             events.SLOW_DISKS: self._see_slow_disks,
             events.SLOW_SNAPSHOTS: self._see_slow_snapshots,
+            events.BUSY: self._see_busy,
             events.APPLY: self._see_apply,
             events.START: self._see_start,
             events.STARTED: self._see_started,
@@ -411,6 +412,9 @@ class CheckedTrace(list[Event]):
 
     def _see_slow_snapshots(self, event: Event) -> None:
         self.facts.snapshot_ns_max = max(self.facts.snapshot_ns_max, int(event.detail * 1e6))
+
+    def _see_busy(self, event: Event) -> None:
+        self.facts.seats[event.node].busy = event.detail
 
     def _see_apply(self, event: Event) -> None:
         seat = self.facts.seats[event.node]

@@ -192,6 +192,9 @@ class AppliesWhatIsCommitted(Rule):
     def on_answer_append(
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
     ) -> None:
+        if seat.busy:
+            self._owed.pop(seat.name, None)
+            return
         owed = self._owed.get(seat.name)
         if owed is not None and seat.applied >= owed[1]:
             owed = None

@@ -25,6 +25,7 @@ class Seat:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.busy = False  # its service is, and handles nothing
         # The highest term it has shown in an answer or a send of its own, when it first did, and in which incarnation.
         self.term = 0
         self.term_since_ns = 0
@@ -407,6 +408,7 @@ class Facts:
 
     def crashed(self, seat: Seat) -> None:
         """What it was told and has not shown may never have been saved, nor what it was given to start."""
+        seat.busy = False
         seat.told_term, seat.told_since_ns = seat.term, seat.term_since_ns
         seat.floor = seat.saved_floor
         seat.office = 0

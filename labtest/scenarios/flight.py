@@ -74,7 +74,7 @@ class Selector(NamedTuple):
     reply: bool | None = None
     ordinal: int | None = None
     term: int | None = None  # of the request
-    command: Any = None  # that an AppendEntries carries
+    command: Any = None  # that the AppendEntries carries, or that it is a reply to
     has_command: bool = False
 
     @classmethod
@@ -83,7 +83,7 @@ class Selector(NamedTuple):
         if found is None:
             raise SelectorError(f"{text.strip()!r} names no messages; {_USAGE}")
         kind, command = found["kind"], found["command"]
-        if command is not None and (kind != "append" or found["reply"]):
+        if command is not None and kind != "append":
             raise SelectorError(f"only an append carries a command; {_USAGE}")
         method = None if kind is None else KINDS.get(kind, f"Raft.{kind}")
         return cls(

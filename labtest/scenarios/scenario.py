@@ -303,6 +303,18 @@ class Scenario(Expectations):
             raise ScenarioError(str(error)) from None
 
     @step
+    def busy(self, i: int) -> None:
+        """From now on the service of peer i handles nothing that the peer hands up."""
+        self._check_up(i)
+        self.config.busy_service(i)
+
+    @step
+    def ready(self, i: int) -> None:
+        """It does again, one after another."""
+        self._check_up(i)
+        self.config.busy_service(i, False)
+
+    @step
     def logs(self, terms: Sequence[Sequence[int]], *, commit: int = 0) -> None:
         """By a history that Raft allows, give each peer a log of entries with these terms; up to `commit` they are
         committed, and applied by all who hold that entry. Entry 5 of term 4 is the command i5t4.

@@ -226,6 +226,10 @@ class Stage:
 
     # ---- messages -----------------------------------------------------------------------
 
+    def in_flight(self, selector: str) -> list[Held]:
+        """What is on its way that fits, the oldest first."""
+        return self._in_flight(Selector.read(selector))
+
     def _in_flight(self, selector: Selector) -> list[Held]:
         return [held for held in self._network.held if selector.fits(held.message, is_reply=held.is_reply)]
 

@@ -211,6 +211,8 @@ STEPS: dict[str, Word] = {
         rf"{_PEER}\s+(?P<index>\d+)",
         lambda m: lambda s: s.snapshot(int(m["peer"]), int(m["index"])),
     ),
+    "busy": Word("busy 0", _PEER, lambda m: lambda s: s.busy(int(m["peer"]))),
+    "ready": Word("ready 0", _PEER, lambda m: lambda s: s.ready(int(m["peer"]))),
     "show": Word("show", "", lambda m: Scenario.show),
 }
 

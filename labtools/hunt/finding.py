@@ -118,4 +118,4 @@ class _Shortening(Scripting):
     def shortened(self, header: list[str], lines: list[str]) -> list[str] | None:
         if self._play(header, lines) is None:
             return None
-        return self._shorten(header, lines)
+        return self.shorten(header, lines)

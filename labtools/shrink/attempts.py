@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from labrpc.conditions import Fate
 from labsim import Event, current_simulation
 from labsim.deciding import Chance, Changed, Choices, Decider, Place, Plain, Recording, Seeded
 from labtest.acting import Notes, noting, playing
@@ -33,6 +35,8 @@ _PATIENCE_NS = 500_000_000
 _A_MOMENT_NS = 1_000_000
 # What a choice costs to read, in events; a fault that is left out saves its line.
 _LINE = {ACT: -2, "node": 3}
+# The kinds of choices that are about a message on its way.
+WAYS = ("request", "reply", "reply to the second copy")
 
 
 class Same(NamedTuple):
@@ -53,9 +57,7 @@ class Plan:
         """Equal ones are equal runs."""
         play = self.play
         parts = (
-            None
-            if play is None
-            else (play.how, play.end_ns, play.snapshot_every, [msgspec.to_builtins(act) for act in play.acts]),
+            None if play is None else msgspec.to_builtins(play),
             sorted((place, ordinal, repr(value)) for (place, ordinal), value in self.choices.chosen.items()),
             sorted(self.choices.picked.items()),
         )
@@ -87,15 +89,26 @@ class Attempt:
         assert self.run.simulation is not None
         return self.run.simulation.now_ns
 
-    @property
-    def cost(self) -> int:
-        """What there is to read: events, and lines of the recipe."""
+    @cached_property
+    def cost(self) -> tuple[int, int, int]:
+        """What there is to read: events, and lines of the recipe. Of two that are alike, which has fewer choices left,
+        and whose messages are less late."""
         choices, play = self.plan.choices, self.plan.play
         lines = sum(_LINE.get(place[0], 10) for place, _ in choices.chosen) + 2 * len(choices.picked)
         lines = min(lines, self.events)  # of more than that nobody reads each
         if play is not None:
             lines += 10 * len(play.acts) + 5 * play.how.get("servers", 3)
-        return self.events + lines
+        late_ns = sum(fate.delay_ns + (fate.again_ns or 0) for fate in fates_of(choices).values())
+        return self.events + lines, len(choices.chosen) + len(choices.picked), late_ns
+
+
+def fates_of(choices: Choices) -> dict[tuple[Place, int], Fate]:
+    """What becomes of messages, as far as it was chosen."""
+    return {
+        key: msgspec.convert(value, Fate) if isinstance(value, dict) else value
+        for key, value in choices.chosen.items()
+        if key[0][0] in WAYS
+    }
 
 
 class _Timed(Recording):

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from labrpc.conditions import Fate
 from labsim import Event
 from labsim.deciding import Place
@@ -17,7 +15,8 @@ from labsim.stacks import short_path
 from labtest import events
 from labtest.acts import ASKS, CLIENT, ENDS, FAULTS, NETWORK, Act
 from labtest.failure import short
-from labtools.shrink.attempts import Attempt
+from labtools.shrink.attempts import Attempt, fates_of
+from labtools.shrink.scripting import steps_in
 
 _MS = 1_000_000
 # A message that is less late than this is told with the others.
@@ -35,6 +34,8 @@ class _Line(NamedTuple):
 
 def recipe(attempt: Attempt) -> list[str]:
     """In the order in which it happens; what has no time of its own last."""
+    if attempt.plan.play is not None and attempt.plan.play.steps:
+        return steps_in(attempt.plan.play.steps)
     lines = [*_acts(_faults_or_all(attempt), attempt), *_messages(attempt), *_losses(attempt)]
     timed = [f"{line.at_ns / 1e9:.3f} s  {line.text}" for line in sorted(lines, key=lambda line: line.at_ns)]
     return [*timed, *_others(attempt)]
@@ -47,7 +48,8 @@ def needs(attempt: Attempt) -> str:
         dropped = sum(place[0] == "act" for place, _ in attempt.plan.choices.chosen)
         without = f", without {_count(dropped, 'fault')} of its own" if dropped else ""
         return f"It needs the test as it is{without}, and only this"
-    return f"It needs only this, with {_count(play.how.get('servers', 3), 'server')}"
+    what = "these steps" if play.steps else "this"
+    return f"It needs only {what}, with {_count(play.how.get('servers', 3), 'server')}"
 
 
 def _count(number: int, what: str) -> str:
@@ -80,7 +82,9 @@ def _acts(acts: Sequence[Act], attempt: Attempt) -> Iterator[_Line]:
             yield _Line(act.at_ns, f"peer {act.peer} is given {_commands(commands)}")
         elif act.does in FAULTS or act.does.startswith(NETWORK):
             if act.ends_something:
-                yield _Line(act.at_ns, "all links are whole again")
+                whole = act.does.startswith(NETWORK)
+                text = "all links are whole again" if whole else f"peer {act.peer} is no longer to crash"
+                yield _Line(act.at_ns, text)
                 continue
             until = next(((n, other) for n, other in later if _ends(other, act)), None)
             if until is not None and not act.does.startswith(NETWORK):
@@ -189,13 +193,11 @@ def _messages(attempt: Attempt) -> Iterator[_Line]:
         if event.kind == events.SEND
     }
     alike: dict[tuple[Place, str], list[tuple[int, Fate, Event | None]]] = {}
-    for (place, ordinal), value in attempt.plan.choices.chosen.items():
-        if place[0] in ("request", "reply", "reply to the second copy"):
-            fate = msgspec.convert(value, Fate) if isinstance(value, dict) else value
-            event = sent.get((place[1].partition(" of ")[0], place[2], ordinal))
-            if not _is_little(fate):
-                kind = "lost" if fate.lost else "twice" if fate.again_ns is not None else "late"
-                alike.setdefault((place, kind), []).append((ordinal, fate, event))
+    for (place, ordinal), fate in fates_of(attempt.plan.choices).items():
+        event = sent.get((place[1].partition(" of ")[0], place[2], ordinal))
+        if not _is_little(fate):
+            kind = "lost" if fate.lost else "twice" if fate.again_ns is not None else "late"
+            alike.setdefault((place, kind), []).append((ordinal, fate, event))
     for (place, kind), those in alike.items():
         if len(those) < _FEW:
             yield from (_fate(place, *one) for one in those)
@@ -256,14 +258,10 @@ def _fate(place: Place, ordinal: int, fate: Fate, event: Event | None) -> _Line:
 
 def _others(attempt: Attempt) -> Iterator[str]:
     choices = attempt.plan.choices
-    little = 0
+    little = sum(_is_little(fate) for fate in fates_of(choices).values())
     kinds: dict[str, list[tuple[Place, int]]] = {}
-    for (place, ordinal), value in choices.chosen.items():
-        if place[0] in ("request", "reply", "reply to the second copy"):
-            fate = msgspec.convert(value, Fate) if isinstance(value, dict) else value
-            little += _is_little(fate)
-        else:
-            kinds.setdefault(place[0], []).append((place, ordinal))
+    for place, ordinal in choices.chosen:
+        kinds.setdefault(place[0], []).append((place, ordinal))
     if "node" in kinds:
         peers = dict.fromkeys(place[1] for place, _ in kinds["node"])
         yield f"{', '.join(peers)}: the timeouts that {'it draws' if len(peers) == 1 else 'they draw'}"

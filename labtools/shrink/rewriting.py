@@ -5,16 +5,21 @@ Start at `renamed()`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import random as _random
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from msgspec.structs import replace as changed
 
-from labsim.deciding import Choices, NodeSeed
+from labrpc.conditions import Fate
+from labsim.deciding import Choices, NodeSeed, Place
 from labtest.acts import Act
-from labtools.shrink.attempts import Plan
+from labtools.shrink.attempts import WAYS, Plan, fates_of
+
+AskedNs = Mapping[tuple[Place, int], int]
 
 _LIVES = 3  # of a peer, at most, in a run that is short
+_NEAR_NS = 150_000_000  # more than from one heartbeat to the next
 
 
 def renamed(plan: Plan, names: dict[int, int], *, servers: int) -> Plan:
@@ -66,6 +71,70 @@ def moved(acts: Sequence[Act], from_ns: int, by_ns: int) -> list[Act]:
         else:
             moved.append(changed(act, at_ns=min(act.at_ns, begin_ns)))
     return moved
+
+
+def earlier(choices: Choices, asked_ns: AskedNs, from_ns: int, by_ns: int) -> Choices:
+    """The choices of a run that lacks a stretch of time: that of so much before then. Whose turn it is after it is so
+    at an earlier instant; what is under way all the while is so much less late."""
+    found = Choices()
+    found.chosen = dict(choices.chosen)
+    for key, fate in fates_of(choices).items():
+        left_ns = asked_ns.get(key, from_ns)
+        if left_ns <= from_ns - by_ns:
+            still_ns = from_ns - left_ns
+            delay_ns = fate.delay_ns - (by_ns if fate.delay_ns >= still_ns else 0)
+            again_ns = fate.again_ns and fate.again_ns - (by_ns if fate.again_ns >= still_ns else 0)
+            found.chosen[key] = changed(fate, delay_ns=delay_ns, again_ns=again_ns)
+    for (at_ns, nth), task in choices.picked.items():
+        found.picked[at_ns - by_ns if at_ns >= from_ns else at_ns, nth] = task
+    return found
+
+
+def for_the_same_messages(choices: Choices, wanted_ns: AskedNs, asked_ns: AskedNs) -> Choices | None:
+    """Where fewer messages were sent before it, the fifth has become the third: each choice is for the one of its kind
+    that left when it should have. `asked_ns`: when each did in that other run. None if nothing changes."""
+    places: dict[Place, list[tuple[int, int]]] = {}
+    for (place, ordinal), at_ns in asked_ns.items():
+        places.setdefault(place, []).append((at_ns, ordinal))
+    found = Choices()
+    found.picked = choices.picked
+    for (place, ordinal), value in choices.chosen.items():
+        due_ns = wanted_ns.get((place, ordinal))
+        if place[0] in WAYS and due_ns is not None:
+            near = [(abs(at_ns - due_ns), n) for at_ns, n in places.get(place, ()) if (place, n) not in found.chosen]
+            distance_ns, nearest = min(near, default=(_NEAR_NS, ordinal))
+            ordinal = nearest if distance_ns < _NEAR_NS else ordinal
+        found.chosen[place, ordinal] = value
+    return None if found.chosen.keys() == choices.chosen.keys() else found
+
+
+def with_timeouts(choices: Choices, seed: int, servers: int) -> Choices:
+    """The same, and every server draws others."""
+    found = Choices()
+    found.chosen, found.picked = dict(choices.chosen), choices.picked
+    for i in range(servers):
+        for incarnation in range(1, _LIVES + 1):
+            found.chosen[("node", str(i)), incarnation] = _random.Random(f"{seed} {i} {incarnation}").getrandbits(64)
+    return found
+
+
+def less_late(fate: Fate, part: float) -> Fate:
+    return changed(
+        fate, delay_ns=int(fate.delay_ns * part), again_ns=None if fate.again_ns is None else int(fate.again_ns * part)
+    )
+
+
+def with_small_commands(plan: Plan) -> Plan:
+    """The first command is 1, the next 2."""
+    assert plan.play is not None
+    numbers: dict[str, int] = {}
+    acts = [
+        act
+        if act.does != "start"
+        else changed(act, args=[act.args[0], numbers.setdefault(repr(act.args[1]), len(numbers) + 1)])
+        for act in plan.play.acts
+    ]
+    return replace(plan, play=changed(plan.play, acts=acts))
 
 
 def renamed_act(act: Act, names: dict[int, int]) -> Act | None:

@@ -6,37 +6,42 @@ itself. Where that does not, the same acts with ordinary time in between are tri
 
 Promise: what is returned, played with the usual seed, breaks that rule. Not promised: that there is one.
 
-Start at `Scripting.write()`.
+Start at `Scripting.write()`. Who has steps that break a rule already begins at `Scripting.shorten()`.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from labsim import Event
 from labtest import events
-from labtest.acts import Act, Play
-from labtest.checks.reading import VOTE
-from labtest.events import DropReason
+from labtest.acts import Play
 from labtest.failure import Failure
 from labtest.running import Run, run_test
-from labtest.scenarios.flight import commands_in, kind_of, term_of
 from labtest.scenarios.playing import as_test
 from labtest.scenarios.scenario import Scenario
 from labtest.scenarios.stage import NotMet, ScenarioError
-from labtest.scenarios.text import Script, ScriptError, parse_script
+from labtest.scenarios.text import Script, ScriptError, parse_script, parse_step
 from labtest.service import SNAPSHOT_INTERVAL
+from labtools.shrink.transcribing import About, in_time, last_cluster, steps_of
 
 HEADERS = ("peers", "snapshots")
 SEED = 1  # what `lab scenario` plays with
 STEPS_MAX = 2000  # longer ones are no scenario any more
 # A step that expects what a wrong peer does. It cannot be the one that breaks the rule: a right peer would fail there.
 _EXPECTING = "elect"
+_SENSELESS_MAX = 12  # steps that are left out, one after another
+_END = 3  # steps, in which what a wrong peer has done already may be expected
 # Until a rule about what a peer leaves undone is broken.
 RUNS = ("run 500ms", "run 2s", "run 4s", "run 12s")
+
+
+def steps_in(lines: Sequence[str]) -> list[str]:
+    """Of a scenario, without its header."""
+    return [line for line in lines if line.split()[0] not in HEADERS]
 
 
 class Scripting:
@@ -52,8 +57,10 @@ class Scripting:
         self._played: dict[tuple[str, ...], int | None] = {}
 
     def write(self, trace: Sequence[Event], play: Play | None) -> list[str] | None:
-        """The lines of the scenario, or None if none was found."""
-        trace = _last_cluster(trace)
+        """The lines of the scenario, or None if none was found. Clients of a service are not among its steps."""
+        if play is not None and play.service:
+            return None
+        trace = last_cluster(trace)
         peers = trace[0].detail if trace else 3
         header = [] if peers == 3 else [f"peers {peers}"]
         header += ["snapshots"] if play is not None and play.how.get("snapshot") else []
@@ -66,49 +73,72 @@ class Scripting:
                 break
         if found is None:
             return None
-        return [*header, *self._shorten(header, found)]
+        return [*header, *self.shorten(header, found)]
 
     def _suggested(self, trace: Sequence[Event], play: Play | None, peers: int) -> Iterator[list[str]]:
         every = SNAPSHOT_INTERVAL if play is None or play.snapshot_every is None else play.snapshot_every
-        steps = steps_of(trace, every if play is not None and play.how.get("snapshot") else 0)
+        every = every if play is not None and play.how.get("snapshot") else 0
+        steps = steps_of(trace, every)
         if peers == 1:
             steps.insert(0, "campaign 0")  # it asks nobody, and so no message tells of it
         yield steps
+        yield steps_of(trace, every, heartbeats=True)
         if trace and trace[-1].node.isdecimal():
             yield [*steps, f"run {trace[-1].node} 200ms"]
+        # Before or after a save is one moment, where two follow each other.
+        for one, other in (("before save", "after save"), ("after save", "before save")):
+            if any(step.endswith(one) for step in steps):
+                yield [step.replace(one, other) for step in steps]
+        if any(step.startswith("busy ") for step in steps):
+            yield from _while_busy(steps)
         for run in RUNS:
             yield [*steps, run]
+        yield [*steps[:-1], RUNS[0], *steps[-1:]]
         acts = [] if play is None else list(play.acts)
         for shift in range(peers):
-            yield [*_in_time(acts, play, peers, shift), *RUNS[1:2]]
+            yield [*in_time(acts, play, peers, shift), *RUNS[1:2]]
         yield ["elect 0 with 1", "start 0 1", *RUNS[2:]] if peers > 1 else ["campaign 0", "start 0 1", *RUNS[2:]]
 
     # ---- playing --------------------------------------------------------------------------------------------------
 
     def _begin(self, header: list[str], steps: list[str]) -> list[str] | None:
-        """Those that make sense, up to the one that breaks the rule."""
+        """Those that make sense, up to the one that breaks the rule. One that does not has let clocks run in vain, and
+        so the next ones are tried without it."""
+        for _ in range(_SENSELESS_MAX):
+            made, senseless, broken = self._played_with_patience(header, steps)
+            if broken:
+                return made if self._play(header, made) is not None else None
+            if senseless is None or self._clock() > self._until_s:
+                return None
+            steps = [step for number, step in enumerate(steps) if number != senseless]
+        return None
+
+    def _played_with_patience(self, header: list[str], steps: list[str]) -> tuple[list[str], int | None, bool]:
+        """Which steps were made, which is the first that could not be, and whether the rule was broken."""
         made: list[str] = []
+        senseless: list[int] = []
 
         def player(scenario: Scenario, script: Script) -> None:
             scenario.goes_on = True
-            for step in script.steps:
-                scenario.words = step.text
-                made.append(step.text)
+            for number, step in enumerate(steps):
+                if isinstance(step, About):
+                    step = step.among(scenario.in_flight(step.name))
+                scenario.words = step
+                made.append(step)
                 try:
-                    step.act(scenario)
+                    parse_step(step, script)(scenario)
                 except (NotMet, ScenarioError):
                     made.pop()
+                    senseless.append(number)
                 finally:
                     scenario.words = ""
 
         try:
             script = parse_script("\n".join([*header, *steps]), "shrunk.scenario")
         except ScriptError:
-            return None
+            return [], None, False
         run = run_test(as_test(script, player=player), self._peer_class, SEED)
-        if not self._breaks(run):
-            return None
-        return made if self._play(header, made) is not None else None
+        return made, senseless[0] if senseless else None, self._breaks(run)
 
     def _play(self, header: list[str], steps: Sequence[str]) -> int | None:
         """How many of the steps were begun when the rule was broken; None if it was not."""
@@ -133,7 +163,9 @@ class Scripting:
 
     # ---- shortening -----------------------------------------------------------------------------------------------
 
-    def _shorten(self, header: list[str], steps: list[str]) -> list[str]:
+    def shorten(self, header: list[str], steps: list[str]) -> list[str]:
+        """As few of these steps as will do, or simpler ones, that break the rule with the usual seed as these do.
+        `header`: the lines that come before them ("peers 5", "snapshots")."""
         best = steps
 
         def better(candidate: Sequence[str]) -> bool:
@@ -152,6 +184,7 @@ class Scripting:
             before = best
             self._leave_out(lambda: best, better)
             self._join(lambda: best, better)
+        any(better(steps) for steps in _softer(best))
         return best
 
     def _leave_out(self, best: Callable[[], list[str]], better: Callable[[Sequence[str]], bool]) -> None:
@@ -175,6 +208,38 @@ class Scripting:
                 better([*steps[:begin], *one, *steps[begin + count :]]) for count, one in _joined(steps[begin:])
             )
             begin += not joined
+
+
+def _while_busy(steps: Sequence[str]) -> Iterator[list[str]]:
+    """What happens to a service that makes a snapshot. One that is busy in a scenario has a message in hand that it
+    has not handled, so there must be another one until its peer has to wait."""
+    longer: list[str] = []
+    busy = {step.split()[1] for step in steps if step.startswith("busy ")}
+    for step in steps:
+        if found := re.fullmatch(r"ready (\d+)", step):
+            longer.append(f"run {found[1]} 200ms")
+        if (found := re.fullmatch(r"snapshot (\d+) (\d+)", step)) and found[1] not in busy:
+            step = f"snapshot {found[1]} {2 * int(found[2])}"
+        longer.append(step)
+        if step.startswith("start "):
+            longer.append(f"{step}b")
+    yield longer
+    free = [n for n, step in enumerate(longer) if step.startswith("ready ")]
+    still = [step for n, step in enumerate(longer) if not free or n < free[0] - 2]
+    yield from ([*still, run] for run in RUNS[1:3])
+
+
+def _softer(steps: Sequence[str]) -> Iterator[list[str]]:
+    """The end, without what only this peer may do: win an election by a vote that it should not have, or send just
+    this message. For what a right peer does not do a step would blame it."""
+    for number in range(max(0, len(steps) - _END), len(steps)):
+        if found := re.fullmatch(r"elect (\d+) with (\d+(?: \d+)*)", steps[number]):
+            peer, voters = found[1], found[2].split()
+            asked = [f"deliver {peer}->{voter} vote" for voter in voters]
+            yield [*steps[:number], f"campaign {peer}", *asked, f"run {voters[-1]} 200ms"]
+    if found := re.fullmatch(r"deliver (\d+)->(\d+) .*", steps[-1]):
+        yield [*steps[:-1], "deliver"]
+        yield from ([*steps[:-1], f"run {peer} 200ms"] for peer in found.groups())
 
 
 def _joined(steps: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
@@ -220,127 +285,11 @@ def _joined(steps: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
         # That is no mistake where there is nothing to drop, as with a right peer there may not be.
         yield 1, [f"drop {found[1]}->* {found[2]}"]
         yield 1, [f"run {found[1]} 200ms"]
-    if found := re.fullmatch(r"(deliver \S+ \S+(?: reply)?) term \d+", first):
-        yield 1, [found[1]]
+    if found := re.fullmatch(
+        r"((?:deliver|drop|duplicate) \S+ [a-z_]+(?: reply)?)( \d+)?( term \d+)?( with \S+)?( again)?", first
+    ):
+        name, number, term, command, again = found[1], *(part or "" for part in found.groups()[1:])
 
-
-# ---- a trace as steps ---------------------------------------------------------------------------------------------
-
-
-def _last_cluster(trace: Sequence[Event]) -> Sequence[Event]:
-    begins = [number for number, event in enumerate(trace) if event.kind == events.CLUSTER]
-    return trace[begins[-1] :] if begins else []
-
-
-def steps_of(trace: Sequence[Event], snapshot_every: int = 0) -> list[str]:
-    """`snapshot_every`: so many commands, if services make snapshots."""
-    return _Steps(trace, snapshot_every).steps
-
-
-class _Steps:
-    def __init__(self, trace: Sequence[Event], snapshot_every: int) -> None:
-        self._every = snapshot_every
-        self.steps: list[str] = []
-        self._terms: dict[str, int] = {}  # of each peer's last campaign
-        self._armed: dict[str, str] = {}
-        self._words: dict[Any, str] = {}
-        self._arrived: set[int] = set()  # requests, by number
-        self._answered: set[int] = set()
-        self._given_up: set[int] = set()  # whose callers were told already that there will be no reply
-        self._copy: Any = None  # the latest second copy
-        for event in trace:
-            self._take(event)
-
-    def _take(self, event: Event) -> None:
-        if event.kind in events.MESSAGE_KINDS:
-            self._take_message(event)
-        elif event.kind == events.STARTED and event.detail.is_leader:
-            self.steps.append(f"start {event.node} {self._word(event.detail.command)}")
-        elif event.kind == events.CRASH_AT:
-            self._armed.pop(event.node, None)
-            if event.detail.when is not None:
-                self._armed[event.node] = event.detail.when
-        elif event.kind == events.CRASH:
-            when = self._armed.pop(event.node, None)
-            if when is None:
-                self.steps.append(f"crash {event.node}")
-            else:
-                # It was in the middle of what the last step had it do.
-                self.steps.insert(max(0, len(self.steps) - 1), f"crash {event.node} {when}")
-        elif event.kind in (events.RESTART, events.PAUSE, events.RESUME):
-            self.steps.append(f"{event.kind} {event.node}")
-        elif event.kind == events.APPLY and event.detail.command_valid and self._is_due(event.detail.command_index):
-            self.steps.append(f"snapshot {event.node} {event.detail.command_index}")
-
-    def _is_due(self, index: int) -> bool:
-        return self._every > 0 and index % self._every == self._every - 1
-
-    def _take_message(self, event: Event) -> None:
-        message = event.detail
-        source, target, kind = message.source, message.target, kind_of(message.service_method)
-        if source == target:
-            return
-        if event.kind == events.SEND:
-            if message.service_method == VOTE and (term_of(message) or 0) > self._terms.get(source, 0):
-                self._terms[source] = term_of(message) or 0
-                self.steps.append(f"campaign {source}")
-            return
-        term = term_of(message)
-        of = "" if term is None else f" term {term}"
-        if event.kind == events.DUPLICATE:
-            self._copy = message
-            carried = commands_in(message)
-            carries = f" with {self._word(carried[0])}" if carried else ""
-            if event.message in self._arrived:
-                self.steps.append(f"deliver {source}->{target} {kind}{of}{carries} again")
-            else:
-                self.steps.append(f"duplicate {source}->{target} {kind}{of}{carries}")
-        elif event.kind == events.DELIVER:
-            if message is not self._copy:
-                self._arrived.add(event.message)
-                self.steps.append(f"deliver {source}->{target} {kind}{of}")
-        elif event.kind == events.REPLY:
-            self.steps.append(f"deliver {target}->{source} {kind} reply{of}")
-        elif event.kind == events.DROP and event.note in _LOST_REQUESTS:
-            self.steps.append(f"drop {source}->{target} {kind}{of}")
-        elif event.kind == events.DROP and event.note == DropReason.LOST_REPLY:
-            self.steps.append(f"drop {target}->{source} {kind} reply{of}")
-        elif event.kind == events.DROP and event.note == DropReason.UNPLUGGED_ON_THE_WAY:
-            if event.message in self._answered:
-                self.steps.append(f"drop {target}->{source} {kind} reply{of}")
-            else:
-                self._given_up.add(event.message)
-        elif event.kind == events.ANSWER:
-            self._answered.add(event.message)
-            if event.message in self._given_up:
-                self.steps.append(f"drop {target}->{source} {kind} reply{of}")
-
-    def _word(self, command: Any) -> str:
-        text = str(command)
-        if re.fullmatch(r"[A-Za-z0-9_]{1,12}", text):
-            return text
-        return self._words.setdefault(command if isinstance(command, str | int) else text, f"c{len(self._words) + 1}")
-
-
-_LOST_REQUESTS = (DropReason.LOST_REQUEST, DropReason.LINK_CUT, DropReason.UNPLUGGED)
-
-
-def _in_time(acts: Iterable[Act], play: Play | None, peers: int, shift: int) -> Iterator[str]:
-    """The acts, with ordinary time in between. Who leads is another one than it was: commands are for everybody."""
-    now_ns = 0
-    for act in acts:
-        passed_ms = (act.at_ns - now_ns) // 1_000_000
-        now_ns = act.at_ns
-        if passed_ms:
-            yield f"run {passed_ms}ms"
-        if act.does == "start":
-            for peer in range(peers):
-                yield f"start {peer} {act.args[1] if type(act.args[1]) is int else 'x'}"
-        elif act.does in ("crash1", "start1", "pause", "resume"):
-            word = {"crash1": "crash", "start1": "restart"}.get(act.does, act.does)
-            yield f"{word} {(act.args[0] + shift) % peers}"
-        elif act.does == "network.partition":
-            sides = " | ".join(" ".join(str((int(one) + shift) % peers) for one in side) for side in act.args if side)
-            yield f"partition {sides}" if "|" in sides else "heal"
-    if play is not None:
-        yield f"run {max(1, (play.end_ns - now_ns) // 1_000_000)}ms"
+        for shorter in (f"{name}{again}", f"{name}{command}{again}", f"{name}{term}{again}", f"{name}{number}{again}"):
+            if len(shorter) < len(first):
+                yield 1, [shorter]

@@ -12,7 +12,6 @@ Start at `Search.run()`.
 
 from __future__ import annotations
 
-import random as _random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -21,20 +20,40 @@ from typing import Any
 
 from msgspec.structs import replace as changed
 
+from labrpc.conditions import Fate
 from labsim.deciding import Choices, Place
-from labtest.acts import ACT, Act, Play
-from labtools.shrink.attempts import Attempt, Attempts, Drawn, Plan, Same, with_patience
-from labtools.shrink.rewriting import cut_off, moved, renamed, with_acts_or_none
+from labtest.acts import ACT, NETWORK, Act, Play
+from labtest.events import SEND
+from labtools.shrink.attempts import Attempt, Attempts, Drawn, Plan, Same, fates_of, with_patience
+from labtools.shrink.rewriting import (
+    AskedNs,
+    cut_off,
+    earlier,
+    for_the_same_messages,
+    less_late,
+    moved,
+    renamed,
+    with_acts_or_none,
+    with_small_commands,
+    with_timeouts,
+)
 
 _MS = 1_000_000
 _SERVERS_MIN = 1
-_SHORT = 100  # events, which is short enough
+SHORT = 100  # events, which is short enough
 _DRAWN = 40
 _LONG = 400
 _SEEDS = 8
 _LONGER = 1.1
 _PARTS = 48
 _SNAPSHOT_EVERY = (2, 3, 5)
+_AIMED = 2  # attempts more, with choices for the messages that they were meant for
+_FEW = 100  # choices, which is few enough for that
+_STRETCH_NS = 60 * _MS
+_LONG_NS = 150 * _MS
+_OTHERS = 6  # timeouts that are tried for it
+_LITTLE_NS = 5 * _MS
+_ROUND_NS = 20 * _MS  # without a message, between one heartbeat and the next
 _PERMUTED_MAX = 3  # of more servers, only rotations are tried
 
 # What waits for something good to happen. With fewer faults that is easier, and who waited in vain is no less to blame.
@@ -90,11 +109,10 @@ class Search:
                 self._small_snapshots()
                 self._shorten()
                 self._prune_choices()
+                self._less_late()
                 self._other_roles()
                 self._other_timeouts()
                 self._stop_who_is_cut_off()
-            if self.best.plan.play is not None:
-                self._small_commands()
         except OutOfTime:
             self.in_time = False
         finally:
@@ -102,8 +120,12 @@ class Search:
         return self.best
 
     def _settle(self) -> None:
-        """Without the patience: it is over when it has failed. And the plan is the one that was run."""
-        for plan in (self.best.plan, with_patience(self.best.plan)):
+        """Without the patience: it is over when it has failed. And the plan is the one that was run. 1, 2, 3 are easier
+        to read than 1752927229."""
+        plans = [self.best.plan, with_patience(self.best.plan)]
+        if self.best.plan.play is not None:
+            plans[:0] = [with_small_commands(plan) for plan in plans]
+        for plan in plans:
             attempt = self._attempts.again(plan)
             if attempt.same == self._same:
                 self.best = replace(attempt, plan=plan)
@@ -111,11 +133,22 @@ class Search:
 
     # ---- trying ----------------------------------------------------------------------------------------------------
 
-    def _try(self, plan: Plan, *, at_any_cost: bool = False, drawn: Drawn | None = None) -> bool:
-        """Whether it is the same failure and costs less; then it is the best. `drawn`: as in Attempts.make()."""
-        if self._clock() > self._until_s:
-            raise OutOfTime
-        attempt = self._attempts.make(with_patience(plan), drawn)
+    def _try(
+        self, plan: Plan, *, at_any_cost: bool = False, drawn: Drawn | None = None, wanted_ns: AskedNs | None = None
+    ) -> bool:
+        """Whether it is the same failure and costs less; then it is the best. `drawn`: as in Attempts.make().
+        `wanted_ns`: when the messages that choices are left for should be sent, if not when the best sends them."""
+        attempt = self._made(plan, drawn)
+        if attempt is None:
+            return False
+        wanted_ns = self.best.asked_ns if wanted_ns is None else wanted_ns
+        for _ in range(_AIMED if plan.play is not None and len(plan.choices.chosen) <= _FEW else 0):
+            if attempt is None or attempt.same == self._same:
+                break
+            choices = for_the_same_messages(plan.choices, wanted_ns, attempt.asked_ns)
+            if choices is None:
+                break
+            attempt = self._made(replace(plan, choices=choices), drawn)
         if attempt is None or attempt.same != self._same:
             return False
         if attempt.cost >= self.best.cost and not at_any_cost:
@@ -126,6 +159,11 @@ class Search:
         self._progress(attempt, self._attempts.count)
         return True
 
+    def _made(self, plan: Plan, drawn: Drawn | None) -> Attempt | None:
+        if self._clock() > self._until_s:
+            raise OutOfTime
+        return self._attempts.make(with_patience(plan), drawn)
+
     @property
     def _play(self) -> Play:
         assert self.best.plan.play is not None
@@ -134,13 +172,18 @@ class Search:
     def _try_acts(self, acts: Sequence[Act], **how: Any) -> bool:
         return self._try(replace(self.best.plan, play=changed(self._play, acts=list(acts), **how)))
 
-    def _try_earlier(self, acts: Sequence[Act], from_ns: int, by_ns: int, end_ns: int) -> bool:
-        """What comes from then on, and whose turn it is then, so much earlier."""
-        choices = Choices()
-        choices.chosen = dict(self.best.plan.choices.chosen)
-        for (at_ns, nth), task in self.best.plan.choices.picked.items():
-            choices.picked[at_ns - by_ns if at_ns >= from_ns else at_ns, nth] = task
-        return self._try(Plan(choices, changed(self._play, acts=list(acts), end_ns=end_ns), self.best.plan.at_the_end))
+    def _try_earlier(self, acts: Sequence[Act], from_ns: int, by_ns: int, end_ns: int, *, others: int = 0) -> bool:
+        """What comes from then on, whose turn it is then, and what is late by then, so much earlier. `others`: with so
+        many other timeouts too, for peers that hear of each other less often draw them otherwise."""
+        best = self.best
+        choices = earlier(best.plan.choices, best.asked_ns, from_ns, by_ns)
+        wanted_ns = {key: ns - by_ns if ns >= from_ns else ns for key, ns in best.asked_ns.items()}
+        play = changed(self._play, acts=list(acts), end_ns=end_ns)
+        servers = play.how.get("servers", 3)
+        timeouts = (with_timeouts(choices, seed, servers) for seed in range(others))
+        return any(
+            self._try(Plan(each, play, best.plan.at_the_end), wanted_ns=wanted_ns) for each in (choices, *timeouts)
+        )
 
     def _try_choices(self, keep: Callable[[Place, int], bool], *, picks: bool = True) -> bool:
         choices = Choices()
@@ -199,14 +242,15 @@ class Search:
     def _drop_stretches(self) -> None:
         """Of time: what was done in it, and the time itself."""
         size_ns = self._play.end_ns // 2
-        while size_ns > 100 * _MS:
+        while size_ns > _STRETCH_NS:
             begin_ns = 0
             while begin_ns < self._play.end_ns:
                 play, end_ns = self._play, begin_ns + size_ns
                 inside = [act for act in play.acts if begin_ns <= act.at_ns < end_ns and not act.ends_something]
-                earlier = moved([act for act in play.acts if act not in inside], end_ns, min(size_ns, play.end_ns))
+                before = moved([act for act in play.acts if act not in inside], end_ns, min(size_ns, play.end_ns))
                 shorter_ns = max(begin_ns, play.end_ns - size_ns)
-                if not self._try_earlier(earlier, end_ns, size_ns, shorter_ns) and not (
+                others = _OTHERS if self.best.events < _LONG and size_ns > _LONG_NS else 0
+                if not self._try_earlier(before, end_ns, size_ns, shorter_ns, others=others) and not (
                     inside and self._try_acts([act for act in play.acts if act not in inside])
                 ):
                     begin_ns += size_ns
@@ -220,6 +264,9 @@ class Search:
             return self._try_acts([act for act in self._play.acts if id(act) not in ids])
 
         self._prune(lambda: [act for act in self._play.acts if not act.ends_something], without)
+        if not any(act.does.startswith(NETWORK) and not act.ends_something for act in self._play.acts):
+            # No link is cut that they could heal.
+            self._prune(lambda: [act for act in self._play.acts if act.does.startswith(NETWORK)], without)
 
     def _prune_choices(self) -> None:
         def without(gone: Sequence[tuple[Place, int]]) -> bool:
@@ -248,6 +295,22 @@ class Search:
                 return
             size = max(least, (size + 1) // 2)
 
+    def _less_late(self) -> None:
+        """Of each message that is late or arrives twice: only one of these, or not so late."""
+        for key in list(fates_of(self.best.plan.choices)):
+            while (fate := fates_of(self.best.plan.choices).get(key)) is not None:
+                simpler = [Fate(again_ns=fate.again_ns), changed(fate, again_ns=None)] if fate.again_ns else []
+                simpler += [less_late(fate, part) for part in (0.1, 0.5)]
+                late = max(fate.delay_ns, fate.again_ns or 0) > _LITTLE_NS and not fate.lost
+                if not late or not any(self._try_fate(key, one) for one in simpler):
+                    break
+
+    def _try_fate(self, key: tuple[Place, int], fate: Fate) -> bool:
+        choices = Choices()
+        choices.chosen = {**self.best.plan.choices.chosen, key: fate}
+        choices.picked = self.best.plan.choices.picked
+        return self._try(replace(self.best.plan, choices=choices))
+
     def _drop_faults(self) -> None:
         """In the test itself: each fault is a choice, and to be left out is not the plain one."""
         where = self._same.where
@@ -272,19 +335,33 @@ class Search:
     # ---- time, servers, roles --------------------------------------------------------------------------------------
 
     def _shorten(self) -> None:
-        """The time between two acts, and before the end: none, a tenth, a third, two thirds of it."""
+        """The time between two acts, and before the end: none, a tenth, a third, two thirds of it, or without some
+        of the heartbeats in it."""
         for number in range(len(self._play.acts) + 1):
-            for part in (0.0, 0.1, 0.3, 0.7):
-                play = self._play
-                if number > len(play.acts):
-                    return
-                before_ns = play.acts[number - 1].at_ns if number else 0
-                at_ns = play.acts[number].at_ns if number < len(play.acts) else play.end_ns
-                less_ns = int((at_ns - before_ns) * (1 - part))
-                if less_ns < 5 * _MS or (number == len(play.acts) and not self.best.plan.at_the_end):
-                    break
-                if self._try_earlier(moved(play.acts, at_ns, less_ns), at_ns, less_ns, play.end_ns - less_ns):
-                    break
+            if number > len(self._play.acts):
+                return
+            if number < len(self._play.acts) or self.best.plan.at_the_end:
+                any(self._try_sooner(number, less_ns) for less_ns in self._stretches_before(number))
+
+    def _stretches_before(self, number: int) -> list[int]:
+        """How much sooner an act may come. By whole heartbeats, it comes as long after one as it did."""
+        begin_ns, at_ns = self._time_before(number)
+        times = [event.at_ns for event in self.best.trace if event.kind == SEND and begin_ns < event.at_ns < at_ns]
+        rounds = [ns for before_ns, ns in zip([0, *times], times, strict=False) if ns - before_ns > _ROUND_NS]
+        shorter = [int((at_ns - begin_ns) * (1 - part)) for part in (0.0, 0.1, 0.3, 0.7)]
+        shorter += [rounds[-1] - rounds[n] for n in sorted({0, 1, len(rounds) // 2}) if n < len(rounds) - 1]
+        return [less_ns for less_ns in shorter if less_ns >= 5 * _MS]
+
+    def _time_before(self, number: int) -> tuple[int, int]:
+        play = self._play
+        at_ns = play.acts[number].at_ns if number < len(play.acts) else play.end_ns
+        return (play.acts[number - 1].at_ns if number else 0), at_ns
+
+    def _try_sooner(self, number: int, less_ns: int) -> bool:
+        at_ns, play = self._time_before(number)[1], self._play
+        others = _OTHERS if self.best.events > SHORT and less_ns > _LONG_NS else 0
+        acts = moved(play.acts, at_ns, less_ns)
+        return self._try_earlier(acts, at_ns, less_ns, play.end_ns - less_ns, others=others)
 
     def _fewer_servers(self) -> None:
         while (servers := self._play.how.get("servers", 3)) > _SERVERS_MIN:
@@ -300,16 +377,6 @@ class Search:
             if self._try(replace(self.best.plan, play=changed(self._play, snapshot_every=every)), at_any_cost=True):
                 self._prune_acts()
                 return
-
-    def _small_commands(self) -> None:
-        """1, 2, 3, ... are easier to read than 1752927229."""
-        numbers: dict[Any, int] = {}
-        acts = []
-        for act in self._play.acts:
-            if act.does == "start":
-                act = changed(act, args=[act.args[0], numbers.setdefault(act.args[1], len(numbers) + 1)])
-            acts.append(act)
-        self._try(replace(self.best.plan, play=changed(self._play, acts=acts)), at_any_cost=True)
 
     def _without_server(self, gone: int) -> Plan | None:
         names = {i: i - (i > gone) for i in range(self._play.how.get("servers", 3))}
@@ -335,18 +402,14 @@ class Search:
     def _other_timeouts(self) -> None:
         """Fewer servers that draw otherwise: two candidates in one term, say, are not left to seven. And where it
         matters whose turn it is, or when messages arrive, other turns and other times."""
-        if self.best.events <= _SHORT:
+        if self.best.events <= SHORT:
             return
         servers = self._play.how.get("servers", 3)
         turns = bool(self.best.plan.choices.picked)
         for fewer in range(2, servers + 1):
             plan = renamed(self.best.plan, {i: i if i < fewer else -1 for i in range(servers)}, servers=fewer)
             for seed in range(_DRAWN):
-                choices = Choices()
-                for i in range(fewer):
-                    for incarnation in (1, 2):
-                        bits = _random.Random(f"{seed} {i} {incarnation}").getrandbits(64)
-                        choices.chosen[("node", str(i)), incarnation] = bits
+                choices = with_timeouts(Choices(), seed, fewer)
                 if any(
                     self._try(one, drawn=Drawn(seed) if turns else None) for one in with_acts_or_none(plan, choices)
                 ):
@@ -357,7 +420,7 @@ class Search:
 
     def _stop_who_is_cut_off(self) -> None:
         """Who is cut off goes on talking to nobody. One that crashes meanwhile says nothing."""
-        if self.best.events <= _SHORT:
+        if self.best.events <= SHORT:
             return
         for peer, from_ns, until_ns in cut_off(self._play.acts):
             play = self._play

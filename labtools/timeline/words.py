@@ -315,6 +315,9 @@ def act(event: Event) -> tuple[str, bool]:
         return (f"a save takes {_span(detail)}" if detail.max_ms else "saves take no time again"), not detail.max_ms
     if kind == events.SLOW_SNAPSHOTS:
         return f"peer {event.node}'s service takes {detail:g} ms to make a snapshot", not detail
+    if kind == events.BUSY:
+        busy = "is busy, and handles nothing" if detail else "has time again"
+        return f"peer {event.node}'s service {busy}", not detail
     return f"{kind} {value(detail, 60)}", False
 
 

@@ -28,7 +28,9 @@ from labtools.workers.ending import ended_politely
 from labtools.workers.process import CannotStart, Lost, WorkerProcess, python_worker
 from labtools.zoo.hunting import Result
 from labtools.zoo.mutants import Mutant, load_zoo
-from labtools.zoo.shrunk import Measured, measure, shrunk_markdown, shrunk_section, without_shrunk
+from labtools.zoo.shrunk import RECORD as SHRUNK
+from labtools.zoo.shrunk import Measured, measure, recorded, shrunk_markdown, shrunk_section, without_shrunk
+from labtools.zoo.shrunk import record as record_shrunk
 from labtools.zoo.shrunk import summary as shrunk_summary
 from labtools.zoo.shrunk import table as shrunk_table
 from labtools.zoo.telling import RECORD, markdown, record, summary, table
@@ -52,7 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there, for people")
-    parser.add_argument("--record", action="store_true", help=f"note in {RECORD} which test and seed caught which")
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help=f"note in {RECORD} which test and seed caught which; with --shrink, in {SHRUNK} what was left of each",
+    )
     parser.add_argument(
         "--shrink", action="store_true", help=f"shrink the run that {RECORD} names for each, and check what is left"
     )
@@ -121,9 +127,13 @@ def _shrink(zoo: list[Mutant], args: argparse.Namespace) -> int:
     print(shrunk_table(measured))
     if measured:
         print(f"\n{shrunk_summary(measured)}")
-    if args.markdown is not None and len(measured) == len(mutants):
+    if args.record:
+        record_shrunk(measured)
+    if args.markdown is not None:
+        known = recorded(measured)
         hunts = args.markdown.read_text() if args.markdown.exists() else ""
-        args.markdown.write_text(without_shrunk(hunts) + shrunk_markdown(measured))
+        told = [known[mutant.id] for mutant in load_zoo() if mutant.id in known]
+        args.markdown.write_text(without_shrunk(hunts) + shrunk_markdown(told))
     return 1 if any(one.rule and not one.same_rule for one in measured) else 0
 
 

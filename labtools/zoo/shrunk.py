@@ -12,14 +12,15 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from labtools.shrink.elsewhere import shrunk_elsewhere
-from labtools.zoo.mutants import BUILD, REFERENCE, Mutant
+from labtools.zoo.mutants import BUILD, REFERENCE, ZOO, Mutant
 
+RECORD = ZOO / "shrunk.json"
 _LOST_S = 600
 _LIMIT_S = 50.0
 _LONG = 1000  # events, of which a tenth may be left
@@ -101,8 +102,19 @@ def _python(arguments: Sequence[str]) -> str:
     return done.stdout or done.stderr
 
 
+def recorded(measured: Iterable[Measured] = (), file: Path = RECORD) -> dict[str, Measured]:
+    """What is noted, by id, and these in the place of what was noted of them before."""
+    known = json.loads(file.read_text()) if file.exists() else []
+    return {one.id: one for one in (*(Measured(**each) for each in known), *measured)}
+
+
+def record(measured: Iterable[Measured], file: Path = RECORD) -> None:
+    """Note them beside what is noted already."""
+    known = sorted(recorded(measured, file).values(), key=lambda one: one.id)
+    file.write_text(json.dumps([asdict(one) for one in known], indent=1) + "\n")
+
+
 def table(all_of_them: Iterable[Measured]) -> str:
-    """For docs/zoo.md."""
     rows = ["| id | broke | events before | left | lines | s | scenario |", "|---|---|---:|---:|---:|---:|---:|"]
     for one in all_of_them:
         steps = "-" if one.steps is None else f"{one.steps}" if one.has_scenario else f"{one.steps}, not good"
@@ -118,10 +130,12 @@ def shrunk_markdown(all_of_them: Sequence[Measured]) -> str:
     """The section of docs/zoo.md that is about this."""
     told = [f"{line}." for line in summary(all_of_them).splitlines()]
     words = [
-        "What `lab shrink` leaves of the run that caught each one (`lab zoo --shrink --markdown docs/zoo.md`):",
-        "events of the run before and after, lines of the recipe, seconds of processor time, steps of the scenario.",
+        "What `lab shrink` leaves of the run that caught each one, from `tests/zoo/shrunk.json`: events of the run",
+        "before and after, lines of the recipe, seconds of processor time, steps of the scenario. *Not good* is a",
+        "scenario that is too long, or that the right peer does not pass. Last come those that break no rule.",
     ]
-    return "\n".join([HEADING, "", *words, "", *told, "", table(all_of_them), ""])
+    by_rule = sorted(all_of_them, key=lambda one: not one.rule)
+    return "\n".join([HEADING, "", *words, "", *told, "", table(by_rule), ""])
 
 
 def shrunk_section(file: Path) -> str:

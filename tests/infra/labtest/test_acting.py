@@ -102,10 +102,13 @@ def test_acts_are_done_again_without_the_test_and_what_makes_no_sense_is_left_ou
         Act(1_200_000_000, "start", [1, "x"]),
         Act(1_300_000_000, "start1", [0]),
         Act(1_300_000_000, "network.partition", []),  # nothing is cut
+        Act(1_300_000_000, "crash_at", [1, None]),  # it is not to crash
+        Act(1_300_000_000, "crash_at", [1, "after save"]),
+        Act(1_300_000_000, "crash_at", [1, None]),
     ]
     did: set[int] = set()
     run = run_test(playing(Play({"servers": 3}, False, acts, 1_500_000_000), did=did), peer, SEED)
-    assert did == {3, 7, 8}
+    assert did == {3, 7, 8, 11, 12}
     assert kinds(run, CRASH, START, RESTART) == [(CRASH, "0"), (START, "1"), (RESTART, "0")]
 
 

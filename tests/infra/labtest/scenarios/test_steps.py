@@ -131,6 +131,33 @@ def test_an_armed_crash_falls_at_the_next_save():
     assert events.PERSIST not in kinds
 
 
+def test_an_armed_crash_falls_in_the_middle_of_a_snapshot():
+    took = "snapshots\nelect 0 with 1\nstart 0 x\nupdate 0->1\ncrash 1 before save\nsnapshot 1 1\nexpect 1 down\n"
+    run, _ = passes(f"{took}restart 1\n")
+    assert [event.detail for event in run.simulation.trace if event.kind == events.RESTORE][-1] == 0
+
+
+def test_what_a_busy_service_is_handed_waits_and_nobody_is_blamed():
+    handed = "elect 0 with 1\nstart 0 x\nbusy 1\nreplicate 0->1\nrun 3s\n"
+    passes(f"{handed}expect 0 applied x at 1\nexpect 1 not applied x\nready 1\nexpect 1 applied x at 1\n")
+    # A crash ends it.
+    passes(f"{handed}crash 1\nrestart 1\nrun 1s\nexpect 1 applied x at 1\n")
+
+
+@pytest.mark.parametrize("no_longer", ["ready 1", "crash 1\nrestart 1"])
+def test_who_does_not_apply_is_blamed_once_its_service_has_time(no_longer, tmp_path):
+    peer = wrong("no-commit-on-heartbeat", tmp_path)
+    handed = "elect 0 with 1\ncrash 2\nstart 0 x\nbusy 1\nrun 3s\n"
+    passes(handed, peer)
+    assert fails(f"{handed}{no_longer}\nrun 3s\n", peer).rule == "committed-gets-applied"
+
+
+def test_a_reply_is_named_by_the_command_that_it_is_about():
+    given = "elect 0 with 1\ndeliver\nstart 0 x\ndeliver 0->1 append with x\nheartbeat 0\ndeliver 0->1 append 3\n"
+    _, (shown,) = passes(f"{given}deliver 1->0 append reply with x\nshow\n")
+    assert "1->0 append reply 2 " not in shown and "1->0 append reply 3 " in shown
+
+
 def test_what_arrives_at_a_paused_peer_waits():
     passes("campaign 0\npause 1\ndeliver 0->1 vote\nexpect not in flight 1->0 vote reply\nresume 1\nexpect 1 voted 0\n")
 

@@ -8,15 +8,17 @@ import pytest
 from infra.labtools.peers import ROOT, lab, lab_command
 from labrpc.conditions import Fate
 from labsim.deciding import Choices
-from labtest.acting import Notes
+from labtest.acting import Notes, playing
 from labtest.acts import Act, Play
+from labtest.choicefile import read_choices, write_choices
+from labtest.events import STEP
 from labtest.loading import load_peer_class
 from labtest.records import place_of_peer
 from labtest.running import Run, run_test
 from labtest.verdict import Ending, Verdict
 from labtools.selecting import LabTest, load_tests, select
 from labtools.shrink.attempts import Attempt, Plan
-from labtools.shrink.recipe import recipe
+from labtools.shrink.recipe import needs, recipe
 from labtools.shrink.shrinking import NothingToShrink, shrink, write
 from labtools.zoo.mutants import load_zoo
 
@@ -197,6 +199,19 @@ def test_messages_that_fare_alike_are_told_in_one_line():
     ]
 
 
+def test_a_run_of_steps_is_told_by_them_and_repeated_from_its_file(tmp_path):
+    steps = ["peers 2", "campaign 0", "deliver 0->1 vote", "expect 1 voted 0"]
+    play = Play({"servers": 2}, False, [], 0, steps=steps)
+    attempt = Attempt(Plan(Choices(), play), Run(0), Verdict(Ending.RULE), None, Notes())
+    assert needs(attempt) == "It needs only these steps, with 2 servers"
+    assert recipe(attempt) == steps[1:]
+    write_choices(tmp_path / "x.choices", Choices(), test="test_x_2a", digest="", play=play)
+    header, _ = read_choices(tmp_path / "x.choices")
+    run = run_test(playing(header.play), load_peer_class(ROOT / "raft/raft.py"), 0)
+    assert run.error is None
+    assert [event.detail for event in run.simulation.trace if event.kind == STEP] == steps[1:]
+
+
 def test_each_act_has_its_words():
     second = 1_000_000_000
     assert told(
@@ -210,6 +225,7 @@ def test_each_act_has_its_words():
         Act(5 * second, "network.partition", []),
         Act(5 * second, "network.link", ["0", "1"], {"latency_ms": [5, 40]}),
         Act(5 * second, "crash_at", [1, "before save"]),
+        Act(5 * second, "crash_at", [1, None]),
         Act(6 * second, "start", [0, "x"]),
         Act(7 * second, "start", [0, 1]),
         Act(7 * second, "start", [0, 2]),
@@ -224,6 +240,7 @@ def test_each_act_has_its_words():
         "5.000 s  all links are whole again",
         "5.000 s  0->1: takes 5 to 40 ms more",
         "5.000 s  peer 1 is to crash before its next save",
+        "5.000 s  peer 1 is no longer to crash",
         "6.000 s  peer 0 is given the command 'x'",
         "7.000 s  peer 0 is given the commands 1, 2",
         "8.000 s  client 3 reaches only servers 0, 1",

@@ -74,6 +74,12 @@ ACTS = {
         lambda cfg: cfg.slow_snapshots(2, 0),
         "peer 2's service takes 0 ms to make a snapshot",
     ),
+    events.BUSY: (
+        lambda cfg: cfg.busy_service(2),
+        "peer 2's service is busy, and handles nothing",
+        lambda cfg: cfg.busy_service(2, False),
+        "peer 2's service has time again",
+    ),
     events.PAUSE: (
         lambda cfg: cfg.pause(1),
         "peer 1 is paused",
