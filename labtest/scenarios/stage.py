@@ -91,7 +91,8 @@ class Stage:
         self._network = config.network
         self._seen = Seen(config.n)
         self._awaited: tuple[Task, Callable[[Event], bool]] | None = None
-        self._running: set[int] = set()  # whose clocks run
+        self._running: dict[int, int] = {}  # whose clocks run, and since when
+        self.ran_ns: dict[int, int] = {}  # whose clocks the step under way has let run, and for how long
         config.snapshot_only_when_asked()
         _listen(simulation.trace, self._hear)
         for i in range(config.n):
@@ -123,6 +124,7 @@ class Stage:
 
     def begin_step(self, text: str) -> None:
         self.in_step = True
+        self.ran_ns = {}
         text = self.words or text
         self._simulation.emit(events.STEP, None, text, crc32(text.encode()))
 
@@ -195,12 +197,13 @@ class Stage:
         for i in peers:
             if self.config.is_up(i):
                 self.config.release_clock(i)
-                self._running.add(i)
+                self._running[i] = self._simulation.now_ns
 
     def _hold(self) -> None:
-        for i in sorted(self._running):
+        for i, since_ns in sorted(self._running.items()):
             if self.config.is_up(i):  # it may have crashed meanwhile, by an armed crash
                 self.config.hold_clock(i)
+            self.ran_ns[i] = self.ran_ns.get(i, 0) + self._simulation.now_ns - since_ns
         self._running.clear()
 
     def _ask(self, i: int, call: Callable[[], R]) -> R:

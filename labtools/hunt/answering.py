@@ -49,12 +49,15 @@ class Answering:
         answer = Answer(0, 0)
         began_s = self._clock()
         try:
-            while lane.runs < up_to and answer.found is None:
+            while lane.runs < up_to and (answer.found is None or not answer.found.shortened):
                 steps, seed, run = lane.run()
                 answer.checks_off = answer.checks_off or run.checks_off
-                answer.seconds = self._clock() - began_s
                 if self._finder.verdict(run).failed:
-                    answer.found = self._finder.look_at(steps, seed, run, lane=number, number=lane.runs)
+                    find = self._finder.look_at(steps, seed, run, lane=number, number=lane.runs)
+                    # One whose steps alone do not repeat it is told only if there is no other in these runs.
+                    answer.found = find if find.shortened or answer.found is None else answer.found
+                if answer.found is None:
+                    answer.seconds = self._clock() - began_s
         except OurFailure as error:
             answer.ours = f"lane {number}, run {lane.runs}: {error}"
         if answer.found is not None:

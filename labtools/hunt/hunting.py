@@ -108,7 +108,8 @@ class _Player:
         self._make(scenario, script, PROGRESS)
 
     def _make(self, scenario: Scenario, script: Script, text: str) -> None:
-        """One step. It is among those made already when a rule is broken in it; if it makes no sense it is not."""
+        """One step. It is among those made already when a rule is broken in it. If it makes no sense, what is left of
+        it is the time that somebody's clock ran in vain."""
         try:
             act = parse_step(text, script)
         except ValueError:
@@ -118,7 +119,10 @@ class _Player:
         try:
             act(scenario)
         except (NotMet, ScenarioError):
-            self.made.pop()
+            ran = {i: ran_ns // 1_000_000 for i, ran_ns in scenario.ran_ns.items()}
+            self.made[-1:] = [f"run {i} {ran_ms}ms" for i, ran_ms in ran.items() if ran_ms]
+            if ran:
+                scenario.settle()  # as after any step that is made
         finally:
             scenario.words = ""
 
