@@ -62,11 +62,12 @@ class Drawer:
             self._run_all: 3,
         }
         if snapshots:
-            moves[self._snapshot] = 10
+            moves[self._snapshot] = 8
+            moves[self._leave_behind] = 8
         self._moves = list(moves)
         self._weights = [weight * chance.choice(_LIKINGS) for weight in moves.values()]
         needed_ones = [self._elect, self._start, self._replicate, self._restart, self._resume, self._heal]
-        for needed in [*needed_ones, *([self._snapshot] if snapshots else [])]:
+        for needed in [*needed_ones, *([self._snapshot, self._leave_behind] if snapshots else [])]:
             place = self._moves.index(needed)
             self._weights[place] = max(self._weights[place], moves[needed] * _LIKINGS[1])
 
@@ -129,7 +130,7 @@ class Drawer:
     def _campaign(self) -> Move:
         leaders = self._leaders()
         candidate = self._one_of([i for i in self._awake() if i not in leaders])
-        if candidate is not None:
+        if candidate is not None and not self._scenario.seen.asks_beforehand:
             yield f"campaign {candidate}"
 
     def _elect(self) -> Move:
@@ -146,6 +147,11 @@ class Drawer:
             candidate = self._chance.choice(candidates)
             asked = self._others(candidate)
         else:
+            return
+        if self._scenario.seen.not_plain:
+            # It asks others before it campaigns, or these wait until they have not heard their leader for long.
+            yield f"run {candidate} {self._chance.choice((700, 1500))}ms"
+            yield "deliver"
             return
         yield f"campaign {candidate}"
         term = self._scenario.seen.campaigns[candidate]
@@ -321,10 +327,26 @@ class Drawer:
         if peer is not None:
             last = max(self._config.applied(peer))
             yield f"snapshot {peer} {self._chance.randint(max(1, last - 3), last)}"
-            if peer in self._leaders() and self._chance.random() < 0.5:
-                # Whoever is behind can have it by a snapshot alone, if nothing older is on its way.
-                yield f"drop {peer}->* append"
-                yield f"heartbeat {peer}"
+
+    def _leave_behind(self) -> Move:
+        """A follower that can have what it lacks by a snapshot alone: nothing older is on its way."""
+        leader = self._leader()
+        others = [] if leader is None else self._others(leader)
+        if leader is None or len(others) <= self._config.n // 2:
+            return
+        behind = self._chance.choice(others)
+        for _ in range(self._chance.randint(1, 2)):
+            self._commands += 1
+            yield f"start {leader} {self._commands}"
+        yield from self._bring(leader, [other for other in others if other != behind])
+        if not self._config.is_up(leader) or not self._config.applied(leader):
+            return
+        yield f"snapshot {leader} {max(self._config.applied(leader))}"
+        yield f"drop {leader}->* append"
+        yield f"heartbeat {leader}"
+        if self._chance.random() < 0.5:
+            yield f"crash {behind} {self._chance.choice(MOMENTS)}"
+        yield from self._exchange(leader, behind, "snapshot")
 
     def _run_one(self) -> Move:
         peer = self._one_of(self._awake())

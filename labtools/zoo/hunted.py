@@ -1,0 +1,137 @@
+"""`lab zoo --hunt`: what `lab hunt` alone finds of the mutants that break a rule of safety or durability, and how soon.
+
+Each is hunted twice in a process of its own, guided and unguided, with the same seed on one core. What it finds is
+played on the peer that the mutant was made from, which must pass.
+
+Start at `measure()`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from labtools.zoo.mutants import BUILD, ZOO, Mutant
+from labtools.zoo.shrunk import repeated
+
+RECORD = ZOO / "hunted.json"
+HEADING = "## Hunted"
+LIMIT_S = 60  # of processor time
+SEED = 1
+_LOST_S = 3600
+# Rules about speed, and about what never happens: no hunt is asked for these.
+_OTHER_RULES = frozenset(
+    ("answers-requests", "calls-return", "committed-gets-applied", "quiet-death", "race", "rpc-budget")
+    + ("start-returns-at-once",)
+)
+
+
+@dataclass
+class Hunted:
+    """What came of one hunt."""
+
+    found: str = ""  # by what: a rule, an exception, "expectation"; "" if it was not
+    runs: int = 0
+    seconds: float = 0.0
+    steps: int | None = None  # of the scenario
+
+
+@dataclass
+class Measured:
+    id: str
+    guided: Hunted = field(default_factory=Hunted)
+    unguided: Hunted = field(default_factory=Hunted)
+    right_passes: bool = False  # the scenario of the guided hunt, on the peer that it was made from
+
+
+def is_asked_for(mutant: Mutant, rule: str) -> bool:
+    """`rule`: the one that it breaks in the run that caught it."""
+    return not mutant.of_service and not mutant.races and bool(rule) and rule not in _OTHER_RULES
+
+
+def measure(mutant: Mutant, *, out: Path) -> Measured:
+    path = mutant.write(BUILD)
+    out.mkdir(parents=True, exist_ok=True)
+    scenario = out / f"{mutant.id}.scenario"
+    guided, lines = _hunt(path, out / f"{mutant.id}.json")
+    unguided, _ = _hunt(path, out / f"{mutant.id}-unguided.json", "--unguided")
+    measured = Measured(mutant.id, guided, unguided)
+    if guided.steps is not None:
+        scenario.write_text("\n".join([*lines, ""]))
+        measured.right_passes = repeated(mutant.base / "raft.py", None, [str(scenario)])[0]["ending"] == "passed"
+    return measured
+
+
+def _hunt(raft: Path, figures: Path, *options: str) -> tuple[Hunted, list[str]]:
+    figures.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "labtools", "hunt", "--raft", str(raft), "--jobs", "1", "--seed", str(SEED)]
+    command += ["--for", f"{LIMIT_S}s", "--json", str(figures), "--out", str(figures.parent / "found"), *options]
+    subprocess.run(command, capture_output=True, timeout=_LOST_S, check=False, stdin=subprocess.DEVNULL)
+    found: dict[str, Any] = json.loads(figures.read_text())
+    hunted = Hunted(found["found"], found["runs"], found["seconds"], found["steps"])
+    return hunted, found["scenario"] or []
+
+
+def recorded(measured: Iterable[Measured] = (), file: Path = RECORD) -> dict[str, Measured]:
+    """What is noted, by id, and these in the place of what was noted of them before."""
+    known = json.loads(file.read_text()) if file.exists() else []
+    before = (
+        Measured(one["id"], Hunted(**one["guided"]), Hunted(**one["unguided"]), one["right_passes"]) for one in known
+    )
+    return {one.id: one for one in (*before, *measured)}
+
+
+def record(measured: Iterable[Measured], file: Path = RECORD) -> None:
+    """Note them beside what is noted already."""
+    known = sorted(recorded(measured, file).values(), key=lambda one: one.id)
+    file.write_text(json.dumps([asdict(one) for one in known], indent=1) + "\n")
+
+
+def table(all_of_them: Iterable[Measured]) -> str:
+    rows = ["| id | found | runs | s | steps | unguided: found | runs | s |", "|---|---|---:|---:|---:|---|---:|---:|"]
+    for one in all_of_them:
+        steps = "-" if one.guided.steps is None else str(one.guided.steps) + ("" if one.right_passes else ", not good")
+        cells = (f"`{one.id}`", *_cells(one.guided), steps, *_cells(one.unguided))
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _cells(hunted: Hunted) -> tuple[str, ...]:
+    return hunted.found or "no", f"{hunted.runs:,}", f"{hunted.seconds:.1f}"
+
+
+def summary(all_of_them: Sequence[Measured]) -> str:
+    found = [one for one in all_of_them if one.guided.found]
+    unguided = [one for one in all_of_them if one.unguided.found]
+    lines = [
+        f"{len(found)} of {len(all_of_them)} found within {LIMIT_S} s of processor time, {len(unguided)} unguided",
+        f"processor time for all: {sum(one.guided.seconds for one in all_of_them):,.0f} s, "
+        f"{sum(one.unguided.seconds for one in all_of_them):,.0f} s unguided",
+    ]
+    if found:
+        lines.append(f"until one is found: median {median(one.guided.seconds for one in found):.1f} s")
+    steps = [one.guided.steps for one in found if one.guided.steps is not None]
+    if steps:
+        lines.append(
+            f"{len(steps)} are scenarios: median {median(steps):g} steps, most {max(steps)}; "
+            f"{sum(one.right_passes for one in found)} of them pass on the right peer"
+        )
+    away = [one.id for one in all_of_them if not one.guided.found]
+    return "\n".join([*lines, *([f"got away: {', '.join(away)}"] if away else [])])
+
+
+def markdown(all_of_them: Sequence[Measured]) -> str:
+    """The section of docs/zoo.md that is about this."""
+    words = [
+        "What `lab hunt` alone finds of those that break a rule of safety or durability, without a test that somebody",
+        f"wrote: on one core, with seed {SEED}, in at most {LIMIT_S} s of processor time, guided and unguided. *Steps* are",
+        "those of the scenario that the guided hunt prints; *not good* is one that the right peer does not pass.",
+    ]
+    told = [f"{line}." for line in summary(all_of_them).splitlines()]
+    return "\n".join([HEADING, "", *words, "", *told, "", table(all_of_them), ""])
