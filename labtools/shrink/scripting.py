@@ -88,7 +88,7 @@ class Scripting:
         # Before or after a save is one moment, where two follow each other.
         for one, other in (("before save", "after save"), ("after save", "before save")):
             if any(step.endswith(one) for step in steps):
-                yield [step.replace(one, other) for step in steps]
+                yield [step.replace(one, other) if step.endswith(one) else step for step in steps]
         if any(step.startswith("busy ") for step in steps):
             yield from _while_busy(steps)
         for run in RUNS:
