@@ -30,7 +30,7 @@ def shrunk_elsewhere(
     command += ["--json", str(figures), "--out", str(out), *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     # With isolated peers most of the time is not the process's own, and a machine may be busy.
-    patience_s = limit_s * 10 + _STARTING_S
+    patience_s = limit_s * 30 + _STARTING_S
     try:
         subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, stdin=subprocess.DEVNULL, timeout=patience_s

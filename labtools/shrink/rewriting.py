@@ -92,7 +92,8 @@ def earlier(choices: Choices, asked_ns: AskedNs, from_ns: int, by_ns: int) -> Ch
 
 def for_the_same_messages(choices: Choices, wanted_ns: AskedNs, asked_ns: AskedNs) -> Choices | None:
     """Where fewer messages were sent before it, the fifth has become the third: each choice is for the one of its kind
-    that left when it should have. `asked_ns`: when each did in that other run. None if nothing changes."""
+    that left when it should have, and so with saves. `asked_ns`: when each did in that other run. None if nothing
+    changes."""
     places: dict[Place, list[tuple[int, int]]] = {}
     for (place, ordinal), at_ns in asked_ns.items():
         places.setdefault(place, []).append((at_ns, ordinal))
@@ -100,7 +101,7 @@ def for_the_same_messages(choices: Choices, wanted_ns: AskedNs, asked_ns: AskedN
     found.picked = choices.picked
     for (place, ordinal), value in choices.chosen.items():
         due_ns = wanted_ns.get((place, ordinal))
-        if place[0] in WAYS and due_ns is not None:
+        if place[0] in (*WAYS, "save") and due_ns is not None:
             near = [(abs(at_ns - due_ns), n) for at_ns, n in places.get(place, ()) if (place, n) not in found.chosen]
             distance_ns, nearest = min(near, default=(_NEAR_NS, ordinal))
             ordinal = nearest if distance_ns < _NEAR_NS else ordinal

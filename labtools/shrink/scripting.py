@@ -80,15 +80,18 @@ class Scripting:
         every = every if play is not None and play.how.get("snapshot") else 0
         steps = steps_of(trace, every)
         if peers == 1:
-            steps.insert(0, "campaign 0")  # it asks nobody, and so no message tells of it
+            # It asks nobody, and so no message tells of its campaigns.
+            lives = ([step, "campaign 0"] if step == "restart 0" else [step] for step in steps)
+            steps = ["campaign 0", *(step for some in lives for step in some)]
         yield steps
-        yield steps_of(trace, every, heartbeats=True)
+        if peers > 1:
+            yield steps_of(trace, every, heartbeats=True)
         if trace and trace[-1].node.isdecimal():
             yield [*steps, f"run {trace[-1].node} 200ms"]
         # Before or after a save is one moment, where two follow each other.
         for one, other in (("before save", "after save"), ("after save", "before save")):
             if any(step.endswith(one) for step in steps):
-                yield [step.replace(one, other) for step in steps]
+                yield [step.replace(one, other) if step.endswith(one) else step for step in steps]
         if any(step.startswith("busy ") for step in steps):
             yield from _while_busy(steps)
         for run in RUNS:
@@ -233,13 +236,15 @@ def _softer(steps: Sequence[str]) -> Iterator[list[str]]:
     """The end, without what only this peer may do: win an election by a vote that it should not have, or send just
     this message. For what a right peer does not do a step would blame it."""
     for number in range(max(0, len(steps) - _END), len(steps)):
-        if found := re.fullmatch(r"elect (\d+) with (\d+(?: \d+)*)", steps[number]):
+        before, step = steps[:number], steps[number]
+        if found := re.fullmatch(r"elect (\d+) with (\d+(?: \d+)*)", step):
             peer, voters = found[1], found[2].split()
             asked = [f"deliver {peer}->{voter} vote" for voter in voters]
-            yield [*steps[:number], f"campaign {peer}", *asked, f"run {voters[-1]} 200ms"]
-    if found := re.fullmatch(r"deliver (\d+)->(\d+) .*", steps[-1]):
+            yield [*before, f"campaign {peer}", *asked, f"run {voters[-1]} 200ms"]
+        elif found := re.fullmatch(r"(?:deliver|heartbeat) (\d+)(?:->(\d+) .*)?", step):
+            yield from ([*before, f"run {peer} 200ms"] for peer in found.groups() if peer is not None)
+    if steps[-1].startswith("deliver "):
         yield [*steps[:-1], "deliver"]
-        yield from ([*steps[:-1], f"run {peer} 200ms"] for peer in found.groups())
 
 
 def _joined(steps: Sequence[str]) -> Iterator[tuple[int, list[str]]]:

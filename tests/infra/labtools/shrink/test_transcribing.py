@@ -133,6 +133,10 @@ def test_a_choice_stays_with_the_message_that_it_was_made_for():
     aimed = for_the_same_messages(choices, wanted_ns, sooner_ns)
     assert aimed.chosen == {(THERE, 2): Fate(400 * MS), (("node", "0"), 1): 7}
     assert for_the_same_messages(choices, wanted_ns, {(THERE, 5): 510 * MS}) is None
+    save = ("save", "0", "1")
+    assert for_the_same_messages(chosen({(save, 7): 5}), {(save, 7): 90 * MS}, {(save, 2): 91 * MS}).chosen == {
+        (save, 2): 5
+    }
     # None was sent at about that time.
     assert for_the_same_messages(choices, wanted_ns, {(THERE, 1): 100 * MS}) is None
 
