@@ -1,0 +1,323 @@
+"""`lab zoo --mutate N --seed S`: N changes of the reference, drawn by chance, and what the lab says of each.
+
+Every one is shown to one judge after another (worker.JUDGES) until one catches it. What none catches is printed with
+its diff, for a person to look at: it may mean the same as the reference, only cost time, or be wrong, and then the lab
+lacks something. tests/zoo/survivors.toml is where that is written down.
+
+Promise: results are kept in build/zoo/mutated.jsonl as they come. The same command goes on there after Ctrl-C, and so
+does another draw; only if the reference, the tester, a test or the options have changed is it all judged anew.
+
+Exit 0: every one was caught, or it is written down what it is. Start at `mutate()`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from labtest.loading import NOT_ISOLATED
+from labtest.rooms import run_files
+from labtools.selecting import SCENARIOS, SelectionError, default_files, scenario_files, select
+from labtools.workers.ending import ended_politely
+from labtools.zoo import hunting, worker
+from labtools.zoo.drawing import Drawn, draw
+from labtools.zoo.hunting import Result
+from labtools.zoo.mutants import BUILD, REFERENCE, ZOO, Mutant
+from labtools.zoo.worker import JUDGES
+
+MUTATE_RUNS = 2
+KEPT = BUILD / "mutated.jsonl"
+SURVIVORS = ZOO / "survivors.toml"
+# Of processor time, for one. All tests take a tenth of it; a change may make each of them longer.
+_BUDGET_S = 240.0
+_TESTS = (SCENARIOS, "2a", "2b", "2c", "2d")
+_KINDS = {
+    "same": "means the same as the reference",
+    "slower": "is right, and costs time or messages",
+    "wrong": "is wrong, and nothing notices",
+}
+
+
+class HuntAll(Protocol):
+    def __call__(
+        self, zoo: Sequence[Mutant], args: argparse.Namespace, judge: str, on_result: Callable[[Result], None]
+    ) -> tuple[list[Result], bool]: ...
+
+
+class Note(NamedTuple):
+    """What a person says of a survivor."""
+
+    kind: str  # one of _KINDS
+    why: str
+
+
+def mutate(args: argparse.Namespace, hunt_all: HuntAll) -> int:
+    try:
+        _refuse(args)
+        mutants = draw(args.mutate, args.seed)
+        notes = read_notes()
+    except (ValueError, OSError, SelectionError) as error:
+        print(f"lab zoo: {error}", file=sys.stderr)
+        return 2
+    if args.list:
+        for mutant in mutants:
+            print(f"{mutant.id:44} a peer that {mutant.what}")
+        return 0
+    if args.show:
+        print("".join(mutant.diff() for mutant in mutants), end="")
+        return 0
+    options = _as_judged(args)
+    kept = Kept(KEPT, _key(options))
+    with ended_politely():
+        interrupted = _judge_all(mutants, options, kept, hunt_all)
+    results = {mutant.id: result for mutant in mutants if (result := kept.last(mutant.id)) is not None}
+    print(report(mutants, results, notes))
+    if args.json is not None:
+        told = [
+            {**asdict(result), "judge": judge} for mutant in mutants for judge, result in kept.of(mutant.id).items()
+        ]
+        args.json.write_text(json.dumps(told, indent=1) + "\n")
+    if interrupted:
+        print("interrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+    if args.markdown is not None:
+        args.markdown.write_text(markdown(mutants, results, notes, args))
+    unexplained = [mutant for mutant in mutants if results[mutant.id].bad and note_of(mutant, notes) is None]
+    return 1 if unexplained else 0
+
+
+def _refuse(args: argparse.Namespace) -> None:
+    """ValueError or SelectionError if the options do not fit."""
+    for name in ("runs", "jobs"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} must be at least 1, got {value}")
+    if args.ids:
+        raise ValueError(f"--mutate draws its mutants; leave out {' '.join(args.ids)}, or --mutate")
+    for name in ("record", "shrink"):
+        if getattr(args, name):
+            raise ValueError(f"--{name} is for the mutants of {ZOO}, and cannot be had with --mutate")
+    if args.isolated and args.race:
+        raise ValueError(f"--race cannot be had with --isolated: {NOT_ISOLATED}")
+    select(args.tests)  # the workers do it again; here it is refused once
+
+
+def _as_judged(args: argparse.Namespace) -> argparse.Namespace:
+    """The options as a hunt takes them: --seed was for the draw."""
+    judged = argparse.Namespace(**vars(args))
+    judged.seed = 0
+    judged.runs = args.runs or MUTATE_RUNS
+    judged.tests = list(args.tests or _TESTS)
+    judged.budget_seconds = args.budget_seconds or _BUDGET_S
+    return judged
+
+
+def _judge_all(mutants: Sequence[Drawn], options: argparse.Namespace, kept: Kept, hunt_all: HuntAll) -> bool:
+    """Whether it was interrupted."""
+    left: Sequence[Drawn] = mutants
+    for judge in JUDGES:
+        new = [mutant for mutant in left if judge not in kept.of(mutant.id)]
+        if len(new) < len(left):
+            print(f"{len(left) - len(new)} of {len(left)} judged by {judge} before, see {KEPT}", file=sys.stderr)
+        _, interrupted = hunt_all(new, options, judge, partial(kept.add, judge))
+        if interrupted:
+            return True
+        left = [mutant for mutant in left if kept.of(mutant.id)[judge].bad]
+    return False
+
+
+class Kept:
+    """Results of this and of earlier times, by judge. A line each, added as they come, so that Ctrl-C costs none."""
+
+    def __init__(self, file: Path, key: str) -> None:
+        self._file = file
+        self._key = key
+        self._results: dict[str, dict[str, Result]] = {}
+        for line in file.read_text().splitlines() if file.exists() else ():
+            try:
+                fields = json.loads(line)
+            except ValueError:
+                continue  # half a line: something ended it
+            if fields.pop("key") == key:
+                self._note(fields.pop("judge"), Result(**fields))
+
+    def of(self, id_: str) -> Mapping[str, Result]:
+        return self._results.get(id_, {})
+
+    def last(self, id_: str) -> Result | None:
+        """What the last of its judges said."""
+        said = list(self.of(id_).values())
+        return said[-1] if said else None
+
+    def add(self, judge: str, result: Result) -> None:
+        self._note(judge, result)
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._file.open("a") as file:
+            file.write(json.dumps({"key": self._key, "judge": judge, **asdict(result)}) + "\n")
+
+    def _note(self, judge: str, result: Result) -> None:
+        self._results.setdefault(result.id, {})[judge] = result
+
+
+def _key(options: argparse.Namespace) -> str:
+    """Whatever a verdict depends on."""
+    digest = hashlib.sha256()
+    asked = (options.runs, options.tests, options.isolated, options.race, options.budget_seconds)
+    digest.update(repr(asked).encode())
+    judges = [Path(str(module.__file__)) for module in (hunting, worker)]
+    for file in (*run_files(), REFERENCE / "raft.py", *default_files(), *scenario_files(), *judges):
+        digest.update(file.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+# ---- what is said of survivors ------------------------------------------------------------------------------------
+
+
+def read_notes(file: Path = SURVIVORS) -> dict[tuple[str, str, str], Note]:
+    """By function, the lines as they were, and as they are: numbers of lines and changes come and go."""
+    if not file.exists():
+        return {}
+    notes = {}
+    for each in tomllib.loads(file.read_text()).get("survivor", []):
+        if each["kind"] not in _KINDS:
+            raise ValueError(f"{file}: kind must be one of {', '.join(_KINDS)}, got {each['kind']!r}")
+        notes[each["in"], each["was"], each["is"]] = Note(each["kind"], each["why"])
+    return notes
+
+
+def note_of(mutant: Drawn, notes: Mapping[tuple[str, str, str], Note]) -> Note | None:
+    return notes.get((mutant.function, mutant.lines_were, mutant.lines_are))
+
+
+# ---- the report ---------------------------------------------------------------------------------------------------
+
+
+def report(mutants: Sequence[Drawn], results: Mapping[str, Result], notes: Mapping[tuple[str, str, str], Note]) -> str:
+    judged = [mutant for mutant in mutants if mutant.id in results]
+    lines = []
+    counts = caught_by(results.values())
+    if counts:
+        width = max(len(by) for by in counts)
+        lines += [f"{'caught by'.ljust(width)}  changes"]
+        lines += [f"{by.ljust(width)}  {count:7}" for by, count in counts.items()] + [""]
+    for mutant in judged:
+        result = results[mutant.id]
+        if result.bad:
+            note = note_of(mutant, notes)
+            told = f"{note.kind}: {note.why}" if note else f"nobody has written down what it is, see {SURVIVORS}"
+            lines += [f"{mutant.id} {_ending(result)}", told, mutant.diff()]
+    return "\n".join([*lines, *summary(judged, results, notes)])
+
+
+def _ending(result: Result) -> str:
+    tests = f"{result.tests} runs of tests"
+    if result.verdict == "escaped":
+        return f"got away in {tests}" + (f": {result.line}" if result.line else "")
+    return f"has no verdict: {result.line}"
+
+
+def caught_by(results: Iterable[Result]) -> dict[str, int]:
+    """How many each rule, error or test has caught; the most first."""
+    counts = Counter(result.by for result in results if result.verdict == "caught")
+    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def summary(
+    judged: Sequence[Drawn], results: Mapping[str, Result], notes: Mapping[tuple[str, str, str], Note]
+) -> list[str]:
+    escaped = [mutant for mutant in judged if results[mutant.id].verdict == "escaped"]
+    caught = sum(results[mutant.id].verdict == "caught" for mutant in judged)
+    lost = len(judged) - caught - len(escaped)
+    kinds = Counter(note.kind for mutant in escaped if (note := note_of(mutant, notes)))
+    words = [f"{kinds[kind]} {what}" for kind, what in _KINDS.items() if kinds[kind]]
+    if len(escaped) > kinds.total():
+        words.append(f"{len(escaped) - kinds.total()} not explained yet")
+    seconds = sum(result.seconds for result in results.values())
+    return [
+        f"{len(judged)} changes of {REFERENCE / 'raft.py'}: {caught} caught, {len(escaped)} got away"
+        + (f", {lost} without a verdict" if lost else ""),
+        *([f"of those that got away: {'; '.join(words)}"] if words else []),
+        f"{seconds:.0f} s of processor time",
+    ]
+
+
+_PAGE = """\
+# Changes of the reference by chance, and what catches them
+
+Written by `lab zoo --mutate {number} --seed {seed} --markdown docs/mutants.md`; edit {survivors}
+and labtools/zoo/mutating.py, not this file.
+
+The zoo has the mistakes that somebody thought of. Here nobody did: an operator, a constant, a condition, a field or a
+statement of `raft/raft.py` is changed, left out or taken for its neighbour, at a place drawn by chance. Each is run on
+all scenarios and tests of peers, over {runs} seeds, until one fails. What gets away is shown as a diff, and somebody
+looks: it may mean the same as before, or only cost time. If it is wrong, the lab lacks a test or a rule.
+
+```
+lab zoo --mutate 100 --seed 7            # draw and judge; after Ctrl-C the same command goes on
+lab zoo --mutate 100 --seed 7 --list     # only say which
+lab zoo {example} --show     # one of them, by its id, as a diff
+lab zoo {example}            # hunt it; it is left in build/zoo/{example}/raft.py
+```
+
+An id is the number of the change, among all that there are, its function and its kind. It says the same in every draw,
+until the reference changes. A draw takes functions and kinds in turn. Changes that the compiler makes one program of
+are drawn once, and what it makes the reference of is not drawn. Docstrings, types, imports, words and locks are left
+alone: for locks there is `--race`, and the zoo. Results are kept in `{kept}`, until the reference, the
+tester, a test or the options change.
+
+What a survivor is goes into `{survivors}`, by its lines. The command exits with 1 as long as one is not
+explained there.
+
+{summary}
+
+## Caught by
+
+| rule, error or test | changes |
+|---|---:|
+{caught}
+
+## What got away
+
+| id | was | is | kind | why |
+|---|---|---|---|---|
+{away}
+"""
+
+
+def markdown(
+    mutants: Sequence[Drawn],
+    results: Mapping[str, Result],
+    notes: Mapping[tuple[str, str, str], Note],
+    args: argparse.Namespace,
+) -> str:
+    """docs/mutants.md."""
+    caught = caught_by(results.values())
+    return _PAGE.format(
+        number=args.mutate,
+        seed=args.seed,
+        runs=args.runs or MUTATE_RUNS,
+        survivors=SURVIVORS,
+        kept=KEPT,
+        example=min(mutant.id for mutant in mutants),
+        summary="\n".join(f"{line}." for line in summary(mutants, results, notes)),
+        caught="\n".join(f"| {by.removeprefix('test: ')} | {count} |" for by, count in caught.items()),
+        away="\n".join(
+            _row(mutant, notes) for mutant in sorted(mutants, key=lambda mutant: mutant.id) if results[mutant.id].bad
+        ),
+    )
+
+
+def _row(mutant: Drawn, notes: Mapping[tuple[str, str, str], Note]) -> str:
+    note = note_of(mutant, notes) or Note("", "not explained yet")
+    was, is_ = (f"`{' ⏎ '.join(lines.splitlines())}`" for lines in (mutant.lines_were, mutant.lines_are))
+    cells = (f"`{mutant.id}`", was, is_ if mutant.lines_are else "", note.kind, note.why)
+    return f"| {' | '.join(cell.replace('|', '¦') for cell in cells)} |"
