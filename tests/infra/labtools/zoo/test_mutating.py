@@ -214,11 +214,11 @@ def test_a_half_written_line_is_passed_over(tmp_path):
 
 
 def test_the_key_is_of_all_that_a_verdict_depends_on(monkeypatch):
-    judged = mutating._as_judged(options())
-    assert mutating._key(judged) == mutating._key(mutating._as_judged(options("--jobs", "7")))
-    assert mutating._key(judged) != mutating._key(mutating._as_judged(options("--race")))
+    before = mutating._key(mutating._as_judged(options()))
+    assert mutating._key(mutating._as_judged(options("--jobs", "7"))) == before
+    assert mutating._key(mutating._as_judged(options("--race"))) != before
     monkeypatch.setattr(mutating, "scenario_files", list)
-    assert mutating._key(judged) != mutating._key(mutating._as_judged(options("--race")))
+    assert mutating._key(mutating._as_judged(options())) != before
 
 
 @pytest.mark.parametrize(
