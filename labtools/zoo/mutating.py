@@ -19,7 +19,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -79,12 +79,10 @@ def mutate(args: argparse.Namespace, hunt_all: HuntAll) -> int:
     kept = Kept(KEPT, _key(options))
     with ended_politely():
         interrupted = _judge_all(mutants, options, kept, hunt_all)
-    results = {mutant.id: result for mutant in mutants if (result := kept.last(mutant.id)) is not None}
+    results = {mutant.id: said[-1] for mutant in mutants if (said := list(kept.of(mutant).values()))}
     print(report(mutants, results, notes))
     if args.json is not None:
-        told = [
-            {**asdict(result), "judge": judge} for mutant in mutants for judge, result in kept.of(mutant.id).items()
-        ]
+        told = [{**asdict(result), "judge": judge} for mutant in mutants for judge, result in kept.of(mutant).items()]
         args.json.write_text(json.dumps(told, indent=1) + "\n")
     if interrupted:
         print("interrupted; the same command goes on from here", file=sys.stderr)
@@ -125,18 +123,18 @@ def _judge_all(mutants: Sequence[Drawn], options: argparse.Namespace, kept: Kept
     """Whether it was interrupted."""
     left: Sequence[Drawn] = mutants
     for judge in JUDGES:
-        new = [mutant for mutant in left if judge not in kept.of(mutant.id)]
+        new = [mutant for mutant in left if judge not in kept.of(mutant)]
         if len(new) < len(left):
             print(f"{len(left) - len(new)} of {len(left)} judged by {judge} before, see {KEPT}", file=sys.stderr)
-        _, interrupted = hunt_all(new, options, judge, partial(kept.add, judge))
+        _, interrupted = hunt_all(new, options, judge, partial(kept.add, {mutant.id: mutant for mutant in new}, judge))
         if interrupted:
             return True
-        left = [mutant for mutant in left if kept.of(mutant.id)[judge].bad]
+        left = [mutant for mutant in left if kept.of(mutant)[judge].bad]
     return False
 
 
 class Kept:
-    """Results of this and of earlier times, by judge. A line each, added as they come, so that Ctrl-C costs none."""
+    """Results of this and of earlier times, by peer and judge. A line each, added as they come: Ctrl-C costs none."""
 
     def __init__(self, file: Path, key: str) -> None:
         self._file = file
@@ -148,33 +146,33 @@ class Kept:
             except ValueError:
                 continue  # half a line: something ended it
             if fields.pop("key") == key:
-                self._note(fields.pop("judge"), Result(**fields))
+                peer, judge = fields.pop("peer"), fields.pop("judge")
+                self._results.setdefault(peer, {})[judge] = Result(**fields)
 
-    def of(self, id_: str) -> Mapping[str, Result]:
-        return self._results.get(id_, {})
+    def of(self, mutant: Drawn) -> dict[str, Result]:
+        """By judge, as they were asked. The same peer may have had another id."""
+        found = self._results.get(_digest(mutant.text), {})
+        return {judge: replace(result, id=mutant.id) for judge, result in found.items()}
 
-    def last(self, id_: str) -> Result | None:
-        """What the last of its judges said."""
-        said = list(self.of(id_).values())
-        return said[-1] if said else None
-
-    def add(self, judge: str, result: Result) -> None:
-        self._note(judge, result)
+    def add(self, mutants: Mapping[str, Drawn], judge: str, result: Result) -> None:
+        peer = _digest(mutants[result.id].text)
+        self._results.setdefault(peer, {})[judge] = result
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._file.open("a") as file:
-            file.write(json.dumps({"key": self._key, "judge": judge, **asdict(result)}) + "\n")
+            file.write(json.dumps({"key": self._key, "peer": peer, "judge": judge, **asdict(result)}) + "\n")
 
-    def _note(self, judge: str, result: Result) -> None:
-        self._results.setdefault(result.id, {})[judge] = result
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _key(options: argparse.Namespace) -> str:
-    """Whatever a verdict depends on."""
+    """Whatever a verdict depends on, beside the peer."""
     digest = hashlib.sha256()
     asked = (options.runs, options.tests, options.isolated, options.race, options.budget_seconds)
     digest.update(repr(asked).encode())
     judges = [Path(str(module.__file__)) for module in (hunting, worker)]
-    for file in (*run_files(), REFERENCE / "raft.py", *default_files(), *scenario_files(), *judges):
+    for file in (*run_files(), *default_files(), *scenario_files(), *judges):
         digest.update(file.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 

@@ -4,6 +4,7 @@ import json
 import random
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -204,13 +205,22 @@ def test_other_options_are_judged_anew(in_tmp, capsys):
 
 def test_a_half_written_line_is_passed_over(tmp_path):
     file = tmp_path / "kept.jsonl"
+    first, second = drawn = draw(2, 5)
     kept = Kept(file, "a key")
-    kept.add("tests", Result("m0001-x", "caught"))
-    kept.add("tests", Result("m0002-x", "escaped"))
+    for mutant in drawn:
+        kept.add({mutant.id: mutant}, "tests", Result(mutant.id, "caught"))
     file.write_bytes(file.read_bytes()[:-5])
-    assert Kept(file, "a key").last("m0001-x") == Result("m0001-x", "caught")
-    assert Kept(file, "a key").last("m0002-x") is None
-    assert Kept(file, "another key").last("m0001-x") is None
+    assert Kept(file, "a key").of(first) == {"tests": Result(first.id, "caught")}
+    assert Kept(file, "a key").of(second) == {}
+    assert Kept(file, "another key").of(first) == {}
+
+
+def test_a_result_is_of_the_peer_whatever_its_number_is_now(tmp_path):
+    (mutant,) = draw(1, 5)
+    kept = Kept(tmp_path / "kept.jsonl", "a key")
+    kept.add({mutant.id: mutant}, "tests", Result(mutant.id, "caught"))
+    assert kept.of(replace(mutant, id="m0001-x")) == {"tests": Result("m0001-x", "caught")}
+    assert kept.of(replace(mutant, text="another")) == {}
 
 
 def test_the_key_is_of_all_that_a_verdict_depends_on(monkeypatch):
