@@ -48,7 +48,7 @@ _NEIGHBOURS = (
     ("conflict_index", "conflict_term"),
 )
 _OF_ITS_ARGUMENT = ("sorted", "reversed", "abs")  # f(x) and x are of one kind
-_COUNTED = ("index", "term")  # names that end so are numbers, and one too many is still one of them
+_COUNTED = ("index", "term")  # names that end so are numbers, unless they are lists: one too many is still one
 
 
 @dataclass(frozen=True)
@@ -166,6 +166,8 @@ class _Finder(ast.NodeVisitor):
             makers.setdefault(node.attr, node)
         self._fields = set(makers)
         self._makers = set(makers.values())  # the assignments without which a field is not there at all
+        subscripts = [node.value for node in ast.walk(self.tree) if isinstance(node, ast.Subscript)]
+        self._lists = {name for node in subscripts if (name := _name(node)) is not None}
 
     def _note(self, family: str, kind: str, *spans: tuple[int, int, str]) -> None:
         line = self._text.data.count(b"\n", 0, spans[0][0]) + 1
@@ -344,7 +346,8 @@ class _Finder(ast.NodeVisitor):
 
     def _value(self, node: ast.expr) -> None:
         """What is assigned, returned or passed on: one too many, one too few."""
-        if isinstance(node, ast.Name | ast.Attribute) and (_name(node) or "").endswith(_COUNTED):
+        name = _name(node)
+        if name is not None and name.endswith(_COUNTED) and name not in self._lists:
             self._off_by_one(node)
 
     def _off_by_one(self, node: ast.expr) -> None:
