@@ -276,5 +276,5 @@ def all_drawn():
 def test_a_note_says_one_of_three_things(tmp_path):
     file = tmp_path / "survivors.toml"
     file.write_text('[[survivor]]\nin = "start"\nwas = "a"\nis = "b"\nkind = "odd"\nwhy = "it is"\n')
-    with pytest.raises(ValueError, match="kind must be one of same, slower, wrong, got 'odd'"):
+    with pytest.raises(ValueError, match="kind must be one of same, cost, wrong, got 'odd'"):
         mutating.read_notes(file)
