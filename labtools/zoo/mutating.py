@@ -42,7 +42,7 @@ _BUDGET_S = 240.0
 _TESTS = (SCENARIOS, "2a", "2b", "2c", "2d")
 _KINDS = {
     "same": "means the same as the reference",
-    "slower": "is right, and costs time or messages",
+    "cost": "is right, and costs more or less",
     "wrong": "is wrong, and nothing notices",
 }
 
