@@ -54,6 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="hunt N changes of raft/raft.py that are drawn by chance, and show what gets away (docs/mutants.md)",
     )
     parser.add_argument(
+        "--hunt",
+        type=float,
+        metavar="S",
+        help="with --mutate: hunt what the tests let go as lab hunt does, for S seconds of processor time each",
+    )
+    parser.add_argument(
         "--runs",
         type=int,
         metavar="N",
@@ -91,6 +97,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     if args.mutate is not None:
         return mutate(args, _hunt_all)
+    if args.hunt is not None:
+        print("lab zoo: --hunt is for what --mutate draws; lab hunt --raft PATH hunts one peer", file=sys.stderr)
+        return 2
     try:
         zoo = _chosen(load_zoo(), args.ids)
         select(args.tests)  # the workers do it again; here it is refused once

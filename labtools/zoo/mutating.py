@@ -1,8 +1,8 @@
 """`lab zoo --mutate N --seed S`: N changes of the reference, drawn by chance, and what the lab says of each.
 
-Every one is shown to one judge after another (worker.JUDGES) until one catches it. What none catches is printed with
-its diff, for a person to look at: it may mean the same as the reference, only cost time, or be wrong, and then the lab
-lacks something. tests/zoo/survivors.toml is where that is written down.
+The tests judge every one; with --hunt, runs that nobody wrote judge what these let go (worker.JUDGES). What none
+catches is printed with its diff, for a person to look at: it may mean the same as the reference, only cost time, or be
+wrong, and then the lab lacks something. tests/zoo/survivors.toml is where that is written down.
 
 Promise: results are kept in build/zoo/mutated.jsonl as they come. The same command goes on there after Ctrl-C, and so
 does another draw; only if the reference, the tester, a test or the options have changed is it all judged anew.
@@ -18,21 +18,21 @@ import json
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from labtest.loading import NOT_ISOLATED
-from labtest.rooms import run_files
+from labtest.rooms import run_files, tool_files
 from labtools.selecting import SCENARIOS, SelectionError, default_files, scenario_files, select
 from labtools.workers.ending import ended_politely
 from labtools.zoo import hunting, worker
 from labtools.zoo.drawing import Drawn, draw
 from labtools.zoo.hunting import Result
 from labtools.zoo.mutants import BUILD, REFERENCE, ZOO, Mutant
-from labtools.zoo.worker import JUDGES
+from labtools.zoo.worker import HUNT, TESTS
 
 MUTATE_RUNS = 2
 KEPT = BUILD / "mutated.jsonl"
@@ -75,12 +75,12 @@ def mutate(args: argparse.Namespace, hunt_all: HuntAll) -> int:
     if args.show:
         print("".join(mutant.diff() for mutant in mutants), end="")
         return 0
-    options = _as_judged(args)
-    kept = Kept(KEPT, _key(options))
+    judges = judges_for(args)
+    kept = Kept(KEPT, {judge: _key(judge, options) for judge, options in judges.items()})
     with ended_politely():
-        interrupted = _judge_all(mutants, options, kept, hunt_all)
-    results = {mutant.id: said[-1] for mutant in mutants if (said := list(kept.of(mutant).values()))}
-    print(report(mutants, results, notes))
+        interrupted = _judge_all(mutants, judges, kept, hunt_all)
+    outcome = Outcome.of(mutants, kept, notes)
+    print(report(outcome))
     if args.json is not None:
         told = [{**asdict(result), "judge": judge} for mutant in mutants for judge, result in kept.of(mutant).items()]
         args.json.write_text(json.dumps(told, indent=1) + "\n")
@@ -88,9 +88,8 @@ def mutate(args: argparse.Namespace, hunt_all: HuntAll) -> int:
         print("interrupted; the same command goes on from here", file=sys.stderr)
         return 130
     if args.markdown is not None:
-        args.markdown.write_text(markdown(mutants, results, notes, args))
-    unexplained = [mutant for mutant in mutants if results[mutant.id].bad and note_of(mutant, notes) is None]
-    return 1 if unexplained else 0
+        args.markdown.write_text(markdown(outcome, args))
+    return 1 if any(outcome.note_of(mutant) is None for mutant in outcome.away) else 0
 
 
 def _refuse(args: argparse.Namespace) -> None:
@@ -99,6 +98,8 @@ def _refuse(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and value < 1:
             raise ValueError(f"--{name} must be at least 1, got {value}")
+    if args.hunt is not None and args.hunt <= 0:
+        raise ValueError(f"--hunt must be above 0, got {args.hunt:g}")
     if args.ids:
         raise ValueError(f"--mutate draws its mutants; leave out {' '.join(args.ids)}, or --mutate")
     for name in ("record", "shrink"):
@@ -109,20 +110,24 @@ def _refuse(args: argparse.Namespace) -> None:
     select(args.tests)  # the workers do it again; here it is refused once
 
 
-def _as_judged(args: argparse.Namespace) -> argparse.Namespace:
-    """The options as a hunt takes them: --seed was for the draw."""
+def judges_for(args: argparse.Namespace) -> dict[str, argparse.Namespace]:
+    """Who is asked, in this order, each with its options. --seed was for the draw."""
     judged = argparse.Namespace(**vars(args))
     judged.seed = 0
     judged.runs = args.runs or MUTATE_RUNS
     judged.tests = list(args.tests or _TESTS)
     judged.budget_seconds = args.budget_seconds or _BUDGET_S
-    return judged
+    hunted = argparse.Namespace(**vars(judged))
+    hunted.budget_seconds = args.hunt
+    return {TESTS: judged, **({HUNT: hunted} if args.hunt is not None else {})}
 
 
-def _judge_all(mutants: Sequence[Drawn], options: argparse.Namespace, kept: Kept, hunt_all: HuntAll) -> bool:
+def _judge_all(
+    mutants: Sequence[Drawn], judges: Mapping[str, argparse.Namespace], kept: Kept, hunt_all: HuntAll
+) -> bool:
     """Whether it was interrupted."""
     left: Sequence[Drawn] = mutants
-    for judge in JUDGES:
+    for judge, options in judges.items():
         new = [mutant for mutant in left if judge not in kept.of(mutant)]
         if len(new) < len(left):
             print(f"{len(left) - len(new)} of {len(left)} judged by {judge} before, see {KEPT}", file=sys.stderr)
@@ -136,43 +141,48 @@ def _judge_all(mutants: Sequence[Drawn], options: argparse.Namespace, kept: Kept
 class Kept:
     """Results of this and of earlier times, by peer and judge. A line each, added as they come: Ctrl-C costs none."""
 
-    def __init__(self, file: Path, key: str) -> None:
+    def __init__(self, file: Path, keys: Mapping[str, str]) -> None:
+        """`keys`: for each judge of interest, what a result must have been noted with to be still good."""
         self._file = file
-        self._key = key
+        self._keys = keys
         self._results: dict[str, dict[str, Result]] = {}
         for line in file.read_text().splitlines() if file.exists() else ():
             try:
                 fields = json.loads(line)
             except ValueError:
                 continue  # half a line: something ended it
-            if fields.pop("key") == key:
-                peer, judge = fields.pop("peer"), fields.pop("judge")
+            key, peer, judge = (fields.pop(name) for name in ("key", "peer", "judge"))
+            if keys.get(judge) == key:
                 self._results.setdefault(peer, {})[judge] = Result(**fields)
 
     def of(self, mutant: Drawn) -> dict[str, Result]:
         """By judge, as they were asked. The same peer may have had another id."""
         found = self._results.get(_digest(mutant.text), {})
-        return {judge: replace(result, id=mutant.id) for judge, result in found.items()}
+        return {judge: replace(found[judge], id=mutant.id) for judge in self._keys if judge in found}
 
     def add(self, mutants: Mapping[str, Drawn], judge: str, result: Result) -> None:
         peer = _digest(mutants[result.id].text)
         self._results.setdefault(peer, {})[judge] = result
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._file.open("a") as file:
-            file.write(json.dumps({"key": self._key, "peer": peer, "judge": judge, **asdict(result)}) + "\n")
+            file.write(json.dumps({"key": self._keys[judge], "peer": peer, "judge": judge, **asdict(result)}) + "\n")
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _key(options: argparse.Namespace) -> str:
+def _key(judge: str, options: argparse.Namespace) -> str:
     """Whatever a verdict depends on, beside the peer."""
-    digest = hashlib.sha256()
-    asked = (options.runs, options.tests, options.isolated, options.race, options.budget_seconds)
-    digest.update(repr(asked).encode())
-    judges = [Path(str(module.__file__)) for module in (hunting, worker)]
-    for file in (*run_files(), *default_files(), *scenario_files(), *judges):
+    asked = [judge, options.isolated, options.race, options.budget_seconds]
+    files = [*run_files(), *(Path(str(module.__file__)) for module in (hunting, worker))]
+    if judge == TESTS:
+        asked += [options.runs, options.tests]
+        files += [*default_files(), *scenario_files()]
+    else:
+        files += [file for file in tool_files() if file.parent.name == "hunt"]
+    digest = hashlib.sha256(repr(asked).encode())
+    for file in files:
         digest.update(file.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
@@ -192,56 +202,68 @@ def read_notes(file: Path = SURVIVORS) -> dict[tuple[str, str, str], Note]:
     return notes
 
 
-def note_of(mutant: Drawn, notes: Mapping[tuple[str, str, str], Note]) -> Note | None:
-    return notes.get((mutant.function, mutant.lines_were, mutant.lines_are))
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a draw, or of as much of it as was judged."""
+
+    results: Mapping[Drawn, Result]  # what the last judge said
+    judges: Mapping[Drawn, str]  # and who that was
+    notes: Mapping[tuple[str, str, str], Note]
+
+    @classmethod
+    def of(cls, mutants: Sequence[Drawn], kept: Kept, notes: Mapping[tuple[str, str, str], Note]) -> Outcome:
+        last = {mutant: list(said.items())[-1] for mutant in mutants if (said := kept.of(mutant))}
+        judges = {mutant: judge for mutant, (judge, _) in last.items()}
+        return cls({mutant: result for mutant, (_, result) in last.items()}, judges, notes)
+
+    @property
+    def away(self) -> list[Drawn]:
+        return [mutant for mutant, result in self.results.items() if result.bad]
+
+    def note_of(self, mutant: Drawn) -> Note | None:
+        return self.notes.get((mutant.function, mutant.lines_were, mutant.lines_are))
+
+    def caught_by(self) -> dict[str, int]:
+        """How many each rule, error or test has caught; the most first."""
+        counts = Counter(result.by for result in self.results.values() if result.verdict == "caught")
+        return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 # ---- the report ---------------------------------------------------------------------------------------------------
 
 
-def report(mutants: Sequence[Drawn], results: Mapping[str, Result], notes: Mapping[tuple[str, str, str], Note]) -> str:
-    judged = [mutant for mutant in mutants if mutant.id in results]
+def report(outcome: Outcome) -> str:
     lines = []
-    counts = caught_by(results.values())
+    counts = outcome.caught_by()
     if counts:
         width = max(len(by) for by in counts)
         lines += [f"{'caught by'.ljust(width)}  changes"]
         lines += [f"{by.ljust(width)}  {count:7}" for by, count in counts.items()] + [""]
-    for mutant in judged:
-        result = results[mutant.id]
-        if result.bad:
-            note = note_of(mutant, notes)
-            told = f"{note.kind}: {note.why}" if note else f"nobody has written down what it is, see {SURVIVORS}"
-            lines += [f"{mutant.id} {_ending(result)}", told, mutant.diff()]
-    return "\n".join([*lines, *summary(judged, results, notes)])
+    for mutant in outcome.away:
+        note = outcome.note_of(mutant)
+        told = f"{note.kind}: {note.why}" if note else f"nobody has written down what it is, see {SURVIVORS}"
+        lines += [f"{mutant.id} {_ending(outcome.results[mutant])}", told, mutant.diff()]
+    return "\n".join([*lines, *summary(outcome)])
 
 
 def _ending(result: Result) -> str:
-    tests = f"{result.tests} runs of tests"
     if result.verdict == "escaped":
-        return f"got away in {tests}" + (f": {result.line}" if result.line else "")
+        return f"got away, at last in {result.tests} runs" + (f": {result.line}" if result.line else "")
     return f"has no verdict: {result.line}"
 
 
-def caught_by(results: Iterable[Result]) -> dict[str, int]:
-    """How many each rule, error or test has caught; the most first."""
-    counts = Counter(result.by for result in results if result.verdict == "caught")
-    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
-
-
-def summary(
-    judged: Sequence[Drawn], results: Mapping[str, Result], notes: Mapping[tuple[str, str, str], Note]
-) -> list[str]:
-    escaped = [mutant for mutant in judged if results[mutant.id].verdict == "escaped"]
-    caught = sum(results[mutant.id].verdict == "caught" for mutant in judged)
-    lost = len(judged) - caught - len(escaped)
-    kinds = Counter(note.kind for mutant in escaped if (note := note_of(mutant, notes)))
+def summary(outcome: Outcome) -> list[str]:
+    verdicts = Counter(result.verdict for result in outcome.results.values())
+    lost = verdicts.total() - verdicts["caught"] - verdicts["escaped"]
+    by = Counter(outcome.judges[mutant] for mutant, result in outcome.results.items() if result.verdict == "caught")
+    caught = f"{verdicts['caught']} caught" + (f" ({by[TESTS]} by tests, {by[HUNT]} by the hunt)" if by[HUNT] else "")
+    kinds = Counter(note.kind for mutant in outcome.away if (note := outcome.note_of(mutant)))
     words = [f"{kinds[kind]} {what}" for kind, what in _KINDS.items() if kinds[kind]]
-    if len(escaped) > kinds.total():
-        words.append(f"{len(escaped) - kinds.total()} not explained yet")
-    seconds = sum(result.seconds for result in results.values())
+    if len(outcome.away) > kinds.total():
+        words.append(f"{len(outcome.away) - kinds.total()} not explained yet")
+    seconds = sum(result.seconds for result in outcome.results.values())
     return [
-        f"{len(judged)} changes of {REFERENCE / 'raft.py'}: {caught} caught, {len(escaped)} got away"
+        f"{verdicts.total()} changes of {REFERENCE / 'raft.py'}: {caught}, {verdicts['escaped']} got away"
         + (f", {lost} without a verdict" if lost else ""),
         *([f"of those that got away: {'; '.join(words)}"] if words else []),
         f"{seconds:.0f} s of processor time",
@@ -251,16 +273,18 @@ def summary(
 _PAGE = """\
 # Changes of the reference by chance, and what catches them
 
-Written by `lab zoo --mutate {number} --seed {seed} --markdown docs/mutants.md`; edit {survivors}
-and labtools/zoo/mutating.py, not this file.
+Written by `lab zoo --mutate {number} --seed {seed}{hunt} --markdown docs/mutants.md`; edit
+{survivors} and labtools/zoo/mutating.py, not this file.
 
 The zoo has the mistakes that somebody thought of. Here nobody did: an operator, a constant, a condition, a field or a
 statement of `raft/raft.py` is changed, left out or taken for its neighbour, at a place drawn by chance. Each is run on
-all scenarios and tests of peers, over {runs} seeds, until one fails. What gets away is shown as a diff, and somebody
-looks: it may mean the same as before, or only cost time. If it is wrong, the lab lacks a test or a rule.
+all scenarios and tests of peers, over {runs} seeds, until one fails{hunted}.
+What gets away is shown as a diff, and somebody looks: it may mean the same as before, or only cost time. If it is
+wrong, the lab lacks a test or a rule.
 
 ```
 lab zoo --mutate 100 --seed 7            # draw and judge; after Ctrl-C the same command goes on
+lab zoo --mutate 100 --seed 7 --hunt 60  # hunt what the tests let go, too: a minute each
 lab zoo --mutate 100 --seed 7 --list     # only say which
 lab zoo {example} --show     # one of them, by its id, as a diff
 lab zoo {example}            # hunt it; it is left in build/zoo/{example}/raft.py
@@ -291,31 +315,28 @@ explained there.
 """
 
 
-def markdown(
-    mutants: Sequence[Drawn],
-    results: Mapping[str, Result],
-    notes: Mapping[tuple[str, str, str], Note],
-    args: argparse.Namespace,
-) -> str:
+def markdown(outcome: Outcome, args: argparse.Namespace) -> str:
     """docs/mutants.md."""
-    caught = caught_by(results.values())
+    hunted = f", and then hunted for {args.hunt:g} s (`lab hunt`)" if args.hunt is not None else ""
     return _PAGE.format(
         number=args.mutate,
         seed=args.seed,
+        hunt=f" --hunt {args.hunt:g}" if args.hunt is not None else "",
         runs=args.runs or MUTATE_RUNS,
+        hunted=hunted,
         survivors=SURVIVORS,
         kept=KEPT,
-        example=min(mutant.id for mutant in mutants),
-        summary="\n".join(f"{line}." for line in summary(mutants, results, notes)),
-        caught="\n".join(f"| {by.removeprefix('test: ')} | {count} |" for by, count in caught.items()),
+        example=min(mutant.id for mutant in outcome.results),
+        summary="\n".join(f"{line}." for line in summary(outcome)),
+        caught="\n".join(f"| {by.removeprefix('test: ')} | {count} |" for by, count in outcome.caught_by().items()),
         away="\n".join(
-            _row(mutant, notes) for mutant in sorted(mutants, key=lambda mutant: mutant.id) if results[mutant.id].bad
+            _row(mutant, outcome.note_of(mutant)) for mutant in sorted(outcome.away, key=lambda each: each.id)
         ),
     )
 
 
-def _row(mutant: Drawn, notes: Mapping[tuple[str, str, str], Note]) -> str:
-    note = note_of(mutant, notes) or Note("", "not explained yet")
+def _row(mutant: Drawn, note: Note | None) -> str:
+    note = note or Note("", "not explained yet")
     was, is_ = (f"`{' ⏎ '.join(lines.splitlines())}`" for lines in (mutant.lines_were, mutant.lines_are))
     cells = (f"`{mutant.id}`", was, is_ if mutant.lines_are else "", note.kind, note.why)
     return f"| {' | '.join(cell.replace('|', '¦') for cell in cells)} |"

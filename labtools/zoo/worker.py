@@ -1,7 +1,7 @@
 """What runs inside a worker process of `lab zoo`: load the zoo and the tests, then hunt what it is told to.
 
-`JUDGES` are the ways to hunt. Whoever adds one writes a function that takes what hunt() takes. `lab zoo --mutate`
-shows a mutant to one after another, in this order, until one catches it.
+`JUDGES` are the ways to hunt, functions that take what hunt() takes. `lab zoo --mutate` shows a mutant to one after
+another until one catches it.
 
 Start at `begin()`.
 """
@@ -16,11 +16,11 @@ from dataclasses import asdict
 from labtools.selecting import select
 from labtools.workers.serving import serve, show_stack_when_lost
 from labtools.zoo.drawing import drawn_by_id, is_drawn
-from labtools.zoo.hunting import Result, hunt
+from labtools.zoo.hunting import Result, hunt, hunt_unwritten
 from labtools.zoo.mutants import load_zoo
 
-TESTS = "tests"
-JUDGES: dict[str, Callable[..., Result]] = {TESTS: hunt}
+TESTS, HUNT = "tests", "hunt"
+JUDGES: dict[str, Callable[..., Result]] = {TESTS: hunt, HUNT: hunt_unwritten}
 
 
 def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:

@@ -12,7 +12,7 @@ from labtools.cli import main as lab
 from labtools.zoo import command, drawing, mutating
 from labtools.zoo.changes import meaning
 from labtools.zoo.drawing import draw, drawn_by_id
-from labtools.zoo.hunting import Result, hunt
+from labtools.zoo.hunting import Result, hunt_unwritten
 from labtools.zoo.mutants import StaleMutant
 from labtools.zoo.mutating import Kept, Note
 
@@ -153,7 +153,7 @@ def test_everything_caught_is_success(in_tmp, capsys):
 def test_one_that_gets_away_is_shown(in_tmp, capsys):
     assert mutating.mutate(options(), Judged(lambda _, id_: "escaped" if id_ == DRAWN[1] else "caught")) == 1
     out = capsys.readouterr().out
-    assert f"{DRAWN[1]} got away in 3 runs of tests\nnobody has written down what it is" in out
+    assert f"{DRAWN[1]} got away, at last in 3 runs\nnobody has written down what it is" in out
     assert drawn_by_id(DRAWN[1]).diff() in out
     assert "of those that got away: 1 not explained yet" in out
 
@@ -187,12 +187,13 @@ def test_one_without_a_verdict_is_told_apart(in_tmp, capsys):
     assert "3 caught, 0 got away, 1 without a verdict" in capsys.readouterr().out
 
 
-def test_the_next_judge_gets_what_the_one_before_let_go(in_tmp, capsys, monkeypatch):
-    monkeypatch.setattr(mutating, "JUDGES", {"tests": hunt, "another": hunt})
-    judged = Judged(lambda judge, id_: "caught" if judge == "another" or id_ != DRAWN[2] else "escaped")
-    assert mutating.mutate(options(), judged) == 0
-    assert judged.shown == [*(("tests", id_) for id_ in DRAWN), ("another", DRAWN[2])]
-    assert "4 caught, 0 got away" in capsys.readouterr().out
+def test_the_hunt_gets_what_the_tests_let_go(in_tmp, capsys):
+    judged = Judged(lambda judge, id_: "caught" if judge == "hunt" or id_ != DRAWN[2] else "escaped")
+    assert mutating.mutate(options(), judged) == 1
+    assert mutating.mutate(options("--hunt", "7"), judged) == 0
+    assert judged.shown == [*(("tests", id_) for id_ in DRAWN), ("hunt", DRAWN[2])]
+    assert judged.args.budget_seconds == 7
+    assert "4 caught (3 by tests, 1 by the hunt), 0 got away" in capsys.readouterr().out
 
 
 def test_what_was_interrupted_goes_on_where_it_was(in_tmp, capsys):
@@ -220,29 +221,36 @@ def test_other_options_are_judged_anew(in_tmp, capsys):
 def test_a_half_written_line_is_passed_over(tmp_path):
     file = tmp_path / "kept.jsonl"
     first, second = drawn = draw(2, 5)
-    kept = Kept(file, "a key")
+    kept = Kept(file, {"tests": "a key"})
     for mutant in drawn:
         kept.add({mutant.id: mutant}, "tests", Result(mutant.id, "caught"))
     file.write_bytes(file.read_bytes()[:-5])
-    assert Kept(file, "a key").of(first) == {"tests": Result(first.id, "caught")}
-    assert Kept(file, "a key").of(second) == {}
-    assert Kept(file, "another key").of(first) == {}
+    assert Kept(file, {"tests": "a key"}).of(first) == {"tests": Result(first.id, "caught")}
+    assert Kept(file, {"tests": "a key"}).of(second) == {}
+    assert Kept(file, {"tests": "another key"}).of(first) == {}
+    assert Kept(file, {"hunt": "a key"}).of(first) == {}
 
 
 def test_a_result_is_of_the_peer_whatever_its_number_is_now(tmp_path):
     (mutant,) = draw(1, 5)
-    kept = Kept(tmp_path / "kept.jsonl", "a key")
+    kept = Kept(tmp_path / "kept.jsonl", {"tests": "a key"})
     kept.add({mutant.id: mutant}, "tests", Result(mutant.id, "caught"))
     assert kept.of(replace(mutant, id="m0001-x")) == {"tests": Result("m0001-x", "caught")}
     assert kept.of(replace(mutant, text="another")) == {}
 
 
 def test_the_key_is_of_all_that_a_verdict_depends_on(monkeypatch):
-    before = mutating._key(mutating._as_judged(options()))
-    assert mutating._key(mutating._as_judged(options("--jobs", "7"))) == before
-    assert mutating._key(mutating._as_judged(options("--race"))) != before
+    def keys(*more):
+        return {judge: mutating._key(judge, judged) for judge, judged in mutating.judges_for(options(*more)).items()}
+
+    before = keys("--hunt", "7")
+    assert keys("--hunt", "7", "--jobs", "7") == before
+    assert keys() == {"tests": before["tests"]}
+    assert keys("--hunt", "8")["hunt"] != before["hunt"]
+    assert keys("--race")["tests"] != before["tests"]
     monkeypatch.setattr(mutating, "scenario_files", list)
-    assert mutating._key(mutating._as_judged(options())) != before
+    assert keys("--hunt", "7") == {"tests": keys()["tests"], "hunt": before["hunt"]}
+    assert keys()["tests"] != before["tests"]
 
 
 @pytest.mark.parametrize(
@@ -251,6 +259,8 @@ def test_the_key_is_of_all_that_a_verdict_depends_on(monkeypatch):
         (["--mutate", "0"], "--mutate must be at least 1, got 0"),
         (["--mutate", "1", "--runs", "0"], "--runs must be at least 1, got 0"),
         (["--mutate", "1", "--jobs", "0"], "--jobs must be at least 1, got 0"),
+        (["--mutate", "1", "--hunt", "0"], "--hunt must be above 0, got 0"),
+        (["--hunt", "9"], "--hunt is for what --mutate draws; lab hunt --raft PATH hunts one peer"),
         (["--mutate", "1", "double-vote"], "--mutate draws its mutants; leave out double-vote, or --mutate"),
         (["--mutate", "1", "--record"], "--record is for the mutants of tests/zoo, and cannot be had with --mutate"),
         (["--mutate", "1", "--shrink"], "--shrink is for the mutants of tests/zoo, and cannot be had with --mutate"),
@@ -275,6 +285,15 @@ def test_a_change_is_judged_in_a_worker_and_caught(in_tmp, capsys, monkeypatch):
     monkeypatch.setattr(mutating, "draw", lambda *_: [wrong])
     assert lab(["zoo", "--mutate", "1", "--tests", "test_initial_election_2a", "--runs", "1"]) == 0
     assert "1 changes of raft/raft.py: 1 caught, 0 got away" in capsys.readouterr().out
+
+
+def test_a_change_is_hunted_with_runs_that_nobody_wrote(tmp_path):
+    (wrong,) = (mutant for mutant in all_drawn() if mutant.id.endswith("-count_vote-gt-ge"))
+    result = hunt_unwritten(wrong, [], budget_s=5, build=tmp_path, runs=2, first_seed=0)
+    assert (result.verdict, result.by) == ("caught", "earned-leadership")
+    (same,) = (mutant for mutant in all_drawn() if mutant.id.endswith("-next_to_apply-eq-ge"))
+    result = hunt_unwritten(same, [], budget_s=0, build=tmp_path)
+    assert (result.verdict, result.tests) == ("escaped", 1)
 
 
 def test_notes_are_of_changes_that_there_are():
