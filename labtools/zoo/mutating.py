@@ -208,13 +208,18 @@ class Outcome:
 
     results: Mapping[Drawn, Result]  # what the last judge said
     judges: Mapping[Drawn, str]  # and who that was
+    seconds: float  # of processor time, that all judges took
     notes: Mapping[tuple[str, str, str], Note]
 
     @classmethod
     def of(cls, mutants: Sequence[Drawn], kept: Kept, notes: Mapping[tuple[str, str, str], Note]) -> Outcome:
         last = {mutant: list(said.items())[-1] for mutant in mutants if (said := kept.of(mutant))}
-        judges = {mutant: judge for mutant, (judge, _) in last.items()}
-        return cls({mutant: result for mutant, (_, result) in last.items()}, judges, notes)
+        return cls(
+            results={mutant: result for mutant, (_, result) in last.items()},
+            judges={mutant: judge for mutant, (judge, _) in last.items()},
+            seconds=sum(result.seconds for mutant in mutants for result in kept.of(mutant).values()),
+            notes=notes,
+        )
 
     @property
     def away(self) -> list[Drawn]:
@@ -261,12 +266,11 @@ def summary(outcome: Outcome) -> list[str]:
     words = [f"{kinds[kind]} {what}" for kind, what in _KINDS.items() if kinds[kind]]
     if len(outcome.away) > kinds.total():
         words.append(f"{len(outcome.away) - kinds.total()} not explained yet")
-    seconds = sum(result.seconds for result in outcome.results.values())
     return [
         f"{verdicts.total()} changes of {REFERENCE / 'raft.py'}: {caught}, {verdicts['escaped']} got away"
         + (f", {lost} without a verdict" if lost else ""),
-        *([f"of those that got away: {'; '.join(words)}"] if words else []),
-        f"{seconds:.0f} s of processor time",
+        *([f"Of those that got away: {'; '.join(words)}"] if words else []),
+        f"{outcome.seconds:.0f} s of processor time",
     ]
 
 

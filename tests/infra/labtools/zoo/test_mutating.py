@@ -124,7 +124,7 @@ class Judged:
                 return [], True
             self.left = None if self.left is None else self.left - 1
             self.shown.append((judge, mutant.id))
-            on_result(Result(mutant.id, self.says(judge, mutant.id), by="one-vote", tests=3, runs=1))
+            on_result(Result(mutant.id, self.says(judge, mutant.id), by="one-vote", tests=3, runs=1, seconds=2.0))
         return [], False
 
 
@@ -155,7 +155,7 @@ def test_one_that_gets_away_is_shown(in_tmp, capsys):
     out = capsys.readouterr().out
     assert f"{DRAWN[1]} got away, at last in 3 runs\nnobody has written down what it is" in out
     assert drawn_by_id(DRAWN[1]).diff() in out
-    assert "of those that got away: 1 not explained yet" in out
+    assert "Of those that got away: 1 not explained yet" in out
 
 
 def test_one_that_is_explained_is_no_failure(in_tmp, capsys, monkeypatch):
@@ -165,7 +165,7 @@ def test_one_that_is_explained_is_no_failure(in_tmp, capsys, monkeypatch):
     assert mutating.mutate(options(), Judged(lambda _, id_: "escaped" if id_ == mutant.id else "caught")) == 0
     out = capsys.readouterr().out
     assert "same: it is all one\n" in out
-    assert "of those that got away: 1 means the same as the reference" in out
+    assert "Of those that got away: 1 means the same as the reference" in out
 
 
 def test_the_page_has_what_got_away_and_why(in_tmp, capsys, monkeypatch):
@@ -193,7 +193,9 @@ def test_the_hunt_gets_what_the_tests_let_go(in_tmp, capsys):
     assert mutating.mutate(options("--hunt", "7"), judged) == 0
     assert judged.shown == [*(("tests", id_) for id_ in DRAWN), ("hunt", DRAWN[2])]
     assert judged.args.budget_seconds == 7
-    assert "4 caught (3 by tests, 1 by the hunt), 0 got away" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "4 caught (3 by tests, 1 by the hunt), 0 got away" in out
+    assert "10 s of processor time" in out
 
 
 def test_what_was_interrupted_goes_on_where_it_was(in_tmp, capsys):
