@@ -3,7 +3,7 @@
 Each mutant is hunted in a process of its own: the tests of its part first, then all others, seed after seed, until one
 fails or the runs are spent. Seeds are fixed, so two hunts give one result, unless --budget-seconds cuts one short. A
 mutant that only gets nowhere too often (`liveness`) is then run over more seeds, to say how often that is noticed.
-Controls are correct and run through everything.
+Controls are correct and run through everything. With --mutate the mutants are drawn by chance (mutating).
 
 Exit 0: every mutant was caught and no control accused. Start reading at `main()`. What a mutant is: mutants. One hunt:
 hunting, in the process of worker. What is said: telling.
@@ -15,6 +15,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from pathlib import Path
@@ -26,14 +27,17 @@ from labtest.rooms import ROOT
 from labtools.selecting import select
 from labtools.workers.ending import ended_politely
 from labtools.workers.process import CannotStart, Lost, WorkerProcess, python_worker
+from labtools.zoo.drawing import drawn_by_id, is_drawn
 from labtools.zoo.hunting import Result
 from labtools.zoo.mutants import Mutant, load_zoo
+from labtools.zoo.mutating import MUTATE_RUNS, mutate
 from labtools.zoo.shrunk import RECORD as SHRUNK
 from labtools.zoo.shrunk import Measured, measure, recorded, shrunk_markdown, shrunk_section, without_shrunk
 from labtools.zoo.shrunk import record as record_shrunk
 from labtools.zoo.shrunk import summary as shrunk_summary
 from labtools.zoo.shrunk import table as shrunk_table
 from labtools.zoo.telling import RECORD, markdown, record, summary, table
+from labtools.zoo.worker import TESTS
 
 RUNS = 10
 CONTROL_RUNS = 2
@@ -43,8 +47,27 @@ _LOST_S = 900
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("ids", nargs="*", metavar="ID", help="only these (default: all, controls included)")
-    parser.add_argument("--runs", type=int, metavar="N", help=f"seeds per mutant ({RUNS}; {CONTROL_RUNS} for controls)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the first seed (0)")
+    parser.add_argument(
+        "--mutate",
+        type=int,
+        metavar="N",
+        help="hunt N changes of raft/raft.py that are drawn by chance, and show what gets away (docs/mutants.md)",
+    )
+    parser.add_argument(
+        "--hunt",
+        type=float,
+        metavar="S",
+        help="with --mutate: hunt what the tests let go as lab hunt does, for S seconds of processor time each",
+    )
+    parser.add_argument(
+        "--runs",
+        type=int,
+        metavar="N",
+        help=f"seeds per mutant ({RUNS}; {CONTROL_RUNS} for controls, {MUTATE_RUNS} with --mutate)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="the first seed; with --mutate, the draw's (0)"
+    )
     parser.add_argument("--tests", nargs="+", default=[], metavar="TEST", help="hunt with these tests or parts only")
     parser.add_argument("--isolated", action="store_true", help="every peer in a process of its own")
     parser.add_argument("--race", action="store_true", help="any line may lose its turn, and races fail, for all")
@@ -64,9 +87,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--list", action="store_true", help="name the mutants and stop")
     parser.add_argument("--show", action="store_true", help="print the mutants as diffs of the reference and stop")
+    parser.epilog = (
+        "Exit status: 0 if every mutant was caught and no control accused; 1 if not; 2 for options that do not fit; "
+        "130 if it was interrupted. With --mutate, one that gets away is no failure once tests/zoo/survivors.toml "
+        "says what it is."
+    )
 
 
 def main(args: argparse.Namespace) -> int:
+    if args.mutate is not None:
+        return mutate(args, _hunt_all)
+    if args.hunt is not None:
+        print("lab zoo: --hunt is for what --mutate draws; lab hunt --raft PATH hunts one peer", file=sys.stderr)
+        return 2
     try:
         zoo = _chosen(load_zoo(), args.ids)
         select(args.tests)  # the workers do it again; here it is refused once
@@ -139,6 +172,7 @@ def _shrink(zoo: list[Mutant], args: argparse.Namespace) -> int:
 
 def _chosen(zoo: list[Mutant], ids: list[str]) -> list[Mutant]:
     known = {mutant.id: mutant for mutant in zoo}
+    known |= {id_: drawn_by_id(id_) for id_ in ids if is_drawn(id_)}
     unknown = [id_ for id_ in ids if id_ not in known]
     if unknown:
         raise ValueError(f"there is no mutant {unknown[0]!r}; see lab zoo --list")
@@ -148,8 +182,9 @@ def _chosen(zoo: list[Mutant], ids: list[str]) -> list[Mutant]:
 class _Hunters:
     """The processes under way, so that an interrupt can end them: these, and no others."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace, judge: str = TESTS) -> None:
         self._args = args
+        self._judge = judge
         self._lock = Lock()
         self._running: set[WorkerProcess] = set()
         self._stopped = False
@@ -160,7 +195,7 @@ class _Hunters:
         worker = WorkerProcess(lambda: python_worker("labtools.zoo.worker", greeting, folder=Path.cwd(), lab=ROOT))
         runs = args.runs or (CONTROL_RUNS if mutant.control else RUNS)
         request = {"id": mutant.id, "runs": runs, "first_seed": args.seed, "budget_s": args.budget_seconds}
-        request |= {"isolated": args.isolated, "race": args.race}
+        request |= {"isolated": args.isolated, "race": args.race, "judge": self._judge}
         with self._lock:
             if self._stopped:
                 worker.close()
@@ -192,9 +227,14 @@ def _last_line(text: str) -> str:
     return text.strip().rpartition("\n")[2]
 
 
-def _hunt_all(zoo: list[Mutant], args: argparse.Namespace) -> tuple[list[Result], bool]:
+def _hunt_all(
+    zoo: Sequence[Mutant],
+    args: argparse.Namespace,
+    judge: str = TESTS,
+    on_result: Callable[[Result], None] = lambda _: None,
+) -> tuple[list[Result], bool]:
     """The results in the zoo's order, and whether Ctrl-C ended it early."""
-    hunters = _Hunters(args)
+    hunters = _Hunters(args, judge)
     results: dict[str, Result] = {}
     interrupted = False
     # Controls are the longest; begun last, they would be waited for alone.
@@ -209,6 +249,7 @@ def _hunt_all(zoo: list[Mutant], args: argparse.Namespace) -> tuple[list[Result]
                 for future in done:
                     result = future.result()
                     results[result.id] = result
+                    on_result(result)
                     progress.add(result)
         except KeyboardInterrupt:
             interrupted = True

@@ -1,4 +1,5 @@
-"""One hunt: a wrong Raft against the lab's tests, seed after seed, until one fails or the runs are spent.
+"""One hunt: a wrong Raft against the lab's tests, seed after seed, until one fails or the runs are spent; or against
+runs that nobody wrote, until the time is up.
 
 Promise: seeds are fixed, so two hunts give one result, unless a budget cuts one short. Start at `hunt()`.
 """
@@ -6,13 +7,16 @@ Promise: seeds are fixed, so two hunts give one result, unless a budget cuts one
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from labtest.loading import load_peer_class
-from labtest.running import run_test
+from labtest.running import Run, run_test
 from labtest.verdict import Ending, verdict_of
+from labtools.hunt.hunting import RUNS, Lane
 from labtools.selecting import LabTest
 from labtools.zoo.mutants import BUILD, REFERENCE, Mutant, StaleMutant
 
@@ -101,6 +105,43 @@ def hunt(
                 return result
     result.seconds = time.process_time() - began_s
     return result
+
+
+def hunt_unwritten(
+    mutant: Mutant,
+    _tests: list[LabTest],
+    *,
+    budget_s: float,
+    build: Path = BUILD,
+    isolated: bool = False,
+    race: bool = False,
+    **_of_tests: Any,
+) -> Result:
+    """As `lab hunt` does it, with seed 0 and one worker."""
+    began_s = time.process_time()
+    result = Result(mutant.id, "passed" if mutant.control else "escaped")
+    peer_class = load_mutant(mutant, build, isolated=isolated, race=race)
+    for run in _unwritten(peer_class, race=race):
+        result.tests += 1
+        verdict = verdict_of(run.error)
+        if run.error is not None and verdict.failed:
+            # There is no test: an exception of its own is the lab's.
+            caught = "accused" if mutant.control else "caught"
+            result.verdict = "broken" if verdict.ending is Ending.TEST else caught
+            result.by, result.line = classify(run.error, "lab hunt")
+            break
+        if time.process_time() - began_s > budget_s:
+            break
+    result.seconds = time.process_time() - began_s
+    return result
+
+
+def _unwritten(peer_class: Any, *, race: bool) -> Iterator[Run]:
+    for number in count():
+        lane = Lane(peer_class, 0, number, race=race)
+        for _ in range(RUNS):
+            _, _, run = lane.run()
+            yield run
 
 
 def _rate(tests: list[LabTest], peer_class: Any, first_seed: int) -> tuple[int, int]:

@@ -1,5 +1,8 @@
 """What runs inside a worker process of `lab zoo`: load the zoo and the tests, then hunt what it is told to.
 
+`JUDGES` are the ways to hunt, functions that take what hunt() takes. `lab zoo --mutate` shows a mutant to one after
+another until one catches it.
+
 Start at `begin()`.
 """
 
@@ -12,8 +15,12 @@ from dataclasses import asdict
 
 from labtools.selecting import select
 from labtools.workers.serving import serve, show_stack_when_lost
-from labtools.zoo.hunting import hunt
+from labtools.zoo.drawing import drawn_by_id, is_drawn
+from labtools.zoo.hunting import Result, hunt, hunt_unwritten
 from labtools.zoo.mutants import load_zoo
+
+TESTS, HUNT = "tests", "hunt"
+JUDGES: dict[str, Callable[..., Result]] = {TESTS: hunt, HUNT: hunt_unwritten}
 
 
 def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:
@@ -22,9 +29,11 @@ def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:
     zoo = {mutant.id: mutant for mutant in load_zoo()}
 
     def answers_to(line: bytes) -> Iterator[bytes]:
-        """A line has the id of a mutant and the limits of its hunt, as hunt() takes them."""
+        """A line has the id of a mutant, who judges it, and the limits of its hunt, as hunt() takes them."""
         request = json.loads(line)
-        result = hunt(zoo[request.pop("id")], tests, **request)
+        id_ = request.pop("id")
+        mutant = drawn_by_id(id_) if is_drawn(id_) else zoo[id_]
+        result = JUDGES[request.pop("judge")](mutant, tests, **request)
         yield json.dumps(asdict(result)).encode()
 
     return answers_to

@@ -42,7 +42,7 @@ TOOLS_MAY_IMPORT = {
     },
     # It asks for a timeline by name, when it is to print one.
     "replay": {"selecting", "stress.kit"},
-    "zoo": {"selecting", "workers", "shrink.elsewhere"},
+    "zoo": {"selecting", "workers", "shrink.elsewhere", "hunt.hunting"},
     "grade": {
         *("selecting", "manifest", "workers", "grade.judging", "grade.pages"),
         *("stress.command", "stress.kit", "stress.outcome", "stress.pool", "stress.summary"),
