@@ -27,16 +27,18 @@ from labtest.rooms import ROOT
 from labtools.selecting import select
 from labtools.workers.ending import ended_politely
 from labtools.workers.process import CannotStart, Lost, WorkerProcess, python_worker
+from labtools.zoo import hunted
 from labtools.zoo.drawing import drawn_by_id, is_drawn
 from labtools.zoo.hunting import Result
 from labtools.zoo.mutants import Mutant, load_zoo
 from labtools.zoo.mutating import MUTATE_RUNS, mutate
+from labtools.zoo.shrunk import HEADING as SHRUNK_HEADING
 from labtools.zoo.shrunk import RECORD as SHRUNK
-from labtools.zoo.shrunk import Measured, measure, recorded, shrunk_markdown, shrunk_section, without_shrunk
+from labtools.zoo.shrunk import Measured, measure, recorded, shrunk_markdown
 from labtools.zoo.shrunk import record as record_shrunk
 from labtools.zoo.shrunk import summary as shrunk_summary
 from labtools.zoo.shrunk import table as shrunk_table
-from labtools.zoo.telling import RECORD, markdown, record, summary, table
+from labtools.zoo.telling import RECORD, markdown, record, sections, summary, table, with_section
 from labtools.zoo.worker import TESTS
 
 RUNS = 10
@@ -57,7 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--hunt",
         type=float,
         metavar="S",
-        help="with --mutate: hunt what the tests let go as lab hunt does, for S seconds of processor time each",
+        help="hunt as lab hunt does, for S seconds of processor time each: those that break a rule of safety or "
+        "durability, and controls; with --mutate, what the tests let go",
     )
     parser.add_argument(
         "--runs",
@@ -80,7 +83,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--record",
         action="store_true",
-        help=f"note in {RECORD} which test and seed caught which; with --shrink, in {SHRUNK} what was left of each",
+        help=f"note in {RECORD} which test and seed caught which; with --shrink, in {SHRUNK} what was left of each; "
+        f"with --hunt, in {hunted.RECORD} how soon each was found",
     )
     parser.add_argument(
         "--shrink", action="store_true", help=f"shrink the run that {RECORD} names for each, and check what is left"
@@ -97,9 +101,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     if args.mutate is not None:
         return mutate(args, _hunt_all)
-    if args.hunt is not None:
-        print("lab zoo: --hunt is for what --mutate draws; lab hunt --raft PATH hunts one peer", file=sys.stderr)
-        return 2
     try:
         zoo = _chosen(load_zoo(), args.ids)
         select(args.tests)  # the workers do it again; here it is refused once
@@ -122,6 +123,8 @@ def main(args: argparse.Namespace) -> int:
         return 0
     if args.shrink:
         return _shrink(zoo, args)
+    if args.hunt is not None:
+        return _hunt(zoo, args)
     began_s = time.perf_counter()
     with ended_politely():
         results, interrupted = _hunt_all(zoo, args)
@@ -133,7 +136,8 @@ def main(args: argparse.Namespace) -> int:
     if args.record:
         record(results)
     if args.markdown is not None and not interrupted:
-        args.markdown.write_text(markdown(results, by_id) + shrunk_section(args.markdown))
+        before = args.markdown.read_text() if args.markdown.exists() else ""
+        args.markdown.write_text(markdown(results, by_id) + sections(before, (hunted.HEADING, SHRUNK_HEADING)))
     if interrupted:
         print(f"interrupted: {len(zoo) - len(results)} of {len(zoo)} not hunted", file=sys.stderr)
         return 130
@@ -164,10 +168,49 @@ def _shrink(zoo: list[Mutant], args: argparse.Namespace) -> int:
         record_shrunk(measured)
     if args.markdown is not None:
         known = recorded(measured)
-        hunts = args.markdown.read_text() if args.markdown.exists() else ""
         told = [known[mutant.id] for mutant in load_zoo() if mutant.id in known]
-        args.markdown.write_text(without_shrunk(hunts) + shrunk_markdown(told))
+        _write_section(args.markdown, SHRUNK_HEADING, shrunk_markdown(told))
     return 1 if any(one.rule and not one.same_rule for one in measured) else 0
+
+
+def _write_section(file: Path, heading: str, section: str) -> None:
+    text = file.read_text() if file.exists() else ""
+    file.write_text(with_section(text, heading, section))
+
+
+def _hunt(zoo: list[Mutant], args: argparse.Namespace) -> int:
+    """Mutants that break a rule of safety or durability, each guided and unguided; and controls, guided."""
+    rules = {id_: one.rule for id_, one in recorded().items()}
+    chosen = [m for m in zoo if not m.of_service and not m.races]
+    if not args.ids:
+        chosen = [m for m in chosen if m.control or hunted.is_asked_for(rules.get(m.id, ""))]
+    measured: list[hunted.Measured] = []
+    out, interrupted = Path("build/zoo-hunted"), False
+    with ThreadPoolExecutor(max(1, args.jobs)) as pool:
+        pending = [pool.submit(hunted.measure, mutant, limit_s=args.hunt, out=out) for mutant in chosen]
+        try:
+            for future in pending:
+                one = future.result()
+                measured.append(one)
+                print(f"[{len(measured)}/{len(chosen)}] {one.id}: {one.words}", file=sys.stderr, flush=True)
+        except KeyboardInterrupt:
+            interrupted = True
+            pool.shutdown(wait=False, cancel_futures=True)
+    wrong = [one for one in measured if not one.control]
+    print(hunted.table(measured))
+    print(f"\n{hunted.summary(measured, args.hunt)}")
+    if args.json is not None:
+        args.json.write_text(json.dumps([asdict(one) for one in measured], indent=1) + "\n")
+    if args.record:
+        hunted.record(wrong)
+    if args.markdown is not None and not interrupted:
+        known = hunted.recorded(wrong)
+        told = [known[mutant.id] for mutant in load_zoo() if mutant.id in known]
+        _write_section(args.markdown, hunted.HEADING, hunted.markdown(told, args.hunt))
+    if interrupted:
+        print(f"interrupted: {len(chosen) - len(measured)} of {len(chosen)} not hunted", file=sys.stderr)
+        return 130
+    return 1 if any(one.control and one.guided.found for one in measured) else 0
 
 
 def _chosen(zoo: list[Mutant], ids: list[str]) -> list[Mutant]:

@@ -72,18 +72,18 @@ def measure(mutant: Mutant, test: str, seed: int, *, out: Path) -> Measured:
     measured.before, measured.after = figures["events_before"], figures["events"]
     measured.lines, measured.seconds = len(figures["recipe"]), figures["seconds"]
     files = [figures["choices"], *([figures["scenario"]] if figures["scenario"] is not None else [])]
-    replayed, *played = _repeated(raft, kv, files, race=mutant.races)
+    replayed, *played = repeated(raft, kv, files, race=mutant.races)
     measured.same_rule = (replayed["ending"], replayed["rule"]) == (measured.ending, measured.rule or replayed["rule"])
     measured.same_run = replayed["same"]
     if played:
         measured.steps = figures["steps"]
         measured.scenario_breaks = played[0]["rule"] == measured.rule
         right = mutant.base / "raft.py" if not mutant.of_service else REFERENCE / "raft.py"
-        measured.scenario_passes = _repeated(right, None, files[1:])[0]["ending"] == "passed"
+        measured.scenario_passes = repeated(right, None, files[1:])[0]["ending"] == "passed"
     return measured
 
 
-def _repeated(raft: Path, kv: Path | None, files: Sequence[str], *, race: bool = False) -> list[dict[str, Any]]:
+def repeated(raft: Path, kv: Path | None, files: Sequence[str], *, race: bool = False) -> list[dict[str, Any]]:
     command = ["-m", "labtools.zoo.repeating", str(raft), *files, *([] if kv is None else ["--kv", str(kv)])]
     command += ["--race"] if race else []
     found: list[dict[str, Any]] = json.loads(_python(command))
@@ -136,16 +136,6 @@ def shrunk_markdown(all_of_them: Sequence[Measured]) -> str:
     ]
     by_rule = sorted(all_of_them, key=lambda one: not one.rule)
     return "\n".join([HEADING, "", *words, "", *told, "", table(by_rule), ""])
-
-
-def shrunk_section(file: Path) -> str:
-    """What an earlier measurement has written there; a hunt leaves it as it is."""
-    text = file.read_text() if file.exists() else ""
-    return text[text.index(HEADING) :] if HEADING in text else ""
-
-
-def without_shrunk(text: str) -> str:
-    return text.partition(HEADING)[0]
 
 
 def summary(all_of_them: Sequence[Measured]) -> str:

@@ -145,3 +145,20 @@ def record(results: Iterable[Result], file: Path = RECORD) -> None:
         if result.verdict == "caught":
             known[result.id] = {"test": result.test, "seed": result.seed}
     file.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
+
+
+def with_section(text: str, heading: str, section: str) -> str:
+    """The page with that section of it written anew; at its end, if it has none yet."""
+    before, found, after = text.partition(f"{heading}\n")
+    _, next_one, rest = after.partition("\n## ") if found else ("", "", "")
+    return "".join([before if found else f"{text.rstrip()}\n\n", section.rstrip("\n"), "\n", next_one, rest])
+
+
+def sections(text: str, headings: Iterable[str]) -> str:
+    """Those sections of the page that other measurements have written: a hunt leaves them as they are."""
+    found = []
+    for heading in headings:
+        _, there, after = text.partition(f"{heading}\n")
+        if there:
+            found.append(f"\n{heading}\n{after.partition(chr(10) + '## ')[0].rstrip()}\n")
+    return "".join(found)
