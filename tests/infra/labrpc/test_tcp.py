@@ -1,6 +1,5 @@
 """Calls over TCP: as in a simulation, through restarts, in parallel, and whatever else connects."""
 
-import os
 import random
 import socket
 import struct
@@ -14,12 +13,12 @@ from types import SimpleNamespace
 import pytest
 import trustme
 
+from infra.soaking import SOAK
 from labrpc import RpcError, Server, Service, streams, tcp, tcp_server
 from labrpc.streams import Tls, Trouble
 from labrpc.tcp import MAGIC, Address, Credentials, Hello, Line, TcpEnd
 from labrpc.tcp_server import TcpServer
 
-SOAK = os.environ.get("RAFTLAB_SOAK") == "1"
 ANY_PORT = Address("127.0.0.1", 0)
 PEER = Credentials(Hello("ours", 1))
 CLIENT = Credentials()

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from infra.labtools.cluster.running import Clients, processes, program
-from infra.labtools.cluster.soaking import SOAK
+from infra.soaking import SOAK
 from infra.students import ROOT
 from labrpc import tcp
 from labrpc.tcp import Credentials

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.labtools.cluster.soaking import SOAK
+from infra.soaking import SOAK
 from labtools.cluster import disk as disk_module
 from labtools.cluster.disk import Disk, DiskError, Owner, _differences, _patched, persister_on
 

@@ -10,11 +10,13 @@ import json
 import signal
 import subprocess
 from dataclasses import replace
+from zlib import crc32
 
 import pytest
 
 from infra.labtools.peers import lab_command
 from infra.labtools.processes import children_of, gone, on_linux, wait_until
+from infra.soaking import SOAK
 from labsim import Deadlock, Simulation, SimulationError
 from labtest.failure import Failure
 from labtest.running import run_test
@@ -24,6 +26,8 @@ from labtools.zoo.mutants import Mutant, StaleMutant, load_zoo
 
 ZOO = load_zoo()
 WRONG = [mutant for mutant in ZOO if not mutant.control]
+# The same mistakes in peers of other designs: a few of them each time, all of them in a soak.
+HUNTED = [mutant for mutant in WRONG if mutant.of_reference or SOAK or crc32(mutant.id.encode()) % 5 == 0]
 CONTROLS = [mutant for mutant in ZOO if mutant.control]
 CAUGHT = json.loads(telling.RECORD.read_text())
 
@@ -60,7 +64,7 @@ def test_applies_to_its_peer(mutant):
         assert mutant.control or mutant.diff()
 
 
-@pytest.mark.parametrize("mutant", WRONG, ids=by_id)
+@pytest.mark.parametrize("mutant", HUNTED, ids=by_id)
 def test_mutant_is_caught(mutant, tmp_path, monkeypatch):
     # Whoever has not waited for a second will not do so in five.
     monkeypatch.setitem(Simulation.__init__.__kwdefaults__, "unresponsive_s", 1.0)
