@@ -1,7 +1,7 @@
 // Puts the page together: what is current, what is in view, keys, clicks and links.
 
-import { Run, unpack } from "./data.js";
-import { byId, el, fill, seconds } from "./dom.js";
+import { Run, countUpTo, nextOf, unpack } from "./data.js";
+import { byId, el, fill, refill, seconds } from "./dom.js";
 import { Filters } from "./filters.js";
 import { Lanes, UP } from "./lanes.js";
 import { Layout, ROLES } from "./layout.js";
@@ -98,6 +98,7 @@ class Page {
   resize() {
     this.lanes.resize();
     this.overview.resize();
+    this.panel.resize();
     this.#heads();
     this.draw();
   }
@@ -120,20 +121,28 @@ class Page {
 
   #heads() {
     const { run, lanes } = this;
-    fill(
+    refill(
       byId("heads"),
       lanes.lanesShown.map((lane) => {
         const peer = run.lanes[lane].peer;
+        const [left, width] = [lanes.left.get(lane) + 2, lanes.width.get(lane) - 6];
         const up = peer && run.field(lane, "condition", this.current).value & UP;
         const role = peer ? run.field(lane, "role", this.current).value : 0;
-        const term = peer ? run.field(lane, "term", this.current).value : 0;
-        const accused = run.run.accused != null && run.run.accused === run.lanes[lane].name;
-        const head = el("button", { class: `head${accused ? " accused" : ""}`, title: "only its messages; once more for all", onclick: () => this.filters.toggleLane(lane, true) }, peer ? el("span", { class: `badge ${up ? ROLES[role] : "down"}` }, up ? "FCL"[role] : "✗") : null, run.lanes[lane].peer ? ` ${run.name(lane)}` : run.lanes[lane].name, peer && term && lanes.width.get(lane) > 104 ? el("span", { class: "quiet" }, ` t${term}`) : null);
-        head.style.left = `${lanes.left.get(lane) + 2}px`;
-        head.style.width = `${lanes.width.get(lane) - 6}px`;
-        return head;
+        const term = peer && width > 98 ? run.field(lane, "term", this.current).value : 0;
+        return [`${lane} ${left} ${width} ${up} ${role} ${term}`, () => this.#head(lane, left, width, up, role, term)];
       }),
     );
+  }
+
+  #head(lane, left, width, up, role, term) {
+    const { run } = this;
+    const { peer, name } = run.lanes[lane];
+    const accused = run.run.accused != null && run.run.accused === name;
+    const badge = peer ? el("span", { class: `badge ${up ? ROLES[role] : "down"}` }, up ? "FCL"[role] : "✗") : null;
+    const head = el("button", { class: `head${accused ? " accused" : ""}`, title: "only its messages; once more for all", onclick: () => this.filters.toggleLane(lane, true) }, badge, peer ? ` ${run.name(lane)}` : name, term ? el("span", { class: "quiet" }, ` t${term}`) : null);
+    head.style.left = `${left}px`;
+    head.style.width = `${width}px`;
+    return head;
   }
 
   // ---- going about -------------------------------------------------------------------------------------------------
@@ -181,14 +190,13 @@ class Page {
     return true;
   }
 
-  step(way, wanted) {
-    const event = this.lanes.layout.step(this.current, way, wanted);
+  step(way, lane = -1) {
+    const event = this.lanes.layout.step(this.current, way, lane);
     if (event >= 0) this.go(event);
   }
 
   jump(kind, way) {
-    const places = this.run.jumps[kind];
-    const next = way > 0 ? places.find((place) => place > this.current) : places.findLast((place) => place < this.current);
+    const next = nextOf(this.run.jumps[kind], this.current, way);
     if (next !== undefined) this.go(next);
   }
 
@@ -205,7 +213,7 @@ class Page {
   }
 
   toFound(way) {
-    const next = way > 0 ? this.found.find((event) => event > this.current) ?? this.found[0] : this.found.findLast((event) => event < this.current) ?? this.found.at(-1);
+    const next = nextOf(this.found, this.current, way) ?? this.found.at(way > 0 ? 0 : -1);
     if (next !== undefined) this.go(next);
   }
 
@@ -347,7 +355,7 @@ class Page {
 
   stepPeer(way) {
     const lane = this.run.lane[this.current];
-    if (lane >= 0) this.step(way, (event) => this.run.lane[event] === lane);
+    if (lane >= 0) this.step(way, lane);
   }
 
   #listen() {
@@ -459,8 +467,8 @@ class Page {
       n: () => this.toFound(1),
       N: () => this.toFound(-1),
       t: () => this.toggleFilters(),
-      ",": () => this.panel.moveLog(this.current, -5),
-      ".": () => this.panel.moveLog(this.current, 5),
+      ",": () => this.panel.moveLog(-5),
+      ".": () => this.panel.moveLog(5),
       d: () => this.theme(this.dark ? "light" : "dark"),
       "?": () => this.help(),
     };
@@ -473,8 +481,10 @@ class Page {
 
   // The first closed fold behind the current event.
   #openNextFold() {
-    const fold = this.run.folds.findIndex(([first], i) => first > this.current && !this.open.has(i));
-    if (this.folded && fold >= 0) this.openFold(fold);
+    const { folds } = this.run;
+    let fold = countUpTo(folds.length, (i) => folds[i][0], this.current);
+    while (this.open.has(fold)) fold++;
+    if (this.folded && fold < folds.length) this.openFold(fold);
   }
 
   #escape() {
