@@ -77,23 +77,40 @@ class LogHistory {
   // The log after an event. `changed`: what was kept by the change at this very event, or null.
   at(event) {
     const last = countUpTo(this.events.length, (i) => this.events[i], event) - 1;
-    if (last < 0) return { base: 0, baseTerm: 0, end: 0, changed: null, number: -1, entry: () => undefined };
+    if (last < 0) return { base: 0, baseTerm: 0, end: 0, changed: null, since: -1, entry: () => undefined };
     const [, base, baseTerm, keep] = this.changes[last];
-    return { base, baseTerm, end: this.ends[last], changed: this.events[last] === event ? keep : null, number: last, entry: (index) => this.#entry(last, index) };
+    return { base, baseTerm, end: this.ends[last], changed: this.events[last] === event ? keep : null, since: this.events[last], entry: (index) => this.#entry(last, index) };
   }
 
   // The item at an index, from 1; -1: there is one, and nothing has shown it; undefined: there is none.
   #entry(last, index) {
     if (index > this.ends[last]) return undefined;
+    const i = this.#changeOf(last, index);
+    return i < 0 ? -1 : within(this.changes[i][4], index - this.keeps[i] - 1) ?? -1;
+  }
+
+  // The last change that had a say in what is at an index; -1 if none had.
+  #changeOf(last, index) {
     let i = last;
     while (i >= 0 && this.keeps[i] >= index) i = this.far[i] >= 0 && this.keeps[this.far[i]] >= index ? this.far[i] : this.less[i];
-    return i < 0 ? -1 : within(this.changes[i][4], index - this.keeps[i] - 1) ?? -1;
+    return i;
+  }
+
+  // The event that brought what is at an index after an event; -1 if none is known.
+  cameAt(event, index) {
+    const last = countUpTo(this.events.length, (i) => this.events[i], event) - 1;
+    const i = last < 0 ? -1 : this.#changeOf(last, index);
+    return i < 0 ? -1 : this.events[i];
   }
 }
 
-// Where the logs part: [event, the first index at which not all have the same], at every change of that.
+// Where the logs differ: [event, the first index at which not all have the same], at every change of that. And when they
+// part, two having other entries at one index, or agree again: [event, that index, or 0].
 function partings(logs) {
   const found = [];
+  const parted = [];
+  let agreed = 0; // up to here nobody has another entry than the others have
+  let apart = 0;
   const now = logs.map(() => ({ base: 0, end: 0, entries: [] }));
   const all = logs.flatMap((log, who) => log.changes.map((_, i) => [log.events[i], who, i])).sort((a, b) => a[0] - b[0] || a[2] - b[2]);
   let parts = 1;
@@ -115,8 +132,28 @@ function partings(logs) {
       first = begin;
       if (index !== parts) found.push(event, (parts = index));
     }
+    agreed = Math.max(begin - 1, Math.min(agreed, kept));
+    const last = Math.max(...now.map((one) => one.end));
+    while (agreed < last && alike(now, agreed + 1)) agreed++;
+    const where = agreed < last ? agreed + 1 : 0;
+    if (Boolean(where) !== Boolean(apart)) {
+      if (parted.at(-2) === event) parted.splice(-2);
+      else parted.push(event, where);
+    }
+    apart = where;
   }
-  return found;
+  return { differ: found, parted };
+}
+
+// Whether those that are known to have an entry there have the same one.
+function alike(logs, index) {
+  let seen = -1;
+  for (const { base, entries } of logs) {
+    const entry = index > base ? entries[index] ?? -1 : -1;
+    if (entry >= 0 && seen >= 0 && entry !== seen) return false;
+    if (entry >= 0) seen = entry;
+  }
+  return true;
 }
 
 export class Run {
@@ -147,10 +184,14 @@ export class Run {
       this.becameAt.get(event).push([lane, text, role]);
     }
     this.effects = null;
-    this.parts = partings(this.peers.map((lane) => this.logs[lane]));
+    const { differ, parted } = partings(this.peers.map((lane) => this.logs[lane]));
+    this.differ = differ;
+    this.parted = new Map();
+    for (let i = 0; i < parted.length; i += 2) this.parted.set(parted[i], parted[i + 1]);
     this.ofLane = byLane(data.lanes.length, n, this.lane);
     this.followers = data.states.map((state) => state && byFollower(state.indexes, data.lanes.length));
     this.jumps = Object.fromEntries(Object.entries(data.jumps).map(([name, places]) => [name, Int32Array.from(places)]));
+    this.jumps.parting = Int32Array.from(this.parted.keys());
     // What is accused: messages, or operations of clients that cannot be put in one order.
     const operations = data.operations.filter(([, , , , accused]) => accused).map(([, from, to]) => (to >= 0 ? to : from));
     this.places = data.run.failed ? [...(data.run.places ?? []), ...operations].sort((a, b) => a - b) : [];
@@ -184,17 +225,17 @@ export class Run {
     return lane < 0 ? event : nextOf(this.ofLane[lane], event + 1, -1) ?? event;
   }
 
-  // A field of a peer after an event, and whether it changed there.
+  // A field of a peer after an event, whether it changed there, and where it last did (-1: never).
   field(lane, name, event, otherwise = 0) {
     const changes = this.states[lane][name];
     const row = changes ? lastBefore(changes, event) : -1;
-    return row < 0 ? { value: otherwise, changed: false } : { value: changes[2 * row + 1], changed: changes[2 * row] === event };
+    return row < 0 ? { value: otherwise, changed: false, since: -1 } : { value: changes[2 * row + 1], changed: changes[2 * row] === event, since: changes[2 * row] };
   }
 
   // The first index at which not all logs have the same; behind all of them if there is none.
   partsAt(event) {
-    const row = lastBefore(this.parts, event);
-    return row < 0 ? 1 : this.parts[2 * row + 1];
+    const row = lastBefore(this.differ, event);
+    return row < 0 ? 1 : this.differ[2 * row + 1];
   }
 
   // What a leader has told of its followers: by lane, {next, match, changed}.
@@ -206,7 +247,7 @@ export class Run {
     const known = new Map();
     rows.forEach((ofIt, follower) => {
       const row = nextOf(ofIt, last + 1, -1) ?? -1;
-      if (row > since) known.set(follower, { next: flat[4 * row + 2], match: flat[4 * row + 3], changed: flat[4 * row] === event });
+      if (row > since) known.set(follower, { next: flat[4 * row + 2], match: flat[4 * row + 3], changed: flat[4 * row] === event, since: flat[4 * row] });
     });
     return known;
   }

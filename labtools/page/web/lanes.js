@@ -8,6 +8,7 @@ export const UP = 1, PAUSED = 2, CUT = 4, HELD = 8;
 const GUTTER = 78;
 const MOST_ARROWS = 2500;
 const MOST_FITTING = 20_000;
+const WORDS = 16; // right of a lane's line: the heads of arrows are left free
 const LETTERS = ["F", "C", "L"];
 
 export class Lanes {
@@ -75,8 +76,9 @@ export class Lanes {
   }
 
   place() {
-    // A client tells little: half as wide.
-    const shares = this.lanesShown.map((lane) => (this.run.lanes[lane].peer ? 2 : 1.1));
+    // A client or two need room for what they read and write; of more, each is half as wide as a peer.
+    const clients = this.lanesShown.filter((lane) => !this.run.lanes[lane].peer).length;
+    const shares = this.lanesShown.map((lane) => (this.run.lanes[lane].peer ? 2 : clients <= 2 ? 4 : 1.6));
     const all = shares.reduce((a, b) => a + b, 0) || 1;
     const room = this.viewWidth - GUTTER;
     this.left = new Map();
@@ -114,6 +116,7 @@ export class Lanes {
     this.#drawOperations(first, last);
     this.#drawTimes(first, last, height);
     const crowded = this.#drawArrows(first, last);
+    for (const lane of this.lanesShown) this.#drawTerms(lane, height);
     this.#drawMoment(width, height);
     this.#drawLabels(labels, height);
     if (crowded) this.#note(`${crowded.toLocaleString("en")} messages here: zoom in (+) to see them, or z for rows`, width, height);
@@ -146,7 +149,13 @@ export class Lanes {
     }
     const ends = [...this.#segments(lane, height)];
     for (const [y0, y1, role, condition, was] of ends) this.#drawSegment(x, Math.max(y0, -9), Math.min(y1, height + 9), role, condition, y0, was);
-    // The term, left of the line: where it changes, and at the upper edge.
+  }
+
+  // The term, left of the line: where it changes, and at the upper edge.
+  #drawTerms(lane, height) {
+    const { context: g, run, colours: c } = this;
+    if (!run.lanes[lane].peer) return;
+    const x = this.x(lane);
     const terms = run.states[lane].term ?? [];
     const from = lastBefore(terms, this.firstVisible);
     g.font = c.smallFont;
@@ -158,8 +167,14 @@ export class Lanes {
       if (y > height) break;
       if (terms[2 * row + 1] === 0 || y < before + 11) continue;
       before = y;
+      const text = `t${terms[2 * row + 1]}`;
+      const wide = 7 * text.length;
+      g.fillStyle = c.ground;
+      g.globalAlpha = 0.85;
+      g.fillRect(x - 8 - wide, y - 6, wide + 1, 12);
+      g.globalAlpha = 1;
       g.fillStyle = c.quiet;
-      g.fillText(`t${terms[2 * row + 1]}`, x - 8, y);
+      g.fillText(text, x - 8, y);
     }
   }
 
@@ -407,7 +422,7 @@ export class Lanes {
       const { lane, tone } = label;
       if (y < -ROW || y > height + ROW) continue;
       if (lane >= 0 && this.left.get(lane) === undefined) continue;
-      const x = lane >= 0 ? this.x(lane) + 11 : GUTTER;
+      const x = lane >= 0 ? this.x(lane) + WORDS : GUTTER;
       const most = lane >= 0 ? this.left.get(lane) + this.width.get(lane) - x + (this.width.get(lane) < 160 ? 6 : -4) : this.viewWidth - x - 10;
       const strong = tone === "leader" || tone === "candidate" || tone === "accused" || lane < 0;
       const matched = this.matches?.has(label.event);
@@ -453,7 +468,10 @@ export class Lanes {
     if (text.length < 500 && g.measureText(text).width <= most) return text;
     let count = Math.min(text.length, Math.floor(most / wide) + 2);
     while (count > 1 && g.measureText(`${text.slice(0, count)}…`).width > most) count--;
-    return count < text.length ? `${text.slice(0, count)}…` : text;
+    if (count >= text.length) return text;
+    // Rather a whole word less than half of one.
+    const word = text.lastIndexOf(" ", count);
+    return `${text.slice(0, word >= count / 2 ? word : count)}…`;
   }
 
   #drawMoment(width) {

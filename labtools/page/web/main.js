@@ -14,6 +14,7 @@ const KEYS = [
   ["→ ←", "to what it brought about, to its cause: along the message"],
   ["e E", "next, previous election"],
   ["c C", "next, previous commit"],
+  ["p P", "next, previous moment when the logs part, or agree again"],
   ["x X", "next, previous crash, cut or other act of the tester"],
   ["! ", "to the failure"],
   ["Home End", "first, last event"],
@@ -139,7 +140,7 @@ class Page {
     const { peer, name } = run.lanes[lane];
     const accused = run.run.accused != null && run.run.accused === name;
     const badge = peer ? el("span", { class: `badge ${up ? ROLES[role] : "down"}` }, up ? "FCL"[role] : "✗") : null;
-    const head = el("button", { class: `head${accused ? " accused" : ""}`, title: "only its messages; once more for all", onclick: () => this.filters.toggleLane(lane, true) }, badge, peer ? ` ${run.name(lane)}` : name, term ? el("span", { class: "quiet" }, ` t${term}`) : null);
+    const head = el("button", { class: `head${accused ? " accused" : ""}`, title: "only its messages; once more for all", onclick: () => this.filters.toggleLane(lane, true) }, badge, peer ? ` ${width < 76 ? name : run.name(lane)}` : name, term ? el("span", { class: "quiet" }, ` t${term}`) : null);
     head.style.left = `${left}px`;
     head.style.width = `${width}px`;
     return head;
@@ -197,7 +198,12 @@ class Page {
 
   jump(kind, way) {
     const next = nextOf(this.run.jumps[kind], this.current, way);
-    if (next !== undefined) this.go(next);
+    if (next === undefined) return;
+    // What comes of it is below: so it is shown in the upper part.
+    const { lanes } = this;
+    const y = lanes.y(next) - lanes.top;
+    if (y < 60 || y > lanes.viewHeight * 0.35) lanes.top = lanes.y(next) - lanes.viewHeight * 0.2;
+    this.go(next);
   }
 
   toEffect() {
@@ -308,6 +314,7 @@ class Page {
       button("peer ]", "next event of this peer (])", () => this.stepPeer(1)),
       button("election", "next election (e)", () => this.jump("election", 1)),
       button("commit", "next commit (c)", () => this.jump("commit", 1)),
+      button("logs part", "next moment when the logs part, or agree again (p)", () => this.jump("parting", 1)),
       button("fault", "next act of the tester (x)", () => this.jump("fault", 1)),
       this.run.failAt >= 0 ? button("failure", "to the failure (!)", () => this.go(this.run.failAt)) : null,
     );
@@ -450,6 +457,8 @@ class Page {
       E: () => this.jump("election", -1),
       c: () => this.jump("commit", 1),
       C: () => this.jump("commit", -1),
+      p: () => this.jump("parting", 1),
+      P: () => this.jump("parting", -1),
       x: () => this.jump("fault", 1),
       X: () => this.jump("fault", -1),
       "!": () => this.go(this.run.failAt),

@@ -70,6 +70,7 @@ export class Panel {
     refill(byId("now"), [
       [`at ${event}`, () => el("p", { class: "moment" }, el("b", { id: "clock" }, `${seconds(run.time[event])} s`), el("span", { class: "quiet" }, ` event ${event + 1} of ${run.count.toLocaleString("en")}`))],
       [told, () => el("p", { id: "sentence", class: run.evidence.has(event) ? "accused" : "" }, this.sentence(event))],
+      run.parted.has(event) ? [`parted ${event}`, () => el("p", { class: "became" }, run.parted.get(event) ? `the logs part at entry ${run.parted.get(event)}` : "the logs agree again")] : null,
       ...became.map((words, i) => [`became ${i} ${words}`, () => el("p", { class: "became" }, words)]),
     ]);
   }
@@ -115,7 +116,9 @@ export class Panel {
     const { run } = this;
     if (!this.peers.has(lane)) {
       const all = el("article", { "data-peer": run.lanes[lane].name });
-      this.peers.set(lane, { all, log: el("div", { class: "log" }) });
+      // A box to the event that brought the entry.
+      const log = el("div", { class: "log", onclick: (e) => this.#toEntry(lane, e.target.closest("[data-index]")) });
+      this.peers.set(lane, { all, log });
     }
     const { all, log: boxes } = this.peers.get(lane);
     const at = (name, otherwise) => run.field(lane, name, event, otherwise);
@@ -124,19 +127,20 @@ export class Panel {
     const role = at("role").value;
     const [term, vote, votes, commit, applied] = [at("term"), at("vote", -1), at("votes", ""), at("commit"), at("applied")];
     const states = [!up && "down", condition & PAUSED && "paused", condition & CUT && "cut off", condition & HELD && up && "clock held"].filter(Boolean);
-    const facts = [["term", term.value, term.changed]];
-    if (vote.value >= 0) facts.push(["voted", run.lanes[vote.value].name, vote.changed]);
-    if (role === 1 && up && votes.value) facts.push(["votes", `${votes.value.split(" ").join(",")} of ${run.peers.length}`, votes.changed]);
-    if (up) facts.push(["commit", commit.value, commit.changed], ["applied", applied.value, applied.changed]);
+    const facts = [["term", term.value, term]];
+    if (vote.value >= 0) facts.push(["voted for", run.lanes[vote.value].name, vote]);
+    if (role === 1 && up && votes.value) facts.push(["votes", votesTold(votes.value.split(" "), run.peers.length), votes]);
+    if (up) facts.push(["commit", commit.value, commit], ["applied", applied.value, applied]);
     const isNew = at("role").changed || at("condition").changed;
+    const since = Math.max(at("role").since, at("condition").since);
     const head = () =>
       el(
         "div",
         { class: "facts" },
         el("span", { class: `badge ${up ? ROLES[role] : "down"}` }, up ? LETTER[role] : "✗"),
-        el("b", { class: isNew ? "who new" : "who" }, run.name(lane)),
+        this.#origin(since, { class: isNew ? "who new" : "who" }, el("b", {}, run.name(lane))),
         states.map((word) => el("span", { class: "condition" }, word)),
-        facts.map(([name, value, changed]) => el("span", { class: changed ? "fact new" : "fact", "data-fact": name }, `${name} `, el("b", {}, value))),
+        facts.map(([name, value, known]) => this.#origin(known.since, { class: known.changed ? "fact new" : "fact", "data-fact": name }, `${name} `, el("b", {}, value))),
       );
     const isNow = run.lane[event] === lane ? "peer now" : "peer";
     if (all.className !== isNow) all.className = isNow;
@@ -144,10 +148,16 @@ export class Panel {
     const elsewhere = to >= from && end < from ? (end ? `its log ends at ${end}` : "its log is empty") : "";
     if (to >= from && !elsewhere) refill(boxes, this.#boxes(log, from, to, commit.value));
     refill(all, [
-      [JSON.stringify(["head", up, role, isNew, states, facts]), head],
+      [JSON.stringify(["head", up, role, isNew, since, states, facts]), head],
       elsewhere ? [elsewhere, () => el("div", { class: "log quiet" }, elsewhere)] : to >= from ? ["log", () => boxes] : null,
       role === 2 && up ? this.#indexes(lane, event) : null,
     ]);
+  }
+
+  // Something that is so because of an event, to which a click on it leads.
+  #origin(event, given, ...children) {
+    if (event < 0) return el("span", given, ...children);
+    return el("button", { ...given, title: "to the event that made it so", onclick: () => this.go(event) }, ...children);
   }
 
   #boxes(log, from, to, commit) {
@@ -170,6 +180,11 @@ export class Panel {
     return boxes;
   }
 
+  #toEntry(lane, box) {
+    const place = box ? this.run.logs[lane].cameAt(this.event, Number(box.dataset.index)) : -1;
+    if (place >= 0) this.go(place);
+  }
+
   #box(index, number, committed, isNew) {
     const { run } = this;
     const term = run.entries.term[number];
@@ -181,9 +196,9 @@ export class Panel {
 
   #indexes(lane, event) {
     const { run } = this;
-    const known = [...run.indexes(lane, event)].map(([follower, { next, match, changed }]) => [run.lanes[follower].name, `${next}/${match}`, changed]);
+    const known = [...run.indexes(lane, event)].map(([follower, { next, match, changed, since }]) => [run.lanes[follower].name, `${next}/${match}`, changed, since]);
     if (!known.length) return null;
-    const one = ([name, told, changed]) => el("span", { class: changed ? "fact new" : "fact" }, `${name}: `, el("b", {}, told));
+    const one = ([name, told, changed, since]) => this.#origin(since, { class: changed ? "fact new" : "fact" }, `${name}: `, el("b", {}, told));
     return [JSON.stringify(["indexes", known]), () => el("div", { class: "facts indexes" }, el("span", { class: "quiet" }, "next/match"), known.map(one))];
   }
 
@@ -201,15 +216,15 @@ export class Panel {
     const own = this.own.get(lane);
     const rows = [];
     for (const [name, history] of Object.entries(run.fieldLists[lane])) {
-      const { end, changed, entry } = history.at(event);
+      const { end, changed, entry, since } = history.at(event);
       const first = Math.max(0, Math.min(end - 12, changed ?? Infinity));
       const items = Array.from({ length: Math.min(16, end - first) }, (_, i) => [run.text(entry(first + i + 1)), changed !== null && first + i >= changed]);
       const shown = () => items.map(([text, isNew]) => el("span", { class: isNew ? "entry new" : "entry" }, text));
-      rows.push([JSON.stringify(["list", name, first, end, changed !== null, items]), () => el("tr", { class: changed !== null ? "new" : "" }, el("th", {}, name), el("td", {}, first ? `… ${first} before ` : "", shown(), first + 16 < end ? ` … ${end} in all` : "", end ? "" : "empty"))]);
+      rows.push([JSON.stringify(["list", name, first, end, changed !== null, since, items]), () => el("tr", { class: changed !== null ? "new" : "" }, el("th", {}, this.#origin(since, { class: "fact" }, name)), el("td", {}, first ? `… ${first} before ` : "", shown(), first + 16 < end ? ` … ${end} in all` : "", end ? "" : "empty"))]);
     }
     for (const [name, changes] of Object.entries(of.values)) {
       const known = this.#fieldAt(changes, event);
-      if (known) rows.push([JSON.stringify(["value", name, known]), () => el("tr", { class: known.changed ? "new" : "" }, el("th", {}, name), el("td", {}, known.text))]);
+      if (known) rows.push([JSON.stringify(["value", name, known]), () => el("tr", { class: known.changed ? "new" : "" }, el("th", {}, this.#origin(known.since, { class: "fact" }, name)), el("td", {}, known.text))]);
     }
     refill(own.table, rows);
     const line = this.#fieldAt(of.lines, event);
@@ -219,7 +234,7 @@ export class Panel {
 
   #fieldAt(flat, event) {
     const row = lastBefore(flat, event);
-    return row < 0 ? null : { text: this.run.text(flat[2 * row + 1]), changed: flat[2 * row] === event };
+    return row < 0 ? null : { text: this.run.text(flat[2 * row + 1]), changed: flat[2 * row] === event, since: flat[2 * row] };
   }
 
   // ---- one message -----------------------------------------------------------------------------------------------
@@ -294,3 +309,5 @@ export class Panel {
     return [title, () => all];
   }
 }
+
+const votesTold = (from, peers) => `${from.length} of ${peers}, from ${from.join(" ")}`;

@@ -61,12 +61,16 @@ def many_events():
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
-    made = {name: folder / f"{name}.html" for name in ("passed", "rule", "split", "snapshots", "seven", "many", "bad")}
+    made = {
+        name: folder / f"{name}.html"
+        for name in ("passed", "rule", "split", "snapshots", "seven", "many", "rejoin", "bad")
+    }
     write_run(made["passed"], "test_basic_agree_2b", 7)
     write_run(made["rule"], "test_figure8_unreliable_2c", 7, wrong_peer("figure8-commit", folder / "figure8"))
     write_run(made["split"], "test_split_votes_are_rare_2c", 0, wrong_peer("narrow-timeouts", folder / "narrow"))
     write_run(made["snapshots"], "test_snapshot_install_unreliable_2d", 7)
     write_run(made["seven"], "test_many_elections_2a", 7)
+    write_run(made["rejoin"], "test_rejoin_2b", 7)
     events = many_events()
     made["many"].write_text(page(data_of(events, {"test": "many", "seed": 1, "failed": False}), "many"))
     (folder / "hostile").mkdir()
@@ -296,6 +300,72 @@ def test_logs_are_shown_as_they_were_at_every_moment(name, show, pages):
             if told:
                 assert dict(told) == {data["lanes"][follower]["name"]: at_ for follower, at_ in known.items()}
     assert seen >= ({"", "gone"} if name == "snapshots" else {"", "none"})
+
+
+def test_a_value_leads_to_the_event_that_made_it_so(show, pages):
+    tab, data = show("rejoin"), data_in(pages, "rejoin")
+
+    def click(selector):
+        tab.key("End")
+        tab.eval(f"document.querySelector({selector!r}).click()")
+        return at(tab)
+
+    for lane, peer in enumerate(data["lanes"]):
+        state, of_it = data["states"][lane], f'[data-peer="{peer["name"]}"]'
+        tab.key("End")
+        end = at(tab)
+
+        def since(name, state=state, end=end):
+            return max(place for place in state[name][::2] if place <= end)
+
+        shown = tab.eval(f"[...document.querySelectorAll('{of_it} [data-fact]')].map((one) => one.dataset.fact)")
+        assert {"term", "commit", "applied"} <= set(shown)
+        for fact in shown:
+            assert click(f'{of_it} [data-fact="{fact}"]') == since("vote" if fact == "voted for" else fact)
+        assert click(f"{of_it} .who") == max(since("role"), since("condition"))
+        # The first entry in view: the last change that did not keep it.
+        tab.key("End")
+        index = int(tab.eval(f"document.querySelector('{of_it} .box').dataset.index"))
+        assert click(f"{of_it} .box") == [place for place, _, _, keep, _ in state["log"] if keep < index][-1]
+    tab.key("End")
+    leader = tab.eval("document.querySelector('.facts.indexes').closest('.peer').dataset.peer")
+    lane = next(i for i, one in enumerate(data["lanes"]) if one["name"] == leader)
+    flat = data["states"][lane]["indexes"]
+    assert click(".facts.indexes .fact") in flat[::4]
+    tab.key("End")
+    field = tab.text(".own th button")
+    click(".own th button")
+    assert field in tab.texts(".own tr.new th")
+
+
+def logs_apart(data, place):
+    """Whether two logs are known to have other entries at one index."""
+    logs = [log_at(state, place) for state in data["states"]]
+    for index in range(1 + max(base for base, _ in logs), 1 + max(base + len(entries) for base, entries in logs)):
+        here = {entries[index - base - 1] for base, entries in logs if index <= base + len(entries)} - {-1}
+        if len(here) > 1:
+            return True
+    return False
+
+
+def test_one_goes_to_where_logs_part_and_agree_again(show, pages):
+    tab, data = show("rejoin"), data_in(pages, "rejoin")
+    apart = [logs_apart(data, place) for place in range(len(data["events"]["time"]))]
+    turns = [place for place in range(1, len(apart)) if apart[place] != apart[place - 1]]
+    assert len(turns) >= 2
+    tab.key("Home")
+    for place in turns:
+        tab.key("p")
+        assert at(tab) == place
+        assert ("the logs part at entry" if apart[place] else "the logs agree again") in tab.text("#now")
+    tab.key("p", "P")
+    assert at(tab) == turns[-2]
+
+
+def test_votes_are_counted_and_named(show, pages):
+    tab, data = show("split"), data_in(pages, "split")
+    told = tab.texts('[data-fact="votes"]')
+    assert told and all(re.fullmatch(r"votes 1 of 5, from [012]", one) for one in told), (told, data["run"]["seed"])
 
 
 def test_own_fields_come_with_their_line(show, pages):
