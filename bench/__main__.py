@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-_ROOMS = ("labsim", "labgob", "labrpc", "lab", "race", "stress", "cluster")
+_ROOMS = ("labsim", "labgob", "labrpc", "lab", "race", "page", "stress", "cluster")
 
 
 def main(rooms: list[str]) -> int:

@@ -15,9 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 
+import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -35,7 +37,7 @@ from labtools.grade.proof import NOTE, Proof, ProofError
 from labtools.grade.results import Result, points, renamed
 from labtools.grade.rubric import Rubric, RubricError
 from labtools.grade.store import write_whole
-from labtools.grade.write import write_class, write_submission, write_submitted
+from labtools.grade.write import pages_of, write_class, write_submission, write_submitted
 from labtools.selecting import SCENARIO, LabTest, SelectionError, load_tests, not_lab_tests
 from labtools.stress.command import InUse, alone_in, jobs_argument
 from labtools.stress.summary import printable
@@ -79,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--solution", type=Path, metavar="PATH", help=f"a raft.py that passes every test ({PEER}/raft.py of the lab)")
     add("--kv", type=Path, metavar="PATH", help=f"its service, for 3A and 3B ({SERVICE}/server.py of the lab)")
     add("--proved", action="store_true", help="the exam is known to be passed by the solution: do not try it")
+    add("--no-pages", action="store_true", help="draw no failures as pages, whatever the rubric says")
     add("--single", action="store_true", help="SUBMISSIONS is one submission, however it looks")
     add("--no-walls", action="store_true", help="grade even where submissions cannot be locked in (docs/isolation.md)")
     add("--gradescope", type=Path, metavar="ZIP", help="grade nobody: write an autograder for Gradescope")
@@ -132,7 +135,8 @@ def _exam(
 ) -> Exam:
     tests = rubric.assign(public, hidden, phrase)
     files = {test.name: test for test in (*public, *hidden)}
-    exam = Exam(tuple(tests), files, rubric.limits)
+    failures = msgspec.structs.replace(rubric.failures, pages=0) if args.no_pages else rubric.failures
+    exam = Exam(tuple(tests), files, rubric.limits, failures=failures)
     if rubric.raft == "reference" and any(map(exam.wants_service, tests)):
         raft = args.solution or _REFERENCE
         exam = replace(exam, reference=reference_files(raft), reference_at=short_path(str(raft.resolve())))
@@ -270,7 +274,8 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, intake: Intake,
                 write_new()
                 show()
 
-            grade(class_, exam, jobs=jobs, runs=args.out / "runs", progress=progress, watch=watch)
+            runs = args.out / "runs"
+            grade(class_, exam, jobs=jobs, runs=runs, pages=partial(pages_of, args.out), progress=progress, watch=watch)
             write_new()
             # A folder is the class; what was graded before and is not in it is not in the class.
             gone = kept.keep_only(submission.name for submission in class_) if intake.whole else []

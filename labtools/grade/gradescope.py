@@ -51,7 +51,7 @@ cd /autograder/source/raftlab
 out=$(mktemp -d)
 mkdir -p /autograder/results
 # Where bubblewrap cannot be used, submissions run as a user who may not read hidden tests, and have the filter.
-if .venv/bin/lab grade /autograder/submission --single --no-walls --proved \\
+if .venv/bin/lab grade /autograder/submission --single --no-walls --proved --no-pages \\
     --rubric ../rubric.toml {options}--out "$out"; then
   cp "$out"/students/*/results.json /autograder/results/results.json
 else

@@ -28,8 +28,9 @@ from labtools import manifest
 from labtools.grade.intake import SERVER, Submission
 from labtools.grade.judging.box import Box
 from labtools.grade.judging.worker import Request, Setup
-from labtools.grade.results import FORCED, UNLOADABLE, Result, RunRecord, TestResult
-from labtools.grade.rubric import Graded, Limits, RubricError
+from labtools.grade.results import FORCED, UNLOADABLE, Result, RunRecord, Shown, TestResult
+from labtools.grade.rubric import Failures, Graded, Limits, RubricError
+from labtools.grade.showing.desk import Choice, Desk, chosen, without_files
 from labtools.grade.store import Store
 from labtools.selecting import LabTest
 from labtools.stress.kit import replay_line
@@ -46,6 +47,7 @@ class Exam:
     limits: Limits
     reference: dict[str, bytes] = field(default_factory=dict)  # the peer that services run on; none: everybody's own
     reference_at: str = ""  # and where that is
+    failures: Failures = field(default_factory=Failures)
 
     @property
     def not_asked(self) -> list[LabTest]:
@@ -103,12 +105,16 @@ def grade(
     *,
     jobs: int,
     runs: Path,
+    pages: Callable[[str], Path],
     progress: Progress,
     watch: Callable[[], None],
 ) -> list[Result]:
-    """The results in the order of the submissions; `watch` is called now and then, by the calling thread."""
+    """The results in the order of the submissions; `watch` is called now and then, by the calling thread.
+
+    `pages`: by a submission's name, the folder for what is drawn of it; what is known of that is kept beside `runs`.
+    """
     stop = threading.Event()
-    gradings = [_Grading(submission, exam, runs / f"{submission.name}.jsonl", progress) for submission in submissions]
+    gradings = [_Grading(submission, exam, runs, pages(submission.name), progress) for submission in submissions]
     code = exam.lab_code
     boxes = _Boxes()
     pool = ThreadPoolExecutor(jobs, thread_name_prefix="grade")
@@ -133,13 +139,20 @@ class Stopped(Exception):
 
 
 class _Boxes:
-    """One for each thread."""
+    """One for each thread, and a desk for each that has something to show."""
 
     def __init__(self) -> None:
-        self._boxes: dict[int, Box] = {}
+        self._boxes: dict[int | tuple[str, int], Box | Desk] = {}
 
     def mine(self) -> Box:
-        return self._boxes.setdefault(threading.get_ident(), Box())
+        box = self._boxes.setdefault(threading.get_ident(), Box())
+        assert isinstance(box, Box)
+        return box
+
+    def my_desk(self) -> Desk:
+        desk = self._boxes.setdefault(("desk", threading.get_ident()), Desk())
+        assert isinstance(desk, Desk)
+        return desk
 
     def close(self) -> None:
         """What they are at ends now."""
@@ -155,10 +168,12 @@ class _Boxes:
 class _Grading:
     """One submission's way through the exam."""
 
-    def __init__(self, submission: Submission, exam: Exam, store: Path, progress: Progress) -> None:
+    def __init__(self, submission: Submission, exam: Exam, runs: Path, pages: Path, progress: Progress) -> None:
         self._submission = submission
         self._exam = exam
-        self._store_path = store
+        self._store_path = runs / f"{submission.name}.jsonl"
+        self._shown_path = runs.with_name("shown") / f"{submission.name}.jsonl"
+        self._pages = pages
         self._progress = progress
         own = _package(submission.files)
         self._setup = Setup(own, f"{PEER}/raft.py", exam.limits)
@@ -169,12 +184,13 @@ class _Grading:
         self._problems = {False: "", True: ""}  # why the peer cannot be loaded, and why the service with its peer
         self._results: dict[str, TestResult] = {}
         self._forced: Counter[str] = Counter()
+        self._shown: list[Shown] = []
         self._spent_s = 0.0
 
     def make_runs(self, boxes: _Boxes, lab_code: str, stop: threading.Event, *, hidden: bool) -> None:
         """Those of the public tests, or of the hidden ones."""
         box = boxes.mine()
-        store = None if self._submission.problem else Store(self._store_path)
+        store = None if self._submission.problem else Store(self._store_path, RunRecord)
         try:
             for test in self._exam.tests:
                 if test.hidden == hidden:
@@ -182,16 +198,47 @@ class _Grading:
         finally:
             if store is not None:
                 store.close()
+        if not hidden:
+            # Now: nothing that a hidden test has caused can be seen in these.
+            self._show(boxes, lab_code, stop)
         self._progress.at.pop(self._submission.name, None)
         if hidden:
             self._progress.done.append(self.result())
 
-    def _tested(self, test: Graded, box: Box, store: Store | None, lab_code: str, stop: threading.Event) -> TestResult:
+    def _show(self, boxes: _Boxes, lab_code: str, stop: threading.Event) -> None:
+        """Draw and shrink what has failed. The results stay as they are, whatever becomes of it."""
+        choices = chosen(list(self._results.values()), self._exam.failures)
+        if choices:
+            store = Store(self._shown_path, Shown)
+            try:
+                for choice in choices:
+                    if stop.is_set():
+                        raise Stopped
+                    self._shown.append(self._show_one(choice, boxes.my_desk(), store, lab_code))
+            finally:
+                store.close()
+        mine = {name for shown in self._shown for name in shown.files}
+        for old in self._pages.iterdir() if self._pages.is_dir() else ():
+            if old.name not in mine:
+                old.unlink()  # of what was handed in before
+
+    def _show_one(self, choice: Choice, desk: Desk, store: Store[Shown], lab_code: str) -> Shown:
+        run, failures = choice.run, self._exam.failures
+        self._progress.at[self._submission.name] = f"{run.test}, drawn"
+        request = self._request(self._exam.files[run.test], run.seed, run.replay, hidden=False)
+        shown = desk.show(choice, request, self._code(run.test, lab_code), failures, self._pages, store)
+        if sum(one.bytes for one in (*self._shown, shown)) > failures.pages_mb << 20:
+            return without_files(shown, self._pages, f"all pages together would have more than {failures.pages_mb} MB")
+        return shown
+
+    def _tested(
+        self, test: Graded, box: Box, store: Store[RunRecord] | None, lab_code: str, stop: threading.Event
+    ) -> TestResult:
         not_run = self._why_not(test)
         if not_run or store is None:
             self._progress.count(spared=len(test.seeds))
             return TestResult(test, (), not_run)
-        runs = self._runs_of(test, box, store, f"{lab_code} {self._submission.digest}", stop)
+        runs = self._runs_of(test, box, store, self._code(test.name, lab_code), stop)
         self._forced[test.part] += any(run.kind == FORCED for run in runs)
         if runs and runs[-1].kind == UNLOADABLE:
             # Everybody reads this, and in a hidden test the text may be about that test.
@@ -239,7 +286,9 @@ class _Grading:
             )
         problem, of_parts = self._told_problems()
         remarks = (*submission.remarks, *of_parts, *off)
-        return Result(submission.name, problem, remarks, tuple(results), self._spent_s, file=submission.file)
+        return Result(
+            submission.name, problem, remarks, tuple(results), self._spent_s, submission.file, tuple(self._shown)
+        )
 
     def _told_problems(self) -> tuple[str, list[str]]:
         """Why nothing could be run, or "", and why some parts could not."""
@@ -254,12 +303,22 @@ class _Grading:
         told = {"Parts 2A to 2D": of_peer, "Parts 3A and 3B": of_service}
         return "", [f"{parts}: {why}" for parts, why in told.items() if why]
 
-    def _runs_of(self, test: Graded, box: Box, store: Store, code: str, stop: threading.Event) -> list[RunRecord]:
+    def _code(self, test: str, lab_code: str) -> str:
+        """A digest of all that decides about a run of it."""
+        content = self._exam.files[test].file.read_bytes()
+        return hashlib.blake2b(f"{lab_code} {self._submission.digest} ".encode() + content, digest_size=16).hexdigest()
+
+    def _request(self, test: LabTest, seed: int, replay: str, *, hidden: bool) -> Request:
+        setup = self._service_setup if test.wants_service else self._setup
+        shown_as = f"{'hidden' if hidden else 'tests'}/{test.file.name}"
+        return Request(setup, str(test.file), shown_as, test.name, seed, replay)
+
+    def _runs_of(
+        self, test: Graded, box: Box, store: Store[RunRecord], code: str, stop: threading.Event
+    ) -> list[RunRecord]:
         """Seed after seed, until all are made or too many have failed."""
         progress = self._progress
         lab_test = self._exam.files[test.name]
-        content = lab_test.file.read_bytes()
-        code = hashlib.blake2b(f"{code} ".encode() + content, digest_size=16).hexdigest()
         progress.at[self._submission.name] = test.name
         runs: list[RunRecord] = []
         failures = 0
@@ -271,9 +330,7 @@ class _Grading:
             if run is not None:
                 progress.count(stored=1)
             else:
-                shown_as = f"{'hidden' if test.hidden else 'tests'}/{lab_test.file.name}"
-                setup = self._service_setup if lab_test.wants_service else self._setup
-                run = box.run(Request(setup, str(lab_test.file), shown_as, test.name, seed, replay))
+                run = box.run(self._request(lab_test, seed, replay, hidden=test.hidden))
                 store.add(code, run)
                 progress.count(made=1)
             run.replay = replay

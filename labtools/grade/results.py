@@ -63,6 +63,24 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
         return (self.kind, self.mistake) if self.mistake else (self.kind, self.rule, self.cause, self.where)
 
 
+class Shown(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A failed run of a public test, drawn and shrunk. Files are beside the student's page, by name."""
+
+    test: str
+    seed: int
+    page: str = ""  # of the run; "" if there is none
+    no_page: str = ""  # why
+    recipe: list[str] = []  # what the same failure needs; none: it was not shrunk
+    not_shrunk: str = ""  # why
+    timeline: str = ""
+    shrunk_page: str = ""
+    choices: str = ""  # replays what is left
+    events: int = 0
+    events_left: int = 0
+    files: dict[str, str] = {}  # digests
+    bytes: int = 0  # of the files
+
+
 @dataclass(frozen=True)
 class TestResult:
     __test__ = False  # to pytest: this is no class of tests
@@ -113,6 +131,7 @@ class Result:
     tests: tuple[TestResult, ...]
     real_s: float = field(compare=False, default=0.0)
     file: str = ""  # what was handed in, by its own name
+    shown: tuple[Shown, ...] = ()  # of failures of public tests
 
     @property
     def score(self) -> float:

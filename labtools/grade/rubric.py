@@ -61,6 +61,16 @@ class Hidden(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     weight: float = 1.0
 
 
+class Failures(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What is shown of a submission's failures in public tests, besides their reports."""
+
+    pages: int = 10  # so many runs are drawn as pages; 0: none
+    pages_mb: int = 20  # of all of them together
+    shrink: int = 5  # so many mistakes are shrunk; 0: none
+    shrink_runs: int = 300  # that one may take; fewer if they are long
+    shrink_s: int = 120  # real time of one; what takes longer is not shrunk
+
+
 class PerTest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What differs for one test. `points` are on top of the part's; `weight` is its share of them."""
 
@@ -103,6 +113,7 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     points: dict[str, float] = msgspec.field(default_factory=lambda: dict(_POINTS))
     public: Public = Public()
     hidden: Hidden = Hidden()
+    failures: Failures = Failures()
     limits: Limits = Limits()
     tests: dict[str, PerTest] = {}
 
@@ -144,6 +155,10 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         for name in Limits.__struct_fields__:
             if getattr(self.limits, name) < 1:
                 return f"limits.{name}: must be at least 1, got {getattr(self.limits, name)}"
+        for name in Failures.__struct_fields__:
+            least = int(name.startswith("shrink_"))
+            if getattr(self.failures, name) < least:
+                return f"failures.{name}: must be at least {least}, got {getattr(self.failures, name)}"
         if self.files[:1] != ("raft.py",) or not _are_names(self.files):
             return 'files: must be raft.py and then other .py files, without folders, as in ["raft.py", "messages.py"]'
         if self.service_files[:2] != ("server.py", "client.py") or not _are_names(self.service_files):

@@ -10,27 +10,31 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 
-from labtools.grade.results import RunRecord
+from labtools.grade.results import RunRecord, Shown
+
+Kind = TypeVar("Kind", bound=RunRecord | Shown)
 
 
-class _Line(msgspec.Struct):
+class _Line(msgspec.Struct, Generic[Kind]):
     code: str  # a digest of all that decides about the run
-    run: RunRecord
+    run: Kind
 
 
-class Store:
-    """The runs of one submission. For one thread."""
+class Store(Generic[Kind]):
+    """The runs of one submission, or what was shown of them. For one thread."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, kind: type[Kind]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._runs: dict[tuple[str, str, int], RunRecord] = {}
+        self._runs: dict[tuple[str, str, int], Kind] = {}
         content = path.read_bytes() if path.exists() else b""
+        lines: msgspec.json.Decoder[_Line[Kind]] = msgspec.json.Decoder(_Line[kind])  # type: ignore[valid-type]  # it is
         for line in content.splitlines():
             try:
-                entry = msgspec.json.decode(line, type=_Line)
+                entry = lines.decode(line)
             except msgspec.MsgspecError:
                 continue  # cut off
             self._runs[entry.code, entry.run.test, entry.run.seed] = entry.run
@@ -38,10 +42,10 @@ class Store:
         if content and not content.endswith(b"\n"):
             os.write(self._file, b"\n")
 
-    def get(self, code: str, test: str, seed: int) -> RunRecord | None:
+    def get(self, code: str, test: str, seed: int) -> Kind | None:
         return self._runs.get((code, test, seed))
 
-    def add(self, code: str, run: RunRecord) -> None:
+    def add(self, code: str, run: Kind) -> None:
         self._runs[code, run.test, run.seed] = run
         data = msgspec.json.encode(_Line(code, run)) + b"\n"
         while data:

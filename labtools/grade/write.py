@@ -25,11 +25,12 @@ from labsim.stacks import short_path
 from labtools.grade.intake import Submission
 from labtools.grade.pages.overview import class_page
 from labtools.grade.pages.submission import submission_page
-from labtools.grade.results import Result, RunRecord, TestResult, points
+from labtools.grade.results import Result, RunRecord, Shown, TestResult, points
 from labtools.grade.store import write_whole
 from labtools.stress.summary import printable
 
 STUDENTS = "students"
+PAGES = "pages"
 FULL = "full"
 SUBMITTED = "submitted"
 _FAILURES_TOLD_MAX = 3
@@ -47,12 +48,18 @@ def write_submitted(submission: Submission, out: Path) -> Submission:
     return replace(submission, path=Path(short_path(str(folder.resolve())))) if submission.files else submission
 
 
+def pages_of(out: Path, name: str) -> Path:
+    """Where that submission's failures are drawn: beside its student's page."""
+    return out / STUDENTS / name / PAGES
+
+
 def write_submission(result: Result, title: str, out: Path) -> None:
     folder = out / STUDENTS / result.name
     write_whole(folder / "results.json", msgspec.json.format(msgspec.json.encode(as_gradescope(result))) + b"\n")
     write_whole(folder / "junit.xml", as_junit(result))
-    write_whole(folder / "report.html", submission_page(result, title, full=False))
-    write_whole(out / FULL / f"{result.name}.html", submission_page(result, title, full=True))
+    full = f"../{STUDENTS}/{result.name}/{PAGES}"
+    write_whole(folder / "report.html", submission_page(result, title, full=False, pages=PAGES))
+    write_whole(out / FULL / f"{result.name}.html", submission_page(result, title, full=True, pages=full))
 
 
 def write_class(
@@ -88,7 +95,7 @@ def as_gradescope(result: Result) -> dict[str, Any]:
                 "score": round(test.earned, 6),
                 "max_score": round(test.test.points, 6),
                 "status": "passed" if test.passed else "failed",
-                "output": told(test),
+                "output": told(test, result.shown),
                 "output_format": "text",
                 "visibility": test.test.visibility,
                 "tags": [test.test.part],
@@ -107,20 +114,21 @@ def _opening(result: Result) -> list[str]:
     return lines
 
 
-def told(test: TestResult) -> str:
-    """What a student may read of it."""
+def told(test: TestResult, shown: Sequence[Shown] = ()) -> str:
+    """What a student may read of it. `shown`: of all public tests."""
     if test.test.show != "everything":
         return test.summary
     texts = [test.summary]
     failures = test.for_students.failures
-    texts += [_of_run(run) for run in failures[:_FAILURES_TOLD_MAX]]
+    recipes = {one.seed: one.recipe for one in shown if one.test == test.test.name and not test.test.hidden}
+    texts += [_of_run(run, recipes.get(run.seed, ())) for run in failures[:_FAILURES_TOLD_MAX]]
     if len(failures) > _FAILURES_TOLD_MAX:
         texts.append(f"... and {len(failures) - _FAILURES_TOLD_MAX} more failures.")
     return "\n\n".join(texts)
 
 
-def _of_run(run: RunRecord) -> str:
-    lines = [run.report]
+def _of_run(run: RunRecord, recipe: Sequence[str]) -> str:
+    lines = [run.report, *(f"  {printable(line)}" for line in recipe)]
     if run.output:
         lines.append(f"It printed:\n{printable(run.output[:_OUTPUT_CHARS_MAX])}")
     return "\n".join(lines)
@@ -140,7 +148,7 @@ def as_junit(result: Result) -> bytes:
             ElementTree.SubElement(case, "skipped", message=printable(test.summary))
         elif not test.passed:
             failure = ElementTree.SubElement(case, "failure", message=printable(test.summary))
-            failure.text = printable(told(test))
+            failure.text = printable(told(test, result.shown))
     ElementTree.indent(suite)
     return bytes(ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)) + b"\n"
 

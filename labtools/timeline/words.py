@@ -192,7 +192,8 @@ def operation(of: Any, *, returned: bool) -> Wordings:
     if not returned:
         return (f"{told} …", f"{op} {key} …", f"{op} …")
     if op == "get":
-        return (f"{told} ⇒ {clean(tail) or 'nothing'}", f"{told} done")
+        read = clean(tail) or "nothing"
+        return (f"{told} ⇒ {read}", f"⇒ {read}", f"{told} done")
     return (f"{told} done", f"{op} {key} done", f"{op} done")
 
 

@@ -44,11 +44,16 @@ TOOLS_MAY_IMPORT = {
     "replay": {"selecting", "stress.kit"},
     "zoo": {"selecting", "workers", "shrink.elsewhere", "hunt.hunting"},
     "grade": {
-        *("selecting", "manifest", "workers", "grade.judging", "grade.pages"),
+        *("selecting", "manifest", "workers", "grade.judging", "grade.pages", "grade.showing"),
         *("stress.command", "stress.kit", "stress.outcome", "stress.pool", "stress.summary"),
     },
     # What runs there is what is hashed: it knows no page and no command.
     "grade.judging": {"selecting", "workers", "grade.results", "grade.rubric"},
+    # It draws and shrinks what was judged, as the two tools do.
+    "grade.showing": {
+        *("selecting", "manifest", "workers", "grade.judging", "grade.results", "grade.rubric", "grade.store"),
+        *("page", "shrink.shrinking", "shrink.telling", "timeline.command"),
+    },
     # Pages know results, and neither judging nor store.
     "grade.pages": {"grade.results", "grade.rubric", "stress.summary"},
     "cluster": set(),

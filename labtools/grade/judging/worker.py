@@ -15,6 +15,7 @@ import signal
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.json import encode
@@ -41,6 +42,9 @@ _TRIES = 5
 _MEMORY_MB = 4096  # of this process
 _PR_SET_PDEATHSIG = 1
 BROKE_THE_TESTER = "The tester itself has failed in this run; look at it before you believe the score."
+
+
+Guests = TypeVar("Guests", bound=GuestProgram)
 
 
 class Setup(msgspec.Struct):
@@ -84,13 +88,18 @@ class Output:
         return kept.decode(errors="replace")
 
 
-def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:
+def begin_alone() -> None:
+    """Limits of a process that is host to guests, and ends with whoever has started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asks decides when it is over
     # And is not to be outlived.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     show_stack_when_lost()
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_MB << 20, hard))
+
+
+def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:
+    begin_alone()
     judge = _Judge()
 
     def answers_to(line: bytes) -> Iterator[bytes]:
@@ -138,12 +147,16 @@ class _Judge:
         return self._program
 
 
-def _program(setup: Setup, output: Output) -> GuestProgram:
+def guest_program(kind: type[Guests], setup: Setup, show: Callable[[str], Any]) -> Guests:
     limits = programs.Limits(
         cpu_s=setup.limits.cpu_s, memory_mb=setup.limits.memory_mb, real_s=setup.limits.real_s, turn_s=_turn_s(setup)
     )
     service = ServicePaths(*(f"{SERVICE}/{name}.py" for name in ("server", "client", "messages")))
-    program = GuestProgram(setup.files, setup.raft, service if setup.service else None, limits=limits, show=output.add)
+    return kind(setup.files, setup.raft, service if setup.service else None, limits=limits, show=show)
+
+
+def _program(setup: Setup, output: Output) -> GuestProgram:
+    program = guest_program(GuestProgram, setup, output.add)
     for _ in range(_TRIES):
         try:
             program.load()
@@ -180,11 +193,14 @@ def _undisturbed(program: GuestProgram, test: LabTest, request: Request) -> RunR
     raise RuntimeError(f"{test.name} was disturbed {_TRIES} times: somebody outside ends the processes of guests")
 
 
+def shown_path(text: str, test: LabTest, request: Request) -> str:
+    """With the test's file as the reader knows it."""
+    return text.replace(str(test.file), request.shown_as).encode(errors="replace").decode()
+
+
 def _record(program: GuestProgram, test: LabTest, request: Request, run: Run) -> RunRecord:
     def shown(text: str) -> str:
-        """With the test's file as the reader knows it."""
-        text = text.replace(str(test.file), request.shown_as)
-        return text.encode(errors="replace").decode()
+        return shown_path(text, test, request)
 
     simulation, error = run.simulation, run.error
     assert simulation is not None

@@ -14,13 +14,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from labtools.grade.pages.html import Html, bar, clipped, code, el, heads, join, lines, page, part_name, safe, table
+from labtools.grade.pages.html import (
+    Html,
+    bar,
+    clipped,
+    code,
+    el,
+    heads,
+    join,
+    lines,
+    local_link,
+    page,
+    part_name,
+    safe,
+    table,
+)
 from labtools.grade.pages.overview import class_page
-from labtools.grade.results import DIED, FAILED, FORCED, MISBEHAVED, UNLOADABLE, Result, RunRecord, TestResult, points
+from labtools.grade.results import (
+    DIED,
+    FAILED,
+    FORCED,
+    MISBEHAVED,
+    UNLOADABLE,
+    Result,
+    RunRecord,
+    Shown,
+    TestResult,
+    points,
+)
 
 __all__ = ["class_page", "submission_page"]
 
 _CAUSE_CHARS_MAX = 600  # far above what we write ourselves: the fix stands at the end
+_TIMELINE_LINES_OPEN = 40  # a longer one is opened by whoever wants it
 _KINDS = {
     FAILED: "Failed",
     UNLOADABLE: "it could not be loaded",
@@ -52,10 +78,18 @@ class _Told:
     runs: tuple[RunRecord, ...] = ()
     tags: tuple[str, ...] = ()
     anchor: str = ""
+    shown: tuple[Shown, ...] = ()  # what was drawn and shrunk of its runs
+    pages: str = ""  # the folder where that is
 
     @property
     def failures(self) -> list[RunRecord]:
         return [run for run in self.runs if not run.passed]
+
+    def shown_of(self, run: RunRecord) -> Shown | None:
+        return next((shown for shown in self.shown if shown.seed == run.seed), None)
+
+    def link(self, file: str, *said: str) -> Html:
+        return el("a", *said, href=local_link(f"{self.pages}/{file}"))
 
 
 def _told(test: TestResult, *, full: bool) -> _Told | None:
@@ -86,10 +120,16 @@ def _told(test: TestResult, *, full: bool) -> _Told | None:
 # ---- one submission ------------------------------------------------------------------------------------------
 
 
-def submission_page(result: Result, title: str, *, full: bool) -> str:
-    """`full`: the grader's, with everything. Otherwise the student's, with what the rubric lets them know."""
+def submission_page(result: Result, title: str, *, full: bool, pages: str = "") -> str:
+    """`full`: the grader's, with everything. Otherwise the student's, with what the rubric lets them know.
+
+    `pages`: the folder of the files that `result.shown` names, as seen from this page.
+    """
     may_be_told = [told for test in result.tests if (told := _told(test, full=full)) is not None]
-    tests = [replace(told, anchor=f"t{number}") for number, told in enumerate(may_be_told, 1)]
+    tests = [replace(told, anchor=f"t{number}", pages=pages) for number, told in enumerate(may_be_told, 1)]
+    # Only of tests whose runs may be told.
+    of = {told.name: tuple(shown for shown in result.shown if shown.test == told.name) for told in tests if told.runs}
+    tests = [replace(told, shown=of.get(told.name, ())) for told in tests]
     parts = sorted({test.part for test in tests})
     name = el("h1", el("bdi", clipped(result.name, 200) or "(no name)"))
     file = result.file if full and result.file != result.name else ""
@@ -152,10 +192,14 @@ def _causes(tests: Sequence[_Told]) -> Html:
     """One mistake often fails many tests: each once, with the tests that show it below it."""
     found: dict[tuple[str, ...], dict[str, _Told]] = {}
     example: dict[tuple[str, ...], RunRecord] = {}
+    shrunk: dict[tuple[str, ...], Html] = {}
     for test in tests:
         for run in [] if test.passed else test.failures:
             example.setdefault(run.same, run)
             found.setdefault(run.same, {})[test.anchor] = test
+            drawn = test.shown_of(run)
+            if drawn is not None and (drawn.recipe or drawn.not_shrunk):
+                shrunk.setdefault(run.same, _shrunk(test, drawn))
     if not found:
         return Html("")
     rows = []
@@ -163,10 +207,33 @@ def _causes(tests: Sequence[_Told]) -> Html:
         run = example[same]
         rule = el("div", code(run.rule), class_="faint small") if run.rule else Html("")
         links = [el("li", el("a", _name(test), href=f"#{test.anchor}")) for test in failed.values()]
-        what = el("th", _headline(run), rule, el("ul", *links, class_="failed small"), scope="row", class_="cause")
+        left = shrunk.get(same, Html(""))
+        what = el(
+            "th", _headline(run), rule, left, el("ul", *links, class_="failed small"), scope="row", class_="cause"
+        )
         rows.append(el("tr", what, el("td", str(len(failed)), class_="number")))
     shown = table(heads("What failed", "#Tests"), rows)
     return el("section", el("h2", "What went wrong"), shown)
+
+
+def _shrunk(test: _Told, shown: Shown) -> Html:
+    """The same failure with as little as possible left."""
+    if not shown.recipe:
+        return el("p", f"Not shrunk: {clipped(shown.not_shrunk, 300)}.", class_="faint small")
+    left = f"{shown.events_left:,} of {shown.events:,} events are left of {test.name} with seed {shown.seed}."
+    ways = [test.link(shown.shrunk_page, "Step through it")] if shown.shrunk_page else []
+    ways += [test.link(shown.choices, "the file that replays it")] if shown.choices else []
+    links = join(", " if n % 2 else ways[n // 2] for n in range(2 * len(ways) - 1))
+    told = shown.timeline.rstrip()
+    timeline = el("pre", told, class_="wide", tabindex="0")
+    at_once = "open" if told.count("\n") < _TIMELINE_LINES_OPEN else ""
+    return el(
+        "div",
+        lines("\n".join(shown.recipe)),
+        el("p", left, " ", links, "." if ways else "", class_="small"),
+        el("details", el("summary", "Its timeline", class_="small"), timeline, open=at_once),
+        class_="shrunk",
+    )
 
 
 def _part(tests: Sequence[_Told], part: str, explained: set[tuple[str, ...]], *, full: bool) -> Html:
@@ -208,8 +275,8 @@ def _failures(test: _Told, explained: set[tuple[str, ...]]) -> Html:
         known = " · explained above" if key in explained else ""
         rule = join([" ", code(runs[0].rule)]) if runs[0].rule else Html("")
         summary = el("summary", _headline(runs[0]), el("span", rule, many, known, class_="faint small"))
-        others = (_another(run) for run in runs[1:])
-        content.append(el("details", summary, _run(runs[0]), *others, open="open" if key == first else ""))
+        others = (_another(test, run) for run in runs[1:])
+        content.append(el("details", summary, _run(test, runs[0]), *others, open="open" if key == first else ""))
     if first is not None:
         explained.add(first)
     heading = el("h3", code(test.name))
@@ -221,13 +288,18 @@ def _times(count: int) -> str:
     return "in one run" if count == 1 else f"in {count} runs"
 
 
-def _another(run: RunRecord) -> Html:
-    return el("details", el("summary", f"The same with seed {run.seed}", class_="small"), _run(run))
+def _another(test: _Told, run: RunRecord) -> Html:
+    return el("details", el("summary", f"The same with seed {run.seed}", class_="small"), _run(test, run))
 
 
-def _run(run: RunRecord) -> Html:
+def _run(test: _Told, run: RunRecord) -> Html:
     told = _without_frame(run)
     content = []
+    shown = test.shown_of(run)
+    if shown is not None and shown.page:
+        content.append(el("p", test.link(shown.page, "Step through this run, event by event"), class_="small"))
+    elif shown is not None and shown.no_page:
+        content.append(el("p", f"There is no page of this run: {clipped(shown.no_page, 300)}.", class_="faint small"))
     if run.kind != FAILED and run.cause:
         content.append(el("p", f"{_KINDS.get(run.kind, run.kind)}.", class_="small"))
     if told:

@@ -18,6 +18,22 @@ export function el(tag, given = {}, ...children) {
 
 export const fill = (parent, ...children) => parent.replaceChildren(...children.flat().filter((child) => child != null && child !== false));
 
+const made = new WeakMap(); // by parent: its children, by their keys
+
+// Children with keys: [key, how it is made]. One that was there with the same key stays, so that a browser has only to lay
+// out what is new. A key must tell all that its child shows.
+export function refill(parent, parts) {
+  const known = made.get(parent) ?? new Map();
+  const now = new Map(parts.filter(Boolean).map(([key, make]) => [key, known.get(key) ?? make()]));
+  made.set(parent, now);
+  for (const [key, child] of known) if (!now.has(key)) child.remove();
+  let place = parent.firstChild;
+  for (const child of now.values()) {
+    if (child === place) place = place.nextSibling;
+    else parent.insertBefore(child, place);
+  }
+}
+
 // 1.588293 s: to the microsecond where that matters, never more than the clock has.
 export function seconds(ns, digits = 6) {
   return (ns / 1e9).toFixed(digits);

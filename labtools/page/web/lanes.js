@@ -1,12 +1,14 @@
 // The lanes on their canvas: a line per peer whose width and pattern is its role, arrows, words, and the current moment.
 
-import { lastBefore } from "./data.js";
+import { countUpTo, lastBefore } from "./data.js";
 import { seconds, span } from "./dom.js";
 import { ROLES, ROW } from "./layout.js";
 
 export const UP = 1, PAUSED = 2, CUT = 4, HELD = 8;
 const GUTTER = 78;
-const MOST_ARROWS = 4000;
+const MOST_ARROWS = 2500;
+const MOST_FITTING = 20_000;
+const WORDS = 16; // right of a lane's line: the heads of arrows are left free
 const LETTERS = ["F", "C", "L"];
 
 export class Lanes {
@@ -24,6 +26,8 @@ export class Lanes {
     this.lanesShown = run.lanes.map((_, lane) => lane);
     this.hits = [];
     this.colours = {};
+    this.fitting = new Map();
+    this.viewWidth = this.viewHeight = 0; // kept: to ask the canvas makes the browser lay out the page
   }
 
   // ---- heights -------------------------------------------------------------------------------------------------
@@ -38,9 +42,8 @@ export class Lanes {
     const event = this.run.at(ns);
     const { row } = this.layout;
     const t = this.run.time;
-    let next = event + 1;
-    while (next < this.run.count && row[next] === row[event]) next++;
-    if (next >= this.run.count) return row[event];
+    const next = this.layout.below(event);
+    if (next === undefined) return row[event];
     const part = t[next] > t[event] ? (ns - t[event]) / (t[next] - t[event]) : 0;
     return row[event] + Math.max(0, Math.min(1, part)) * (row[next] - row[event]);
   }
@@ -56,10 +59,6 @@ export class Lanes {
     return this.rows ? this.layout.height : this.run.endNs * this.scale + 60;
   }
 
-  get viewHeight() {
-    return this.canvas.clientHeight;
-  }
-
   clamp() {
     this.top = Math.max(0, Math.min(this.top, this.total - this.viewHeight));
   }
@@ -69,6 +68,7 @@ export class Lanes {
   resize() {
     const ratio = window.devicePixelRatio || 1;
     const { clientWidth: width, clientHeight: height } = this.canvas;
+    [this.viewWidth, this.viewHeight] = [width, height];
     this.canvas.width = Math.round(width * ratio);
     this.canvas.height = Math.round(height * ratio);
     this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -76,10 +76,11 @@ export class Lanes {
   }
 
   place() {
-    // A client tells little: half as wide.
-    const shares = this.lanesShown.map((lane) => (this.run.lanes[lane].peer ? 2 : 1.1));
+    // A client or two need room for what they read and write; of more, each is half as wide as a peer.
+    const clients = this.lanesShown.filter((lane) => !this.run.lanes[lane].peer).length;
+    const shares = this.lanesShown.map((lane) => (this.run.lanes[lane].peer ? 2 : clients <= 2 ? 4 : 1.6));
     const all = shares.reduce((a, b) => a + b, 0) || 1;
-    const room = this.canvas.clientWidth - GUTTER;
+    const room = this.viewWidth - GUTTER;
     this.left = new Map();
     this.width = new Map();
     let x = GUTTER;
@@ -99,8 +100,8 @@ export class Lanes {
   // ---- drawing -------------------------------------------------------------------------------------------------
 
   draw() {
-    const { context: g, run } = this;
-    const { clientWidth: width, clientHeight: height } = this.canvas;
+    const { context: g } = this;
+    const { viewWidth: width, viewHeight: height } = this;
     const c = this.colours;
     this.hits = [];
     g.fillStyle = c.ground;
@@ -109,13 +110,15 @@ export class Lanes {
     const last = this.#eventAt(this.top + height + 40);
     this.firstVisible = this.#eventAt(this.top);
     this.lastVisible = this.#eventAt(this.top + height);
-    this.#drawBanners(first, last, width);
+    const labels = this.#labelsIn(first, last, height);
+    this.#drawBanners(labels, width);
     for (const lane of this.lanesShown) this.#drawLane(lane, height);
     this.#drawOperations(first, last);
     this.#drawTimes(first, last, height);
     const crowded = this.#drawArrows(first, last);
+    for (const lane of this.lanesShown) this.#drawTerms(lane, height);
     this.#drawMoment(width, height);
-    this.#drawLabels(first, last, height);
+    this.#drawLabels(labels, height);
     if (crowded) this.#note(`${crowded.toLocaleString("en")} messages here: zoom in (+) to see them, or z for rows`, width, height);
   }
 
@@ -123,14 +126,14 @@ export class Lanes {
     return this.rows ? this.layout.eventAtRow(y) : this.run.at(Math.max(0, (y - 20) / this.scale));
   }
 
-  #drawBanners(first, last, width) {
+  #drawBanners(labels, width) {
     const { context: g, colours: c } = this;
-    this.#eachLabel(first, last, (label) => {
-      if (label.lane >= 0) return;
+    for (const label of labels) {
+      if (label.lane >= 0) continue;
       g.fillStyle = c[`${label.tone}Ground`];
       if (this.rows) g.fillRect(GUTTER - 4, label.y - this.top - ROW / 2, width, ROW);
       else g.fillRect(GUTTER - 4, this.y(label.event) - this.top - 1, width, 3);
-    });
+    }
   }
 
   #drawLane(lane, height) {
@@ -146,7 +149,13 @@ export class Lanes {
     }
     const ends = [...this.#segments(lane, height)];
     for (const [y0, y1, role, condition, was] of ends) this.#drawSegment(x, Math.max(y0, -9), Math.min(y1, height + 9), role, condition, y0, was);
-    // The term, left of the line: where it changes, and at the upper edge.
+  }
+
+  // The term, left of the line: where it changes, and at the upper edge.
+  #drawTerms(lane, height) {
+    const { context: g, run, colours: c } = this;
+    if (!run.lanes[lane].peer) return;
+    const x = this.x(lane);
     const terms = run.states[lane].term ?? [];
     const from = lastBefore(terms, this.firstVisible);
     g.font = c.smallFont;
@@ -158,8 +167,14 @@ export class Lanes {
       if (y > height) break;
       if (terms[2 * row + 1] === 0 || y < before + 11) continue;
       before = y;
+      const text = `t${terms[2 * row + 1]}`;
+      const wide = 7 * text.length;
+      g.fillStyle = c.ground;
+      g.globalAlpha = 0.85;
+      g.fillRect(x - 8 - wide, y - 6, wide + 1, 12);
+      g.globalAlpha = 1;
       g.fillStyle = c.quiet;
-      g.fillText(`t${terms[2 * row + 1]}`, x - 8, y);
+      g.fillText(text, x - 8, y);
     }
   }
 
@@ -243,21 +258,28 @@ export class Lanes {
   }
 
   #drawOperations(first, last) {
-    const { context: g, run, colours: c } = this;
-    for (const [lane, from, to, text, accused] of run.operations) {
-      if (to >= 0 && to < first) continue;
-      if (from > last) break;
-      const x = this.x(lane);
-      if (x === undefined) continue;
-      const y0 = this.y(from) - this.top;
-      const y1 = (to >= 0 ? this.y(to) : this.yAt(run.endNs) + 20) - this.top;
-      g.fillStyle = accused ? c.accused : c.operation;
-      g.globalAlpha = accused ? 0.9 : 0.45;
-      g.fillRect(x - 4, y0, 8, Math.max(2, y1 - y0));
-      g.globalAlpha = 1;
-      this.hits.push({ x0: x - 8, x1: x + 8, y0, y1, event: to >= 0 ? to : from });
-      if (!this.rows && y1 - y0 > 10) this.#text(run.wordings[text], x + 8, y0 + 6, this.width.get(lane) - 36, accused ? c.accused : c.ink);
+    for (const lane of this.lanesShown) {
+      const numbers = this.run.operationsOf[lane];
+      // One after the other: those in view are the last that have begun, back to one that had ended before.
+      for (let i = countUpTo(numbers.length, (k) => this.run.operations[numbers[k]][1], last) - 1; i >= 0; i--) {
+        const operation = this.run.operations[numbers[i]];
+        if (operation[2] >= 0 && operation[2] < first) break;
+        this.#drawOperation(operation);
+      }
     }
+  }
+
+  #drawOperation([lane, from, to, text, accused]) {
+    const { context: g, run, colours: c } = this;
+    const x = this.x(lane);
+    const y0 = this.y(from) - this.top;
+    const y1 = (to >= 0 ? this.y(to) : this.yAt(run.endNs) + 20) - this.top;
+    g.fillStyle = accused ? c.accused : c.operation;
+    g.globalAlpha = accused ? 0.9 : 0.45;
+    g.fillRect(x - 4, y0, 8, Math.max(2, y1 - y0));
+    g.globalAlpha = 1;
+    this.hits.push({ x0: x - 8, x1: x + 8, y0, y1, event: to >= 0 ? to : from });
+    if (!this.rows && y1 - y0 > 10) this.#text(run.wordings[text], x + 8, y0 + 6, this.width.get(lane) - 36, accused ? c.accused : c.ink);
   }
 
   #drawTimes(first, last, height) {
@@ -268,8 +290,9 @@ export class Lanes {
     if (this.rows) {
       let before = -100;
       let shownNs = -1;
-      for (let i = first; i <= last && i < run.count; i++) {
-        if (!this.layout.visible[i] && !(run.fold[i] >= 0 && run.folds[run.fold[i]][0] === i)) continue;
+      const { timed } = this.layout;
+      for (let k = countUpTo(timed.length, (n) => timed[n], first - 1); k < timed.length && timed[k] <= last; k++) {
+        const i = timed[k];
         const ns = run.time[i];
         const y = this.layout.row[i] - this.top;
         if (ns === shownNs || y < before + 12) continue;
@@ -292,7 +315,7 @@ export class Lanes {
       const y = this.yAt(ns) - this.top;
       if (y > height || ns > run.endNs) break;
       g.fillStyle = c.rule;
-      g.fillRect(GUTTER - 8, y, this.canvas.clientWidth, 1);
+      g.fillRect(GUTTER - 8, y, this.viewWidth, 1);
       g.fillStyle = c.quiet;
       g.fillText(seconds(ns, digits), GUTTER - 12, y);
     }
@@ -300,28 +323,35 @@ export class Lanes {
 
   // How many arrows there would be, if they are too many to be drawn.
   #drawArrows(first, last) {
-    const { run, layout } = this;
-    const legs = layout.legs;
-    const inView = [];
-    // Those that begin in view; then those that began before and still fly.
-    let low = 0;
-    let high = legs.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (legs[middle][2] < first) low = middle + 1;
-      else high = middle;
+    const { found, crowd } = this.layout.legsIn(first, last, MOST_ARROWS);
+    const styles = new Map(); // arrows that look alike are drawn with one stroke
+    for (const leg of found) this.#arrow(leg, styles);
+    const { context: g } = this;
+    for (const style of [...styles.values()].sort((a, b) => a.width - b.width)) {
+      g.strokeStyle = g.fillStyle = style.colour;
+      g.lineWidth = style.width;
+      g.globalAlpha = style.alpha;
+      g.setLineDash(style.dash);
+      g.beginPath();
+      for (const [x0, y0, x1, y1] of style.lines) {
+        g.moveTo(x0, y0);
+        g.lineTo(x1, y1);
+      }
+      g.stroke();
+      g.setLineDash([]);
+      g.beginPath();
+      for (const ends of style.heads) head(g, ...ends);
+      g.fill();
+      g.lineWidth = 2;
+      g.globalAlpha = 1;
+      for (const [x, y] of style.crosses) cross(g, x, y, 4);
     }
-    for (let i = low - 1; i >= 0 && layout.reach[i] >= first; i--) {
-      if (Math.max(legs[i][3], legs[i][4]) >= first) inView.push(legs[i]);
-    }
-    for (let i = low; i < legs.length && legs[i][2] <= last; i++) inView.push(legs[i]);
-    if (inView.length > MOST_ARROWS) return inView.length;
-    for (const leg of inView) this.#drawArrow(leg);
-    return 0;
+    g.globalAlpha = 1;
+    return crowd;
   }
 
-  #drawArrow(leg) {
-    const { context: g, run, colours: c } = this;
+  #arrow(leg, styles) {
+    const { run, colours: c } = this;
     const [call, reply, from, to, lost] = leg;
     const calls = run.calls;
     const x0 = this.x(reply ? calls.to[call] : calls.from[call]);
@@ -338,62 +368,67 @@ export class Lanes {
       x1 = x0 + (xEnd - x0) * 0.7;
       y1 = this.yAt(run.endNs) - this.top;
     }
-    const kind = run.text(calls.kind[call]);
     const inChain = this.chain.has(from) && (to < 0 ? lost < 0 || this.chain.has(lost) || this.current === from : this.chain.has(to));
-    const folded = run.shown[from] === 2;
-    const copy = calls.original[call] >= 0;
-    g.save();
-    g.strokeStyle = g.fillStyle = inChain ? c.chain : to < 0 && lost >= 0 ? c.lost : c[kind] ?? c.other;
-    g.lineWidth = inChain ? 2.5 : 1;
-    g.globalAlpha = inChain ? 1 : folded || calls.heartbeat[call] ? 0.35 : reply ? 0.55 : 0.85;
-    if (copy) g.setLineDash([2, 4]);
-    else if (reply) g.setLineDash([7, 3]);
+    const faint = run.shown[from] === 2 || calls.heartbeat[call];
+    const look = {
+      colour: inChain ? c.chain : to < 0 && lost >= 0 ? c.lost : c[run.text(calls.kind[call])] ?? c.other,
+      width: inChain ? 2.5 : 1,
+      alpha: inChain ? 1 : faint ? 0.35 : reply ? 0.55 : 0.85,
+      dash: calls.original[call] >= 0 ? [2, 4] : reply ? [7, 3] : [],
+    };
+    const key = `${look.colour} ${look.width} ${look.alpha} ${look.dash}`;
+    if (!styles.has(key)) styles.set(key, { ...look, lines: [], heads: [], crosses: [] });
+    const style = styles.get(key);
     const sign = x1 > x0 ? 1 : -1;
     const begin = x0 + 5 * sign;
     const end = to >= 0 ? x1 - 6 * sign : x1;
-    line(g, begin, y0, end, y1);
-    g.setLineDash([]);
-    if (to >= 0) head(g, begin, y0, end, y1);
-    else if (lost >= 0) {
-      g.lineWidth = 2;
-      g.globalAlpha = 1;
-      cross(g, x1, y1, 4);
-    }
-    g.restore();
-    if (Math.abs(y1) < 1e5) this.hits.push({ line: [begin, y0, end, y1], event: from });
+    const seen = clipped(begin, y0, end, y1, -20, this.viewHeight + 20);
+    if (!seen) return;
+    style.lines.push(seen);
+    if (to >= 0) style.heads.push([begin, y0, end, y1]);
+    else if (lost >= 0) style.crosses.push([x1, y1]);
+    this.hits.push({ line: seen, event: from });
   }
 
-  #eachLabel(first, last, call) {
-    const labels = this.layout.labels;
-    let low = 0;
-    let high = labels.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (labels[middle].event < first) low = middle + 1;
-      else high = middle;
+  // The labels between two events; true to the clock only those that there is room for.
+  #labelsIn(first, last, height) {
+    const { labels, labelsOf } = this.layout;
+    const from = (among) => countUpTo(among.length, (i) => among[i].event, first - 1);
+    if (this.rows) {
+      const end = countUpTo(labels.length, (i) => labels[i].event, last);
+      return labels.slice(from(labels), end);
     }
-    for (let i = low; i < labels.length && labels[i].event <= last; i++) call(labels[i]);
+    const found = [];
+    for (const [lane, among] of labelsOf) {
+      if (lane >= 0 && !this.left.has(lane)) continue;
+      for (let i = from(among); i < among.length && among[i].event <= last; ) {
+        const y = this.y(among[i].event);
+        if (y - this.top > height + ROW) break;
+        if (among[i].fold >= 0) {
+          i++;
+          continue;
+        }
+        found.push(among[i]);
+        i = countUpTo(among.length, (k) => (this.y(among[k].event) < y + ROW - 3 ? 0 : 1), 0);
+      }
+    }
+    return found;
   }
 
-  #drawLabels(first, last, height) {
-    const { context: g, run, colours: c } = this;
-    const room = new Map(); // in time: where the lane's last words ended
-    this.#eachLabel(first, last, (label) => {
+  #drawLabels(labels, height) {
+    const { colours: c } = this;
+    for (const label of labels) {
       const y = (this.rows ? label.y : this.y(label.event)) - this.top;
       const { lane, tone } = label;
-      if (y < -ROW || y > height + ROW) return;
-      if (lane >= 0 && this.left.get(lane) === undefined) return;
-      if (!this.rows) {
-        if (label.fold >= 0 || y < (room.get(lane) ?? -100) + ROW - 3) return;
-        room.set(lane, y);
-      }
-      const x = lane >= 0 ? this.x(lane) + 11 : GUTTER;
-      const most = lane >= 0 ? this.left.get(lane) + this.width.get(lane) - x + (this.width.get(lane) < 160 ? 6 : -4) : this.canvas.clientWidth - x - 10;
+      if (y < -ROW || y > height + ROW) continue;
+      if (lane >= 0 && this.left.get(lane) === undefined) continue;
+      const x = lane >= 0 ? this.x(lane) + WORDS : GUTTER;
+      const most = lane >= 0 ? this.left.get(lane) + this.width.get(lane) - x + (this.width.get(lane) < 160 ? 6 : -4) : this.viewWidth - x - 10;
       const strong = tone === "leader" || tone === "candidate" || tone === "accused" || lane < 0;
       const matched = this.matches?.has(label.event);
       const width = this.#text(label.wordings, x, y, most, c[tone] ?? c.ink, { strong, matched, bare: lane < 0 && this.rows, now: label.event === this.current && label.fold < 0 });
       this.hits.push({ x0: x - 4, x1: x + Math.max(width, 20), y0: y - ROW / 2, y1: y + ROW / 2, event: label.event, fold: label.fold });
-    });
+    }
   }
 
   #text(wordings, x, y, most, colour, { strong = false, matched = false, now = false, bare = false } = {}) {
@@ -402,8 +437,7 @@ export class Lanes {
     g.font = strong ? c.boldFont : c.font;
     g.textAlign = "left";
     g.textBaseline = "middle";
-    const shown = this.#fit(wordings.find((one) => g.measureText(one).width <= most) ?? wordings.at(-1), most);
-    const width = g.measureText(shown).width;
+    const [shown, width] = this.#fitting(wordings, most, strong);
     if (!bare || matched || now) {
       g.globalAlpha = matched || now ? 1 : 0.78;
       g.fillStyle = now ? c.nowGround : matched ? c.matchGround : c.ground;
@@ -415,13 +449,29 @@ export class Lanes {
     return width;
   }
 
+  // The longest wording that there is room for, cut if need be, and its width. Measured once.
+  #fitting(wordings, most, strong) {
+    const key = `${strong} ${Math.floor(most)} ${wordings[0]}`;
+    const known = this.fitting.get(key);
+    if (known) return known;
+    const { context: g } = this;
+    const shown = this.#fit(wordings.find((one) => one.length < 500 && g.measureText(one).width <= most) ?? wordings.at(-1), most);
+    const made = [shown, g.measureText(shown).width];
+    if (this.fitting.size > MOST_FITTING) this.fitting.clear();
+    this.fitting.set(key, made);
+    return made;
+  }
+
   #fit(text, most) {
     const { context: g } = this;
     const wide = g.measureText("n").width;
     if (text.length < 500 && g.measureText(text).width <= most) return text;
     let count = Math.min(text.length, Math.floor(most / wide) + 2);
     while (count > 1 && g.measureText(`${text.slice(0, count)}…`).width > most) count--;
-    return count < text.length ? `${text.slice(0, count)}…` : text;
+    if (count >= text.length) return text;
+    // Rather a whole word less than half of one.
+    const word = text.lastIndexOf(" ", count);
+    return `${text.slice(0, word >= count / 2 ? word : count)}…`;
   }
 
   #drawMoment(width) {
@@ -488,11 +538,19 @@ function line(g, x0, y0, x1, y1) {
 
 function head(g, x0, y0, x1, y1) {
   const turn = Math.atan2(y1 - y0, x1 - x0);
-  g.beginPath();
   g.moveTo(x1, y1);
   g.lineTo(x1 - 8 * Math.cos(turn - 0.4), y1 - 8 * Math.sin(turn - 0.4));
   g.lineTo(x1 - 8 * Math.cos(turn + 0.4), y1 - 8 * Math.sin(turn + 0.4));
-  g.fill();
+  g.closePath();
+}
+
+// What of a line is between two heights, or null: a dashed line far longer than the view takes for ever.
+function clipped(x0, y0, x1, y1, top, bottom) {
+  if (Math.max(y0, y1) < top || Math.min(y0, y1) > bottom) return null;
+  const at = (y) => (y1 === y0 ? x0 : x0 + ((x1 - x0) * (y - y0)) / (y1 - y0));
+  const within = (y) => Math.max(top, Math.min(bottom, y));
+  const [from, to] = [within(y0), within(y1)];
+  return [from === y0 ? x0 : at(from), from, to === y1 ? x1 : at(to), to];
 }
 
 function cross(g, x, y, r) {

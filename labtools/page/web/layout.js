@@ -2,8 +2,11 @@
 //
 // In rows every instant has a line of its own, and long gaps are shortened. In time, heights are true to the clock.
 
+import { countUpTo, nextOf } from "./data.js";
+
 export const ROLES = ["follower", "candidate", "leader"];
 export const ROW = 17;
+const BLOCK = 256;
 const BARE = 7; // a row without a word: only an arrow ends there
 const MESSAGE = new Set(["send", "deliver", "duplicate", "answer", "reply", "drop"]);
 const WORDLESS = new Set(["deliver", "reply", "drop", "duplicate"]);
@@ -43,7 +46,9 @@ export class Layout {
     this.row = new Float64Array(run.count); // heights in rows
     this.labels = []; // {y, event, lane, text, tone, fold}
     this.legs = []; // of what is shown
-    this.events = []; // shown, in order
+    this.events = []; // shown, in order; then those of each lane
+    this.eventsOf = run.lanes.map(() => []);
+    this.timed = []; // shown, or the first of a fold that is
     this.#lay(filter, folded, open);
   }
 
@@ -87,11 +92,14 @@ export class Layout {
           if (!filter.lanes || filter.lanes.has(lane)) label(i, lane, run.wordings[text], "folded", fold);
         }
         this.row[i] = y;
+        this.timed.push(i);
         continue;
       }
       this.visible[i] = 1;
       this.events.push(i);
+      this.timed.push(i);
       const lane = run.lane[i];
+      if (lane >= 0) this.eventsOf[lane].push(i);
       if (isBanner(run, i)) {
         label(i, -1, run.text(run.words[i]), this.#bannerTone(i));
       } else {
@@ -114,11 +122,42 @@ export class Layout {
       const [, , from, to] = leg;
       if (this.visible[from] || (to >= 0 && this.visible[to])) this.legs.push(leg);
     }
-    // Up to where any of the first so many ways reaches.
-    this.reach = new Int32Array(this.legs.length);
+    this.#reach();
+    this.labelsOf = new Map(); // by lane, -1 is the tester
+    for (const one of this.labels) {
+      if (!this.labelsOf.has(one.lane)) this.labelsOf.set(one.lane, []);
+      this.labelsOf.get(one.lane).push(one);
+    }
+  }
+
+  // Up to where the ways reach: of each block of them, and of all blocks up to it.
+  #reach() {
+    const blocks = Math.ceil(this.legs.length / BLOCK);
+    this.reach = new Int32Array(blocks).fill(-1);
+    this.reachSoFar = new Int32Array(blocks);
     this.legs.forEach(([, , , to, lost], i) => {
-      this.reach[i] = Math.max(to, lost, i ? this.reach[i - 1] : -1);
+      const block = Math.floor(i / BLOCK);
+      this.reach[block] = Math.max(this.reach[block], to, lost);
     });
+    for (let i = 0; i < blocks; i++) this.reachSoFar[i] = Math.max(this.reach[i], i ? this.reachSoFar[i - 1] : -1);
+  }
+
+  // The ways that are to be seen between two events: those that begin there, and those that began before and still fly.
+  // If there are more than `most`: only how many begin there.
+  legsIn(first, last, most) {
+    const { legs } = this;
+    const low = countUpTo(legs.length, (i) => legs[i][2], first - 1);
+    const high = countUpTo(legs.length, (i) => legs[i][2], last);
+    if (high - low > most) return { found: [], crowd: high - low };
+    const found = [];
+    for (let block = Math.floor((low - 1) / BLOCK); block >= 0 && this.reachSoFar[block] >= first; block--) {
+      if (this.reach[block] < first) continue;
+      for (let i = Math.min(low, (block + 1) * BLOCK) - 1; i >= block * BLOCK; i--) {
+        if (Math.max(legs[i][3], legs[i][4]) >= first) found.push(legs[i]);
+      }
+    }
+    for (let i = low; i < high; i++) found.push(legs[i]);
+    return found.length > most ? { found: [], crowd: found.length } : { found, crowd: 0 };
   }
 
   #words(event) {
@@ -155,22 +194,20 @@ export class Layout {
     return run.heals.includes(kind) ? "heal" : "fault";
   }
 
-  // The first shown event behind one, or before it, of which that is true; -1 if none.
-  step(event, way, wanted = () => true) {
-    for (let i = event + way; i >= 0 && i < this.run.count; i += way) if (this.visible[i] && wanted(i)) return i;
-    return -1;
+  // The first shown event behind one, or before it; of one lane, if it is given. -1 if there is none.
+  step(event, way, lane = -1) {
+    return nextOf(lane < 0 ? this.events : this.eventsOf[lane], event, way) ?? -1;
   }
 
   // The first event whose row is not above that height.
   eventAtRow(y) {
-    let low = 0;
-    let high = this.run.count;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (this.row[middle] < y) low = middle + 1;
-      else high = middle;
-    }
-    return Math.min(low, this.run.count - 1);
+    return Math.min(countUpTo(this.run.count, (i) => (this.row[i] < y ? 0 : 1), 0), this.run.count - 1);
+  }
+
+  // The first event whose row is below that of another; undefined if there is none.
+  below(event) {
+    const next = countUpTo(this.run.count, (i) => this.row[i], this.row[event]);
+    return next < this.run.count ? next : undefined;
   }
 }
 

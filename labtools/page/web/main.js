@@ -1,7 +1,7 @@
 // Puts the page together: what is current, what is in view, keys, clicks and links.
 
-import { Run, unpack } from "./data.js";
-import { byId, el, fill, seconds } from "./dom.js";
+import { Run, countUpTo, nextOf, unpack } from "./data.js";
+import { byId, el, fill, refill, seconds } from "./dom.js";
 import { Filters } from "./filters.js";
 import { Lanes, UP } from "./lanes.js";
 import { Layout, ROLES } from "./layout.js";
@@ -14,6 +14,7 @@ const KEYS = [
   ["→ ←", "to what it brought about, to its cause: along the message"],
   ["e E", "next, previous election"],
   ["c C", "next, previous commit"],
+  ["p P", "next, previous moment when the logs part, or agree again"],
   ["x X", "next, previous crash, cut or other act of the tester"],
   ["! ", "to the failure"],
   ["Home End", "first, last event"],
@@ -98,6 +99,7 @@ class Page {
   resize() {
     this.lanes.resize();
     this.overview.resize();
+    this.panel.resize();
     this.#heads();
     this.draw();
   }
@@ -120,20 +122,28 @@ class Page {
 
   #heads() {
     const { run, lanes } = this;
-    fill(
+    refill(
       byId("heads"),
       lanes.lanesShown.map((lane) => {
         const peer = run.lanes[lane].peer;
+        const [left, width] = [lanes.left.get(lane) + 2, lanes.width.get(lane) - 6];
         const up = peer && run.field(lane, "condition", this.current).value & UP;
         const role = peer ? run.field(lane, "role", this.current).value : 0;
-        const term = peer ? run.field(lane, "term", this.current).value : 0;
-        const accused = run.run.accused != null && run.run.accused === run.lanes[lane].name;
-        const head = el("button", { class: `head${accused ? " accused" : ""}`, title: "only its messages; once more for all", onclick: () => this.filters.toggleLane(lane, true) }, peer ? el("span", { class: `badge ${up ? ROLES[role] : "down"}` }, up ? "FCL"[role] : "✗") : null, run.lanes[lane].peer ? ` ${run.name(lane)}` : run.lanes[lane].name, peer && term && lanes.width.get(lane) > 104 ? el("span", { class: "quiet" }, ` t${term}`) : null);
-        head.style.left = `${lanes.left.get(lane) + 2}px`;
-        head.style.width = `${lanes.width.get(lane) - 6}px`;
-        return head;
+        const term = peer && width > 98 ? run.field(lane, "term", this.current).value : 0;
+        return [`${lane} ${left} ${width} ${up} ${role} ${term}`, () => this.#head(lane, left, width, up, role, term)];
       }),
     );
+  }
+
+  #head(lane, left, width, up, role, term) {
+    const { run } = this;
+    const { peer, name } = run.lanes[lane];
+    const accused = run.run.accused != null && run.run.accused === name;
+    const badge = peer ? el("span", { class: `badge ${up ? ROLES[role] : "down"}` }, up ? "FCL"[role] : "✗") : null;
+    const head = el("button", { class: `head${accused ? " accused" : ""}`, title: "only its messages; once more for all", onclick: () => this.filters.toggleLane(lane, true) }, badge, peer ? ` ${width < 76 ? name : run.name(lane)}` : name, term ? el("span", { class: "quiet" }, ` t${term}`) : null);
+    head.style.left = `${left}px`;
+    head.style.width = `${width}px`;
+    return head;
   }
 
   // ---- going about -------------------------------------------------------------------------------------------------
@@ -181,15 +191,19 @@ class Page {
     return true;
   }
 
-  step(way, wanted) {
-    const event = this.lanes.layout.step(this.current, way, wanted);
+  step(way, lane = -1) {
+    const event = this.lanes.layout.step(this.current, way, lane);
     if (event >= 0) this.go(event);
   }
 
   jump(kind, way) {
-    const places = this.run.jumps[kind];
-    const next = way > 0 ? places.find((place) => place > this.current) : places.findLast((place) => place < this.current);
-    if (next !== undefined) this.go(next);
+    const next = nextOf(this.run.jumps[kind], this.current, way);
+    if (next === undefined) return;
+    // What comes of it is below: so it is shown in the upper part.
+    const { lanes } = this;
+    const y = lanes.y(next) - lanes.top;
+    if (y < 60 || y > lanes.viewHeight * 0.35) lanes.top = lanes.y(next) - lanes.viewHeight * 0.2;
+    this.go(next);
   }
 
   toEffect() {
@@ -205,7 +219,7 @@ class Page {
   }
 
   toFound(way) {
-    const next = way > 0 ? this.found.find((event) => event > this.current) ?? this.found[0] : this.found.findLast((event) => event < this.current) ?? this.found.at(-1);
+    const next = nextOf(this.found, this.current, way) ?? this.found.at(way > 0 ? 0 : -1);
     if (next !== undefined) this.go(next);
   }
 
@@ -300,6 +314,7 @@ class Page {
       button("peer ]", "next event of this peer (])", () => this.stepPeer(1)),
       button("election", "next election (e)", () => this.jump("election", 1)),
       button("commit", "next commit (c)", () => this.jump("commit", 1)),
+      button("logs part", "next moment when the logs part, or agree again (p)", () => this.jump("parting", 1)),
       button("fault", "next act of the tester (x)", () => this.jump("fault", 1)),
       this.run.failAt >= 0 ? button("failure", "to the failure (!)", () => this.go(this.run.failAt)) : null,
     );
@@ -347,7 +362,7 @@ class Page {
 
   stepPeer(way) {
     const lane = this.run.lane[this.current];
-    if (lane >= 0) this.step(way, (event) => this.run.lane[event] === lane);
+    if (lane >= 0) this.step(way, lane);
   }
 
   #listen() {
@@ -442,6 +457,8 @@ class Page {
       E: () => this.jump("election", -1),
       c: () => this.jump("commit", 1),
       C: () => this.jump("commit", -1),
+      p: () => this.jump("parting", 1),
+      P: () => this.jump("parting", -1),
       x: () => this.jump("fault", 1),
       X: () => this.jump("fault", -1),
       "!": () => this.go(this.run.failAt),
@@ -459,8 +476,8 @@ class Page {
       n: () => this.toFound(1),
       N: () => this.toFound(-1),
       t: () => this.toggleFilters(),
-      ",": () => this.panel.moveLog(this.current, -5),
-      ".": () => this.panel.moveLog(this.current, 5),
+      ",": () => this.panel.moveLog(-5),
+      ".": () => this.panel.moveLog(5),
       d: () => this.theme(this.dark ? "light" : "dark"),
       "?": () => this.help(),
     };
@@ -473,8 +490,10 @@ class Page {
 
   // The first closed fold behind the current event.
   #openNextFold() {
-    const fold = this.run.folds.findIndex(([first], i) => first > this.current && !this.open.has(i));
-    if (this.folded && fold >= 0) this.openFold(fold);
+    const { folds } = this.run;
+    let fold = countUpTo(folds.length, (i) => folds[i][0], this.current);
+    while (this.open.has(fold)) fold++;
+    if (this.folded && fold < folds.length) this.openFold(fold);
   }
 
   #escape() {

@@ -12,11 +12,13 @@ export class Overview {
     this.run = run;
     this.still = null;
     this.colours = {};
+    this.width = this.height = 0; // kept, as in Lanes
   }
 
   resize() {
     const ratio = window.devicePixelRatio || 1;
     const { clientWidth: width, clientHeight: height } = this.canvas;
+    [this.width, this.height] = [width, height];
     this.canvas.width = Math.round(width * ratio);
     this.canvas.height = Math.round(height * ratio);
     this.canvas.getContext("2d").setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -24,18 +26,18 @@ export class Overview {
   }
 
   y(ns) {
-    return TOP + (ns / Math.max(this.run.endNs, 1)) * (this.canvas.clientHeight - 2 * TOP);
+    return TOP + (ns / Math.max(this.run.endNs, 1)) * (this.height - 2 * TOP);
   }
 
   nsAt(y) {
-    const part = (y - TOP) / (this.canvas.clientHeight - 2 * TOP);
+    const part = (y - TOP) / (this.height - 2 * TOP);
     return Math.max(0, Math.min(1, part)) * this.run.endNs;
   }
 
   // What does not change while one steps is drawn once.
   #drawStill() {
     const { run, colours: c } = this;
-    const { clientWidth: width, clientHeight: height } = this.canvas;
+    const { width, height } = this;
     const ratio = window.devicePixelRatio || 1;
     this.still = document.createElement("canvas");
     this.still.width = this.canvas.width;
@@ -78,7 +80,7 @@ export class Overview {
     const { canvas, colours: c } = this;
     if (!this.still) this.#drawStill();
     const g = canvas.getContext("2d");
-    const { clientWidth: width, clientHeight: height } = canvas;
+    const { width, height } = this;
     g.drawImage(this.still, 0, 0, width, height);
     const y0 = this.y(fromNs);
     const y1 = Math.max(this.y(toNs), y0 + 4);

@@ -1,7 +1,7 @@
 // The panel: the current moment in words, the state of everybody, and the message with its causes and effects.
 
-import { unfold } from "./data.js";
-import { byId, el, fill, seconds, span } from "./dom.js";
+import { lastBefore, unfold } from "./data.js";
+import { byId, el, fill, refill, seconds, span } from "./dom.js";
 import { CUT, HELD, PAUSED, UP } from "./lanes.js";
 import { ROLES } from "./layout.js";
 
@@ -15,6 +15,10 @@ export class Panel {
     this.go = go;
     this.logFrom = null; // the first index in view, if somebody has chosen it
     this.all = false; // the whole chain
+    this.peers = new Map(); // the elements of each
+    this.own = new Map();
+    this.chains = new Map();
+    this.resize();
   }
 
   showFailure() {
@@ -35,6 +39,7 @@ export class Panel {
   }
 
   show(event) {
+    this.event = event;
     this.#showNow(event);
     this.#showPeers(event);
     this.#showDetails(event);
@@ -60,25 +65,30 @@ export class Panel {
 
   #showNow(event) {
     const { run } = this;
-    const became = (run.becameAt.get(event) ?? []).map(([lane, text]) => el("p", { class: "became" }, `${run.name(lane)}: ${run.text(text)}`));
-    fill(
-      byId("now"),
-      el("p", { class: "moment" }, el("b", { id: "clock" }, `${seconds(run.time[event])} s`), el("span", { class: "quiet" }, ` event ${event + 1} of ${run.count.toLocaleString("en")}`)),
-      el("p", { id: "sentence", class: run.evidence.has(event) ? "accused" : "" }, this.sentence(event)),
-      became,
-    );
+    const became = (run.becameAt.get(event) ?? []).map(([lane, text]) => `${run.name(lane)}: ${run.text(text)}`);
+    const told = `${run.evidence.has(event) ? "accused" : ""} ${this.sentence(event)}`;
+    refill(byId("now"), [
+      [`at ${event}`, () => el("p", { class: "moment" }, el("b", { id: "clock" }, `${seconds(run.time[event])} s`), el("span", { class: "quiet" }, ` event ${event + 1} of ${run.count.toLocaleString("en")}`))],
+      [told, () => el("p", { id: "sentence", class: run.evidence.has(event) ? "accused" : "" }, this.sentence(event))],
+      run.parted.has(event) ? [`parted ${event}`, () => el("p", { class: "became" }, run.parted.get(event) ? `the logs part at entry ${run.parted.get(event)}` : "the logs agree again")] : null,
+      ...became.map((words, i) => [`became ${i} ${words}`, () => el("p", { class: "became" }, words)]),
+    ]);
   }
 
   // ---- everybody -------------------------------------------------------------------------------------------------
 
+  // How many boxes of a log there is room for. Asked when the window changes: it makes a browser lay out the page.
+  resize() {
+    this.room = Math.max(4, Math.floor((byId("panel").clientWidth - 34) / BOX));
+  }
+
   #showPeers(event) {
-    const { run } = this;
-    const room = Math.max(4, Math.floor((byId("panel").clientWidth - 34) / BOX));
+    const { run, room } = this;
     const logs = run.peers.map((lane) => run.logs[lane].at(event));
-    const last = Math.max(0, ...logs.map((log) => log.base + log.entries.length));
+    const last = Math.max(0, ...logs.map((log) => log.end));
     const changed = logs.map((log) => log.changed).filter((index) => index !== null);
     // Where the logs part is in view, and what has just changed before all.
-    let from = Math.max(1, Math.min(last - room + 1, firstDifference(logs) - 3));
+    let from = Math.max(1, Math.min(last - room + 1, run.partsAt(event) - 3));
     if (changed.length) {
       const news = Math.min(...changed) + 1;
       if (news < from || news > from + room - 1) from = Math.max(1, Math.min(news - 1, last - room + 1));
@@ -86,84 +96,110 @@ export class Panel {
     if (this.logFrom !== null) from = Math.max(1, Math.min(this.logFrom, last - 1));
     this.shownFrom = from;
     const to = Math.min(last, from + room - 1);
-    const indexes = [];
-    for (let index = from; index <= to; index++) indexes.push(el("span", { class: "index" }, index));
-    fill(
-      byId("peers"),
-      run.peers.map((lane, i) => this.#peer(lane, event, logs[i], from, to)),
-      last ? el("div", { class: "log indexes" }, indexes) : null,
-      last > room ? el("p", { class: "quiet logmove" }, el("button", { onclick: () => this.moveLog(event, -room), title: "," }, "◂ earlier"), ` entries ${from} to ${to} of ${last} `, el("button", { onclick: () => this.moveLog(event, room), title: "." }, "later ▸")) : null,
+    run.peers.forEach((lane, i) => this.#peer(lane, event, logs[i], from, to));
+    const move = (by, key, words) => el("button", { onclick: () => this.moveLog(by), title: key }, words);
+    refill(byId("peers"), [
+      ...run.peers.map((lane) => [`peer ${lane}`, () => this.peers.get(lane).all]),
+      last ? [`indexes ${from} ${to}`, () => el("div", { class: "log indexes" }, Array.from({ length: to - from + 1 }, (_, i) => el("span", { class: "index" }, from + i)))] : null,
+      last > room ? [`move ${from} ${to} ${last}`, () => el("p", { class: "quiet logmove" }, move(-room, ",", "◂ earlier"), ` entries ${from} to ${to} of ${last} `, move(room, ".", "later ▸"))] : null,
       this.#fields(event),
-    );
+    ]);
   }
 
-  moveLog(event, by) {
+  moveLog(by) {
     this.logFrom = Math.max(1, (this.logFrom ?? this.shownFrom) + by);
-    this.#showPeers(event);
+    this.#showPeers(this.event);
   }
 
+  // Its parts are made once, and what has changed is put into them.
   #peer(lane, event, log, from, to) {
     const { run } = this;
+    if (!this.peers.has(lane)) {
+      const all = el("article", { "data-peer": run.lanes[lane].name });
+      // A box to the event that brought the entry.
+      const log = el("div", { class: "log", onclick: (e) => this.#toEntry(lane, e.target.closest("[data-index]")) });
+      this.peers.set(lane, { all, log });
+    }
+    const { all, log: boxes } = this.peers.get(lane);
     const at = (name, otherwise) => run.field(lane, name, event, otherwise);
     const condition = at("condition").value;
     const up = condition & UP;
     const role = at("role").value;
-    const fact = (name, known, shown) => el("span", { class: known.changed ? "fact new" : "fact", "data-fact": name }, `${name} `, el("b", {}, shown ?? known.value));
-    const term = at("term");
-    const vote = at("vote", -1);
-    const votes = at("votes", "");
-    const kept = up ? [fact("commit", at("commit")), fact("applied", at("applied"))] : [];
-    const states = [
-      !up && "down",
-      condition & PAUSED && "paused",
-      condition & CUT && "cut off",
-      condition & HELD && up && "clock held",
-    ].filter(Boolean);
-    const head = el(
-      "div",
-      { class: "facts" },
-      el("span", { class: `badge ${up ? ROLES[role] : "down"}` }, up ? LETTER[role] : "✗"),
-      el("b", { class: at("role").changed || at("condition").changed ? "who new" : "who" }, run.name(lane)),
-      states.map((word) => el("span", { class: "condition" }, word)),
-      fact("term", term),
-      vote.value >= 0 ? fact("voted", vote, run.lanes[vote.value].name) : null,
-      role === 1 && up && votes.value ? fact("votes", votes, `${votes.value.split(" ").join(",")} of ${run.peers.length}`) : null,
-      kept,
-    );
-    return el("article", { class: run.lane[event] === lane ? "peer now" : "peer", "data-peer": run.lanes[lane].name }, head, this.#log(log, from, to, at("commit").value, at("applied").value), role === 2 && up ? this.#indexes(lane, event) : null);
+    const [term, vote, votes, commit, applied] = [at("term"), at("vote", -1), at("votes", ""), at("commit"), at("applied")];
+    const states = [!up && "down", condition & PAUSED && "paused", condition & CUT && "cut off", condition & HELD && up && "clock held"].filter(Boolean);
+    const facts = [["term", term.value, term]];
+    if (vote.value >= 0) facts.push(["voted for", run.lanes[vote.value].name, vote]);
+    if (role === 1 && up && votes.value) facts.push(["votes", votesTold(votes.value.split(" "), run.peers.length), votes]);
+    if (up) facts.push(["commit", commit.value, commit], ["applied", applied.value, applied]);
+    const isNew = at("role").changed || at("condition").changed;
+    const since = Math.max(at("role").since, at("condition").since);
+    const head = () =>
+      el(
+        "div",
+        { class: "facts" },
+        el("span", { class: `badge ${up ? ROLES[role] : "down"}` }, up ? LETTER[role] : "✗"),
+        this.#origin(since, { class: isNew ? "who new" : "who" }, el("b", {}, run.name(lane))),
+        states.map((word) => el("span", { class: "condition" }, word)),
+        facts.map(([name, value, known]) => this.#origin(known.since, { class: known.changed ? "fact new" : "fact", "data-fact": name }, `${name} `, el("b", {}, value))),
+      );
+    const isNow = run.lane[event] === lane ? "peer now" : "peer";
+    if (all.className !== isNow) all.className = isNow;
+    const { end } = log;
+    const elsewhere = to >= from && end < from ? (end ? `its log ends at ${end}` : "its log is empty") : "";
+    if (to >= from && !elsewhere) refill(boxes, this.#boxes(log, from, to, commit.value));
+    refill(all, [
+      [JSON.stringify(["head", up, role, isNew, since, states, facts]), head],
+      elsewhere ? [elsewhere, () => el("div", { class: "log quiet" }, elsewhere)] : to >= from ? ["log", () => boxes] : null,
+      role === 2 && up ? this.#indexes(lane, event) : null,
+    ]);
   }
 
-  #log(log, from, to, commit) {
+  // Something that is so because of an event, to which a click on it leads.
+  #origin(event, given, ...children) {
+    if (event < 0) return el("span", given, ...children);
+    return el("button", { ...given, title: "to the event that made it so", onclick: () => this.go(event) }, ...children);
+  }
+
+  #boxes(log, from, to, commit) {
     const { run } = this;
     const boxes = [];
     for (let index = from; index <= to; index++) {
-      const number = log.entries[index - log.base - 1];
-      const isNew = log.changed !== null && index > log.changed;
-      if (index <= log.base) boxes.push(el("span", { class: "box gone", title: `in the snapshot to ${log.base}` }, el("i", {}, index === log.base ? `t${log.baseTerm}` : ""), "snap"));
-      else if (number === undefined) boxes.push(el("span", { class: "box none" }));
-      else if (number < 0) boxes.push(el("span", { class: "box unknown", title: "there is an entry here, and no message has shown it" }, "?"));
+      if (index <= log.base) {
+        const term = index === log.base ? `t${log.baseTerm}` : "";
+        boxes.push([`${index} snap ${log.base} ${term}`, () => el("span", { class: "box gone", title: `in the snapshot to ${log.base}` }, el("i", {}, term), "snap")]);
+        continue;
+      }
+      const number = log.entry(index);
+      if (number === undefined) boxes.push([`${index} none`, () => el("span", { class: "box none" })]);
+      else if (number < 0) boxes.push([`${index} ?`, () => el("span", { class: "box unknown", title: "there is an entry here, and no message has shown it" }, "?")]);
       else {
-        const term = run.entries.term[number];
-        const text = run.text(run.entries.text[number]);
-        const box = el("span", { class: `box${index <= commit ? " committed" : ""}${isNew ? " new" : ""}`, title: `entry ${index}, term ${term}: ${text}${index <= commit ? ", known to be committed" : ""}`, "data-index": index }, el("i", {}, `t${term}`), text);
-        box.style.setProperty("--hue", (term * 67) % 360);
-        boxes.push(box);
+        const isNew = log.changed !== null && index > log.changed;
+        boxes.push([`${index} ${number} ${index <= commit} ${isNew}`, () => this.#box(index, number, index <= commit, isNew)]);
       }
     }
-    const end = log.base + log.entries.length;
-    if (to >= from && end < from) return el("div", { class: "log quiet" }, end ? `its log ends at ${end}` : "its log is empty");
-    return boxes.length ? el("div", { class: "log" }, boxes) : null;
+    return boxes;
+  }
+
+  #toEntry(lane, box) {
+    const place = box ? this.run.logs[lane].cameAt(this.event, Number(box.dataset.index)) : -1;
+    if (place >= 0) this.go(place);
+  }
+
+  #box(index, number, committed, isNew) {
+    const { run } = this;
+    const term = run.entries.term[number];
+    const text = run.text(run.entries.text[number]);
+    const box = el("span", { class: `box${committed ? " committed" : ""}${isNew ? " new" : ""}`, title: `entry ${index}, term ${term}: ${text}${committed ? ", known to be committed" : ""}`, "data-index": index }, el("i", {}, `t${term}`), text);
+    box.style.setProperty("--hue", (term * 67) % 360);
+    return box;
   }
 
   #indexes(lane, event) {
     const { run } = this;
-    const known = run.indexes(lane, event);
-    if (!known.size) return null;
-    const one = (follower) => {
-      const { next, match, changed } = known.get(follower);
-      return el("span", { class: changed ? "fact new" : "fact" }, `${run.lanes[follower].name}: `, el("b", {}, `${next}/${match}`));
-    };
-    return el("div", { class: "facts indexes" }, el("span", { class: "quiet" }, "next/match"), run.peers.filter((follower) => known.has(follower)).map(one));
+    const known = [...run.indexes(lane, event)].map(([follower, { next, match, changed, since }]) => [run.lanes[follower].name, `${next}/${match}`, changed, since]);
+    if (!known.length) return null;
+    const one = ([name, told, changed, since]) => this.#origin(since, { class: changed ? "fact new" : "fact" }, `${name}: `, el("b", {}, told));
+    return [JSON.stringify(["indexes", known]), () => el("div", { class: "facts indexes" }, el("span", { class: "quiet" }, "next/match"), known.map(one))];
   }
 
   // What the peer itself holds, where the page was made with --fields.
@@ -172,30 +208,33 @@ export class Panel {
     const lane = run.lane[event];
     const of = lane >= 0 ? run.fields[lane] : null;
     if (!of || !(run.field(lane, "condition", event).value & UP)) return null;
+    if (!this.own.has(lane)) {
+      const own = { table: el("table", {}), line: el("div", {}) };
+      own.all = el("details", { open: true, class: "own" }, el("summary", {}, `${run.name(lane)}'s own fields`), own.line, own.table);
+      this.own.set(lane, own);
+    }
+    const own = this.own.get(lane);
     const rows = [];
     for (const [name, history] of Object.entries(run.fieldLists[lane])) {
-      const { entries, changed } = history.at(event);
-      const first = Math.max(0, Math.min(entries.length - 12, changed ?? Infinity));
-      const items = entries.slice(first, first + 16).map((item, i) => el("span", { class: changed !== null && first + i >= changed ? "entry new" : "entry" }, run.text(item)));
-      rows.push(el("tr", { class: changed !== null ? "new" : "" }, el("th", {}, name), el("td", {}, first ? `… ${first} before ` : "", items, first + 16 < entries.length ? ` … ${entries.length} in all` : "", entries.length ? "" : "empty")));
+      const { end, changed, entry, since } = history.at(event);
+      const first = Math.max(0, Math.min(end - 12, changed ?? Infinity));
+      const items = Array.from({ length: Math.min(16, end - first) }, (_, i) => [run.text(entry(first + i + 1)), changed !== null && first + i >= changed]);
+      const shown = () => items.map(([text, isNew]) => el("span", { class: isNew ? "entry new" : "entry" }, text));
+      rows.push([JSON.stringify(["list", name, first, end, changed !== null, since, items]), () => el("tr", { class: changed !== null ? "new" : "" }, el("th", {}, this.#origin(since, { class: "fact" }, name)), el("td", {}, first ? `… ${first} before ` : "", shown(), first + 16 < end ? ` … ${end} in all` : "", end ? "" : "empty"))]);
     }
     for (const [name, changes] of Object.entries(of.values)) {
       const known = this.#fieldAt(changes, event);
-      if (known) rows.push(el("tr", { class: known.changed ? "new" : "" }, el("th", {}, name), el("td", {}, known.text)));
+      if (known) rows.push([JSON.stringify(["value", name, known]), () => el("tr", { class: known.changed ? "new" : "" }, el("th", {}, this.#origin(known.since, { class: "fact" }, name)), el("td", {}, known.text))]);
     }
+    refill(own.table, rows);
     const line = this.#fieldAt(of.lines, event);
-    return el("details", { open: true, class: "own" }, el("summary", {}, `${run.name(lane)}'s own fields`), line?.changed ? el("p", { class: "quiet" }, `at ${line.text}`) : null, el("table", {}, rows));
+    refill(own.line, [line?.changed ? [line.text, () => el("p", { class: "quiet" }, `at ${line.text}`)] : null]);
+    return [`own ${lane}`, () => own.all];
   }
 
   #fieldAt(flat, event) {
-    let low = 0;
-    let high = flat.length / 2;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (flat[2 * middle] <= event) low = middle + 1;
-      else high = middle;
-    }
-    return low ? { text: this.run.text(flat[2 * low - 1]), changed: flat[2 * low - 2] === event } : null;
+    const row = lastBefore(flat, event);
+    return row < 0 ? null : { text: this.run.text(flat[2 * row + 1]), changed: flat[2 * row] === event, since: flat[2 * row] };
   }
 
   // ---- one message -----------------------------------------------------------------------------------------------
@@ -203,13 +242,13 @@ export class Panel {
   #showDetails(event) {
     const { run } = this;
     const call = run.call[event];
-    fill(
-      byId("details"),
-      call >= 0 ? this.#message(call, event) : null,
-      this.#operation(event),
-      this.#chain("Because of", run.causesOf(event), run.kind(event) === "send" || run.kind(event) === "persist" ? "nothing that came in at this instant: its own clock" : ""),
+    const own = run.kind(event) === "send" || run.kind(event) === "persist" ? "nothing that came in at this instant: its own clock" : "";
+    refill(byId("details"), [
+      call >= 0 ? [`message ${call} ${event}`, () => this.#message(call, event)] : null,
+      run.operationAt.has(event) ? [`operation ${event}`, () => this.#operation(event)] : null,
+      this.#chain("Because of", run.causesOf(event), own),
       this.#chain("What it brought about", run.effectsOf(event), ""),
-    );
+    ]);
   }
 
   #message(call, event) {
@@ -252,28 +291,23 @@ export class Panel {
 
   #operation(event) {
     const { run } = this;
-    const number = run.operationAt.get(event);
-    if (number === undefined) return null;
-    const [lane, from, to, text, accused] = run.operations[number];
+    const [lane, from, to, text, accused] = run.operations[run.operationAt.get(event)];
     return el("div", { class: "message" }, el("h2", {}, `${run.name(lane)}: ${run.text(text)}`), accused ? el("p", { class: "accused" }, "One of the operations that cannot be put in one order.") : null, el("div", { class: "fate" }, el("button", { class: "step", onclick: () => this.go(from) }, `called ${seconds(run.time[from])}`), to >= 0 ? el("button", { class: "step", onclick: () => this.go(to) }, `returned ${seconds(run.time[to])} (+${span(run.time[to] - run.time[from])})`) : el("span", { class: "quiet" }, "never returned")));
   }
 
   #chain(title, events, none) {
     const { run } = this;
-    if (!events.length) return none ? el("div", { class: "chain" }, el("h2", {}, title), el("p", { class: "quiet" }, none)) : null;
+    if (!events.length) return none ? [`${title} ${none}`, () => el("div", { class: "chain" }, el("h2", {}, title), el("p", { class: "quiet" }, none))] : null;
+    if (!this.chains.has(title)) {
+      const [list, more] = [el("ol", {}), el("div", {})];
+      this.chains.set(title, { list, more, all: el("div", { class: "chain" }, el("h2", {}, title), list, more) });
+    }
+    const { list, more, all } = this.chains.get(title);
     const shown = this.all ? events : events.slice(0, MOST_LINKS);
-    const items = shown.map((place) => el("li", {}, el("button", { onclick: () => this.go(place) }, el("span", { class: "quiet" }, `${seconds(run.time[place], 4)} `), this.sentence(place))));
-    return el("div", { class: "chain" }, el("h2", {}, title), el("ol", {}, items), shown.length < events.length ? el("button", { onclick: () => ((this.all = true), this.go(null)) }, `all ${events.length}`) : null);
+    refill(list, shown.map((place) => [place, () => el("li", {}, el("button", { onclick: () => this.go(place) }, el("span", { class: "quiet" }, `${seconds(run.time[place], 4)} `), this.sentence(place)))]));
+    refill(more, [shown.length < events.length ? [events.length, () => el("button", { onclick: () => ((this.all = true), this.go(null)) }, `all ${events.length}`)] : null]);
+    return [title, () => all];
   }
 }
 
-// The first index at which not all logs have the same; behind all of them if there is none.
-function firstDifference(logs) {
-  const first = Math.max(...logs.map((log) => log.base)) + 1;
-  const last = Math.max(...logs.map((log) => log.base + log.entries.length));
-  for (let index = first; index <= last; index++) {
-    const here = logs[0].entries[index - logs[0].base - 1];
-    if (logs.some((log) => log.entries[index - log.base - 1] !== here)) return index;
-  }
-  return last + 1;
-}
+const votesTold = (from, peers) => `${from.length} of ${peers}, from ${from.join(" ")}`;

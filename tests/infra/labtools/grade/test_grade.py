@@ -126,18 +126,18 @@ def test_the_table_is_no_formula() -> None:
 
 def test_a_line_cut_off_by_a_kill_is_no_run(tmp_path: Path) -> None:
     path = tmp_path / "ann.jsonl"
-    store = Store(path)
+    store = Store(path, RunRecord)
     store.add("code", RunRecord(test="t", seed=1, kind=PASSED))
     store.add("code", RunRecord(test="t", seed=2, kind=PASSED))
     store.close()
     path.write_bytes(path.read_bytes()[:-9])
-    store = Store(path)
+    store = Store(path, RunRecord)
     assert store.get("code", "t", 1) is not None
     assert store.get("code", "t", 2) is None
     assert store.get("other code", "t", 1) is None
     store.add("code", RunRecord(test="t", seed=3, kind=FAILED))
     store.close()
-    again = Store(path)
+    again = Store(path, RunRecord)
     assert [again.get("code", "t", seed) is not None for seed in (1, 2, 3)] == [True, False, True]
     again.close()
 
@@ -156,12 +156,15 @@ runs = 2
 seed = "a word"
 [public]
 extra = false
+[failures]
+pages = 1
+shrink = 0
 [points]
 2a = 40
 [tests.test_hidden_start_2b]
 points = 60
 """
-ONLY_2A = "runs = 1\nseed = 'a word'\n[public]\nextra = false\n[points]\n2a = 30\n"
+ONLY_2A = "runs = 1\nseed = 'a word'\n[public]\nextra = false\n[failures]\npages = 0\nshrink = 0\n[points]\n2a = 30\n"
 # The grader, with a signal to itself when so many runs are stored.
 SIGNALLED = """
 import os, signal, sys
@@ -479,7 +482,8 @@ def graded_on_one_test(folder: Path, *, hidden: bool = False) -> Result:
     exam = Exam(tuple(tests), {test.name: test}, Rubric().limits)
     found = take_in(folder / "class", FILES).submissions
     runs = folder / f"runs {hidden}"
-    (result,) = grade(found, exam, jobs=1, runs=runs, progress=Progress(1, 1), watch=lambda: None)
+    where = {"runs": runs, "pages": lambda _: folder / "pages"}
+    (result,) = grade(found, exam, jobs=1, **where, progress=Progress(1, 1), watch=lambda: None)
     return result
 
 

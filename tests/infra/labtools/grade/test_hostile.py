@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from labtools.grade.judging import box
 from labtools.grade.judging.box import refusal
 from labtools.grade.judging.worker import Request, Setup
 from labtools.grade.results import DIED, FORCED, MISBEHAVED, Result, RunRecord
-from labtools.grade.rubric import Limits, Rubric
-from labtools.grade.write import write_class, write_submission
+from labtools.grade.rubric import Failures, Limits, Rubric
+from labtools.grade.write import pages_of, write_class, write_submission
 from labtools.selecting import load_tests
 from labtools.workers.process import Launch, python_worker
 
@@ -92,7 +93,9 @@ class Graded:
         limits = Limits(cpu_s=1, real_s=6, forced_per_part=1, memory_mb=512)
         rubric = Rubric(runs=1, points={"2a": 20, "2b": 60, "2c": 20}, limits=limits)
         tests = tuple(rubric.assign(public, secret, "phrase"))
-        exam = Exam(tests, {test.name: test for test in (*public, *secret)}, limits)
+        # Most of them fail all the time, and how that is shown is tried in test_showing.py.
+        failures = Failures(pages=3, shrink=0)
+        exam = Exam(tests, {test.name: test for test in (*public, *secret)}, limits, failures=failures)
         self.submissions = take_in(class_, Wanted(rubric.files)).submissions
         self.at: list[dict[str, str]] = []  # what was under way, now and then
         progress = Progress(len(self.submissions), 0)
@@ -102,6 +105,7 @@ class Graded:
             exam,
             jobs=2,
             runs=self.out / "runs",
+            pages=partial(pages_of, self.out),
             progress=progress,
             watch=lambda: self.at.append(dict(progress.at)),
         )
@@ -109,7 +113,8 @@ class Graded:
             write_submission(result, "Raft", self.out)
         write_class(results, "Raft", self.out)
         (only,) = take_in(alone, Wanted(rubric.files)).submissions
-        (self.alone,) = grade([only], exam, jobs=1, runs=alone / "runs", progress=Progress(1, 0), watch=lambda: None)
+        where = {"runs": alone / "runs", "pages": lambda _: alone / "pages"}
+        (self.alone,) = grade([only], exam, jobs=1, **where, progress=Progress(1, 0), watch=lambda: None)
         self.results = {result.name: result for result in results}
 
     def told(self, name: str) -> str:
@@ -273,7 +278,7 @@ def processes_of(grader: int) -> dict[int, str]:
     return {pid: commands[pid] for pid in found if pid in commands}
 
 
-RUBRIC = 'runs = 3\nseed = "words"\n[public]\nextra = false\n[points]\n2a = 1\n'
+RUBRIC = 'runs = 3\nseed = "words"\n[public]\nextra = false\n[points]\n2a = 1\n[failures]\nshrink_runs = 60\n'
 
 
 def start_grader(folder: Path, out: str) -> subprocess.Popen[bytes]:

@@ -16,7 +16,7 @@ from labtools.cli import main as lab
 REFERENCE = Path("raft/raft.py").read_text()
 BROKEN = "raise ValueError('a peer that is soon graded')"
 HIDDEN = "def test_hidden_2a(make_config):\n    make_config(servers=3).check_one_leader()\n"
-RUBRIC = "runs = 1\nseed = 'a word'\n[public]\nextra = false\n[points]\n2a = 30\n"
+RUBRIC = "runs = 1\nseed = 'a word'\n[public]\nextra = false\n[points]\n2a = 30\n[failures]\npages = 0\nshrink = 0\n"
 
 
 class Course:

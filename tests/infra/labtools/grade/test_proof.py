@@ -16,7 +16,7 @@ from labtools.cli import main as lab
 from labtools.grade.rubric import seeds
 
 REFERENCE = Path("raft/raft.py").read_text()
-RUBRIC = "runs = 2\nseed = 'a word'\n[public]\nextra = false\n[points]\n2a = 30\n"
+RUBRIC = "runs = 2\nseed = 'a word'\n[public]\nextra = false\n[points]\n2a = 30\n[failures]\npages = 0\nshrink = 0\n"
 RIGHT = "def test_right_2a(make_config):\n    make_config(servers=3).check_one_leader()\n"
 
 

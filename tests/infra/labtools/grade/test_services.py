@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ from labtools.grade.grading import Exam, Progress, grade, reference_files
 from labtools.grade.intake import SERVER, Submission, Wanted, take_in
 from labtools.grade.judging.box import refusal
 from labtools.grade.results import Result
-from labtools.grade.rubric import Rubric, RubricError
-from labtools.grade.write import write_submission, write_submitted
+from labtools.grade.rubric import Failures, Rubric, RubricError
+from labtools.grade.write import pages_of, write_submission, write_submitted
 from labtools.selecting import load_tests
 
 RAFT = ROOT / "raft" / "raft.py"
@@ -114,14 +115,15 @@ def graded(folder: Path, submissions: dict[str, Path], *, raft: str = "own") -> 
     secret = load_tests(hidden)
     tests = tuple(rubric.assign(public, secret, "phrase"))
     reference = reference_files(RAFT) if raft == "reference" else {}
-    exam = Exam(tests, {t.name: t for t in (*public, *secret)}, rubric.limits, reference, str(RAFT))
+    exam = Exam(tests, {t.name: t for t in (*public, *secret)}, rubric.limits, reference, str(RAFT), Failures(shrink=0))
     wanted = ON_REFERENCE if reference else WITH_SERVICE
     class_ = []
     for name, path in submissions.items():
         (one,) = take_in(path, wanted, single=True).submissions
         class_.append(write_submitted(Submission(name, path, one.files, one.problem, one.remarks), folder / "out"))
     progress = Progress(len(class_), 0)
-    results = grade(class_, exam, jobs=1, runs=folder / "runs", progress=progress, watch=lambda: None)
+    where = {"runs": folder / "runs", "pages": partial(pages_of, folder / "out")}
+    results = grade(class_, exam, jobs=1, **where, progress=progress, watch=lambda: None)
     for result in results:
         write_submission(result, "Raft", folder / "out")
     return {result.name: result for result in results}

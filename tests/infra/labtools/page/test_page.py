@@ -61,12 +61,16 @@ def many_events():
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
-    made = {name: folder / f"{name}.html" for name in ("passed", "rule", "split", "snapshots", "seven", "many", "bad")}
+    made = {
+        name: folder / f"{name}.html"
+        for name in ("passed", "rule", "split", "snapshots", "seven", "many", "rejoin", "bad")
+    }
     write_run(made["passed"], "test_basic_agree_2b", 7)
     write_run(made["rule"], "test_figure8_unreliable_2c", 7, wrong_peer("figure8-commit", folder / "figure8"))
     write_run(made["split"], "test_split_votes_are_rare_2c", 0, wrong_peer("narrow-timeouts", folder / "narrow"))
     write_run(made["snapshots"], "test_snapshot_install_unreliable_2d", 7)
     write_run(made["seven"], "test_many_elections_2a", 7)
+    write_run(made["rejoin"], "test_rejoin_2b", 7)
     events = many_events()
     made["many"].write_text(page(data_of(events, {"test": "many", "seed": 1, "failed": False}), "many"))
     (folder / "hostile").mkdir()
@@ -100,6 +104,14 @@ def show(browser, pages):
 def at(tab):
     """Of the current event: its number, from 0."""
     return int(re.search(r"event (\d+) of", tab.text("#now"))[1]) - 1
+
+
+def go(tab, place):
+    """By a link, as somebody follows it."""
+    tab.eval(
+        "new Promise((done) => { addEventListener('hashchange', () => done(), { once: true }); "
+        f"history.replaceState(null, '', '#'); location.hash = '#event={place + 1}'; }})"
+    )
 
 
 def data_in(pages, name):
@@ -193,8 +205,7 @@ def test_a_message_is_followed_to_its_end_and_back(show, pages):
     call = next(
         i for i, kind in enumerate(calls["kind"]) if data["texts"][kind] == "append" and not calls["heartbeat"][i]
     )
-    tab.eval(f"location.hash = '#event={calls['sent'][call] + 1}'")
-    tab.eval("new Promise((done) => setTimeout(done, 50))")
+    go(tab, calls["sent"][call])
     for step in ("delivered", "answered", "replied"):
         tab.key("ArrowRight")
         assert at(tab) == calls[step][call]
@@ -213,8 +224,7 @@ def test_a_message_is_followed_to_its_end_and_back(show, pages):
 def test_the_panels_tell_what_the_trace_does(show, pages):
     tab, data = show("snapshots"), data_in(pages, "snapshots")
     for place in range(500, len(data["events"]["time"]), 1500):
-        tab.eval(f"location.hash = '#event={place + 1}'")
-        tab.eval("new Promise((done) => setTimeout(done, 50))")
+        go(tab, place)
         assert at(tab) == place
         for lane, peer in enumerate(data["lanes"]):
             state = data["states"][lane]
@@ -233,6 +243,131 @@ def test_the_panels_tell_what_the_trace_does(show, pages):
             assert badge in ("FCL"[roles[-1]], "✗")
 
 
+def log_at(state, place):
+    """The base and the entries after an event, from the changes up to it."""
+    base, entries = 0, []
+    for at_, new_base, _, keep, added in state["log"]:
+        if at_ > place:
+            break
+        entries = entries[max(new_base - base, 0) : max(keep - base, 0)]
+        entries += [-1] * (keep - new_base - len(entries))
+        base = new_base
+        for first, count in zip(added[::2], added[1::2], strict=True):
+            entries += [-1] * count if first < 0 else range(first, first + count)
+    return base, entries
+
+
+def indexes_at(state, place):
+    """What a leader is known to have told of its followers."""
+    known, flat = {}, state["indexes"]
+    for at_, follower, following, match in zip(*(flat[i::4] for i in range(4)), strict=True):
+        if at_ <= place:
+            known = {} if follower < 0 else known | {follower: f"{following}/{match}"}
+    return known
+
+
+@pytest.mark.parametrize("name", ["rule", "snapshots"])
+def test_logs_are_shown_as_they_were_at_every_moment(name, show, pages):
+    tab, data = show(name), data_in(pages, name)
+    count = len(data["events"]["time"])
+    boxes = (
+        "[...document.querySelectorAll('.peer')].map((peer) => [...peer.querySelectorAll('.box')].map((box) => "
+        "[box.className.split(' ').find((one) => ['gone', 'unknown', 'none'].includes(one)) ?? '', box.innerText]))"
+    )
+    seen = set()
+    for place in [count - 1, *range(0, count, count // 25), 300, *range(count - 1, 0, -count // 25)]:
+        go(tab, place)
+        shown_indexes = [int(text) for text in tab.texts(".index")]
+        first, last = (shown_indexes[0], shown_indexes[-1]) if shown_indexes else (1, 0)
+        for lane, shown in enumerate(tab.eval(boxes)):
+            base, entries = log_at(data["states"][lane], place)
+            if not shown:
+                assert base + len(entries) < first or last < first
+                continue
+            assert len(shown) == last - first + 1
+            for index, (kind, text) in enumerate(shown, first):
+                number = entries[index - base - 1] if base < index <= base + len(entries) else None
+                wanted = "gone" if index <= base else "none" if number is None else "unknown" if number < 0 else ""
+                assert kind == wanted, (place, lane, index)
+                seen.add(kind)
+                if not kind:
+                    told = data["texts"][data["entries"]["text"][number]]
+                    command = told if isinstance(told, str) else told[0]
+                    assert text.split() == f"t{data['entries']['term'][number]} {command}".split()
+        for lane, peer in enumerate(data["lanes"]):
+            told = [text.split(": ") for text in tab.texts(f'[data-peer="{peer["name"]}"] .facts.indexes .fact')]
+            known = indexes_at(data["states"][lane], place)
+            if told:
+                assert dict(told) == {data["lanes"][follower]["name"]: at_ for follower, at_ in known.items()}
+    assert seen >= ({"", "gone"} if name == "snapshots" else {"", "none"})
+
+
+def test_a_value_leads_to_the_event_that_made_it_so(show, pages):
+    tab, data = show("rejoin"), data_in(pages, "rejoin")
+
+    def click(selector):
+        tab.key("End")
+        tab.eval(f"document.querySelector({selector!r}).click()")
+        return at(tab)
+
+    for lane, peer in enumerate(data["lanes"]):
+        state, of_it = data["states"][lane], f'[data-peer="{peer["name"]}"]'
+        tab.key("End")
+        end = at(tab)
+
+        def since(name, state=state, end=end):
+            return max(place for place in state[name][::2] if place <= end)
+
+        shown = tab.eval(f"[...document.querySelectorAll('{of_it} [data-fact]')].map((one) => one.dataset.fact)")
+        assert {"term", "commit", "applied"} <= set(shown)
+        for fact in shown:
+            assert click(f'{of_it} [data-fact="{fact}"]') == since("vote" if fact == "voted for" else fact)
+        assert click(f"{of_it} .who") == max(since("role"), since("condition"))
+        # The first entry in view: the last change that did not keep it.
+        tab.key("End")
+        index = int(tab.eval(f"document.querySelector('{of_it} .box').dataset.index"))
+        assert click(f"{of_it} .box") == [place for place, _, _, keep, _ in state["log"] if keep < index][-1]
+    tab.key("End")
+    leader = tab.eval("document.querySelector('.facts.indexes').closest('.peer').dataset.peer")
+    lane = next(i for i, one in enumerate(data["lanes"]) if one["name"] == leader)
+    flat = data["states"][lane]["indexes"]
+    assert click(".facts.indexes .fact") in flat[::4]
+    tab.key("End")
+    field = tab.text(".own th button")
+    click(".own th button")
+    assert field in tab.texts(".own tr.new th")
+
+
+def logs_apart(data, place):
+    """Whether two logs are known to have other entries at one index."""
+    logs = [log_at(state, place) for state in data["states"]]
+    for index in range(1 + max(base for base, _ in logs), 1 + max(base + len(entries) for base, entries in logs)):
+        here = {entries[index - base - 1] for base, entries in logs if index <= base + len(entries)} - {-1}
+        if len(here) > 1:
+            return True
+    return False
+
+
+def test_one_goes_to_where_logs_part_and_agree_again(show, pages):
+    tab, data = show("rejoin"), data_in(pages, "rejoin")
+    apart = [logs_apart(data, place) for place in range(len(data["events"]["time"]))]
+    turns = [place for place in range(1, len(apart)) if apart[place] != apart[place - 1]]
+    assert len(turns) >= 2
+    tab.key("Home")
+    for place in turns:
+        tab.key("p")
+        assert at(tab) == place
+        assert ("the logs part at entry" if apart[place] else "the logs agree again") in tab.text("#now")
+    tab.key("p", "P")
+    assert at(tab) == turns[-2]
+
+
+def test_votes_are_counted_and_named(show, pages):
+    tab, data = show("split"), data_in(pages, "split")
+    told = tab.texts('[data-fact="votes"]')
+    assert told and all(re.fullmatch(r"votes 1 of 5, from [012]", one) for one in told), (told, data["run"]["seed"])
+
+
 def test_own_fields_come_with_their_line(show, pages):
     tab = show("rule")
     own = tab.text(".own")
@@ -249,8 +384,7 @@ def test_repetitions_fold_and_unfold(show, pages):
     tab, data = show("passed"), data_in(pages, "passed")
     folded = next(i for i, how in enumerate(data["events"]["shown"]) if how == 2)
     before = max(i for i in range(folded) if data["events"]["shown"][i] == 0)
-    tab.eval(f"location.hash = '#event={before + 1}'")
-    tab.eval("new Promise((done) => setTimeout(done, 50))")
+    go(tab, before)
     tab.key("ArrowDown")
     assert data["events"]["shown"][at(tab)] == 0
     tab.key("ArrowUp", "f", "ArrowDown")
