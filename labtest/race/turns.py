@@ -20,7 +20,7 @@ import sys
 import msgspec
 
 from labsim import Node, Simulation
-from labsim.deciding import next_bits
+from labsim.deciding import Place, next_bits
 from labtest.events import CAUGHT_UP, PREEMPT, Preempted
 
 BLOCK = 64
@@ -68,19 +68,43 @@ STATEMENTS = Chance(BLOCK, loses=48, late=8)
 IN_GAPS = Chance(GAPS, loses=32, late=48)
 
 
+CHANCES = {"turn": STATEMENTS, "gap": IN_GAPS}
+
+
+def place_of(kind: str, node: Node) -> Place:
+    """Where these choices are made."""
+    return (kind, node.name, str(node.incarnation))
+
+
+class Lateness:
+    """How late the threads of one incarnation get their turns back."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._next_ns = dict.fromkeys(LEFT_ALONE, 0)
+
+    def of(self, kind: str, loss: Loss) -> int:
+        """In ns; 0 where it may not be late now."""
+        now_ns = self._simulation.now_ns
+        if not loss.late_ns or now_ns < self._next_ns[kind] or self._simulation.punctual:
+            return 0
+        self._next_ns[kind] = now_ns + (LEFT_ALONE[kind] + 1) * loss.late_ns
+        return loss.late_ns
+
+
 class Turns:
     """Of one incarnation of a node: what its rewritten code calls between statements, and in gaps."""
 
     def __init__(self, simulation: Simulation, node: Node) -> None:
         self._simulation = simulation
         self._node = node
-        self._next_late_ns = dict.fromkeys(LEFT_ALONE, 0)
-        self.turn = self._counter("turn", STATEMENTS)
-        self.gap = self._counter("gap", IN_GAPS)
+        self._lateness = Lateness(simulation)
+        self.turn = self._counter("turn")
+        self.gap = self._counter("gap")
 
-    def _counter(self, kind: str, chance: Chance):  # type: ignore[no-untyped-def]  # a function of nothing
+    def _counter(self, kind: str):  # type: ignore[no-untyped-def]  # a function of nothing
         """A closure: it is called before every statement, and an attribute would cost as much as all the rest."""
-        place = (kind, self._node.name, str(self._node.incarnation))
+        place, chance = place_of(kind, self._node), CHANCES[kind]
         choose = self._simulation.decider.choose
         left = 1  # until the next loss, or the next block
         rest = 0  # of the block, after the loss
@@ -98,13 +122,13 @@ class Turns:
 
         def come_due() -> None:
             nonlocal left, rest, loss
-            lost, loss = loss, _NONE
+            block, lost, loss = ordinal, loss, _NONE
             if rest:
                 left, rest = rest, 0
             else:
                 begin_block()
             if lost.at:
-                lose(kind, lost)
+                lose(kind, block, lost)
 
         def count() -> None:
             nonlocal left
@@ -115,18 +139,17 @@ class Turns:
         begin_block()
         return count
 
-    def _lose(self, kind: str, loss: Loss) -> None:
-        simulation, node = self._simulation, self._node
-        task = simulation.current
+    def _lose(self, kind: str, block: int, loss: Loss) -> None:
+        task, node = self._simulation.current, self._node
         if task.node is not node or not node.alive:
             return  # the tester looks at something of the peer's
-        may_be_late = simulation.now_ns >= self._next_late_ns[kind] and not simulation.punctual
-        late_ns = loss.late_ns if may_be_late else 0
-        if late_ns:
-            self._next_late_ns[kind] = simulation.now_ns + (LEFT_ALONE[kind] + 1) * late_ns
         frame = sys._getframe(3)
-        place = Preempted(task.name, frame.f_code.co_filename, frame.f_lineno, late_ns)
-        simulation.emit(PREEMPT, node, place, 0)
+        self.lose_at(kind, block, loss, Preempted(task.name, frame.f_code.co_filename, frame.f_lineno))
+
+    def lose_at(self, kind: str, block: int, loss: Loss, where: Preempted) -> None:
+        simulation, node = self._simulation, self._node
+        late_ns = self._lateness.of(kind, loss)
+        simulation.emit(PREEMPT, node, msgspec.structs.replace(where, late_ns=late_ns), 0)
         simulation.lose_turn(late_ns)
         if late_ns and not node.late:
             simulation.emit(CAUGHT_UP, node, None, 0)
