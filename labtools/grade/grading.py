@@ -169,7 +169,7 @@ class _Grading:
         self._problems = {False: "", True: ""}  # why the peer cannot be loaded, and why the service with its peer
         self._results: dict[str, TestResult] = {}
         self._forced: Counter[str] = Counter()
-        self._spent_s = 0.0
+        self._spent_s = {False: 0.0, True: 0.0}  # the latter by runs with races, which take nothing from the others
 
     def make_runs(self, boxes: _Boxes, lab_code: str, stop: threading.Event, *, hidden: bool) -> None:
         """Those of the public tests, or of the hidden ones."""
@@ -193,7 +193,7 @@ class _Grading:
             return TestResult(test, (), not_run)
         runs = self._runs_of(test, box, store, f"{lab_code} {self._submission.digest}", stop)
         self._forced[test.part] += any(run.kind == FORCED for run in runs)
-        if runs and runs[-1].kind == UNLOADABLE:
+        if runs and runs[-1].kind == UNLOADABLE and not test.race:
             # Everybody reads this, and in a hidden test the text may be about that test.
             of_service = self._exam.wants_service(test)
             what = "The service" if of_service else "raft.py"
@@ -219,7 +219,9 @@ class _Grading:
                 f"{self._forced[test.part]} tests of this part had to be ended by force already, "
                 "so the rest of the part was not tried."
             )
-        if self._spent_s >= limits.submission_s:
+        if test.race and not self._results[test.of].passed:
+            return "it fails as it is, without a turn being lost."
+        if self._spent_s[test.race] >= limits.submission_s:
             return f"the submission's runs have taken the {limits.submission_s} s of real time that it has in all."
         return ""
 
@@ -239,7 +241,9 @@ class _Grading:
             )
         problem, of_parts = self._told_problems()
         remarks = (*submission.remarks, *of_parts, *off)
-        return Result(submission.name, problem, remarks, tuple(results), self._spent_s, file=submission.file)
+        return Result(
+            submission.name, problem, remarks, tuple(results), sum(self._spent_s.values()), file=submission.file
+        )
 
     def _told_problems(self) -> tuple[str, list[str]]:
         """Why nothing could be run, or "", and why some parts could not."""
@@ -259,7 +263,8 @@ class _Grading:
         progress = self._progress
         lab_test = self._exam.files[test.name]
         content = lab_test.file.read_bytes()
-        code = hashlib.blake2b(f"{code} ".encode() + content, digest_size=16).hexdigest()
+        races = "race " if test.race else ""
+        code = hashlib.blake2b(f"{code} {races}".encode() + content, digest_size=16).hexdigest()
         progress.at[self._submission.name] = test.name
         runs: list[RunRecord] = []
         failures = 0
@@ -267,18 +272,19 @@ class _Grading:
             if stop.is_set():
                 raise Stopped
             replay = self._replay(test, lab_test, seed)
-            run = store.get(code, test.name, seed)
+            run = store.get(code, lab_test.name, seed)
             if run is not None:
                 progress.count(stored=1)
             else:
                 shown_as = f"{'hidden' if test.hidden else 'tests'}/{lab_test.file.name}"
                 setup = self._service_setup if lab_test.wants_service else self._setup
-                run = box.run(Request(setup, str(lab_test.file), shown_as, test.name, seed, replay))
+                setup = msgspec.structs.replace(setup, race=test.race)
+                run = box.run(Request(setup, str(lab_test.file), shown_as, lab_test.name, seed, replay))
                 store.add(code, run)
                 progress.count(made=1)
             run.replay = replay
             runs.append(run)
-            self._spent_s += run.real_s
+            self._spent_s[test.race] += run.real_s
             failures += not run.passed
             if failures > test.failures_allowed or run.kind == UNLOADABLE:
                 break
@@ -289,7 +295,7 @@ class _Grading:
         """For a public test as the student types it; for a hidden one as the grader does."""
         kv = str(DEFAULT_KV) if lab_test.wants_service else ""
         if not test.hidden:
-            return replay_line(test.name, seed, str(DEFAULT), kv=kv, isolated=True)
+            return replay_line(test.of, seed, str(DEFAULT), kv=kv, isolated=True, race=test.race)
         here = self._submission.path
         raft = here / "raft.py" if here.is_dir() else here
         if kv and self._exam.reference:

@@ -50,6 +50,7 @@ class Setup(msgspec.Struct):
     raft: str  # the path of its raft.py
     limits: Limits
     service: bool = False  # whether the service in the folder kv is run, too
+    race: bool = False  # whether any line may lose its turn
 
 
 class Request(msgspec.Struct):
@@ -143,7 +144,8 @@ def _program(setup: Setup, output: Output) -> GuestProgram:
         cpu_s=setup.limits.cpu_s, memory_mb=setup.limits.memory_mb, real_s=setup.limits.real_s, turn_s=_turn_s(setup)
     )
     service = ServicePaths(*(f"{SERVICE}/{name}.py" for name in ("server", "client", "messages")))
-    program = GuestProgram(setup.files, setup.raft, service if setup.service else None, limits=limits, show=output.add)
+    service_paths = service if setup.service else None
+    program = GuestProgram(setup.files, setup.raft, service_paths, limits=limits, show=output.add, race=setup.race)
     for _ in range(_TRIES):
         try:
             program.load()
