@@ -96,7 +96,7 @@ class _NoTurns:
     def turn() -> None:
         pass
 
-    gap = turn
+    gap = split = turn
 
 
 def _make_turns(guest: GuestSimulation, node: Node) -> Any:

@@ -82,7 +82,11 @@ class Race:
         if simulation is None or node is None:
             return _OUTSIDE
         turns = self._make_turns(simulation, node)
-        given: dict[str, Callable[..., Any]] = {"__turn__": turns.turn, "__gap__": turns.gap}
+        given: dict[str, Callable[..., Any]] = {
+            "__turn__": turns.turn,
+            "__gap__": turns.gap,
+            "__split__": turns.split,
+        }
         if self._watch:
             watch = Watch(simulation, node, self._sites, frozenset(self._rewritten))
             self._watches.append(watch)
@@ -117,6 +121,7 @@ def _put(value: Any, obj: Any, name: str, _: int) -> None:
 _OUTSIDE: dict[str, Callable[..., Any]] = {
     "__turn__": lambda: None,
     "__gap__": lambda: None,
+    "__split__": lambda: None,
     "__see__": lambda obj, name, _: getattr(obj, name),
     "__put__": _put,
     "__target__": lambda obj, name, _: obj,

@@ -4,7 +4,8 @@ The statements of a node's incarnation are counted. For each BLOCK of them the d
 statement costs next to nothing: choose(("turn", node, incarnation), number of the block, Chance). What it answers is a
 `Loss`: at which statement of the block, and how late the thread gets its turn back. The plain answer is that nothing is
 lost. The same, more densely, for the gaps behind a critical section, where a thread has let go of its lock and goes on:
-("gap", node, incarnation).
+("gap", node, incarnation). And most densely, and for longest, where it takes a lock again at once ("split", ...): what
+it has seen in the first section need not be so in the second, and nothing but time shows that.
 
 A turn that is lost and not late costs no time: whoever is ready goes first. One that comes back late is a busy machine;
 that time is the machine's and not the peer's (Simulation.lose_turn), and there is little of it: after each, the node is
@@ -26,8 +27,8 @@ from labtest.events import CAUGHT_UP, PREEMPT, Preempted
 BLOCK = 64
 GAPS = 4
 # How many times as long as it was late nothing is late again. Who has let go of its lock holds up no other.
-LEFT_ALONE = {"turn": 20, "gap": 4}
-_LATE_NS = (1_000_000, 60_000_000)
+LEFT_ALONE = {"turn": 20, "gap": 4, "split": 1}
+_MS = 1_000_000
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -41,11 +42,12 @@ _NONE = Loss()
 
 
 class Chance(msgspec.Struct, frozen=True):
-    """One of `block` is hit, `loses` times of 64; of these losses, `late` of 64 are late."""
+    """One of `block` is hit, `loses` times of 64; of these losses, `late` of 64 are late, by `late_ms` at most."""
 
     block: int
     loses: int
     late: int
+    late_ms: int = 60
 
     @property
     def plain(self) -> Loss:
@@ -59,16 +61,16 @@ class Chance(msgspec.Struct, frozen=True):
         bits = next_bits(bits)
         if bits >> 58 >= self.late:
             return Loss(at)
-        # As many between 1 and 2 ms as between 30 and 60.
-        low, high = _LATE_NS
-        return Loss(at, int(low * (high / low) ** ((next_bits(bits) >> 32) / 2**32)))
+        # At least 1 ms, and as many between 1 and 2 ms as between 30 and 60.
+        return Loss(at, int(_MS * self.late_ms ** ((next_bits(bits) >> 32) / 2**32)))
 
 
 STATEMENTS = Chance(BLOCK, loses=48, late=8)
 IN_GAPS = Chance(GAPS, loses=32, late=48)
 
 
-CHANCES = {"turn": STATEMENTS, "gap": IN_GAPS}
+IN_SPLITS = Chance(2, loses=48, late=64, late_ms=1000)
+CHANCES = {"turn": STATEMENTS, "gap": IN_GAPS, "split": IN_SPLITS}
 
 
 def place_of(kind: str, node: Node) -> Place:
@@ -101,6 +103,7 @@ class Turns:
         self._lateness = Lateness(simulation)
         self.turn = self._counter("turn")
         self.gap = self._counter("gap")
+        self.split = self._counter("split")
 
     def _counter(self, kind: str):  # type: ignore[no-untyped-def]  # a function of nothing
         """A closure: it is called before every statement, and an attribute would cost as much as all the rest."""

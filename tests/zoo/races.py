@@ -246,6 +246,18 @@ MUTANTS = [
         ),
     ),
     _race(
+        "applier-in-two-sections",
+        "2d",
+        "sees in one critical section whether a snapshot is to be applied, and takes what is next in another",
+        (
+            "            if self.last_applied < self.last_included_index:\n                # install_snapshot() has",
+            "            covered = self.last_applied < self.last_included_index\n"
+            "        with self.mu:\n"
+            "            if covered:\n"
+            "                # install_snapshot() has",
+        ),
+    ),
+    _race(
         "snapshot-read-outside",
         "2d",
         "reads outside the lock which snapshot it hands up",
@@ -426,6 +438,18 @@ MUTANTS = [
         ),
     ),
     _race(
+        "append-entries-in-two-sections",
+        "2c",
+        "sees in one critical section that AppendEntries is of its term, and stores what it brings in the next",
+        (
+            "                return AppendEntriesReply(self.current_term, False)\n"
+            "            prev = args.prev_log_index\n",
+            "                return AppendEntriesReply(self.current_term, False)\n"
+            "        with self.mu:\n"
+            "            prev = args.prev_log_index\n",
+        ),
+    ),
+    _race(
         "follower-commits-outside",
         "2b",
         "takes over the leader's commit index when it has let go of the lock",
@@ -446,6 +470,29 @@ MUTANTS = [
         (
             "        with self.mu:\n            # If all of it is committed here",
             "        if True:\n            # If all of it is committed here",
+        ),
+    ),
+    _race(
+        "install-snapshot-in-two-sections",
+        "2d",
+        "sees in one critical section that a snapshot is ahead of it, and takes it in the next",
+        (
+            "            if self._hear_leader(args.term) and args.last_included_index > self.commit_index:\n",
+            "            newer = self._hear_leader(args.term) and args.last_included_index > self.commit_index\n"
+            "        with self.mu:\n"
+            "            if newer:\n",
+        ),
+    ),
+    _race(
+        "install-snapshot-commits-later",
+        "2d",
+        "takes a snapshot in one critical section, and counts it as committed in the next",
+        (
+            "                self._persist(args.data)\n"
+            "                self._commit_through(args.last_included_index)\n",
+            "                self._persist(args.data)\n"
+            "        with self.mu:\n"
+            "            self._commit_through(args.last_included_index)\n",
         ),
     ),
     _race(

@@ -47,7 +47,7 @@ def run_peer(source, seed=0, *, turns=False, decider=None, calls=("main",)):
         module = ModuleType("racing_peer")
         sys.modules[module.__name__] = module  # dataclasses ask there
         taken = Turns(current_simulation(), current_node())
-        vars(module).update(watch.helpers(), __turn__=taken.turn, __gap__=taken.gap)
+        vars(module).update(watch.helpers(), __turn__=taken.turn, __gap__=taken.gap, __split__=taken.split)
         exec(code, vars(module))
         if hasattr(module, "make"):
             module.make()

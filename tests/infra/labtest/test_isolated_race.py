@@ -55,7 +55,7 @@ def test_turns_are_lost_by_the_keys_of_a_run_in_one_process_and_one_seed_is_one_
     assert {loss.file for loss in lost(first)} == {"raft/raft.py"}
     assert any(loss.late_ns for loss in lost(first))
     assert any(event.kind == CAUGHT_UP for event in first.simulation.trace)
-    chosen = {key: value for key, value in recording.choices.chosen.items() if key[0][0] in ("turn", "gap")}
+    chosen = {key: value for key, value in recording.choices.chosen.items() if key[0][0] in tuple(CHANCES)}
     assert chosen == {key: Seeded(5).choose(*key, CHANCES[key[0][0]]) for key in chosen}
     # It is repeated from its choices, and without them nobody loses a turn.
     assert run_test(test, program, 5, decider=Changed(Plain(), recording.choices)).digest == first.digest
@@ -122,7 +122,7 @@ class Always(Plain):
     """Every block loses its first turn, and gets it back 5 ms later."""
 
     def choose(self, place, ordinal, chance):
-        return Loss(1, 5_000_000) if place[0] in ("turn", "gap") else chance.plain
+        return Loss(1, 5_000_000) if place[0] in tuple(CHANCES) else chance.plain
 
 
 def hosted(main, decider=None):
@@ -134,7 +134,7 @@ def hosted(main, decider=None):
         world.node = simulation.node("1")
         arrive, remark = world.arrived.append, world.remarks.append
         host = RaceHost(simulation, world.node, FILES, arrive, misbehaves, remark)
-        assert host.first() == {kind: [(1, 1)] * BLOCKS for kind in ("turn", "gap")}
+        assert host.first() == {kind: [(1, 1)] * BLOCKS for kind in tuple(CHANCES)}
         main(lambda deed: host.deeds[type(deed)](deed), world)
 
     simulation.run(run)
