@@ -10,7 +10,7 @@ from labsim import Simulation, time
 from labsim.deciding import Changed, Plain, Recording, Seeded
 from labsim.stacks import Place
 from labtest.events import CAUGHT_UP, PREEMPT, Preempted
-from labtest.failure import Failure
+from labtest.failure import Failure, GuestFailed
 from labtest.isolation import protocol
 from labtest.isolation.protocol import Back, Losses, Lost, More, Raced, Remarked
 from labtest.isolation.race_host import BLOCKS, RaceHost
@@ -103,6 +103,32 @@ def test_a_service_and_its_clerks_are_looked_at_too(load, tmp_path):
     assert isinstance(error, Failure)
     assert error.rule == "race"
     assert "_execute()" in error.text + error.evidence[0]
+
+
+LIES = {
+    "a turn that it cannot have lost": "do(Lost('turn', 10**9, 'x', 'raft.py', 1))",
+    "a race that cannot be": "do(Raced(Unordered('x' * 10**6, touch, touch)))",
+    "that it wants more turns to lose": "do(More('everything'))",
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_who_lies_about_races_harms_itself(load, tmp_path, lie):
+    lines = [
+        "from labsim import current_simulation",
+        "from labtest.isolation.protocol import Lost, More, Raced",
+        "from labtest.unordered import Touch, Unordered",
+        "from labsim.stacks import Place",
+        "do = current_simulation().do",
+        "touch = Touch(True, Place('/etc/passwd', 1, 'f'), 'x', '', ())",
+        LIES[lie],
+    ]
+    doc = '        """The current term, and whether this peer believes it leads."""\n'
+    path = edited_reference(tmp_path, (doc, doc + "".join(f"        {line}\n" for line in lines)))
+    error = run_test(TESTS["test_initial_election_2a"].function, load(path), 5).error
+    assert isinstance(error, GuestFailed)
+    assert error.kind == "Misbehaved"
+    assert lie in str(error)
 
 
 # ---- what a guest may say --------------------------------------------------------------------------------------
