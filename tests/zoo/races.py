@@ -118,6 +118,20 @@ MUTANTS = [
         ),
     ),
     _race(
+        "snapshot-in-two-sections",
+        "2d",
+        "sees in one critical section that a snapshot is ahead of its own, and takes it in the next, in snapshot()",
+        (
+            "            if index > self.last_included_index and not self.dead.is_set():\n"
+            "                self._discard_log_through(index, self._term_at(index))\n",
+            "            newer = index > self.last_included_index and not self.dead.is_set()\n"
+            "            term = self._term_at(index) if newer else 0\n"
+            "        with self.mu:\n"
+            "            if newer:\n"
+            "                self._discard_log_through(index, term)\n",
+        ),
+    ),
+    _race(
         "snapshot-saves-outside",
         "2d",
         "lets go of the lock in snapshot() before it saves",
@@ -447,6 +461,15 @@ MUTANTS = [
             "                return AppendEntriesReply(self.current_term, False)\n"
             "        with self.mu:\n"
             "            prev = args.prev_log_index\n",
+        ),
+    ),
+    _race(
+        "append-entries-stores-later",
+        "2c",
+        "sees in one critical section that its log matches the leader's, and stores what follows in the next",
+        (
+            "                return self._conflict(prev)\n            self._append_new",
+            "                return self._conflict(prev)\n        with self.mu:\n            self._append_new",
         ),
     ),
     _race(
