@@ -53,7 +53,7 @@ help: ## this list
 	@echo "below: they would take longer to start). Name several parts, and they are one run with one summary."
 	@echo "ISOLATED=1, here and for replay, shrink, timeline, page, scenario, hunt and stress, has every peer, and every clerk, in a"
 	@echo "process of its own."
-	@echo "RACE=1, here and for replay, shrink, timeline, page, hunt and stress, is what make race does: docs/race.md."
+	@echo "RACE=1, here and for replay, shrink, timeline, page, scenario, hunt and stress, is what make race does: docs/race.md."
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -106,7 +106,7 @@ page: $(READY) ## a run as one HTML file, to look at and to step through: TEST=n
 	@$(BIN)/lab page $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(OUT),--out $(OUT)) $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
 
 scenario: $(READY) ## a run written down step by step: FILE=x.scenario (default: all) [STEP=1] [SEED=n] [RAFT=...]
-	@$(BIN)/lab scenario $(if $(FILE),"$(FILE)") $(if $(SEED),--seed $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(STEP),--step) $(if $(TIMELINE),--timeline) $(if $(ISOLATED),--isolated)
+	@$(BIN)/lab scenario $(if $(FILE),"$(FILE)") $(if $(SEED),--seed $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(STEP),--step) $(if $(TIMELINE),--timeline) $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
 
 hunt: $(READY) ## look for a failing run that nobody wrote: [FOR=60s] [RAFT=...] [SEED=n] [JOBS=n] [KEEP=1] [OUT=dir]
 	@$(BIN)/lab hunt $(if $(FOR),--for $(FOR)) $(if $(RUNS),--runs $(RUNS)) $(if $(RAFT),--raft $(RAFT)) $(if $(SEED),--seed $(SEED)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(KEEP),--keep) $(if $(OUT),--out "$(OUT)") $(if $(ISOLATED),--isolated) $(if $(RACE),--race)

@@ -412,10 +412,17 @@ class Simulation:
         if not late_ns or node is None or self.punctual:
             self.sleep(0)
             return
-        self._leave_time(node)
-        node.late += 1
+        self.begin_late(node)
         self.call_later(late_ns, self.wake, task)
         self.park("its turn")
+        self.end_late(node)
+
+    def begin_late(self, node: Node) -> None:
+        """One more of its tasks waits for its turn."""
+        self._leave_time(node)
+        node.late += 1
+
+    def end_late(self, node: Node) -> None:
         node.late -= 1
         self._return_time(node)
 

@@ -33,10 +33,6 @@ CLASSES = {
 }
 
 
-# Why one of the two has to be enough.
-NOT_ISOLATED = "who takes turns with whom, and what a thread touches, is known in the tester's own process alone"
-
-
 class LoadError(Exception):
     """The student's file cannot be tested; the text says where and why."""
 
@@ -54,12 +50,10 @@ def load_peer_class(
     of their own, and no line of the file is run in this one. `kv`: the server.py of the service above it, if one is to
     be tested. `race`: any of its lines may lose its turn, and races are failures.
     """
-    if isolated and race:
-        raise LoadError(f"--race cannot be had with --isolated: {NOT_ISOLATED}")
     if isolated:
         from labtest.isolation.programs import load_guests  # which needs this module
 
-        return load_guests(path, kv)
+        return load_guests(path, kv, race=race)
     path = found(path, "raft.py", "RAFT")
     kv = None if kv is None else found(kv, "server.py", "KV")
     try:

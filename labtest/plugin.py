@@ -28,7 +28,7 @@ import pytest
 
 from labsim import Simulation
 from labsim.stacks import short_path
-from labtest import determinism, hooks, loading, records, report
+from labtest import determinism, hooks, records, report
 from labtest.asking import MAKE_CONFIG, MAKE_KV_CONFIG, MAKE_SCENARIO
 from labtest.failure import Failure
 from labtest.loading import DEFAULT, DEFAULT_KV, LoadError, load_peer_class
@@ -46,7 +46,6 @@ _MAX_OUTPUT_LINES = 100  # of what a failed test printed
 _NOT_ISOLATED = {
     "--realtime": "the host owns virtual time, and on real threads there is none",
     "--pdb": "the peer's frames are in another process",
-    "--race": loading.NOT_ISOLATED,
     "--check-determinism": "it looks into the peer's threads, which are in another process",
 }
 
@@ -106,7 +105,8 @@ def _header(config: pytest.Config) -> str:
     runs = config.getoption("--runs")
     seeds = f"seed {config.stash[_SEED]}" if runs == 1 else f"{runs} seeds from {config.stash[_SEED]}"
     clock = ", real time" if config.getoption("--realtime") else ""
-    where = ", isolated" if config.getoption("--isolated") else ", looking for races" if _race(config) else ""
+    where = ", isolated" if config.getoption("--isolated") else ""
+    where += ", looking for races" if _race(config) else ""
     service = "" if config.getoption("--kv") is None else f" with {short_path(str(_kv(config)))}"
     return f"raftlab: {short_path(str(_raft(config)))}{service}, {seeds}{clock}{where}"
 

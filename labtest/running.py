@@ -136,6 +136,8 @@ def run_test(
         point_into_peer(run.error, peer_class)
     if race is not None:
         run.remarks = race.remarks
+    elif guests is not None:
+        run.remarks = guests.remarks
     if simulation is not None:
         run.digest = simulation.digest()
         run.virtual_s = simulation.now

@@ -12,11 +12,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import PurePosixPath
 from types import CodeType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from labtest.loading import CLASSES, describe_load_error, missing_from
 from labtest.program import CLERK, PACKAGE, PEER, SERVICE, SERVICE_PACKAGE
+from labtest.rooms import PEER_FILES
+
+if TYPE_CHECKING:
+    from labtest.race import Race
 
 # These do something when they are imported, or are of no use to a peer.
 _NOT_WARMED = frozenset(("antigravity", "idlelib", "test", "this", "tkinter", "turtle", "turtledemo"))
@@ -29,12 +34,16 @@ class CodeError(Exception):
 class Code(MetaPathFinder, Loader):
     """The modules of one submission, by name. Whoever imports one executes it."""
 
-    def __init__(self, files: Mapping[str, bytes], modules: Mapping[str, str]) -> None:
-        """`files` by the path that the reader knows; `modules`: by name, the path of each."""
+    def __init__(self, files: Mapping[str, bytes], modules: Mapping[str, str], race: Race | None = None) -> None:
+        """`files` by the path that the reader knows; `modules`: by name, the path of each. `race` rewrites them."""
+        self.race = race
+        self._helpers: dict[str, Any] | None = None  # what rewritten code calls
         self.classes: dict[str, Any] = {}  # by the name of their object, those that were loaded
         self._codes: dict[str, CodeType] = {}
         self._files: dict[str, str] = {}
         self._broken: dict[str, Exception] = {}
+        if race is not None:
+            race.read_fields(source for path, source in files.items() if PurePosixPath(path).name not in PEER_FILES)
         for path, source in files.items():
             names = [name for name, its_path in modules.items() if its_path == path]
             linecache.cache[path] = (len(source), None, source.decode(errors="replace").splitlines(keepends=True), path)
@@ -42,7 +51,10 @@ class Code(MetaPathFinder, Loader):
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     tree = ast.parse(source, path)
-                    code = compile(tree, path, "exec", dont_inherit=True)
+                    if race is None or PurePosixPath(path).name in PEER_FILES:
+                        code = compile(tree, path, "exec", dont_inherit=True)
+                    else:
+                        code = race.rewritten(names, source, path)
             except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
                 self._broken.update(dict.fromkeys(names, error))
                 self._files.update(dict.fromkeys(names, path))
@@ -118,6 +130,10 @@ class Code(MetaPathFinder, Loader):
         if name in self._broken:
             raise self._broken[name]
         module.__file__ = self._files[name]
+        if self.race is not None:
+            if self._helpers is None:
+                self._helpers = self.race.helpers()
+            vars(module).update(self._helpers)
         exec(self._codes[name], vars(module))
 
 

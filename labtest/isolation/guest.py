@@ -21,7 +21,7 @@ from dataclasses import fields, is_dataclass
 from heapq import heappop
 from random import Random
 from types import FrameType, TracebackType
-from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -54,6 +54,7 @@ from labtest.isolation.inside import Tapped, ToldPeer
 from labtest.isolation.protocol import (
     Answer,
     Ask,
+    Back,
     Declare,
     Deed,
     Done,
@@ -61,9 +62,11 @@ from labtest.isolation.protocol import (
     Failed,
     Log,
     Look,
+    Losses,
     Print,
     Put,
     PutOther,
+    Raced,
     Reply,
     Request,
     Returned,
@@ -78,6 +81,9 @@ from labtest.isolation.protocol import (
 )
 from labtest.verdict import verdict_of
 from labtest.world import call_peer, kept_locks, own_threads, stuck_tasks
+
+if TYPE_CHECKING:
+    from labtest.isolation.race_guest import GuestRace
 
 # A thread of the peer that has run for so long without waiting will not wait any more.
 _UNRESPONSIVE_S = 5
@@ -209,7 +215,8 @@ class GuestSimulation(Simulation):
         self._lockstep = setup.lockstep
         self._reads_itself = setup.reads_itself
         self._tapped: Tapped | None = None  # apply_ch, if it is read in here
-        self._reader: Task | None = None
+        self._channel_task: Task | None = None  # who reads apply_ch for a service that is elsewhere
+        self._reader: Task | None = None  # the same, while it waits
         self._chars_left = protocol.LOG_CHARS_MAX
         self._chars_dropped = 0
         self._disk = Persister()
@@ -226,6 +233,12 @@ class GuestSimulation(Simulation):
             Saved: self._saved,
             Look: self._looked_at,
         }
+        self.race: GuestRace | None = None  # with --race
+        if code.race is not None and setup.losses is not None:
+            from labtest.isolation.race_guest import GuestRace  # most guests need none
+
+            self.race = race = GuestRace(self, code.race, setup.losses)
+            self._arrive |= {Losses: race.handed_out, Back: race.given_back}
         self._make: dict[str, Callable[..., None]] = {
             PEER: self._make_peer,
             SERVICE: self._make_service,
@@ -249,18 +262,29 @@ class GuestSimulation(Simulation):
             if len(self._decisions) > _FOLD_AT:
                 self._decisions.clear()
                 self._collect_garbage()
-            deeds, self._deeds = self._deeds, []
             if self._tapped is not None and (waiting := self._tapped.news()) is not None:
-                deeds.append(waiting)
-            self._line.write(Done(deeds, self._next_timer_ns()))
-            turn = self._line.read(_TURNS)
+                self._deeds.append(waiting)
+            if self.race is not None:
+                self._deeds += self.race.news()
             self.turns += 1
-            if turn.now_ns != self.now_ns:
-                self.now_ns = turn.now_ns
-                self._livelock_at = self.switches + self._livelock_switches
-            self._slow_disk = turn.slow_disk
-            for arrival in turn.arrivals:
-                self._arrive[arrival.__class__](arrival)
+            self._hand_over(self._next_timer_ns())
+
+    def _hand_over(self, next_ns: int | None) -> None:
+        """To the host, and back."""
+        deeds, self._deeds = self._deeds, []
+        self._line.write(Done(deeds, next_ns))
+        turn = self._line.read(_TURNS)
+        if turn.now_ns != self.now_ns:
+            self.now_ns = turn.now_ns
+            self._livelock_at = self.switches + self._livelock_switches
+        self._slow_disk = turn.slow_disk
+        for arrival in turn.arrivals:
+            self._arrive[arrival.__class__](arrival)
+
+    def ask_host(self, deed: Deed) -> None:
+        """In the middle of a turn. What else has arrived by then may do so now."""
+        self._deeds.append(deed)
+        self._hand_over(None)
 
     def _wake_due(self) -> None:
         timers = self._timers
@@ -288,7 +312,16 @@ class GuestSimulation(Simulation):
     def _asked(self, ask: Ask) -> None:
         object_, _, method = ask.method.rpartition(".")
         name = f"{object_ if method == INIT else method}()"
-        self._asks[ask.id] = self.spawn(self._answer_ask, ask, name=name, node=self._node, entry=method)
+        # A service elsewhere calls snapshot() after it has taken what was put before.
+        after = self._channel_task if method == "snapshot" else None
+        self._asks[ask.id] = self._begin(self._answer_ask, ask, name, method, after=after)
+
+    def _begin(self, fn: Callable[..., None], arrival: Any, name: str, entry: str, *, after: Task | None) -> Task:
+        """A task that somebody outside has the program begin: after that one, and after nobody who waits now."""
+        waiting, self.current = self.current, after or self._clock
+        task = self.spawn(fn, arrival, name=name, node=self._node, entry=entry)
+        self.current = waiting
+        return task
 
     def _answer_ask(self, ask: Ask) -> None:
         object_, _, method = ask.method.rpartition(".")
@@ -298,6 +331,8 @@ class GuestSimulation(Simulation):
             value = self._load()
         elif method == INIT:
             self._make[object_](*args)
+            if self.race is not None:
+                self.race.made(one_at_a_time=object_ == CLERK)
         else:
             value = call_peer(getattr(self._objects[object_], method), tuple(args))
         numbers, data, shown = self.sayable(value)
@@ -340,7 +375,8 @@ class GuestSimulation(Simulation):
         peer = self._objects[PEER] = call_peer(peer_class, (self._ends, self.me, self._disk, apply_ch))
         self._server.add_service(RpcService(peer, PEER))
         if not self._reads_itself:
-            self.spawn(self._read_channel, apply_ch, name=f"service {self._name}", node=self._node)
+            name = f"service {self._name}"
+            self._channel_task = self.spawn(self._read_channel, apply_ch, name=name, node=self._node)
 
     def _make_service(self, max_raft_state: int | None) -> None:
         peer = ToldPeer(self, self._objects[PEER])
@@ -354,7 +390,7 @@ class GuestSimulation(Simulation):
     def _requested(self, request: Request) -> None:
         name = f"{request.method} from {request.source}"
         entry = request.method.rpartition(".")[2]
-        self.spawn(self._answer_request, request, name=name, node=self._node, entry=entry)
+        self._begin(self._answer_request, request, name, entry, after=None)
 
     def _answer_request(self, request: Request) -> None:
         reply, reply_type = self._server.handle(
@@ -442,6 +478,11 @@ class GuestSimulation(Simulation):
     def tell_put(self, message: Any) -> None:
         self._deeds.append(_put(message))
 
+    @property
+    def can_wait(self) -> bool:
+        """Not in the clock's calls, nor when garbage is collected."""
+        return self._state == "running"
+
     def do(self, deed: Deed) -> None:
         self._deeds.append(deed)
 
@@ -458,7 +499,7 @@ class GuestSimulation(Simulation):
                 self._deeds.pop()
             self._deeds.append(Dropped(self._chars_dropped))
 
-    def tell(self, failed: Failed) -> None:
+    def tell(self, failed: Failed | Raced) -> None:
         """The last words, after what was done before them, unless that is what cannot be said."""
         try:
             self._line.write(Done([*self._deeds, failed], None))
@@ -518,7 +559,7 @@ def be_guest(fd: int, code: Code, lock: Callable[[Setup], None]) -> NoReturn:
         signal.signal(signal.SIGPROF, signal.SIG_IGN)
         with suppress(Exception):
             report.point_into_peer(error, *code.classes.values())
-        guest.tell(_failed(error))
+        guest.tell(_raced(error) or _failed(error))
     # Not sys.exit(): a peer's atexit functions have no say in how this ends.
     os._exit(0)
 
@@ -539,6 +580,14 @@ def _watch(guest: GuestSimulation) -> None:
 
     signal.signal(signal.SIGPROF, look)
     signal.setitimer(signal.ITIMER_PROF, 1.0, 1.0)
+
+
+def _raced(error: BaseException) -> Raced | None:
+    if not hasattr(error, "race"):
+        return None
+    from labtest.isolation.race_guest import raced
+
+    return raced(error.race)
 
 
 def _failed(error: BaseException) -> Failed:

@@ -234,6 +234,12 @@ class Guest:
             Dropped: self._note_dropped,
             Failed: self._failed,
         }
+        if program.race:
+            from labtest.isolation.race_host import RaceHost  # most runs need none
+
+            race = RaceHost(simulation, node, program.files, self._arrive, self._misbehaves, program.remark)
+            self._deeds |= race.deeds
+            setup.losses = race.first()
         self._process = self._in_time(lambda: program.take_guest(self))
         self._in_time(lambda: self._process.begin(setup, program.limits.turn_s))
         node.program, node.on_kill = self, self.end

@@ -37,7 +37,8 @@ class Tapped:
 
     def news(self) -> Waiting | None:
         """At the end of a turn: how much is in it, if that has changed."""
-        now = self._apply_ch.qsize()
+        # Plainly: whoever waits now, or has ended, has not looked.
+        now = queue.Queue.qsize(self._apply_ch)
         if now == self._told:
             return None
         self._told = now

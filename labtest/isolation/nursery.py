@@ -19,7 +19,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -30,6 +30,9 @@ from labtest.isolation.code import Code
 from labtest.isolation.guest import Line, be_guest
 from labtest.isolation.protocol import FORK, PID_BYTES, WAIT, Ended, Greeting, Ready, Setup
 from raft import messages
+
+if TYPE_CHECKING:
+    from labtest.race import Race
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP = 1, 4, 38, 22
 _SECCOMP_MODE_FILTER = 2
@@ -94,7 +97,7 @@ def main() -> NoReturn:
         os.setresuid(greeting.uid, greeting.uid, greeting.uid)
     line.write(Ready())
     with _compiling():
-        code = Code(greeting.files, greeting.modules)
+        code = Code(greeting.files, greeting.modules, _race() if greeting.race else None)
     lock = _Lock(greeting.filter)
     warm_up()
     code.take_over()
@@ -105,6 +108,12 @@ def main() -> NoReturn:
     # For every guest: what the peer imports is guarded from the beginning.
     with guard.installed():
         _obey(host, line, code, lock)
+
+
+def _race() -> Race:
+    from labtest.isolation.race_guest import make_race  # most need none
+
+    return make_race()
 
 
 @contextmanager

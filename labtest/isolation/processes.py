@@ -121,7 +121,7 @@ def _home_cpu() -> int:
 class Nursery:
     """The process that guests are forked from, seen from outside."""
 
-    def __init__(self, files: Mapping[str, bytes], modules: Mapping[str, str]) -> None:
+    def __init__(self, files: Mapping[str, bytes], modules: Mapping[str, str], *, race: bool = False) -> None:
         """`files` by the path that the reader knows; `modules`: by name, the path of each."""
         if walls.closed():
             raise NurseryLost(walls.closed())
@@ -139,7 +139,8 @@ class Nursery:
         self._socket = ours
         ours.settimeout(_START_LIMIT_S)
         self.cpu = _home_cpu()
-        greeting = protocol.Greeting(dict(files), dict(modules), walls.guest_filter(), self.cpu, walls.nobody())
+        known = dict(files), dict(modules)
+        greeting = protocol.Greeting(*known, walls.guest_filter(), self.cpu, walls.nobody(), race=race)
         try:
             ours.sendall(protocol.frame(greeting))
             self._read_frame(protocol.Ready)

@@ -26,6 +26,7 @@ from labtest.loading import LoadError, found
 from labtest.program import CLERK, PACKAGE, PEER, SERVICE, SERVICE_PACKAGE
 from labtest.records import files_of, files_of_service
 from labtest.rooms import ROOT
+from labtest.unordered import Remark
 
 _SPARES = 3
 LOAD = "__load__"
@@ -54,8 +55,10 @@ class GuestProgram:
         *,
         limits: Limits | None = None,
         show: Callable[[str], object] | None = None,
+        race: bool = False,
     ) -> None:
-        """`files` by the path that the reader knows; `raft` is that of raft.py. `show` gets what guests print.
+        """`files` by the path that the reader knows; `raft` is that of raft.py. `show` gets what guests print. `race`:
+        any line may lose its turn, and races are failures.
 
         With a service, each server is one guest, its peer inside, and so is each clerk.
         """
@@ -66,7 +69,9 @@ class GuestProgram:
         # How each type of message is called by who has declared it. A plain value's type is told by its bytes.
         self.type_names: dict[Any, str] = {}
         self.show = sys.stdout.write if show is None else show
-        self._files = dict(files)
+        self.files = dict(files)
+        self.race = race
+        self._remarks: dict[Remark, None] = {}
         self._modules = _named(files, raft, service)
         self.has_service = service is not None
         self._nursery: Nursery | None = None
@@ -125,6 +130,7 @@ class GuestProgram:
         self.deadline_s = monotonic() + self.limits.real_s
         self.dropped = 0
         self._chars_left = protocol.LOG_CHARS_MAX
+        self._remarks = {}
 
     def end_run(self) -> None:
         """No guest of it lives any more."""
@@ -140,6 +146,20 @@ class GuestProgram:
         if self._chars_left < 0:
             self.dropped += chars
         return self._chars_left >= 0
+
+    def remark(self, remark: Remark) -> None:
+        """A guest's word of what is unordered and no failure."""
+        if len(self._remarks) < protocol.REMARKS_MAX:
+            self._remarks[remark] = None
+
+    @property
+    def remarks(self) -> list[str]:
+        """Of the last run, a line each."""
+        if not self._remarks:
+            return []
+        from labtest.race.telling import remark_text  # most runs need none
+
+        return list(dict.fromkeys(map(remark_text, self._remarks)))
 
     def take_guest(self, guest: Guest) -> GuestProcess:
         process = self._fresh()
@@ -159,7 +179,7 @@ class GuestProgram:
         return self._nursery.guest()
 
     def _begin_nursery(self) -> None:
-        self._nursery = Nursery(self._files, self._modules)
+        self._nursery = Nursery(self.files, self._modules, race=self.race)
         self._nursery.order(_SPARES)
 
     def __del__(self) -> None:
@@ -209,7 +229,9 @@ def _beside(path: str, folder: PurePosixPath) -> str:
     return place.stem if place.parent == folder and place.stem != "__init__" else ""
 
 
-def load_guests(path: Path, kv: Path | None = None, *, limits: Limits | None = None) -> GuestProgram:
+def load_guests(
+    path: Path, kv: Path | None = None, *, limits: Limits | None = None, race: bool = False
+) -> GuestProgram:
     """As labtest.loading.load_peer_class(), but not a line of the file is run in this process."""
     if not hasattr(os, "pidfd_open"):
         raise LoadError("isolated runs need Linux: their walls are made of Linux's means; leave --isolated out")
@@ -223,7 +245,7 @@ def load_guests(path: Path, kv: Path | None = None, *, limits: Limits | None = N
         places += [*files_of_service(kv), *(file for file in (clerk, messages) if file.exists())]
         service = ServicePaths(*(short_path(str(file.resolve())) for file in (kv, clerk, messages)))
     files = {short_path(str(file.resolve())): file.read_bytes() for file in places}
-    program = GuestProgram(files, short_path(str(path)), service, limits=limits)
+    program = GuestProgram(files, short_path(str(path)), service, limits=limits, race=race)
     try:
         program.load()
     except NurseryLost as error:

@@ -22,6 +22,7 @@ import msgspec
 
 from labsim.stacks import Place
 from labsim.waits import Wait
+from labtest.unordered import Remark, Unordered
 
 LENGTH_BYTES = 4
 FRAME_BYTES_MAX = 16 << 20
@@ -31,6 +32,8 @@ NAME_MAX = 200  # characters of a name: a method's, a type's, a task's
 TEXT_MAX = 20_000  # characters of a text
 FIELDS_MAX = 100  # of one type
 TYPES_MAX = 200  # declared by one guest
+HELD_MAX = 20  # locks that a thread held
+REMARKS_MAX = 100  # of one guest
 LOG_CHARS_MAX = 4_000_000  # of a guest's own lines, and of what it prints; what is beyond is dropped and counted
 
 
@@ -52,6 +55,7 @@ class Greeting(msgspec.Struct):
     filter: bytes  # of system calls, for each guest; b"" for none
     cpu: int  # the processor to keep to: see host.home_cpu()
     uid: int = 0  # to become, if this process is root; 0 to stay
+    race: bool = False  # whether the files are rewritten, so that threads may lose their turns
 
 
 class Ready(msgspec.Struct):
@@ -83,6 +87,7 @@ class Setup(msgspec.Struct, array_like=True):
     reads_itself: bool = False  # whether the channel's reader is in the guest, too
     memory_mb: int = 0  # beyond what it begins with; 0: as much as it likes
     cpu_s: int = 0
+    losses: dict[str, list[tuple[int, int]]] | None = None  # with --race: by kind, the first Losses
 
 
 class Ask(_Said):
@@ -126,7 +131,22 @@ class Look(_Said):
     asked: int  # the Ask that has not returned, 0 for none
 
 
-Arrival = Ask | Request | Reply | Taken | Saved | Look
+class Losses(_Said):
+    """With --race: the next blocks of a kind. At which statement of each the turn is lost, 0 for none, and 1 if its
+    thread gets it back when the host says so."""
+
+    kind: str
+    blocks: list[tuple[int, int]]
+
+
+class Back(_Said):
+    """The thread that lost its turn there, late, gets it back."""
+
+    kind: str
+    block: int
+
+
+Arrival = Ask | Request | Reply | Taken | Saved | Look | Losses | Back
 
 
 class Turn(msgspec.Struct, array_like=True, gc=False):
@@ -273,6 +293,34 @@ class Failed(_Said):
     in_snapshot: bool = False  # whether the peer's snapshot() is on the stack
 
 
+class More(_Said):
+    """With --race: the Losses of that kind are used up. It says nothing more until it has got the next ones."""
+
+    kind: str
+
+
+class Lost(_Said):
+    """A thread has come to a loss: which one, by the number of its block from 1, and where."""
+
+    kind: str
+    block: int
+    task: str
+    file: str
+    line: int
+
+
+class Raced(_Said):
+    """Two of its threads have touched something without order. Nothing comes after this."""
+
+    race: Unordered
+
+
+class Remarked(_Said):
+    """The same, but no failure."""
+
+    remark: Remark
+
+
 Deed = (
     Declare
     | Send
@@ -290,6 +338,10 @@ Deed = (
     | Dropped
     | Seen
     | Failed
+    | More
+    | Lost
+    | Raced
+    | Remarked
 )
 
 

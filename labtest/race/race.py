@@ -6,32 +6,41 @@ Start at `Race`.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from labsim import Simulation, current_node, current_simulation
+from labsim import Node, Simulation, current_node, current_simulation
 from labsim.ordered import Ordering
 from labtest.race.fields import Fields
 from labtest.race.rewriting import rewrite
 from labtest.race.sites import Sites
+from labtest.race.telling import remark_text
 from labtest.race.turns import Turns
 from labtest.race.watching import Watch
 from labtest.rooms import PEER_FILES
+from labtest.unordered import Remark
 
 _MAX_FILES = 100  # that are read for their fields
 
 
 class Race:
-    """Of one program. `turns`, `watch`: what of the two is wanted; both, unless somebody measures."""
+    """Of one program. `turns`, `watch`: what of the two is wanted; both, unless somebody measures.
 
-    def __init__(self, *, turns: bool = True, watch: bool = True) -> None:
+    `make_turns`: what takes turns away from a node, if it is not this process that decides.
+    """
+
+    def __init__(
+        self, *, turns: bool = True, watch: bool = True, make_turns: Callable[[Any, Node], Turns] = Turns
+    ) -> None:
+        self._make_turns = make_turns
         self._turns = turns
         self._watch = watch
         self._sites = Sites()
         self._fields: Fields | None = None
         self._rewritten: set[str] = set()
-        self._remarks: list[dict[str, None]] = []
+        self._watches: list[Watch] = []
 
     def compile(self, name: str, file: str, folders: Iterable[Path]) -> Any:
         """The code of a module of the program's; None where it is not to be rewritten: what students are given."""
@@ -39,31 +48,48 @@ class Race:
         if path.name in PEER_FILES:
             return None
         if self._fields is None:
-            self._fields = Fields(_trees(folders))
-        code = rewrite(path.read_bytes(), file, self._sites, self._fields, turns=self._turns, watch=self._watch)
-        self._rewritten.add(name)
+            self.read_fields(_sources(folders))
+        return self.rewritten([name], path.read_bytes(), file)
+
+    def read_fields(self, sources: Iterable[bytes]) -> None:
+        """First: of all files that are the program's own."""
+        self._fields = Fields(_trees(sources))
+
+    def rewritten(self, names: Iterable[str], source: bytes, file: str) -> Any:
+        """The code of a module that may be imported under any of these names."""
+        assert self._fields is not None
+        code = rewrite(source, file, self._sites, self._fields, turns=self._turns, watch=self._watch)
+        self._rewritten.update(names)
         return code
 
     def begin_run(self, simulation: Simulation) -> None:
-        self._remarks = []
+        self._watches = []
         if self._watch:
             simulation.ordering = Ordering(simulation)
 
+    def seen(self) -> Iterator[Remark]:
+        """Of the last run: what was unordered and is no failure."""
+        return (remark for watch in self._watches for remark in watch.remarks.values())
+
     @property
     def remarks(self) -> list[str]:
-        """Of the last run: what was unordered and is no failure, a line each."""
-        return list(dict.fromkeys(line for remarks in self._remarks for line in remarks))
+        """The same in words, a line each."""
+        return list(dict.fromkeys(map(remark_text, self.seen())))
 
     def helpers(self) -> dict[str, Callable[..., Any]]:
         """What the modules of a new incarnation get."""
         simulation, node = current_simulation(), current_node()
         if simulation is None or node is None:
             return _OUTSIDE
-        turns = Turns(simulation, node)
-        given: dict[str, Callable[..., Any]] = {"__turn__": turns.turn, "__gap__": turns.gap}
+        turns = self._make_turns(simulation, node)
+        given: dict[str, Callable[..., Any]] = {
+            "__turn__": turns.turn,
+            "__gap__": turns.gap,
+            "__split__": turns.split,
+        }
         if self._watch:
             watch = Watch(simulation, node, self._sites, frozenset(self._rewritten))
-            self._remarks.append(watch.remarks)
+            self._watches.append(watch)
             given |= watch.helpers()
         return given
 
@@ -74,17 +100,17 @@ class Race:
             simulation.ordering.made(node, one_at_a_time=one_at_a_time)
 
 
-def _trees(folders: Iterable[Path]) -> list[ast.Module]:
-    files = [file for folder in folders for file in sorted(folder.glob("*.py"))[:_MAX_FILES]]
-    trees = []
-    for file in files:
-        if file.name in PEER_FILES:
-            continue
-        try:
-            trees.append(ast.parse(file.read_bytes()))
-        except (OSError, SyntaxError, ValueError):
-            continue  # told when it is imported, if it is
-    return trees
+def _sources(folders: Iterable[Path]) -> Iterator[bytes]:
+    for file in (file for folder in folders for file in sorted(folder.glob("*.py"))[:_MAX_FILES]):
+        if file.name not in PEER_FILES:
+            with suppress(OSError):
+                yield file.read_bytes()
+
+
+def _trees(sources: Iterable[bytes]) -> Iterator[ast.Module]:
+    for source in sources:
+        with suppress(SyntaxError, ValueError):  # told when it is imported, if it is
+            yield ast.parse(source)
 
 
 def _put(value: Any, obj: Any, name: str, _: int) -> None:
@@ -95,6 +121,7 @@ def _put(value: Any, obj: Any, name: str, _: int) -> None:
 _OUTSIDE: dict[str, Callable[..., Any]] = {
     "__turn__": lambda: None,
     "__gap__": lambda: None,
+    "__split__": lambda: None,
     "__see__": lambda obj, name, _: getattr(obj, name),
     "__put__": _put,
     "__target__": lambda obj, name, _: obj,

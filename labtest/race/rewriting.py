@@ -108,7 +108,8 @@ class _Rewriter(ast.NodeTransformer):
             made = self.visit(statement)
             new += made if isinstance(made, list) else [made]
             if self._turns and number + 1 < len(statements) and _lets_go(statement):
-                new.append(self._turn(statements[number + 1], "__gap__"))
+                following = statements[number + 1 :]
+                new.append(self._turn(following[0], "__split__" if _takes_again(following) else "__gap__"))
         return new
 
     def _turn(self, at: ast.AST, name: str = "__turn__") -> ast.stmt:
@@ -353,6 +354,16 @@ def _lets_go(statement: ast.stmt) -> bool:
         func = statement.value.func
         return isinstance(func, ast.Attribute) and func.attr == "release"
     return isinstance(statement, ast.With) and isinstance(statement.items[0].context_expr, (ast.Attribute, ast.Name))
+
+
+def _takes_again(statements: Sequence[ast.stmt]) -> bool:
+    """The next critical section begins here, before anything is called that could wait."""
+    for statement in statements:
+        if isinstance(statement, ast.With) and _lets_go(statement):
+            return True
+        if any(isinstance(node, ast.Call) for node in ast.walk(statement)):
+            return False
+    return False
 
 
 def _at(where: ast.AST, new: S) -> S:

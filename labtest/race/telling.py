@@ -1,4 +1,4 @@
-"""A race in words. Start at `race_failure()`."""
+"""A race in words. Start at `RaceFailure`; who has seen a race makes it out of `unordered()`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from labsim.threading import Condition
 from labtest.checks.kept import RACE
 from labtest.failure import Failure
 from labtest.race.sites import Site
+from labtest.unordered import Remark, Touch, Unordered
 
 _MADE = re.compile(r"(self\.\w+)\s*(?::[^=]*)?=")  # self.mu = threading.Lock()
 
@@ -24,60 +25,87 @@ class Access(NamedTuple):
     begins: str  # the function with which the thread began, or that somebody outside has called
 
 
-def race_failure(name: str, peer: str, earlier: Access, later: Access, owner: Any) -> Failure:
+class RaceFailure(Failure):
+    """A failure that also is to be had as data."""
+
+    def __init__(self, race: Unordered, peer: str) -> None:
+        first, second = race.first, race.second
+        head = f"Race on {race.name}: "
+        evidence = [f"{' ' * len(head)}and {_told(second)}; nothing orders the two."]
+        likely = _likely(first, second)
+        if likely:
+            evidence.append(f"  Likely: {likely}")
+        places = sorted((first.place, second.place))
+        # Of one pair of places, whichever came first: neither the values nor the seed tell two of them apart.
+        variety = " and ".join(f"{short_path(place.file)}:{place.line}" for place in places)
+        super().__init__(
+            f"{head}peer {peer} {_told(first)}", evidence, rule=RACE.name, variety=variety, peer=peer, places=places
+        )
+        self.race = race
+
+
+def unordered(earlier: Access, later: Access, owner: Any) -> Unordered:
     """`owner`: the object whose fields may be those locks."""
     first, second = (earlier, later) if earlier.writes else (later, earlier)
-    head = f"Race on {name}: "
-    text = f"{head}peer {peer} {_told(first, owner)}"
-    evidence = [f"{' ' * len(head)}and {_told(second, owner)}; nothing orders the two."]
-    likely = _likely(first, second, owner)
-    if likely:
-        evidence.append(f"  Likely: {likely}")
-    places = sorted(Place(access.site.file, access.site.line, access.site.function) for access in (first, second))
-    # Of one pair of places, whichever came first: neither the values nor the seed tell two of them apart.
-    variety = " and ".join(f"{short_path(place.file)}:{place.line}" for place in places)
-    return Failure(text, evidence, rule=RACE.name, variety=variety, peer=peer, places=places)
+    return Unordered(_name(earlier, later), _touch(first, owner), _touch(second, owner))
 
 
-def remark(name: str, earlier: Access, later: Access, why: str) -> str:
-    first, second = (earlier, later) if earlier.writes else (later, earlier)
-    return f"{name} is {_done(first)} at {_where(first)} and {_done(second)} at {_where(second)} without order: {why}"
+def _name(earlier: Access, later: Access) -> str:
+    names = [access.site.what for access in (earlier, later)]
+    fields = [name for name in names if "." in name]  # and not what somebody calls it for short
+    return next((name for name in fields if name.startswith("self.")), [*fields, *names][0])
 
 
-def _done(access: Access) -> str:
-    return "written" if access.writes else "read"
+def _touch(access: Access, owner: Any) -> Touch:
+    site = access.site
+    held = tuple(_lock_name(lock, owner) for lock in access.locks)
+    return Touch(access.writes, Place(site.file, site.line, site.function), site.what, access.begins, held)
 
 
-def _where(access: Access) -> str:
-    return f"{short_path(access.site.file)}:{access.site.line}"
+def remark_text(remark: Remark) -> str:
+    first, second, excuse = remark.race.first, remark.race.second, remark.excuse
+    if excuse is None:
+        why = "no failure, because it only goes from one constant to another, once; a threading.Event says so better"
+    else:
+        why = f"the line says it is so on purpose{f' ({excuse})' if excuse else ''}"
+    return (
+        f"{remark.race.name} is {_done(first)} at {_where(first)} and {_done(second)} at {_where(second)} "
+        f"without order: {why}"
+    )
 
 
-def _told(access: Access, owner: Any) -> str:
-    held = [_lock_name(lock, owner) for lock in access.locks]
-    holding = f"holding {' and '.join(held)}" if held else "without a lock"
-    does = "writes" if access.writes else "reads"
-    by = f", called from {access.begins}()" if _is_helper(access) else ""
-    return f"{does} it at {_where(access)} in {access.site.function}(){by}, {holding}"
+def _done(touch: Touch) -> str:
+    return "written" if touch.writes else "read"
 
 
-def _is_helper(access: Access) -> bool:
-    return access.begins not in ("", access.site.function) and access.site.function != "__init__"
+def _where(touch: Touch) -> str:
+    return f"{short_path(touch.place.file)}:{touch.place.line}"
 
 
-def _likely(first: Access, second: Access, owner: Any) -> str:
-    if first.site.function == second.site.function == "__init__":
+def _told(touch: Touch) -> str:
+    holding = f"holding {' and '.join(touch.held)}" if touch.held else "without a lock"
+    does = "writes" if touch.writes else "reads"
+    by = f", called from {touch.begins}()" if _is_helper(touch) else ""
+    return f"{does} it at {_where(touch)} in {touch.place.function}(){by}, {holding}"
+
+
+def _is_helper(touch: Touch) -> bool:
+    return touch.begins not in ("", touch.place.function) and touch.place.function != "__init__"
+
+
+def _likely(first: Touch, second: Touch) -> str:
+    if first.place.function == second.place.function == "__init__":
         return ""
     for one, other in ((first, second), (second, first)):
-        if other.site.function == "__init__":
-            return f"__init__() starts a thread before it has set {other.site.what}; start threads last."
-        lacking = [lock for lock in other.locks if lock not in one.locks]
-        if lacking and not one.locks:
-            lock = f"`with {_lock_name(lacking[0], owner)}:`"
+        if other.place.function == "__init__":
+            return f"__init__() starts a thread before it has set {other.what}; start threads last."
+        if other.held and not one.held:
+            lock = f"`with {other.held[0]}:`"
             if _is_helper(one):
-                return f"on the way from {one.begins}() to {one.site.function}() {lock} is missing, or has ended."
-            return f"{one.site.function}() forgot {lock}, or has left it."
-    if not first.locks and not second.locks:
-        return f"neither takes a lock; let one lock guard {first.site.what}."
+                return f"on the way from {one.begins}() to {one.place.function}() {lock} is missing, or has ended."
+            return f"{one.place.function}() forgot {lock}, or has left it."
+    if not first.held and not second.held:
+        return f"neither takes a lock; let one lock guard {first.what}."
     return "each takes a lock, but not the same one."
 
 

@@ -4,7 +4,8 @@ The statements of a node's incarnation are counted. For each BLOCK of them the d
 statement costs next to nothing: choose(("turn", node, incarnation), number of the block, Chance). What it answers is a
 `Loss`: at which statement of the block, and how late the thread gets its turn back. The plain answer is that nothing is
 lost. The same, more densely, for the gaps behind a critical section, where a thread has let go of its lock and goes on:
-("gap", node, incarnation).
+("gap", node, incarnation). And most densely, and for longest, where it takes a lock again at once ("split", ...): what
+it has seen in the first section need not be so in the second, and nothing but time shows that.
 
 A turn that is lost and not late costs no time: whoever is ready goes first. One that comes back late is a busy machine;
 that time is the machine's and not the peer's (Simulation.lose_turn), and there is little of it: after each, the node is
@@ -20,14 +21,14 @@ import sys
 import msgspec
 
 from labsim import Node, Simulation
-from labsim.deciding import next_bits
+from labsim.deciding import Place, next_bits
 from labtest.events import CAUGHT_UP, PREEMPT, Preempted
 
 BLOCK = 64
 GAPS = 4
 # How many times as long as it was late nothing is late again. Who has let go of its lock holds up no other.
-LEFT_ALONE = {"turn": 20, "gap": 4}
-_LATE_NS = (1_000_000, 60_000_000)
+LEFT_ALONE = {"turn": 20, "gap": 4, "split": 1}
+_MS = 1_000_000
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -41,11 +42,12 @@ _NONE = Loss()
 
 
 class Chance(msgspec.Struct, frozen=True):
-    """One of `block` is hit, `loses` times of 64; of these losses, `late` of 64 are late."""
+    """One of `block` is hit, `loses` times of 64; of these losses, `late` of 64 are late, by `late_ms` at most."""
 
     block: int
     loses: int
     late: int
+    late_ms: int = 60
 
     @property
     def plain(self) -> Loss:
@@ -59,13 +61,37 @@ class Chance(msgspec.Struct, frozen=True):
         bits = next_bits(bits)
         if bits >> 58 >= self.late:
             return Loss(at)
-        # As many between 1 and 2 ms as between 30 and 60.
-        low, high = _LATE_NS
-        return Loss(at, int(low * (high / low) ** ((next_bits(bits) >> 32) / 2**32)))
+        # At least 1 ms, and as many between 1 and 2 ms as between 30 and 60.
+        return Loss(at, int(_MS * self.late_ms ** ((next_bits(bits) >> 32) / 2**32)))
 
 
 STATEMENTS = Chance(BLOCK, loses=48, late=8)
 IN_GAPS = Chance(GAPS, loses=32, late=48)
+
+
+IN_SPLITS = Chance(2, loses=48, late=64, late_ms=1000)
+CHANCES = {"turn": STATEMENTS, "gap": IN_GAPS, "split": IN_SPLITS}
+
+
+def place_of(kind: str, node: Node) -> Place:
+    """Where these choices are made."""
+    return (kind, node.name, str(node.incarnation))
+
+
+class Lateness:
+    """How late the threads of one incarnation get their turns back."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._next_ns = dict.fromkeys(LEFT_ALONE, 0)
+
+    def of(self, kind: str, loss: Loss) -> int:
+        """In ns; 0 where it may not be late now."""
+        now_ns = self._simulation.now_ns
+        if not loss.late_ns or now_ns < self._next_ns[kind] or self._simulation.punctual:
+            return 0
+        self._next_ns[kind] = now_ns + (LEFT_ALONE[kind] + 1) * loss.late_ns
+        return loss.late_ns
 
 
 class Turns:
@@ -74,13 +100,14 @@ class Turns:
     def __init__(self, simulation: Simulation, node: Node) -> None:
         self._simulation = simulation
         self._node = node
-        self._next_late_ns = dict.fromkeys(LEFT_ALONE, 0)
-        self.turn = self._counter("turn", STATEMENTS)
-        self.gap = self._counter("gap", IN_GAPS)
+        self._lateness = Lateness(simulation)
+        self.turn = self._counter("turn")
+        self.gap = self._counter("gap")
+        self.split = self._counter("split")
 
-    def _counter(self, kind: str, chance: Chance):  # type: ignore[no-untyped-def]  # a function of nothing
+    def _counter(self, kind: str):  # type: ignore[no-untyped-def]  # a function of nothing
         """A closure: it is called before every statement, and an attribute would cost as much as all the rest."""
-        place = (kind, self._node.name, str(self._node.incarnation))
+        place, chance = place_of(kind, self._node), CHANCES[kind]
         choose = self._simulation.decider.choose
         left = 1  # until the next loss, or the next block
         rest = 0  # of the block, after the loss
@@ -98,13 +125,13 @@ class Turns:
 
         def come_due() -> None:
             nonlocal left, rest, loss
-            lost, loss = loss, _NONE
+            block, lost, loss = ordinal, loss, _NONE
             if rest:
                 left, rest = rest, 0
             else:
                 begin_block()
             if lost.at:
-                lose(kind, lost)
+                lose(kind, block, lost)
 
         def count() -> None:
             nonlocal left
@@ -115,18 +142,17 @@ class Turns:
         begin_block()
         return count
 
-    def _lose(self, kind: str, loss: Loss) -> None:
-        simulation, node = self._simulation, self._node
-        task = simulation.current
+    def _lose(self, kind: str, block: int, loss: Loss) -> None:
+        task, node = self._simulation.current, self._node
         if task.node is not node or not node.alive:
             return  # the tester looks at something of the peer's
-        may_be_late = simulation.now_ns >= self._next_late_ns[kind] and not simulation.punctual
-        late_ns = loss.late_ns if may_be_late else 0
-        if late_ns:
-            self._next_late_ns[kind] = simulation.now_ns + (LEFT_ALONE[kind] + 1) * late_ns
         frame = sys._getframe(3)
-        place = Preempted(task.name, frame.f_code.co_filename, frame.f_lineno, late_ns)
-        simulation.emit(PREEMPT, node, place, 0)
+        self.lose_at(kind, block, loss, Preempted(task.name, frame.f_code.co_filename, frame.f_lineno))
+
+    def lose_at(self, kind: str, block: int, loss: Loss, where: Preempted) -> None:
+        simulation, node = self._simulation, self._node
+        late_ns = self._lateness.of(kind, loss)
+        simulation.emit(PREEMPT, node, msgspec.structs.replace(where, late_ns=late_ns), 0)
         simulation.lose_turn(late_ns)
         if late_ns and not node.late:
             simulation.emit(CAUGHT_UP, node, None, 0)

@@ -27,7 +27,8 @@ from labsim.clocks import Order
 from labsim.drop_in import DropIn
 from labsim.threading import local
 from labtest.race.sites import Site, Sites
-from labtest.race.telling import Access, race_failure, remark
+from labtest.race.telling import Access, RaceFailure, unordered
+from labtest.unordered import Remark
 
 _CONTAINERS = frozenset((list, dict, set, deque, bytearray, defaultdict, OrderedDict, _Counter))
 _MAX_CONTAINERS = 1024  # of one node; the oldest are forgotten
@@ -87,7 +88,7 @@ class Watch:
         self._containers: dict[int, _Shadow] = {}
         self._kinds: dict[type, bool] = {}
         self._unweak: OrderedDict[int, Any] = OrderedDict()
-        self.remarks: dict[str, None] = {}
+        self.remarks: dict[tuple[Site, Site], Remark] = {}
 
     # ---- what is watched -----------------------------------------------------------------------------------------
 
@@ -304,27 +305,20 @@ class Watch:
 
     def _race(self, shadow: _Shadow, earlier: Access, later: Access) -> None:
         excuse = _excuse(earlier.site, later.site)
-        if excuse is not None:
-            why = f"the line says it is so on purpose{f' ({excuse})' if excuse else ''}"
-            self.remarks[remark(_name(earlier, later), earlier, later, why)] = None
-        elif _is_flag(shadow.flag, earlier, later):
-            shadow.suspect = earlier, later
-            why = (
-                "no failure, because it only goes from one constant to another, once; a threading.Event says so better"
-            )
-            self.remarks[remark(_name(earlier, later), earlier, later, why)] = None
-        else:
+        if excuse is None and not _is_flag(shadow.flag, earlier, later):
             self._accuse(shadow, earlier, later)
+        if excuse is None:
+            shadow.suspect = earlier, later
+        places = earlier.site, later.site
+        if places not in self.remarks:
+            self.remarks[places] = Remark(unordered(earlier, later, _owner(shadow)), excuse)
 
     def _accuse(self, shadow: _Shadow, earlier: Access, later: Access) -> NoReturn:
-        owner = None if shadow.owner is None else shadow.owner()
-        self._simulation.fail(race_failure(_name(earlier, later), self._node.name, earlier, later, owner))
+        self._simulation.fail(RaceFailure(unordered(earlier, later, _owner(shadow)), self._node.name))
 
 
-def _name(earlier: Access, later: Access) -> str:
-    names = [access.site.what for access in (earlier, later)]
-    fields = [name for name in names if "." in name]  # and not what somebody calls it for short
-    return next((name for name in fields if name.startswith("self.")), [*fields, *names][0])
+def _owner(shadow: _Shadow) -> Any:
+    return None if shadow.owner is None else shadow.owner()
 
 
 def _is_flag(flag: Any, earlier: Access, later: Access) -> bool:

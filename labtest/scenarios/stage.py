@@ -74,6 +74,10 @@ def _told(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
     return f"{name}({', '.join(values)})"
 
 
+def _is_late(task: Task) -> bool:
+    return task.node is not None and task.node.late > 0 and not task.node.paused
+
+
 class Stage:
     """A cluster in which nothing happens by itself."""
 
@@ -131,6 +135,9 @@ class Stage:
     def settle(self) -> None:
         """Everybody does what there is to do. The clock moves when all wait."""
         self._simulation.sleep(_SETTLE_NS)
+        # With --race a thread may have lost its turn, to get it back by the world's time.
+        while any(_is_late(task) for task in self._simulation.tasks()):
+            self._simulation.sleep(_SETTLE_NS)
 
     def look(self) -> None:
         trace = self._simulation.trace

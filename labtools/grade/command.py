@@ -135,6 +135,7 @@ def _exam(
 ) -> Exam:
     tests = rubric.assign(public, hidden, phrase)
     files = {test.name: test for test in (*public, *hidden)}
+    files |= {test.name: files[test.of] for test in tests if test.race}
     failures = msgspec.structs.replace(rubric.failures, pages=0) if args.no_pages else rubric.failures
     exam = Exam(tuple(tests), files, rubric.limits, failures=failures)
     if rubric.raft == "reference" and any(map(exam.wants_service, tests)):
@@ -293,7 +294,7 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, intake: Intake,
 
 
 def _line(result: Result, number: int, of: int) -> str:
-    failed = sum(not test.passed for test in result.tests)
+    failed = sum(not test.passed for test in result.tests if test.test.counts)
     # What a submission says of itself shall not steer the terminal.
     why = f"  {printable(result.problem.partition(chr(10))[0])}" if result.problem else ""
     if not why and failed:

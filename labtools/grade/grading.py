@@ -185,7 +185,7 @@ class _Grading:
         self._results: dict[str, TestResult] = {}
         self._forced: Counter[str] = Counter()
         self._shown: list[Shown] = []
-        self._spent_s = 0.0
+        self._spent_s = {False: 0.0, True: 0.0}  # the latter by runs with races, which take nothing from the others
 
     def make_runs(self, boxes: _Boxes, lab_code: str, stop: threading.Event, *, hidden: bool) -> None:
         """Those of the public tests, or of the hidden ones."""
@@ -238,9 +238,9 @@ class _Grading:
         if not_run or store is None:
             self._progress.count(spared=len(test.seeds))
             return TestResult(test, (), not_run)
-        runs = self._runs_of(test, box, store, self._code(test.name, lab_code), stop)
+        runs = self._runs_of(test, box, store, self._code(test.name, lab_code, race=test.race), stop)
         self._forced[test.part] += any(run.kind == FORCED for run in runs)
-        if runs and runs[-1].kind == UNLOADABLE:
+        if runs and runs[-1].kind == UNLOADABLE and not test.race:
             # Everybody reads this, and in a hidden test the text may be about that test.
             of_service = self._exam.wants_service(test)
             what = "The service" if of_service else "raft.py"
@@ -266,7 +266,9 @@ class _Grading:
                 f"{self._forced[test.part]} tests of this part had to be ended by force already, "
                 "so the rest of the part was not tried."
             )
-        if self._spent_s >= limits.submission_s:
+        if test.race and not self._results[test.of].passed:
+            return "it fails as it is, without a turn being lost."
+        if self._spent_s[test.race] >= limits.submission_s:
             return f"the submission's runs have taken the {limits.submission_s} s of real time that it has in all."
         return ""
 
@@ -287,7 +289,13 @@ class _Grading:
         problem, of_parts = self._told_problems()
         remarks = (*submission.remarks, *of_parts, *off)
         return Result(
-            submission.name, problem, remarks, tuple(results), self._spent_s, submission.file, tuple(self._shown)
+            submission.name,
+            problem,
+            remarks,
+            tuple(results),
+            sum(self._spent_s.values()),
+            submission.file,
+            tuple(self._shown),
         )
 
     def _told_problems(self) -> tuple[str, list[str]]:
@@ -303,13 +311,15 @@ class _Grading:
         told = {"Parts 2A to 2D": of_peer, "Parts 3A and 3B": of_service}
         return "", [f"{parts}: {why}" for parts, why in told.items() if why]
 
-    def _code(self, test: str, lab_code: str) -> str:
+    def _code(self, test: str, lab_code: str, *, race: bool = False) -> str:
         """A digest of all that decides about a run of it."""
         content = self._exam.files[test].file.read_bytes()
-        return hashlib.blake2b(f"{lab_code} {self._submission.digest} ".encode() + content, digest_size=16).hexdigest()
+        decides = f"{lab_code} {self._submission.digest} {'race ' if race else ''}"
+        return hashlib.blake2b(decides.encode() + content, digest_size=16).hexdigest()
 
-    def _request(self, test: LabTest, seed: int, replay: str, *, hidden: bool) -> Request:
+    def _request(self, test: LabTest, seed: int, replay: str, *, hidden: bool, race: bool = False) -> Request:
         setup = self._service_setup if test.wants_service else self._setup
+        setup = msgspec.structs.replace(setup, race=race)
         shown_as = f"{'hidden' if hidden else 'tests'}/{test.file.name}"
         return Request(setup, str(test.file), shown_as, test.name, seed, replay)
 
@@ -326,16 +336,16 @@ class _Grading:
             if stop.is_set():
                 raise Stopped
             replay = self._replay(test, lab_test, seed)
-            run = store.get(code, test.name, seed)
+            run = store.get(code, lab_test.name, seed)
             if run is not None:
                 progress.count(stored=1)
             else:
-                run = box.run(self._request(lab_test, seed, replay, hidden=test.hidden))
+                run = box.run(self._request(lab_test, seed, replay, hidden=test.hidden, race=test.race))
                 store.add(code, run)
                 progress.count(made=1)
             run.replay = replay
             runs.append(run)
-            self._spent_s += run.real_s
+            self._spent_s[test.race] += run.real_s
             failures += not run.passed
             if failures > test.failures_allowed or run.kind == UNLOADABLE:
                 break
@@ -346,7 +356,7 @@ class _Grading:
         """For a public test as the student types it; for a hidden one as the grader does."""
         kv = str(DEFAULT_KV) if lab_test.wants_service else ""
         if not test.hidden:
-            return replay_line(test.name, seed, str(DEFAULT), kv=kv, isolated=True)
+            return replay_line(test.of, seed, str(DEFAULT), kv=kv, isolated=True, race=test.race)
         here = self._submission.path
         raft = here / "raft.py" if here.is_dir() else here
         if kv and self._exam.reference:

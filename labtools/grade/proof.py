@@ -72,9 +72,25 @@ class Proof:
 
     def run(self, jobs: int, watch: Callable[[], None]) -> None:
         """Make what is left of it; `watch` is called now and then. ProofError if a test is not passed."""
-        limits = self._exam.limits
-        tests = [self._exam.files[test.name] for test in self.left]
         wrong: dict[str, list[Outcome]] = {test.name: [] for test in self.left}
+        for race in (False, True):
+            if left := [test for test in self.left if test.race is race]:
+                self._make(left, wrong, jobs, watch, race=race)
+        broken = {test.name: wrong[test.name] for test in self.left if not self._is_proved(test)}
+        if broken:
+            raise ProofError(self._refusal(broken))
+
+    def _make(
+        self,
+        tests_left: list[Graded],
+        wrong: dict[str, list[Outcome]],
+        jobs: int,
+        watch: Callable[[], None],
+        *,
+        race: bool,
+    ) -> None:
+        limits = self._exam.limits
+        tests = [self._exam.files[test.name] for test in tests_left]
         try:
             kit = Kit.of(
                 Path(self.solution),
@@ -82,6 +98,7 @@ class Proof:
                 kv=self._service,
                 run_limit_s=limits.real_s,
                 memory_mb=limits.memory_mb,
+                race=race,
                 in_place=True,
             )
             pool = LocalPool(kit, min(jobs, self.runs_wanted))
@@ -89,8 +106,8 @@ class Proof:
             raise ProofError(f"{error}\n{_NO_SOLUTION}") from None
         try:
             # The hidden tests first: whoever has just written one waits for it.
-            order = sorted(self.left, key=lambda test: not test.hidden)
-            pending = {pool.submit(Batch(test.name, [seed])): test for test in order for seed in test.seeds}
+            order = sorted(tests_left, key=lambda test: not test.hidden)
+            pending = {pool.submit(Batch(test.of, [seed])): test for test in order for seed in test.seeds}
             left = {test.name: len(test.seeds) for test in order}
             while pending:
                 done, _ = wait(pending, timeout=_WATCH_S, return_when=FIRST_COMPLETED)
@@ -117,9 +134,6 @@ class Proof:
                 # In one order, whichever was proved first.
                 note = msgspec.json.encode(self._note, order="deterministic")
                 write_whole(self._path, msgspec.json.format(note, indent=1) + b"\n")
-        broken = {test.name: wrong[test.name] for test in self.left if not self._is_proved(test)}
-        if broken:
-            raise ProofError(self._refusal(broken))
 
     @property
     def remarks(self) -> list[str]:

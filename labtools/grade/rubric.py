@@ -31,6 +31,10 @@ OnRaft = Literal["own", "reference"]
 PARTS = ("2a", "2b", "2c", "2d", "3a", "3b")
 _POINTS = {"2a": 20.0, "2b": 30.0, "2c": 30.0, "2d": 20.0}
 OTHER = "other"  # the part of a test whose name has none
+RACE = "race"  # and of runs in which any line may lose its turn (docs/race.md)
+
+
+_RACES = " with races"  # what such a test is called
 
 
 class RubricError(Exception):
@@ -71,6 +75,14 @@ class Failures(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     shrink_s: int = 120  # real time of one; what takes longer is not shrunk
 
 
+class Race(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Runs of public tests in which any line may lose its turn. What is found is told; it costs what it has points."""
+
+    runs: int = 0  # seeds of each; 0: none is made
+    tests: tuple[str, ...] = ()  # of these; none named: of all public tests that are graded
+    points: float = 0.0  # shared by them, on top of the parts'
+
+
 class PerTest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What differs for one test. `points` are on top of the part's; `weight` is its share of them."""
 
@@ -93,6 +105,17 @@ class Graded(msgspec.Struct, frozen=True):
     visibility: Visibility
     show: Show
     shown_name: str
+    race: bool = False
+
+    @property
+    def of(self) -> str:
+        """The test that is run."""
+        return self.name.removesuffix(_RACES)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is more than something to learn from."""
+        return not self.race or self.points > 0
 
     @property
     def failures_allowed(self) -> int:
@@ -115,6 +138,7 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     hidden: Hidden = Hidden()
     failures: Failures = Failures()
     limits: Limits = Limits()
+    race: Race = Race()
     tests: dict[str, PerTest] = {}
 
     @classmethod
@@ -152,6 +176,12 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         for where, value in weights.items():
             if not 0 <= value < math.inf:
                 return f"{where}: must be 0 or more, got {value:g}"
+        if not 0 <= self.race.runs <= 10_000:
+            return f"race.runs: must be 0..10000, got {self.race.runs}"
+        if not 0 <= self.race.points < math.inf:
+            return f"race.points: must be 0 or more, got {self.race.points:g}"
+        if self.race.points and not self.race.runs:
+            return "race.points: without race.runs nobody can earn them; say how many runs are made"
         for name in Limits.__struct_fields__:
             if getattr(self.limits, name) < 1:
                 return f"limits.{name}: must be at least 1, got {getattr(self.limits, name)}"
@@ -209,7 +239,32 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
                     shown_name=f"hidden test {number} ({part.upper()})" if show == "nothing" else test.name,
                 )
             )
-        return graded
+        return graded + self._races([test for test in graded if not test.hidden], phrase)
+
+    def _races(self, public: Sequence[Graded], phrase: str) -> list[Graded]:
+        if not self.race.runs:
+            return []
+        names = [test.name for test in public]
+        unknown = next((name for name in self.race.tests if name not in names), None)
+        if unknown is not None:
+            near = get_close_matches(unknown, names, n=3)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise RubricError(f"race.tests: {unknown} is no public test that is graded{hint}")
+        chosen = [test for test in public if not self.race.tests or test.name in self.race.tests]
+        return [
+            msgspec.structs.replace(
+                test,
+                name=f"{test.name}{_RACES}",
+                part=RACE,
+                points=self.race.points / len(chosen),
+                seeds=seeds(phrase, f"{test.name}{_RACES}", self.race.runs),
+                pass_rate=1.0,
+                visibility=self.public.visibility,
+                shown_name=f"{test.name}{_RACES}",
+                race=True,
+            )
+            for test in chosen
+        ]
 
     def _refuse_what_is_not_asked(self, parts: dict[str, str], asked: Sequence[str]) -> None:
         """A weight that weighs nothing is a slip of the pen, in the name or in [points]. `parts`: of every test."""

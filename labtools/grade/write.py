@@ -94,7 +94,7 @@ def as_gradescope(result: Result) -> dict[str, Any]:
                 "number": f"{test.test.part.upper()}.{number}",
                 "score": round(test.earned, 6),
                 "max_score": round(test.test.points, 6),
-                "status": "passed" if test.passed else "failed",
+                **({"status": "passed" if test.passed else "failed"} if test.test.counts else {}),
                 "output": told(test, result.shown),
                 "output_format": "text",
                 "visibility": test.test.visibility,
@@ -108,7 +108,7 @@ def as_gradescope(result: Result) -> dict[str, Any]:
 def _opening(result: Result) -> list[str]:
     lines = [result.problem] if result.problem else []
     lines += result.remarks
-    shown = [test for test in result.tests if test.test.visibility == "visible"]
+    shown = [test for test in result.tests if test.test.visibility == "visible" and test.test.counts]
     earned, possible = sum(test.earned for test in shown), sum(test.test.points for test in shown)
     lines.append(f"{points(earned)} of {points(possible)} points in the {len(shown)} tests that are shown.")
     return lines
@@ -136,7 +136,7 @@ def _of_run(run: RunRecord, recipe: Sequence[str]) -> str:
 
 def as_junit(result: Result) -> bytes:
     """Of the tests that students are shown."""
-    shown = [test for test in result.tests if test.test.visibility == "visible"]
+    shown = [test for test in result.tests if test.test.visibility == "visible" and test.test.counts]
     failed = sum(not test.passed and not test.not_run for test in shown)
     skipped = sum(bool(test.not_run) for test in shown)
     suite = ElementTree.Element("testsuite", name=printable(result.name), tests=str(len(shown)), errors="0")

@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--out", type=Path, metavar="FILE", help="where --from writes it (build/shrunk/TEST-SEED.scenario)")
     add("--isolated", action="store_true", help="every peer in a process of its own, as for grades")
+    add("--race", action="store_true", help="any line may lose its turn, and races fail (docs/race.md)")
     add("--step", action="store_true", help="walk through one file at a prompt, one step at a time")
     add("--timeline", action="store_true", help="print each run as a table: time down, a column per peer")
     add("--compare", action="store_true", help="hold what `show` shows against the lines under ----, the reference's")
@@ -52,7 +53,7 @@ def main(args: argparse.Namespace) -> int:
         return _write(args)
     try:
         # First, before anything imports the messages that the tester knows: the peer may bring its own.
-        peer_class = load_peer_class(args.raft, isolated=args.isolated)
+        peer_class = load_peer_class(args.raft, isolated=args.isolated, race=args.race)
         files = list(_files(args.files))
     except (LoadError, _NoFiles) as error:
         return _cannot(str(error))
@@ -89,7 +90,7 @@ def _write(args: argparse.Namespace) -> int:
             return _cannot(f"{args.from_!r} are {len(tests)} tests; name one")
         if tests[0].wants_service or tests[0].file.suffix == SCENARIO:
             return _cannot(f"{args.from_}: only a test of parts 2A to 2D can be written as a scenario")
-        peer_class = load_peer_class(args.raft, isolated=args.isolated)
+        peer_class = load_peer_class(args.raft, isolated=args.isolated, race=args.race)
     except (LoadError, SelectionError) as error:
         return _cannot(str(error))
     from labtools.shrink.shrinking import OUT, NothingToShrink, as_scenario
@@ -172,6 +173,7 @@ def _tell(args: argparse.Namespace, script: Script, run: Run, outputs: dict[int,
         line += f" SEED={args.seed}" if args.seed != SEED else ""
         line += f" RAFT={quote(str(args.raft))}" if args.raft != DEFAULT else ""
         line += " ISOLATED=1" if args.isolated else ""
+        line += " RACE=1" if args.race else ""
         print(f"FAILED {report.describe(run.error, script.name, args.seed, line, causes=run.causes)}")
         return True
     broken = f", breaking {script.breaks} as it says" if script.breaks else ""

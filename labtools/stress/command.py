@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 
 from labsim.stacks import short_path
-from labtest.loading import DEFAULT, DEFAULT_KV, NOT_ISOLATED
+from labtest.loading import DEFAULT, DEFAULT_KV
 from labtest.rooms import ROOT
 from labtools.selecting import SelectionError, select, service_for
 from labtools.shrink.elsewhere import shrunk_elsewhere
@@ -132,8 +132,6 @@ def main(args: argparse.Namespace) -> int:
         return _cannot("there are no tests here; name their file with --file")
     if args.isolated and args.dask is not None:
         return _cannot("--isolated cannot be had with --dask: its walls are built on this machine alone")
-    if args.isolated and args.race:
-        return _cannot(f"--race cannot be had with --isolated: {NOT_ISOLATED}")
     if args.list:
         for test in tests:
             print(f"{test.part:<3} {test.name:<44} {short_path(str(test.file))}")
@@ -231,7 +229,7 @@ def _opening(args: argparse.Namespace, plan: Plan, tally: Tally, pool: Pool) -> 
     much = f"{plan.runs:,} seeds each" if plan.runs is not None else "seed after seed"
     limit = f", for {duration(plan.for_s)}" if plan.for_s is not None else ""
     where = f"on {args.dask}" if args.dask else f"{pool.slots} worker{'s' if pool.slots != 1 else ''}"
-    walls = ", isolated" if args.isolated else ", looking for races" if args.race else ""
+    walls = (", isolated" if args.isolated else "") + (", looking for races" if args.race else "")
     return f"lab stress: {args.raft}, {tests}, {much} from {tally.seed_start}{limit}, {where}{walls}"
 
 

@@ -22,7 +22,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from labtest.loading import NOT_ISOLATED
 from labtest.rooms import ROOT
 from labtools.selecting import select
 from labtools.workers.ending import ended_politely
@@ -107,12 +106,6 @@ def main(args: argparse.Namespace) -> int:
     except Exception as error:
         print(f"lab zoo: {error}", file=sys.stderr)
         return 2
-    if args.isolated and args.race:
-        print(f"lab zoo: --race cannot be had with --isolated: {NOT_ISOLATED}", file=sys.stderr)
-        return 2
-    if args.isolated and (left_out := [mutant.id for mutant in zoo if mutant.races]):
-        print(f"Without {len(left_out)} that need --race, which cannot be had with --isolated.")
-        zoo = [mutant for mutant in zoo if not mutant.races]
     if args.list:
         for mutant in zoo:
             print(f"{mutant.id:28} {mutant.part}  a {mutant.kind} that {mutant.what}")

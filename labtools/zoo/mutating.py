@@ -24,7 +24,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from labtest.loading import NOT_ISOLATED
 from labtest.rooms import run_files, tool_files
 from labtools.selecting import SCENARIOS, SelectionError, default_files, scenario_files, select
 from labtools.workers.ending import ended_politely
@@ -105,8 +104,6 @@ def _refuse(args: argparse.Namespace) -> None:
     for name in ("record", "shrink"):
         if getattr(args, name):
             raise ValueError(f"--{name} is for the mutants of {ZOO}, and cannot be had with --mutate")
-    if args.isolated and args.race:
-        raise ValueError(f"--race cannot be had with --isolated: {NOT_ISOLATED}")
     select(args.tests)  # the workers do it again; here it is refused once
 
 

@@ -118,6 +118,20 @@ MUTANTS = [
         ),
     ),
     _race(
+        "snapshot-in-two-sections",
+        "2d",
+        "sees in one critical section that a snapshot is ahead of its own, and takes it in the next, in snapshot()",
+        (
+            "            if index > self.last_included_index and not self.dead.is_set():\n"
+            "                self._discard_log_through(index, self._term_at(index))\n",
+            "            newer = index > self.last_included_index and not self.dead.is_set()\n"
+            "            term = self._term_at(index) if newer else 0\n"
+            "        with self.mu:\n"
+            "            if newer:\n"
+            "                self._discard_log_through(index, term)\n",
+        ),
+    ),
+    _race(
         "snapshot-saves-outside",
         "2d",
         "lets go of the lock in snapshot() before it saves",
@@ -243,6 +257,18 @@ MUTANTS = [
             "        with self.mu:\n"
             "            if idle:\n"
             "                self.committed.wait()\n",
+        ),
+    ),
+    _race(
+        "applier-in-two-sections",
+        "2d",
+        "sees in one critical section whether a snapshot is to be applied, and takes what is next in another",
+        (
+            "            if self.last_applied < self.last_included_index:\n                # install_snapshot() has",
+            "            covered = self.last_applied < self.last_included_index\n"
+            "        with self.mu:\n"
+            "            if covered:\n"
+            "                # install_snapshot() has",
         ),
     ),
     _race(
@@ -426,6 +452,27 @@ MUTANTS = [
         ),
     ),
     _race(
+        "append-entries-in-two-sections",
+        "2c",
+        "sees in one critical section that AppendEntries is of its term, and stores what it brings in the next",
+        (
+            "                return AppendEntriesReply(self.current_term, False)\n"
+            "            prev = args.prev_log_index\n",
+            "                return AppendEntriesReply(self.current_term, False)\n"
+            "        with self.mu:\n"
+            "            prev = args.prev_log_index\n",
+        ),
+    ),
+    _race(
+        "append-entries-stores-later",
+        "2c",
+        "sees in one critical section that its log matches the leader's, and stores what follows in the next",
+        (
+            "                return self._conflict(prev)\n            self._append_new",
+            "                return self._conflict(prev)\n        with self.mu:\n            self._append_new",
+        ),
+    ),
+    _race(
         "follower-commits-outside",
         "2b",
         "takes over the leader's commit index when it has let go of the lock",
@@ -446,6 +493,29 @@ MUTANTS = [
         (
             "        with self.mu:\n            # If all of it is committed here",
             "        if True:\n            # If all of it is committed here",
+        ),
+    ),
+    _race(
+        "install-snapshot-in-two-sections",
+        "2d",
+        "sees in one critical section that a snapshot is ahead of it, and takes it in the next",
+        (
+            "            if self._hear_leader(args.term) and args.last_included_index > self.commit_index:\n",
+            "            newer = self._hear_leader(args.term) and args.last_included_index > self.commit_index\n"
+            "        with self.mu:\n"
+            "            if newer:\n",
+        ),
+    ),
+    _race(
+        "install-snapshot-commits-later",
+        "2d",
+        "takes a snapshot in one critical section, and counts it as committed in the next",
+        (
+            "                self._persist(args.data)\n"
+            "                self._commit_through(args.last_included_index)\n",
+            "                self._persist(args.data)\n"
+            "        with self.mu:\n"
+            "            self._commit_through(args.last_included_index)\n",
         ),
     ),
     _race(

@@ -54,6 +54,7 @@ class Setup(msgspec.Struct):
     raft: str  # the path of its raft.py
     limits: Limits
     service: bool = False  # whether the service in the folder kv is run, too
+    race: bool = False  # whether any line may lose its turn
 
 
 class Request(msgspec.Struct):
@@ -152,7 +153,8 @@ def guest_program(kind: type[Guests], setup: Setup, show: Callable[[str], Any]) 
         cpu_s=setup.limits.cpu_s, memory_mb=setup.limits.memory_mb, real_s=setup.limits.real_s, turn_s=_turn_s(setup)
     )
     service = ServicePaths(*(f"{SERVICE}/{name}.py" for name in ("server", "client", "messages")))
-    return kind(setup.files, setup.raft, service if setup.service else None, limits=limits, show=show)
+    service_paths = service if setup.service else None
+    return kind(setup.files, setup.raft, service_paths, limits=limits, show=show, race=setup.race)
 
 
 def _program(setup: Setup, output: Output) -> GuestProgram:

@@ -69,7 +69,7 @@ def _share(result: Result) -> float:
 
 
 def _full_marks(result: Result) -> bool:
-    return bool(result.tests) and all(test.passed for test in result.tests)
+    return bool(result.tests) and all(test.passed for test in result.tests if test.test.counts)
 
 
 def _could_not_run(result: Result) -> bool:
@@ -140,7 +140,8 @@ def _submissions(results: Sequence[Result], linked: Callable[[Result], Html]) ->
 
 
 def _submission_row(result: Result, parts: Iterable[str], linked: Callable[[Result], Html]) -> Html:
-    failed = sum(not test.passed for test in result.tests)
+    counting = [test for test in result.tests if test.test.counts]
+    failed = sum(not test.passed for test in counting)
     rules = _most_common(result.rules_broken)
     flags = _flags(result)
     by_part = result.parts
@@ -151,7 +152,7 @@ def _submission_row(result: Result, parts: Iterable[str], linked: Callable[[Resu
         earned, _ = by_part.get(part, (0.0, 0.0))
         cells.append(_number(earned, points(earned) if part in by_part else "–"))
     cells += [
-        _number(failed, f"{failed} of {len(result.tests)}"),
+        _number(failed, f"{failed} of {len(counting)}"),
         el("td", *([code(clipped(rules[0][0], 60)), f" × {rules[0][1]}"] if rules else [])),
         el(
             "td",

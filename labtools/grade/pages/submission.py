@@ -42,6 +42,7 @@ from labtools.grade.results import (
     TestResult,
     points,
 )
+from labtools.grade.rubric import RACE
 
 __all__ = ["class_page", "submission_page"]
 
@@ -54,6 +55,11 @@ _KINDS = {
     DIED: "Took its process along",
     MISBEHAVED: "Told its host what no peer tells",
 }
+_ON_RACES = (
+    "In these runs any line may lose its turn, as on a real machine, and two threads that touch one field without "
+    "order are told. make race does the same on your own."
+)
+_COSTS_NOTHING = " What is found here costs nothing."
 _SHOWN = {
     "hidden": "never shown",
     "after_due_date": "shown after the due date",
@@ -80,6 +86,7 @@ class _Told:
     anchor: str = ""
     shown: tuple[Shown, ...] = ()  # what was drawn and shrunk of its runs
     pages: str = ""  # the folder where that is
+    counts: bool = True  # and is not only told
 
     @property
     def failures(self) -> list[RunRecord]:
@@ -106,6 +113,7 @@ def _told(test: TestResult, *, full: bool) -> _Told | None:
         possible=graded.points,
         verdict="passed" if test.passed else "failed",
         tags=("hidden",) if graded.hidden and not nameless else (),
+        counts=graded.counts,
     )
     if graded.hidden and not full and graded.show != "everything":
         return bare
@@ -146,7 +154,7 @@ def submission_page(result: Result, title: str, *, full: bool, pages: str = "") 
             most = points(sum(test.test.points for test in seen))
             line = f"The student sees {points(sum(test.earned for test in seen))} of {most} points so far."
         body.append(el("p", line, class_="faint small under"))
-    body.append(_causes(tests))
+    body.append(_causes([test for test in tests if test.counts]))
     explained: set[tuple[str, ...]] = set()
     body += [_part([t for t in tests if t.part == part], part, explained, full=full) for part in parts]
     return page(f"{result.name}: {title}", body)
@@ -166,6 +174,7 @@ def _box(heading: str, content: Html, *, bad: bool = False) -> Html:
 
 
 def _score(tests: Sequence[_Told], parts: Sequence[str]) -> Html:
+    tests = [test for test in tests if test.counts]
     earned, possible = sum(test.earned for test in tests), sum(test.possible for test in tests)
     passed = sum(test.passed for test in tests)
     figure = el("p", points(earned), class_="figure")
@@ -173,6 +182,8 @@ def _score(tests: Sequence[_Told], parts: Sequence[str]) -> Html:
     rows = []
     for part in parts:
         mine = [test for test in tests if test.part == part]
+        if not mine:
+            continue
         got, most = sum(test.earned for test in mine), sum(test.possible for test in mine)
         label = el("th", part_name(part), scope="row")
         of_most = el("td", f"{points(got)} of {points(most)}", class_="number")
@@ -249,9 +260,11 @@ def _part(tests: Sequence[_Told], part: str, explained: set[tuple[str, ...]], *,
         row = (el("th", both, scope="row"), el("td", _verdict(test), class_="verdict"))
         rows.append(el("tr", *row, el("td", worth, class_="number")))
         articles.append(article)
-    heading = el("h2", f"{part_name(part)}: {points(earned)} of {points(possible)} points")
+    worth = f": {points(earned)} of {points(possible)} points" if any(test.counts for test in tests) else ""
+    heading = el("h2", f"{part_name(part)}{worth}")
+    what = el("p", f"{_ON_RACES}{'' if worth else _COSTS_NOTHING}", class_="small") if part == RACE else ""
     shown = table(heads("Test", "Verdict", "#Points"), rows, class_="tests")
-    return el("section", heading, shown, *articles, _every_run(tests) if full else "")
+    return el("section", heading, what, shown, *articles, _every_run(tests) if full else "")
 
 
 def _verdict(test: _Told) -> Html:

@@ -58,7 +58,7 @@ def chosen(results: Sequence[TestResult], failures: Failures) -> list[Choice]:
     by_mistake: dict[tuple[str, ...], list[RunRecord]] = {}
     firsts = []
     for result in results:
-        if result.test.hidden or result.test.visibility != "visible" or result.passed:
+        if result.test.hidden or result.test.race or result.test.visibility != "visible" or result.passed:
             continue
         failed = [run for run in result.failures if run.kind == FAILED]
         firsts += failed[:1]

@@ -10,6 +10,7 @@ from labsim.ordered import Ordering
 from labtest.race.fields import Fields
 from labtest.race.rewriting import rewrite
 from labtest.race.sites import Sites
+from labtest.race.telling import remark_text
 from labtest.race.turns import Turns
 from labtest.race.watching import Watch
 
@@ -46,7 +47,7 @@ def run_peer(source, seed=0, *, turns=False, decider=None, calls=("main",)):
         module = ModuleType("racing_peer")
         sys.modules[module.__name__] = module  # dataclasses ask there
         taken = Turns(current_simulation(), current_node())
-        vars(module).update(watch.helpers(), __turn__=taken.turn, __gap__=taken.gap)
+        vars(module).update(watch.helpers(), __turn__=taken.turn, __gap__=taken.gap, __split__=taken.split)
         exec(code, vars(module))
         if hasattr(module, "make"):
             module.make()
@@ -67,6 +68,6 @@ def run_peer(source, seed=0, *, turns=False, decider=None, calls=("main",)):
         ran.error = error
     finally:
         sys.modules.pop("racing_peer", None)
-    ran.remarks = list(ran.watch.remarks)
+    ran.remarks = list(map(remark_text, ran.watch.remarks.values()))
     ran.digest = simulation.digest()
     return ran

@@ -330,8 +330,3 @@ def test_async_and_what_the_lab_asks_are_left_alone():
     (p,) = [constant for constant in code.co_consts if hasattr(constant, "co_name")]
     methods = {method.co_name: method.co_names for method in p.co_consts if hasattr(method, "co_name")}
     assert methods == {"wait": ("x",), "__repr__": ("x",), "__del__": ("x",), "other": ("__turn__", "__put__")}
-
-
-def test_race_cannot_be_had_with_isolated(tmp_path):
-    with pytest.raises(LoadError, match="--race cannot be had with --isolated: who takes turns with whom"):
-        load_peer_class(tmp_path / "raft.py", isolated=True, race=True)

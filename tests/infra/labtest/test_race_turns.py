@@ -4,7 +4,7 @@ from infra.labtest.racing import run_peer
 from labsim import Simulation
 from labsim.deciding import Changed, Plain, Recording, Seeded
 from labtest.events import CAUGHT_UP, PREEMPT
-from labtest.race.turns import IN_GAPS, STATEMENTS, Loss
+from labtest.race.turns import CHANCES, Loss
 
 COUNTS = """
 class Peer:
@@ -111,10 +111,44 @@ def test_a_written_loss_that_cannot_be_is_none():
 
 
 def test_chances_are_as_likely_as_they_say():
-    for chance in (STATEMENTS, IN_GAPS):
+    for chance in CHANCES.values():
         drawn = [chance.draw((n * 0x9E3779B97F4A7C15) % 2**64) for n in range(4096)]
         lost = [loss for loss in drawn if loss.at]
         assert abs(len(lost) / 4096 - chance.loses / 64) < 0.05
         assert {loss.at for loss in lost} == set(range(1, chance.block + 1))
         assert abs(sum(loss.late_ns > 0 for loss in lost) / len(lost) - chance.late / 64) < 0.05
         assert chance.plain == Loss()
+
+
+TWO_SECTIONS = """
+class Peer:
+    def __init__(self):
+        self.mu = threading.Lock()
+        self.free = True
+        self.taken = 0
+    def take(self):
+        with self.mu:
+            free = self.free
+        with self.mu:
+            if free:
+                self.free = False
+                self.taken += 1
+def main():
+    peer = Peer()
+    threads = []
+    for _ in range(4):
+        threads.append(threading.Thread(target=peer.take))
+        threads[-1].start()
+        time.sleep(0.065)
+    for thread in threads:
+        thread.join()
+    return peer.taken
+"""
+
+
+def test_between_two_critical_sections_in_a_row_much_can_happen():
+    # They come 65 ms apart: only who waits longer than that between its sections, as nowhere else, is overtaken.
+    assert run_peer(TWO_SECTIONS).value == 1
+    runs = [run_peer(TWO_SECTIONS, seed, turns=True) for seed in range(12)]
+    assert {run.error for run in runs} == {None}
+    assert any(run.value > 1 for run in runs)

@@ -56,18 +56,3 @@ def test_a_record_of_another_kind_of_run_is_not_taken_for_this_one(tmp_path):
     of_race.write(tmp_path)
     assert records.find([tmp_path], TEST, 5, peer) is None
     assert records.find([tmp_path], TEST, 5, peer, race=True) == of_race
-
-
-@pytest.mark.parametrize("command", [("replay", TEST, "--seed", 5), ("stress", TEST), ("zoo",)])
-def test_race_and_isolated_are_refused_together(command, capfd, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    assert lab(*command, "--race", "--isolated") == 2
-    assert "--race cannot be had with --isolated: who takes turns with whom" in capfd.readouterr().err
-
-
-def test_isolated_the_zoo_leaves_out_what_only_race_can_see(capfd, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    assert lab("zoo", "race-kill-without-lock", "votedfor-not-reset", "--isolated", "--list") == 0
-    first, second = capfd.readouterr().out.splitlines()
-    assert first == "Without 1 that need --race, which cannot be had with --isolated."
-    assert second.startswith("votedfor-not-reset ")

@@ -1,0 +1,35 @@
+"""A race as data: what two threads of a peer touched and nothing ordered. What it is called in words: race/telling.py.
+
+Plain values, because it may come from a peer in a process of its own. Start at `Unordered`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from labsim.stacks import Place
+
+
+class Touch(msgspec.Struct, array_like=True, frozen=True):
+    """Who has touched it, where, and which locks it held then."""
+
+    writes: bool
+    place: Place
+    what: str  # as it stands there: self.log
+    begins: str  # the function with which the thread began, or that somebody outside has called
+    held: tuple[str, ...]  # the names of locks
+
+
+class Unordered(msgspec.Struct, array_like=True, frozen=True):
+    """Two that nothing orders, the one that writes first."""
+
+    name: str
+    first: Touch
+    second: Touch
+
+
+class Remark(msgspec.Struct, array_like=True, frozen=True):
+    """One that is no failure. `excuse`: what the line's comment says; None: it is a flag that changes once."""
+
+    race: Unordered
+    excuse: str | None
