@@ -102,9 +102,10 @@ def test_a_students_page_shows_what_a_failure_needs_and_links_to_its_pages(tmp_p
     assert "a hidden failure" in report
     drawn_tests = {data_of(path.read_text())["run"]["test"] for path in (student / "pages").glob("*.html")}
     assert drawn_tests == {TEST, "test_figure8_unreliable_2c"}
-    # What is left fails the same way on the student's machine.
+    # What is left fails the same way on the student's machine, by the command that the page says.
     peer = tmp_path / "class" / "eve.py"
     again = [sys.executable, "-m", "labtools", "replay", str(student / "pages" / choices), "--raft", str(peer)]
+    again.append("--isolated")
     done = subprocess.run(again, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "earned-commit" in done.stdout + done.stderr, done.stdout + done.stderr
 
