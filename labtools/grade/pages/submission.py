@@ -233,7 +233,9 @@ def _shrunk(test: _Told, shown: Shown) -> Html:
         return el("p", f"Not shrunk: {clipped(shown.not_shrunk, 300)}.", class_="faint small")
     left = f"{shown.events_left:,} of {shown.events:,} events are left of {test.name} with seed {shown.seed}."
     ways = [test.link(shown.shrunk_page, "Step through it")] if shown.shrunk_page else []
-    ways += [test.link(shown.choices, "the file that replays it")] if shown.choices else []
+    if shown.choices:
+        replay = el("code", f"lab replay {shown.choices} --isolated")
+        ways.append(join([test.link(shown.choices, "the file that replays it"), " (", replay, ")"]))
     links = join(", " if n % 2 else ways[n // 2] for n in range(2 * len(ways) - 1))
     told = shown.timeline.rstrip()
     timeline = el("pre", told, class_="wide", tabindex="0")
