@@ -112,6 +112,7 @@ class _Steps:
                 self._armed[event.node] = event.detail.when
         elif event.kind == events.CRASH:
             self._down.add(event.node)
+            self._terms.pop(event.node, None)  # it may have forgotten it
             self._asked.pop(event.node, None)
             self._slow_ns.pop(event.node, None)
             self._making = [one for one in self._making if one[1] != event.node]
