@@ -71,8 +71,9 @@ FOR_GRADESCOPE: Patterns = {
     ".": ("README.md",),
 }
 
-# What makes the runs of a submission.
+# What makes the runs of a submission, and what draws those that nobody wrote.
 _WORKER = f"{TOOLS}.grade.judging.worker"
+HUNTS = f"{TOOLS}/hunt/as_test.py"
 
 
 class ManifestError(Exception):
@@ -92,7 +93,8 @@ def paths(*parts: Patterns, root: Path = ROOT) -> list[Path]:
 
 def judging_files() -> list[Path]:
     """What decides about a graded run: the tester, and what the grader's worker needs of the tools."""
-    return [*run_files(), *needed_by(_WORKER)]
+    drawing = needed_by(HUNTS.removesuffix(".py").replace("/", "."))
+    return list(dict.fromkeys([*run_files(), *needed_by(_WORKER), *drawing]))
 
 
 def judging_digest() -> str:

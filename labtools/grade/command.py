@@ -28,6 +28,7 @@ from rich.text import Text
 
 from labsim.stacks import short_path
 from labtest.rooms import PEER, ROOT, SERVICE
+from labtools import manifest
 from labtools.grade import gradescope
 from labtools.grade.grading import Exam, Progress, grade, reference_files
 from labtools.grade.intake import Intake, IntakeError, Wanted, take_in
@@ -133,8 +134,9 @@ def _wanted(rubric: Rubric, asked: Sequence[LabTest]) -> Wanted:
 def _exam(
     rubric: Rubric, public: Sequence[LabTest], hidden: Sequence[LabTest], phrase: str, args: argparse.Namespace
 ) -> Exam:
-    tests = rubric.assign(public, hidden, phrase)
-    files = {test.name: test for test in (*public, *hidden)}
+    hunts = load_tests(ROOT / manifest.HUNTS)
+    tests = rubric.assign(public, hidden, phrase, hunts)
+    files = {test.name: test for test in (*public, *hidden, *hunts)}
     files |= {test.name: files[test.of] for test in tests if test.race}
     failures = msgspec.structs.replace(rubric.failures, pages=0) if args.no_pages else rubric.failures
     exam = Exam(tuple(tests), files, rubric.limits, failures=failures)

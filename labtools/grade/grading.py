@@ -29,7 +29,7 @@ from labtools.grade.intake import SERVER, Submission
 from labtools.grade.judging.box import Box
 from labtools.grade.judging.worker import Request, Setup
 from labtools.grade.results import FORCED, UNLOADABLE, Result, RunRecord, Shown, TestResult
-from labtools.grade.rubric import Failures, Graded, Limits, RubricError
+from labtools.grade.rubric import HUNT, Failures, Graded, Limits, RubricError
 from labtools.grade.showing.desk import Choice, Desk, chosen, without_files
 from labtools.grade.store import Store
 from labtools.selecting import LabTest
@@ -185,7 +185,7 @@ class _Grading:
         self._results: dict[str, TestResult] = {}
         self._forced: Counter[str] = Counter()
         self._shown: list[Shown] = []
-        self._spent_s = {False: 0.0, True: 0.0}  # the latter by runs with races, which take nothing from the others
+        self._spent_s = {False: 0.0, True: 0.0}  # the latter by runs besides the tests, which take nothing from these
 
     def make_runs(self, boxes: _Boxes, lab_code: str, stop: threading.Event, *, hidden: bool) -> None:
         """Those of the public tests, or of the hidden ones."""
@@ -268,7 +268,7 @@ class _Grading:
             )
         if test.race and not self._results[test.of].passed:
             return "it fails as it is, without a turn being lost."
-        if self._spent_s[test.race] >= limits.submission_s:
+        if self._spent_s[test.besides] >= limits.submission_s:
             return f"the submission's runs have taken the {limits.submission_s} s of real time that it has in all."
         return ""
 
@@ -345,7 +345,7 @@ class _Grading:
                 progress.count(made=1)
             run.replay = replay
             runs.append(run)
-            self._spent_s[test.race] += run.real_s
+            self._spent_s[test.besides] += run.real_s
             failures += not run.passed
             if failures > test.failures_allowed or run.kind == UNLOADABLE:
                 break
@@ -356,7 +356,8 @@ class _Grading:
         """For a public test as the student types it; for a hidden one as the grader does."""
         kv = str(DEFAULT_KV) if lab_test.wants_service else ""
         if not test.hidden:
-            return replay_line(test.of, seed, str(DEFAULT), kv=kv, isolated=True, race=test.race)
+            file = manifest.HUNTS if test.part == HUNT else ""
+            return replay_line(test.of, seed, str(DEFAULT), file, kv=kv, isolated=True, race=test.race)
         here = self._submission.path
         raft = here / "raft.py" if here.is_dir() else here
         if kv and self._exam.reference:

@@ -34,6 +34,7 @@ OTHER = "other"  # the part of a test whose name has none
 RACE = "race"  # and of runs in which any line may lose its turn (docs/race.md)
 
 
+HUNT = "hunt"  # and of runs that nobody wrote (docs/hunt.md)
 _RACES = " with races"  # what such a test is called
 
 
@@ -83,6 +84,13 @@ class Race(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     points: float = 0.0  # shared by them, on top of the parts'
 
 
+class Hunt(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Runs that nobody wrote, the same for everybody. What is found is told; it costs what it has points."""
+
+    runs: int = 0  # without snapshots, and so many with them where 2D is graded; 0: none is made
+    points: float = 0.0  # shared by the two, on top of the parts'
+
+
 class PerTest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What differs for one test. `points` are on top of the part's; `weight` is its share of them."""
 
@@ -115,7 +123,12 @@ class Graded(msgspec.Struct, frozen=True):
     @property
     def counts(self) -> bool:
         """Whether it is more than something to learn from."""
-        return not self.race or self.points > 0
+        return not self.besides or self.points > 0
+
+    @property
+    def besides(self) -> bool:
+        """Whether it is made besides the tests: it takes none of the time that they have."""
+        return self.part in (RACE, HUNT)
 
     @property
     def failures_allowed(self) -> int:
@@ -139,6 +152,7 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     failures: Failures = Failures()
     limits: Limits = Limits()
     race: Race = Race()
+    hunt: Hunt = Hunt()
     tests: dict[str, PerTest] = {}
 
     @classmethod
@@ -176,12 +190,13 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         for where, value in weights.items():
             if not 0 <= value < math.inf:
                 return f"{where}: must be 0 or more, got {value:g}"
-        if not 0 <= self.race.runs <= 10_000:
-            return f"race.runs: must be 0..10000, got {self.race.runs}"
-        if not 0 <= self.race.points < math.inf:
-            return f"race.points: must be 0 or more, got {self.race.points:g}"
-        if self.race.points and not self.race.runs:
-            return "race.points: without race.runs nobody can earn them; say how many runs are made"
+        for name, besides in (("race", self.race), ("hunt", self.hunt)):
+            if not 0 <= besides.runs <= 10_000:
+                return f"{name}.runs: must be 0..10000, got {besides.runs}"
+            if not 0 <= besides.points < math.inf:
+                return f"{name}.points: must be 0 or more, got {besides.points:g}"
+            if besides.points and not besides.runs:
+                return f"{name}.points: without {name}.runs nobody can earn them; say how many runs are made"
         for name in Limits.__struct_fields__:
             if getattr(self.limits, name) < 1:
                 return f"limits.{name}: must be at least 1, got {getattr(self.limits, name)}"
@@ -198,8 +213,10 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             )
         return ""
 
-    def assign(self, public: Sequence[LabTest], hidden: Sequence[LabTest], phrase: str) -> list[Graded]:
-        """Points and seeds for each test that is asked, the public ones first."""
+    def assign(
+        self, public: Sequence[LabTest], hidden: Sequence[LabTest], phrase: str, hunts: Sequence[LabTest] = ()
+    ) -> list[Graded]:
+        """Points and seeds for each test that is asked, the public ones first. `hunts` draw their runs themselves."""
         tests = [(test, False) for test in public] + [(test, True) for test in hidden]
         names = [test.name for test, _ in tests]
         twice = next((name for name in names if names.count(name) > 1), None)
@@ -239,7 +256,29 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
                     shown_name=f"hidden test {number} ({part.upper()})" if show == "nothing" else test.name,
                 )
             )
-        return graded + self._races([test for test in graded if not test.hidden], phrase)
+        races = self._races([test for test in graded if not test.hidden], phrase)
+        return [*graded, *races, *self._hunts(hunts, {test.part for test in graded}, phrase)]
+
+    def _hunts(self, hunts: Sequence[LabTest], parts: set[str], phrase: str) -> list[Graded]:
+        if not self.hunt.runs:
+            return []
+        chosen = [test for test in hunts if test.part in parts]
+        if not chosen:
+            raise RubricError("hunt.runs: such runs are of parts 2c and 2d, and no test of these is graded")
+        return [
+            Graded(
+                name=test.name,
+                part=HUNT,
+                hidden=False,
+                points=self.hunt.points / len(chosen),
+                seeds=seeds(phrase, test.name, self.hunt.runs),
+                pass_rate=1.0,
+                visibility=self.public.visibility,
+                show="everything",
+                shown_name=test.name,
+            )
+            for test in chosen
+        ]
 
     def _races(self, public: Sequence[Graded], phrase: str) -> list[Graded]:
         if not self.race.runs:

@@ -28,7 +28,7 @@ RUNS = 500  # of a lane; the next one begins anew
 PROGRESS = "expect progress"
 _STEPS = (10, 100)  # of a run, at least and at most
 _DRAWING_S = 60.0  # of virtual time; a run may take 120 s, and what comes at its end takes some
-_PEERS = (3, 3, 3, 4, 5)
+PEERS = (3, 3, 3, 4, 5)
 _WITH_SNAPSHOTS = 0.5
 _VARIED = 0.6  # how many runs begin as an earlier one did
 _RECENT = 100
@@ -65,7 +65,7 @@ class Lane:
         # Who loses a turn, and when, is drawn from the seed alone.
         seed = chance.randrange(1, 1 << 31) if self._race else SEED
         begun = self._begin(chance)
-        player = _Player(self.states if self._guided else None, begun, chance)
+        player = Player(begun, chance, self.states if self._guided else None)
         script = Script("hunt.scenario", peers=begun.peers, snapshots=begun.snapshots)
         run = run_test(as_test(script, player=player.play), self._peer_class, seed)
         self.steps += len(player.made)
@@ -80,13 +80,14 @@ class Lane:
             begun = chance.choice(known[-_RECENT:] if chance.random() < 0.5 else known)
             return msgspec.structs.replace(begun, lines=begun.lines[: chance.randint(1, len(begun.lines))])
         snapshots = self._has_snapshots and chance.random() < _WITH_SNAPSHOTS
-        return Steps(chance.choice(_PEERS), snapshots)
+        return Steps(chance.choice(PEERS), snapshots)
 
 
-class _Player:
+class Player:
     """Makes the steps of one run: how it begins, then whatever is drawn, and at its end progress is asked for."""
 
-    def __init__(self, states: set[int] | None, begun: Steps, chance: Random) -> None:
+    def __init__(self, begun: Steps, chance: Random, states: set[int] | None = None) -> None:
+        """`states`: what was reached before, and gets what is new; None if nobody asks."""
         self._states = states
         self._begun = begun
         self._chance = chance

@@ -110,7 +110,7 @@ def shrink(
             scripting = Scripting(peer_class, original.verdict.name, limit_s=scripting_s, clock=clock)
             shrunk.scenario = scripting.write(search.best.trace, search.best.plan.play)
             if shrunk.scenario is not None and search.best.events > SHORT:
-                search.best = min(search.best, *_stepped(attempts, search.best, shrunk.scenario), key=_events)
+                search.best = min([search.best, *_stepped(attempts, search.best, shrunk.scenario)], key=_events)
     except KeyboardInterrupt:
         shrunk.interrupted = True
     shrunk.best, shrunk.runs, shrunk.in_time = search.best, attempts.count, search.in_time

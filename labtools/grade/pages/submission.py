@@ -42,7 +42,7 @@ from labtools.grade.results import (
     TestResult,
     points,
 )
-from labtools.grade.rubric import RACE
+from labtools.grade.rubric import HUNT, RACE
 
 __all__ = ["class_page", "submission_page"]
 
@@ -55,10 +55,11 @@ _KINDS = {
     DIED: "Took its process along",
     MISBEHAVED: "Told its host what no peer tells",
 }
-_ON_RACES = (
-    "In these runs any line may lose its turn, as on a real machine, and two threads that touch one field without "
-    "order are told. make race does the same on your own."
-)
+_BESIDES = {
+    RACE: "In these runs any line may lose its turn, as on a real machine, and two threads that touch one field "
+    "without order are told. make race does the same on your own.",
+    HUNT: "The steps of these runs were drawn by chance, the same for everybody. make hunt draws others on your own.",
+}
 _COSTS_NOTHING = " What is found here costs nothing."
 _SHOWN = {
     "hidden": "never shown",
@@ -264,7 +265,7 @@ def _part(tests: Sequence[_Told], part: str, explained: set[tuple[str, ...]], *,
         articles.append(article)
     worth = f": {points(earned)} of {points(possible)} points" if any(test.counts for test in tests) else ""
     heading = el("h2", f"{part_name(part)}{worth}")
-    what = el("p", f"{_ON_RACES}{'' if worth else _COSTS_NOTHING}", class_="small") if part == RACE else ""
+    what = el("p", f"{_BESIDES[part]}{'' if worth else _COSTS_NOTHING}", class_="small") if part in _BESIDES else ""
     shown = table(heads("Test", "Verdict", "#Points"), rows, class_="tests")
     return el("section", heading, what, shown, *articles, _every_run(tests) if full else "")
 

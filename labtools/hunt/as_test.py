@@ -1,0 +1,32 @@
+"""A run that nobody wrote, as a test: its seed draws it. So whatever runs tests over seeds can hunt, the grader too.
+
+Unguided, because such a run must depend on nothing but its seed. `lab stress --file labtools/hunt/as_test.py` has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from labsim import random
+from labtest.scenarios.scenario import Scenario
+from labtest.scenarios.text import Script
+from labtools.hunt.corpus import Steps
+from labtools.hunt.hunting import PEERS, Player
+
+MakeScenario = Callable[..., Scenario]
+
+
+def test_hunt_2c(make_scenario: MakeScenario) -> None:
+    _hunt(make_scenario, snapshots=False)
+
+
+def test_hunt_2d(make_scenario: MakeScenario) -> None:
+    _hunt(make_scenario, snapshots=True)
+
+
+def _hunt(make_scenario: MakeScenario, *, snapshots: bool) -> None:
+    chance = Random(random.getrandbits(64))
+    begun = Steps(chance.choice(PEERS), snapshots)
+    scenario = make_scenario(peers=begun.peers, snapshots=snapshots)
+    Player(begun, chance).play(scenario, Script("hunt.scenario", peers=begun.peers, snapshots=snapshots))
