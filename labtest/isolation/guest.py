@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from heapq import heappop
 from random import Random
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -33,17 +33,14 @@ from labsim import (
     Event,
     Node,
     Simulation,
-    SimulationError,
-    Standstill,
     Task,
-    TaskFailed,
     Unresponsive,
     WaitKind,
     queue,
 )
 from labsim.deciding import Seeded
 from labsim.guard import exit_refused
-from labsim.stacks import Place, is_readers, own_frames, place_of
+from labsim.stacks import is_readers, own_frames, place_of
 from labsim.watchdog import accusation
 from labtest import report
 from labtest.disk import Persister
@@ -51,6 +48,7 @@ from labtest.failure import short
 from labtest.isolation import protocol
 from labtest.isolation.code import Code, CodeError
 from labtest.isolation.inside import Tapped, ToldPeer
+from labtest.isolation.last_words import last_words, sayable
 from labtest.isolation.protocol import (
     Answer,
     Ask,
@@ -79,7 +77,6 @@ from labtest.isolation.protocol import (
     Taken,
     Turn,
 )
-from labtest.verdict import verdict_of
 from labtest.world import call_peer, kept_locks, own_threads, stuck_tasks
 
 if TYPE_CHECKING:
@@ -348,7 +345,7 @@ class GuestSimulation(Simulation):
         try:
             return None, labgob.encode([value]), ""
         except labgob.GobError:
-            return None, None, _sayable(short(value))
+            return None, None, sayable(short(value))
 
     def _load(self) -> list[str]:
         """What keeps it from being tested, or '', and what methods its peer has."""
@@ -488,7 +485,7 @@ class GuestSimulation(Simulation):
 
     def say(self, text: str, deed: Callable[[str], Deed]) -> None:
         # Neither more lines in a turn than its host takes deeds.
-        kept = _sayable(text[: self._chars_left]) if len(self._deeds) < protocol.DEEDS_MAX // 2 else ""
+        kept = sayable(text[: self._chars_left]) if len(self._deeds) < protocol.DEEDS_MAX // 2 else ""
         self._chars_left -= len(kept)
         for begin in range(0, len(kept), protocol.TEXT_MAX):
             self._deeds.append(deed(kept[begin : begin + protocol.TEXT_MAX]))
@@ -507,11 +504,6 @@ class GuestSimulation(Simulation):
             self._line.write(Done([failed], None))
 
 
-def _sayable(text: str) -> str:
-    """Without halves of characters, which no encoding has."""
-    return text if text.isascii() else text.encode(errors="replace").decode()
-
-
 def _field_names(type_: Any) -> list[str]:
     if is_dataclass(type_):
         return [field.name for field in fields(type_)]
@@ -521,14 +513,14 @@ def _field_names(type_: Any) -> list[str]:
 def _put(message: Any) -> Put | PutOther:
     # By name: a peer with a messages.py of its own has an ApplyMsg of its own.
     if type(message).__name__ != "ApplyMsg":
-        return PutOther(_sayable(short(message)))
+        return PutOther(sayable(short(message)))
     numbers = {name: getattr(message, name, 0) for name in ("command_index", "snapshot_term", "snapshot_index")}
     for name, number in numbers.items():
         if not isinstance(number, int) or not -_NUMBER_MAX <= number < _NUMBER_MAX:
-            return PutOther(_sayable(f"an ApplyMsg whose {name} is {short(number)}"))
+            return PutOther(sayable(f"an ApplyMsg whose {name} is {short(number)}"))
     snapshot = getattr(message, "snapshot", b"") or b""
     if not isinstance(snapshot, bytes | bytearray | memoryview):
-        return PutOther(_sayable(f"an ApplyMsg whose snapshot is {short(snapshot)}"))
+        return PutOther(sayable(f"an ApplyMsg whose snapshot is {short(snapshot)}"))
     return Put(
         bool(message.command_valid),
         labgob.encode([message.command]) if message.command_valid else b"",
@@ -559,7 +551,7 @@ def be_guest(fd: int, code: Code, lock: Callable[[Setup], None]) -> NoReturn:
         signal.signal(signal.SIGPROF, signal.SIG_IGN)
         with suppress(Exception):
             report.point_into_peer(error, *code.classes.values())
-        guest.tell(_raced(error) or _failed(error))
+        guest.tell(last_words(error))
     # Not sys.exit(): a peer's atexit functions have no say in how this ends.
     os._exit(0)
 
@@ -580,46 +572,3 @@ def _watch(guest: GuestSimulation) -> None:
 
     signal.signal(signal.SIGPROF, look)
     signal.setitimer(signal.ITIMER_PROF, 1.0, 1.0)
-
-
-def _raced(error: BaseException) -> Raced | None:
-    if not hasattr(error, "race"):
-        return None
-    from labtest.isolation.race_guest import raced
-
-    return raced(error.race)
-
-
-def _failed(error: BaseException) -> Failed:
-    origin = error.__cause__ if isinstance(error, TaskFailed) and error.__cause__ is not None else error
-    verdict = verdict_of(error)
-    returned = getattr(origin, "returned", None)
-    return Failed(
-        kind=type(error).__name__,
-        name=_sayable(type(origin).__name__[: protocol.NAME_MAX]),
-        text=_sayable((str(error) if isinstance(error, CodeError) else verdict.text)[: protocol.TEXT_MAX]),
-        told=[_sayable(line[: protocol.NAME_MAX * 4]) for line in report.told(error)[:200]],
-        where=_places(error, origin)[:20],
-        task=getattr(error, "task", "")[: protocol.NAME_MAX],
-        entry=getattr(error, "entry", "")[: protocol.NAME_MAX],
-        returned=returned.__name__[: protocol.NAME_MAX] if isinstance(returned, type) else "",
-        in_snapshot=any(place.function == "snapshot" for place in _traced(origin.__traceback__)),
-    )
-
-
-def _places(error: BaseException, origin: BaseException) -> list[Place]:
-    """The peer's own lines, the innermost first."""
-    named: list[Place] = []
-    if isinstance(error, Standstill):
-        named = [wait.where for wait in error.waits if wait.where is not None]
-    elif isinstance(error, SimulationError) and (where := getattr(error, "where", None)) is not None:
-        named = [where]
-    return [place for place in (*_traced(origin.__traceback__), *named) if is_readers(place.file)]
-
-
-def _traced(tb: TracebackType | None) -> list[Place]:
-    places = []
-    while tb is not None:
-        places.append(place_of(tb.tb_frame, tb.tb_lineno))
-        tb = tb.tb_next
-    return places[::-1]

@@ -1,0 +1,67 @@
+"""Why a guest has ended, as its host is told. Start at `last_words()`."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from labsim import SimulationError, Standstill, TaskFailed
+from labsim.stacks import Place, is_readers, place_of
+from labtest import report
+from labtest.isolation import protocol
+from labtest.isolation.code import CodeError
+from labtest.isolation.protocol import Failed, Raced
+from labtest.unordered import Unordered
+from labtest.verdict import verdict_of
+
+
+def last_words(error: BaseException) -> Failed | Raced:
+    return _raced(error) or _failed(error)
+
+
+def sayable(text: str) -> str:
+    """Without halves of characters, which no encoding has."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def _raced(error: BaseException) -> Raced | None:
+    race = getattr(error, "race", None)
+    if not isinstance(race, Unordered):
+        return None
+    from labtest.isolation.race_guest import raced  # most guests need none
+
+    return raced(race)
+
+
+def _failed(error: BaseException) -> Failed:
+    origin = error.__cause__ if isinstance(error, TaskFailed) and error.__cause__ is not None else error
+    verdict = verdict_of(error)
+    returned = getattr(origin, "returned", None)
+    return Failed(
+        kind=type(error).__name__,
+        name=sayable(type(origin).__name__[: protocol.NAME_MAX]),
+        text=sayable((str(error) if isinstance(error, CodeError) else verdict.text)[: protocol.TEXT_MAX]),
+        told=[sayable(line[: protocol.NAME_MAX * 4]) for line in report.told(error)[:200]],
+        where=_places(error, origin)[:20],
+        task=getattr(error, "task", "")[: protocol.NAME_MAX],
+        entry=getattr(error, "entry", "")[: protocol.NAME_MAX],
+        returned=returned.__name__[: protocol.NAME_MAX] if isinstance(returned, type) else "",
+        in_snapshot=any(place.function == "snapshot" for place in _traced(origin.__traceback__)),
+    )
+
+
+def _places(error: BaseException, origin: BaseException) -> list[Place]:
+    """The peer's own lines, the innermost first."""
+    named: list[Place] = []
+    if isinstance(error, Standstill):
+        named = [wait.where for wait in error.waits if wait.where is not None]
+    elif isinstance(error, SimulationError) and (where := getattr(error, "where", None)) is not None:
+        named = [where]
+    return [place for place in (*_traced(origin.__traceback__), *named) if is_readers(place.file)]
+
+
+def _traced(tb: TracebackType | None) -> list[Place]:
+    places = []
+    while tb is not None:
+        places.append(place_of(tb.tb_frame, tb.tb_lineno))
+        tb = tb.tb_next
+    return places[::-1]
