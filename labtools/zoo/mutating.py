@@ -40,9 +40,9 @@ SURVIVORS = ZOO / "survivors.toml"
 _BUDGET_S = 240.0
 _TESTS = (SCENARIOS, "2a", "2b", "2c", "2d")
 _KINDS = {
-    "same": "means the same as the reference",
-    "cost": "is right, and costs more or less",
-    "wrong": "is wrong, and nothing notices",
+    "same": "the same as the reference",
+    "cost": "right at another cost",
+    "wrong": "wrong, and nothing notices",
 }
 
 
