@@ -6,7 +6,7 @@ Start at `Finder.look_at()`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -99,23 +99,10 @@ class Finder:
         def same(run: Run) -> bool:
             return run.error is not None and verdict_of(run.error, self._peer_files).mistake == mistake
 
-        shortening = _Shortening(self._peer_class, same, seed, limit_s=self._limit_s, clock=clock_of(self._peer_class))
-        return shortening.shortened(steps.header, list(steps.lines))
+        clock = clock_of(self._peer_class)
+        scripting = Scripting(self._peer_class, same, limit_s=self._limit_s, clock=clock, seed=seed)
+        return scripting.shorten(steps.header, list(steps.lines))
 
     def _play(self, header: list[str], lines: list[str], seed: int) -> Run:
         script = parse_script("\n".join([*header, *lines]), FILE)
         return run_test(as_test(script), self._peer_class, seed)
-
-
-class _Shortening(Scripting):
-    def __init__(self, peer_class: Any, same: Callable[[Run], bool], seed: int, **limits: Any) -> None:
-        super().__init__(peer_class, "", **limits)
-        self._same = same
-
-    def _breaks(self, run: Run) -> bool:
-        return self._same(run)
-
-    def shortened(self, header: list[str], lines: list[str]) -> list[str] | None:
-        if self._play(header, lines) is None:
-            return None
-        return self.shorten(header, lines)

@@ -44,14 +44,28 @@ def steps_in(lines: Sequence[str]) -> list[str]:
     return [line for line in lines if line.split()[0] not in HEADERS]
 
 
+Same = Callable[[Run], bool]  # whether a run fails in the way that is looked for
+
+
+def breaking(rule: str) -> Same:
+    return lambda run: isinstance(run.error, Failure) and run.error.rule == rule
+
+
 class Scripting:
-    """Looks for the shortest list of steps that breaks a rule."""
+    """Looks for the shortest list of steps that fails in one way."""
 
     def __init__(
-        self, peer_class: Any, rule: str, *, limit_s: float, clock: Callable[[], float] = time.process_time
+        self,
+        peer_class: Any,
+        same: Same,
+        *,
+        limit_s: float,
+        clock: Callable[[], float] = time.process_time,
+        seed: int = SEED,
     ) -> None:
         self._peer_class = peer_class
-        self._rule = rule
+        self._same = same
+        self._seed = seed
         self._clock = clock
         self._until_s = clock() + limit_s
         self._played: dict[tuple[str, ...], int | None] = {}
@@ -73,7 +87,7 @@ class Scripting:
                 break
         if found is None:
             return None
-        return [*header, *self.shorten(header, found)]
+        return [*header, *(self.shorten(header, found) or found)]
 
     def _suggested(self, trace: Sequence[Event], play: Play | None, peers: int) -> Iterator[list[str]]:
         every = SNAPSHOT_INTERVAL if play is None or play.snapshot_every is None else play.snapshot_every
@@ -140,8 +154,8 @@ class Scripting:
             script = parse_script("\n".join([*header, *steps]), "shrunk.scenario")
         except ScriptError:
             return [], None, False
-        run = run_test(as_test(script, player=player), self._peer_class, SEED)
-        return made, senseless[0] if senseless else None, self._breaks(run)
+        run = run_test(as_test(script, player=player), self._peer_class, self._seed)
+        return made, senseless[0] if senseless else None, self._same(run)
 
     def _play(self, header: list[str], steps: Sequence[str]) -> int | None:
         """How many of the steps were begun when the rule was broken; None if it was not."""
@@ -155,20 +169,19 @@ class Scripting:
             script = parse_script("\n".join([*header, *steps]), "shrunk.scenario")
         except ScriptError:
             return None
-        run = run_test(as_test(script), self._peer_class, SEED)
-        if not self._breaks(run):
+        run = run_test(as_test(script), self._peer_class, self._seed)
+        if not self._same(run):
             return None
         assert run.simulation is not None
         return sum(event.kind == events.STEP for event in run.simulation.trace or ())
 
-    def _breaks(self, run: Run) -> bool:
-        return isinstance(run.error, Failure) and run.error.rule == self._rule
-
     # ---- shortening -----------------------------------------------------------------------------------------------
 
-    def shorten(self, header: list[str], steps: list[str]) -> list[str]:
-        """As few of these steps as will do, or simpler ones, that break the rule with the usual seed as these do.
+    def shorten(self, header: list[str], steps: list[str]) -> list[str] | None:
+        """As few of these steps as will do, or simpler ones, that fail as these do; None if these do not.
         `header`: the lines that come before them ("peers 5", "snapshots")."""
+        if self._play(header, steps) is None:
+            return None
         best = steps
 
         def better(candidate: Sequence[str]) -> bool:

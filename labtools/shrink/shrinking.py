@@ -21,7 +21,7 @@ from labtest.verdict import Ending
 from labtools.selecting import LabTest
 from labtools.shrink.attempts import Attempt, Attempts, Drawn, Plan
 from labtools.shrink.recipe import needs, recipe
-from labtools.shrink.scripting import SEED, Scripting, steps_in
+from labtools.shrink.scripting import SEED, Scripting, breaking, steps_in
 from labtools.shrink.searching import SHORT, Progress, Search
 from labtools.timeline.command import print_timeline
 
@@ -107,7 +107,7 @@ def shrink(
     try:
         search.run()
         if scripting_s:
-            scripting = Scripting(peer_class, original.verdict.name, limit_s=scripting_s, clock=clock)
+            scripting = Scripting(peer_class, breaking(original.verdict.name), limit_s=scripting_s, clock=clock)
             shrunk.scenario = scripting.write(search.best.trace, search.best.plan.play)
             if shrunk.scenario is not None and search.best.events > SHORT:
                 search.best = min([search.best, *_stepped(attempts, search.best, shrunk.scenario)], key=_events)
@@ -145,7 +145,7 @@ def as_scenario(test: LabTest, peer_class: Any, seed: int, *, limit_s: float = L
         how = "passes" if original.same is None else "fails, but breaks no rule"
         raise NothingToShrink(f"{test.name} with seed {seed} {how}; only a broken rule can be written as a scenario")
     plan = attempts.played(original)
-    scripting = Scripting(peer_class, verdict.name, limit_s=limit_s, clock=clock_of(peer_class))
+    scripting = Scripting(peer_class, breaking(verdict.name), limit_s=limit_s, clock=clock_of(peer_class))
     lines = scripting.write(original.trace, None if plan is None else plan.play)
     if lines is None:
         raise NothingToShrink(f"no scenario was found that breaks {verdict.name} as {test.name} with seed {seed} does")
