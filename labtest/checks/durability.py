@@ -96,8 +96,19 @@ class SavedBeforeReply(_AboutSaving):
         # Its vote for itself is older than its request for it: SavedBeforeCampaign looks at that.
         if reply.vote_granted and message.source != seat.name:
             news = self._requests.get((seat.name, args.term, message.source), 0)
-            if seat.last_persist < news:
+            if seat.last_persist < news and not self._may_be_kept(seat, args.term, message.source):
                 self._not_saved(event, seat, message, f"its vote for {message.source}")
+
+    def _may_be_kept(self, seat: Seat, term: int, candidate: str) -> bool:
+        """Whether that vote may have been saved in that term before it was asked for, as one of an earlier term.
+
+        Whoever learns of a term by its leader may keep the vote that it has: nobody else wins that term any more.
+        """
+        saved = seat.last_persist > self._new_terms.get((seat.name, term), self.facts.sequence)
+        asked_earlier = any(
+            (voter, by) == (seat.name, candidate) and asked < term for voter, asked, by in self._requests
+        )
+        return saved and seat.floor_term >= term and asked_earlier
 
     def on_answer_append(
         self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery

@@ -547,6 +547,35 @@ def test_a_vote_may_be_granted_again_when_its_request_comes_twice():
     assert story.broken() is None
 
 
+@pytest.mark.parametrize(
+    ("earlier", "hears_leader", "saves", "broken"),
+    [
+        (True, True, True, None),
+        (False, True, True, "saved-before-reply"),  # never asked before: there was no vote to keep
+        (True, False, True, "saved-before-reply"),  # another candidate's term, in which the vote may elect somebody
+        (True, True, False, "saved-before-reply"),
+    ],
+)
+def test_a_vote_that_was_kept_under_a_leader_is_saved_already(earlier, hears_leader, saves, broken):
+    story = Story(servers=5)
+    if earlier:
+        story.save("0")
+        story.vote("0", "1", 1)
+    story.save("0")
+    asks = story.send("0", "1", RequestVoteArgs(2, 0, 0, 0))
+    story.elect("2", 2, voters="234")
+    if hears_leader:
+        told = story.send("2", "1", AppendEntriesArgs(2, 2, 0, 0, [], 0))
+    else:
+        told = story.send("2", "1", RequestVoteArgs(2, 2, 0, 0))
+    story.deliver(told)
+    if saves:
+        story.save("1")
+    story.deliver(asks)
+    story.answer(asks, RequestVoteReply(2, True))
+    assert story.broken() == broken
+
+
 # ---- a peer that calls itself like any other ---------------------------------------------------------------------
 
 
