@@ -48,6 +48,7 @@ _LONGER = 1.1
 _PARTS = 48
 _SNAPSHOT_EVERY = (2, 3, 5)
 _AIMED = 2  # attempts more, with choices for the messages that they were meant for
+_AIMED_MAX = 1000  # events, of a run that may cost so many attempts
 _FEW = 100  # choices, which is few enough for that
 _STRETCH_NS = 60 * _MS
 _LONG_NS = 150 * _MS
@@ -142,7 +143,8 @@ class Search:
         if attempt is None:
             return False
         wanted_ns = self.best.asked_ns if wanted_ns is None else wanted_ns
-        for _ in range(_AIMED if plan.play is not None and len(plan.choices.chosen) <= _FEW else 0):
+        aimed = plan.play is not None and len(plan.choices.chosen) <= _FEW and self.best.events < _AIMED_MAX
+        for _ in range(_AIMED if aimed else 0):
             if attempt is None or attempt.same == self._same:
                 break
             choices = for_the_same_messages(plan.choices, wanted_ns, attempt.asked_ns)
@@ -242,7 +244,7 @@ class Search:
     def _drop_stretches(self) -> None:
         """Of time: what was done in it, and the time itself."""
         size_ns = self._play.end_ns // 2
-        while size_ns > _STRETCH_NS:
+        while size_ns > (_STRETCH_NS if self.best.events < _LONG else 2 * _STRETCH_NS):
             begin_ns = 0
             while begin_ns < self._play.end_ns:
                 play, end_ns = self._play, begin_ns + size_ns
@@ -349,7 +351,8 @@ class Search:
         times = [event.at_ns for event in self.best.trace if event.kind == SEND and begin_ns < event.at_ns < at_ns]
         rounds = [ns for before_ns, ns in zip([0, *times], times, strict=False) if ns - before_ns > _ROUND_NS]
         shorter = [int((at_ns - begin_ns) * (1 - part)) for part in (0.0, 0.1, 0.3, 0.7)]
-        shorter += [rounds[-1] - rounds[n] for n in sorted({0, 1, len(rounds) // 2}) if n < len(rounds) - 1]
+        if self.best.events < _LONG:
+            shorter += [rounds[-1] - rounds[n] for n in sorted({0, 1, len(rounds) // 2}) if n < len(rounds) - 1]
         return [less_ns for less_ns in shorter if less_ns >= 5 * _MS]
 
     def _time_before(self, number: int) -> tuple[int, int]:
