@@ -262,7 +262,6 @@ def test_the_key_is_of_all_that_a_verdict_depends_on(monkeypatch):
         (["--mutate", "1", "--runs", "0"], "--runs must be at least 1, got 0"),
         (["--mutate", "1", "--jobs", "0"], "--jobs must be at least 1, got 0"),
         (["--mutate", "1", "--hunt", "0"], "--hunt must be above 0, got 0"),
-        (["--hunt", "9"], "--hunt is for what --mutate draws; lab hunt --raft PATH hunts one peer"),
         (["--mutate", "1", "double-vote"], "--mutate draws its mutants; leave out double-vote, or --mutate"),
         (["--mutate", "1", "--record"], "--record is for the mutants of tests/zoo, and cannot be had with --mutate"),
         (["--mutate", "1", "--shrink"], "--shrink is for the mutants of tests/zoo, and cannot be had with --mutate"),
