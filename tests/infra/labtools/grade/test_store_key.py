@@ -22,7 +22,7 @@ from labtools.grade.judging import worker
 from labtools.grade.rubric import Limits
 import labtest.isolation.nursery
 setup = worker.Setup({"raft/raft.py": Path(sys.argv[1]).read_bytes()}, "raft/raft.py", Limits())
-request = worker.Request(setup, sys.argv[2], "tests/x.py", "test_initial_election_2a", 7, "replay")
+request = worker.Request(setup, sys.argv[2], "tests/x.py", sys.argv[3], 7, "replay")
 (answer,) = worker.begin(b"", 0)(worker.encode(request))
 assert b'"kind":"passed"' in answer, answer
 for module in list(sys.modules.values()):
@@ -32,9 +32,11 @@ for module in list(sys.modules.values()):
 
 def really_imported():
     """The lab's files that a worker, or a guest, has loaded when a run ends."""
-    command = [sys.executable, "-P", "-c", SCRIPT, str(ROOT / "raft/raft.py"), str(ROOT / "tests/test_2a.py")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)})
-    found = {Path(line) for line in done.stdout.splitlines()}
+    found = set()
+    for file, test in (("tests/test_2a.py", "test_initial_election_2a"), (manifest.HUNTS, "test_hunt_2c")):
+        command = [sys.executable, "-P", "-c", SCRIPT, str(ROOT / "raft/raft.py"), str(ROOT / file), test]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)})
+        found |= {Path(line) for line in done.stdout.splitlines()}
     ours = {path for path in found if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in OURS}
     expected = ("labsim/simulation.py", "labtest/running.py", "labtest/isolation/guest.py", "labtools/selecting.py")
     assert {ROOT / name for name in expected} <= ours
