@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from labtest.rooms import PEER, PEER_FILES, ROOMS, ROOT, SERVICE, TOOLS, run_files
@@ -107,7 +108,8 @@ def judging_digest() -> str:
     return digest.hexdigest()
 
 
-def needed_by(module: str) -> list[Path]:
+@cache
+def needed_by(module: str) -> tuple[Path, ...]:
     """The files of the tools that a module of theirs imports, itself included, at any remove."""
     found: dict[str, Path] = {}
     waiting = [module]
@@ -118,7 +120,7 @@ def needed_by(module: str) -> list[Path]:
             continue
         found[name] = path
         waiting += [name.rpartition(".")[0], *_imports(path)]
-    return [found[name] for name in sorted(found)]
+    return tuple(found[name] for name in sorted(found))
 
 
 def _file_of(module: str) -> Path | None:

@@ -105,7 +105,7 @@ program.close()
 
 
 def test_one_seed_is_one_run_in_any_process(reference):
-    name = "test_figure8_unreliable_2c"
+    name = "test_unreliable_agree_2c"
     here = [run_test(TESTS[name].function, reference, 5).digest for _ in range(2)]
     there = [
         subprocess.run(

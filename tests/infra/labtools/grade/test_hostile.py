@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from infra.labtools.grade import hostile
+from infra.soaking import SOAK
 from labtest.isolation import walls
 from labtools.cli import main as lab
 from labtools.grade.grading import Exam, Progress, grade
@@ -94,7 +95,7 @@ class Graded:
         rubric = Rubric(runs=1, points={"2a": 20, "2b": 60, "2c": 20}, limits=limits)
         tests = tuple(rubric.assign(public, secret, "phrase"))
         # Most of them fail all the time, and how that is shown is tried in test_showing.py.
-        failures = Failures(pages=3, shrink=0)
+        failures = Failures(pages=3 if SOAK else 0, shrink=0)
         exam = Exam(tests, {test.name: test for test in (*public, *secret)}, limits, failures=failures)
         self.submissions = take_in(class_, Wanted(rubric.files)).submissions
         self.at: list[dict[str, str]] = []  # what was under way, now and then
@@ -318,6 +319,7 @@ def kill_after(runs: int, grader: subprocess.Popen[bytes], store: Path) -> None:
     assert list(store.parent.parent.joinpath("tmp").iterdir()) == []
 
 
+@pytest.mark.skipif(not SOAK, reason="takes long; make soak has it")
 def test_a_killed_grader_leaves_nothing_and_goes_on(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
     out = tmp_path / "out"
     for after_runs in (1, 5):

@@ -34,18 +34,23 @@ CAUGHT = json.loads(telling.RECORD.read_text())
 # A little of everything, and quick.
 CONTROL_TESTS = [
     "test_many_elections_2a",
-    "test_count_2b",
     "test_rejoin_2b",
-    "test_backup_2b",
     "test_repeated_requests_2b",
-    "test_persist2_2c",
     "test_figure8_scripted_2c",
-    "test_snapshot_install_unreliable_2d",
     "test_one_partition_3a",
     "test_paused_leader_3a",
-    "test_persist_concurrent_unreliable_3a",
-    "test_snapshot_unreliable_recover_concurrent_partition_3b",
 ]
+if SOAK:
+    CONTROL_TESTS += [
+        "test_count_2b",
+        "test_backup_2b",
+        "test_persist2_2c",
+        "test_snapshot_install_unreliable_2d",
+        "test_persist_concurrent_unreliable_3a",
+        "test_snapshot_unreliable_recover_concurrent_partition_3b",
+    ]
+else:
+    CONTROL_TESTS.append("test_snapshot_basic_2d")
 
 
 pytestmark = pytest.mark.usefixtures("raft_package_restored")
