@@ -186,10 +186,10 @@ def test_where_hardly_anything_can_be_left_out_it_says_so(monkeypatch: pytest.Mo
 
 
 def test_shrinking_ends_after_so_many_runs_however_long_they_take() -> None:
-    few, more = (drawn(wrong_source(), TEST, runs=runs) for runs in (40, 80))
+    few, more = (drawn(wrong_source(), TEST, runs=runs) for runs in (60, 120))
     assert few.recipe and more.recipe
     assert few.events == more.events and more.events_left < few.events_left < few.events
-    assert drawn(wrong_source(), TEST, runs=40) == few
+    assert drawn(wrong_source(), TEST, runs=60) == few
 
 
 def test_a_worker_that_is_lost_costs_the_picture_and_nothing_else(
