@@ -12,6 +12,7 @@ from typing import Any
 from zlib import crc32
 
 import msgspec
+from msgspec.structs import replace
 
 from labtest.report import explained
 from labtest.running import Run, run_test
@@ -74,13 +75,15 @@ class Finder:
     def look_at(self, steps: Steps, seed: int, run: Run, *, lane: int, number: int) -> Find:
         """`steps` are those of the run, which has failed."""
         verdict = self.verdict(run)
+        short = None
         for with_seed in dict.fromkeys((SEED, seed)):
-            lines = self._shorten(steps, with_seed, verdict.mistake)
-            if lines is not None:
+            short = self._shorten(steps, with_seed, verdict.mistake)
+            if short is not None:
                 seed = with_seed
-                run = self._play(steps.header, lines, seed)
+                run = self._play(short, seed)
                 break
         assert run.error is not None
+        told = steps if short is None else short
         return Find(
             lane,
             number,
@@ -89,20 +92,25 @@ class Finder:
             verdict.name,
             verdict.mistake,
             explained(run.error, run.causes),
-            steps.header,
-            list(steps.lines) if lines is None else lines,
+            told.header,
+            list(told.lines),
             len(steps.lines),
-            shortened=lines is not None,
+            shortened=short is not None,
         )
 
-    def _shorten(self, steps: Steps, seed: int, mistake: str) -> list[str] | None:
+    def _shorten(self, steps: Steps, seed: int, mistake: str) -> Steps | None:
         def same(run: Run) -> bool:
             return run.error is not None and verdict_of(run.error, self._peer_files).mistake == mistake
 
         clock = clock_of(self._peer_class)
         scripting = Scripting(self._peer_class, same, limit_s=self._limit_s, clock=clock, seed=seed)
-        return scripting.shorten(steps.header, list(steps.lines))
+        lines = scripting.shorten(steps.header, list(steps.lines))
+        if lines is None:
+            return None
+        short = replace(steps, lines=tuple(lines))
+        plain = replace(short, snapshots=any(line.startswith("snapshot ") for line in lines))
+        return plain if plain == short or same(self._play(plain, seed)) else short
 
-    def _play(self, header: list[str], lines: list[str], seed: int) -> Run:
-        script = parse_script("\n".join([*header, *lines]), FILE)
+    def _play(self, steps: Steps, seed: int) -> Run:
+        script = parse_script("\n".join([*steps.header, *steps.lines]), FILE)
         return run_test(as_test(script), self._peer_class, seed)
