@@ -79,6 +79,8 @@ def _found(find: Find, files: Sequence[Path], play: str, again: str) -> list[str
         lines.append(f"  scenario  {where}, {len(find.steps)} steps of {find.steps_before}:")
         lines += [f"    {step}" for step in [*find.header, *find.steps]]
         lines += ["", f"  play      {play}"]
+    elif not find.steps_before:
+        lines.append("  That is before the first step: it fails in any test.")
     else:
         lines.append(f"  Its {find.steps_before} steps alone do not repeat it. The same hunt does.")
     return [*lines, f"  again     {again}"]

@@ -66,6 +66,18 @@ def test_a_corpus_is_kept_and_continued(tmp_path, capsys):
     assert corpus.read_text().startswith('{"format":"raftlab corpus 1"')
 
 
+def test_what_fails_before_the_first_step_is_said_so(tmp_path, capsys):
+    peer = tmp_path / "raft.py"
+    source = (ROOT / "raft" / "raft.py").read_text()
+    assert source.count("        pause_s = 0.0\n") == 1
+    peer.write_text(source.replace("        pause_s = 0.0\n", '        raise NotImplementedError("2A: _ticker")\n'))
+    assert lab("hunt", "--raft", peer, "--runs", 5, "--seed", 1, "--jobs", 1, "--out", tmp_path / "out") == 1
+    out = capsys.readouterr().out
+    assert "  NotImplementedError: 2A: _ticker\n" in out
+    assert "  That is before the first step: it fails in any test.\n" in out
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_peer_that_ends_its_process_is_found(tmp_path, capsys):
     peer = make_peer(tmp_path / "peer", "import os; os._exit(3)")
     assert lab("hunt", "--raft", peer, "--runs", 5, "--seed", 1, "--jobs", 1, "--out", tmp_path / "out") == 1
