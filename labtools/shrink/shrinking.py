@@ -29,7 +29,8 @@ from labtools.timeline.command import print_timeline
 OUT = Path("build/shrunk")
 LIMIT_S = 50.0
 _SCRIPTING = 0.25  # of the time that there is
-_DRAWING = 0.06  # and besides, where no scenario can be made of the run; as much again to shorten what is found
+_DRAWING = 0.06  # and besides, where no short scenario can be made of the run; as much again to shorten what is found
+STEPS_MANY = 20  # of a scenario that nobody reads
 
 _WIDTH = 120
 
@@ -48,7 +49,9 @@ class Shrunk:
     in_time: bool  # nothing was left to try when it ended
     interrupted: bool = False
     scenario: list[str] | None = None  # its lines, for a broken rule
-    drawn: bool = False  # that scenario is another run that breaks the same rule: this one could not be written so
+    drawn: bool = (
+        False  # that scenario is another run that breaks the same rule: of this one there is none, or a long one
+    )
 
     @property
     def recipe(self) -> list[str]:
@@ -112,9 +115,10 @@ def shrink(
         if scripting_s:
             scripting = Scripting(peer_class, breaking(original.verdict.name), limit_s=scripting_s, clock=clock)
             shrunk.scenario = scripting.write(search.best.trace, search.best.plan.play)
-            if shrunk.scenario is None and not test.wants_service:
-                shrunk.scenario = _drawn(peer_class, original.verdict.name, limit_s * _DRAWING, clock)
-                shrunk.drawn = shrunk.scenario is not None
+            if not test.wants_service and (shrunk.scenario is None or shrunk.steps > STEPS_MANY):
+                drawn = _drawn(peer_class, original.verdict.name, limit_s * _DRAWING, clock)
+                shrunk.drawn = drawn is not None and (shrunk.scenario is None or len(drawn) < len(shrunk.scenario))
+                shrunk.scenario = drawn if shrunk.drawn else shrunk.scenario
             elif shrunk.scenario is not None and search.best.events > SHORT:
                 search.best = min([search.best, *_stepped(attempts, search.best, shrunk.scenario)], key=_events)
     except KeyboardInterrupt:
