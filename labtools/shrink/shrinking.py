@@ -115,12 +115,12 @@ def shrink(
         if scripting_s:
             scripting = Scripting(peer_class, breaking(original.verdict.name), limit_s=scripting_s, clock=clock)
             shrunk.scenario = scripting.write(search.best.trace, search.best.plan.play)
+            if shrunk.scenario is not None and search.best.events > SHORT:
+                search.best = min([search.best, *_stepped(attempts, search.best, shrunk.scenario)], key=_events)
             if not test.wants_service and (shrunk.scenario is None or shrunk.steps > STEPS_MANY):
                 drawn = _drawn(peer_class, original.verdict.name, limit_s * _DRAWING, clock)
                 shrunk.drawn = drawn is not None and (shrunk.scenario is None or len(drawn) < len(shrunk.scenario))
                 shrunk.scenario = drawn if shrunk.drawn else shrunk.scenario
-            elif shrunk.scenario is not None and search.best.events > SHORT:
-                search.best = min([search.best, *_stepped(attempts, search.best, shrunk.scenario)], key=_events)
     except KeyboardInterrupt:
         shrunk.interrupted = True
     shrunk.best, shrunk.runs, shrunk.in_time = search.best, attempts.count, search.in_time
