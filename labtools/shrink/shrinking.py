@@ -18,7 +18,6 @@ from labtest.choicefile import write_choices
 from labtest.isolation.programs import GuestProgram
 from labtest.tracefile import write_trace
 from labtest.verdict import Ending
-from labtools.hunt.hunting import Lane
 from labtools.selecting import LabTest
 from labtools.shrink.attempts import Attempt, Attempts, Drawn, Plan
 from labtools.shrink.recipe import needs, recipe
@@ -29,8 +28,6 @@ from labtools.timeline.command import print_timeline
 OUT = Path("build/shrunk")
 LIMIT_S = 50.0
 _SCRIPTING = 0.25  # of the time that there is
-_DRAWING = 0.06  # and besides, where no short scenario can be made of the run; as much again to shorten what is found
-STEPS_MANY = 20  # of a scenario that nobody reads
 
 _WIDTH = 120
 
@@ -49,9 +46,6 @@ class Shrunk:
     in_time: bool  # nothing was left to try when it ended
     interrupted: bool = False
     scenario: list[str] | None = None  # its lines, for a broken rule
-    drawn: bool = (
-        False  # that scenario is another run that breaks the same rule: of this one there is none, or a long one
-    )
 
     @property
     def recipe(self) -> list[str]:
@@ -117,28 +111,10 @@ def shrink(
             shrunk.scenario = scripting.write(search.best.trace, search.best.plan.play)
             if shrunk.scenario is not None and search.best.events > SHORT:
                 search.best = min([search.best, *_stepped(attempts, search.best, shrunk.scenario)], key=_events)
-            if not test.wants_service and (shrunk.scenario is None or shrunk.steps > STEPS_MANY):
-                drawn = _drawn(peer_class, original.verdict.name, limit_s * _DRAWING, clock)
-                shrunk.drawn = drawn is not None and (shrunk.scenario is None or len(drawn) < len(shrunk.scenario))
-                shrunk.scenario = drawn if shrunk.drawn else shrunk.scenario
     except KeyboardInterrupt:
         shrunk.interrupted = True
     shrunk.best, shrunk.runs, shrunk.in_time = search.best, attempts.count, search.in_time
     return shrunk
-
-
-def _drawn(peer_class: Any, rule: str, limit_s: float, clock: Callable[[], float]) -> list[str] | None:
-    """A scenario that breaks the same rule in another way, if a hunt comes by one."""
-    until_s = clock() + limit_s
-    lane = Lane(peer_class, SEED, 0, guided=False)
-    while clock() < until_s:
-        steps, _, run = lane.run()
-        if breaking(rule)(run):
-            scripting = Scripting(peer_class, breaking(rule), limit_s=limit_s, clock=clock)
-            lines = scripting.shorten(steps.header, list(steps.lines))
-            if lines is not None:
-                return [*steps.header, *lines]
-    return None
 
 
 def _stepped(attempts: Attempts, best: Attempt, scenario: list[str]) -> list[Attempt]:
@@ -199,12 +175,11 @@ def write(shrunk: Shrunk, test: LabTest, seed: int, out: Path, *, raft: str, kv:
     write_trace(files.trace, best.trace, test=test.name, seed=seed)
     if shrunk.scenario is not None:
         files.scenario = out / f"{name}.scenario"
-        text_of_it = _text(shrunk.scenario, shrunk.rule, test, seed, drawn=shrunk.drawn)
+        text_of_it = _text(shrunk.scenario, shrunk.rule, test, seed)
         files.scenario.write_text(text_of_it, encoding="utf-8")
     return files
 
 
-def _text(lines: list[str], rule: str, test: LabTest, seed: int, *, drawn: bool = False) -> str:
-    how = f"in another way than {test.name} with seed {seed} did" if drawn else f"as {test.name} with seed {seed} did"
-    comment = [f"# Breaks {rule}, {how}", "#", "# A right peer passes."]
+def _text(lines: list[str], rule: str, test: LabTest, seed: int) -> str:
+    comment = [f"# Breaks {rule}, as {test.name} with seed {seed} did", "#", "# A right peer passes."]
     return "\n".join([*comment, "", *lines, ""])
