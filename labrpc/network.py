@@ -49,13 +49,14 @@ class ClientEnd:
     def call(self, service_method: str, args: Any) -> Any:
         """Send a request and wait: the reply, or None if there will be none."""
         network = self._network
+        # As it is now: a thread that outlives its server still gets what it can read.
+        home = network._servers.get(self.owner)
         call = network.begin_in_turn(self, service_method, encode(args), args.__class__)
         network.wait(call)
         answer = call.answer
         if answer is None:
             return None
         reply_type = answer.reply_type
-        home = network._servers.get(self.owner)
         if home is not None and home.own_reply_types.get(service_method) is not reply_type:
             reply_type = home.own_reply_type(service_method, reply_type)
         try:

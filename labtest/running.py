@@ -107,9 +107,10 @@ def run_test(
             main()
         else:
             if simulation is None:
-                # A host that waits for a guest is not stuck: the guest has a limit of its own.
-                patience_s = 5.0 if guests is None else guests.limits.turn_s
-                simulation = Simulation(seed, decider=decider, unresponsive_s=patience_s)
+                simulation = Simulation(seed, decider=decider)
+                if guests is not None:
+                    # A host that waits for a guest is not stuck: the guest has a limit of its own.
+                    simulation.unresponsive_s = guests.limits.turn_s
                 simulation.trace = CheckedTrace(simulation)
             run.simulation = simulation
             if race is not None:

@@ -210,6 +210,42 @@ def test_values_of_every_kind_arrive_as_what_they_were() -> None:
     simulate(body)
 
 
+PROGRAM = """
+from dataclasses import dataclass
+
+@dataclass
+class Answer:
+    text: str
+
+class Peer:
+    def ask(self, number: int) -> Answer:
+        self.before_it_answers()
+        return Answer(f"answered {number}")
+"""
+
+
+def test_a_thread_that_outlives_its_server_reads_replies_as_before(world: World) -> None:
+    """Two peers, each with its own copy of one program; the caller's server goes while it waits."""
+
+    def body() -> None:
+        network = Network(seed=1)
+        programs: list[dict[str, Any]] = [{"__name__": "program"}, {"__name__": "program"}]
+        for i, program in enumerate(programs):
+            exec(PROGRAM, program)
+            program["Peer"].before_it_answers = lambda _: network.delete_server("0")
+            server = Server()
+            server.add_service(Service(program["Peer"]()))
+            network.add_server(str(i), server)
+        end = network.make_end("0-1", "0")
+        network.connect("0-1", "1")
+        network.enable("0-1", True)
+        answer = end.call("Peer.ask", 7)
+        assert answer.text == "answered 7"
+        assert type(answer) is programs[0]["Answer"]
+
+    world(body)
+
+
 def test_a_disabled_end_gets_none_until_it_is_enabled(world: World) -> None:
     def body() -> None:
         lab = Lab()

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import trustme
 
+from infra.labtools.processes import wait_until
 from infra.soaking import SOAK
 from labrpc import RpcError, Server, Service, streams, tcp, tcp_server
 from labrpc.streams import Tls, Trouble
@@ -302,6 +303,7 @@ def test_who_takes_no_replies_is_left(place, monkeypatch):
     with sock, suppress(ConnectionError):
         while True:
             sock.sendall(request)
+    wait_until(lambda: place.tcp.refused)  # first it is closed, so that nobody waits for it any more
     assert set(place.tcp.refused) == {Trouble.TOO_SLOW}
 
 

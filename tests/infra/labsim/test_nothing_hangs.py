@@ -413,8 +413,8 @@ def test_a_task_under_a_debugger_is_left_alone():
 
 def test_a_task_that_waits_now_and_then_is_left_alone():
     def main():
-        for _ in range(40):
-            for _ in range(200_000):
+        for _ in range(800):
+            for _ in range(10_000):
                 pass
             time.sleep(0.001)
         return "left alone"
