@@ -328,6 +328,7 @@ def test_a_killed_grader_leaves_nothing_and_goes_on(tmp_path: Path, undisturbed:
     assert results_in(out) == undisturbed
 
 
+@pytest.mark.skipif(not SOAK, reason="takes long; make soak has it")
 def test_a_guest_that_is_killed_from_outside_changes_no_result(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
     out = tmp_path / "out"
     grader = start_grader(tmp_path, str(out))

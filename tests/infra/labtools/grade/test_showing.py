@@ -181,10 +181,11 @@ def test_a_run_that_is_too_slow_to_shrink_or_that_is_another_each_time_says_so()
 
 def test_where_hardly_anything_can_be_left_out_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "_HARDLY", 0.0)
-    shown = drawn(wrong_source(), TEST)
+    shown = drawn(wrong_source(), TEST, runs=15)
     assert (shown.not_shrunk, shown.recipe, shown.page) == (NOTHING_LEFT_OUT, [], f"{TEST}-7.html")
 
 
+@pytest.mark.skipif(not SOAK, reason="takes long; make soak has it")
 def test_shrinking_ends_after_so_many_runs_however_long_they_take() -> None:
     few, more = (drawn(wrong_source(), TEST, runs=runs) for runs in (60, 120))
     assert few.recipe and more.recipe
