@@ -93,7 +93,7 @@ def _dead(died: Died) -> list[str]:
 
 
 def scenario_text(find: Find, again: str) -> str:
-    comment = [f"# {find.summary}", "#", f"# Found by: {again}. A right peer passes."]
+    comment = [f"# {find.summary}", "#", f"# Found by: {again}. A right peer breaks no rule in it."]
     return "\n".join([*comment, "", *find.header, *find.steps, ""])
 
 

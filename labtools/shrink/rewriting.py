@@ -62,15 +62,26 @@ def cut_off(acts: Sequence[Act]) -> list[tuple[int, int, int]]:
 
 
 def moved(acts: Sequence[Act], from_ns: int, by_ns: int) -> list[Act]:
-    """Those from that time on come so much earlier; who was in between is there at its begin."""
+    """Those from that time on come so much earlier; who was in between is there at its begin. A link so slow that what
+    was sent when it became so is under way then is faster by as much."""
     begin_ns = max(0, from_ns - by_ns)
     moved = []
     for act in acts:
         if act.at_ns >= from_ns:
             moved.append(changed(act, at_ns=act.at_ns - (from_ns - begin_ns)))
         else:
+            act = _faster(act, begin_ns, by_ns)
             moved.append(changed(act, at_ns=min(act.at_ns, begin_ns)))
     return moved
+
+
+def _faster(act: Act, begin_ns: int, by_ns: int) -> Act:
+    took_ms = act.kwargs.get("latency_ms") if act.does == "network.link" else None
+    under_way_ms = (begin_ns - act.at_ns) / 1e6
+    if took_ms is None or not 0 < under_way_ms < took_ms[0]:
+        return act
+    takes_ms = [max(under_way_ms, ms - by_ns / 1e6) for ms in took_ms]
+    return changed(act, kwargs={**act.kwargs, "latency_ms": takes_ms})
 
 
 def earlier(choices: Choices, asked_ns: AskedNs, from_ns: int, by_ns: int) -> Choices:

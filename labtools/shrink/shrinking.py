@@ -16,8 +16,10 @@ from labtest.acts import Play
 from labtest.checks.kept import RACE
 from labtest.choicefile import write_choices
 from labtest.isolation.programs import GuestProgram
+from labtest.scenarios.text import parse_script
 from labtest.tracefile import write_trace
 from labtest.verdict import Ending
+from labtools.hunt.hunting import Lane
 from labtools.selecting import LabTest
 from labtools.shrink.attempts import Attempt, Attempts, Drawn, Plan
 from labtools.shrink.recipe import needs, recipe
@@ -28,6 +30,8 @@ from labtools.timeline.command import print_timeline
 OUT = Path("build/shrunk")
 LIMIT_S = 50.0
 _SCRIPTING = 0.25  # of the time that there is
+_DRAWING = 0.06  # and besides, where no short scenario can be made of the run; as much again to shorten what is found
+STEPS_MANY = 20  # of a scenario that nobody reads
 
 _WIDTH = 120
 
@@ -46,6 +50,7 @@ class Shrunk:
     in_time: bool  # nothing was left to try when it ended
     interrupted: bool = False
     scenario: list[str] | None = None  # its lines, for a broken rule
+    drawn: bool = False  # that scenario is of another run that breaks the same rule: of this one none is short
 
     @property
     def recipe(self) -> list[str]:
@@ -109,6 +114,10 @@ def shrink(
         if scripting_s:
             scripting = Scripting(peer_class, breaking(original.verdict.name), limit_s=scripting_s, clock=clock)
             shrunk.scenario = scripting.write(search.best.trace, search.best.plan.play)
+            if not test.wants_service and (shrunk.scenario is None or shrunk.steps > STEPS_MANY):
+                drawn = _drawn(peer_class, original.verdict.name, limit_s * _DRAWING, clock)
+                shrunk.drawn = drawn is not None and (shrunk.scenario is None or len(drawn) < len(shrunk.scenario))
+                shrunk.scenario = drawn if shrunk.drawn else shrunk.scenario
             if shrunk.scenario is not None and search.best.events > SHORT:
                 search.best = min([search.best, *_stepped(attempts, search.best, shrunk.scenario)], key=_events)
     except KeyboardInterrupt:
@@ -117,14 +126,34 @@ def shrink(
     return shrunk
 
 
+def _drawn(peer_class: Any, rule: str, limit_s: float, clock: Callable[[], float]) -> list[str] | None:
+    """A scenario that breaks the same rule in another way, if a hunt comes by one. Of several the shortest: a long one
+    takes longer to be made short."""
+    until_s = clock() + limit_s
+    lane = Lane(peer_class, SEED, 0, guided=False)
+    header: list[str] = []
+    best: list[str] = []
+    while clock() < until_s and not 0 < len(best) <= STEPS_MANY:
+        steps, _, run = lane.run()
+        if breaking(rule)(run) and (not best or len(steps.lines) < len(best)):
+            header, best = steps.header, list(steps.lines)
+    if not best:
+        return None
+    lines = Scripting(peer_class, breaking(rule), limit_s=limit_s, clock=clock).shorten(header, best)
+    return None if lines is None else [*header, *lines]
+
+
 def _stepped(attempts: Attempts, best: Attempt, scenario: list[str]) -> list[Attempt]:
     """The same failure by the steps of its scenario: no heartbeats, and nobody who campaigns meanwhile."""
     play = best.plan.play
     if play is None:
         return []
-    plan = Plan(Choices(), Play({**play.how}, False, [], 0, steps=scenario))
+    servers = parse_script("\n".join(scenario), "shrunk.scenario").peers
+    plan = Plan(Choices(), Play({**play.how, "servers": servers}, False, [], 0, steps=scenario))
     made = (attempts.again(plan, drawn) for drawn in (None, Drawn(SEED, everything=True)))
-    return [attempt for attempt in made if attempt.same == best.same]
+    # Once more, by its own choices alone: those that it made after the failure have no part in it.
+    again = (attempts.again(attempt.plan) for attempt in made if attempt.same == best.same)
+    return [attempt for attempt in again if attempt.same == best.same]
 
 
 def _events(attempt: Attempt) -> int:
@@ -175,11 +204,12 @@ def write(shrunk: Shrunk, test: LabTest, seed: int, out: Path, *, raft: str, kv:
     write_trace(files.trace, best.trace, test=test.name, seed=seed)
     if shrunk.scenario is not None:
         files.scenario = out / f"{name}.scenario"
-        text_of_it = _text(shrunk.scenario, shrunk.rule, test, seed)
+        text_of_it = _text(shrunk.scenario, shrunk.rule, test, seed, drawn=shrunk.drawn)
         files.scenario.write_text(text_of_it, encoding="utf-8")
     return files
 
 
-def _text(lines: list[str], rule: str, test: LabTest, seed: int) -> str:
-    comment = [f"# Breaks {rule}, as {test.name} with seed {seed} did", "#", "# A right peer passes."]
+def _text(lines: list[str], rule: str, test: LabTest, seed: int, *, drawn: bool = False) -> str:
+    how = f"in another way than {test.name} with seed {seed} did" if drawn else f"as {test.name} with seed {seed} did"
+    comment = [f"# Breaks {rule}, {how}", "#", "# A right peer breaks no rule in it."]
     return "\n".join([*comment, "", *lines, ""])

@@ -25,7 +25,9 @@ def tell(shrunk: Shrunk, files: Files, test: str, seed: int, options: str = "") 
         f"  replay    lab replay {short_path(str(files.choices))}{options}",
     ]
     if files.scenario is not None and shrunk.scenario is not None:
-        lines += [f"  scenario  {short_path(str(files.scenario))}:", *(f"    {step}" for step in shrunk.scenario)]
+        other = ", another run that breaks the same rule" if shrunk.drawn else ""
+        lines.append(f"  scenario  {short_path(str(files.scenario))}{other}:")
+        lines += [f"    {step}" for step in shrunk.scenario]
     elif shrunk.rule and not shrunk.interrupted:
         lines.append("  scenario  none was found that breaks the same rule step by step")
     return "\n".join(lines)

@@ -34,7 +34,8 @@ TOOLS_MAY_IMPORT = {
     },
     # What is shrunk is shrunk in a process of its own.
     "stress": {"selecting", "workers", "shrink.elsewhere"},
-    "shrink": {"selecting", "timeline.command"},
+    # What cannot be written as a scenario may be drawn; the drawing knows nothing of shrinking.
+    "shrink": {"selecting", "timeline.command", "hunt.hunting"},
     "scenario": {"selecting", "timeline.command", "shrink.shrinking"},
     "hunt": {
         *("selecting", "workers", "shrink.scripting", "shrink.shrinking"),

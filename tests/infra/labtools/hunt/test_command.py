@@ -42,7 +42,7 @@ def test_what_is_found_is_told_written_and_played_again(tmp_path, capsys):
     again = f"make hunt SEED=1 JOBS=1 RAFT={peer}"
     assert f"  again     {again}\n" in out
     text = file.read_text()
-    assert text.startswith(f"# Breaks one-vote\n#\n# Found by: {again}. A right peer passes.\n\n")
+    assert text.startswith(f"# Breaks one-vote\n#\n# Found by: {again}. A right peer breaks no rule in it.\n\n")
     for step in text.partition("\n\n")[2].splitlines():
         assert f"    {step}\n" in out
     assert lab("scenario", file, "--raft", peer) == 1

@@ -2,12 +2,13 @@
 
 import json
 import subprocess
+import time
 
 import pytest
 
 from infra.labtools.peers import ROOT, lab, lab_command
 from labrpc.conditions import Fate
-from labsim.deciding import Choices
+from labsim.deciding import Choices, Seeded
 from labtest.acting import Notes, playing
 from labtest.acts import Act, Play
 from labtest.choicefile import read_choices, write_choices
@@ -15,11 +16,17 @@ from labtest.events import STEP
 from labtest.loading import load_peer_class
 from labtest.records import place_of_peer
 from labtest.running import Run, run_test
+from labtest.scenarios.playing import as_test
+from labtest.scenarios.text import parse_script
 from labtest.verdict import Ending, Verdict
 from labtools.selecting import LabTest, load_tests, select
-from labtools.shrink.attempts import Attempt, Plan
+from labtools.shrink import shrinking
+from labtools.shrink.attempts import Attempt, Attempts, Plan
 from labtools.shrink.recipe import needs, recipe
-from labtools.shrink.shrinking import NothingToShrink, shrink, write
+from labtools.shrink.rewriting import moved
+from labtools.shrink.scripting import Scripting, breaking
+from labtools.shrink.shrinking import NothingToShrink, Shrunk, shrink, write
+from labtools.shrink.telling import tell
 from labtools.zoo.mutants import load_zoo
 
 pytestmark = pytest.mark.usefixtures("raft_package_restored")
@@ -68,6 +75,52 @@ def test_what_is_left_is_replayed_in_another_process_and_is_a_scenario_that_a_ri
     (steps,) = load_tests(files.scenario)
     assert run_test(steps.function, load_peer_class(path), 1).error.rule == "one-vote"
     assert run_test(steps.function, load_peer_class(ROOT / "raft" / "raft.py"), 1).error is None
+
+
+def test_a_right_peer_can_make_the_last_step_although_it_sends_something_else():
+    """This leader sends a snapshot where a right one sends entries."""
+    wrong, right = load_peer_class(wrong_peer("snap-term-not-saved")), load_peer_class(ROOT / "raft" / "raft.py")
+    steps = ["elect 2 with 0", "start 2 1", "deliver", "snapshot 1 1", "elect 1 with 0", "deliver 1->2 snapshot"]
+    short = Scripting(wrong, breaking("saved-before-reply"), limit_s=60).shorten(["snapshots"], steps)
+    assert short == [*steps[:-1], "replicate 1->2"]
+    scenario = as_test(parse_script("\n".join(["snapshots", *short]), "x.scenario"))
+    assert run_test(scenario, right, 1).error is None
+
+
+def test_where_no_scenario_of_the_run_is_short_one_is_drawn(tmp_path):
+    path = wrong_peer("truncation-not-persisted")
+    peer_class, (test,) = load_peer_class(path), select([FIGURE_8])
+    scenario = shrinking._drawn(peer_class, "saved-before-reply", 60, time.process_time)
+    assert len(scenario) <= shrinking.STEPS_MANY
+    assert run_test(as_test(parse_script("\n".join(scenario), "x.scenario")), peer_class, 1).error.rule
+    assert shrinking._drawn(load_peer_class(ROOT / "raft" / "raft.py"), "one-vote", 0.1, time.process_time) is None
+
+    # What is told is that run, and it is repeated from its file.
+    attempts = Attempts(test.function, peer_class, place_of_peer(path), test.file)
+    original = attempts.seeded(Seeded(0), 0)
+    long = attempts.again(attempts.played(original))
+    (best, *_) = shrinking._stepped(attempts, long, scenario)
+    assert attempts.again(best.plan).run.digest == best.run.digest
+    left = Shrunk(original, best, 1, in_time=True, scenario=scenario, drawn=True)
+    said = tell(left, write(left, test, 0, tmp_path / "out", raft=str(path)), test.name, 0)
+    assert f"scenario  out/{test.name}-0.scenario, another run that breaks the same rule:" in said
+    peers = parse_script("\n".join(scenario), "x.scenario").peers
+    assert f"It needs only these steps, with {peers} servers" in said
+
+
+def test_a_slow_link_is_faster_where_a_stretch_of_time_is_taken_out():
+    second = 1_000_000_000
+    slow = Act(second, "network.link", ["0", "1"], {"latency_ms": [20_000.0, 30_000.0]})
+    later = Act(18 * second, "start", [0, 1])
+
+    def latency(from_s, by_s):
+        link, start = moved([slow, later], from_s * second, by_s * second)
+        return link.kwargs["latency_ms"], start.at_ns // second
+
+    assert latency(15, 10) == ([10_000.0, 20_000.0], 8)
+    assert latency(40, 25) == ([14_000.0, 14_000.0], 15), "not before the stretch begins"
+    assert latency(40, 10) == ([20_000.0, 30_000.0], 18), "it had arrived"
+    assert latency(3, 3) == ([20_000.0, 30_000.0], 15), "the link became slow in it"
 
 
 def test_of_a_test_that_waited_in_vain_only_faults_are_left_out():
