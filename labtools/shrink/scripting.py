@@ -250,8 +250,6 @@ def _softer(steps: Sequence[str]) -> Iterator[list[str]]:
     this message. For what a right peer does not do a step would blame it."""
     for number in range(max(0, len(steps) - _END), len(steps)):
         before, step = steps[:number], steps[number]
-        if found := re.fullmatch(r"deliver (\d+->\d+) (?:append|snapshot)(?: \d+)?(?: term \d+)?", step):
-            yield from ([*before, f"{word} {found[1]}", *steps[number + 1 :]] for word in ("replicate", "update"))
         if found := re.fullmatch(r"elect (\d+) with (\d+(?: \d+)*)", step):
             peer, voters = found[1], found[2].split()
             asked = [f"deliver {peer}->{voter} vote" for voter in voters]
@@ -260,6 +258,8 @@ def _softer(steps: Sequence[str]) -> Iterator[list[str]]:
             yield from ([*before, f"run {peer} 200ms"] for peer in found.groups() if peer is not None)
     if steps[-1].startswith("deliver "):
         yield [*steps[:-1], "deliver"]
+    if found := re.fullmatch(r"deliver (\d+->\d+) (?:append|snapshot)(?: \d+)?(?: term \d+)?", steps[-1]):
+        yield from ([*steps[:-1], f"{word} {found[1]}"] for word in ("replicate", "update"))
 
 
 def _joined(steps: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
