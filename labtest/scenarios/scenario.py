@@ -158,6 +158,7 @@ class Scenario(Expectations):
                 self.restart(i)
             elif self.config.is_paused(i):
                 self.config.resume(i)
+            self.config.busy_service(i, False)
         self.heal()
         with self._ordinary_time():
             self.config.check_one_leader()

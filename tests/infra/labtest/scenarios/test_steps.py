@@ -299,7 +299,7 @@ def test_an_armed_crash_may_fall_while_a_step_waits_for_its_peer():
 
 def test_progress_is_asked_for_when_everything_is_mended():
     run, (shown,) = passes(
-        "elect 0 with 1\ncrash 1 after reply\ncrash 2\npause 0\npartition 0 | 1 2\nexpect progress\nshow\n"
+        "elect 0 with 1\nbusy 0\ncrash 1 after reply\ncrash 2\npause 0\npartition 0 | 1 2\nexpect progress\nshow\n"
     )
     config = run.configs[0]
     assert all("progress" in config.applied(i).values() for i in range(3))
