@@ -54,6 +54,7 @@ _NO_POOL = (
     "start a thread for each piece of work, with threading.Thread of 'from labsim import threading', and let it put "
     "its result into a queue.Queue of 'from labsim import queue'"
 )
+_NO_WAITING = "wait for a threading.Event or a queue.Queue of 'from labsim import threading, queue'"
 _NO_PROCESSES = "a peer is threads and messages only"
 
 _CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
@@ -143,8 +144,9 @@ def trust(package_file: str) -> None:
 
 
 def _refuse(rule: _Rule, frame: FrameType | None, called_as: object = None) -> NoReturn:
+    library = None
     while frame is not None and is_library(frame.f_code.co_filename):
-        frame = frame.f_back
+        library, frame = frame, frame.f_back
     by_name = frame is not None and any(value is called_as for value in list(frame.f_globals.values()))
     if by_name and rule.fix.startswith("use 'from labsim import "):
         # The caller's module did `from time import sleep`.
@@ -152,6 +154,10 @@ def _refuse(rule: _Rule, frame: FrameType | None, called_as: object = None) -> N
     where = None if frame is None else place_of(frame)
     told = "" if where is None else f" in {short_path(where.file)}:{where.line}"
     called = f"{rule.module}.{rule.attribute}".removesuffix(".__init__")
+    module = rule.module if library is None else str(library.f_globals.get("__name__"))
+    if library is not None and module != rule.module and rule.why == _STOPS:
+        # The reader has called something that waits in its turn: Future.result().
+        called, rule = f"{module.partition('._')[0]}.{library.f_code.co_qualname}", rule._replace(fix=_NO_WAITING)
     simulation = here.simulation
     assert simulation is not None
     # Not raised into the task, where `except Exception: pass` would bury it.

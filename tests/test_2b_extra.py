@@ -119,7 +119,7 @@ def test_backup_costs_few_rpcs_2b(make_config):
     """§5.3: to find where two long logs part, a leader skips whole terms and does not go back entry by entry."""
     cfg = make_config(servers=5)
     cfg.begin("Test (2B): few RPCs to find where logs part")
-    cfg.one(1, 5, retry=False)
+    common = cfg.one(1, 5, retry=False)
 
     # A new leader, alone from then on, collects 150 entries that are not to be, of a term that nobody else writes in.
     first = cfg.check_one_leader()
@@ -138,14 +138,19 @@ def test_backup_costs_few_rpcs_2b(make_config):
     cfg.disconnect(second)
     last = cfg.one(3, 3, retry=True)
 
+    # Until it applies the first entry that it lacks: then the place is found. How many messages bring the others is
+    # the leader's business.
     before = cfg.rpc_count(lonely)
     cfg.connect(lonely)
-    cfg.wait(last, 4)
+    cfg.wait(common + 1, 5)
     used = cfg.rpc_count(lonely) - before
     if used > 60:
         cfg.fail(
-            f"Peer {lonely} needed {used} requests to catch up; at most 60 are expected (§5.3, last page)", costs=True
+            f"Peer {lonely} was sent {used} requests until it had the first entry that it lacked; at most 60 are "
+            "expected (§5.3, last page)",
+            costs=True,
         )
+    cfg.wait(last, 4)
     cfg.connect(second)
     cfg.one(4, 5, retry=True)
 

@@ -623,6 +623,11 @@ def start_never_sent(story: Story) -> Finding | None:
             f"{returned}; in the {lasting(story.end_ns - when_ns)} since then no AppendEntries has carried entry "
             f"{index}."
         )
+        if slow := _on_its_way(sent, story.end_ns):
+            return Finding(
+                f"{facts} {slow}",
+                "so many entries go out too slowly: send more of them in one message, and the next ones sooner.",
+            )
         if sent:
             return Finding(
                 f"{facts} {len(sent)} have gone out without it.",
@@ -631,6 +636,21 @@ def start_never_sent(story: Story) -> Finding | None:
             )
         return Finding(facts, "the thread that sends is not woken by start(), or it has ended.")
     return None
+
+
+def _on_its_way(sent: list[Rpc], end_ns: int) -> str:
+    """Whether older entries have gone out to somebody until the end, later ones and later ones; in words."""
+    by_target: dict[str, list[Rpc]] = {}
+    for rpc in sent:
+        if rpc.method == APPEND and rpc.args is not None and rpc.args.entries:
+            by_target.setdefault(rpc.target, []).append(rpc)
+    for target, rpcs in by_target.items():
+        first, last = rpcs[0].args.prev_log_index + 1, rpcs[-1].args.prev_log_index + len(rpcs[-1].args.entries)
+        if rpcs[-1].args.prev_log_index >= first and rpcs[-1].sent_ns > end_ns - _SOON_NS:
+            most = max(len(rpc.args.entries) for rpc in rpcs)
+            many = "one entry" if most == 1 else f"at most {most} entries"
+            return f"Peer {target} was sent entries {first} to {last} meanwhile, {many} in a message."
+    return ""
 
 
 def _sent_as(sent: list[Rpc], command: Any) -> int | None:

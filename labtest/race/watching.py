@@ -5,8 +5,8 @@ For each field of each object the latest write is kept, and the latest reads sin
 order (labsim/clocks.py) is a race, whether or not it hurt in this run. Elements with different keys are different.
 
 Not accused, see docs/race.md: what is written before the threads start; an object's own __init__; reading a field that
-only ever holds tuples or frozensets; and, told as a remark, a flag that goes from one constant to another once, and
-what a `# race: ok` excuses.
+only ever holds tuples, frozensets or frozen dataclasses; and, told as a remark, a flag that goes from one constant to
+another once, and what a `# race: ok` excuses.
 
 Start at `Watch`, then `_touch_read()` and `_touch_write()`.
 """
@@ -38,6 +38,14 @@ _NO_FLAG: Any = object()  # it has held more than two constants, or something el
 _UNSET: Any = object()
 
 
+def _is_published_whole(value: Any) -> bool:
+    """Whether whoever reads a field that holds it has the old one or the new one."""
+    if value is None or isinstance(value, _PUBLISHED):
+        return True
+    how = getattr_static(type(value), "__dataclass_params__", None)
+    return how is not None and bool(how.frozen)
+
+
 class _Shadow:
     """What is known of one field, or of one container."""
 
@@ -61,7 +69,7 @@ class _Shadow:
         self.order_read: Any = None
         self.others: dict[int, tuple[Any, ...]] | None = None  # reads that the latest read does not come after
         self.flag: Any = _UNSET  # the constant that it holds, a pair once that has changed
-        self.published = True  # nothing but tuples
+        self.published = True  # nothing but what never changes
         self.is_field = True  # and no property, whose own lines are looked at
         self.suspect: Any = None  # a race that is none as long as it is a flag
 
@@ -272,8 +280,8 @@ class Watch:
         shadow.order_written = order
 
     def _note_value(self, shadow: _Shadow, value: Any, site: int) -> None:
-        """Is it still a flag, or still nothing but tuples?"""
-        if shadow.published and not (isinstance(value, _PUBLISHED) or value is None):
+        """Is it still a flag, or still nothing but what is published whole?"""
+        if shadow.published and not _is_published_whole(value):
             shadow.published = False
         if shadow.flag is _NO_FLAG:
             return

@@ -12,9 +12,10 @@ from __future__ import annotations
 import dataclasses
 import linecache
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import wraps
-from types import FrameType
+from types import FrameType, MemberDescriptorType
 from typing import Any
 
 from labsim import Event, Simulation
@@ -58,6 +59,29 @@ def watched_run(test: Callable[..., Any], peer_class: Any, seed: int) -> tuple[R
     return run, watch
 
 
+def _fields_of(thing: Any) -> dict[str, Any]:
+    """Those in slots too."""
+    fields = {}
+    for cls in type(thing).__mro__:
+        for name, descriptor in cls.__dict__.items():
+            if descriptor.__class__ is MemberDescriptorType:
+                with suppress(AttributeError):  # not set yet
+                    fields[name] = descriptor.__get__(thing)
+    with suppress(TypeError):  # it has slots alone
+        fields |= vars(thing)
+    return fields
+
+
+def _flat(fields: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Where a peer keeps its state in one object, that object's fields: `state.term`."""
+    for name, value in fields.items():
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            for inner, inner_value in _fields_of(value).items():
+                yield f"{name}.{inner}", inner_value
+        else:
+            yield name, value
+
+
 class Watch:
     def __init__(self, simulation: Simulation, trace: list[Event]) -> None:
         self._simulation = simulation
@@ -74,17 +98,16 @@ class Watch:
         if not node.isdigit():
             return
         peer = self.peer(int(node))
-        try:
-            state = vars(peer)
-        except TypeError:
-            return  # it is down, or has no fields
+        state = _fields_of(peer)
+        if not state:
+            return  # it is down, or has none
         place = len(self._trace) - 1
         known = self._held.get(node)
         if known is None or known[0] is not peer:
             known = self._held[node] = (peer, {})
         held = known[1]
         changed = False
-        for name, value in state.items():
+        for name, value in _flat(state):
             before = held.get(name, _GONE)
             if value is before:
                 continue

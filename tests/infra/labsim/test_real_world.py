@@ -219,6 +219,14 @@ def test_a_real_event_made_outside_is_refused_where_it_is_waited_for(student):
     assert refusal(peer.peer) == f"threading.Condition.wait() in {peer.__name__}.py:7 {STOPS}; {USE_THREADING}"
 
 
+def test_waiting_for_a_future_is_called_by_its_name(student):
+    peer = student("from concurrent.futures import Future\n\n\ndef peer():\n    return Future().result()\n")
+    assert refusal(peer.peer) == (
+        f"concurrent.futures.Future.result() in {peer.__name__}.py:5 {STOPS}; "
+        "wait for a threading.Event or a queue.Queue of 'from labsim import threading, queue'"
+    )
+
+
 def test_a_process_pool_cannot_fork_behind_our_back(student):
     """Made outside, used inside: the library forks on the task's behalf."""
     peer = student(

@@ -92,6 +92,14 @@ def back_up_a_long_way(make_config):
         cfg.fail(f"Peer {behind} needed {cfg.rpc_count(behind) - before} requests to catch up", costs=True)
 
 
+def many_commands_at_once(make_config):
+    cfg = make_config(servers=3)
+    leader = cfg.check_one_leader()
+    for step in range(300):
+        cfg.start(leader, step)
+    cfg.one("last", 3, retry=False)
+
+
 def older_entry_on_a_majority(make_config):
     cfg, index = older_entry_stored(make_config)
     cfg.wait(index, 2)
@@ -846,6 +854,17 @@ DEFECTS = {
         ("entries = self.log[prev + 1 - base :]", "entries: list[LogEntry] = []"),
         ("return self.next_index[peer] <= self._last_log_index() or args", "return args"),
         words=("start(100) of peer", "no AppendEntries has carried entry 1.", "have gone out without it"),
+    ),
+    "entries go out one by one": Defect(
+        "start_never_sent",
+        many_commands_at_once,
+        ("entries = self.log[prev + 1 - base :]", "entries = self.log[prev + 1 - base : prev + 2 - base]"),
+        (
+            "lacking = self._append_entries_answered(peer, args, reply)",
+            "self._append_entries_answered(peer, args, reply)\n                    lacking = False",
+        ),
+        words=("was sent entries 1 to ", "meanwhile, one entry in a message.", "send more of them in one message"),
+        not_words=("have gone out without it",),
     ),
     "start() wakes nobody": Defect(
         "start_never_sent",

@@ -164,6 +164,22 @@ def two():
     assert race("def one():\n    peer.view = (1, 1)\ndef two():\n    peer.view = (2, 2)\n").error is not None
 
 
+@pytest.mark.parametrize("frozen", [True, False])
+def test_so_is_a_frozen_dataclass_and_no_other(frozen):
+    ran = race(f"""
+import dataclasses
+@dataclasses.dataclass(frozen={frozen})
+class State:
+    term: int
+def one():
+    with peer.mu:
+        peer.view = State(2)
+def two():
+    return peer.view
+""")
+    assert (ran.error is None) is frozen
+
+
 def test_a_flag_that_changes_once_is_a_remark():
     flag = "def one():\n    with peer.mu:\n        peer.dead = True\ndef two():\n    return peer.dead\n"
     ran = race(flag)

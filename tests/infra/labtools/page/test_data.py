@@ -4,6 +4,7 @@ import json
 import re
 import zlib
 from base64 import b64decode
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from labtest.running import run_test
 from labtest.tracefile import read_trace, write_trace
 from labtools.page.command import told_of
 from labtools.page.data import data_of
-from labtools.page.fields import watched_run
+from labtools.page.fields import _fields_of, _flat, watched_run
 from labtools.page.folds import FOLDED, SHOWN
 from labtools.page.html import bundle, packed, page
 from labtools.page.wire import ROLES, UP
@@ -91,6 +92,24 @@ def test_a_field_comes_with_the_line_that_was_running(snapshots):
     lines = {data["texts"][line] for line in data["fields"][0]["lines"][1::2]}
     assert all("raft.py:" in line for line in lines)
     assert any("persist" in line for line in lines)
+
+
+def test_fields_in_slots_and_those_of_a_state_in_one_object_are_found():
+    @dataclass(frozen=True, slots=True)
+    class State:
+        term: int
+        log: tuple[str, ...] = ()
+
+    class Base:
+        __slots__ = ("me", "never_set")
+
+    class Peer(Base):
+        __slots__ = ("__dict__", "state")
+
+    peer = Peer()
+    peer.me, peer.state, peer.other = 1, State(3, ("x",)), [2]
+    assert dict(_flat(_fields_of(peer))) == {"me": 1, "state.term": 3, "state.log": ("x",), "other": [2]}
+    assert _fields_of(None) == {}
 
 
 def test_a_saved_trace_gives_the_same_page(snapshots, tmp_path):
