@@ -92,9 +92,9 @@ class Mutant:
         messages = folder / "messages.py"
         if self.message_edits or (not self.of_reference and (self.base / "messages.py").exists()):
             messages.write_text(self.messages_source())
-            for name in PEER_FILES:
-                if name != "messages.py":
-                    (folder / name).write_text(self._beside(name).read_text())
+            own = set() if self.of_reference else {file.name for file in self.base.glob("*.py")}
+            for name in sorted({*PEER_FILES, *own} - {"raft.py", "messages.py"}):
+                (folder / name).write_text(self._beside(name).read_text())
         else:
             messages.unlink(missing_ok=True)
         return folder / "raft.py"
