@@ -35,11 +35,6 @@ MUTANTS = [
         ("entries = self.log[prev + 1 - base :]", "entries = self.log[prev + 1 - base : prev + 65 - base]"),
     ),
     control(
-        "control-three-at-a-time",
-        "sends at most three entries in one message",
-        ("entries = self.log[prev + 1 - base :]", "entries = self.log[prev + 1 - base : prev + 4 - base]"),
-    ),
-    control(
         "control-heartbeats-only",
         "replicates with its heartbeats only, one message per follower and beat",
         ("            self._replicate()\n            return self._last", "            return self._last"),

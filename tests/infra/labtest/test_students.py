@@ -10,6 +10,7 @@ from labsim import Simulation, time
 from labtest.config import MAX_TEST_S
 from labtest.loading import LoadError, load_peer_class
 from labtest.running import run_test
+from labtools.selecting import select
 
 pytestmark = pytest.mark.usefixtures("raft_package_restored")
 
@@ -368,3 +369,10 @@ def test_a_package_with_its_own_messages_is_tested_with_them(tmp_path):
 def test_the_unedited_peers_of_these_tests_are_not_the_mistake(tmp_path):
     assert run_test(agree, load_peer_class(edited_reference(tmp_path)), 7).error is None
     assert told(peer(tmp_path), elect).startswith("Expected one leader")
+
+
+def test_how_many_messages_bring_the_entries_is_the_leaders_business(tmp_path):
+    """Only the search for the place where logs part must be short."""
+    one = ("entries = self.log[prev + 1 - base :]", "entries = self.log[prev + 1 - base : prev + 2 - base]")
+    (test,) = select(["test_backup_costs_few_rpcs_2b"])
+    assert run_test(test.function, load_peer_class(edited_reference(tmp_path, one)), 1).error is None
