@@ -23,7 +23,7 @@ class Outcome(msgspec.Struct, omit_defaults=True):
     real_s: float = 0.0
     events: int = 0
     mistake: str = ""  # the verdict's: failures that share it are one cause, whatever the test
-    cause: str = ""  # the name of the rule, or what was wrong, its numbers taken out
+    cause: str = ""  # the name of the rule, or what was wrong, mostly with its numbers taken out
     where: str = ""  # the student's innermost line
     said: str = ""  # where the cause is the name of a rule: what was wrong, in words
     report: str = ""
@@ -34,5 +34,6 @@ class Outcome(msgspec.Struct, omit_defaults=True):
     def take(self, verdict: Verdict) -> None:
         self.kind = FAILED
         self.mistake, self.where = verdict.mistake, verdict.where
-        words = without_numbers(verdict.text)
+        # What the simulation says has the fix in it, in quotes.
+        words = verdict.text if verdict.ending is Ending.SIMULATION else without_numbers(verdict.text)
         self.cause, self.said = (verdict.name, words) if verdict.ending is Ending.RULE else (words, "")

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from labtest import records
+from labtest.verdict import Ending, Verdict
 from labtools.stress import progress
 from labtools.stress.campaign import Plan, PoolLost, run_campaign
 from labtools.stress.kit import replay_line
@@ -254,3 +255,11 @@ def test_a_record_that_cannot_be_read_is_not_there(tmp_path):
     assert records.find([tmp_path], "t", 1, Path("other/raft.py")) is None
     path.write_text("{")
     assert records.find([tmp_path], "t", 1, Path("raft.py")) is None
+
+
+def test_the_fix_that_the_simulation_names_is_told_in_its_own_words():
+    says = "time.sleep() in raft.py:3 stops every peer at once; use 'from labsim import time'"
+    refused, missed = Outcome("a", 1), Outcome("a", 2)
+    refused.take(Verdict(Ending.SIMULATION, "RealWorldError", says))
+    missed.take(Verdict(Ending.EXPECTATION, "", "one(7): no agreement on 'x'"))
+    assert (refused.cause, missed.cause) == (says, "one(#): no agreement on '...'")
