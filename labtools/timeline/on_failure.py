@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from labtest.running import Run
-from labtools.timeline.command import print_timeline
 
 _WIDTH = 120
 _MOST_ROWS = 10_000  # twice what a long run has; what never comes to rest would fill 30 MB
@@ -16,6 +15,8 @@ _MOST_ROWS = 10_000  # twice what a long run has; what never comes to rest would
 def pytest_raftlab_failed(item: pytest.Function, run: Run) -> str | None:
     if run.simulation is None or not run.simulation.trace:
         return None
+    from labtools.timeline.command import print_timeline  # most runs of pytest have nothing to draw
+
     file = Path("build/pytest/timelines") / f"{item.originalname}-{run.seed}.txt"
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
