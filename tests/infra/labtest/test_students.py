@@ -70,6 +70,15 @@ def test_a_file_that_never_ends_importing(tmp_path, monkeypatch):
     assert "importing it has not ended after 0 s; it is still here\n" in message
 
 
+def test_a_file_that_a_busy_machine_imports_slowly_gets_more_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("labtest.loading.IMPORT_LIMIT_S", 0.05)
+    monkeypatch.setattr("labtest.loading.time.process_time", lambda: 0.0)  # others have the processor
+    wait = "until_s = time.monotonic() + {seconds}\nwhile time.monotonic() < until_s:\n    pass\n"
+    slow = f"from labsim import queue, random, threading, time\n{wait}"
+    assert load_peer_class(peer(tmp_path, imports=slow.format(seconds=0.15))).__name__ == "Raft"
+    assert "has not ended" in load_error(peer(tmp_path, imports=slow.format(seconds=60)))
+
+
 def test_a_warning_about_the_file_is_no_failure(tmp_path):
     path = peer(tmp_path, init='self.pattern = "\\d"')
     assert load_peer_class(path).__name__ == "Raft"
