@@ -330,7 +330,7 @@ class CheckedTrace(list[Event]):
         seat = facts.seats[event.node]
         reading = None if lookers is None else facts.reader.read(message)
         if reading is None or lookers is None:
-            facts.miss(seat, message.source)
+            facts.miss(seat, message.source, like_a_vote=facts.reader.is_like_a_vote(message))
             return
         facts.sequence += 1
         args = reading.args
@@ -339,6 +339,8 @@ class CheckedTrace(list[Event]):
         for look in lookers.without_term_news if args.term == seat.term else lookers.with_term_news:
             look(event, seat, message, reading)
         facts.delivered(event, seat, reading, method, message)
+        if reading.brings_more:
+            facts.miss(seat, message.source)
 
     def _see_entries(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
         fresh = self.facts.fresh(reading)
@@ -371,7 +373,7 @@ class CheckedTrace(list[Event]):
         nothing_new = reply.term == reading.args.term == seat.term
         for look in lookers.without_term_news if nothing_new else lookers.with_term_news:
             look(event, seat, message, reading, reply, delivery)
-        facts.answered(event, seat, reading, reply, method, message, delivery.hint)
+        facts.answered(event, seat, delivery, reply, method, message)
 
     def _see_reply(self, event: Event) -> None:
         message: Message = event.detail
@@ -381,7 +383,7 @@ class CheckedTrace(list[Event]):
         seat = facts.seats[event.node]
         delivery = facts.deliveries.pop(id(message), None)
         if delivery is None or delivery.reply is None:
-            facts.miss(seat, message.target)
+            facts.miss(seat, message.target, like_a_vote=facts.reader.is_like_a_vote(message))
             return
         facts.sequence += 1
         method = message.service_method
@@ -401,11 +403,11 @@ class CheckedTrace(list[Event]):
         seat = facts.seats[event.node]
         for look in self._on_persist:
             look(event, seat, event.detail)
-        facts.saved(seat, event.detail.snapshot, event.at_ns)
+        facts.saved(seat, event.detail.number, event.detail.snapshot, event.at_ns)
 
     def _see_saving(self, event: Event) -> None:
         self.facts.sequence += 1
-        self.facts.saving(self.facts.seats[event.node])
+        self.facts.saving(self.facts.seats[event.node], event.detail)
 
     def _see_slow_disks(self, event: Event) -> None:
         self.facts.save_ns_max = max(self.facts.save_ns_max, int(event.detail.max_ms * 1e6))

@@ -51,7 +51,7 @@ class _AboutSaving(Rule):
 
 
 class SavedBeforeReply(_AboutSaving):
-    """A reply that promises something new must come after a save that came after the news.
+    """A reply that promises something new must come after a save that began after the news.
 
     What the save holds is the peer's own business, so this is the least that can be asked: a save in between.
     """
@@ -86,7 +86,8 @@ class SavedBeforeReply(_AboutSaving):
             # A save after which it has said nothing may hold a campaign of its own, whose requests are about to leave,
             # or never will after a crash.
             unheard = seat.last_spoke < seat.last_persist
-            if news is not None and seat.last_persist < news and not unheard:
+            # A pre-vote or its answer may have told it of that term before.
+            if news is not None and seat.persist_began < news and not unheard and not seat.unread_votes:
                 self._not_saved(event, seat, message, f"its new term {reply.term}")
 
     def on_answer_vote(
@@ -96,7 +97,10 @@ class SavedBeforeReply(_AboutSaving):
         # Its vote for itself is older than its request for it: SavedBeforeCampaign looks at that.
         if reply.vote_granted and message.source != seat.name:
             news = self._requests.get((seat.name, args.term, message.source), 0)
-            if seat.last_persist < news and not self._may_be_kept(seat, args.term, message.source):
+            # Who asked beforehand may have been promised it then.
+            asked_beforehand = message.source in seat.unread_votes
+            may_be_kept = asked_beforehand or self._may_be_kept(seat, args.term, message.source)
+            if seat.persist_began < news and not may_be_kept:
                 self._not_saved(event, seat, message, f"its vote for {message.source}")
 
     def _may_be_kept(self, seat: Seat, term: int, candidate: str) -> bool:
@@ -116,7 +120,7 @@ class SavedBeforeReply(_AboutSaving):
         if (
             reply.success
             and reading.args.entries
-            and seat.last_persist < delivery.sequence
+            and seat.persist_began < delivery.sequence
             and reading.last_index > seat.acked.get(reading.args.term, 0)
             and reading.last_index > seat.snapshot_saved
             and not self._saved_before(seat, reading.last_index, reading.last_term)
@@ -136,7 +140,7 @@ class SavedBeforeReply(_AboutSaving):
                 for of_term, acked in seat.acked.items()
             )
             or any(
-                last >= index and sequence < seat.last_persist and offices[of_term].entry_terms.get(index) == term
+                last >= index and sequence < seat.persist_began and offices[of_term].entry_terms.get(index) == term
                 for of_term, last, sequence in seat.arrivals
             )
         )
@@ -165,11 +169,12 @@ class SavedBeforeCampaign(_AboutSaving):
         if args.term <= term:
             return
         self._campaigns[seat.name] = (args.term, self.facts.sequence)
-        # Its answers since the last campaign, in a lower term and not in this very instant, came before the new term.
+        # What it has answered in a lower term, since the last campaign and not in this very instant, had reached it
+        # before the new term came. The answer itself may have waited for the save of both.
         below = [answer for term, answer in seat.last_answers.items() if term < args.term]
         answered, answered_ns = max(below, default=(0, 0))
         since = answered if answered > sequence and answered_ns < event.at_ns else 0
-        if seat.last_persist <= since:
+        if seat.persist_began <= since:
             lately = f" (it has saved nothing since it last answered in a lower term, at {answered_ns / 1e9:.6f} s)"
             self.not_saved(
                 seat,

@@ -150,7 +150,7 @@ class EarnedLeadership(Rule):
         if key in self._proven:
             return
         votes = self.facts.votes_for(seat, args.term)
-        unread = {name for name, sequence in seat.unread.items() if sequence > self._began.get(key, 0)}
+        unread = {name for name, sequence in seat.unread_votes.items() if sequence > self._began.get(key, 0)}
         if 2 * len(votes | unread) <= self.facts.servers:
             self.violated(
                 f"peer {seat.name} leads term {args.term} with {len(votes)} of {self.facts.servers} votes, "
@@ -324,7 +324,7 @@ class VotesForTheFirst(Rule):
             and reply.term == term
             and not seat.led  # a leader may have given itself an entry that nobody has seen yet
             and self._candidates.get((seat.name, term)) == message.source
-            and not seat.unread
+            and not seat.unread_votes
         ):
             self._refusals[seat.name] = (event.at_ns, term, message)
 

@@ -43,17 +43,23 @@ class Seat:
         self.saved_floor = (0, 0)
         self.starts: list[int] = []  # when each start() began that has not returned: sequence numbers
         self.unsaved: list[tuple[int, int]] = []  # (index, when start() began) of what was started and not yet saved
-        self.saving_since = 0  # sequence number: when the save under way on a slow disk began, 0 for none
+        self.saving: dict[int, int] = {}  # by number, the saves under way on a slow disk: when each began
         self.last_persist = 0  # sequence number of its latest save
+        # When the latest of the saves began that have ended: what it has learnt since is in none of them.
+        self.persist_began = 0
         self.last_persist_ns = 0
         self.last_spoke = 0  # sequence number of its latest send or answer
-        self.last_answers: dict[int, tuple[int, int]] = {}  # by term: sequence number of its latest answer, and when
+        # By term: of the requests that it has answered in it, when the latest came in (a sequence number), and when it
+        # was answered. A later term came after that, though it may have come before the answer left.
+        self.last_answers: dict[int, tuple[int, int]] = {}
         # When it last heard the leader of its term (or, as a leader, a follower) say something: §6, disregard.
         self.heard_leader_ns = -_LONG_AGO_NS
         self.heard_from: dict[str, int] = {}  # as a leader, by follower: when it last answered
-        # What reached it that cannot be read: by the peer it came from, the sequence number of the latest.
+        # What reached it that cannot be read: by the peer it came from, the sequence number of the latest. Votes are
+        # whatever may be one, and may tell of a term; the others may have brought entries and commits, too.
         self.unread: dict[str, int] = {}
         self.last_unread = 0
+        self.unread_votes: dict[str, int] = {}
         # The most it can know to be committed, told or earned, in any incarnation.
         self.known_committed = 0
         # What has reached it of each leader's log, by the leader's term: first and last index.
@@ -268,11 +274,12 @@ class Facts:
                 seat.may_apply = max(seat.may_apply, min(commit, seat.told_commits[of_term][1]))
         seat.may_apply = max(seat.may_apply, min(commit, verified))
 
-    def answered(
-        self, event: Event, seat: Seat, reading: Reading, reply: Any, method: str, message: Message, hint: int
-    ) -> None:
+    def answered(self, event: Event, seat: Seat, delivery: Delivery, reply: Any, method: str, message: Message) -> None:
+        reading = delivery.reading
         seat.last_spoke = self.sequence
-        seat.last_answers[reply.term] = (self.sequence, event.at_ns)
+        latest = seat.last_answers.get(reply.term)
+        if latest is None or delivery.sequence > latest[0]:
+            seat.last_answers[reply.term] = (delivery.sequence, event.at_ns)
         if reply.term > seat.term:
             self.show_term(seat, reply.term, event)
         if method == VOTE and reply.vote_granted:
@@ -285,12 +292,17 @@ class Facts:
                 seat.followed.setdefault(term, (event.at_ns, message))
             if last_index > seat.acked.get(term, 0):
                 seat.acked[term] = last_index
-                if hint >= last_index:
+                if delivery.hint >= last_index:
                     self.acknowledge_in_fields.add(seat.name)
-            if term == seat.floor_term:
-                floor = (reading.last_term, last_index)
-                if floor > seat.floor:
-                    seat.floor = seat.saved_floor = floor
+            self._raise_floor(seat, term, (reading.last_term, last_index))
+        if method == INSTALL and seat.snapshot_saved >= reading.args.last_included_index:
+            args = reading.args
+            self._raise_floor(seat, args.term, (args.last_included_term, args.last_included_index))
+
+    def _raise_floor(self, seat: Seat, term: int, floor: tuple[int, int]) -> None:
+        """It has that entry, which the leader of that term has told of."""
+        if term == seat.floor_term and floor > seat.floor:
+            seat.floor = seat.saved_floor = floor
 
     def replied(
         self, event: Event, seat: Seat, reading: Reading, reply: Any, method: str, follower: str, hint: int
@@ -351,7 +363,7 @@ class Facts:
     def started(self, seat: Seat, index: int, term: int, began: int) -> None:
         if term > seat.floor_term:
             self._new_floor(seat, term)
-        saved = seat.last_persist > began
+        saved = seat.persist_began > began
         if not saved:
             seat.unsaved.append((index, began))
         if term == seat.floor_term:
@@ -379,17 +391,15 @@ class Facts:
             return seat.floor
         return seat.floors[max((known for known in seat.floors if known < term), default=0)] if seat.floors else (0, 0)
 
-    def saving(self, seat: Seat) -> None:
-        if not seat.saving_since:
-            seat.saving_since = self.sequence
+    def saving(self, seat: Seat, number: int) -> None:
+        seat.saving[number] = self.sequence
 
-    def saved(self, seat: Seat, snapshot: bytes, at_ns: int) -> None:
+    def saved(self, seat: Seat, number: int, snapshot: bytes, at_ns: int) -> None:
         seat.last_persist, seat.last_persist_ns = self.sequence, at_ns
-        # What was started while the disk was at work may not be in it.
-        since = seat.saving_since or self.sequence
-        seat.saving_since = 0
+        # What was started while the disk was at work is not in it.
+        seat.persist_began = max(seat.persist_began, seat.saving.pop(number, self.sequence))
         if seat.unsaved:
-            seat.unsaved = [(index, began) for index, began in seat.unsaved if began >= since]
+            seat.unsaved = [(index, began) for index, began in seat.unsaved if began >= seat.persist_began]
             if not seat.unsaved:
                 seat.saved_floor = seat.floor
         if snapshot is not seat.snapshot:
@@ -414,7 +424,7 @@ class Facts:
         seat.office = 0
         seat.starts.clear()
         seat.unsaved.clear()
-        seat.saving_since = 0
+        seat.saving.clear()
         seat.heard_leader_ns = -_LONG_AGO_NS
         seat.heard_from.clear()
         seat.away.clear()
@@ -453,10 +463,16 @@ class Facts:
 
     # ---- what cannot be read ----------------------------------------------------------------------------------
 
-    def miss(self, seat: Seat, source: str) -> None:
-        """Something from that peer has reached this one that nobody here can read. It may have said anything."""
+    def miss(self, seat: Seat, source: str, *, like_a_vote: bool = False) -> None:
+        """Something from that peer has reached this one that nobody here can read. It may have said anything.
+
+        `like_a_vote`: with the fields of RequestVote and no others (a pre-vote), it brings no entry, no commit and no
+        acknowledgement.
+        """
         self.sequence += 1
-        seat.unread[source] = seat.last_unread = self.sequence
+        seat.unread_votes[source] = self.sequence
+        if not like_a_vote:
+            seat.unread[source] = seat.last_unread = self.sequence
 
     # ---- what has happened, asked for a report alone ---------------------------------------------------------
 
@@ -484,6 +500,21 @@ class Facts:
         own = self.granted.get((candidate.name, term), candidate.name)
         return votes if own == candidate.name else votes - {candidate.name}
 
+    def had_from(self, seat: Seat, leader_term: int, index: int, term: int) -> bool:
+        """Whether the leader of that term has sent it that entry."""
+        received = seat.received.get(leader_term)
+        return (
+            received is not None
+            and received[0] <= index <= received[1]
+            and self.offices[leader_term].entry_terms.get(index) == term
+        )
+
+    def ever_had(self, seat: Seat, index: int, term: int) -> bool:
+        """Whether that entry was ever in its log: as a leader's own, or received from one."""
+        return any(self.had_from(seat, of_term, index, term) for of_term in reversed(seat.received)) or any(
+            self.offices[of_term].entry_terms.get(index) == term for of_term in seat.led
+        )
+
     def holders(self, leader: Seat, term: int, index: int) -> list[str]:
         """The followers that may have acknowledged it to that leader: as in Figure 2, in an added field, or unread."""
         office = self.offices[term]
@@ -494,10 +525,15 @@ class Facts:
             if name != leader.name
             and (
                 office.match.get(name, 0) >= index
-                or (office.hints.get(name, 0) >= index and self.seats[name].received.get(term, (0, 0))[1] >= index)
+                or (office.hints.get(name, 0) >= index and self._may_have_got(name, leader, term, index))
                 or leader.unread.get(name, 0) > since
             )
         )
+
+    def _may_have_got(self, name: str, leader: Seat, term: int, index: int) -> bool:
+        """From that leader: by AppendEntries, or by something unread."""
+        seat = self.seats[name]
+        return seat.received.get(term, (0, 0))[1] >= index or leader.name in seat.unread
 
 
 def hashable(command: Any) -> Any:

@@ -83,6 +83,11 @@ class LeaderAppendOnly(Rule):
         if was != args.prev_log_term:
             self._rewritten(event, message, args.prev_log_index, was, args.prev_log_term)
 
+    def on_send_install(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+        was = self.facts.offices[args.term].entry_terms.get(args.last_included_index, args.last_included_term)
+        if was != args.last_included_term:
+            self._rewritten(event, message, args.last_included_index, was, args.last_included_term)
+
     def on_fresh(self, event: Event, message: Message, reading: Reading, fresh: Fresh) -> None:
         log = self.facts.offices[reading.args.term].entry_terms
         for index, entry in fresh:
@@ -164,9 +169,9 @@ class SuccessMeansMatch(Rule):
             return
         if (
             # Nearly always it had it from this very leader.
-            not self._had_from(seat, args.term, index, term)
+            not self.facts.had_from(seat, args.term, index, term)
             and index > self._snapshots.get(seat.name, 0)
-            and not self._ever_had(seat, index, term)
+            and not self.facts.ever_had(seat, index, term)
             and not seat.last_unread
         ):
             self.violated(
@@ -174,21 +179,6 @@ class SuccessMeansMatch(Rule):
                 (event.at_ns, message, "answered"),
             )
         matched[index] = term
-
-    def _had_from(self, seat: Seat, leader_term: int, index: int, term: int) -> bool:
-        received = seat.received.get(leader_term)
-        return (
-            received is not None
-            and received[0] <= index <= received[1]
-            and self.facts.offices[leader_term].entry_terms.get(index) == term
-        )
-
-    def _ever_had(self, seat: Seat, index: int, term: int) -> bool:
-        """Whether that entry was ever in its log: as a leader's own, or received from one."""
-        offices = self.facts.offices
-        return any(self._had_from(seat, of_term, index, term) for of_term in reversed(seat.received)) or any(
-            offices[of_term].entry_terms.get(index) == term for of_term in seat.led
-        )
 
 
 class AcknowledgedEntriesStay(Rule):
@@ -243,8 +233,35 @@ class HonestCandidate(Rule):
     section = "§5.4.1"
     concludes_from_silence = True
 
+    def __init__(self, facts: Facts, violated: Violated) -> None:
+        super().__init__(facts, violated)
+        self._campaigned: set[tuple[str, int]] = set()  # (peer, term)
+        self._snapshots: set[tuple[str, int, int]] = set()  # that have reached it: (peer, last index, its term)
+
+    def on_deliver_install(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        self._snapshots.add((seat.name, reading.args.last_included_index, reading.args.last_included_term))
+
+    def _may_have(self, seat: Seat, index: int, term: int) -> bool:
+        """Whether that entry may ever have been the last of its log.
+
+        Who has campaigned in its term may have led it, and been given a command that nobody has seen.
+        """
+        return (
+            index == 0
+            or (seat.name, term) in self._campaigned
+            or (seat.name, index, term) in self._snapshots
+            or self.facts.ever_had(seat, index, term)
+        )
+
     def on_send_vote(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         claimed = (args.last_log_term, args.last_log_index)
+        if not self._may_have(seat, args.last_log_index, args.last_log_term) and not seat.last_unread:
+            self.violated(
+                f"peer {seat.name} claims that its log ends with entry {claimed[1]} of term {claimed[0]}, which it "
+                "never had",
+                (event.at_ns, message, "sent"),
+            )
+        self._campaigned.add((seat.name, args.term))
         # What it has learnt in this term or later may have come when the request had been made, and not yet sent.
         floor = self.facts.floor_below(seat, args.term)
         if claimed < floor and not seat.last_unread:
@@ -315,6 +332,10 @@ class LeaderCompleteness(Rule):
                 through += 1
                 self._committed.setdefault(through, (shown[through], args.term))
             self._through[args.term] = through
+
+    def on_send_install(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+        if args.last_included_index in self._committed:
+            self._compare(event, message, args.term, args.last_included_index, args.last_included_term)
 
     def on_fresh(self, event: Event, message: Message, reading: Reading, fresh: Fresh) -> None:
         for index, entry in fresh:

@@ -33,6 +33,8 @@ _FIELDS: dict[str, tuple[_Fields, _Fields]] = {
 }
 
 
+_HOLDS_ENTRIES = (list, tuple, dict, bytes)
+
 # All fields of Figures 2 and 13, read or not.
 _PAPERS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     VOTE: (
@@ -71,6 +73,7 @@ class Reading(msgspec.Struct, gc=False, eq=False):
     # Of an AppendEntries, the end of the log that it vouches for: its last entry, or prev if it has none.
     last_index: int = 0
     last_term: int = 0
+    brings_more: bool = False  # in a field that the peer has added: entries, perhaps
 
 
 @lru_cache(maxsize=64)  # a peer that defines its own messages has new classes in every incarnation
@@ -81,6 +84,14 @@ def _added(cls: type, method: str, which: int) -> tuple[str, ...]:
     else:
         names = list(getattr(cls, "__struct_fields__", ()))
     return tuple(name for name in names if name not in _PAPERS[method][which])
+
+
+@lru_cache(maxsize=64)
+def _defaults(cls: type) -> dict[str, Any]:
+    if not dataclasses.is_dataclass(cls):
+        return {}
+    fields = dataclasses.fields(cls)
+    return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
 
 
 def _asks_alike(message: Message, other: Message) -> bool:
@@ -121,12 +132,14 @@ class Reader:
         args = message.decode_args()
         if not self._is_complete(method, 0, args) or (method == VOTE and self._asks_beforehand(args)):
             return None
+        added = [getattr(args, name, None) for name in _added(args.__class__, method, 0)]
+        more = any(value and isinstance(value, _HOLDS_ENTRIES) for value in added)
         if method != APPEND:
-            return Reading(args)
+            return Reading(args, brings_more=more)
         entries = args.entries
         if entries:
-            return Reading(args, args.prev_log_index + len(entries), entries[-1].term)
-        return Reading(args, args.prev_log_index, args.prev_log_term)
+            return Reading(args, args.prev_log_index + len(entries), entries[-1].term, more)
+        return Reading(args, args.prev_log_index, args.prev_log_term, more)
 
     def read_head(self, message: Message) -> Any:
         """The arguments alone, and of an AppendEntries only the AppendHead."""
@@ -164,12 +177,37 @@ class Reader:
         return self._reply
 
     def _asks_beforehand(self, args: Any) -> bool:
-        """A RequestVote with a flag of its own set (pre-vote, say) is no candidate's, and its answer no vote."""
-        flag = next((name for name in _added(args.__class__, VOTE, 0) if getattr(args, name, None) is True), None)
+        """A RequestVote with a flag of its own set (pre-vote, say) is no candidate's, and its answer no vote.
+
+        A flag is set if it is True or a word, and not what it is if nobody says anything.
+        """
+        defaults = _defaults(args.__class__)
+        flag = next(
+            (
+                name
+                for name in _added(args.__class__, VOTE, 0)
+                if ((value := getattr(args, name, None)) is True or (isinstance(value, str) and name in defaults))
+                and value != defaults.get(name)
+            ),
+            None,
+        )
         if flag is None:
             return False
         self._off.setdefault(f"{VOTE} {flag}", f"No check looks at {VOTE} with {flag!r} set")
         return True
+
+    def is_like_a_vote(self, message: Message) -> bool:
+        """Whether all it says is what RequestVote and its reply say, and yes or no."""
+        try:
+            told = [message.decode_args()] if message.reply is None else [message.decode_args(), message.decode_reply()]
+        except labgob.DecodeError:
+            return False
+        return all(
+            dataclasses.is_dataclass(value)
+            and all(isinstance(getattr(value, field, None), kind) for field, kind in _FIELDS[VOTE][which])
+            and all(isinstance(getattr(value, name), bool | None) for name in _added(value.__class__, VOTE, which))
+            for which, value in enumerate(told)
+        )
 
     def _is_complete(self, method: str, which: int, value: Any) -> bool:
         for field, kind in _FIELDS[method][which]:

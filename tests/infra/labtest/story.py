@@ -68,9 +68,12 @@ class Story:
         if arrives:
             self.tell("reply", message.source, message, message.id)
 
-    def save(self, *nodes, snapshot=b""):
+    def begin_save(self, node, number):
+        self.tell("saving", node, number)
+
+    def save(self, *nodes, snapshot=b"", number=0):
         for node in nodes:
-            self.tell("persist", node, events.Saved(b"state", snapshot))
+            self.tell("persist", node, events.Saved(b"state", snapshot, number))
 
     def crash(self, node):
         self.tell("crash", node)

@@ -9,7 +9,15 @@ from labtest.checks.budgets import RPCS_PER_LINK_PER_S
 from labtest.checks.checker import RULES
 from labtest.checks.rule import Rule
 from labtest.failure import Failure
-from raft.messages import AppendEntriesArgs, AppendEntriesReply, LogEntry, RequestVoteArgs, RequestVoteReply
+from raft.messages import (
+    AppendEntriesArgs,
+    AppendEntriesReply,
+    InstallSnapshotArgs,
+    InstallSnapshotReply,
+    LogEntry,
+    RequestVoteArgs,
+    RequestVoteReply,
+)
 
 # Each takes a story from before the mistake, makes it (wrong) or just does not, and is of one rule.
 
@@ -76,7 +84,8 @@ def entry_before_the_first_has_no_term(story, wrong):
 
 def log_matching(story, wrong):
     story.elect("0", 1)
-    story.append("0", "1", 1, entries=[(1, 10)])
+    for follower in "12":
+        story.append("0", follower, 1, entries=[(1, 10)])
     story.elect("2", 2, last=(1, 1), voters="12")
     story.append("2", "1", 2, entries=[(1, 11 if wrong else 10), (2, 20)])
 
@@ -134,11 +143,34 @@ def honest_candidate(story, wrong):
     story.send("1", "2", RequestVoteArgs(2, 1, *((0, 0) if wrong else (1, 1))))
 
 
+def claims_what_it_never_had(story, wrong):
+    """The index that it once had, with the term of the entry before it."""
+    story.elect("0", 1)
+    story.append("0", "2", 1, entries=[(1, 10), (1, 11), (1, 12)])
+    story.elect("1", 2, voters="01")
+    story.append("1", "2", 2, entries=[(2, 20)])
+    story.save("2")
+    story.send("2", "1", RequestVoteArgs(3, 2, *((3, 2) if wrong else (1, 2))))
+
+
 def up_to_date_vote(story, wrong):
     story.elect("0", 1)
     story.append("0", "1", 1, entries=[(1, 10)])
     story.save("2")
     story.vote("2", "1", 2, granted=wrong)
+
+
+def up_to_date_vote_after_a_snapshot(story, wrong):
+    through_2 = Encoder()
+    through_2.encode(2)
+    story.elect("0", 1)
+    request = story.deliver(story.send("0", "1", InstallSnapshotArgs(1, 0, 2, 1, b"")))
+    story.save("1", snapshot=through_2.bytes())
+    story.answer(request, InstallSnapshotReply(1))
+    story.save("2")
+    request = story.deliver(story.send("2", "1", RequestVoteArgs(2, 2, 0, 0)))
+    story.save("1", snapshot=through_2.bytes())
+    story.answer(request, RequestVoteReply(2, wrong))
 
 
 def leader_completeness(story, wrong):
@@ -312,6 +344,27 @@ def saved_term(story, wrong):
     story.vote("2", "1", 2, granted=False, saved=not wrong)
 
 
+def saved_entries_on_a_slow_disk(story, wrong):
+    """A save that began before they came holds nothing of them."""
+    story.elect("0", 1)
+    if wrong:
+        story.begin_save("1", 1)
+    request = story.deliver(story.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [LogEntry(1, 10)], 0)))
+    if not wrong:
+        story.begin_save("1", 1)
+    story.save("1", number=1)
+    story.answer(request, AppendEntriesReply(1, True))
+
+
+def leader_append_only_in_a_snapshot(story, wrong):
+    """InstallSnapshot with the leader's term in the place of the entry's."""
+    story.elect("0", 1)
+    story.agree("0", 1, 1, 10)
+    story.elect("0", 2, last=(1, 1))
+    story.append("0", "1", 2, prev=(1, 1))
+    story.install("0", "2", 2, (1, 2 if wrong else 1))
+
+
 def saved_before_campaign(story, wrong):
     story.elect("0", 1)
     story.append("0", "1", 1, saved=False)
@@ -352,7 +405,9 @@ CASES = [
     ("success-means-match", success_means_match),
     ("acknowledged-stay", acknowledged_stay),
     ("honest-candidate", honest_candidate),
+    ("honest-candidate", claims_what_it_never_had),
     ("up-to-date-vote", up_to_date_vote),
+    ("up-to-date-vote", up_to_date_vote_after_a_snapshot),
     ("leader-completeness", leader_completeness),
     ("earned-commit", earned_commit),
     ("earned-commit", earned_commit_of_an_older_term),
@@ -368,6 +423,8 @@ CASES = [
     ("saved-before-reply", saved_vote),
     ("saved-before-reply", saved_entries),
     ("saved-before-reply", saved_term),
+    ("saved-before-reply", saved_entries_on_a_slow_disk),
+    ("leader-append-only", leader_append_only_in_a_snapshot),
     ("saved-before-campaign", saved_before_campaign),
     ("saved-before-counting", saved_before_counting),
     ("saves-in-order", saves_in_order),
@@ -481,6 +538,55 @@ def test_an_answer_in_the_campaign_s_own_term_is_no_sign_of_a_lower_one():
     story.save("2")
     story.vote("2", "1", 2, granted=False, saved=False)
     story.send("1", "0", RequestVoteArgs(2, 1, 0, 0))
+    assert story.broken() is None
+
+
+def test_an_answer_that_waits_for_its_save_may_leave_after_the_save_of_a_later_term():
+    """One save for a refusal in term 1 and the campaign of term 2; the requests leave a little later."""
+
+    def tell(story, saved):
+        story.elect("0", 1)
+        request = story.deliver(story.send("0", "1", AppendEntriesArgs(1, 0, 5, 1, [], 0)))
+        if saved:
+            story.save("1")
+        story.answer(request, AppendEntriesReply(1, False, 0, 1))
+        story.send("1", "2", RequestVoteArgs(2, 1, 0, 0))
+
+    one_for_both, none = Story(), Story()
+    tell(one_for_both, saved=True)
+    tell(none, saved=False)
+    assert (one_for_both.broken(), none.broken()) == (None, "saved-before-campaign")
+
+
+def test_a_save_that_began_before_start_and_ended_in_it_holds_nothing_of_what_was_started():
+    def tell(story, before):
+        story.elect("0", 1)
+        if before:
+            story.begin_save("0", 1)
+        story.tell("start", "0", 10)
+        if not before:
+            story.begin_save("0", 1)
+        story.save("0", number=1)
+        story.tell("started", "0", events.Started(10, 1, 1, True))
+        story.crash("0")
+        story.save("0")
+        story.send("0", "1", RequestVoteArgs(2, 0, 0, 0))
+
+    earlier, its_own = Story(), Story()
+    tell(earlier, before=True)
+    tell(its_own, before=False)
+    assert (earlier.broken(), its_own.broken()) == (None, "honest-candidate")
+
+
+def test_of_two_saves_at_once_each_holds_what_was_there_when_it_began():
+    story = Story()
+    story.elect("0", 1)
+    story.begin_save("1", 1)
+    request = story.deliver(story.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [LogEntry(1, 10)], 0)))
+    story.begin_save("1", 2)
+    story.save("1", number=1)
+    story.save("1", number=2)
+    story.answer(request, AppendEntriesReply(1, True))
     assert story.broken() is None
 
 

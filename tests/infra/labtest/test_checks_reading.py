@@ -1,6 +1,6 @@
 """What the checks can read, and what they say and leave alone when they cannot."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -243,6 +243,112 @@ def test_a_vote_asked_for_with_a_flag_of_its_own_is_no_campaign():
     tell(plain, False)
     assert (flagged.broken(), plain.broken()) == (None, "one-vote")
     assert flagged.trace.off[0] == "No check looks at Raft.request_vote with 'pre_vote' set"
+
+
+@dataclass
+class WordyArgs:
+    term: int
+    candidate_id: int
+    last_log_index: int
+    last_log_term: int
+    kind: str = "vote"
+    checks_logs: bool = True
+
+
+@pytest.mark.parametrize(("kind", "broken"), [("pre", None), ("vote", "one-vote")])
+def test_a_word_of_its_own_is_a_flag_and_what_is_always_true_is_none(kind, broken):
+    story = Story()
+    for candidate in "01":
+        story.save(candidate)
+        args = WordyArgs(1, int(candidate), 0, 0, kind)
+        request = story.deliver(story.send(candidate, "2", args, "Raft.request_vote"))
+        story.save("2")
+        story.answer(request, RequestVoteReply(1, True))
+    assert story.broken() == broken
+
+
+def test_entries_in_an_added_field_of_a_snapshot_may_have_arrived():
+    @dataclass
+    class Args:
+        term: int
+        leader_id: int
+        last_included_index: int
+        last_included_term: int
+        data: bytes
+        entries: list[LogEntry] = field(default_factory=list)
+
+    @dataclass
+    class Reply:
+        term: int
+        match_index: int = 0
+
+    def tell(story, entries):
+        story.elect("0", 1)
+        for index in (1, 2):
+            story.start("0", index, 1, 10 * index)
+        request = story.deliver(story.send("0", "1", Args(1, 0, 1, 1, b"", entries), "Raft.install_snapshot"))
+        story.save("1")
+        story.answer(request, Reply(1, 1 + len(entries)))
+        story.append("0", "1", 1, prev=(2, 1))
+        story.apply("0", 1, 10)
+        story.apply("0", 2, 20)
+
+    with_entries, without = Story(), Story()
+    tell(with_entries, [LogEntry(1, 20)])
+    tell(without, [])
+    assert (with_entries.broken(), without.broken()) == (None, "success-means-match")
+
+
+def test_a_pre_vote_excuses_no_lie_about_the_log():
+    """It has RequestVote's fields, so it has brought no entry and taken none away."""
+
+    @dataclass
+    class PreVote:
+        term: int
+        candidate_id: int
+        last_log_index: int
+        last_log_term: int
+
+    @dataclass
+    class Anything:
+        entries: list[int]
+
+    def tell(story, args):
+        story.elect("0", 1)
+        story.append("0", "1", 1, entries=[(1, 10)])
+        request = story.deliver(story.send("2", "1", args, "Raft.pre_vote"))
+        story.answer(request, RequestVoteReply(1, False))
+        story.save("1")
+        story.send("1", "2", RequestVoteArgs(2, 1, 0, 0))
+
+    pre_vote, anything = Story(), Story()
+    tell(pre_vote, PreVote(2, 2, 0, 0))
+    tell(anything, Anything([1]))
+    assert (pre_vote.broken(), anything.broken()) == ("honest-candidate", None)
+
+
+def test_a_term_that_a_pre_vote_has_told_of_may_have_been_saved_then():
+    @dataclass
+    class PreVote:
+        term: int
+        candidate_id: int
+        last_log_index: int
+        last_log_term: int
+
+    def tell(story, pre_vote):
+        story.elect("0", 1)
+        if pre_vote:
+            request = story.deliver(story.send("1", "2", PreVote(2, 1, 0, 0), "Raft.pre_vote"))
+            story.answer(request, RequestVoteReply(2, False))
+        story.save("1")
+        story.append("0", "1", 1, saved=False)
+        story.elect("2", 2, voters="02")
+        story.append("2", "1", 2, saved=False)
+
+    told, not_told = Story(), Story()
+    tell(told, pre_vote=True)
+    tell(not_told, pre_vote=False)
+    assert (told.broken(), not_told.broken()) == (None, "saved-before-reply")
 
 
 def test_a_peer_that_makes_up_methods_is_not_listed_at_length():
