@@ -193,6 +193,25 @@ def test_slow_disks_2c(make_config):
     busy_with_slow_disks(make_config(servers=3), "Test (2C): slow disks")
 
 
+def test_repeated_requests_slow_disks_2c(make_config):
+    """Half of the requests come twice, and the second finds the save for the first under way (Figure 2)."""
+    cfg = make_config(servers=3)
+    cfg.begin("Test (2C): repeated requests, and slow disks")
+    cfg.duplicates(0.5)
+    cfg.latency(0, 20)
+    cfg.slow_disks(5, 40)
+    for _ in range(15):
+        leader, _ = cfg.wait_for_leader()
+        for _ in range(3):
+            cfg.start(leader, random.getrandbits(31))
+            time.sleep(random.uniform(0, 0.1))
+        if random.random() < 0.3:
+            cfg.crash1(leader)
+            cfg.restart(leader)
+        time.sleep(random.uniform(0, 0.6))
+    cfg.one(random.getrandbits(31), 3, retry=True)
+
+
 def test_paused_leader_2c(make_config):
     """A leader is stopped with commands on their way, and continues when others have agreed without it (§5.4)."""
     cfg = make_config(servers=5)

@@ -197,16 +197,21 @@ class Reader:
         return True
 
     def is_like_a_vote(self, message: Message) -> bool:
-        """Whether all it says is what RequestVote and its reply say, and yes or no."""
+        """Whether it says what RequestVote says, is answered with a term, and beside that says yes and no alone."""
         try:
-            told = [message.decode_args()] if message.reply is None else [message.decode_args(), message.decode_reply()]
+            args, reply = message.decode_args(), message.decode_reply()
         except labgob.DecodeError:
             return False
+        told = [(args, _PAPERS[VOTE][0])] if reply is None else [(args, _PAPERS[VOTE][0]), (reply, {"term"})]
         return all(
             dataclasses.is_dataclass(value)
-            and all(isinstance(getattr(value, field, None), kind) for field, kind in _FIELDS[VOTE][which])
-            and all(isinstance(getattr(value, name), bool | None) for name in _added(value.__class__, VOTE, which))
-            for which, value in enumerate(told)
+            and all(isinstance(getattr(value, name, None), int) for name in numbers)
+            and all(
+                isinstance(getattr(value, field.name), bool | None)
+                for field in dataclasses.fields(value)
+                if field.name not in numbers
+            )
+            for value, numbers in told
         )
 
     def _is_complete(self, method: str, which: int, value: Any) -> bool:

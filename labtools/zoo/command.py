@@ -1,9 +1,10 @@
 """Hunt every wrong Raft of tests/zoo with the lab's own tests: caught by what, after how many runs, how soon.
 
-Each mutant is hunted in a process of its own: the tests of its part first, then all others, seed after seed, until one
-fails or the runs are spent. Seeds are fixed, so two hunts give one result, unless --budget-seconds cuts one short. A
-mutant that only gets nowhere too often (`liveness`) is then run over more seeds, to say how often that is noticed.
-Controls are correct and run through everything. With --mutate the mutants are drawn by chance (mutating).
+Each mutant is hunted in a process of its own: the tests of its part first, then all others, then the scenarios, seed
+after seed, until one fails or the runs are spent. Seeds are fixed, so two hunts give one result, unless
+--budget-seconds ends one early. A mutant that only gets nowhere too often (`liveness`) is then run over more seeds, to
+say how often that is noticed. Controls are correct and run through everything. With --mutate, mutants are drawn by
+chance (mutating).
 
 Exit 0: every mutant was caught and no control accused. Start reading at `main()`. What a mutant is: mutants. One hunt:
 hunting, in the process of worker. What is said: telling.

@@ -219,7 +219,7 @@ def _apply(id_: str, file: Path, edits: tuple[Edit, ...]) -> str:
 
 def load_zoo(folder: Path = ZOO) -> list[Mutant]:
     """Every mutant and control, file by file in the order of the parts, and as they stand there."""
-    order = ("election", "log", "persistence", "snapshots", "concurrency", "controls")
+    order = ("election", "log", "persistence", "snapshots", "histories", "concurrency", "controls")
     files = sorted(folder.glob("*.py"), key=lambda f: (order.index(f.stem) if f.stem in order else len(order), f.stem))
     if not files:
         raise StaleMutant(f"there are no mutants in {folder}; run this where the source tree lies")

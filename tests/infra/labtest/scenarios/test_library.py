@@ -17,7 +17,7 @@ STRANGERS = [mutant for mutant in load_zoo() if mutant.id.startswith("stranger-"
 # Each of them plays every third scenario, its neighbour others; in a soak all.
 SHARE = 1 if SOAK else 3
 # Their elections are not Figure 2's: pre-vote, and the disregard of §6.
-NOT_PLAIN = ("stranger-pre-vote", "stranger-pipeline", "stranger-chunked")
+NOT_PLAIN = ("stranger-pre-vote", "stranger-pipeline", "stranger-chunked", "stranger-disk-thread")
 
 
 def test_there_are_enough_of_them_and_each_says_why():

@@ -1,0 +1,249 @@
+"""Mistakes that show in one history and hardly in any other: two crashes, an old message, a log that was cut.
+
+Each got past all tests and scenarios that there were, and has a scenario or a test of its own now."""
+
+from labtools.zoo.mutants import Mutant
+
+_LAST_LOG_INDEX = (
+    "return self.last_included_index + len(self.log) - 1",
+    "last = self.last_included_index + len(self.log) - 1\n"
+    '        self.longest = max(getattr(self, "longest", 0), last)\n'
+    "        return last",
+)
+_APPLIED_ALL = (
+    "while self.last_applied == self.commit_index and",
+    "while self.last_applied >= self.commit_index and",
+)
+_FROM_THE_SNAPSHOT_ON = (
+    "if prev >= self.last_included_index and not self._has_entry(prev, args.prev_log_term):",
+    "if prev > self.last_included_index and not self._has_entry(prev, args.prev_log_term):",
+)
+_UP_TO_DATE = "up_to_date = (args.last_log_term, args.last_log_index) >= (self._term_at(last), last)"
+
+MUTANTS = [
+    Mutant(
+        "vote-puts-nothing-off",
+        "2a",
+        "Followers: granting a vote puts the election off (§5.2)",
+        "does not wait anew when it grants a vote",
+        (("if granted:\n                self._reset_election_timer()\n", "if granted:\n"),),
+    ),
+    Mutant(
+        "claims-longest-log",
+        "2b",
+        "a candidate claims its real last entry (§5.4.1)",
+        "claims the highest index that it ever had, though its log was cut since",
+        (
+            _LAST_LOG_INDEX,
+            (
+                "args = RequestVoteArgs(self.current_term, self.me, last, self._term_at(last))",
+                "args = RequestVoteArgs(self.current_term, self.me, self.longest, self._term_at(last))",
+            ),
+        ),
+    ),
+    Mutant(
+        "votes-by-longest-log",
+        "2b",
+        "a voter compares with its real last entry (§5.4.1)",
+        "wants a log as long as its own ever was, though that was cut since",
+        (
+            _LAST_LOG_INDEX,
+            (_UP_TO_DATE, _UP_TO_DATE.replace("last)", "self.longest)").replace("at(self.longest", "at(last")),
+        ),
+    ),
+    Mutant(
+        "cut-saved-before-append",
+        "2c",
+        "saved before anyone is told (Figure 2): entries a follower acknowledges",
+        "saves when it has cut its log for a new leader, and appends the leader's entries after that",
+        (
+            (
+                "                del self.log[index + i - self.last_included_index :]\n"
+                "                self.log.extend(entries[i:])\n"
+                "                self._persist()\n",
+                "                cut = index + i <= self._last_log_index()\n"
+                "                del self.log[index + i - self.last_included_index :]\n"
+                "                if cut:\n"
+                "                    self._persist()\n"
+                "                self.log.extend(entries[i:])\n"
+                "                if not cut:\n"
+                "                    self._persist()\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "vote-lost-by-next-save",
+        "2c",
+        "voted_for is persistent (Figure 2)",
+        "reads its vote back after a crash, and does not write it again with the next save",
+        (
+            ("self.voted_for: int | None = None\n", "self.voted_for: int | None = None\n        self.to_save = None\n"),
+            ("state.encode(self.voted_for)", "state.encode(self.to_save)"),
+            ("            self.voted_for = None\n", "            self.voted_for = self.to_save = None\n"),
+            ("self.voted_for = self.me\n", "self.voted_for = self.to_save = self.me\n"),
+            ("self.voted_for = args.candidate_id\n", "self.voted_for = self.to_save = args.candidate_id\n"),
+        ),
+    ),
+    Mutant(
+        "snap-term-lost-by-next-save",
+        "2d",
+        "the last included term is kept for the consistency check and for elections (§7)",
+        "reads its snapshot's last term back after a crash, and does not write it again with the next save",
+        (
+            (
+                "self.last_included_index = 0\n        self._read",
+                "self.last_included_index = self.base = 0\n        self._read",
+            ),
+            ("state.encode(self.log)", "state.encode([LogEntry(self.base, None), *self.log[1:]])"),
+            ("self.last_included_index = index\n", "self.last_included_index = index\n        self.base = term\n"),
+        ),
+    ),
+    Mutant(
+        "snap-commit-zero-after-restart",
+        "2d",
+        "what a snapshot covers is committed (§7)",
+        "takes nothing for committed after a restart, not even what its snapshot covers",
+        (("self.commit_index = self.last_included_index", "self.commit_index = 0"), _APPLIED_ALL),
+    ),
+    Mutant(
+        "snap-commit-falls",
+        "2d",
+        "commit_index increases monotonically (Figure 2)",
+        "takes the commit index that an old AppendEntries tells, and then an old snapshot",
+        (
+            _APPLIED_ALL,
+            (
+                "self._commit_through(min(args.leader_commit, prev + len(args.entries)))",
+                "self.commit_index = min(args.leader_commit, prev + len(args.entries))\n"
+                "            self.committed.notify()",
+            ),
+        ),
+    ),
+    Mutant(
+        "snap-old-one-to-disk",
+        "2d",
+        "a snapshot older than the one in place is ignored (§7)",
+        "saves the data of an old InstallSnapshot in the place of its later snapshot, and changes nothing else",
+        (
+            (
+                "                self._commit_through(args.last_included_index)\n"
+                "            return InstallSnapshotReply",
+                "                self._commit_through(args.last_included_index)\n"
+                "            elif args.term == self.current_term and not self.dead.is_set():\n"
+                "                self._persist(args.data)\n"
+                "            return InstallSnapshotReply",
+            ),
+        ),
+    ),
+    Mutant(
+        "snap-votes-as-if-empty",
+        "2d",
+        "up to date compares with the snapshot's last entry, where there is no other (§5.4.1, §7)",
+        "takes its last entry for one of term 0 if its log is all snapshot",
+        ((_UP_TO_DATE, _UP_TO_DATE.replace("self._term_at(last)", "self._term_at(last) if self.log[1:] else 0")),),
+    ),
+    Mutant(
+        "snap-votes-as-before",
+        "2d",
+        "up to date compares with the snapshot's last entry, where there is no other (§5.4.1, §7)",
+        "notes its last entry whenever it appends one, and not when it installs a snapshot",
+        (
+            (
+                "self._read_persist()\n\n",
+                "self._read_persist()\n        self.last = (self.log[-1].term, self._last_log_index())\n\n",
+            ),
+            (
+                "self.log.append(LogEntry(self.current_term, command))\n",
+                "self.log.append(LogEntry(self.current_term, command))\n"
+                "            self.last = (self.current_term, self._last_log_index())\n",
+            ),
+            (_UP_TO_DATE, "up_to_date = (args.last_log_term, args.last_log_index) >= self.last"),
+            (
+                "self.log.extend(entries[i:])\n",
+                "self.log.extend(entries[i:])\n"
+                "                self.last = (entries[-1].term, self._last_log_index())\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "snap-term-of-today",
+        "2d",
+        "the last included term is the entry's own (§7)",
+        "notes its current term as that of the snapshot's last entry, if no entry is left",
+        (
+            (
+                "self._persist(snapshot)",
+                "if not self.log[1:]:\n"
+                "                    self.log[0] = LogEntry(self.current_term, None)\n"
+                "                self._persist(snapshot)",
+            ),
+            _FROM_THE_SNAPSHOT_ON,
+        ),
+    ),
+    Mutant(
+        "snap-sent-with-leaders-term",
+        "2d",
+        "InstallSnapshot tells the term of the entry it ends with (Figure 13)",
+        "sends its own term as that of the snapshot's last entry",
+        (("base, self._term_at(base), data)", "base, term, data)"), _FROM_THE_SNAPSHOT_ON),
+    ),
+    Mutant(
+        "snap-sends-its-own-only",
+        "2d",
+        "a follower that needs discarded entries gets the snapshot (§7)",
+        "sends the snapshot that its service made last, which is older than the one it has installed, or none",
+        (
+            (
+                "self._read_persist()\n\n",
+                "self._read_persist()\n        self.made = self.persister.read_snapshot()\n\n",
+            ),
+            ("self._persist(snapshot)", "self.made = snapshot\n                self._persist(snapshot)"),
+            ("data = self.persister.read_snapshot()\n", "data = self.made\n"),
+        ),
+    ),
+    Mutant(
+        "snap-backs-up-too-far",
+        "2d",
+        "what a snapshot covers is gone from the log (§7)",
+        "looks for the conflicting term in entries that its snapshot has replaced",
+        (
+            (
+                "while last > self.last_included_index and self._term_at(last) >",
+                "while last > 0 and self._term_at(last) >",
+            ),
+        ),
+    ),
+    Mutant(
+        "snap-refusal-is-a-match",
+        "2d",
+        "a reply counts in the term it was asked for (§5.1)",
+        "takes the late refusal of a snapshot, from an earlier office of its own, for a match",
+        (
+            (
+                "if reply is None or not self._observe_term(reply.term) or args.term != self.current_term:\n",
+                "stale = isinstance(args, AppendEntriesArgs) and args.term != self.current_term\n"
+                "                if reply is None or not self._observe_term(reply.term) and (\n"
+                "                    stale or self.role is not Role.LEADER\n"
+                "                ) or stale:\n",
+            ),
+            (
+                "self.next_index[peer] = max(self.next_index[peer], args.last_included_index + 1)\n",
+                "self.match_index[peer] = max(self.match_index[peer], args.last_included_index)\n"
+                "        self.next_index[peer] = max(self.next_index[peer], args.last_included_index + 1)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "snap-reply-term-ignored",
+        "2d",
+        "a higher term in a reply makes a leader a follower (§5.1)",
+        "does not look at the term in the answer to InstallSnapshot",
+        (
+            (
+                "if reply is None or not self._observe_term(reply.term) or args.term != self.current_term:\n",
+                "told = reply.term if isinstance(reply, AppendEntriesReply) else args.term\n"
+                "                if reply is None or not self._observe_term(told) or args.term != self.current_term:\n",
+            ),
+        ),
+    ),
+]
