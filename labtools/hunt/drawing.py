@@ -40,8 +40,12 @@ class Drawer:
         self._chance = chance
         self._move: Move = iter(())
         self._commands = 0
+        self._snapshots = snapshots
         moves: dict[Callable[[], Move], float] = {
             self._elect: 6,
+            self._overthrow: 4,
+            self._left_out: 3,
+            self._rivals: 2,
             self._campaign: 2,
             self._start: 16,
             self._replicate: 16,
@@ -137,17 +141,27 @@ class Drawer:
         """Mostly somebody whom a majority can vote for, and those."""
         leaders = self._leaders()
         candidates = [i for i in self._awake() if i not in leaders]
-        voters = {i: [other for other in self._others(i) if self._may_vote(other, i)] for i in candidates}
-        half = self._config.n // 2
-        electable = [i for i in candidates if len(voters[i]) >= half]
+        electable = self._electable(candidates, self._awake())
         if electable and self._chance.random() < 0.9:
-            candidate = self._chance.choice(electable)
-            asked = voters[candidate]
+            candidate = self._chance.choice(list(electable))
+            asked = electable[candidate]
         elif candidates:
             candidate = self._chance.choice(candidates)
             asked = self._others(candidate)
         else:
             return
+        rival = self._chance.choice(candidates)
+        if rival != candidate and self._chance.random() < 0.1 and not self._scenario.seen.asks_beforehand:
+            yield f"campaign {rival}"  # in the same term, perhaps, and who is asked hears of it later
+        yield from self._elected(candidate, asked)
+
+    def _electable(self, candidates: Sequence[int], voters: Sequence[int]) -> dict[int, list[int]]:
+        """Those for whom enough of the voters can vote, and who can."""
+        can = {i: [voter for voter in voters if voter != i and self._may_vote(voter, i)] for i in candidates}
+        return {i: those for i, those in can.items() if len(those) >= self._config.n // 2}
+
+    def _elected(self, candidate: int, asked: Sequence[int]) -> Move:
+        """It campaigns, and of those asked enough answer, if there are enough."""
         if self._scenario.seen.not_plain:
             # It asks others before it campaigns, or these wait until they have not heard their leader for long.
             yield f"run {candidate} {self._chance.choice((700, 1500))}ms"
@@ -155,8 +169,82 @@ class Drawer:
             return
         yield f"campaign {candidate}"
         term = self._scenario.seen.campaigns[candidate]
-        for voter in self._chance.sample(asked, self._chance.randint(min(half, len(asked)), len(asked))):
+        enough = min(self._config.n // 2, len(asked))
+        for voter in self._chance.sample(asked, self._chance.randint(enough, len(asked))):
             yield from self._exchange(candidate, voter, "vote", f" term {term}")
+
+    def _overthrow(self) -> Move:
+        """A leader whose last commands few others have gets a successor without those: they are not to stay.
+
+        Who has them hears of it by entries or by a snapshot, and may lead next, while answers to what it asked in its
+        first term are still on their way.
+        """
+        leader = self._leader()
+        others = [] if leader is None else self._others(leader)
+        enough = self._config.n // 2 + 1
+        if leader is None or len(others) < enough:
+            return
+        few = self._chance.sample(others, self._chance.randint(0, len(others) - enough))
+        rest = [other for other in others if other not in few]
+        yield from self._give(leader, self._chance.randint(1, 3))
+        for follower in few:
+            if not self._between(leader, follower, "append"):
+                yield f"heartbeat {leader}"
+            yield from self._exchange(leader, follower, "append", answered=0.5)
+        electable = self._electable(rest, rest)
+        if not electable:
+            return
+        successor = self._chance.choice(list(electable))
+        yield from self._elected(successor, electable[successor])
+        if successor not in self._leaders():
+            return
+        yield from self._give(successor, self._chance.randint(1, 2))
+        yield from self._bring(successor, [other for other in rest if other != successor])
+        if self._snapshots and self._chance.random() < 0.5:
+            yield from self._shorten_log(successor)
+        deposed = [leader, *few]
+        yield from self._bring(successor, self._some_of(deposed))
+        again = self._chance.choice(deposed)
+        if again not in self._awake() or self._chance.random() < 0.3:
+            return
+        yield from self._elected(again, self._others(again))
+        if again in self._leaders():
+            yield from self._give(again, 1)
+            yield from self._bring(again, self._some_of(self._others(again)))
+        for held in [held for held in self._scenario.held if held.is_reply and held.message.source == str(again)][:3]:
+            if held in self._scenario.held:
+                yield f"deliver {self._named(held)}"
+
+    def _left_out(self) -> Move:
+        """Just enough have a command for it to be committed, and somebody who lacks it asks everybody for votes."""
+        leader = self._leader()
+        others = [] if leader is None else self._others(leader)
+        half = self._config.n // 2
+        if leader is None or len(others) <= half:
+            return
+        yield from self._give(leader, 1)
+        having = self._chance.sample(others, half)
+        yield from self._bring(leader, having)
+        lacking = self._one_of([other for other in others if other not in having and other in self._awake()])
+        if lacking is not None:
+            yield from self._elected(lacking, self._others(lacking))
+
+    def _rivals(self) -> Move:
+        """Two ask in one term. Who has voted for the first crashes, perhaps twice, and then hears the second."""
+        candidates = [i for i in self._awake() if i not in self._leaders()]
+        if len(candidates) < 3 or self._scenario.seen.not_plain:
+            return
+        first, second, voter = self._chance.sample(candidates, 3)
+        yield f"campaign {second}"
+        yield f"campaign {first}"
+        yield from self._exchange(first, voter, "vote")
+        for _ in range(self._chance.randint(1, 2)):
+            yield f"crash {voter}"
+            yield f"restart {voter}"
+            if first in self._leaders():
+                yield from self._bring(first, [voter])
+        if self._between(second, voter, "vote"):
+            yield f"deliver {second}->{voter} vote"
 
     def _may_vote(self, voter: int, candidate: int) -> bool:
         """If that one campaigns now, in its next term."""
@@ -168,13 +256,17 @@ class Drawer:
 
     def _start(self) -> Move:
         leader = self._leader()
-        for _ in range(self._chance.choice((1, 1, 1, 2, 3))):
-            if leader is None or leader not in self._awake():
-                return
-            self._commands += 1
-            yield f"start {leader} {self._commands}"
-        if leader is not None and self._chance.random() < 0.5:
+        if leader is None:
+            return
+        yield from self._give(leader, self._chance.choice((1, 1, 1, 2, 3)))
+        if self._chance.random() < 0.5:
             yield from self._bring(leader, self._some_of(self._others(leader)))
+
+    def _give(self, leader: int, commands: int) -> Move:
+        for _ in range(commands):
+            if leader in self._awake():
+                self._commands += 1
+                yield f"start {leader} {self._commands}"
 
     def _replicate(self) -> Move:
         leader = self._leader()
@@ -195,11 +287,11 @@ class Drawer:
     def _replicating(self, leader: int, follower: int) -> list[str]:
         return [kind for kind in ("append", "snapshot") if self._between(leader, follower, kind)]
 
-    def _exchange(self, source: int, target: int, kind: str, of: str = "") -> Move:
+    def _exchange(self, source: int, target: int, kind: str, of: str = "", *, answered: float = 0.9) -> Move:
         """A request arrives and, mostly, so does its answer."""
         if self._between(source, target, kind):
             yield f"deliver {source}->{target} {kind}{of}"
-        if self._between(target, source, kind, is_reply=True) and self._chance.random() < 0.9:
+        if self._between(target, source, kind, is_reply=True) and self._chance.random() < answered:
             yield f"deliver {target}->{source} {kind} reply{of}"
 
     def _between(self, source: int, target: int, kind: str, *, is_reply: bool = False) -> bool:
@@ -246,9 +338,9 @@ class Drawer:
         if held is not None:
             yield f"duplicate {self._named(held)}"
 
-    def _again(self) -> Move:
-        """An old request, once more; the latest ones are more likely."""
-        up = self._up()
+    def _again(self, peers: Sequence[int] | None = None) -> Move:
+        """An old request, once more, to one of these; the latest ones are more likely."""
+        up = self._up() if peers is None else peers
         old = [message for message in self._scenario.seen.delivered if int(message.target) in up]
         if not old:
             return
@@ -288,6 +380,8 @@ class Drawer:
             if peer is not None:
                 yield f"crash {peer}"
                 yield f"restart {peer}"
+                if self._chance.random() < 0.3:
+                    yield from self._again([peer])
 
     def _crash_at(self) -> Move:
         peer = self._one_of(self._awake())
@@ -329,24 +423,41 @@ class Drawer:
             yield f"snapshot {peer} {self._chance.randint(max(1, last - 3), last)}"
 
     def _leave_behind(self) -> Move:
-        """A follower that can have what it lacks by a snapshot alone: nothing older is on its way."""
+        """A follower that is sent a snapshot, because it lacks what stands in it, or because its leader thinks so."""
         leader = self._leader()
         others = [] if leader is None else self._others(leader)
         if leader is None or len(others) <= self._config.n // 2:
             return
         behind = self._chance.choice(others)
-        for _ in range(self._chance.randint(1, 2)):
-            self._commands += 1
-            yield f"start {leader} {self._commands}"
+        yield from self._give(leader, self._chance.randint(1, 2))
+        unheard = self._chance.choice(("no", "no", "no", "before it is committed", "afterwards"))
+        if unheard == "before it is committed":
+            yield from self._bring_unheard(leader, behind)
         yield from self._bring(leader, [other for other in others if other != behind])
+        if unheard == "afterwards":
+            yield f"heartbeat {leader}"
+            yield from self._bring_unheard(leader, behind)
         if not self._config.is_up(leader) or not self._config.applied(leader):
             return
-        yield f"snapshot {leader} {max(self._config.applied(leader))}"
-        yield f"drop {leader}->* append"
-        yield f"heartbeat {leader}"
+        yield from self._shorten_log(leader)
         if self._chance.random() < 0.5:
             yield f"crash {behind} {self._chance.choice(MOMENTS)}"
         yield from self._exchange(leader, behind, "snapshot")
+
+    def _bring_unheard(self, leader: int, follower: int) -> Move:
+        """All that is on its way there arrives, and its answers do not."""
+        while self._between(leader, follower, "append"):
+            yield f"deliver {leader}->{follower} append"
+        if self._chance.random() < 0.5:
+            yield f"drop {follower}->{leader} append reply"
+
+    def _shorten_log(self, leader: int) -> Move:
+        """Whoever lacks what its snapshot stands for gets that next: no older entries are on their way."""
+        if leader in self._awake() and (applied := self._config.applied(leader)):
+            last = max(applied)
+            yield f"snapshot {leader} {last if self._chance.random() < 0.7 else max(1, last - 1)}"
+            yield f"drop {leader}->* append"
+            yield f"heartbeat {leader}"
 
     def _run_one(self) -> Move:
         peer = self._one_of(self._awake())
