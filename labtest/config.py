@@ -289,7 +289,8 @@ class Config(Servers):
         for i in range(self.n):
             if self._answers(i) and self.get_state(i)[1]:
                 leader = i
-        return leader
+        # A crash that is armed may have come while the others were asked.
+        return leader if leader is not None and self._answers(leader) else None
 
     def wait_for_leader(self, after_term: int = 0) -> tuple[int, int]:
         """Within 5 s some connected server leads a later term than that: it, and its term."""

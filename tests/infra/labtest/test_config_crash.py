@@ -38,6 +38,21 @@ def test_a_server_crashed_under_start_takes_nothing_and_leads_nothing():
     assert any(len(outcome) == 3 and outcome[2] for outcome in outcomes)
 
 
+def test_who_crashes_while_the_others_are_asked_leads_no_more():
+    found = []
+
+    def test(make_config):
+        cfg = make_config(servers=3)
+        leader = cfg.check_one_leader()
+        threading.Thread(target=cfg.crash1, args=(leader,)).start()
+        found.append(cfg.leader_now())
+
+    for seed in range(30):
+        run = run_test(test, load_peer_class(DEFAULT), seed)
+        assert run.error is None, run.error
+    assert set(found) == {None}
+
+
 def test_a_slow_save_takes_effect_at_its_end_or_not_at_all():
     def test(make_config):
         cfg = make_config(servers=3)
