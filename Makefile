@@ -37,7 +37,7 @@ FEW     := 1 2 3 4 5 6 7 8 9
 WORKERS  = $(or $(JOBS),$(if $(or $(REALTIME),$(filter-out $(FEW),$(RUNS))),auto,1))
 
 pytest = $(BIN)/python -m pytest -q -n $(if $(filter 1,$(1)),0,$(1)) $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) \
-         $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(TEST),-k $(TEST)) $(if $(REALTIME),--realtime) \
+         $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(TEST),-k "$(TEST)") $(if $(REALTIME),--realtime) \
          $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
 
 .DEFAULT_GOAL := help

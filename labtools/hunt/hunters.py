@@ -100,6 +100,9 @@ class Hunters:
         finds: list[Find] = []
         for worker, (lane, future) in enumerate(zip(self._lanes, asked, strict=True)):
             (line,) = future.result()
+            if isinstance(line, Lost) and not line.late:
+                # Somebody may have ended it. If it was one of its runs, that comes again.
+                (line,) = self._workers[worker].ask([requests[worker]], _ROUND_LIMIT_S)
             if isinstance(line, Lost):
                 result.died = result.died or Died(lane, (before + 1, self._made), line.how, line.said)
                 continue

@@ -1,8 +1,10 @@
 """`lab hunt`: what it prints, what it writes, what it refuses, and how it ends."""
 
+import os
 import re
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,11 @@ pytestmark = pytest.mark.usefixtures("raft_package_restored")
 @pytest.fixture(autouse=True)
 def at_home(monkeypatch):
     monkeypatch.chdir(ROOT)
+
+
+def processor_s(pid):
+    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[11:13]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
 def wrong(id_, tmp_path):
@@ -107,6 +114,19 @@ def test_a_peer_that_cannot_be_loaded_is_said_once(tmp_path, capsys):
     assert err.startswith("lab hunt: ")
     assert "raft.py:1" in err
     assert err.count("raft.py:1") == 1
+
+
+@on_linux
+def test_a_worker_that_is_killed_from_outside_is_no_finding(tmp_path):
+    command = lab_command("hunt", "--runs", 40, "--seed", 3, "--jobs", 1, "--out", tmp_path)
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as hunt:
+        wait_until(lambda: children_of(hunt.pid))
+        (worker,) = children_of(hunt.pid)
+        wait_until(lambda: processor_s(worker) > 0.8)  # more than it takes to begin, less than so many runs
+        os.kill(worker, signal.SIGKILL)
+        out, err = hunt.communicate(timeout=100)
+    assert hunt.returncode == 0, out + err
+    assert "Nothing was found: " in out
 
 
 @on_linux
