@@ -1,15 +1,14 @@
 """`lab hunt`: what it prints, what it writes, what it refuses, and how it ends."""
 
-import os
 import re
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from infra.labtools.peers import ROOT, lab, lab_command, make_peer
 from infra.labtools.processes import children_of, gone, on_linux, wait_until
+from labtools.workers.process import Lost, WorkerProcess
 from labtools.zoo.mutants import load_zoo
 
 pytestmark = pytest.mark.usefixtures("raft_package_restored")
@@ -18,11 +17,6 @@ pytestmark = pytest.mark.usefixtures("raft_package_restored")
 @pytest.fixture(autouse=True)
 def at_home(monkeypatch):
     monkeypatch.chdir(ROOT)
-
-
-def processor_s(pid):
-    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[11:13]
-    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
 def wrong(id_, tmp_path):
@@ -116,17 +110,17 @@ def test_a_peer_that_cannot_be_loaded_is_said_once(tmp_path, capsys):
     assert err.count("raft.py:1") == 1
 
 
-@on_linux
-def test_a_worker_that_is_killed_from_outside_is_no_finding(tmp_path):
-    command = lab_command("hunt", "--runs", 40, "--seed", 3, "--jobs", 1, "--out", tmp_path)
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as hunt:
-        wait_until(lambda: children_of(hunt.pid))
-        (worker,) = children_of(hunt.pid)
-        wait_until(lambda: processor_s(worker) > 0.8)  # more than it takes to begin, less than so many runs
-        os.kill(worker, signal.SIGKILL)
-        out, err = hunt.communicate(timeout=100)
-    assert hunt.returncode == 0, out + err
-    assert "Nothing was found: " in out
+def test_a_worker_that_is_killed_from_outside_is_no_finding(tmp_path, capsys, monkeypatch):
+    ask, asked = WorkerProcess.ask, []
+
+    def lost_once(worker, requests, limit_s):
+        asked.append(requests)
+        return ask(worker, requests, limit_s) if len(asked) > 1 else [Lost("was ended by SIGKILL", "", late=False)]
+
+    monkeypatch.setattr(WorkerProcess, "ask", lost_once)
+    assert lab("hunt", "--runs", 4, "--seed", 3, "--jobs", 1, "--out", tmp_path) == 0
+    assert "Nothing was found: 4 runs" in capsys.readouterr().out
+    assert asked[0] == asked[1]
 
 
 @on_linux
