@@ -361,7 +361,7 @@ class Config(Servers):
                 return index
             if not retry:
                 count, found = self.n_committed(index)
-                seen = f"{_servers(count)} applied {found!r}" if count else "no server applied anything"
+                seen = f"{_servers(count)} applied {short(found)}" if count else "no server applied anything"
                 self.fail(
                     f"one({short(command)}): peer {candidate} took the command as index {index}, "
                     f"but after 2 s {seen} there; expected it on {_servers(servers)}"

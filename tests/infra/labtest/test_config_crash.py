@@ -98,3 +98,14 @@ def test_a_slow_snapshot_holds_up_its_service_and_not_the_peer():
 
     run = run_test(test, load_peer_class(DEFAULT), 4)
     assert run.error is None, run.error
+
+
+def test_a_long_command_that_too_few_have_applied_is_told_in_short():
+    def test(make_config):
+        cfg = make_config(servers=3)
+        cfg.disconnect(cfg.others(cfg.check_one_leader())[0])
+        cfg.one("j" * 5000, 3, retry=False)
+
+    run = run_test(test, load_peer_class(DEFAULT), 1)
+    assert "after 2 s 2 servers applied 'jjj" in str(run.error)
+    assert len(str(run.error)) < 400

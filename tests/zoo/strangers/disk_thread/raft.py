@@ -34,7 +34,7 @@ TIMEOUT_S = (0.400, 0.900)
 LOST_S = 0.250  # an AppendEntries without an answer for so long is taken for lost
 SNAPSHOT_LOST_S = 0.500
 WINDOW = 4  # AppendEntries with entries in flight to one follower
-SLOW_COMMITS = 2  # commits in a row without our own disk: we are the slowest
+SLOW_COMMITS = 8  # commits in a row without our own disk: we are the slowest
 
 FOLLOWER, CANDIDATE, LEADER = "follower", "candidate", "leader"
 
