@@ -244,10 +244,11 @@ class HonestCandidate(Rule):
     def _may_have(self, seat: Seat, index: int, term: int) -> bool:
         """Whether that entry may ever have been the last of its log.
 
-        Who has campaigned in its term may have led it, and been given a command that nobody has seen.
+        Who has led its term, or campaigned in it, may have been given a command that nobody has seen.
         """
         return (
             index == 0
+            or term in seat.led
             or (seat.name, term) in self._campaigned
             or (seat.name, index, term) in self._snapshots
             or self.facts.ever_had(seat, index, term)

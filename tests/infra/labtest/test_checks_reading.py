@@ -267,6 +267,30 @@ def test_a_word_of_its_own_is_a_flag_and_what_is_always_true_is_none(kind, broke
     assert story.broken() == broken
 
 
+def test_who_led_after_a_campaign_that_nobody_can_read_may_have_been_given_a_command_that_nobody_saw():
+    @dataclass
+    class Args:
+        term: int
+        candidate_id: int
+        last_log_index: int
+        last_log_term: int
+        transfer: bool = False
+
+    story = Story()
+    story.save("0")
+    for voter in "12":
+        request = story.deliver(story.send("0", voter, Args(1, 0, 0, 0, True), "Raft.request_vote"))
+        story.save(voter)
+        story.answer(request, RequestVoteReply(1, True))
+    story.append("0", "1", 1)
+    story.tell("start", "0", 10)
+    story.save("0")
+    story.crash("0")
+    story.save("0")
+    story.send("0", "1", RequestVoteArgs(2, 0, 1, 1))
+    assert story.broken() is None
+
+
 def test_entries_in_an_added_field_of_a_snapshot_may_have_arrived():
     @dataclass
     class Args:
