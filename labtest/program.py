@@ -35,6 +35,7 @@ from weakref import WeakSet
 import labgob
 from labsim import current_node, current_simulation
 from labtest import declaring
+from labtest.rooms import PEER_FILES, ROOT
 
 if TYPE_CHECKING:
     from labtest.race import Race
@@ -235,6 +236,9 @@ class Program:
             if not any((folder / f"{child}.py").is_file() for folder in self._own_folders):
                 return None
         spec = PathFinder.find_spec(name, folders)
+        if spec is None and parent == PACKAGE and f"{child}.py" in PEER_FILES:
+            # What is the lab's in that room, and does not lie beside it: the persister.
+            spec = PathFinder.find_spec(name, [str(ROOT / PACKAGE)])
         if spec is None or not (spec.loader is None or isinstance(spec.loader, SourceFileLoader)):
             return None
         if not parent and (spec.origin is None or Path(spec.origin).resolve().parent not in self._own_folders):
