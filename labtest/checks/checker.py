@@ -200,7 +200,9 @@ class CheckedTrace(list[Event]):
         unread = self._reader.off
         if not unread:
             return []
-        names = [rule.name for rule in RULES if rule.concludes_from_silence]
+        votes_alone = not any(seat.last_unread for seat in self.facts.seats.values())
+        rules = [rule for rule in RULES if rule.concludes_from_silence and (rule.is_about_votes or not votes_alone)]
+        names = [rule.name for rule in rules]
         return [
             *unread,
             "What such a message says nobody knows, so these assume the best of whoever gets one: " + ", ".join(names),
@@ -306,9 +308,11 @@ class CheckedTrace(list[Event]):
         lookers = self._on_send.get(method)
         if lookers is None:
             facts.reader.cannot_read(method)
+            seat.asked_unread = seat.asked_unread or facts.reader.is_like_a_vote(message)
             return
         args = facts.reader.read_head(message)
         if args is None:
+            seat.asked_unread = seat.asked_unread or method == VOTE
             return
         facts.sequence += 1
         term = args.term
@@ -339,6 +343,8 @@ class CheckedTrace(list[Event]):
         for look in lookers.without_term_news if args.term == seat.term else lookers.with_term_news:
             look(event, seat, message, reading)
         facts.delivered(event, seat, reading, method, message)
+        if reading.hint > seat.hinted:
+            seat.hinted = reading.hint
         if reading.brings_more:
             facts.miss(seat, message.source)
 

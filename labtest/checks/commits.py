@@ -38,6 +38,9 @@ class EarnedCommit(Rule):
         if any(self._is_held(seat, term, later) for later in own_later):
             facts.commits(seat, index)  # which an entry of its own term takes along
             return
+        if facts.may_know_committed(seat, index):
+            facts.commits(seat, index)
+            return
         holders = facts.holders(seat, term, index)
         of_term = office.entry_terms.get(index)
         leads = f"peer {seat.name}, leading term {term},"
@@ -103,7 +106,7 @@ class AppliesOnlyTheCommitted(Rule):
             self._too_early(event, seat, index)
 
     def _too_early(self, event: Event, seat: Seat, index: int) -> None:
-        if seat.last_unread:
+        if seat.last_unread or self.facts.may_know_committed(seat, index):
             self.facts.commits(seat, index)
             return
         told = _told(seat)

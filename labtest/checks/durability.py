@@ -60,6 +60,7 @@ class SavedBeforeReply(_AboutSaving):
     title = "What a reply promises was saved before it left"
     section = "Figure 2: persistent state"
     concludes_from_silence = True
+    is_about_votes = True
 
     def __init__(self, facts: Facts, violated: Violated) -> None:
         super().__init__(facts, violated)
@@ -86,8 +87,9 @@ class SavedBeforeReply(_AboutSaving):
             # A save after which it has said nothing may hold a campaign of its own, whose requests are about to leave,
             # or never will after a crash.
             unheard = seat.last_spoke < seat.last_persist
-            # A pre-vote or its answer may have told it of that term before.
-            if news is not None and seat.persist_began < news and not unheard and not seat.unread_votes:
+            # A pre-vote or its answer may have told it of that term before, or it has campaigned in words of its own.
+            unread = seat.unread_votes or seat.asked_unread
+            if news is not None and seat.persist_began < news and not unheard and not unread:
                 self._not_saved(event, seat, message, f"its new term {reply.term}")
 
     def on_answer_vote(

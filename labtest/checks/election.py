@@ -136,6 +136,7 @@ class EarnedLeadership(Rule):
     title = "A leader needs votes from a majority"
     section = "§5.2"
     concludes_from_silence = True
+    is_about_votes = True
 
     def __init__(self, facts: Facts, violated: Violated) -> None:
         super().__init__(facts, violated)
@@ -285,6 +286,7 @@ class VotesForTheFirst(Rule):
     title = "A peer that has not voted in a term votes for the first that asks with a log as good as its own"
     section = "§5.2, §5.4.1"
     concludes_from_silence = True
+    is_about_votes = True
 
     def __init__(self, facts: Facts, violated: Violated) -> None:
         super().__init__(facts, violated)

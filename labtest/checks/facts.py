@@ -60,8 +60,10 @@ class Seat:
         self.unread: dict[str, int] = {}
         self.last_unread = 0
         self.unread_votes: dict[str, int] = {}
+        self.asked_unread = False  # it has itself sent such a request for a vote: it may have begun a term
         # The most it can know to be committed, told or earned, in any incarnation.
         self.known_committed = 0
+        self.hinted = 0  # the highest number in an added field of what has reached it: a commit index, perhaps
         # What has reached it of each leader's log, by the leader's term: first and last index.
         self.received: dict[int, tuple[int, int]] = {}
         self.arrivals: list[tuple[int, int, int]] = []  # (leader's term, last index, sequence number), not acknowledged
@@ -313,6 +315,7 @@ class Facts:
         if reply.term == args.term and follower != seat.name:
             seat.heard_from[follower] = event.at_ns
             if hint:
+                seat.hinted = max(hint, seat.hinted)
                 hints = self.offices[args.term].hints
                 hints[follower] = max(hint, hints.get(follower, 0))
         if method == VOTE:
@@ -473,6 +476,12 @@ class Facts:
         seat.unread_votes[source] = self.sequence
         if not like_a_vote:
             seat.unread[source] = seat.last_unread = self.sequence
+
+    def may_know_committed(self, seat: Seat, index: int) -> bool:
+        """Whether an added field may have told it that this is committed, as another server knows."""
+        return index <= seat.hinted and any(
+            other.known_committed >= index for other in self.seats.values() if other is not seat
+        )
 
     # ---- what has happened, asked for a report alone ---------------------------------------------------------
 

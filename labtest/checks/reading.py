@@ -7,6 +7,7 @@ and `Reader.off` says so. What was read is to be read, not changed.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -74,6 +75,7 @@ class Reading(msgspec.Struct, gc=False, eq=False):
     last_index: int = 0
     last_term: int = 0
     brings_more: bool = False  # in a field that the peer has added: entries, perhaps
+    hint: int = 0  # the highest number in such a field: a commit index, perhaps
 
 
 @lru_cache(maxsize=64)  # a peer that defines its own messages has new classes in every incarnation
@@ -92,6 +94,10 @@ def _defaults(cls: type) -> dict[str, Any]:
         return {}
     fields = dataclasses.fields(cls)
     return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
+
+
+def _highest(values: Sequence[Any]) -> int:
+    return max((value for value in values if value.__class__ is int), default=0)
 
 
 def _asks_alike(message: Message, other: Message) -> bool:
@@ -134,12 +140,13 @@ class Reader:
             return None
         added = [getattr(args, name, None) for name in _added(args.__class__, method, 0)]
         more = any(value and isinstance(value, _HOLDS_ENTRIES) for value in added)
+        hint = _highest(added)
         if method != APPEND:
-            return Reading(args, brings_more=more)
+            return Reading(args, brings_more=more, hint=hint)
         entries = args.entries
         if entries:
-            return Reading(args, args.prev_log_index + len(entries), entries[-1].term, more)
-        return Reading(args, args.prev_log_index, args.prev_log_term, more)
+            return Reading(args, args.prev_log_index + len(entries), entries[-1].term, more, hint)
+        return Reading(args, args.prev_log_index, args.prev_log_term, more, hint)
 
     def read_head(self, message: Message) -> Any:
         """The arguments alone, and of an AppendEntries only the AppendHead."""
@@ -173,7 +180,7 @@ class Reader:
             self._reply = reply if self._is_complete(message.service_method, 1, reply) else None
             self._reply_of = message
             added = [getattr(reply, name, 0) for name in _added(reply.__class__, message.service_method, 1)]
-            self.hint = max((value for value in added if value.__class__ is int), default=0)
+            self.hint = _highest(added)
         return self._reply
 
     def _asks_beforehand(self, args: Any) -> bool:

@@ -76,6 +76,8 @@ class Rule:
     # Whether it holds against a peer that something was never said. Then it asks first whether something that nobody
     # can read has reached that peer (Seat.unread), and assumes the best.
     concludes_from_silence = False
+    # Of these, whether a vote, or news of a term, is enough for that (Seat.unread_votes).
+    is_about_votes = False
 
     def __init_subclass__(cls) -> None:
         for name in vars(cls):
