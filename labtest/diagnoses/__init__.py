@@ -45,6 +45,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     elections.no_step_down,
     elections.won_and_never_acted,
     elections.votes_denied_for_nothing,
+    elections.leadership_is_handed_over,
     elections.heartbeats_do_not_reset_the_timer,
     elections.heartbeats_too_slow,
     elections.stale_candidates,

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from statistics import median
 from typing import NamedTuple
 
-from labsim import Wait, WaitKind
+from labsim import Event, Wait, WaitKind
 from labtest.checks.reading import APPEND, INSTALL, VOTE
 from labtest.diagnoses.diagnosis import Finding
 from labtest.diagnoses.story import MS, Campaign, Rpc, S, Story, Vote, at, lasting, log_end, peers, terms, times
@@ -428,6 +428,7 @@ class _Deposed(NamedTuple):
     term: int
     voted_ns: int  # when it voted for that leader, if it did so since the calm
     heard: list[Rpc]  # what it got from that leader, in order of delivery
+    told: list[Event]  # RPCs of its own that the leader sent it just before: perhaps it was to campaign
 
     @property
     def since_ns(self) -> int:
@@ -463,7 +464,9 @@ def _depositions(story: Story) -> list[_Deposed]:
         if term < story.term_at(follower, began_ns - 1) or story.term_at(leader, began_ns - 1) > term:
             continue
         voted_ns = max((vote.at_ns for vote in votes if vote.term == term), default=0)
-        found.append(_Deposed(campaign, leader, term, voted_ns, heard))
+        calls = [call for call in story.own_calls if call.node == leader and call.detail.target == follower]
+        told = [call for call in calls if began_ns - S < call.at_ns < began_ns]
+        found.append(_Deposed(campaign, leader, term, voted_ns, heard, told))
     return found
 
 
@@ -485,7 +488,7 @@ def _accepted(rpc: Rpc, before_ns: int) -> bool:
 
 def heartbeats_too_slow(story: Story) -> Finding | None:
     found = []
-    depositions = _depositions(story)
+    depositions = [deposed for deposed in _depositions(story) if not deposed.told]
     if any(deposed.in_spite_of_heartbeats for deposed in depositions):
         return None
     for deposed in depositions:
@@ -569,7 +572,7 @@ def _waiting_for(story: Story, deposed: _Deposed) -> Rpc | None:
 
 
 def heartbeats_do_not_reset_the_timer(story: Story) -> Finding | None:
-    found = [deposed for deposed in _depositions(story) if deposed.in_spite_of_heartbeats]
+    found = [deposed for deposed in _depositions(story) if deposed.in_spite_of_heartbeats and not deposed.told]
     needed = 1 if story.end_ns - story.calm_ns < 5 * S else 2
     if len(found) < needed:
         return None
@@ -581,6 +584,22 @@ def heartbeats_do_not_reset_the_timer(story: Story) -> Finding | None:
         f"AppendEntries of its leader, peer {deposed.leader}, had come in. It had had {len(deposed.heard)} of them "
         f"in term {deposed.term}, never more than {lasting(max(deposed.gaps))} apart.{many}",
         "a valid AppendEntries, with or without entries, does not reset the election timer (§5.2).",
+    )
+
+
+def leadership_is_handed_over(story: Story) -> Finding | None:
+    """Leaders tell others to campaign, by an RPC that the paper does not have."""
+    found = [deposed for deposed in _depositions(story) if deposed.told]
+    if len(found) < 2:
+        return None
+    deposed = found[-1]
+    call, campaign = deposed.told[-1], deposed.campaign
+    method = call.detail.service_method
+    return Finding(
+        f"Peer {deposed.leader} led term {deposed.term}, and at {at(call.at_ns)} it sent peer {campaign.peer} "
+        f"{method}, which is no RPC of the paper. {lasting(campaign.at_ns - call.at_ns).capitalize()} later peer "
+        f"{campaign.peer} campaigned. {times(len(found)).capitalize()} so since {at(story.calm_ns)}.",
+        f"if {method} hands leadership over, leaders do so too readily. While nothing fails the leader is to stay.",
     )
 
 

@@ -410,6 +410,14 @@ DEFECTS = {
         words=("Raft.pre_vote, which is no RPC of the paper, was called ", "who refuses there"),
         not_words=("is its thread started",),
     ),
+    "leadership is handed over after every command": Defect(
+        "leadership_is_handed_over",
+        lab("test_concurrent_starts_2b"),
+        mutant="stranger-disk-thread",
+        edits_of_mutant=(("SLOW_COMMITS = 8", "SLOW_COMMITS = 0"),),
+        words=("which is no RPC of the paper. ", "the leader is to stay"),
+        not_words=("reset the election timer",),
+    ),
     "votes are asked for one after the other": Defect(
         "votes_one_after_another",
         lab("test_many_elections_2a"),
