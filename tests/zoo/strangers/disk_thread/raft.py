@@ -457,8 +457,12 @@ class Raft:
 
     def _count_myself(self) -> None:
         """Our own log is saved up to somewhere."""
-        while self.own_match < self.last and self._version_of(max(self.own_match, self.base) + 1) <= self.saved_version:
-            self.own_match = max(self.own_match, self.base) + 1
+        while self.own_match < self.last:
+            # The others may have committed, and the service put in a snapshot, what our own disk does not have yet.
+            following = max(self.own_match + 1, self.base)
+            if self._version_of(following) > self.saved_version:
+                break
+            self.own_match = following
         self._advance()
 
     def _advance(self) -> None:
