@@ -8,7 +8,7 @@ Start at `Scenario.deliver()`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,6 +31,7 @@ _MS = 1_000_000  # in nanoseconds
 
 # How long until a peer must have asked for votes, or a leader spoken.
 CAMPAIGN_S = 10.0
+_TIMEOUT_S = 1.0  # until who has not heard its leader takes it for lost
 _DELIVERIES_MAX = 10_000
 _ROUNDS_MAX = 100
 _LOST_MAX = 3
@@ -71,11 +72,12 @@ class Scenario(Expectations):
         at_first = self._seen.campaigns[i]
         if term is not None and at_first >= term:
             raise ScenarioError(f"peer {i} has campaigned in term {at_first} already, so it cannot in term {term}")
+        known = {held.message.id for held in self._network.held}
         while self._seen.campaigns[i] < (at_first + 1 if term is None else term):
-            before = self._seen.campaigns[i]
-            if not self._let_run(i, CAMPAIGN_S, lambda event, before=before: self._seen.campaigns[i] > before):  # type: ignore[misc]
+            if not self._asks_for_votes(i, known):
                 if not self.config.is_up(i):
                     return  # by an armed crash
+                self._seen.never_campaigns = True
                 self._seen.asks_beforehand = other = ", ".join(sorted(self._seen.other_calls[i]))
                 instead = f"; it called {other} instead" if other else ""
                 self.fail(f"peer {i} did not ask for votes within {CAMPAIGN_S:g} s of its own time{instead} (§5.2)")
@@ -85,6 +87,48 @@ class Scenario(Expectations):
         for on_the_way in range(at_first + 1, reached):
             for held in self._in_flight(Selector(i, None, VOTE, reply=False, term=on_the_way)):
                 self._network.lose_held(held)
+
+    def _asks_for_votes(self, i: int, known: Collection[int]) -> bool:
+        """Let its clock run until it has asked once more: whether it has. What it calls before that and is not known
+        already (a pre-vote) arrives and is answered."""
+        before = self._seen.campaigns[i]
+
+        def asked() -> bool:
+            return self._seen.campaigns[i] > before
+
+        def calls(event: Event) -> bool:
+            is_call = event.kind == events.SEND and event.node == str(i) and self._seen.is_other(event.detail)
+            return is_call or asked()
+
+        until_ns = self.ran_ns.get(i, 0) + int(CAMPAIGN_S * NS_PER_S)
+        while not asked():
+            left_ns = until_ns - self.ran_ns.get(i, 0)
+            if left_ns <= 0 or not self.config.is_up(i) or not self._let_run(i, left_ns / NS_PER_S, calls):
+                return False
+            if not asked() and not self._strict:
+                self._answer_calls(i, known, asked)
+        return True
+
+    def _answer_calls(self, i: int, known: Collection[int], enough: Callable[[], bool]) -> None:
+        """Of its new calls, until that is enough. Who knows the oldest term is first: it is to learn of none later."""
+        self._seen.asks_beforehand = ", ".join(sorted(self._seen.other_calls[i]))
+        calls = [held for held in self._network.held if not held.is_reply and held.message.id not in known]
+        calls = [held for held in calls if held.message.source == str(i) and self._seen.is_other(held.message)]
+        seats = self.trace.facts.seats
+        listeners = []
+        for held in sorted(calls, key=lambda held: seats[held.message.target].term):
+            message, listener = held.message, int(held.message.target)
+            if enough() or listener not in self._awake():
+                continue
+            listeners.append(listener)
+            self._deliver(held)
+            self._comes_true(listener, lambda message=message: message.reply is not None)  # type: ignore[misc]
+            for answer in [other for other in self._network.held if other.is_reply and other.message.id == message.id]:
+                self._deliver(answer)
+        for listener in listeners:
+            # It may refuse while it takes its leader to be there: until its own timer has run out.
+            if not enough() and not self._ask(listener, lambda i=listener: self.config.get_state(i))[1]:  # type: ignore[misc]
+                self._let_run(listener, _TIMEOUT_S, _sent_by(listener))
 
     def _campaign_alone(self, i: int) -> None:
         """Nobody is asked: it is its own majority."""
@@ -429,6 +473,10 @@ class Scenario(Expectations):
         """The state of all peers, and what is in flight."""
         states = {i: self._ask(i, lambda i=i: self.config.get_state(i)) for i in self._awake()}  # type: ignore[misc]
         return showing.show(self.config, self._seen, states, self._network.held)
+
+
+def _sent_by(i: int) -> Callable[[Event], bool]:
+    return lambda event: event.kind == events.SEND and event.node == str(i)
 
 
 def _replicates(message: Message) -> bool:

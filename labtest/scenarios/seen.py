@@ -38,7 +38,8 @@ class Seen:
         self.delivered: list[Message] = []  # requests, the oldest first
         self._delivered_ids: set[int] = set()
         self.disregarded = False  # somebody did not adopt the term of a RequestVote (§6)
-        self.asks_beforehand = ""  # what somebody called who should have asked for votes
+        self.asks_beforehand = ""  # what somebody called before it asked for votes, or instead
+        self.never_campaigns = False  # somebody did not ask for votes, though it had an answer to all it called
         self._following: set[tuple[int, int]] = set()  # who, and the term of the leader that it has answered
         self._votes: dict[tuple[int, int], Vote] = {}
         self._asked: dict[tuple[int, int], int] = {}  # by voter and candidate: the latest term that it was asked in
@@ -61,13 +62,11 @@ class Seen:
 
     def _sent(self, caller: int, message: Message) -> None:
         method = message.service_method
-        if method not in _PAPERS:
-            self.other_calls[caller].add(method)
+        if self.is_other(message):
+            self.other_calls[caller].add(f"{method} that is no candidate's" if method == VOTE else method)
         elif method == VOTE:
             reading = self._reader.read(message)
-            if reading is None:
-                self.other_calls[caller].add(f"{method} that is no candidate's")
-            elif reading.args.term > self.campaigns[caller]:
+            if reading is not None and reading.args.term > self.campaigns[caller]:
                 self.campaigns[caller] = reading.args.term
                 self.campaigning.add(caller)
 
@@ -128,6 +127,16 @@ class Seen:
         if self.asks_beforehand:
             return f"a peer calls {self.asks_beforehand} before it campaigns"
         return "a peer disregarded a RequestVote of a higher term (§6)" if self.disregarded else ""
+
+    @property
+    def hard_to_elect(self) -> bool:
+        """Whether a campaign, and votes for it, are not to be had when one likes, as far as has been seen."""
+        return self.never_campaigns or self.disregarded
+
+    def is_other(self, message: Message) -> bool:
+        """Whether it is no RPC of the paper's: one of another name, or a RequestVote that no candidate sends."""
+        method = message.service_method
+        return method not in _PAPERS or (method == VOTE and self._reader.read(message) is None)
 
     def vote(self, voter: int, candidate: int) -> Vote | None:
         """What it answered when that candidate last asked it; None if it has yet to answer."""

@@ -353,11 +353,40 @@ def test_a_scenario_for_a_wrong_peer_expects_its_rule(tmp_path):
     assert fails(text).text == "Expected the rule one-vote to be broken, but it was not"
 
 
+def test_each_campaign_on_the_way_to_a_term_has_its_own_time():
+    run, _ = play("campaign 0 term 30\nexpect 0 term 30\n")
+    assert run.error is None
+
+
+def pre_vote_peer():
+    return load_peer_class(next(m for m in load_zoo() if m.id == "stranger-pre-vote").write())
+
+
+def test_who_asks_others_before_it_campaigns_gets_their_answers():
+    run, _ = play("elect 0 with 1\ndeliver 0->1 append\nelect 2 with 1\nexpect leader 2 term 2\n", pre_vote_peer())
+    assert run.error is None
+    # And of none that it was not sent in this step.
+    run, _ = play("run 0 400ms\ncampaign 2\nexpect in flight 0->1 pre_vote\n", pre_vote_peer())
+    assert run.error is None
+
+
+def test_who_asks_others_beforehand_learns_no_later_term_if_enough_know_none():
+    run, _ = play("peers 5\ncampaign 0\ndeliver 0->1 vote\ncampaign 2\nexpect 2 term 1\n", pre_vote_peer())
+    assert run.error is None
+
+
+def test_in_a_strict_scenario_nobody_answers_beforehand():
+    assert "did not ask for votes" in fails("strict\ncampaign 0\n", pre_vote_peer()).text
+
+
+# Peer 2 lacks what the others have, and nobody would vote for it.
+REFUSED_BEFOREHAND = "elect 0 with 1 2\nstart 0 x\nreplicate 0->1\ncampaign 2\n"
+
+
 def test_a_peer_without_plain_votes_is_skipped_where_the_file_allows_it():
-    pre_vote = load_peer_class(next(m for m in load_zoo() if m.id == "stranger-pre-vote").write())
-    run, _ = play("needs plain votes\nelect 0 with 1\n", pre_vote)
+    run, _ = play(f"needs plain votes\n{REFUSED_BEFOREHAND}", pre_vote_peer())
     assert str(run.error) == "it needs plain votes, and here a peer calls Raft.pre_vote before it campaigns"
-    assert "did not ask for votes" in fails("elect 0 with 1\n", pre_vote).text
+    assert "did not ask for votes" in fails(REFUSED_BEFOREHAND, pre_vote_peer()).text
 
 
 def test_a_failed_step_of_a_plain_peer_is_not_skipped():

@@ -65,7 +65,7 @@ def test_a_folder_is_summed_up(vote, capsys):
 
 
 def test_skips_are_counted_and_shown(vote, capsys):
-    vote.write_text(f"needs plain votes\n{VOTE}")
+    vote.write_text(f"needs plain votes\n{VOTE}\nexpect leader 2\n")
     pre_vote = next(mutant for mutant in load_zoo() if mutant.id == "stranger-pre-vote").write()
     assert lab("scenario", vote, vote, "--raft", pre_vote) == 0
     out = capsys.readouterr().out
