@@ -17,7 +17,7 @@ STRANGERS = [mutant for mutant in load_zoo() if mutant.id.startswith("stranger-"
 # Each of them plays every third scenario, its neighbour others; in a soak all.
 SHARE = 1 if SOAK else 3
 # Their elections are not Figure 2's: pre-vote, and the disregard of §6.
-NOT_PLAIN = ("stranger-pre-vote", "stranger-pipeline", "stranger-chunked", "stranger-disk-thread")
+NOT_PLAIN = tuple(f"stranger-{name}" for name in ("pre-vote", "pipeline", "chunked", "disk-thread", "generators"))
 
 
 def test_there_are_enough_of_them_and_each_says_why():
@@ -42,7 +42,9 @@ def test_a_peer_of_another_design_passes(place, stranger):
     verdicts = {script.name: verdict_of(run_test(as_test(script), peer_class, 1).error) for script in scripts}
     assert {name: verdict for name, verdict in verdicts.items() if verdict.failed} == {}
     skipped = [name for name, verdict in verdicts.items() if verdict.ending is Ending.SKIPPED]
-    assert bool(skipped) == (stranger.id in NOT_PLAIN), skipped
+    assert not skipped or stranger.id in NOT_PLAIN, skipped
+    assert skipped or stranger.id not in NOT_PLAIN or SHARE > 1  # of all, each of these is skipped somewhere
+    assert 3 * len(skipped) < 2 * len(scripts)
 
 
 def test_isolated_they_are_the_same():
