@@ -246,4 +246,115 @@ MUTANTS = [
             ),
         ),
     ),
+    Mutant(
+        "leader-forgets-its-vote",
+        "2a",
+        "one vote per term, a candidate's own among them (§5.2)",
+        "forgets that it voted for itself when it comes to lead",
+        (("        self.role = Role.LEADER\n", "        self.role = Role.LEADER\n        self.voted_for = None\n"),),
+    ),
+    Mutant(
+        "match-kept-unless-cut",
+        "2b",
+        "match_index begins at 0 in every office (Figure 2)",
+        "keeps the match_index of an earlier office if its own log was not cut since",
+        (
+            (
+                "        self.match_index = [0] * len(self.peers)\n        self.match_index[self.me]",
+                "        if self.was_cut:\n"
+                "            self.match_index = [0] * len(self.peers)\n"
+                "        self.was_cut = False\n"
+                "        self.match_index[self.me]",
+            ),
+            ("self.voted_for: int | None = None\n", "self.voted_for: int | None = None\n        self.was_cut = True\n"),
+            (
+                "                del self.log[index + i - self.last_included_index :]\n",
+                "                self.was_cut |= index + i <= self._last_log_index()\n"
+                "                del self.log[index + i - self.last_included_index :]\n",
+            ),
+            ("self._persist(args.data)", "self.was_cut = True\n                self._persist(args.data)"),
+        ),
+    ),
+    Mutant(
+        "cut-tail-stays-on-disk",
+        "2c",
+        "what is cut is cut on the disk, too (Figure 2)",
+        "leaves on its disk what its log had beyond its new end",
+        (
+            (
+                "        state.encode(self.log)\n",
+                "        end = self.last_included_index + len(self.log) - self.base_on_disk\n"
+                "        self.on_disk = [*self.log, *self.on_disk[end:]]\n"
+                "        self.base_on_disk = self.last_included_index\n"
+                "        state.encode(self.on_disk)\n",
+            ),
+            (
+                "            self.log = state.decode(list[LogEntry])\n",
+                "            self.log = state.decode(list[LogEntry])\n"
+                "            self.on_disk, self.base_on_disk = list(self.log), self.last_included_index\n",
+            ),
+            (
+                "self.voted_for: int | None = None\n",
+                "self.voted_for: int | None = None\n        self.on_disk, self.base_on_disk = [], 0\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "snap-save-loses-vote",
+        "2d",
+        "voted_for is persistent (Figure 2)",
+        "saves no vote with a snapshot of its service",
+        (
+            (
+                "                self._persist(snapshot)\n",
+                "                vote, self.voted_for = self.voted_for, None\n"
+                "                self._persist(snapshot)\n"
+                "                self.voted_for = vote\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "snap-save-takes-old-term",
+        "2d",
+        "current_term is persistent (Figure 2)",
+        "saves the term of its last entry as its own with a snapshot",
+        (
+            (
+                "        state.encode(self.current_term)\n",
+                "        state.encode(self.current_term if snapshot is None else self.log[-1].term)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "snap-install-loses-vote",
+        "2d",
+        "voted_for is persistent (Figure 2)",
+        "saves no vote with a snapshot that it was sent",
+        (
+            (
+                "                self._persist(args.data)\n",
+                "                vote, self.voted_for = self.voted_for, None\n"
+                "                self._persist(args.data)\n"
+                "                self.voted_for = vote\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "snap-old-tail-on-disk",
+        "2d",
+        "a snapshot replaces a log that differs (Figure 13, 7)",
+        "saves the old suffix behind a snapshot that replaces it, and forgets it only in memory",
+        (
+            (
+                "                self._discard_log_through(args.last_included_index, args.last_included_term)\n"
+                "                self._persist(args.data)\n",
+                "                suffix = self.log[args.last_included_index - self.last_included_index + 1 :]\n"
+                "                self._discard_log_through(args.last_included_index, args.last_included_term)\n"
+                "                kept = self.log\n"
+                "                self.log = [kept[0], *suffix]\n"
+                "                self._persist(args.data)\n"
+                "                self.log = kept\n",
+            ),
+        ),
+    ),
 ]
