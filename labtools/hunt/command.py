@@ -63,8 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--jobs", type=jobs_argument, metavar="N", help="worker processes (default: one for each core)")
     add("--isolated", action="store_true", help="every peer in a process of its own, as for grades")
     add("--race", action="store_true", help="any line may lose its turn, and races fail (docs/race.md)")
-    add("--unguided", action="store_true", help="draw every run anew, whatever others have reached")
-    add("--corpus", type=Path, metavar="FILE", help="begin with what is kept there, and keep there what is reached")
+    add("--guided", action="store_true", help="begin most runs as one that reached something new (docs/hunt.md)")
+    add("--corpus", type=Path, metavar="FILE", help="guided by what is kept there, and keep there what is reached")
     add("--keep", action="store_true", help=f"put what is found into {FOUND}, too")
     add("--out", type=Path, default=OUT, metavar="DIR", help=f"where the scenario goes ({OUT})")
     add("--json", type=Path, metavar="FILE", help="write figures there: what was found, after how much")
@@ -75,6 +75,7 @@ def main(args: argparse.Namespace) -> int:
         return _cannot(f"{args.raft}: no such file; --raft must name a raft.py")
     seed = random.SystemRandom().randrange(2**31) if args.seed is None else args.seed
     jobs = args.jobs or len(os.sched_getaffinity(0))
+    guided = args.guided or args.corpus is not None
     for_s = args.for_s or (_FOR_S if args.runs is None else None)
     try:
         corpus = read_corpus(args.corpus) if args.corpus is not None else None
@@ -87,7 +88,7 @@ def main(args: argparse.Namespace) -> int:
         "isolated": args.isolated,
         "race": args.race,
         "seed": seed,
-        "guided": not args.unguided,
+        "guided": guided,
         "shorten_s": _SHORTEN_S,
         "corpus": str(args.corpus.resolve()) if args.corpus is not None else "",
     }
@@ -100,7 +101,7 @@ def main(args: argparse.Namespace) -> int:
         except CannotStart as error:
             return _cannot(str(error))
         how = ", isolated" if args.isolated else ", looking for races" if args.race else ""
-        how += ", unguided" if args.unguided else ""
+        how += ", guided" if guided else ""
         much = f"for {duration(for_s)}" if for_s is not None else f"{args.runs:,} runs"
         workers = f"{jobs} worker{'s' if jobs != 1 else ''}"
         console.print(f"lab hunt: {args.raft}, seed {seed}, {much}, {workers}{how}", markup=False)
@@ -137,7 +138,7 @@ def _end(
     options = f" RAFT={quote(str(args.raft))}" if args.raft != DEFAULT else ""
     options += " ISOLATED=1" if args.isolated else ""
     options += " RACE=1" if args.race else ""
-    again = f"make hunt SEED={seed} JOBS={jobs}{options}"
+    again = f"make hunt SEED={seed} JOBS={jobs}{options}{' GUIDED=1' if args.guided else ''}"
     files: list[Path] = []
     if result.found is not None and result.found.shortened:
         text = scenario_text(result.found, again)

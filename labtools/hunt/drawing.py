@@ -68,6 +68,7 @@ class Drawer:
         if snapshots:
             moves[self._snapshot] = 8
             moves[self._leave_behind] = 8
+            moves[self._outdated_snapshot] = 4
         self._moves = list(moves)
         self._weights = [weight * chance.choice(_LIKINGS) for weight in moves.values()]
         needed_ones = [self._elect, self._start, self._replicate, self._restart, self._resume, self._heal]
@@ -134,7 +135,7 @@ class Drawer:
     def _campaign(self) -> Move:
         leaders = self._leaders()
         candidate = self._one_of([i for i in self._awake() if i not in leaders])
-        if candidate is not None and not self._scenario.seen.asks_beforehand:
+        if candidate is not None and not self._scenario.seen.never_campaigns:
             yield f"campaign {candidate}"
 
     def _elect(self) -> Move:
@@ -151,7 +152,7 @@ class Drawer:
         else:
             return
         rival = self._chance.choice(candidates)
-        if rival != candidate and self._chance.random() < 0.1 and not self._scenario.seen.asks_beforehand:
+        if rival != candidate and self._chance.random() < 0.1 and not self._scenario.seen.never_campaigns:
             yield f"campaign {rival}"  # in the same term, perhaps, and who is asked hears of it later
         yield from self._elected(candidate, asked)
 
@@ -162,13 +163,20 @@ class Drawer:
 
     def _elected(self, candidate: int, asked: Sequence[int]) -> Move:
         """It campaigns, and of those asked enough answer, if there are enough."""
-        if self._scenario.seen.not_plain:
-            # It asks others before it campaigns, or these wait until they have not heard their leader for long.
+        seen = self._scenario.seen
+        if seen.never_campaigns:
             yield f"run {candidate} {self._chance.choice((700, 1500))}ms"
             yield "deliver"
             return
-        yield f"campaign {candidate}"
-        term = self._scenario.seen.campaigns[candidate]
+        if seen.disregarded:
+            # These take no notice of it until they have not heard their leader for long (§6), and may campaign then.
+            for voter in asked:
+                yield f"run {voter} {self._chance.choice((300, 700))}ms"
+            term = 1 + max(self._trace.facts.seats[str(i)].term for i in (candidate, *asked))
+            yield f"campaign {candidate} term {term}"
+        else:
+            yield f"campaign {candidate}"
+        term = seen.campaigns[candidate]
         enough = min(self._config.n // 2, len(asked))
         for voter in self._chance.sample(asked, self._chance.randint(enough, len(asked))):
             yield from self._exchange(candidate, voter, "vote", f" term {term}")
@@ -207,6 +215,9 @@ class Drawer:
         again = self._chance.choice(deposed)
         if again not in self._awake() or self._chance.random() < 0.3:
             return
+        if self._chance.random() < 0.3:
+            yield f"crash {again}"  # what it has on its disk is what it leads with
+            yield f"restart {again}"
         yield from self._elected(again, self._others(again))
         if again in self._leaders():
             yield from self._give(again, 1)
@@ -230,21 +241,41 @@ class Drawer:
             yield from self._elected(lacking, self._others(lacking))
 
     def _rivals(self) -> Move:
-        """Two ask in one term. Who has voted for the first crashes, perhaps twice, and then hears the second."""
+        """Two ask in one term. Who has voted for the first forgets it, perhaps, before it hears the second: it crashes,
+        has the first as its leader and crashes again, or gets a snapshot of it."""
+        leader = self._leader()
+        if leader is not None and self._config.n == 3:
+            yield f"crash {leader}"
+            yield f"restart {leader}"
         candidates = [i for i in self._awake() if i not in self._leaders()]
-        if len(candidates) < 3 or self._scenario.seen.not_plain:
+        electable = self._electable(candidates, self._awake())
+        if len(candidates) < 3 or not electable or self._scenario.seen.hard_to_elect:
             return
-        first, second, voter = self._chance.sample(candidates, 3)
-        yield f"campaign {second}"
-        yield f"campaign {first}"
-        yield from self._exchange(first, voter, "vote")
-        for _ in range(self._chance.randint(1, 2)):
+        first = self._chance.choice(list(electable))
+        voter, *others = self._chance.sample(electable[first], len(electable[first]))
+        second = self._one_of([i for i in candidates if i not in (first, voter)])
+        if second is None:
+            return
+        term = 1 + max(self._trace.facts.seats[str(i)].term for i in (first, second))
+        yield f"campaign {first} term {term}"
+        for asked in [voter, *(other for other in others if other != second)]:
+            yield from self._exchange(first, asked, "vote", f" term {term}")
+        if first in self._leaders() and self._snapshots and self._chance.random() < 0.5:
+            yield from self._sent_a_snapshot(first, voter)
+            crashes = self._chance.randint(0, 1)
+        else:
+            crashes = self._chance.randint(1, 2)
+        for _ in range(crashes):
+            if self._snapshots and voter in self._awake() and (applied := self._config.applied(voter)):
+                yield f"snapshot {voter} {max(applied)}"  # it saves, and its log grows no longer than the second's
             yield f"crash {voter}"
             yield f"restart {voter}"
             if first in self._leaders():
                 yield from self._bring(first, [voter])
+        # Not before: what is on its way to who crashes is lost.
+        yield f"campaign {second} term {term}"
         if self._between(second, voter, "vote"):
-            yield f"deliver {second}->{voter} vote"
+            yield f"deliver {second}->{voter} vote term {term}"
 
     def _may_vote(self, voter: int, candidate: int) -> bool:
         """If that one campaigns now, in its next term."""
@@ -338,16 +369,18 @@ class Drawer:
         if held is not None:
             yield f"duplicate {self._named(held)}"
 
-    def _again(self, peers: Sequence[int] | None = None) -> Move:
+    def _again(self, peers: Sequence[int] | None = None, kind: str | None = None) -> Move:
         """An old request, once more, to one of these; the latest ones are more likely."""
         up = self._up() if peers is None else peers
         old = [message for message in self._scenario.seen.delivered if int(message.target) in up]
-        if not old:
-            return
-        old = self._of_one_kind(old, lambda message: message)
-        message = self._chance.choice(old[-6:] if self._chance.random() < 0.5 else old)
-        kind = kind_of(message.service_method)
-        yield f"deliver {message.source}->{message.target} {kind} {message.ordinal} again"
+        if kind is None:
+            old = self._of_one_kind(old, lambda message: message)
+        else:
+            old = [message for message in old if kind_of(message.service_method) == kind]
+        message = self._one_of(old[-6:] if self._chance.random() < 0.5 else old)
+        if message is not None:
+            kind = kind_of(message.service_method)
+            yield f"deliver {message.source}->{message.target} {kind} {message.ordinal} again"
 
     def _named(self, held: Held) -> str:
         """By its term, or as the oldest of its kind, where that will do: so it means the same in a shorter run."""
@@ -425,11 +458,14 @@ class Drawer:
     def _leave_behind(self) -> Move:
         """A follower that is sent a snapshot, because it lacks what stands in it, or because its leader thinks so."""
         leader = self._leader()
-        others = [] if leader is None else self._others(leader)
-        if leader is None or len(others) <= self._config.n // 2:
+        if leader is not None and (others := self._others(leader)):
+            yield from self._sent_a_snapshot(leader, self._chance.choice(others))
+
+    def _sent_a_snapshot(self, leader: int, behind: int) -> Move:
+        others = self._others(leader)
+        if len(others) <= self._config.n // 2:
             return
-        behind = self._chance.choice(others)
-        yield from self._give(leader, self._chance.randint(1, 2))
+        yield from self._give(leader, self._chance.choice((0, 1, 1, 2)))
         unheard = self._chance.choice(("no", "no", "no", "before it is committed", "afterwards"))
         if unheard == "before it is committed":
             yield from self._bring_unheard(leader, behind)
@@ -440,9 +476,37 @@ class Drawer:
         if not self._config.is_up(leader) or not self._config.applied(leader):
             return
         yield from self._shorten_log(leader)
-        if self._chance.random() < 0.5:
+        meanwhile = self._chance.choice(("crash", "crash", "campaign", "nothing"))
+        if meanwhile == "crash":
             yield f"crash {behind} {self._chance.choice(MOMENTS)}"
+        elif meanwhile == "campaign" and not self._scenario.seen.hard_to_elect:
+            yield f"campaign {behind}"  # so its answer has a later term
+        if not self._between(leader, behind, "snapshot"):
+            yield from self._bring(leader, [behind])  # it says what it lacks
         yield from self._exchange(leader, behind, "snapshot")
+
+    def _outdated_snapshot(self) -> Move:
+        """Who has got on since it was sent a snapshot gets it once more."""
+        old = [message for message in self._scenario.seen.delivered if kind_of(message.service_method) == "snapshot"]
+        known = sorted({int(message.target) for message in old} & set(self._awake()))
+        peer = self._one_of(known)
+        leader = self._leader()
+        if peer is None or leader is None:
+            return
+        if leader != peer:
+            yield from self._give(leader, self._chance.randint(1, 2))
+            yield from self._bring(leader, self._others(leader))
+            yield f"heartbeat {leader}"
+            yield from self._bring(leader, [peer])
+        if peer in self._awake() and (applied := self._config.applied(peer)) and self._chance.random() < 0.7:
+            yield f"snapshot {peer} {max(applied)}"
+        meanwhile = self._chance.choice(("crash", "append", "nothing"))
+        if meanwhile == "crash":
+            yield f"crash {peer}"
+            yield f"restart {peer}"
+        elif meanwhile == "append":
+            yield from self._again([peer], "append")
+        yield from self._again([peer], "snapshot")
 
     def _bring_unheard(self, leader: int, follower: int) -> Move:
         """All that is on its way there arrives, and its answers do not."""

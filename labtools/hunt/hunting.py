@@ -1,4 +1,5 @@
-"""One lane of a hunt: runs drawn one after the other, each from its number and from what those before it have reached.
+"""One lane of a hunt: runs drawn one after the other, each from its number and, if it is guided, from what those before
+it have reached.
 
 Promise: a seed and a lane are one sequence of runs, in any process. Not promised: that a run fails; most peers are
 right. What is drawn next is in drawing.py, what counts as reached in states.py.
@@ -43,11 +44,12 @@ class Lane:
         seed: int,
         number: int,
         *,
-        guided: bool = True,
+        guided: bool = False,
         race: bool = False,
         corpus: Corpus | None = None,
     ) -> None:
-        """`corpus`: what an earlier hunt has reached; it is not changed."""
+        """`guided`: most runs begin as one that reached something new. `corpus`: what an earlier hunt has reached; it
+        is not changed."""
         self._peer_class = peer_class
         self._chance_of = f"{seed} {number}"
         self._guided = guided
@@ -65,17 +67,17 @@ class Lane:
         # Who loses a turn, and when, is drawn from the seed alone.
         seed = chance.randrange(1, 1 << 31) if self._race else SEED
         begun = self._begin(chance)
-        player = Player(begun, chance, self.states if self._guided else None)
+        player = Player(begun, chance, self.states)
         script = Script("hunt.scenario", peers=begun.peers, snapshots=begun.snapshots)
         run = run_test(as_test(script, player=player.play), self._peer_class, seed)
         self.steps += len(player.made)
-        if player.new_up_to:
+        if self._guided and player.new_up_to:
             self.beginnings.append(Steps(begun.peers, begun.snapshots, tuple(player.made[: player.new_up_to])))
         return Steps(begun.peers, begun.snapshots, tuple(player.made)), seed, run
 
     def _begin(self, chance: Random) -> Steps:
         """As an earlier run that reached something new, up to some step of it; or with nothing."""
-        known = self.beginnings
+        known = self.beginnings if self._guided else []
         if known and chance.random() < _VARIED:
             begun = chance.choice(known[-_RECENT:] if chance.random() < 0.5 else known)
             return msgspec.structs.replace(begun, lines=begun.lines[: chance.randint(1, len(begun.lines))])

@@ -23,7 +23,7 @@ class Setup(msgspec.Struct):
     raft: str
     seed: int
     shorten_s: float
-    guided: bool = True
+    guided: bool = False
     isolated: bool = False
     race: bool = False
     corpus: str = ""  # a file that an earlier hunt has written
