@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from infra.students import renamed_package
+from infra.students import ROOT, renamed_package
 from labtools.cli import main as lab
 from labtools.grade import command as grade_command
 from labtools.grade.intake import Submission, Wanted, take_in
@@ -367,7 +367,10 @@ def test_what_was_passed_over_and_renamed_is_said(tmp_path: Path, capsys: pytest
         (["--gradescope", "Makefile/a.zip"], "lab grade: Makefile: File exists\n"),
     ],
 )
-def test_what_cannot_be_graded_is_said(arguments_: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_graded_is_said(
+    arguments_: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
     assert lab(["grade", *arguments_]) == 2
     assert says in capsys.readouterr().err
 
