@@ -1,8 +1,9 @@
 """`lab zoo --mutate N --seed S`: N changes of the reference, drawn by chance, and what the lab says of each.
 
-The tests judge every one; with --hunt, runs that nobody wrote judge what these let go (worker.JUDGES). What none
-catches is printed with its diff, for a person to look at: it may mean the same as the reference, only cost time, or be
-wrong, and then the lab lacks something. tests/zoo/survivors.toml is where that is written down.
+The tests judge every one; with --hunt, runs that nobody wrote judge what these let go (worker.JUDGES), unless it is
+known to mean the same as the reference. What none catches is printed with its diff, for a person to look at: it may
+mean the same, only cost time, or be wrong, and then the lab lacks something. tests/zoo/survivors.toml is where that is
+written down.
 
 Promise: results are kept in build/zoo/mutated.jsonl as they come. The same command goes on there after Ctrl-C, and so
 does another draw; only if the reference, the tester, a test or the options have changed is it all judged anew.
@@ -59,6 +60,9 @@ class Note(NamedTuple):
     why: str
 
 
+Notes = Mapping[tuple[str, str, str], Note]
+
+
 def mutate(args: argparse.Namespace, hunt_all: HuntAll) -> int:
     try:
         _refuse(args)
@@ -77,7 +81,7 @@ def mutate(args: argparse.Namespace, hunt_all: HuntAll) -> int:
     judges = judges_for(args)
     kept = Kept(KEPT, {judge: _key(judge, options) for judge, options in judges.items()})
     with ended_politely():
-        interrupted = _judge_all(mutants, judges, kept, hunt_all)
+        interrupted = _judge_all(mutants, judges, kept, notes, hunt_all)
     outcome = Outcome.of(mutants, kept, notes)
     print(report(outcome))
     if args.json is not None:
@@ -120,10 +124,15 @@ def judges_for(args: argparse.Namespace) -> dict[str, argparse.Namespace]:
 
 
 def _judge_all(
-    mutants: Sequence[Drawn], judges: Mapping[str, argparse.Namespace], kept: Kept, hunt_all: HuntAll
+    mutants: Sequence[Drawn],
+    judges: Mapping[str, argparse.Namespace],
+    kept: Kept,
+    notes: Notes,
+    hunt_all: HuntAll,
 ) -> bool:
     """Whether it was interrupted."""
     left: Sequence[Drawn] = mutants
+    same = {mutant for mutant in mutants if (note := _note_of(mutant, notes)) and note.kind == "same"}
     for judge, options in judges.items():
         new = [mutant for mutant in left if judge not in kept.of(mutant)]
         if len(new) < len(left):
@@ -131,7 +140,7 @@ def _judge_all(
         _, interrupted = hunt_all(new, options, judge, partial(kept.add, {mutant.id: mutant for mutant in new}, judge))
         if interrupted:
             return True
-        left = [mutant for mutant in left if kept.of(mutant)[judge].bad]
+        left = [mutant for mutant in left if kept.of(mutant)[judge].bad and mutant not in same]
     return False
 
 
@@ -187,7 +196,11 @@ def _key(judge: str, options: argparse.Namespace) -> str:
 # ---- what is said of survivors ------------------------------------------------------------------------------------
 
 
-def read_notes(file: Path = SURVIVORS) -> dict[tuple[str, str, str], Note]:
+def _note_of(mutant: Drawn, notes: Notes) -> Note | None:
+    return notes.get((mutant.function, mutant.lines_were, mutant.lines_are))
+
+
+def read_notes(file: Path = SURVIVORS) -> Notes:
     """By function, the lines as they were, and as they are: numbers of lines and changes come and go."""
     if not file.exists():
         return {}
@@ -206,10 +219,10 @@ class Outcome:
     results: Mapping[Drawn, Result]  # what the last judge said
     judges: Mapping[Drawn, str]  # and who that was
     seconds: float  # of processor time, that all judges took
-    notes: Mapping[tuple[str, str, str], Note]
+    notes: Notes
 
     @classmethod
-    def of(cls, mutants: Sequence[Drawn], kept: Kept, notes: Mapping[tuple[str, str, str], Note]) -> Outcome:
+    def of(cls, mutants: Sequence[Drawn], kept: Kept, notes: Notes) -> Outcome:
         last = {mutant: list(said.items())[-1] for mutant in mutants if (said := kept.of(mutant))}
         return cls(
             results={mutant: result for mutant, (_, result) in last.items()},
@@ -223,7 +236,7 @@ class Outcome:
         return [mutant for mutant, result in self.results.items() if result.bad]
 
     def note_of(self, mutant: Drawn) -> Note | None:
-        return self.notes.get((mutant.function, mutant.lines_were, mutant.lines_are))
+        return _note_of(mutant, self.notes)
 
     def caught_by(self) -> dict[str, int]:
         """How many each rule, error or test has caught; the most first."""
@@ -318,7 +331,11 @@ explained there.
 
 def markdown(outcome: Outcome, args: argparse.Namespace) -> str:
     """docs/mutants.md."""
-    hunted = f", and then hunted for {args.hunt:g} s (`lab hunt`)" if args.hunt is not None else ""
+    hunted = (
+        f", and then, if it is not known to be the same, hunted for {args.hunt:g} s (`lab hunt`)"
+        if args.hunt is not None
+        else ""
+    )
     return _PAGE.format(
         number=args.mutate,
         seed=args.seed,

@@ -198,6 +198,16 @@ def test_the_hunt_gets_what_the_tests_let_go(in_tmp, capsys):
     assert "10 s of processor time" in out
 
 
+@pytest.mark.parametrize(("kind", "hunted"), [("same", []), ("cost", [("hunt", DRAWN[1])])])
+def test_what_is_known_to_mean_the_same_is_not_hunted(in_tmp, capsys, monkeypatch, kind, hunted):
+    mutant = drawn_by_id(DRAWN[1])
+    notes = {(mutant.function, mutant.lines_were, mutant.lines_are): Note(kind, "it is all one")}
+    monkeypatch.setattr(mutating, "read_notes", lambda: notes)
+    judged = Judged(lambda _, id_: "escaped" if id_ == mutant.id else "caught")
+    assert mutating.mutate(options("--hunt", "7"), judged) == 0
+    assert [each for each in judged.shown if each[0] == "hunt"] == hunted
+
+
 def test_what_was_interrupted_goes_on_where_it_was(in_tmp, capsys):
     first = Judged(lambda *_: "caught", interrupted_after=2)
     assert mutating.mutate(options(), first) == 130
