@@ -36,6 +36,7 @@ def facts() -> Iterator[str]:
     tests = select([])
     cpu_s = dict.fromkeys(_KINDS, 0.0)
     virtual_s = dict.fromkeys(_KINDS, 0.0)
+    said = {"turns": "lost turns alone", "race": "--race: lost turns, and races looked for"}
     # A program at a time is loaded in a process: its modules stand under its names.
     for kind, how in _KINDS.items():
         race = None if how is None else Race(**how)
@@ -47,8 +48,9 @@ def facts() -> Iterator[str]:
                 took_s, simulated_s = _run_s(test, program, seed)
                 cpu_s[kind] += took_s
                 virtual_s[kind] += simulated_s
-    seeds = f"{_SEEDS[0]} to {_SEEDS[-1]}"
-    yield f"2A to 3B, seeds {seeds}: {cpu_s['plain']:.1f} s of CPU, plain"
-    for kind, what in (("turns", "lost turns alone"), ("race", "--race: lost turns, and races looked for")):
-        each = (cpu_s[kind] / virtual_s[kind]) / (cpu_s["plain"] / virtual_s["plain"])
-        yield f"{what}: {cpu_s[kind] / cpu_s['plain']:.2f} times that ({each:.2f} times for each virtual second)"
+        if kind == "plain":
+            yield f"2A to 3B, seeds {_SEEDS[0]} to {_SEEDS[-1]}: {cpu_s['plain']:.1f} s of CPU, plain"
+            continue
+        times = cpu_s[kind] / cpu_s["plain"]
+        each = times * virtual_s["plain"] / virtual_s[kind]
+        yield f"{said[kind]}: {times:.2f} times that ({each:.2f} times for each virtual second)"
