@@ -185,21 +185,25 @@ def select(patterns: Iterable[str], files: Iterable[Path] = ()) -> list[LabTest]
     patterns = list(patterns)
     if not patterns:
         return tests
-    if not given:
-        tests += [test for file in scenario_files() for test in load_tests(file)]
-    chosen = [test for test in tests if any(_matches(test, pattern) for pattern in patterns)]
+    # A scenario is called as its file is: only those that are asked for are read.
+    scenarios = [] if given else [file.resolve() for file in scenario_files()]
+    there = [(test.name, test.file) for test in tests] + [(file.stem, file) for file in scenarios]
     for pattern in patterns:
-        if not any(_matches(test, pattern) for test in tests):
-            near = [test.name for test in tests if pattern.strip("*") in test.name][:5]
-            hint = f"; did you mean {', '.join(near)}?" if near else f"; there are {len(tests)} tests, see --list"
+        if not any(_matches(name, file, pattern) for name, file in there):
+            near = [name for name, _ in there if pattern.strip("*") in name][:5]
+            hint = f"; did you mean {', '.join(near)}?" if near else f"; there are {len(there)} tests, see --list"
             raise SelectionError(f"no test is called {pattern!r}{hint}")
-    return chosen
+    chosen = {place for place in there if any(_matches(*place, pattern) for pattern in patterns)}
+    return [
+        *(test for test in tests if (test.name, test.file) in chosen),
+        *(_load_scenario(file) for file in scenarios if (file.stem, file) in chosen),
+    ]
 
 
-def _matches(test: LabTest, pattern: str) -> bool:
+def _matches(name: str, file: Path, pattern: str) -> bool:
     if pattern == SCENARIOS:
-        return test.file.suffix == SCENARIO
-    return test.part == pattern.lower() or fnmatchcase(test.name, pattern)
+        return file.suffix == SCENARIO
+    return _part(name) == pattern.lower() or fnmatchcase(name, pattern)
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,6 +5,7 @@ import subprocess
 import pytest
 
 from infra.labtools.peers import ROOT, lab, lab_command
+from labtools import selecting
 from labtools.zoo.mutants import load_zoo
 
 VOTE = "# A first vote\n# Because.\ncampaign 0\ndeliver 0->1 vote\nexpect 1 voted 0\nshow\n"
@@ -96,6 +97,15 @@ def test_a_broken_file_runs_nothing(vote, capsys):
     captured = capsys.readouterr()
     assert captured.err == f"lab scenario: {vote}:2: there is no step 'campaing'; did you mean 'campaign'?\n"
     assert captured.out == ""
+
+
+def test_a_broken_file_keeps_nobody_from_another(vote, monkeypatch):
+    broken = vote.with_name("other.scenario")
+    broken.write_text("campaing 1\n")
+    monkeypatch.setattr(selecting, "scenario_files", lambda: [broken, vote])
+    assert [test.name for test in selecting.select(["vote"])] == ["vote"]
+    with pytest.raises(selecting.SelectionError, match="there is no step 'campaing'"):
+        selecting.select([selecting.SCENARIOS])
 
 
 def test_a_wrong_peer_breaks_the_rule_that_the_file_expects(vote, tmp_path, capsys):
