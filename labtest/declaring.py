@@ -10,7 +10,8 @@ module does more than declare; where it cannot, `Watch` takes back what was done
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -122,10 +123,10 @@ def _is_still(expression: ast.expr, *, lists: bool = False) -> bool:
     return False
 
 
-def names_changed(tree: ast.Module) -> set[str]:
+def names_changed(nodes: Iterable[ast.AST]) -> set[str]:
     """The names of whatever is given attributes, or loses some, anywhere in the module; "*" if that could be a class
     that is not named."""
-    return {name for node in ast.walk(tree) for name in _changed_by(node)} - {"self"}
+    return {name for node in nodes for name in _changed_by(node)} - {"self"}
 
 
 def _changed_by(node: ast.AST) -> Iterator[str]:
@@ -147,9 +148,9 @@ def _named(owner: ast.expr) -> Iterator[str]:
             yield from _named(value)
 
 
-def imports(tree: ast.Module, package: str) -> Iterator[str]:
+def imports(nodes: Iterable[ast.AST], package: str) -> Iterator[str]:
     """The full names of what the module imports: of `from a import b` both a and a.b."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -171,11 +172,14 @@ class Outline(NamedTuple):
     imports: set[str]
 
 
+@lru_cache(maxsize=64)  # the same files are loaded again and again, by tests above all
 def outline(source: bytes, package: str) -> Outline:
+    """To be read, not changed."""
     tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
     classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
     return Outline(
-        declares_only(tree), top_level_names(tree), classes, names_changed(tree), set(imports(tree, package))
+        declares_only(tree), top_level_names(tree), classes, names_changed(nodes), set(imports(nodes, package))
     )
 
 
