@@ -11,6 +11,7 @@ Start reading at `pytest_pyfunc_call()`.
 
 from __future__ import annotations
 
+import gc
 import random
 import re
 import shlex
@@ -196,6 +197,11 @@ def _mentioned(arg: str) -> list[str]:
 
 
 # ---- the tests -----------------------------------------------------------------------------------------------
+
+
+def pytest_collection_finish() -> None:
+    """What is collected stays: whoever looks for garbage from now on need not look through it."""
+    gc.freeze()
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
