@@ -45,10 +45,10 @@ for path in sorted(Path(sys.argv[1]).iterdir()):
 
 
 def test_every_test_is_repeated_without_its_seed_in_another_process(tmp_path):
-    """Every fifth, unless this is a soak."""
+    """Every ninth, unless this is a soak."""
     expected = []
     peer = load_peer_class(DEFAULT, kv=DEFAULT_KV)
-    tests = sorted(select([], []), key=lambda test: test.name)[:: 1 if SOAK else 5]
+    tests = sorted(select([], []), key=lambda test: test.name)[:: 1 if SOAK else 9]
     for test in tests:
         recording = Recording(Seeded(SEED))
         done = run_test(test.function, peer, 0, decider=recording)

@@ -14,8 +14,8 @@ from raft.raft import Raft
 
 SCRIPTS = [read_script(file) for file in scenario_files()]
 STRANGERS = [mutant for mutant in load_zoo() if mutant.id.startswith("stranger-")]
-# Each of them plays every third scenario, its neighbour others; in a soak all.
-SHARE = 1 if SOAK else 3
+# Each of them plays every fifth scenario, its neighbour others; in a soak all.
+SHARE = 1 if SOAK else 5
 # Their elections are not Figure 2's: pre-vote, and the disregard of §6.
 NOT_PLAIN = tuple(f"stranger-{name}" for name in ("pre-vote", "pipeline", "chunked", "disk-thread", "generators"))
 
