@@ -39,6 +39,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     elections.leader_calls_itself,
     elections.leads_and_denies_it,
     votes.zero_taken_for_nobody,
+    votes.one_vote_counted_twice,
     votes.no_counted_as_a_vote,
     votes.earlier_votes_counted,
     votes.asks_one_for_all,
@@ -72,7 +73,12 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
 # A rule that was seen to be broken has said what is wrong; these can say why.
 _BY_RULE: dict[str, tuple[Diagnosis, ...]] = {
     "one-vote": (peers.forgot_over_a_restart, peers.voted_again_after_restart, votes.zero_taken_for_nobody),
-    "earned-leadership": (peers.forgot_over_a_restart, votes.no_counted_as_a_vote, votes.earlier_votes_counted),
+    "earned-leadership": (
+        peers.forgot_over_a_restart,
+        votes.one_vote_counted_twice,
+        votes.no_counted_as_a_vote,
+        votes.earlier_votes_counted,
+    ),
     "one-leader": (peers.forgot_over_a_restart, peers.voted_again_after_restart),
     "higher-term-wins": (
         peers.lock_held_while_waiting,
@@ -104,6 +110,7 @@ _ALONE = frozenset(
         peers.call_waits_for_a_thread,
         peers.does_nothing_any_more,
         elections.leader_calls_itself,
+        votes.one_vote_counted_twice,
         votes.no_counted_as_a_vote,
         votes.asks_one_for_all,
         elections.votes_one_after_another,

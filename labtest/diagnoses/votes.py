@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from labtest.checks.reading import VOTE
 from labtest.diagnoses.diagnosis import Finding
-from labtest.diagnoses.story import MS, Campaign, Rpc, Story, Vote, at, peers
+from labtest.diagnoses.story import MS, Campaign, Rpc, Story, Vote, at, peers, times
 from labtest.events import STARTED
 from labtest.failure import Failure
 
@@ -133,6 +133,33 @@ def no_counted_as_a_vote(story: Story) -> Finding | None:
         f"Peer {leader} asked for votes in term {campaign.term}, and {peers(refused)} refused. The no of peer "
         f"{refusal} came in at {at(refused[refusal])}; at {at(began_ns)} peer {leader} began to lead.",
         "answers are counted, whatever they say. Count those with vote_granted alone (§5.2).",
+    )
+
+
+def one_vote_counted_twice(story: Story) -> Finding | None:
+    """Somebody that was asked more than once has said yes each time, and only all these answers are enough."""
+    found = _unearned(story)
+    if found is None:
+        return None
+    leader, began_ns, campaign = found
+    if campaign is None:
+        return None
+    grants = sorted(
+        (rpc.replied_ns, rpc.target)
+        for rpc in campaign.requests
+        if rpc.reply is not None and rpc.reply.vote_granted and rpc.target != leader
+        if rpc.replied_ns is not None and rpc.replied_ns <= began_ns
+    )
+    needed = story.quorum - 1
+    voters = [voter for _, voter in grants]
+    if not len(set(voters)) < needed <= len(grants) or began_ns - grants[needed - 1][0] > _SOON_NS:
+        return None
+    again = max(voters, key=voters.count)
+    last_ns = max(at_ns for at_ns, voter in grants if voter == again)
+    return Finding(
+        f"Peer {leader} asked peer {again} for its vote of term {campaign.term} more than once, and got it "
+        f"{times(voters.count(again))}, at last at {at(last_ns)}. At {at(began_ns)} peer {leader} began to lead.",
+        "a vote is counted whenever an answer comes in. Note who has voted, in a set, and count these (§5.2).",
     )
 
 

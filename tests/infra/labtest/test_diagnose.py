@@ -484,6 +484,15 @@ DEFECTS = {
         words=(" refused. The no of peer ", "Count those with vote_granted alone"),
         seeds=range(1, 7),
     ),
+    "answers counted, not voters": Defect(
+        "one_vote_counted_twice",
+        lab("test_figure8_2c"),
+        ("        self.votes[peer] = granted\n", "        self.yes += granted\n"),
+        ("        if sum(self.votes.values()) > len", "        if self.yes > len"),
+        ("        self.votes = {}\n        self._reset", "        self.yes = 0\n        self._reset"),
+        words=("for its vote of term ", "more than once, and got it ", "Note who has voted, in a set"),
+        not_words=("earlier terms",),
+    ),
     "votes of all campaigns in one dict": Defect(
         "earlier_votes_counted",
         lab("test_reelection_2a"),
