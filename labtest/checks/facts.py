@@ -478,10 +478,12 @@ class Facts:
             seat.unread[source] = seat.last_unread = self.sequence
 
     def may_know_committed(self, seat: Seat, index: int) -> bool:
-        """Whether an added field may have told it that this is committed, as another server knows."""
-        return index <= seat.hinted and any(
-            other.known_committed >= index for other in self.seats.values() if other is not seat
-        )
+        """Whether an added field, or what nobody here can read, may have told it that this is committed, as another
+        server knows. Of one with a busy service nobody can tell: it knows more than it has applied."""
+        if index > seat.hinted and not seat.last_unread:
+            return False
+        others = (other for other in self.seats.values() if other is not seat)
+        return any(max(other.known_committed, other.applied) >= index or other.busy for other in others)
 
     # ---- what has happened, asked for a report alone ---------------------------------------------------------
 

@@ -447,6 +447,33 @@ def test_a_voter_may_learn_from_an_added_number_what_others_know_to_be_committed
     assert story.broken() == (None if known and committed else "applies-only-committed")
 
 
+@pytest.mark.parametrize(
+    ("fetched", "committed", "broken"),
+    [(True, True, None), (True, False, "earned-commit"), (False, True, "earned-commit")],
+)
+def test_a_deposed_leader_may_learn_of_a_commit_in_words_of_its_own(fetched, committed, broken):
+    """Followers fetch entries, and who led once hears of the later term and its commits by that alone."""
+
+    @dataclass
+    class Fetched:
+        entries: list
+
+    story = Story(servers=5)
+    story.elect("0", 1, voters="012")
+    story.start("0", 1, 1, 10)
+    story.elect("1", 2, voters="123")
+    story.start("1", 1, 2, 20)
+    if committed:
+        for follower in "23":
+            story.append("1", follower, 2, entries=[(2, 20)])
+        story.apply("1", 1, 20)
+    if fetched:
+        request = story.deliver(story.send("0", "1", InvitedArgs(1, 0, 1, 1), "Raft.fetch"))
+        story.answer(request, Fetched([20]))
+    story.apply("0", 1, 20)
+    assert story.broken() == broken
+
+
 def test_a_peer_that_makes_up_methods_is_not_listed_at_length():
     story = Story()
     for number in range(1000):
