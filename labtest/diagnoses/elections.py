@@ -19,6 +19,9 @@ from labtest.failure import Failure
 # Nobody sensible waits longer than this for an election to begin; the tests wait 5 s for one to succeed.
 _QUIET_NS = 2 * S
 _FEW_ELECTIONS = 3
+# Who is told to campaign does so at once, and is told so once, or once more.
+_INVITED_NS = S // 5
+_INVITED_MAX = 2
 _LOCKS = (WaitKind.LOCK, WaitKind.OWN_LOCK, WaitKind.LOST_LOCK)
 
 
@@ -464,10 +467,28 @@ def _depositions(story: Story) -> list[_Deposed]:
         if term < story.term_at(follower, began_ns - 1) or story.term_at(leader, began_ns - 1) > term:
             continue
         voted_ns = max((vote.at_ns for vote in votes if vote.term == term), default=0)
-        calls = [call for call in story.own_calls if call.node == leader and call.detail.target == follower]
-        told = [call for call in calls if began_ns - S < call.at_ns < began_ns]
+        told = _invitations(story, leader, campaign, term)
         found.append(_Deposed(campaign, leader, term, voted_ns, heard, told))
     return found
+
+
+def _invitations(story: Story, leader: str, campaign: Campaign, term: int) -> list[Event]:
+    """RPCs of its own that a leader has sent, while it led, to who campaigns just then. What it sends all the time is
+    about something else."""
+    spoke_ns = [rpc.sent_ns for rpc in story.led if rpc.source == leader and rpc.args and rpc.args.term == term]
+    calls = [
+        call
+        for call in story.own_calls
+        if call.node == leader
+        and call.detail.target == campaign.peer
+        and min(spoke_ns, default=campaign.at_ns) <= call.at_ns < campaign.at_ns
+    ]
+    often = Counter(call.detail.service_method for call in calls)
+    return [
+        call
+        for call in calls
+        if call.at_ns > campaign.at_ns - _INVITED_NS and often[call.detail.service_method] <= _INVITED_MAX
+    ]
 
 
 def _led(story: Story, peer: str, term: int, before_ns: int) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from labrpc import RpcError
-from labsim import TaskFailed
+from labsim import Event, TaskFailed
 from labtest.checks.reading import APPEND, INSTALL, VOTE
 from labtest.diagnoses.diagnosis import Finding
 from labtest.diagnoses.story import Rpc, S, Story, at, lasting, peers
@@ -607,7 +607,7 @@ def start_never_sent(story: Story) -> Finding | None:
             continue
         first = bisect_left(story.led, when_ns, key=lambda rpc: rpc.sent_ns)
         sent = [rpc for rpc in story.led[first:] if rpc.source == leader]
-        if any(_reaches(rpc, index) for rpc in sent):
+        if any(_reaches(rpc, index) for rpc in sent) or _applied_elsewhere(story, event):
             continue
         returned = (
             f"start({_short(command)}) of peer {leader} returned index {index}, term {term}, and that it leads, at "
@@ -636,6 +636,16 @@ def start_never_sent(story: Story) -> Finding | None:
             )
         return Finding(facts, "the thread that sends is not woken by start(), or it has ended.")
     return None
+
+
+def _applied_elsewhere(story: Story, started: Event) -> bool:
+    """Others have that entry by now: it has gone out in some way of the peer's own."""
+    return any(
+        event.node != started.node
+        and event.at_ns > started.at_ns
+        and event.detail.command_index >= started.detail.index
+        for event in story.other.get(APPLY, ())
+    )
 
 
 def _on_its_way(sent: list[Rpc], end_ns: int) -> str:
