@@ -195,13 +195,24 @@ class CheckedTrace(list[Event]):
         return {method: _Lookers(self._rules, step, short) for method, short in _SHORT.items()}
 
     @property
+    def unread(self) -> list[str]:
+        """By which methods peers say what the checks cannot read; none where that is pre-votes alone."""
+        methods = self._reader.unread
+        return methods if self._has_missed or any(method in _SHORT for method in methods) else []
+
+    @property
+    def _has_missed(self) -> bool:
+        """Somebody has been told something that may have been anything."""
+        return any(seat.last_unread for seat in self.facts.seats.values())
+
+    @property
     def off(self) -> list[str]:
         """What the checks cannot read of this peer's messages, and what follows from that, a line each."""
         unread = self._reader.off
         if not unread:
             return []
-        votes_alone = not any(seat.last_unread for seat in self.facts.seats.values())
-        rules = [rule for rule in RULES if rule.concludes_from_silence and (rule.is_about_votes or not votes_alone)]
+        about_all = self._has_missed
+        rules = [rule for rule in RULES if rule.concludes_from_silence and (rule.is_about_votes or about_all)]
         names = [rule.name for rule in rules]
         return [
             *unread,

@@ -253,6 +253,11 @@ class Reader:
             self._off[method] = f"No check looks at {name}: it is no RPC of the paper"
 
     @property
+    def unread(self) -> list[str]:
+        """Which methods cannot be read, they or their replies. One with a flag of its own can."""
+        return sorted(method for method in self._off if " " not in method)
+
+    @property
     def off(self) -> list[str]:
         """Which checks are off, and why, a line each."""
         return list(self._off.values())

@@ -36,6 +36,7 @@ def as_test(
         )
         scenario.config.begin(f"Scenario: {script.title or script.name}")
         if player is not None:
+            scenario.skips = False
             player(scenario, script)
         else:
             by_line = {step.line: step for step in script.steps}

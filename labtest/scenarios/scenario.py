@@ -117,14 +117,11 @@ class Scenario(Expectations):
         seats = self.trace.facts.seats
         listeners = []
         for held in sorted(calls, key=lambda held: seats[held.message.target].term):
-            message, listener = held.message, int(held.message.target)
+            listener = int(held.message.target)
             if enough() or listener not in self._awake():
                 continue
             listeners.append(listener)
-            self._deliver(held)
-            self._comes_true(listener, lambda message=message: message.reply is not None)  # type: ignore[misc]
-            for answer in [other for other in self._network.held if other.is_reply and other.message.id == message.id]:
-                self._deliver(answer)
+            self._deliver_and_answer(held)
         for listener in listeners:
             # It may refuse while it takes its leader to be there: until its own timer has run out.
             if not enough() and not self._ask(listener, lambda i=listener: self.config.get_state(i))[1]:  # type: ignore[misc]
@@ -405,7 +402,7 @@ class Scenario(Expectations):
                     self._deliver(held)
             if not done or tell:
                 self._deliver_others(leader, follower)
-            if done:
+            if done or not self.config.is_up(follower):
                 return
         self.fail(f"peer {follower} has not accepted all of peer {leader}'s log after {_ROUNDS_MAX} messages")
 

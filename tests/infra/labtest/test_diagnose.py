@@ -410,6 +410,14 @@ DEFECTS = {
         words=("Raft.pre_vote, which is no RPC of the paper, was called ", "who refuses there"),
         not_words=("is its thread started",),
     ),
+    "a leader's heartbeats wait, and it had fetched as a follower": Defect(
+        "heartbeats_too_slow",
+        lab("test_initial_election_2a"),
+        mutant="stranger-pull",
+        edits_of_mutant=(("        self.changed.notify_all()  # the ticker sleeps until an election is due\n", ""),),
+        words=("heartbeats are too slow for these election timeouts",),
+        not_words=("hands leadership over",),
+    ),
     "leadership is handed over after every command": Defect(
         "leadership_is_handed_over",
         lab("test_concurrent_starts_2b"),
@@ -1190,6 +1198,24 @@ def test_a_candidate_that_may_be_disregarded_teaches_no_term():
 
     assert told(reply_term=2) == ["no_step_down"]
     assert told(reply_term=1) == []
+
+
+def test_entries_that_others_have_applied_were_sent_in_some_way():
+    def told(applied):
+        story = Story()
+        for node in "012":
+            story.tell("boot", node)
+            story.tell("connect", node)
+        story.elect("0", 1)
+        story.start("0", 1, 1, 10)
+        if applied:
+            story.apply("1", 1, 10)
+        for _ in range(8):
+            story.now_ms += 100
+            story.append("0", "1", 1)
+        return [found.name for found in examine(story.trace, Failure("no agreement", awaited=1))]
+
+    assert ("start_never_sent" in told(applied=False), "start_never_sent" in told(applied=True)) == (True, False)
 
 
 def told_of(story, rule, peer):

@@ -389,6 +389,22 @@ def test_a_peer_without_plain_votes_is_skipped_where_the_file_allows_it():
     assert "did not ask for votes" in fails(REFUSED_BEFOREHAND, pre_vote_peer()).text
 
 
+def test_a_peer_that_replicates_by_an_rpc_of_its_own_is_skipped_where_a_step_fails():
+    pull = load_peer_class(next(m for m in load_zoo() if m.id == "stranger-pull").write())
+    run, _ = play("elect 0 with 1 2\nstart 0 a\nreplicate 0->1\n", pull)
+    assert str(run.error) == "it is played with the paper's RPCs, and of these peers no check can read Raft.fetch"
+    run, _ = play("elect 0 with 1 2\nexpect progress\n", pull)
+    assert run.error is None
+
+
+def test_a_snapshot_may_wait_until_the_follower_was_heard():
+    letters = load_peer_class(next(m for m in load_zoo() if m.id == "stranger-letters").write())
+    behind = "snapshots\nelect 0 with 1 2\nstart 0 a\nreplicate 0->1\nexpect 0 applied a at 1\nsnapshot 0 1\ndrop\n"
+    run, _ = play(f"{behind}deliver 0->2 snapshot\nexpect 2 applied up to 1\n", letters)
+    assert run.error is None
+    assert "Nothing is in flight that is 0->2 snapshot" in fails(f"strict\n{behind}deliver 0->2 snapshot\n").text
+
+
 def test_a_failed_step_of_a_plain_peer_is_not_skipped():
     fails("needs plain votes\nexpect leader 0\n")
 
