@@ -54,7 +54,7 @@ class Seat:
         self.last_answers: dict[int, tuple[int, int]] = {}
         # When it last heard the leader of its term (or, as a leader, a follower) say something: §6, disregard.
         self.heard_leader_ns = -_LONG_AGO_NS
-        self.heard_from: dict[str, int] = {}  # as a leader, by follower: when it last answered
+        self.heard_from: dict[str, int] = {}  # who has last answered it in its own term, and when
         # What reached it that cannot be read: by the peer it came from, the sequence number of the latest. Votes are
         # whatever may be one, and may tell of a term; the others may have brought entries and commits, too.
         self.unread: dict[str, int] = {}
@@ -503,7 +503,10 @@ class Facts:
         if self.own_ns(seat, seat.heard_leader_ns, at_ns) <= LATELY_NS:
             return True
         heard = sum(self.own_ns(seat, when, at_ns) <= LATELY_NS for when in seat.heard_from.values())
-        return seat.leads == seat.term and 2 * (heard + 1) > self.servers
+        if 2 * (heard + 1) <= self.servers:
+            return False
+        # Whoever has just got the last vote that it needs leads, though it has yet to say so.
+        return seat.leads == seat.term or 2 * len(self.votes_for(seat, seat.term)) > self.servers
 
     def votes_for(self, candidate: Seat, term: int) -> set[str]:
         """Who has voted for it, as far as it has heard: itself too, unless it is known to have voted for another."""

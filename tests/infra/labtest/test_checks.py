@@ -801,6 +801,16 @@ def test_a_leader_that_hears_only_itself_and_one_more_has_no_majority():
     assert (tell("1"), tell("1", "2")) == ("higher-term-wins", None)
 
 
+@pytest.mark.parametrize(("voters", "broken"), [("012", None), ("01", "higher-term-wins")])
+def test_who_has_just_been_elected_may_disregard_a_candidate_before_it_has_spoken(voters, broken):
+    """§6, in the instant in which the last vote that it needs came in."""
+    story = Story(servers=5)
+    story.elect("0", 1, voters=voters)
+    story.save("3")
+    story.vote("3", "0", 2, granted=False, reply_term=1)
+    assert story.broken() == broken
+
+
 # ---- words and evidence ----------------------------------------------------------------------------------------
 
 
