@@ -296,3 +296,11 @@ def test_leads_again_2b(make_config):
         )
     cfg.connect(friend, *others[1:])
     cfg.one(4, 5, retry=True)
+
+
+def test_big_command_2b(make_config):
+    """A command is as large as it is: whoever fills messages up to a size sends one that is larger all the same."""
+    cfg = make_config(servers=3)
+    cfg.begin("Test (2B): a big command among small ones")
+    for size in (1, 200_000, 1, 2_000_000, 1):
+        cfg.one(f"{size} {random.getrandbits(31)} " + size * "x", 3, retry=True)

@@ -293,3 +293,34 @@ def test_snapshot_paused_follower_2d(make_config):
         time.sleep(random.uniform(0, 2.0))
         cfg.resume(sleeper)
         cfg.one(random.getrandbits(31), 3, retry=True)
+
+
+def test_snapshot_ahead_of_its_leader_2d(make_config):
+    """A follower may have applied and cut more of its log than its leader has heard of. What that sends is behind the
+    snapshot then, and has to be answered so that it gets on (§7)."""
+    cfg = make_config(servers=3, snapshot=True)
+    cfg.begin("Test (2D): a follower has cut its log where its leader still looks")
+    for _ in range(4):
+        cfg.one(random.getrandbits(31), 3, retry=True)
+        leader, term = cfg.wait_for_leader()
+        follower, other = random.sample(cfg.others(leader), 2)
+        cfg.busy_service(leader, True)  # so that it makes no snapshot, and has all its entries to send
+        cfg.link(follower, leader, cut=True)
+        start_many(cfg, leader, SNAPSHOT_INTERVAL)
+        time.sleep(1.0)
+        cfg.link(follower, leader, cut=False)
+        index, _, _ = cfg.start(leader, random.getrandbits(31))
+        for _ in range(50):
+            time.sleep(0.100)
+            if index in cfg.applied(follower):
+                break
+        else:
+            if index in cfg.applied(other) and cfg.get_state(leader) == (term, True):
+                cfg.fail(
+                    f"5 s after its leader could hear it again peer {follower} has not applied index {index}, and peer "
+                    f"{other} has. What it has cut off its log is committed, and so the leader has it: let it say that "
+                    "this matches, or where to go on (§7)",
+                    awaited=index,
+                )
+        cfg.busy_service(leader, False)
+    cfg.one(random.getrandbits(31), 3, retry=True)

@@ -357,4 +357,120 @@ MUTANTS = [
             ),
         ),
     ),
+    Mutant(
+        "refused-append-no-reset",
+        "2b",
+        "AppendEntries of the current leader resets the election timer (§5.2)",
+        "resets its election timer only for an AppendEntries that it accepts, or a snapshot",
+        (
+            (
+                "        self._reset_election_timer()\n        return True",
+                "        return True",
+            ),
+            (
+                "            self._append_new(prev + 1, args.entries)  # 3, 4\n",
+                "            self._reset_election_timer()\n"
+                "            self._append_new(prev + 1, args.entries)  # 3, 4\n",
+            ),
+            (
+                "            # If all of it is committed here, the log brings it to the service, or already has.\n",
+                "            if args.term >= self.current_term:\n                self._reset_election_timer()\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "big-entry-never-sent",
+        "2b",
+        "a leader sends what a follower lacks (§5.3)",
+        "fills its messages up to 64 KiB, and never sends an entry that is larger",
+        (
+            (
+                "        entries = self.log[prev + 1 - base :]\n",
+                "        entries, size = [], 0\n"
+                "        for entry in self.log[prev + 1 - base :]:\n"
+                "            size += len(labgob.encode([entry.command]))\n"
+                "            if size > 65536:\n"
+                "                break\n"
+                "            entries.append(entry)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "heard-commit-saved",
+        "2c",
+        "leader_commit is of the leader's log (Figure 2: AppendEntries 5)",
+        "saves the highest leader_commit that it has heard, and takes so much of its log for committed after a crash",
+        (
+            (
+                "        self.last_included_index = 0\n        self._read_persist()\n",
+                "        self.last_included_index = 0\n        self.heard_commit = 0\n        self._read_persist()\n",
+            ),
+            (
+                "        self.commit_index = self.last_included_index\n",
+                "        heard = min(self.heard_commit, self._last_log_index())\n"
+                "        self.commit_index = max(self.last_included_index, heard)\n",
+            ),
+            (
+                "        state.encode(self.log)\n",
+                "        state.encode(self.log)\n        state.encode(self.heard_commit)\n",
+            ),
+            (
+                "            self.log = state.decode(list[LogEntry])\n",
+                "            self.log = state.decode(list[LogEntry])\n"
+                "            self.heard_commit = state.decode(int)\n",
+            ),
+            (
+                "            if not self._hear_leader(args.term):  # 1\n",
+                "            if args.term >= self.current_term:\n"
+                "                self.heard_commit = max(self.heard_commit, args.leader_commit)\n"
+                "            if not self._hear_leader(args.term):  # 1\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "snap-bytes-of-the-next",
+        "2d",
+        "a snapshot is handed up as what it is (§7)",
+        "notes the index of each snapshot that comes, and hands up under it what its disk holds by then",
+        (
+            (
+                "        self.votes: dict[int, bool] = {}\n",
+                "        self.votes: dict[int, bool] = {}\n        self.pending: list[tuple[int, int]] = []\n",
+            ),
+            (
+                "            if self.last_applied < self.last_included_index:\n",
+                "            if self.last_applied < self.last_included_index and self.pending:\n"
+                "                self.last_applied, term = self.pending.pop(0)\n"
+                "                snapshot = self.persister.read_snapshot()\n"
+                "                return ApplyMsg(False, None, 0, True, snapshot, term, self.last_applied)\n"
+                "            if self.last_applied < self.last_included_index:\n",
+            ),
+            (
+                "                self._persist(args.data)\n",
+                "                self._persist(args.data)\n"
+                "                self.pending.append((args.last_included_index, args.last_included_term))\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "snap-commit-falls-before-apply",
+        "2d",
+        "commit_index never falls (Figure 2: volatile state)",
+        "takes an older commit index for its own as long as it has not applied that much",
+        (("        if index > self.commit_index:\n", "        if index > self.last_applied:\n"),),
+    ),
+    Mutant(
+        "snap-refuses-what-it-covers",
+        "2d",
+        "what a snapshot covers matches (§5.4.3, §7)",
+        "refuses AppendEntries that begin behind its snapshot, and points no further",
+        (
+            (
+                "            if prev >= self.last_included_index and not self._has_entry(prev, args.prev_log_term):\n",
+                "            if prev < self.last_included_index:\n"
+                "                return AppendEntriesReply(self.current_term, False, 0, max(prev, 1))\n"
+                "            if not self._has_entry(prev, args.prev_log_term):\n",
+            ),
+        ),
+    ),
 ]
