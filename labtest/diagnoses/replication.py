@@ -130,19 +130,34 @@ def same_snapshot_again(story: Story) -> Finding | None:
             if rpc.reply is None or rpc.reply.term != term:
                 continue
             if repeated and (
-                rpc.args.last_included_index != repeated[-1].args.last_included_index
+                _part_of_snapshot(rpc) != _part_of_snapshot(repeated[-1])
                 or rpc.sent_ns < (repeated[-1].replied_ns or 0)
             ):
                 repeated = []
             repeated.append(rpc)
         if len(repeated) >= 3 and _is_late(story, repeated[-1]):
+            index, offset = _part_of_snapshot(repeated[0])
+            what = f"the snapshot through index {index}"
+            likely = (
+                "after an InstallSnapshot was answered, next_index is not moved on to last_included_index + 1 (§7)."
+            )
+            if offset is not None:
+                what = f"the part at offset {offset} of {what}"
+                likely = (
+                    "it does not go on as the answer asks for: to the next part or, where the follower has lost what "
+                    "came before, back to the first one (Figure 13)."
+                )
             return Finding(
-                f"Peer {leader}, leader of term {term}, sent peer {follower} the snapshot through index "
-                f"{repeated[0].args.last_included_index} {len(repeated)} times from {at(repeated[0].sent_ns)} on, "
-                f"each time after peer {follower} had answered the one before.",
-                "after an InstallSnapshot was answered, next_index is not moved on to last_included_index + 1 (§7).",
+                f"Peer {leader}, leader of term {term}, sent peer {follower} {what} {len(repeated)} times from "
+                f"{at(repeated[0].sent_ns)} on, each time after peer {follower} had answered the one before.",
+                likely,
             )
     return None
+
+
+def _part_of_snapshot(rpc: Rpc) -> tuple[int, int | None]:
+    """Its index and, where peers send it in parts, the offset."""
+    return rpc.args.last_included_index, getattr(rpc.args, "offset", None)
 
 
 def unanswered_taken_as_refusal(story: Story) -> Finding | None:

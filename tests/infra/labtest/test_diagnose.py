@@ -921,6 +921,14 @@ DEFECTS = {
         ),
         words=("the snapshot through index", "next_index is not moved on to last_included_index + 1"),
     ),
+    "a part of the snapshot again and again": Defect(
+        "same_snapshot_again",
+        lab("test_snapshot_crash_before_save_2d"),
+        mutant="stranger-chunked",
+        edits_of_mutant=(("            elif reply.expects == 0:\n                t.offset = 0\n", ""),),
+        words=("sent peer ", "the part at offset ", "back to the first one (Figure 13)"),
+        not_words=("next_index is not moved on",),
+    ),
     "index not translated": Defect(
         "index_error_after_snapshot",
         lab("test_snapshot_basic_2d"),
