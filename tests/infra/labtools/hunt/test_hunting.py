@@ -23,7 +23,7 @@ from raft.raft import Raft
 pytestmark = pytest.mark.usefixtures("raft_package_restored")
 
 
-def wrong(id_, tmp_path):
+def zoo_peer(id_, tmp_path):
     mutant = next(mutant for mutant in load_zoo() if mutant.id == id_)
     return load_peer_class(mutant.write(tmp_path))
 
@@ -49,6 +49,12 @@ def test_a_right_peer_survives_and_its_runs_are_worth_something():
     assert words >= {"campaign", "deliver", "start", "crash", "restart", "run", "expect"}
     assert applied == 12
     assert len(lane.states) > 100
+
+
+def test_no_run_is_skipped_where_peers_replicate_in_words_of_their_own(tmp_path):
+    """A step that finds nothing skips a scenario that somebody wrote; here it is left out."""
+    lane = Lane(zoo_peer("stranger-pull", tmp_path), 1, 0)
+    assert [lane.run()[2].error for _ in range(6)] == [None] * 6
 
 
 def test_the_steps_of_a_run_are_the_run():
@@ -134,7 +140,7 @@ def test_three_entries_are_as_good_as_two():
 
 
 def hunted(id_, tmp_path, seed=1, runs=60, limit_s=20):
-    peer_class = wrong(id_, tmp_path)
+    peer_class = zoo_peer(id_, tmp_path)
     finder = Finder(peer_class, [tmp_path / id_], limit_s=limit_s)
     lane = Lane(peer_class, seed, 0)
     for _ in range(runs):
