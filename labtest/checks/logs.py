@@ -205,6 +205,9 @@ class AcknowledgedEntriesStay(Rule):
                     ". In between it was sent a snapshot: entries that follow the last one it includes stay (Figure "
                     "13, 6), and one that ends before what it has committed changes nothing"
                 )
+                if snapshot.at_ns == yes.at_ns:
+                    # Who was first nobody can see.
+                    after += ". Of an AppendEntries that begins before a snapshot, what is behind it is taken"
             if yes is not None:
                 evidence.insert(0, (yes.at_ns, yes.detail, "answered"))
             self.violated(

@@ -883,18 +883,20 @@ def test_a_late_verdict_about_saving_says_that_it_is_late_and_when_the_last_save
 
 
 def test_a_snapshot_between_a_yes_and_a_no_is_told():
-    def tell(installed):
+    def tell(installed, *, back_ms=0):
         def story_of(story):
             story.elect("0", 1)
             story.append("0", "1", 1, entries=[(1, 10), (1, 20)])
             if installed:
+                story.now_ms -= back_ms
                 story.install("0", "1", 1, (1, 1))
             story.append("0", "1", 1, prev=(2, 1), success=False)
 
         return failure_of(story_of)
 
-    with_it, without = tell(True), tell(False)
+    with_it, without, at_once = tell(True), tell(False), tell(True, back_ms=5)
     assert "In between it was sent a snapshot" in with_it.text and "install_snapshot" in with_it.evidence[1]
+    assert "begins before a snapshot" in at_once.text and "begins before a snapshot" not in with_it.text
     assert "snapshot" not in without.text and len(without.evidence) == 2
 
 
