@@ -198,6 +198,8 @@ class AppliesWhatIsCommitted(Rule):
         if seat.busy:
             self._owed.pop(seat.name, None)
             return
+        if message.source == seat.name:
+            return  # of what it has said itself, perhaps before a crash, it learns nothing
         owed = self._owed.get(seat.name)
         if owed is not None and seat.applied >= owed[1]:
             owed = None

@@ -783,6 +783,17 @@ def test_a_leader_that_hears_itself_follows_nobody():
     assert story.broken() is None
 
 
+def test_of_commits_a_peer_learns_nothing_by_its_own_requests():
+    """One of an earlier life may arrive after its restart, and it says yes: it knows that log."""
+    story = Story()
+    story.elect("0", 1)
+    story.agree("0", 1, 1, 10)
+    for _ in range(2):
+        story.append("0", "0", 1, prev=(1, 1), commit=1, saved=False)
+        story.now_ms += 1151
+    assert story.broken() is None
+
+
 def test_a_leader_that_hears_only_itself_and_one_more_has_no_majority():
     """§6: to disregard a candidate it must have heard a majority lately."""
 
