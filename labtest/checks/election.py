@@ -218,7 +218,7 @@ class HigherTermWins(Rule):
             return
         # §6: who has heard its leader lately may disregard the request for a vote, its term included.
         vote = message.service_method == VOTE
-        if vote and not reply.vote_granted and self.facts.may_disregard(seat, delivery.at_ns):
+        if vote and not reply.vote_granted and self.facts.may_disregard(seat, delivery.term, delivery.at_ns):
             return
         lately = ", and had heard no leader for a second (§6)" if vote and seat.heard_leader_ns > 0 else ""
         self.violated(

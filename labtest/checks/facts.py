@@ -238,7 +238,7 @@ class Facts:
             reading, self.sequence, seat.term, seat.floor_term, seat.floor, seat.acked.get(term, 0), event.at_ns
         )
         if method == VOTE:
-            if term > seat.told_term and not self.may_disregard(seat, event.at_ns):
+            if term > seat.told_term and not self.may_disregard(seat, seat.term, event.at_ns):
                 self.tell_term(seat, term, event.at_ns)
             return
         if term >= seat.term:
@@ -498,15 +498,18 @@ class Facts:
 
     # ---- what a right peer may have known, asked before it is accused -----------------------------------------
 
-    def may_disregard(self, seat: Seat, at_ns: int) -> bool:
-        """§6: whoever has heard its leader lately may disregard a RequestVote; a leader too that hears a majority."""
+    def may_disregard(self, seat: Seat, term: int, at_ns: int) -> bool:
+        """§6: whoever has heard its leader lately may disregard a RequestVote; so may a leader that hears a majority.
+
+        `term`: its own, when the request came in. When it answers, it may have heard of a later one.
+        """
         if self.own_ns(seat, seat.heard_leader_ns, at_ns) <= LATELY_NS:
             return True
         heard = sum(self.own_ns(seat, when, at_ns) <= LATELY_NS for when in seat.heard_from.values())
         if 2 * (heard + 1) <= self.servers:
             return False
         # Whoever has just got the last vote that it needs leads, though it has yet to say so.
-        return seat.leads == seat.term or 2 * len(self.votes_for(seat, seat.term)) > self.servers
+        return seat.leads == term or 2 * len(self.votes_for(seat, term)) > self.servers
 
     def votes_for(self, candidate: Seat, term: int) -> set[str]:
         """Who has voted for it, as far as it has heard: itself too, unless it is known to have voted for another."""

@@ -822,6 +822,22 @@ def test_who_has_just_been_elected_may_disregard_a_candidate_before_it_has_spoke
     assert story.broken() == broken
 
 
+@pytest.mark.parametrize(("first", "broken"), [(True, None), (False, "terms-never-fall")])
+def test_a_leader_may_have_disregarded_a_candidate_before_it_heard_of_that_term_otherwise(first, broken):
+    """§6. Its answers leave together, and one of them tells of the later term before this one does."""
+    story = Story()
+    story.elect("0", 1)
+    story.append("0", "1", 1)
+    request = story.send("1", "0", RequestVoteArgs(2, 1, 0, 0))
+    if first:
+        story.deliver(request)
+    story.vote("2", "0", 2, granted=False)
+    if not first:
+        story.deliver(request)
+    story.answer(request, RequestVoteReply(1, False))
+    assert story.broken() == broken
+
+
 # ---- words and evidence ----------------------------------------------------------------------------------------
 
 
