@@ -62,6 +62,8 @@ class Drawer:
             self._resume: 6,
             self._cut: 1,
             self._heal: 4,
+            self._busy: 1.5,
+            self._ready: 6,
             self._run_one: 3,
             self._run_all: 3,
         }
@@ -69,9 +71,10 @@ class Drawer:
             moves[self._snapshot] = 8
             moves[self._leave_behind] = 8
             moves[self._outdated_snapshot] = 4
+            moves[self._kept_waiting] = 6
         self._moves = list(moves)
         self._weights = [weight * chance.choice(_LIKINGS) for weight in moves.values()]
-        needed_ones = [self._elect, self._start, self._replicate, self._restart, self._resume, self._heal]
+        needed_ones = [self._elect, self._start, self._replicate, self._restart, self._resume, self._heal, self._ready]
         for needed in [*needed_ones, *([self._snapshot, self._leave_behind] if snapshots else [])]:
             place = self._moves.index(needed)
             self._weights[place] = max(self._weights[place], moves[needed] * _LIKINGS[1])
@@ -192,7 +195,8 @@ class Drawer:
         enough = self._config.n // 2 + 1
         if leader is None or len(others) < enough:
             return
-        few = self._chance.sample(others, self._chance.randint(0, len(others) - enough))
+        most = len(others) - enough
+        few = self._chance.sample(others, self._chance.choice((most, self._chance.randint(0, most))))
         rest = [other for other in others if other not in few]
         yield from self._give(leader, self._chance.randint(1, 3))
         for follower in few:
@@ -221,7 +225,9 @@ class Drawer:
         yield from self._elected(again, self._others(again))
         if again in self._leaders():
             yield from self._give(again, 1)
-            yield from self._bring(again, self._some_of(self._others(again)))
+            # Just short of a majority, perhaps: one old answer that counts is then one too many.
+            short = self._chance.sample(self._others(again), min(self._config.n // 2 - 1, len(self._others(again))))
+            yield from self._bring(again, self._chance.choice((short, self._some_of(self._others(again)))))
         for held in [held for held in self._scenario.held if held.is_reply and held.message.source == str(again)][:3]:
             if held in self._scenario.held:
                 yield f"deliver {self._named(held)}"
@@ -235,24 +241,36 @@ class Drawer:
             return
         yield from self._give(leader, 1)
         having = self._chance.sample(others, half)
-        yield from self._bring(leader, having)
-        lacking = self._one_of([other for other in others if other not in having and other in self._awake()])
-        if lacking is not None:
-            yield from self._elected(lacking, self._others(lacking))
+        yield from self._update(leader, having)
+        lacking = [other for other in others if other not in having and other in self._awake()]
+        if not lacking:
+            return
+        candidate = self._chance.choice(lacking)
+        if self._snapshots and len(lacking) > 1 and self._chance.random() < 0.5:
+            # Another who lacked it has it by a snapshot, and in no entry.
+            yield from self._shorten_log(leader)
+            yield from self._bring(leader, [other for other in lacking if other != candidate])
+        yield from self._elected(candidate, self._others(candidate))
 
     def _rivals(self) -> Move:
         """Two ask in one term. Who has voted for the first forgets it, perhaps, before it hears the second: it crashes,
         has the first as its leader and crashes again, or gets a snapshot of it."""
         leader = self._leader()
-        if leader is not None and self._config.n == 3:
+        behind = None
+        if leader is not None and self._snapshots and self._chance.random() < 0.5:
+            behind = self._one_of(self._others(leader))
+            yield from self._without(behind, leader)
+        if leader is not None and (self._config.n == 3 or behind is not None):
             yield f"crash {leader}"
             yield f"restart {leader}"
         candidates = [i for i in self._awake() if i not in self._leaders()]
-        electable = self._electable(candidates, self._awake())
+        electable = self._electable([i for i in candidates if i != behind], self._awake())
         if len(candidates) < 3 or not electable or self._scenario.seen.hard_to_elect:
             return
         first = self._chance.choice(list(electable))
         voter, *others = self._chance.sample(electable[first], len(electable[first]))
+        if behind in others:
+            others[others.index(behind)], voter = voter, behind
         second = self._one_of([i for i in candidates if i not in (first, voter)])
         if second is None:
             return
@@ -260,7 +278,11 @@ class Drawer:
         yield f"campaign {first} term {term}"
         for asked in [voter, *(other for other in others if other != second)]:
             yield from self._exchange(first, asked, "vote", f" term {term}")
-        if first in self._leaders() and self._snapshots and self._chance.random() < 0.5:
+        if first in self._leaders() and voter == behind:
+            for _ in range(2):
+                yield from self._bring(first, [voter])
+            crashes = 1
+        elif first in self._leaders() and self._snapshots and self._chance.random() < 0.5:
             yield from self._sent_a_snapshot(first, voter)
             crashes = self._chance.randint(0, 1)
         else:
@@ -276,6 +298,14 @@ class Drawer:
         yield f"campaign {second} term {term}"
         if self._between(second, voter, "vote"):
             yield f"deliver {second}->{voter} vote term {term}"
+
+    def _without(self, behind: int | None, leader: int) -> Move:
+        """Everybody but that one applies a command, and has a snapshot instead of it: whoever leads next sends that."""
+        others = [other for other in self._others(leader) if other != behind]
+        yield from self._give(leader, 1)
+        yield from self._update(leader, others)
+        for i in (leader, *others):
+            yield from self._shorten_log(i)
 
     def _may_vote(self, voter: int, candidate: int) -> bool:
         """If that one campaigns now, in its next term."""
@@ -314,6 +344,18 @@ class Drawer:
                 kind = self._one_of(self._replicating(leader, follower))
                 if kind is not None:
                     yield from self._exchange(leader, follower, kind)
+
+    def _update(self, leader: int, followers: Sequence[int]) -> Move:
+        """They get all that it has, and hear what of it is committed."""
+        for _ in range(2):
+            for follower in followers:
+                if leader not in self._awake() or follower not in self._awake():
+                    continue
+                if not self._replicating(leader, follower):
+                    yield f"heartbeat {leader}"
+                for _ in range(3):
+                    for kind in self._replicating(leader, follower):
+                        yield from self._exchange(leader, follower, kind, answered=1)
 
     def _replicating(self, leader: int, follower: int) -> list[str]:
         return [kind for kind in ("append", "snapshot") if self._between(leader, follower, kind)]
@@ -436,6 +478,16 @@ class Drawer:
         if peer is not None:
             yield f"resume {peer}"
 
+    def _busy(self) -> Move:
+        peer = self._one_of([i for i in self._awake() if not self._trace.facts.seats[str(i)].busy])
+        if peer is not None:
+            yield f"busy {peer}"
+
+    def _ready(self) -> Move:
+        peer = self._one_of([i for i in self._awake() if self._trace.facts.seats[str(i)].busy])
+        if peer is not None:
+            yield f"ready {peer}"
+
     def _cut(self) -> Move:
         peers = list(range(self._config.n))
         self._chance.shuffle(peers)
@@ -465,8 +517,8 @@ class Drawer:
         others = self._others(leader)
         if len(others) <= self._config.n // 2:
             return
-        yield from self._give(leader, self._chance.choice((0, 1, 1, 2)))
-        unheard = self._chance.choice(("no", "no", "no", "before it is committed", "afterwards"))
+        yield from self._give(leader, self._chance.choice((0, 1, 1, 2, 2)))
+        unheard = self._chance.choice(("no", "no", "before it is committed", "afterwards"))
         if unheard == "before it is committed":
             yield from self._bring_unheard(leader, behind)
         yield from self._bring(leader, [other for other in others if other != behind])
@@ -484,6 +536,28 @@ class Drawer:
         if not self._between(leader, behind, "snapshot"):
             yield from self._bring(leader, [behind])  # it says what it lacks
         yield from self._exchange(leader, behind, "snapshot")
+        if self._chance.random() < 0.5:
+            yield from self._bring(leader, [behind])  # what it has behind the snapshot is seen by what it answers
+
+    def _kept_waiting(self) -> Move:
+        """What a peer has committed and the snapshots that it is sent wait for its service together."""
+        leader = self._leader()
+        others = [] if leader is None else self._others(leader)
+        if leader is None or len(others) <= self._config.n // 2:
+            return
+        waiting, *rest = self._chance.sample(others, len(others))
+        yield f"busy {waiting}"
+        yield from self._give(leader, self._chance.randint(1, 3))
+        yield from self._update(leader, others)
+        for _ in range(self._chance.choice((1, 1, 2))):
+            yield from self._give(leader, self._chance.randint(1, 2))
+            yield from self._update(leader, rest)
+            yield from self._shorten_log(leader)
+            yield from self._update(leader, [waiting])
+        if self._chance.random() < 0.5:
+            yield from self._again([waiting], "append")
+        if waiting in self._awake() and self._chance.random() < 0.8:
+            yield f"ready {waiting}"
 
     def _outdated_snapshot(self) -> Move:
         """Who has got on since it was sent a snapshot gets it once more."""
@@ -519,9 +593,10 @@ class Drawer:
         """Whoever lacks what its snapshot stands for gets that next: no older entries are on their way."""
         if leader in self._awake() and (applied := self._config.applied(leader)):
             last = max(applied)
-            yield f"snapshot {leader} {last if self._chance.random() < 0.7 else max(1, last - 1)}"
+            yield f"snapshot {leader} {last if self._chance.random() < 0.6 else max(1, last - 1)}"
             yield f"drop {leader}->* append"
-            yield f"heartbeat {leader}"
+            if leader in self._leaders():
+                yield f"heartbeat {leader}"
 
     def _run_one(self) -> Move:
         peer = self._one_of(self._awake())
