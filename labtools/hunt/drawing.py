@@ -43,7 +43,7 @@ class Drawer:
         self._snapshots = snapshots
         moves: dict[Callable[[], Move], float] = {
             self._elect: 6,
-            self._overthrow: 4,
+            self._overthrow: 6,
             self._left_out: 3,
             self._rivals: 2,
             self._campaign: 2,
@@ -69,9 +69,9 @@ class Drawer:
         }
         if snapshots:
             moves[self._snapshot] = 8
-            moves[self._leave_behind] = 8
-            moves[self._outdated_snapshot] = 4
-            moves[self._kept_waiting] = 6
+            moves[self._leave_behind] = 16
+            moves[self._outdated_snapshot] = 6
+            moves[self._kept_waiting] = 8
         self._moves = list(moves)
         self._weights = [weight * chance.choice(_LIKINGS) for weight in moves.values()]
         needed_ones = [self._elect, self._start, self._replicate, self._restart, self._resume, self._heal, self._ready]

@@ -30,7 +30,7 @@ PROGRESS = "expect progress"
 _STEPS = (10, 100)  # of a run, at least and at most
 _DRAWING_S = 60.0  # of virtual time; a run may take 120 s, and what comes at its end takes some
 PEERS = (3, 3, 3, 4, 5, 5)
-_WITH_SNAPSHOTS = 0.5
+_WITH_SNAPSHOTS = 0.6
 _VARIED = 0.6  # how many runs begin as an earlier one did
 _RECENT = 100
 
