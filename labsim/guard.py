@@ -15,7 +15,7 @@ import _thread
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
@@ -230,20 +230,27 @@ def _install() -> None:
         module = sys.modules.get(rule.module)
         if module is None:
             continue
-        owner: Any = module
-        *classes, name = rule.attribute.split(".")
-        for class_name in classes:
-            owner = getattr(owner, class_name)
+        owner, name = _place(rule, module)
         # A class's own dict: patching what it only inherits would patch it twice.
         real = vars(owner).get(name)
         if real is None:
             continue
         setattr(owner, name, _guarded(rule, real))
         _undo.append(partial(setattr, owner, name, real))
-        if not classes:
+        if owner is module:
             by_identity.setdefault(id(real), (rule, real))
     _guard_from_imports(by_identity)
     sys.meta_path.insert(0, _finder)
+
+
+@cache
+def _place(rule: _Rule, module: ModuleType) -> tuple[Any, str]:
+    """The module or its class, and the name there."""
+    owner: Any = module
+    *classes, name = rule.attribute.split(".")
+    for class_name in classes:
+        owner = getattr(owner, class_name)
+    return owner, name
 
 
 def _uninstall() -> None:
@@ -262,6 +269,9 @@ def _guard_from_imports(by_identity: dict[int, tuple[_Rule, Any]]) -> None:
         if filename is None and namespace.get("__name__") != "__main__":
             continue
         if filename is not None and is_library(filename):
+            continue
+        # Hardly any module has one, and this is done before every run.
+        if by_identity.keys().isdisjoint(map(id, namespace.values())):
             continue
         for name, value in list(namespace.items()):
             rule, real = by_identity.get(id(value), (None, None))
