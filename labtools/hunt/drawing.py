@@ -505,6 +505,8 @@ class Drawer:
         peer = self._one_of([i for i in self._awake() if self._config.applied(i)])
         if peer is not None:
             last = max(self._config.applied(peer))
+            if self._chance.random() < 0.2:
+                yield f"crash {peer} {self._chance.choice(MOMENTS[:2])}"  # between two saves, if it takes two
             yield f"snapshot {peer} {self._chance.randint(max(1, last - 3), last)}"
 
     def _leave_behind(self) -> Move:
@@ -574,7 +576,7 @@ class Drawer:
             yield from self._bring(leader, [peer])
         if peer in self._awake() and (applied := self._config.applied(peer)) and self._chance.random() < 0.7:
             yield f"snapshot {peer} {max(applied)}"
-        meanwhile = self._chance.choice(("crash", "append", "nothing"))
+        meanwhile = self._chance.choice(("crash", "append", "append", "nothing"))
         if meanwhile == "crash":
             yield f"crash {peer}"
             yield f"restart {peer}"

@@ -22,7 +22,7 @@ from labtools.zoo.shrunk import repeated
 
 RECORD = ZOO / "hunted.json"
 HEADING = "## Hunted"
-SEED = 77  # one that no drawing was tuned with
+SEED = 105  # one that no drawing was tuned with
 _LOST_S = 3600
 # Rules about speed, and about what never happens: no hunt is asked for these.
 _OTHER_RULES = (
