@@ -243,9 +243,9 @@ class Drawer:
         having = self._chance.sample(others, half)
         yield from self._update(leader, having)
         lacking = [other for other in others if other not in having and other in self._awake()]
-        if not lacking:
+        candidate = self._one_of(lacking)
+        if candidate is None:
             return
-        candidate = self._chance.choice(lacking)
         if self._snapshots and len(lacking) > 1 and self._chance.random() < 0.5:
             # Another who lacked it has it by a snapshot, and in no entry.
             yield from self._shorten_log(leader)
