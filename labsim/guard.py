@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import _thread
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
@@ -164,6 +164,7 @@ def _refuse(rule: _Rule, frame: FrameType | None, called_as: object = None) -> N
     simulation.fail(RealWorldError(f"{called}(){told} {rule.why}; {rule.fix}", where=where))
 
 
+@cache
 def _guarded(rule: _Rule, real: Any) -> Any:
     # An __init__ is called with self, which is no argument of the reader's.
     bare_args = 1 if rule.attribute.endswith("__init__") else 0
@@ -205,7 +206,7 @@ class _RefuseImports(MetaPathFinder):
 _finder = _RefuseImports()
 _installing = _thread.allocate_lock()
 _users = 0
-_undo: list[Callable[[], None]] = []
+_undo: list[tuple[Any, str, Any]] = []
 
 
 @contextmanager
@@ -235,12 +236,17 @@ def _install() -> None:
         real = vars(owner).get(name)
         if real is None:
             continue
-        setattr(owner, name, _guarded(rule, real))
-        _undo.append(partial(setattr, owner, name, real))
+        _replace(owner, name, rule, real)
         if owner is module:
             by_identity.setdefault(id(real), (rule, real))
     _guard_from_imports(by_identity)
     sys.meta_path.insert(0, _finder)
+
+
+def _uninstall() -> None:
+    while _undo:
+        setattr(*_undo.pop())
+    sys.meta_path.remove(_finder)
 
 
 @cache
@@ -253,31 +259,57 @@ def _place(rule: _Rule, module: ModuleType) -> tuple[Any, str]:
     return owner, name
 
 
-def _uninstall() -> None:
-    while _undo:
-        _undo.pop()()
-    sys.meta_path.remove(_finder)
+def _replace(owner: Any, name: str, rule: _Rule, real: Any) -> None:
+    setattr(owner, name, _guarded(rule, real))
+    _undo.append((owner, name, real))
+
+
+class _Module:
+    """One that is no library's, and which of its names are real functions. There may be hundreds with thousands of
+    names, and a run may be short, so they are looked through when there are more or fewer names than before."""
+
+    def __init__(self, module: ModuleType, filename: str) -> None:
+        self._module = module
+        self._filename = filename
+        self._size = -1
+        self._names: list[str] = []
+
+    def guard(self, by_identity: dict[int, tuple[_Rule, Any]], *, anew: bool) -> None:
+        namespace = self._module.__dict__
+        if anew or len(namespace) != self._size:
+            self._names = [name for name, value in list(namespace.items()) if id(value) in by_identity]
+            self._size = len(namespace)
+        if self._names and not is_library(self._filename):
+            for name in self._names:
+                rule, real = by_identity.get(id(namespace.get(name)), (None, None))
+                if rule is not None:
+                    _replace(self._module, name, rule, real)
+
+
+_modules: dict[str, _Module] = {}
+_looked_at: dict[str, Any] = {}  # sys.modules as it was then
+_looked_for: set[int] = set()
 
 
 def _guard_from_imports(by_identity: dict[int, tuple[_Rule, Any]]) -> None:
     """`from time import sleep` left the function itself in a module, out of reach of any patch of `time`."""
-    for module in list(sys.modules.values()):
-        if not isinstance(module, ModuleType):
-            continue
-        namespace = module.__dict__
-        filename = namespace.get("__file__")
-        if filename is None and namespace.get("__name__") != "__main__":
-            continue
-        if filename is not None and is_library(filename):
-            continue
-        # Hardly any module has one, and this is done before every run.
-        if by_identity.keys().isdisjoint(map(id, namespace.values())):
-            continue
-        for name, value in list(namespace.items()):
-            rule, real = by_identity.get(id(value), (None, None))
-            if rule is not None and value is real:
-                namespace[name] = _guarded(rule, real)
-                _undo.append(partial(namespace.__setitem__, name, real))
+    global _looked_at, _looked_for
+    if sys.modules != _looked_at:
+        now = dict(sys.modules)
+        for name in _modules.keys() - now.keys():
+            del _modules[name]
+        for name, module in now.items():
+            if _looked_at.get(name) is not module:
+                _modules.pop(name, None)
+                filename = isinstance(module, ModuleType) and module.__dict__.get("__file__")
+                if name == "__main__" or (filename and not is_library(filename)):
+                    _modules[name] = _Module(module, filename or "")
+        _looked_at = now
+    anew = by_identity.keys() != _looked_for
+    if anew:
+        _looked_for = set(by_identity)
+    for own in _modules.values():
+        own.guard(by_identity, anew=anew)
 
 
 @contextmanager

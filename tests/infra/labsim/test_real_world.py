@@ -177,6 +177,25 @@ def test_imported_by_name_and_renamed_in_a_module_of_the_students_own(student):
     assert refusal(peer.peer) == f"time.sleep() in {helper.__name__}.py:5 {STOPS}; use 'from labsim.time import sleep'"
 
 
+def test_imported_by_name_between_two_runs(student):
+    """A module is looked through once, and again when it has another number of names."""
+    peer = student("def peer():\n    sleep(1)\n\n\ndef take():\n    global sleep\n    from time import sleep\n")
+    Simulation(1).run(lambda: None)
+    peer.take()
+    assert f" in {peer.__name__}.py:2 " in refusal(peer.peer)
+    assert f" in {peer.__name__}.py:2 " in refusal(peer.peer)
+
+
+def test_imported_by_name_in_a_module_that_took_the_place_of_another(student, tmp_path):
+    peer = student("def nap():\n    pass\n\n\ndef peer():\n    nap(1)\n")
+    Simulation(1).run(lambda: None)
+    (tmp_path / f"{peer.__name__}.py").write_text("from time import sleep as nap\n\n\ndef peer():\n    nap(1)\n")
+    del sys.modules[peer.__name__]
+    importlib.invalidate_caches()
+    other = importlib.import_module(peer.__name__)
+    assert f" in {peer.__name__}.py:5 " in refusal(other.peer)
+
+
 def test_imported_by_name_but_not_used_is_nobodys_business(student):
     peer = student("from time import sleep\nfrom labsim import time\n\n\ndef peer():\n    time.sleep(1)\n")
     Simulation(1).run(peer.peer)
