@@ -24,7 +24,7 @@ import typing
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -473,16 +473,21 @@ def _lab_modules() -> dict[str, ModuleType]:
 
 def forget_earlier_runs() -> None:
     """Let go of the classes of incarnations that are over. Not while another run is under way in this process."""
-    labgob.forget(_is_gone)
+    templates = list(_templates)
+
+    @cache  # it is asked of each class many times, before every run
+    def is_gone(cls: type) -> bool:
+        if type(sys.modules.get(cls.__module__)) is not StandIn:
+            return False
+        names = cls.__qualname__.split(".")
+        for template in templates:
+            found: Any = template.modules.get(cls.__module__)
+            for name in names:
+                found = getattr(found, name, None)
+            if found is cls:
+                return False
+        return True
+
+    labgob.forget(is_gone)
     for clear_cache in getattr(typing, "_cleanups", ()):  # Queue[ApplyMsg] and the like, the last 128 of each kind
         clear_cache()
-
-
-def _is_gone(cls: type) -> bool:
-    if type(sys.modules.get(cls.__module__)) is not StandIn:
-        return False
-    for template in _templates:
-        module: Any = template.modules.get(cls.__module__)
-        if reduce(lambda owner, name: getattr(owner, name, None), cls.__qualname__.split("."), module) is cls:
-            return False
-    return True
