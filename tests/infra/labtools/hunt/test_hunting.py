@@ -39,15 +39,16 @@ def test_a_right_peer_survives_and_its_runs_are_worth_something():
     lane = Lane(Raft, 5, 0)
     words = set()
     applied = 0
-    for _ in range(12):
+    for _ in range(24):
         steps, seed, run = lane.run()
         assert run.error is None, run.error
         assert steps.lines[-1] == PROGRESS
         assert seed == 1
         words |= {line.split()[0] for line in steps.lines}
         applied += any(event.kind == events.APPLY for event in run.simulation.trace)
-    assert words >= {"campaign", "deliver", "start", "crash", "restart", "run", "expect"}
-    assert applied == 12
+    assert words >= {"campaign", "deliver", "drop", "duplicate", "start", "crash", "restart", "pause", "resume"}
+    assert words >= {"partition", "busy", "ready", "snapshot", "heartbeat", "run", "expect"}
+    assert applied == 24
     assert len(lane.states) > 100
 
 
