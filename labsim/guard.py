@@ -288,14 +288,16 @@ class _Module:
 
 _modules: dict[str, _Module] = {}
 _looked_at: dict[str, Any] = {}  # sys.modules as it was then
+_identities: list[int] = []  # of these modules; nobody's __eq__ has a say
 _looked_for: set[int] = set()
 
 
 def _guard_from_imports(by_identity: dict[int, tuple[_Rule, Any]]) -> None:
     """`from time import sleep` left the function itself in a module, out of reach of any patch of `time`."""
-    global _looked_at, _looked_for
-    if sys.modules != _looked_at:
-        now = dict(sys.modules)
+    global _looked_at, _identities, _looked_for
+    now = dict(sys.modules)
+    identities = [*map(id, now.values())]
+    if identities != _identities:
         for name in _modules.keys() - now.keys():
             del _modules[name]
         for name, module in now.items():
@@ -304,7 +306,7 @@ def _guard_from_imports(by_identity: dict[int, tuple[_Rule, Any]]) -> None:
                 filename = isinstance(module, ModuleType) and module.__dict__.get("__file__")
                 if name == "__main__" or (filename and not is_library(filename)):
                     _modules[name] = _Module(module, filename or "")
-        _looked_at = now
+        _looked_at, _identities = now, identities
     anew = by_identity.keys() != _looked_for
     if anew:
         _looked_for = set(by_identity)
