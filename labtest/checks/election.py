@@ -327,6 +327,9 @@ class VotesForTheFirst(Rule):
             and not seat.led  # a leader may have given itself an entry that nobody has seen yet
             and self._candidates.get((seat.name, term)) == message.source
             and not seat.unread_votes
+            # §6: of a request that brings the term it takes no notice. Of one in a term that it has come to otherwise
+            # it may take as little, as long as it has heard a leader lately.
+            and not (delivery.told_term >= term and self.facts.may_disregard(seat, delivery.term, delivery.at_ns))
         ):
             self._refusals[seat.name] = (event.at_ns, term, message)
 

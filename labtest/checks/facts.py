@@ -94,6 +94,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     reading: Reading
     sequence: int
     term: int
+    told_term: int
     floor_term: int
     floor: tuple[int, int]
     acked: int
@@ -234,8 +235,9 @@ class Facts:
     def delivered(self, event: Event, seat: Seat, reading: Reading, method: str, message: Message) -> None:
         args = reading.args
         term = args.term
+        acked = seat.acked.get(term, 0)
         self.deliveries[id(message)] = Delivery(
-            reading, self.sequence, seat.term, seat.floor_term, seat.floor, seat.acked.get(term, 0), event.at_ns
+            reading, self.sequence, seat.term, seat.told_term, seat.floor_term, seat.floor, acked, event.at_ns
         )
         if method == VOTE:
             if term > seat.told_term and not self.may_disregard(seat, seat.term, event.at_ns):

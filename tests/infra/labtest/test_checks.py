@@ -838,6 +838,30 @@ def test_a_leader_may_have_disregarded_a_candidate_before_it_heard_of_that_term_
     assert story.broken() == broken
 
 
+@pytest.mark.parametrize(
+    ("told", "later_ms", "broken"),
+    [(True, 10, None), (True, 1100, "votes-for-the-first"), (False, 10, "votes-for-the-first")],
+)
+def test_a_voter_that_came_to_the_term_otherwise_may_disregard_its_candidate(told, later_ms, broken):
+    """§6. The request of a candidate brings no term to who has heard its leader lately; an answer does, to one that
+    has been a candidate itself."""
+    story = Story()
+    story.save("2")
+    asked = story.send("2", "1", RequestVoteArgs(1, 2, 0, 0))
+    story.elect("0", 1, voters="01")
+    story.append("0", "2", 1)
+    story.now_ms += later_ms
+    story.save("1")
+    if told:
+        story.deliver(asked)
+        story.answer(asked, RequestVoteReply(2, False))
+    story.vote("1", "2", 2, granted=False)
+    story.now_ms += 200
+    story.save("0")
+    story.send("0", "1", RequestVoteArgs(3, 0, 0, 0))
+    assert story.broken() == broken
+
+
 # ---- words and evidence ----------------------------------------------------------------------------------------
 
 
