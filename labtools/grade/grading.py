@@ -14,7 +14,7 @@ import platform
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -34,8 +34,7 @@ from labtools.grade.showing.desk import Choice, Desk, chosen, without_files
 from labtools.grade.store import Store
 from labtools.selecting import LabTest
 from labtools.stress.kit import replay_line
-
-_WATCH_S = 0.2
+from labtools.workers.ending import first_done, held_back
 
 
 @dataclass(frozen=True)
@@ -120,9 +119,11 @@ def grade(
     pool = ThreadPoolExecutor(jobs, thread_name_prefix="grade")
     try:
         for hidden in (False, True):
-            waiting = {pool.submit(grading.make_runs, boxes, code, stop, hidden=hidden) for grading in gradings}
+            with held_back():
+                waiting = {pool.submit(grading.make_runs, boxes, code, stop, hidden=hidden) for grading in gradings}
             while waiting:
-                ended, waiting = wait(waiting, timeout=_WATCH_S, return_when=FIRST_COMPLETED)
+                ended = first_done(waiting)
+                waiting -= ended
                 for future in ended:
                     future.result()  # a grader that is broken ends here, at once
                 watch()

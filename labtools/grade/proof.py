@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from pathlib import Path
 
 import msgspec
@@ -25,11 +25,11 @@ from labtools.grade.store import write_whole
 from labtools.stress.kit import Kit
 from labtools.stress.outcome import PASSED, Outcome
 from labtools.stress.pool import Batch, LocalPool
+from labtools.workers.ending import first_done
 from labtools.workers.process import CannotStart
 
 NOTE = "proof.json"  # in OUT
 _VERSION = 1
-_WATCH_S = 0.2
 _TESTS_TOLD_MAX = 5
 _LINES_TOLD_MAX = 14
 
@@ -110,7 +110,7 @@ class Proof:
             pending = {pool.submit(Batch(test.of, [seed])): test for test in order for seed in test.seeds}
             left = {test.name: len(test.seeds) for test in order}
             while pending:
-                done, _ = wait(pending, timeout=_WATCH_S, return_when=FIRST_COMPLETED)
+                done = first_done(pending)
                 for test, outcome in [(pending.pop(future), _outcome(future)) for future in done]:
                     self.runs_made += 1
                     left[test.name] -= 1

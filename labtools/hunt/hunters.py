@@ -20,6 +20,7 @@ from labtools.hunt.answering import Answer
 from labtools.hunt.corpus import Corpus
 from labtools.hunt.finding import Find
 from labtools.hunt.hunting import RUNS
+from labtools.workers.ending import held_back, result_of
 from labtools.workers.process import Lost, WorkerProcess, python_worker
 
 ROUND = 20  # runs of each worker, which is about a second
@@ -96,10 +97,11 @@ class Hunters:
             size = min(size, max(1, -(-left // len(self._workers))))
         before, self._made = self._made, self._made + size
         requests = [json.dumps({"lane": lane, "up_to": self._made}).encode() for lane in self._lanes]
-        asked = [threads.submit(w.ask, [r], _ROUND_LIMIT_S) for w, r in zip(self._workers, requests, strict=True)]
+        with held_back():
+            asked = [threads.submit(w.ask, [r], _ROUND_LIMIT_S) for w, r in zip(self._workers, requests, strict=True)]
         finds: list[Find] = []
         for worker, (lane, future) in enumerate(zip(self._lanes, asked, strict=True)):
-            (line,) = future.result()
+            (line,) = result_of(future)
             if isinstance(line, Lost) and not line.late:
                 # Somebody may have ended it. If it was one of its runs, that comes again.
                 (line,) = self._workers[worker].ask([requests[worker]], _ROUND_LIMIT_S)

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from itertools import count as count_from
 
 from labtools.stress.outcome import Outcome
 from labtools.stress.pool import Batch, Pool
 from labtools.stress.tally import Tally
+from labtools.workers.ending import first_done
 from labtools.workers.process import CannotStart
 
 _BATCH_S = 0.25  # of work: long against the cost of a message, short for whoever watches
 _BATCH_RUNS_MAX = 100
-_TICK_S = 0.2
 
 
 class PoolLost(Exception):
@@ -109,8 +109,7 @@ def _round(
                 pending[pool.submit(batch)] = batch
             if not pending:
                 return True
-            done, _ = wait(pending, timeout=_TICK_S, return_when=FIRST_COMPLETED)
-            for future in done:
+            for future in first_done(pending):
                 del pending[future]
                 tally.add(_result(future))
             watch()

@@ -17,7 +17,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from threading import Lock
@@ -25,7 +25,7 @@ from typing import Any
 
 from labtest.rooms import ROOT
 from labtools.selecting import select
-from labtools.workers.ending import ended_politely
+from labtools.workers.ending import ended_politely, first_done, held_back, result_of
 from labtools.workers.process import CannotStart, Lost, WorkerProcess, python_worker
 from labtools.zoo import hunted
 from labtools.zoo.drawing import drawn_by_id, is_drawn
@@ -181,10 +181,11 @@ def _hunt(zoo: list[Mutant], args: argparse.Namespace) -> int:
     measured: list[hunted.Measured] = []
     out, interrupted = Path("build/zoo-hunted"), False
     with ThreadPoolExecutor(max(1, args.jobs)) as pool:
-        pending = [pool.submit(hunted.measure, mutant, limit_s=args.hunt, out=out) for mutant in chosen]
         try:
+            with held_back():
+                pending = [pool.submit(hunted.measure, mutant, limit_s=args.hunt, out=out) for mutant in chosen]
             for future in pending:
-                one = future.result()
+                one = result_of(future)
                 measured.append(one)
                 print(f"[{len(measured)}/{len(chosen)}] {one.id}: {one.words}", file=sys.stderr, flush=True)
         except KeyboardInterrupt:
@@ -277,12 +278,13 @@ def _hunt_all(
     # Controls are the longest; begun last, they would be waited for alone.
     order = sorted(zoo, key=lambda mutant: not mutant.control)
     with _Progress(len(zoo)) as progress, ThreadPoolExecutor(max(1, args.jobs)) as pool:
-        pending: set[Future[Result]] = set()
         # From here on: the first worker may be there before all are asked for, and the pool waits for it.
         try:
-            pending |= {pool.submit(hunters.hunt, mutant) for mutant in order}
+            with held_back():
+                pending = {pool.submit(hunters.hunt, mutant) for mutant in order}
             while pending:
-                done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                done = first_done(pending)
+                pending -= done
                 for future in done:
                     result = future.result()
                     results[result.id] = result
