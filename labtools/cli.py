@@ -32,18 +32,8 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="lab", description="Tools around the Raft lab.")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    for name, help_text in COMMANDS.items():
-        if _module(name) is None:
-            continue
-        subparser = subparsers.add_parser(name, help=help_text, description=help_text.capitalize() + ".")
-        if arguments[:1] == [name]:
-            importlib.import_module(str(_module(name))).add_arguments(subparser)
-    args = parser.parse_args(arguments)
-    args.typed = shlex.join([parser.prog, *arguments])  # for a tool that writes down how it was called
     try:
+        args = _parsed(sys.argv[1:] if argv is None else argv)
         return int(importlib.import_module(str(_module(args.command))).main(args))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -52,6 +42,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader (head, less) has seen enough.
         sys.stderr.close()
         return 0
+
+
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="lab", description="Tools around the Raft lab.")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, help_text in COMMANDS.items():
+        if _module(name) is None:
+            continue
+        subparser = subparsers.add_parser(name, help=help_text, description=help_text.capitalize() + ".")
+        if list(arguments[:1]) == [name]:
+            importlib.import_module(str(_module(name))).add_arguments(subparser)
+    args = parser.parse_args(arguments)
+    args.typed = shlex.join([parser.prog, *arguments])  # for a tool that writes down how it was called
+    return args
 
 
 def _module(command: str) -> str | None:
