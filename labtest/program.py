@@ -475,18 +475,19 @@ def forget_earlier_runs() -> None:
     """Let go of the classes of incarnations that are over. Not while another run is under way in this process."""
     templates = list(_templates)
 
+    @cache  # a process that loads peer after peer has many templates, and each has classes of the same few names
+    def in_templates(module: str, qualified_name: str) -> set[int]:
+        """Who they are, by id(): a template keeps its classes, and a peer's class may call itself equal to another."""
+        found: list[Any] = [template.modules.get(module) for template in templates]
+        for name in qualified_name.split("."):
+            found = [getattr(each, name, None) for each in found]
+        return {id(each) for each in found}
+
     @cache  # it is asked of each class many times, before every run
     def is_gone(cls: type) -> bool:
         if type(sys.modules.get(cls.__module__)) is not StandIn:
             return False
-        names = cls.__qualname__.split(".")
-        for template in templates:
-            found: Any = template.modules.get(cls.__module__)
-            for name in names:
-                found = getattr(found, name, None)
-            if found is cls:
-                return False
-        return True
+        return id(cls) not in in_templates(cls.__module__, cls.__qualname__)
 
     labgob.forget(is_gone)
     for clear_cache in getattr(typing, "_cleanups", ()):  # Queue[ApplyMsg] and the like, the last 128 of each kind
