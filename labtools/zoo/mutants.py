@@ -18,6 +18,7 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib.util
+import tokenize
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -182,7 +183,7 @@ def _strangers() -> list[Mutant]:
     """Every stranger as it is: a control."""
     found = []
     for file in sorted(STRANGERS.glob("*/raft.py")):
-        told = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n")[0]
+        told = _first_line(file)
         id_ = f"stranger-{file.parent.name}".replace("_", "-")
         what = f"is of another design: {told}"
         found.append(Mutant(id_, "2b", "none: it is correct", what, (), control=True, base=file.parent))
@@ -193,11 +194,21 @@ def _services() -> list[Mutant]:
     """Every service of another design as it is: a control."""
     found: list[Mutant] = []
     for file in sorted(SERVICES.glob("*/server.py")):
-        told = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n")[0]
+        told = _first_line(file)
         id_ = f"service-{file.parent.name}".replace("_", "-")
         what = f"is of another design: {told}"
         found.append(ServiceMutant(id_, "3a", "none: it is correct", what, (), control=True, base=file.parent))
     return found
+
+
+def _first_line(file: Path) -> str:
+    """Of a module's docstring. Only its beginning is read: whoever wants one mutant waits for all strangers."""
+    with tokenize.open(file) as source:
+        for token in tokenize.generate_tokens(source.readline):
+            if token.type not in (tokenize.COMMENT, tokenize.NL):
+                told = ast.literal_eval(token.string) if token.type == tokenize.STRING else ""
+                return str(told).partition("\n")[0]
+    return ""
 
 
 def _apply(id_: str, file: Path, edits: tuple[Edit, ...]) -> str:

@@ -10,6 +10,7 @@ import json
 import signal
 import subprocess
 from dataclasses import replace
+from functools import cache
 from zlib import crc32
 
 import pytest
@@ -79,13 +80,18 @@ def test_applies_to_its_peer(mutant):
         assert mutant.control or mutant.diff()
 
 
+@cache
+def every_test():
+    return {test.name: test for test in select(["*"])}
+
+
 @pytest.mark.parametrize("mutant", HUNTED, ids=by_id)
 def test_mutant_is_caught(mutant, tmp_path, monkeypatch):
     # Whoever has not waited for a second will not do so in five.
     monkeypatch.setitem(Simulation.__init__.__kwdefaults__, "unresponsive_s", 1.0)
     known = CAUGHT.get(mutant.id)
     assert known is not None, f"{mutant.id} has never been caught; run: lab zoo {mutant.id} --record"
-    tests = {test.name: test for test in select(["*"])}
+    tests = every_test()
     if known["test"] in tests:
         peer_class = hunting.load_mutant(mutant, tmp_path)
         if run_test(tests[known["test"]].function, peer_class, known["seed"]).error is not None:
