@@ -220,7 +220,10 @@ class HigherTermWins(Rule):
         vote = message.service_method == VOTE
         if vote and not reply.vote_granted and self.facts.may_disregard(seat, delivery.term, delivery.at_ns):
             return
-        lately = ", and had heard no leader for a second (§6)" if vote and seat.heard_leader_ns > 0 else ""
+        lately = ""
+        if vote and seat.heard_leader_ns > 0:
+            whom = "from no majority" if seat.leads == delivery.term else "no leader"
+            lately = f", and had heard {whom} for a second (§6)"
         self.violated(
             f"peer {seat.name} was asked in term {args.term} and answers in term {reply.term}{lately}",
             (event.at_ns, message, "answered"),

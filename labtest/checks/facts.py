@@ -52,7 +52,7 @@ class Seat:
         # By term: of the requests that it has answered in it, when the latest came in (a sequence number), and when it
         # was answered. A later term came after that, though it may have come before the answer left.
         self.last_answers: dict[int, tuple[int, int]] = {}
-        # When it last heard the leader of its term (or, as a leader, a follower) say something: §6, disregard.
+        # When it last heard the leader of its term say something, or became one itself: §6, disregard.
         self.heard_leader_ns = -_LONG_AGO_NS
         self.heard_from: dict[str, int] = {}  # who has last answered it in its own term, and when
         # What reached it that cannot be read: by the peer it came from, the sequence number of the latest. Votes are
@@ -323,8 +323,10 @@ class Facts:
         if method == VOTE:
             if reply.vote_granted:
                 self.votes.setdefault((seat.name, args.term), {seat.name}).add(follower)
-                if 2 * len(self.votes_for(seat, args.term)) > self.servers and args.term == seat.term:
+                elected = 2 * len(self.votes_for(seat, args.term)) > self.servers and args.term == seat.term
+                if elected and seat.office != args.term:
                     seat.office = args.term
+                    seat.heard_leader_ns = event.at_ns  # itself, however long its first votes have waited for the last
             return
         if method == APPEND and reply.success:
             index = reading.last_index
@@ -538,15 +540,22 @@ class Facts:
         """The followers that may have acknowledged it to that leader: as in Figure 2, in an added field, or unread."""
         office = self.offices[term]
         since = office.shown_at.get(index, 0)
+        followers = [name for name in self.seats if name != leader.name]
+        hinted = {
+            name
+            for name in followers
+            if office.hints.get(name, 0) >= index and self._may_have_got(name, leader, term, index)
+        }
+        # Peers may pass entries on among themselves, and tell the leader of each other.
+        relayed = leader.last_unread > since
         return sorted(
             name
-            for name in self.seats
-            if name != leader.name
-            and (
-                office.match.get(name, 0) >= index
-                or (office.hints.get(name, 0) >= index and self._may_have_got(name, leader, term, index))
-                or leader.unread.get(name, 0) > since
-            )
+            for name in followers
+            if office.match.get(name, 0) >= index
+            or name in hinted
+            or leader.unread.get(name, 0) > since
+            or ((relayed or hinted) and self.seats[name].last_unread > since)
+            or (relayed and self.seats[name].received.get(term, (0, 0))[1] >= index)
         )
 
     def _may_have_got(self, name: str, leader: Seat, term: int, index: int) -> bool:

@@ -822,6 +822,25 @@ def test_who_has_just_been_elected_may_disregard_a_candidate_before_it_has_spoke
     assert story.broken() == broken
 
 
+@pytest.mark.parametrize(("later_ms", "broken"), [(900, None), (1100, "higher-term-wins")])
+def test_a_leader_whose_first_vote_is_old_may_disregard_a_candidate_since_its_last(later_ms, broken):
+    """§6: it has heard from a majority when it had all votes, though one of them came a second and more before."""
+    story = Story(servers=5)
+    story.elect("0", 1, voters="01")
+    story.now_ms += 1100
+    story.vote("0", "2", 1)
+    story.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0))
+    story.now_ms += later_ms
+    story.save("3")
+    story.vote("3", "0", 2, granted=False, reply_term=1)
+    if broken is None:
+        assert story.broken() is None
+        return
+    with pytest.raises(Failure, match=r"and had heard from no majority for a second \(§6\)") as raised:
+        story.trace.look()
+    assert raised.value.rule == broken
+
+
 @pytest.mark.parametrize(("first", "broken"), [(True, None), (False, "terms-never-fall")])
 def test_a_leader_may_have_disregarded_a_candidate_before_it_heard_of_that_term_otherwise(first, broken):
     """§6. Its answers leave together, and one of them tells of the later term before this one does."""

@@ -474,6 +474,43 @@ def test_a_deposed_leader_may_learn_of_a_commit_in_words_of_its_own(fetched, com
     assert story.broken() == broken
 
 
+@pytest.mark.parametrize(
+    ("passed_on", "told", "broken"),
+    [
+        (True, "by an RPC", None),
+        (True, "in a field", None),
+        (True, "", "earned-commit"),
+        (False, "in a field", "earned-commit"),
+    ],
+)
+def test_a_follower_may_pass_entries_on_and_acknowledge_for_another(passed_on, told, broken):
+    """In words of its own: of five, one hears the leader, and another hears that one."""
+
+    @dataclass
+    class Reply:
+        term: int
+        success: bool
+        acknowledged: int = 0
+
+    @dataclass
+    class Word:
+        entries: list
+
+    story = Story(servers=5)
+    story.elect("0", 1, voters="012")
+    story.start("0", 1, 1, 10)
+    story.append("0", "1", 1, entries=[(1, 10)])
+    if passed_on:
+        story.answer(story.deliver(story.send("1", "2", Word([10]), "Raft.pass_on")), Word([]))
+    if told == "by an RPC":
+        story.answer(story.deliver(story.send("1", "0", Word([1, 2]), "Raft.relayed")), Word([]))
+    if told == "in a field":
+        heartbeat = story.deliver(story.send("0", "1", AppendEntriesArgs(1, 0, 1, 1, [], 0)))
+        story.answer(heartbeat, Reply(1, True, 1))
+    story.apply("0", 1, 10)
+    assert story.broken() == broken
+
+
 def test_a_peer_that_makes_up_methods_is_not_listed_at_length():
     story = Story()
     for number in range(1000):
