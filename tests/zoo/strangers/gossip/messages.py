@@ -1,0 +1,104 @@
+"""What a Raft peer says: the RPCs of Figures 2 and 13, and the ApplyMsg it hands to its service.
+
+Promise: the fields of Figure 2 and Figure 13 under the paper's names, one for one. Indexes and terms count
+from 1; 0 stands for "before the first". You may add fields (with defaults), but not rename or remove any:
+the tester reads the wire. Not promised: that a message arrives, arrives once, or arrives in order.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class LogEntry:
+    """One place in the log (Figure 2): a command, and the term in which a leader received it."""
+
+    term: int
+    command: Any
+
+
+@dataclass(slots=True)
+class RequestVoteArgs:
+    """A candidate asks for a vote (§5.2)."""
+
+    term: int
+    candidate_id: int
+    last_log_index: int
+    last_log_term: int
+
+
+@dataclass(slots=True)
+class RequestVoteReply:
+    term: int
+    vote_granted: bool
+
+
+@dataclass(slots=True)
+class AppendEntriesArgs:
+    """A leader replicates entries (§5.3); without entries, a heartbeat (§5.2)."""
+
+    term: int
+    leader_id: int
+    prev_log_index: int
+    prev_log_term: int
+    entries: list[LogEntry]
+    leader_commit: int
+
+
+@dataclass(slots=True)
+class AppendEntriesReply:
+    term: int
+    success: bool
+    conflict_index: int = 0
+    conflict_term: int = 0
+
+
+@dataclass(slots=True)
+class GossipArgs:
+    """Somebody knows that the entry of this index and term is committed."""
+
+    index: int
+    term: int
+
+
+@dataclass(slots=True)
+class GossipReply:
+    index: int
+    term: int
+
+
+@dataclass(slots=True)
+class InstallSnapshotArgs:
+    """A leader sends its snapshot to a follower that needs entries already discarded (§7).
+
+    Figure 13 without `offset` and `done`: the whole snapshot travels in one message.
+    """
+
+    term: int
+    leader_id: int
+    last_included_index: int
+    last_included_term: int
+    data: bytes
+
+
+@dataclass(slots=True)
+class InstallSnapshotReply:
+    term: int
+
+
+@dataclass(slots=True)
+class ApplyMsg:
+    """What a peer puts on apply_ch: one committed command, or (2D) a snapshot received from the leader.
+
+    Exactly one of command_valid and snapshot_valid is true, and says which fields count. snapshot_index and
+    snapshot_term name the last entry the snapshot stands for.
+    """
+
+    command_valid: bool = False
+    command: Any = None
+    command_index: int = 0
+
+    snapshot_valid: bool = False
+    snapshot: bytes = b""
+    snapshot_term: int = 0
+    snapshot_index: int = 0
