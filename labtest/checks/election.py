@@ -166,7 +166,8 @@ class EarnedLeadership(Rule):
 def _from(candidate: str, votes: set[str]) -> str:
     others = sorted(votes - {candidate})
     if candidate not in votes:
-        return f"{f'that of {peers_(others)}' if others else 'nobody'}: its own it has given to another"
+        whose = f"that of {peers_(others)}" if others else "nobody's"
+        return f"{whose}; it has given its own to another"
     return f"its own and {peers_(others)}'s" if others else "its own"
 
 

@@ -822,6 +822,15 @@ def test_who_has_just_been_elected_may_disregard_a_candidate_before_it_has_spoke
     assert story.broken() == broken
 
 
+def test_who_has_voted_for_another_and_leads_has_nobodys_vote():
+    story = Story()
+    story.save("1")
+    story.vote("1", "0", 1)
+    story.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0))
+    with pytest.raises(Failure, match="leads term 1 with 0 of 3 votes, nobody's; it has given its own to another"):
+        story.trace.look()
+
+
 @pytest.mark.parametrize(("later_ms", "broken"), [(900, None), (1100, "higher-term-wins")])
 def test_a_leader_whose_first_vote_is_old_may_disregard_a_candidate_since_its_last(later_ms, broken):
     """§6: it has heard from a majority when it had all votes, though one of them came a second and more before."""

@@ -160,9 +160,9 @@ class Raft:
                     self._count_locked()
 
     def _settle_locked(self) -> None:
-        """Wait until all that there is now is on the disk; the lock is let go of meanwhile."""
-        version = self.version
-        while self.saved_version < version and not self.dead.is_set():
+        """Wait until all that there is is on the disk. The lock is let go of meanwhile, and a later term may come:
+        what is said then is of that term."""
+        while self.saved_version < self.version and not self.dead.is_set():
             self.saved.wait()
 
     # ---- Helpers
