@@ -16,10 +16,11 @@ SCRIPTS = [read_script(file) for file in scenario_files()]
 STRANGERS = [mutant for mutant in load_zoo() if mutant.id.startswith("stranger-")]
 # Each of them plays every fifth scenario, its neighbour others; in a soak all.
 SHARE = 1 if SOAK else 5
-# Their elections are not Figure 2's: pre-vote, and the disregard of §6. Or they replicate, or tell of commits, by an RPC
-# of their own.
+# Their elections are not Figure 2's: pre-vote, and the disregard of §6. Or they replicate, acknowledge or tell of
+# commits by an RPC of their own.
 NOT_PLAIN = tuple(
-    f"stranger-{name}" for name in ("pre-vote", "pipeline", "chunked", "disk-thread", "generators", "pull", "gossip")
+    f"stranger-{name}"
+    for name in ("pre-vote", "pipeline", "chunked", "disk-thread", "generators", "pull", "added-ack", "gossip")
 )
 
 
