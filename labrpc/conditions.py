@@ -11,9 +11,12 @@ from typing import Annotated
 import msgspec
 
 from labrpc.events import Latency, LinkChange
-from labsim.deciding import Between, next_bits
+from labsim.deciding import Between, ChoiceKind, next_bits
 
 _MS = 1_000_000  # in nanoseconds
+
+# The choices of which a Fate comes.
+TRANSIT_KINDS = frozenset((ChoiceKind.REQUEST, ChoiceKind.REPLY, ChoiceKind.REPLY_TO_DUPLICATE))
 
 # MIT's numbers.
 UNRELIABLE_DELAY_NS = Between(0, 26 * _MS)

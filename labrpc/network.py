@@ -32,6 +32,8 @@ from labrpc.message import Message
 from labrpc.server import Server
 from labrpc.transport import RealCaller, RealTransport, VirtualTransport, make_transport
 from labsim import Task, WaitKind
+from labsim.deciding import ChoiceKind
+from labsim.trace import fingerprint_of
 
 
 class ClientEnd:
@@ -78,19 +80,19 @@ class Lane:
         "count",
         "cut_back",
         "cut_there",
+        "no_reply_place",
         "reply_again_place",
         "reply_place",
         "request_place",
         "there",
-        "unanswered_place",
     )
 
     def __init__(self, link: str, service_method: str) -> None:
         self.count = 0
-        self.request_place = ("request", link, service_method)
-        self.reply_place = ("reply", link, service_method)
-        self.reply_again_place = ("reply to the second copy", link, service_method)
-        self.unanswered_place = ("unanswered", link, service_method)
+        self.request_place = (ChoiceKind.REQUEST, link, service_method)
+        self.reply_place = (ChoiceKind.REPLY, link, service_method)
+        self.reply_again_place = (ChoiceKind.REPLY_TO_DUPLICATE, link, service_method)
+        self.no_reply_place = (ChoiceKind.NO_REPLY, link, service_method)
         # Filled in when somebody goes that way, and emptied when the network's conditions change.
         self.there: RequestChance | None = None
         self.back: ReplyChance | None = None
@@ -222,24 +224,25 @@ class Network:
 
     def reliable(self, yes: bool) -> None:
         """Unreliable: requests are up to 26 ms late, and 10 % of requests and of replies are lost."""
-        self._change(events.RELIABLE, yes, reliable=yes)
+        self._change(events.RELIABLE, yes, (yes,), reliable=yes)
 
     def long_reordering(self, yes: bool) -> None:
         """Two thirds of the replies are late by 200 ms and up to 2 s more."""
-        self._change(events.LONG_REORDERING, yes, long_reordering=yes)
+        self._change(events.LONG_REORDERING, yes, (yes,), long_reordering=yes)
 
     def long_delays(self, yes: bool) -> None:
         """A call that leads nowhere takes up to 7 s to say so, instead of up to 100 ms."""
-        self._change(events.LONG_DELAYS, yes, long_delays=yes)
+        self._change(events.LONG_DELAYS, yes, (yes,), long_delays=yes)
 
     def duplicates(self, probability: float) -> None:
         """That part of the requests arrives a second time, up to 200 ms later."""
-        self._change(events.DUPLICATES, probability, duplicates=_checked_probability("duplicates", probability))
+        duplicates = _checked_probability("duplicates", probability)
+        self._change(events.DUPLICATES, probability, (probability,), duplicates=duplicates)
 
     def latency(self, min_ms: float, max_ms: float) -> None:
         """Requests and replies take that long each way, even when the network is reliable."""
         latency = _checked_latency("latency", min_ms, max_ms)
-        self._change(events.LATENCY, latency, latency=latency)
+        self._change(events.LATENCY, latency, (min_ms, max_ms), latency=latency)
 
     def link(
         self,
@@ -259,7 +262,8 @@ class Network:
             was.loss if loss is None else _checked_probability("link", loss),
             was.cut if cut is None else cut,
         )
-        self._change(events.LINK, link, links={**self._conditions.links, (source, target): link})
+        said = (source, target, link.latency.min_ms, link.latency.max_ms, link.loss, link.cut)
+        self._change(events.LINK, link, said, links={**self._conditions.links, (source, target): link})
 
     def partition(self, *groups: Iterable[str]) -> None:
         """Cut every link between servers of different groups, and only those. No groups: no cuts."""
@@ -274,9 +278,10 @@ class Network:
             for target in group_of:
                 if group_of[source] != group_of[target]:
                     links[source, target] = replace(self._conditions.link(source, target), cut=True)
-        self._change(events.PARTITION, sides, links=links)
+        self._change(events.PARTITION, sides, [name for side in sides for name in (*side, "|")], links=links)
 
-    def _change(self, kind: str, detail: Any, **changes: Any) -> None:
+    def _change(self, kind: str, detail: Any, parts: Iterable[float | str], **changes: Any) -> None:
+        """`parts`: of the detail, for the digest."""
         with self._transport.turn:
             if "links" in changes:
                 # Those that are like all others again need not be kept.
@@ -286,7 +291,7 @@ class Network:
                 self._conditions = conditions
                 for lane in self._lanes.values():
                     lane.there = lane.back = None
-                self._emit(kind, None, detail, crc32(repr(detail).encode()))
+                self._emit(kind, None, detail, fingerprint_of(*parts))
 
     # ---- counts ------------------------------------------------------------------------------------------
 
@@ -536,11 +541,11 @@ class Network:
             call.ended(call)
 
     def _dead_end_ns(self, lane: Lane, ordinal: int) -> int:
-        return self._choose(lane.unanswered_place, ordinal, self._conditions.dead_end_ns)
+        return self._choose(lane.no_reply_place, ordinal, self._conditions.dead_end_ns)
 
     def _notice_ns(self, message: Message) -> int:
         lane = self._lanes[message.source, message.target, message.service_method]
-        return self._choose(lane.unanswered_place, message.ordinal, NOTICE_GONE_NS)
+        return self._choose(lane.no_reply_place, message.ordinal, NOTICE_GONE_NS)
 
 
 def _checked_probability(name: str, value: float) -> float:

@@ -18,11 +18,14 @@ from __future__ import annotations
 
 import random as _random
 from collections.abc import Sequence
+from enum import StrEnum
 from hashlib import blake2b
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import msgspec
+
+from labsim.callsite import call_site
 
 if TYPE_CHECKING:
     from labsim.task import Task
@@ -32,6 +35,25 @@ T_co = TypeVar("T_co", covariant=True)
 
 # Where a choice is made: its kind first, then what tells it from others of the kind. ("request", "0->1", "Raft.vote")
 Place = tuple[str, ...]
+
+
+class ChoiceKind(StrEnum):
+    """Every kind of choice that is made anywhere. A seed and a choice file mean what they do by these names."""
+
+    NODE = "node"  # the seed of a node's own stream
+    TESTER = "tester"  # what the tester draws
+    FAULT = "fault"  # whether a fault that the test asks for happens
+    REQUEST = "request"
+    REPLY = "reply"
+    REPLY_TO_DUPLICATE = "reply to duplicate"
+    NO_REPLY = "no reply"  # when the caller gives up
+    SAVE = "save"  # how long it takes
+    CRASH = "crash"  # at which save or reply
+    # Where a thread is preempted: before any statement; after it released a lock; before it takes that lock again.
+    PREEMPT = "preempt"
+    PREEMPT_UNLOCKED = "preempt unlocked"
+    PREEMPT_RELOCK = "preempt relock"
+
 
 _64_BITS = 2**64 - 1
 
@@ -113,8 +135,8 @@ class NodeSeed(msgspec.Struct, frozen=True):
         return bits
 
 
-def _bits_of(*parts: object) -> int:
-    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
+def _bits_of(*parts: str | int) -> int:
+    return int.from_bytes(blake2b(" ".join(map(str, parts)).encode(), digest_size=8).digest(), "little")
 
 
 # ---- deciders ------------------------------------------------------------------------------------------------
@@ -290,8 +312,12 @@ class Changed:
 # ---- what the tester draws -----------------------------------------------------------------------------------
 
 
-class _Spot:
-    """A line that draws, and how often it has."""
+# What `random` draws with.
+DRAWS = frozenset(_random.__all__) - {"Random", "SystemRandom", "seed", "getstate", "setstate"}
+
+
+class _CallSite:
+    """A call that draws, and how often it has."""
 
     __slots__ = ("count", "place")
 
@@ -301,7 +327,7 @@ class _Spot:
 
 
 class TesterStream(_random.Random):
-    """What the tester's tasks draw from. Each draw is a choice of its own, at the line that draws.
+    """What the tester's tasks draw from. Each draw is a choice of its own, at the call that draws (callsite.py).
 
     Once somebody has seeded it, or asked for its state, it is an ordinary stream.
     """
@@ -312,26 +338,24 @@ class TesterStream(_random.Random):
 
     def __init__(self, decider: Decider) -> None:
         self._choose = decider.choose
-        self._spots: dict[tuple[str, int, int], _Spot] = {}
-        self._by_place: dict[Place, _Spot] = {}
+        self._call_sites: dict[tuple[str, str, int, int], _CallSite] = {}
+        self._by_place: dict[Place, _CallSite] = {}
         self._bits = 0
         self._ordinary: _random.Random | None = None
         self.gauss_next = None
 
     def begin_draw(self, frame: FrameType) -> None:
-        """The next numbers are for a draw in this line."""
+        """The next numbers are for a draw of this frame's."""
         if self._ordinary is not None:
             return
         code = frame.f_code
-        # The line would do, but finding it out takes longer than all the rest.
-        key = (code.co_name, code.co_firstlineno, frame.f_lasti)
-        spot = self._spots.get(key)
-        if spot is None:
-            # Counted from the function's first line: what is edited elsewhere changes nothing.
-            place = ("tester", f"{code.co_name}+{frame.f_lineno - code.co_firstlineno}")
-            spot = self._spots[key] = self._by_place.setdefault(place, _Spot(place))
-        spot.count = ordinal = spot.count + 1
-        self._bits = self._choose(spot.place, ordinal, _NUMBER)
+        key = (code.co_filename, code.co_name, code.co_firstlineno, frame.f_lasti)
+        site = self._call_sites.get(key)
+        if site is None:
+            place = (ChoiceKind.TESTER, call_site(frame, DRAWS))
+            site = self._call_sites[key] = self._by_place.setdefault(place, _CallSite(place))
+        site.count = ordinal = site.count + 1
+        self._bits = self._choose(site.place, ordinal, _NUMBER)
         self.gauss_next = None
 
     def random(self) -> float:

@@ -29,7 +29,7 @@ from zlib import crc32
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]  # it ships no types
 
 from labsim import garbage, guard, stacks, waits, watchdog
-from labsim.deciding import Decider, NodeSeed, Seeded, TesterStream
+from labsim.deciding import ChoiceKind, Decider, NodeSeed, Seeded, TesterStream
 from labsim.errors import (
     Deadlock,
     Livelock,
@@ -566,7 +566,7 @@ class Simulation:
         """The next incarnation of the peer called `name`."""
         incarnation = self._incarnations.get(name, 0) + 1
         self._incarnations[name] = incarnation
-        seed = self.decider.choose(("node", name), incarnation, NodeSeed(name, incarnation))
+        seed = self.decider.choose((ChoiceKind.NODE, name), incarnation, NodeSeed(name, incarnation))
         return Node(name, incarnation, Random(seed))
 
     def kill(self, node: Node) -> None:
@@ -641,11 +641,11 @@ class Simulation:
         for fn, args in arrivals:
             fn(*args)
 
-    def hold_clock(self, node: Node) -> None:
+    def freeze_clock(self, node: Node) -> None:
         """Its tasks run, but for them no time passes: its clock stands still, its timers keep what they had left."""
-        self._check_alive("hold_clock", node)
+        self._check_alive("freeze_clock", node)
         if node.clock_held:
-            raise SimulationError(f"hold_clock(): the clock of node {node} is held already")
+            raise SimulationError(f"freeze_clock(): the clock of node {node} is frozen already")
         self._leave_time(node)
         node.held_at_ns = self.time_of(node)
         node.clock_held = True
@@ -666,11 +666,11 @@ class Simulation:
         # In place: _advance() may be looking at this very list.
         self._timers[:] = others
 
-    def release_clock(self, node: Node) -> None:
+    def unfreeze_clock(self, node: Node) -> None:
         """Its time goes on from where it was held."""
-        self._check_alive("release_clock", node)
+        self._check_alive("unfreeze_clock", node)
         if not node.clock_held:
-            raise SimulationError(f"release_clock(): the clock of node {node} is not held")
+            raise SimulationError(f"unfreeze_clock(): the clock of node {node} is not frozen")
         node.behind_ns = self.now_ns - node.held_at_ns
         node.clock_held = False
         self._held -= 1
@@ -752,6 +752,7 @@ class Simulation:
     ) -> None:
         """Put an event into the trace, and its kind and fingerprint into the digest, traced or not.
 
+        `fingerprint`: numbers and what peers or clients say, never our own texts or names (trace.fingerprint_of()).
         `message`: the number of the message that it is about.
         """
         self._decisions.append(fingerprint ^ (_kind_codes.get(kind) or _kind_code(kind)))

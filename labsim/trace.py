@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from struct import pack
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
@@ -30,3 +32,15 @@ class LogLine(msgspec.Struct, gc=False):
 
     topic: str
     text: str
+
+
+def fingerprint_of(*parts: float | str) -> int:
+    """32 bits of what an event says, for the digest: numbers, and strings that a peer, a client or a test has chosen.
+
+    Never of a repr(), the name of a class or a text of ours: those may change while the run stays as it is.
+    """
+    sum_ = 0
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else pack("<d", part)
+        sum_ = crc32(data, crc32(pack("<q", len(data)), sum_))
+    return sum_

@@ -6,7 +6,7 @@ does each act at its time, whatever the peers do. An act that makes no sense any
 out, and so is a restart of a peer that is up: who takes a fault out of a list takes out what ends it.
 
 Under `noting()` each fault is also a choice: the decider may say that it does not happen. Its key is the act, the
-function and line of the test, and how often that line has done it. What would end the fault then does nothing.
+call in the test (labsim/callsite.py), and how often that call has done it. What would end the fault then does nothing.
 
 Promise: a test that nobody notes runs as if this module were not there.
 
@@ -22,9 +22,10 @@ from types import FrameType
 from typing import Any
 
 from labsim import Simulation, Task, current_simulation
-from labsim.deciding import Place, Settled
+from labsim.callsite import call_site
+from labsim.deciding import ChoiceKind, Place, Settled
 from labsim.stacks import is_readers, place_of, short_path
-from labtest.acts import ACT, ASKS, CLIENT, CONDITIONS, ENDS, FAULTS, NETWORK, OPERATIONS, Act, Cluster, Play, Where
+from labtest.acts import ASKS, CLIENT, CONDITIONS, ENDS, FAULTS, NETWORK, OPERATIONS, Act, Cluster, Play, Where
 from labtest.config import Config
 from labtest.kvconfig import KVConfig
 from labtest.scenarios.playing import as_test
@@ -60,6 +61,9 @@ def noting(test: Callable[..., Any], notes: Notes) -> Callable[..., Any]:
         return test(make_noted)
 
     return noted
+
+
+_NOTED = frozenset((*FAULTS, *CONDITIONS, *ENDS))
 
 
 class _Noter:
@@ -140,7 +144,7 @@ class _Noter:
             return not (begun == "disconnect" and self._config.connected(act.args[0]) and self._counts)
         if act.ends_something:
             return True
-        place = (ACT, act.does, self._line())
+        place = (ChoiceKind.FAULT, act.does, self._call_site())
         self._counts[place] = ordinal = self._counts.get(place, 0) + 1
         if self._simulation.decider.choose(place, ordinal, Settled(True)):
             self._cluster.faults.append(place)
@@ -148,12 +152,12 @@ class _Noter:
         self._did_not.add(what)
         return False
 
-    def _line(self) -> str:
-        """Of the test, counted from its function's first line: what is edited elsewhere changes nothing."""
+    def _call_site(self) -> str:
+        """Of the reader's code, innermost."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and not is_readers(frame.f_code.co_filename):
             frame = frame.f_back
-        return "" if frame is None else f"{frame.f_code.co_name}+{frame.f_lineno - frame.f_code.co_firstlineno}"
+        return "" if frame is None else call_site(frame, _NOTED)
 
     def _noted_clients(self, make_client: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(make_client)

@@ -28,8 +28,6 @@ NETWORK = "network."
 CLIENT = "client."
 _PEERS_FIRST = frozenset((*FAULTS, *ENDS, *ASKS)) - {"slow_disks"}  # whose first argument is a server
 
-ACT = "act"  # the kind of a choice: does it happen?
-
 
 class Act(msgspec.Struct, frozen=True, omit_defaults=True):
     """One act. `at_ns` counts from when its cluster was made; `by`: the thread of the test, "" for the test itself."""

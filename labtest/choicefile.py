@@ -26,7 +26,7 @@ from labsim.deciding import Choices
 from labtest.acts import Act, Play
 
 FORMAT = "raftlab choices"
-VERSION = 1
+VERSION = 2
 
 
 class ChoiceFileError(Exception):

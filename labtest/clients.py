@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
-from zlib import crc32
 
 from labrpc import ClientEnd
 from labsim import Node
+from labsim.trace import fingerprint_of
 from labtest import events
 from labtest.failure import short
 from labtest.linearizability import History, Kind, Operation
@@ -80,5 +80,4 @@ class Client:
 
     def _emit(self, kind: str, operation: Operation) -> None:
         detail = events.Operation(operation.kind.value, operation.key, operation.value)
-        fingerprint = crc32(f"{detail.op} {detail.key} {detail.value}".encode("utf-8", "surrogatepass"))
-        self._world.emit(kind, self.node, detail, fingerprint)
+        self._world.emit(kind, self.node, detail, fingerprint_of(detail.op, detail.key, detail.value))

@@ -37,7 +37,7 @@ class Recorder(CheckedTrace):
         self.lines: list[list[Any]] = []
 
     def append(self, event: Event) -> None:
-        self.lines.append([event.at_ns, event.kind, event.node, _describe(event), _cause()])
+        self.lines.append([event.at_ns, event.kind, event.node, describe(event), _cause()])
         super().append(event)
 
     def look(self) -> None:
@@ -47,7 +47,7 @@ class Recorder(CheckedTrace):
             del self.lines[len(self) :]  # what came after a broken rule is taken back
 
 
-def _describe(event: Event) -> str:
+def describe(event: Event) -> str:
     detail = event.detail
     if isinstance(detail, Message):
         text = f"{detail.service_method} {detail.source}->{detail.target}"

@@ -57,8 +57,8 @@ DISCONNECT = "disconnect"
 # It is stopped like a process with SIGSTOP, and continues; its clock is held, and goes on.
 PAUSE = "pause"
 RESUME = "resume"
-HOLD_CLOCK = "hold_clock"
-RELEASE_CLOCK = "release_clock"
+FREEZE_CLOCK = "freeze_clock"
+UNFREEZE_CLOCK = "unfreeze_clock"
 # One of its threads loses its turn (labtest/race); when no thread of it is late any more, it has caught up.
 PREEMPT = "preempt"
 CAUGHT_UP = "caught_up"
@@ -82,7 +82,7 @@ INVOKE = "invoke"
 RETURN = "return"
 
 # What the tester does to the servers themselves; each is about one of them.
-SERVER_ACTS = frozenset((BOOT, RESTART, CRASH, CONNECT, DISCONNECT, PAUSE, RESUME, HOLD_CLOCK, RELEASE_CLOCK))
+SERVER_ACTS = frozenset((BOOT, RESTART, CRASH, CONNECT, DISCONNECT, PAUSE, RESUME, FREEZE_CLOCK, UNFREEZE_CLOCK))
 # Everything that the tester does to the world: since the last of these nothing has changed but by the peers' own doing.
 ACTS = SERVER_ACTS | CONDITION_KINDS | {CRASH_AT, SLOW_DISKS, SLOW_SNAPSHOTS, BUSY}
 
@@ -265,7 +265,7 @@ __all__ = [
     "DROP",
     "DUPLICATE",
     "DUPLICATES",
-    "HOLD_CLOCK",
+    "FREEZE_CLOCK",
     "INVOKE",
     "LATENCY",
     "LINK",
@@ -278,7 +278,6 @@ __all__ = [
     "PERSIST",
     "PHASE",
     "PREEMPT",
-    "RELEASE_CLOCK",
     "RELIABLE",
     "REPLY",
     "RESTART",
@@ -296,6 +295,7 @@ __all__ = [
     "STARTED",
     "STEP",
     "STOP",
+    "UNFREEZE_CLOCK",
     "CallJoin",
     "CallLife",
     "CrashPoint",

@@ -23,13 +23,21 @@ from labtest.rooms import ROOMS, run_files
 STRESS = Path("build/stress/failures")
 PYTEST = Path("build/pytest/failures")
 
+# Counted up when a field changes its meaning, and when the same code with the same seed gives another run than before.
+VERSION = 2
+
 _PYTHON = "Python"
 _THE_LAB = f"the lab ({', '.join(ROOMS)})"
+
+
+class RecordError(Exception):
+    """There is a record, and this version cannot read it; the text says which and why."""
 
 
 class Record(msgspec.Struct, kw_only=True):
     """One failed run."""
 
+    version: int = VERSION
     test: str
     seed: int
     raft: str  # as it was given
@@ -47,6 +55,10 @@ class Record(msgspec.Struct, kw_only=True):
         return path
 
 
+class _Versioned(msgspec.Struct):
+    version: int = 1  # which had no such field
+
+
 def find(
     folders: Iterable[Path],
     test: str,
@@ -57,15 +69,26 @@ def find(
     isolated: bool = False,
     race: bool = False,
 ) -> Record | None:
-    """The newest record of that run, or None. What cannot be read counts as not there."""
+    """The newest record of that run, or None. What cannot be read counts as not there; RecordError if it is too old."""
+    name = _file_name(test, seed, str(raft), "" if kv is None else str(kv), isolated=isolated, race=race)
     found = []
     for folder in folders:
-        path = folder / _file_name(test, seed, str(raft), "" if kv is None else str(kv), isolated=isolated, race=race)
+        path = folder / name
         try:
-            found.append((path.stat().st_mtime, msgspec.json.decode(path.read_bytes(), type=Record)))
+            content = path.read_bytes()
+            version = msgspec.json.decode(content, type=_Versioned).version
+            found.append((path.stat().st_mtime, path, version, content))
         except (OSError, msgspec.DecodeError):
             continue
-    return max(found, key=lambda entry: entry[0])[1] if found else None
+    if not found:
+        return None
+    _, path, version, content = max(found)
+    if version != VERSION:
+        raise RecordError(f"{path} has format version {version}; this version of the lab reads {VERSION}")
+    try:
+        return msgspec.json.decode(content, type=Record)
+    except msgspec.DecodeError:
+        return None
 
 
 def _file_name(test: str, seed: int, raft: str, kv: str, *, isolated: bool, race: bool) -> str:

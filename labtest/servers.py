@@ -17,7 +17,8 @@ from zlib import crc32
 from labrpc import ClientEnd, Network, Server
 from labrpc import Service as RpcService
 from labsim import Node, NodeKilled, current_simulation, queue
-from labsim.deciding import Between, Settled
+from labsim.deciding import Between, ChoiceKind, Settled
+from labsim.trace import fingerprint_of
 from labtest import events
 from labtest.checks.kept import CALLS_RETURN, KeptRule
 from labtest.disk import Persister, write
@@ -320,23 +321,23 @@ class Servers:
             self._world.emit(events.RESUME, seat.node, None, 0)
             self._world.resume(seat.node)
 
-    def hold_clock(self, i: int) -> None:
+    def freeze_clock(self, i: int) -> None:
         """Let no time pass for server i: it runs and answers, but its clock stands still, and its timers with it."""
-        seat = self._away_seat("hold_clock", i)
+        seat = self._away_seat("freeze_clock", i)
         if seat.clock_held:
-            raise ValueError(f"hold_clock(): the clock of server {i} is held already")
+            raise ValueError(f"freeze_clock(): the clock of server {i} is frozen already")
         seat.clock_held = True
-        self._world.emit(events.HOLD_CLOCK, seat.node, None, 0)
-        self._world.hold_clock(seat.node)
+        self._world.emit(events.FREEZE_CLOCK, seat.node, None, 0)
+        self._world.freeze_clock(seat.node)
 
-    def release_clock(self, i: int) -> None:
+    def unfreeze_clock(self, i: int) -> None:
         """Let its time go on, from where it was held."""
-        seat = self._away_seat("release_clock", i)
+        seat = self._away_seat("unfreeze_clock", i)
         if not seat.clock_held:
-            raise ValueError(f"release_clock(): the clock of server {i} is not held")
+            raise ValueError(f"unfreeze_clock(): the clock of server {i} is not frozen")
         seat.clock_held = False
-        self._world.emit(events.RELEASE_CLOCK, seat.node, None, 0)
-        self._world.release_clock(seat.node)
+        self._world.emit(events.UNFREEZE_CLOCK, seat.node, None, 0)
+        self._world.unfreeze_clock(seat.node)
 
     def _away_seat(self, what: str, i: int) -> Seat:
         if not self._world.virtual:
@@ -369,7 +370,7 @@ class Servers:
 
     def _save_duration(self, seat: Seat) -> Callable[[int], int]:
         """On slow disks a save begins: how long it takes."""
-        node, place = seat.node, ("save", self._network.keyed(seat.name), str(seat.incarnation))
+        node, place = seat.node, (ChoiceKind.SAVE, self._network.keyed(seat.name), str(seat.incarnation))
 
         def begin(number: int) -> int:
             self._world.emit(events.SAVING, node, number, _fingerprint(number))
@@ -418,12 +419,12 @@ class Servers:
         crash_point = None
         if when is not None:
             seat.crash_points += 1
-            place = ("crash", self._network.keyed(seat.name), when)
+            place = (ChoiceKind.CRASH, self._network.keyed(seat.name), when)
             crash_point = (when, self._world.choose(place, seat.crash_points, Settled(nth)))
         if crash_point != seat.crash_point:
             seat.crash_point = crash_point
             detail = events.CrashPoint(when, nth if crash_point is None else crash_point[1])
-            self._world.emit(events.CRASH_AT, seat.node, detail, crc32(repr(detail).encode()))
+            self._world.emit(events.CRASH_AT, seat.node, detail, fingerprint_of(when or "", detail.nth))
 
     def punctual(self) -> None:
         """This test asks for speed: with --race, no thread gets its turn back late from now on (docs/race.md)."""
@@ -437,7 +438,7 @@ class Servers:
         if save_time != self._save_time:
             self._save_time = save_time
             self._slowest_save_ms = max(self._slowest_save_ms, max_ms)
-            self._world.emit(events.SLOW_DISKS, None, save_time, crc32(repr(save_time).encode()))
+            self._world.emit(events.SLOW_DISKS, None, save_time, fingerprint_of(min_ms, max_ms))
 
     def slow_snapshots(self, i: int, ms: float) -> None:
         """Have the service of server i, until it restarts, take that long to make a snapshot; its peer goes on."""
@@ -448,7 +449,7 @@ class Servers:
             raise ValueError("slow_snapshots(): only of the tester's own services, not of yours")
         if ms != seat.service.snapshot_ms:
             seat.service.snapshot_ms = ms
-            self._world.emit(events.SLOW_SNAPSHOTS, seat.node, ms, crc32(repr(ms).encode()))
+            self._world.emit(events.SLOW_SNAPSHOTS, seat.node, ms, fingerprint_of(ms))
 
     def busy_service(self, i: int, busy: bool = True) -> None:
         """Have the service of server i, until it restarts, handle nothing that its peer hands up; its peer goes on."""

@@ -25,7 +25,7 @@ from labsim import Event
 from labtest.events import ANSWER, DELIVER, DETAILS, DROP, DUPLICATE, LOG, MESSAGE_KINDS, PERSIST, REPLY, SEND
 
 FORMAT = "raftlab trace"
-VERSION = 1
+VERSION = 2
 
 _WHOLE_BYTES = 48  # longer values keep only their beginning
 _DEEP = 40

@@ -241,13 +241,13 @@ class VirtualWorld:
         assert node is not None
         self.simulation.resume(node)
 
-    def hold_clock(self, node: Node | None) -> None:
+    def freeze_clock(self, node: Node | None) -> None:
         assert node is not None
-        self.simulation.hold_clock(node)
+        self.simulation.freeze_clock(node)
 
-    def release_clock(self, node: Node | None) -> None:
+    def unfreeze_clock(self, node: Node | None) -> None:
         assert node is not None
-        self.simulation.release_clock(node)
+        self.simulation.unfreeze_clock(node)
 
     def punctual(self) -> None:
         self.simulation.punctual = True
@@ -381,7 +381,7 @@ class RealWorld:
     def pause(self, node: Node | None) -> NoReturn:
         raise NotImplementedError("Servers refuses it, in words")
 
-    resume = hold_clock = release_clock = pause
+    resume = freeze_clock = unfreeze_clock = pause
 
     def punctual(self) -> None:
         """How late a real machine is, nobody can say."""

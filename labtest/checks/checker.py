@@ -160,11 +160,11 @@ class CheckedTrace(list[Event]):
             events.RESTORE: self._see_restore,
             events.CRASH: self._see_crash,
             events.PAUSE: self._see_leave,
-            events.HOLD_CLOCK: self._see_leave,
+            events.FREEZE_CLOCK: self._see_leave,
             events.PREEMPT: self._see_preempt,
             events.CAUGHT_UP: self._see_caught_up,
             events.RESUME: self._see_return,
-            events.RELEASE_CLOCK: self._see_return,
+            events.UNFREEZE_CLOCK: self._see_return,
             events.CLUSTER: self._see_cluster,
             events.SERVICE: self._see_service,
             events.SNAPSHOT: self._see_snapshot,
@@ -474,7 +474,7 @@ class CheckedTrace(list[Event]):
         self.facts.leaves(self.facts.seats[event.node], event.kind, event.at_ns)
 
     def _see_return(self, event: Event) -> None:
-        left = events.PAUSE if event.kind == events.RESUME else events.HOLD_CLOCK
+        left = events.PAUSE if event.kind == events.RESUME else events.FREEZE_CLOCK
         self.facts.returns(self.facts.seats[event.node], left, event.at_ns)
 
     def _see_preempt(self, event: Event) -> None:

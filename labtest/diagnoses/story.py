@@ -28,17 +28,17 @@ from labtest.events import (
     CRASH,
     DELIVER,
     DISCONNECT,
-    HOLD_CLOCK,
+    FREEZE_CLOCK,
     MESSAGE_KINDS,
     PAUSE,
     PERSIST,
-    RELEASE_CLOCK,
     REPLY,
     RESTART,
     RESTORE,
     RESUME,
     SEND,
     STOP,
+    UNFREEZE_CLOCK,
     CallJoin,
     CallLife,
     change_cuts,
@@ -191,12 +191,12 @@ class Story:
     def _change(self, kind: str, event: Event) -> None:
         if kind in (BOOT, RESTART):
             self.up.add(event.node)
-        elif kind in (PAUSE, HOLD_CLOCK):
+        elif kind in (PAUSE, FREEZE_CLOCK):
             self._away.add((event.node, kind))
-        elif kind in (RESUME, RELEASE_CLOCK):
-            self._away.discard((event.node, PAUSE if kind == RESUME else HOLD_CLOCK))
+        elif kind in (RESUME, UNFREEZE_CLOCK):
+            self._away.discard((event.node, PAUSE if kind == RESUME else FREEZE_CLOCK))
         elif kind == CRASH:
-            self._away -= {(event.node, PAUSE), (event.node, HOLD_CLOCK)}
+            self._away -= {(event.node, PAUSE), (event.node, FREEZE_CLOCK)}
             self.up.discard(event.node)
             self._plugged.discard(event.node)
         elif kind == CONNECT and event.node in self.up:

@@ -1,11 +1,11 @@
 """When a thread loses its turn: between which statements, and for how long. Each loss is a choice of the decider's.
 
 The statements of a node's incarnation are counted. For each BLOCK of them the decider is asked once, so that a
-statement costs next to nothing: choose(("turn", node, incarnation), number of the block, Chance). What it answers is a
-`Loss`: at which statement of the block, and how late the thread gets its turn back. The plain answer is that nothing is
-lost. The same, more densely, for the gaps behind a critical section, where a thread has let go of its lock and goes on:
-("gap", node, incarnation). And most densely, and for longest, where it takes a lock again at once ("split", ...): what
-it has seen in the first section need not be so in the second, and nothing but time shows that.
+statement costs next to nothing: choose(("preempt", node, incarnation), number of the block, Chance). What it answers is
+a `Loss`: at which statement of the block, and how late the thread gets its turn back. The plain answer is that nothing
+is lost. The same, more densely, for the gaps behind a critical section, where a thread has let go of its lock and goes
+on: ("preempt unlocked", ...). And most densely, and for longest, where it takes a lock again at once ("preempt relock",
+...): what it has seen in the first section need not be so in the second, and nothing but time shows that.
 
 A turn that is lost and not late costs no time: whoever is ready goes first. One that comes back late is a busy machine;
 that time is the machine's and not the peer's (Simulation.lose_turn), and there is little of it: after each, the node is
@@ -21,13 +21,13 @@ import sys
 import msgspec
 
 from labsim import Node, Simulation
-from labsim.deciding import Place, next_bits
+from labsim.deciding import ChoiceKind, Place, next_bits
 from labtest.events import CAUGHT_UP, PREEMPT, Preempted
 
 BLOCK = 64
 GAPS = 4
 # How many times as long as it was late nothing is late again. Who has let go of its lock holds up no other.
-LEFT_ALONE = {"turn": 20, "gap": 4, "split": 1}
+LEFT_ALONE: dict[str, int] = {ChoiceKind.PREEMPT: 20, ChoiceKind.PREEMPT_UNLOCKED: 4, ChoiceKind.PREEMPT_RELOCK: 1}
 _MS = 1_000_000
 
 
@@ -70,7 +70,11 @@ IN_GAPS = Chance(GAPS, loses=32, late=48)
 
 
 IN_SPLITS = Chance(2, loses=48, late=64, late_ms=1000)
-CHANCES = {"turn": STATEMENTS, "gap": IN_GAPS, "split": IN_SPLITS}
+CHANCES: dict[str, Chance] = {
+    ChoiceKind.PREEMPT: STATEMENTS,
+    ChoiceKind.PREEMPT_UNLOCKED: IN_GAPS,
+    ChoiceKind.PREEMPT_RELOCK: IN_SPLITS,
+}
 
 
 def place_of(kind: str, node: Node) -> Place:
@@ -101,9 +105,9 @@ class Turns:
         self._simulation = simulation
         self._node = node
         self._lateness = Lateness(simulation)
-        self.turn = self._counter("turn")
-        self.gap = self._counter("gap")
-        self.split = self._counter("split")
+        self.turn = self._counter(ChoiceKind.PREEMPT)
+        self.gap = self._counter(ChoiceKind.PREEMPT_UNLOCKED)
+        self.split = self._counter(ChoiceKind.PREEMPT_RELOCK)
 
     def _counter(self, kind: str):  # type: ignore[no-untyped-def]  # a function of nothing
         """A closure: it is called before every statement, and an attribute would cost as much as all the rest."""

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from labgob import DecodeError
-from labrpc.conditions import Fate
+from labrpc.conditions import TRANSIT_KINDS, Fate
 from labrpc.message import Message
 from labrpc.network import Held
 from labsim import Task
-from labsim.deciding import Chance, Decider, Place
+from labsim.deciding import Chance, ChoiceKind, Decider, Place
 from labtest.checks.facts import same_command
 from labtest.checks.reading import APPEND, INSTALL, VOTE
 from labtest.failure import short
@@ -44,11 +44,11 @@ class Scripted:
 
     def choose(self, place: Place, ordinal: int, chance: Chance[T]) -> T:
         if self.holding:
-            if place[0] in ("request", "reply", "reply to the second copy"):
+            if place[0] in TRANSIT_KINDS:
                 # What a peer says to itself is no step of anybody's.
                 source, _, target = place[1].partition("->")
                 return _AT_ONCE if source == target else _HELD  # type: ignore[no-any-return]  # as such a chance gives
-            if place[0] == "unanswered":
+            if place[0] == ChoiceKind.NO_REPLY:
                 return _NOTICE_CUT_NS  # type: ignore[return-value]  # a time, as that chance gives
         return self._inner.choose(place, ordinal, chance)
 

@@ -299,7 +299,7 @@ class Scenario(Expectations):
             if self.config.is_up(i):
                 raise ScenarioError(f"peer {i} is not down; crash it first")
             self.config.restart(i)
-            self.config.hold_clock(i)
+            self.config.freeze_clock(i)
 
     @step
     def pause(self, i: int) -> None:

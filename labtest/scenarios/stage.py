@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
-from zlib import crc32
 
 from labrpc.message import Message
 from labrpc.network import Held
@@ -103,7 +102,7 @@ class Stage:
         config.snapshot_only_when_asked()
         _listen(simulation.trace, self._hear)
         for i in range(config.n):
-            config.hold_clock(i)
+            config.freeze_clock(i)
         self.settle()
 
     # ---- for whoever decides what comes next --------------------------------------------------
@@ -133,7 +132,7 @@ class Stage:
         self.in_step = True
         self.ran_ns = {}
         text = self.words or text
-        self._simulation.emit(events.STEP, None, text, crc32(text.encode()))
+        self._simulation.emit(events.STEP, None, text, 0)
 
     def settle(self) -> None:
         """Everybody does what there is to do. The clock moves when all wait."""
@@ -214,13 +213,13 @@ class Stage:
     def _release(self, peers: Iterable[int]) -> None:
         for i in peers:
             if self.config.is_up(i):
-                self.config.release_clock(i)
+                self.config.unfreeze_clock(i)
                 self._running[i] = self._simulation.now_ns
 
     def _hold(self) -> None:
         for i, since_ns in sorted(self._running.items()):
             if self.config.is_up(i):  # it may have crashed meanwhile, by an armed crash
-                self.config.hold_clock(i)
+                self.config.freeze_clock(i)
             self.ran_ns[i] = self.ran_ns.get(i, 0) + self._simulation.now_ns - since_ns
         self._running.clear()
 

@@ -49,7 +49,7 @@ from labtools.timeline.rows import Show, peer_order
 from labtools.timeline.words import Wordings
 
 FORMAT = 1
-_HEALS = frozenset(("boot", "restart", "connect", "resume", "release_clock"))
+_HEALS = frozenset(("boot", "restart", "connect", "resume", "unfreeze_clock"))
 # What a call's column is called, by the kind of event whose place it holds.
 _STEPS = {SEND: "sent", DELIVER: "delivered", ANSWER: "answered", REPLY: "replied"}
 TESTER = "tester"

@@ -12,10 +12,9 @@ from labtest.events import (
     CLUSTER,
     CONNECT,
     DISCONNECT,
-    HOLD_CLOCK,
+    FREEZE_CLOCK,
     MESSAGE_KINDS,
     PERSIST,
-    RELEASE_CLOCK,
     RESTORE,
     SEND,
     SERVICE,
@@ -23,6 +22,7 @@ from labtest.events import (
     STARTED,
     STEP,
     STOP,
+    UNFREEZE_CLOCK,
 )
 from labtools.timeline import words
 from labtools.timeline.calls import Call, FirstPass
@@ -130,7 +130,7 @@ class Folds:
         kind = event.kind
         if place in self._known.skip or kind in (RESTORE, CLUSTER, SERVICE, STOP):
             return True
-        if kind in (HOLD_CLOCK, RELEASE_CLOCK):
+        if kind in (FREEZE_CLOCK, UNFREEZE_CLOCK):
             return self._has_steps
         if kind in (CONNECT, DISCONNECT):
             return not news

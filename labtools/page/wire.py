@@ -22,15 +22,15 @@ from labtest.events import (
     CLUSTER,
     CONDITION_KINDS,
     CRASH,
-    HOLD_CLOCK,
+    FREEZE_CLOCK,
     PERSIST,
-    RELEASE_CLOCK,
     REPLY,
     RESTORE,
     SEND,
     SERVER_ACTS,
     SNAPSHOT,
     STARTED,
+    UNFREEZE_CLOCK,
     change_cuts,
 )
 from labtools.page.tables import Tables
@@ -161,8 +161,8 @@ class Wire:
         peer = self._peers[name]
         before = self._condition(name)
         peer.is_struck(event.kind)
-        if event.kind in (HOLD_CLOCK, RELEASE_CLOCK):
-            (self._held.add if event.kind == HOLD_CLOCK else self._held.discard)(name)
+        if event.kind in (FREEZE_CLOCK, UNFREEZE_CLOCK):
+            (self._held.add if event.kind == FREEZE_CLOCK else self._held.discard)(name)
         if event.kind == CRASH:
             self._held.discard(name)
             self.told[name].set(place, "commit", 0)

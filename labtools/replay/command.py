@@ -16,9 +16,8 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from labsim.deciding import Changed, Choices, Decider, Plain, Recording, Seeded
+from labsim.deciding import Changed, ChoiceKind, Choices, Decider, Plain, Recording, Seeded
 from labtest import records
-from labtest.acts import ACT
 from labtest.choicefile import ChoiceFileError, Header, read_choices, write_choices
 from labtest.loading import DEFAULT, DEFAULT_KV, LoadError, load_peer_class
 from labtools.selecting import SCENARIO, LabTest, SelectionError, select, service_for
@@ -78,7 +77,10 @@ def main(args: argparse.Namespace) -> int:
     if choices is None:
         folders = [records.STRESS, records.PYTEST, *(folder / "failures" for folder in args.records)]
         how = {"isolated": args.isolated, "race": args.race}
-        record = records.find(folders, test.name, args.seed, args.raft, kv, **how)
+        try:
+            record = records.find(folders, test.name, args.seed, args.raft, kv, **how)
+        except records.RecordError as error:
+            print(f"This run cannot be compared with its record: {error}.\n", flush=True)
     if record is not None and not record.digest:
         # It may well end this process too, before there is anything else to say.
         print(f"When it was recorded, this run took its process along:\n{_indented(record.report)}\n", flush=True)
@@ -120,7 +122,7 @@ def _as_chosen(test: LabTest, header: Header, choices: Choices) -> LabTest:
 
     if header.play is not None:
         return test._replace(function=playing(header.play))
-    if any(place[0] == ACT for place, _ in choices.chosen):
+    if any(place[0] == ChoiceKind.FAULT for place, _ in choices.chosen):
         return test._replace(function=noting(test.function, Notes()))
     return test
 

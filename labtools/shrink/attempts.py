@@ -18,11 +18,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from labrpc.conditions import Fate
+from labrpc.conditions import TRANSIT_KINDS, Fate
 from labsim import Event, current_simulation
-from labsim.deciding import Chance, Changed, Choices, Decider, Place, Plain, Recording, Seeded
+from labsim.deciding import Chance, Changed, ChoiceKind, Choices, Decider, Place, Plain, Recording, Seeded
 from labtest.acting import Notes, noting, playing
-from labtest.acts import ACT, Act, Cluster, Play, Where
+from labtest.acts import Act, Cluster, Play, Where
 from labtest.asking import wants_service
 from labtest.diagnoses import examine
 from labtest.running import Run, run_test
@@ -34,9 +34,7 @@ T = TypeVar("T")
 _PATIENCE_NS = 500_000_000
 _A_MOMENT_NS = 1_000_000
 # What a choice costs to read, in events; a fault that is left out saves its line.
-_LINE = {ACT: -2, "node": 3}
-# The kinds of choices that are about a message on its way.
-WAYS = ("request", "reply", "reply to the second copy")
+_LINE: dict[str, int] = {ChoiceKind.FAULT: -2, ChoiceKind.NODE: 3}
 
 
 class Same(NamedTuple):
@@ -107,7 +105,7 @@ def fates_of(choices: Choices) -> dict[tuple[Place, int], Fate]:
     return {
         key: msgspec.convert(value, Fate) if isinstance(value, dict) else value
         for key, value in choices.chosen.items()
-        if key[0][0] in WAYS
+        if key[0][0] in TRANSIT_KINDS
     }
 
 
@@ -242,7 +240,7 @@ def _without_earlier_clusters(original: Attempt, cluster: Cluster) -> Choices:
     for (place, ordinal), value in sorted(choices.chosen.items(), key=lambda chosen: chosen[0]):
         if original.asked_ns.get((place, ordinal), 0) < cluster.made_ns:
             continue
-        if place[0] == "node":
+        if place[0] == ChoiceKind.NODE:
             lives[place] = lives.get(place, 0) + 1
             moved.chosen[place, lives[place]] = value
         elif any(part.endswith(mark) for part in place):

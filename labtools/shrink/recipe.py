@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from labrpc.conditions import Fate
 from labsim import Event
-from labsim.deciding import Place
+from labsim.deciding import ChoiceKind, Place
 from labsim.stacks import short_path
 from labtest import events
 from labtest.acts import ASKS, CLIENT, ENDS, FAULTS, NETWORK, Act
@@ -262,19 +262,19 @@ def _others(attempt: Attempt) -> Iterator[str]:
     kinds: dict[str, list[tuple[Place, int]]] = {}
     for place, ordinal in choices.chosen:
         kinds.setdefault(place[0], []).append((place, ordinal))
-    if "node" in kinds:
-        peers = dict.fromkeys(place[1] for place, _ in kinds["node"])
+    if ChoiceKind.NODE in kinds:
+        peers = dict.fromkeys(place[1] for place, _ in kinds[ChoiceKind.NODE])
         yield f"{', '.join(peers)}: the timeouts that {'it draws' if len(peers) == 1 else 'they draw'}"
-    if "save" in kinds:
-        yield f"how long {_count(len(kinds['save']), 'save')} took"
-    if "crash" in kinds:
+    if ChoiceKind.SAVE in kinds:
+        yield f"how long {_count(len(kinds[ChoiceKind.SAVE]), 'save')} took"
+    if ChoiceKind.CRASH in kinds:
         yield "at which save or reply the crash falls"
     if little:
         yield f"{_count(little, 'message')} a few milliseconds faster or slower than the others"
-    if "unanswered" in kinds:
-        yield f"how soon {_count(len(kinds['unanswered']), 'caller')} noticed that there will be no reply"
-    if "tester" in kinds:
-        yield f"what the test drew, {_count(len(kinds['tester']), 'time')}"
+    if ChoiceKind.NO_REPLY in kinds:
+        yield f"how soon {_count(len(kinds[ChoiceKind.NO_REPLY]), 'caller')} noticed that there will be no reply"
+    if ChoiceKind.TESTER in kinds:
+        yield f"what the test drew, {_count(len(kinds[ChoiceKind.TESTER]), 'time')}"
     turns = list(choices.picked.items())
     if len(turns) <= _TURNS_TOLD:
         yield from (f"{at_ns / 1e9:.3f} s  {task} goes first" for (at_ns, _), task in turns)

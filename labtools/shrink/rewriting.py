@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from msgspec.structs import replace as changed
 
-from labrpc.conditions import Fate
-from labsim.deciding import Choices, NodeSeed, Place
+from labrpc.conditions import TRANSIT_KINDS, Fate
+from labsim.deciding import ChoiceKind, Choices, NodeSeed, Place
 from labtest.acts import Act
-from labtools.shrink.attempts import WAYS, Plan, fates_of
+from labtools.shrink.attempts import Plan, fates_of
 
 AskedNs = Mapping[tuple[Place, int], int]
 
@@ -36,7 +36,7 @@ def renamed(plan: Plan, names: dict[int, int], *, servers: int) -> Plan:
         # Under another number it draws the same timeouts.
         for incarnation in range(1, _LIVES + 1) if new not in (old, -1) else ():
             timeouts = NodeSeed(str(old), incarnation).plain
-            choices.chosen.setdefault((("node", str(new)), incarnation), timeouts)
+            choices.chosen.setdefault(((ChoiceKind.NODE, str(new)), incarnation), timeouts)
     return replace(plan, choices=choices, play=changed(play, acts=acts, how={**play.how, "servers": servers}))
 
 
@@ -112,7 +112,7 @@ def for_the_same_messages(choices: Choices, wanted_ns: AskedNs, asked_ns: AskedN
     found.picked = choices.picked
     for (place, ordinal), value in choices.chosen.items():
         due_ns = wanted_ns.get((place, ordinal))
-        if place[0] in (*WAYS, "save") and due_ns is not None:
+        if place[0] in (*TRANSIT_KINDS, ChoiceKind.SAVE) and due_ns is not None:
             near = [(abs(at_ns - due_ns), n) for at_ns, n in places.get(place, ()) if (place, n) not in found.chosen]
             distance_ns, nearest = min(near, default=(_NEAR_NS, ordinal))
             ordinal = nearest if distance_ns < _NEAR_NS else ordinal
@@ -126,7 +126,8 @@ def with_timeouts(choices: Choices, seed: int, servers: int) -> Choices:
     found.chosen, found.picked = dict(choices.chosen), choices.picked
     for i in range(servers):
         for incarnation in range(1, _LIVES + 1):
-            found.chosen[("node", str(i)), incarnation] = _random.Random(f"{seed} {i} {incarnation}").getrandbits(64)
+            timeouts = _random.Random(f"{seed} {i} {incarnation}").getrandbits(64)
+            found.chosen[(ChoiceKind.NODE, str(i)), incarnation] = timeouts
     return found
 
 

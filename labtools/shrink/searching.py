@@ -21,8 +21,8 @@ from typing import Any
 from msgspec.structs import replace as changed
 
 from labrpc.conditions import Fate
-from labsim.deciding import Choices, Place
-from labtest.acts import ACT, NETWORK, Act, Play
+from labsim.deciding import ChoiceKind, Choices, Place
+from labtest.acts import NETWORK, Act, Play
 from labtest.events import SEND
 from labtools.shrink.attempts import Attempt, Attempts, Drawn, Plan, Same, fates_of, with_patience
 from labtools.shrink.rewriting import (
@@ -226,19 +226,19 @@ class Search:
         chosen = self.best.plan.choices
         if in_test:
             # Faults are what a reader looks for first: all but these.
-            everything = dict.fromkeys(key for key in chosen.chosen if key[0][0] != ACT)
+            everything = dict.fromkeys(key for key in chosen.chosen if key[0][0] != ChoiceKind.FAULT)
             if everything:
-                self._try_choices(lambda place, _: place[0] == ACT, picks=False)
+                self._try_choices(lambda place, _: place[0] == ChoiceKind.FAULT, picks=False)
         elif chosen.chosen or chosen.picked:
             self._try_choices(lambda place, _: False, picks=False)
-            self._try_choices(lambda place, _: place[0] == "node", picks=False)
+            self._try_choices(lambda place, _: place[0] == ChoiceKind.NODE, picks=False)
         if self.best.plan.choices.picked:
             self._try_choices(lambda place, _: True, picks=False)
         for kind in dict.fromkeys(place[0] for place, _ in self.best.plan.choices.chosen):
-            if kind != ACT:
+            if kind != ChoiceKind.FAULT:
                 self._try_choices(lambda place, _, kind=kind: place[0] != kind)  # type: ignore[misc]
         for link in dict.fromkeys(place[:2] for place, _ in self.best.plan.choices.chosen):
-            if link[0] != ACT:
+            if link[0] != ChoiceKind.FAULT:
                 self._try_choices(lambda place, _, link=link: place[:2] != link)  # type: ignore[misc]
 
     def _drop_stretches(self) -> None:
@@ -281,7 +281,7 @@ class Search:
             choices.picked = {key: task for key, task in self.best.plan.choices.picked.items() if key not in gone}
             return self._try(replace(self.best.plan, choices=choices))
 
-        self._prune(lambda: [key for key in self.best.plan.choices.chosen if key[0][0] != ACT], without)
+        self._prune(lambda: [key for key in self.best.plan.choices.chosen if key[0][0] != ChoiceKind.FAULT], without)
         self._prune(lambda: list(self.best.plan.choices.picked), picks_without)
 
     def _prune(self, left: Callable[[], list[Any]], without: Callable[[Any], bool]) -> None:
@@ -322,7 +322,7 @@ class Search:
         for cluster in self.best.notes.clusters:
             for place in cluster.faults:
                 counts[place] = counts.get(place, 0) + 1
-        gone = [key for key in self.best.plan.choices.chosen if key[0][0] == ACT]
+        gone = [key for key in self.best.plan.choices.chosen if key[0][0] == ChoiceKind.FAULT]
         for place, count in counts.items():
             dropped = sum(key[0] == place for key in gone)
             left = [(place, n) for n in range(1, count + dropped + 1) if (place, n) not in gone]
@@ -388,7 +388,7 @@ class Search:
 
     def _other_roles(self) -> None:
         """With plain timeouts another peer leads than the one that all is done to."""
-        if not any(place[0] == "node" for place, _ in self.best.plan.choices.chosen):
+        if not any(place[0] == ChoiceKind.NODE for place, _ in self.best.plan.choices.chosen):
             return
         servers = range(self._play.how.get("servers", 3))
         if len(servers) <= _PERMUTED_MAX:
@@ -398,7 +398,7 @@ class Search:
         for order in orders:
             plan = renamed(self.best.plan, dict(zip(servers, order, strict=True)), servers=len(servers))
             choices = Choices()
-            choices.chosen = {key: value for key, value in plan.choices.chosen.items() if key[0][0] != "node"}
+            choices.chosen = {key: value for key, value in plan.choices.chosen.items() if key[0][0] != ChoiceKind.NODE}
             if self._try(replace(plan, choices=choices)):
                 return
 

@@ -27,14 +27,13 @@ from labtest.events import (
     DISCONNECT,
     DROP,
     DUPLICATE,
-    HOLD_CLOCK,
+    FREEZE_CLOCK,
     INVOKE,
     LOG,
     MESSAGE_KINDS,
     PERSIST,
     PHASE,
     PREEMPT,
-    RELEASE_CLOCK,
     REPLY,
     RESTART,
     RESUME,
@@ -46,6 +45,7 @@ from labtest.events import (
     START,
     STARTED,
     STEP,
+    UNFREEZE_CLOCK,
     change_cuts,
 )
 from labtools.timeline import words
@@ -616,5 +616,5 @@ class _Teller:
 
 
 # In a scenario every clock is held but while a step lets it run; saying so each time would bury the steps.
-_CLOCKS = (HOLD_CLOCK, RELEASE_CLOCK)
-_HEALS = (BOOT, RESTART, CONNECT, RESUME, RELEASE_CLOCK)
+_CLOCKS = (FREEZE_CLOCK, UNFREEZE_CLOCK)
+_HEALS = (BOOT, RESTART, CONNECT, RESUME, UNFREEZE_CLOCK)

@@ -266,8 +266,8 @@ _VERBS = {
     events.DISCONNECT: ("is cut off", "are cut off"),
     events.PAUSE: ("is paused", "are paused"),
     events.RESUME: ("continues", "continue"),
-    events.HOLD_CLOCK: ("has its clock held", "have their clocks held"),
-    events.RELEASE_CLOCK: ("has its clock run again", "have their clocks run again"),
+    events.FREEZE_CLOCK: ("has its clock held", "have their clocks held"),
+    events.UNFREEZE_CLOCK: ("has its clock run again", "have their clocks run again"),
 }
 
 

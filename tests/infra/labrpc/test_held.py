@@ -34,7 +34,7 @@ class Holding(Seeded):
     """Every message is held."""
 
     def choose(self, place, ordinal, chance):
-        held = place[0] in ("request", "reply", "reply to the second copy")
+        held = place[0] in ("request", "reply", "reply to duplicate")
         return Fate(held=True) if held else super().choose(place, ordinal, chance)
 
 

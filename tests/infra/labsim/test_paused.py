@@ -189,10 +189,10 @@ def test_the_digest_is_the_same_every_time():
         for _ in range(5):
             time.sleep(0.1)
             sim.pause(nodes[0])
-            sim.hold_clock(nodes[1])
+            sim.freeze_clock(nodes[1])
             time.sleep(0.1)
             sim.resume(nodes[0])
-            sim.release_clock(nodes[1])
+            sim.unfreeze_clock(nodes[1])
         return sim.digest()
 
     assert simulate(body, 5) == simulate(body, 5)
@@ -207,12 +207,12 @@ def test_a_held_clock_stands_still_and_timers_keep_what_they_had_left():
         node, seen = sim.node("a"), []
         sim.spawn(ticker, seen, node=node)
         time.sleep(0.25)
-        sim.hold_clock(node)
+        sim.freeze_clock(node)
         time.sleep(3600)
         assert seen == [0.1, 0.2]
         assert sim.call_on(node, time.monotonic) == 0.25
         assert sim.call_on(node, time.time) == sim.call_on(node, time.time_ns) / 1e9
-        sim.release_clock(node)
+        sim.unfreeze_clock(node)
         time.sleep(0.051)
         # It had 50 ms left, of its own time.
         assert seen == [0.1, 0.2, 0.3]
@@ -231,7 +231,7 @@ def test_its_tasks_run_while_it_is_held():
                 seen.append((box.get(), time.monotonic()))
 
         sim.spawn(serve, node=node)
-        sim.hold_clock(node)
+        sim.freeze_clock(node)
         for number in range(3):
             time.sleep(1)
             box.put(number)
@@ -249,7 +249,7 @@ def test_timers_set_while_it_is_held_run_when_it_goes_on():
             how()
             ended.append(round(time.monotonic(), 6))
 
-        sim.hold_clock(node)
+        sim.freeze_clock(node)
         empty = queue.Queue()
 
         def get():
@@ -267,12 +267,12 @@ def test_timers_set_while_it_is_held_run_when_it_goes_on():
         sim.spawn(lambda: threading.Timer(0.5, threading_timer.append, ["rang"]).start(), node=node)
         time.sleep(100)
         assert ended == []
-        sim.release_clock(node)
+        sim.unfreeze_clock(node)
         time.sleep(0.25)
-        sim.hold_clock(node)
+        sim.freeze_clock(node)
         time.sleep(100)
         assert ended == [0.1, 0.2]
-        sim.release_clock(node)
+        sim.unfreeze_clock(node)
         time.sleep(1)
         assert ended == [0.1, 0.2, 0.3, 0.4]
         assert threading_timer == ["rang"]
@@ -283,7 +283,7 @@ def test_timers_set_while_it_is_held_run_when_it_goes_on():
 def test_a_timeout_of_nothing_is_over_at_once_even_then():
     def body(sim):
         node = sim.node("a")
-        sim.hold_clock(node)
+        sim.freeze_clock(node)
         lock = threading.Lock()
         lock.acquire()
         return sim.call_on(node, lock.acquire, True, 0)
@@ -296,7 +296,7 @@ def test_a_timeout_of_nothing_is_over_at_once_if_the_clock_is_held_at_that_very_
     def body(sim):
         node, event, polled = sim.node("a"), threading.Event(), []
         sim.spawn(lambda: polled.append(event.wait(0)), node=node)
-        sim.spawn(sim.hold_clock, node)
+        sim.spawn(sim.freeze_clock, node)
         time.sleep(1)
         assert polled == [False]
 
@@ -308,11 +308,11 @@ def test_a_wait_that_is_woken_while_held_forgets_its_timer():
         node, event, results = sim.node("a"), threading.Event(), []
         sim.spawn(lambda: results.append(event.wait(5)), node=node)
         time.sleep(1)
-        sim.hold_clock(node)
+        sim.freeze_clock(node)
         event.set()
         time.sleep(10)
         assert results == [True]
-        sim.release_clock(node)
+        sim.unfreeze_clock(node)
         time.sleep(10)
         assert results == [True]
 
@@ -333,9 +333,9 @@ def test_many_stale_timers_of_a_held_node_confuse_nobody():
 
         sim.spawn(work, node=node)
         sim.spawn(work)
-        sim.hold_clock(node)
+        sim.freeze_clock(node)
         time.sleep(10)
-        sim.release_clock(node)
+        sim.unfreeze_clock(node)
         time.sleep(10)
         assert done == [1.0, 1.0]
 
@@ -347,10 +347,10 @@ def test_paused_and_held_at_once():
         node, seen = sim.node("a"), []
         sim.spawn(ticker, seen, node=node)
         time.sleep(0.05)
-        sim.hold_clock(node)
+        sim.freeze_clock(node)
         sim.pause(node)
         time.sleep(1)
-        sim.release_clock(node)
+        sim.unfreeze_clock(node)
         time.sleep(1)
         assert seen == []
         sim.resume(node)
@@ -367,11 +367,11 @@ def test_what_was_taken_from_a_node_is_counted_once():
         time.sleep(1)
         sim.pause(node)
         time.sleep(1)
-        sim.hold_clock(node)
+        sim.freeze_clock(node)
         time.sleep(1)
         sim.resume(node)
         time.sleep(1)
-        sim.release_clock(node)
+        sim.unfreeze_clock(node)
         time.sleep(1)
         sim.pause(node)
         time.sleep(1)
@@ -383,11 +383,11 @@ def test_what_was_taken_from_a_node_is_counted_once():
 def test_holding_twice_is_refused_and_a_deadlock_says_whose_clock_is_held():
     def body(sim):
         node = sim.node("a")
-        with pytest.raises(SimulationError, match=r"^release_clock\(\): the clock of node a is not held$"):
-            sim.release_clock(node)
-        sim.hold_clock(node)
-        with pytest.raises(SimulationError, match=r"^hold_clock\(\): the clock of node a is held already$"):
-            sim.hold_clock(node)
+        with pytest.raises(SimulationError, match=r"^unfreeze_clock\(\): the clock of node a is not frozen$"):
+            sim.unfreeze_clock(node)
+        sim.freeze_clock(node)
+        with pytest.raises(SimulationError, match=r"^freeze_clock\(\): the clock of node a is frozen already$"):
+            sim.freeze_clock(node)
         sim.spawn(time.sleep, 1, node=node)
         threading.Event().wait()
 

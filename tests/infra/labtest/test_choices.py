@@ -196,7 +196,7 @@ def test_no_choice_turns_the_clock_back(value):
     choices, places = Choices(), [("save", str(i), "1") for i in range(3)]
     for source in range(3):
         for target in range(3):
-            for kind in ("request", "reply", "unanswered"):
+            for kind in ("request", "reply", "no reply"):
                 places += [(kind, f"{source}->{target}", f"Raft.{m}") for m in ("request_vote", "append_entries")]
     for place in places:
         for ordinal in range(1, 100):
@@ -215,13 +215,13 @@ DEEP = "[" * 20_000 + "]" * 20_000
     [
         ("", ":1: this is no file of choices"),
         ("{}", ":1: this is no file of choices"),
-        ('{"format":"raftlab choices","version":9,"test":"t"}', ":1: choices of version 9; this lab reads version 1"),
-        ('{"format":"raftlab choices","version":1,"test":"t"}\n{"place":["node"]}', ":2: this is no choice: "),
-        ('{"format":"raftlab choices","version":1,"test":"t"}\n\n{"at_ns":1,"nth":"x","task":"t"}', ":3: this is no "),
-        ('{"format":"raftlab choices","version":1,"test":"t"}\nnonsense', ":2: this is no choice: "),
-        (f'{{"format":"raftlab choices","version":1,"test":"t","x":{DEEP}}}', ":1: this is no file of choices"),
+        ('{"format":"raftlab choices","version":9,"test":"t"}', ":1: choices of version 9; this lab reads version 2"),
+        ('{"format":"raftlab choices","version":2,"test":"t"}\n{"place":["node"]}', ":2: this is no choice: "),
+        ('{"format":"raftlab choices","version":2,"test":"t"}\n\n{"at_ns":1,"nth":"x","task":"t"}', ":3: this is no "),
+        ('{"format":"raftlab choices","version":2,"test":"t"}\nnonsense', ":2: this is no choice: "),
+        (f'{{"format":"raftlab choices","version":2,"test":"t","x":{DEEP}}}', ":1: this is no file of choices"),
         (
-            f'{{"format":"raftlab choices","version":1,"test":"t"}}\n{{"place":[],"ordinal":1,"value":{DEEP}}}',
+            f'{{"format":"raftlab choices","version":2,"test":"t"}}\n{{"place":[],"ordinal":1,"value":{DEEP}}}',
             ":2: this is no choice: ",
         ),
     ],

@@ -7,7 +7,7 @@ import pytest
 
 from infra.students import ROOT, edited_reference
 from labsim import Simulation, time
-from labsim.deciding import Changed, Plain, Recording, Seeded
+from labsim.deciding import Changed, ChoiceKind, Plain, Recording, Seeded
 from labsim.stacks import Place
 from labtest.events import CAUGHT_UP, PREEMPT, Preempted
 from labtest.failure import Failure, GuestFailed
@@ -19,6 +19,8 @@ from labtest.race.turns import CHANCES, Loss
 from labtest.running import run_test
 from labtest.unordered import Remark, Touch, Unordered
 from labtools.selecting import load_tests
+
+GAP = ChoiceKind.PREEMPT_UNLOCKED
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="isolated runs need Linux")
 
@@ -170,15 +172,15 @@ def hosted(main, decider=None):
 def test_how_late_a_turn_is_and_whose_time_that_is_the_host_decides():
     def main(do, world):
         simulation, node = world.simulation, world.node
-        simulation.hold_clock(node)
-        do(Lost("turn", 1, "Thread-1", "raft.py", 7))
+        simulation.freeze_clock(node)
+        do(Lost("preempt", 1, "Thread-1", "raft.py", 7))
         time.sleep(0.004)
         assert world.arrived == []
-        do(Lost("turn", 2, "Thread-2", "raft.py", 8))  # so soon after the other none is late
-        assert told(world.arrived) == [("turn", 2)]
+        do(Lost("preempt", 2, "Thread-2", "raft.py", 8))  # so soon after the other none is late
+        assert told(world.arrived) == [("preempt", 2)]
         time.sleep(0.002)
         # Though the node's own clock stands still.
-        assert told(world.arrived) == [("turn", 2), ("turn", 1)]
+        assert told(world.arrived) == [("preempt", 2), ("preempt", 1)]
         assert node.late == 0
 
     simulation = hosted(main)
@@ -196,11 +198,17 @@ def told(arrived):
 
 def test_only_what_was_handed_out_can_be_lost_and_each_once():
     def main(do, world):
-        do(Lost("gap", BLOCKS, "t", "raft.py", 1))
-        do(More("gap"))
+        do(Lost(GAP, BLOCKS, "t", "raft.py", 1))
+        do(More(GAP))
         assert type(world.arrived[-1]) is Losses
-        do(Lost("gap", BLOCKS + 1, "t", "raft.py", 1))
-        for kind, block in (("gap", BLOCKS), ("gap", BLOCKS + 1), ("gap", BLOCKS - 1), ("gap", 3 * BLOCKS), ("x", 1)):
+        do(Lost(GAP, BLOCKS + 1, "t", "raft.py", 1))
+        for kind, block in (
+            (GAP, BLOCKS),
+            (GAP, BLOCKS + 1),
+            (GAP, BLOCKS - 1),
+            (GAP, 3 * BLOCKS),
+            ("x", 1),
+        ):
             with pytest.raises(Misbehaves):
                 do(Lost(kind, block, "t", "raft.py", 1))
         with pytest.raises(Misbehaves):

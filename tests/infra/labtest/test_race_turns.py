@@ -50,14 +50,14 @@ def test_a_run_is_repeated_from_its_choices_and_each_can_be_taken_back():
     again = run_peer(COUNTS, turns=True, decider=Changed(Plain(), choices))
     assert again.digest == first.digest
     assert again.value == first.value
-    assert {place[0] for place, _ in choices.chosen} >= {"turn", "gap"}
-    for key in [key for key in choices.chosen if key[0][0] in ("turn", "gap")]:
+    assert {place[0] for place, _ in choices.chosen} >= {"preempt", "preempt unlocked"}
+    for key in [key for key in choices.chosen if key[0][0] in ("preempt", "preempt unlocked")]:
         del choices.chosen[key]
     assert run_peer(COUNTS, turns=True, decider=Changed(Plain(), choices)).value == (800, 800)
 
 
 def test_a_loss_says_who_where_and_how_late():
-    ran = run_peer(COUNTS, turns=True)
+    ran = run_peer(COUNTS, 5, turns=True)
     lost = [event.detail for event in ran.simulation.trace if event.kind == PREEMPT]
     assert {loss.file for loss in lost} == {"peer.py"}
     assert {"main()", "Thread-1 (work)"} <= {loss.task for loss in lost}
@@ -105,7 +105,7 @@ def test_nothing_is_lost_in_the_clocks_calls_nor_outside_a_run():
 def test_a_written_loss_that_cannot_be_is_none():
     class Absurd(Plain):
         def choose(self, place, ordinal, chance):
-            return Loss(-3 if ordinal % 2 else 10_000) if place[0] in ("turn", "gap") else chance.plain
+            return Loss(-3 if ordinal % 2 else 10_000) if place[0] in ("preempt", "preempt unlocked") else chance.plain
 
     assert run_peer(COUNTS, turns=True, decider=Absurd()).value == (800, 800)
 

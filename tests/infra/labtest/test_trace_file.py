@@ -169,7 +169,7 @@ def test_bytes_come_back_with_their_length():
 
 # ---- damage ----------------------------------------------------------------------------------------------------
 
-HEADER = '{"format":"raftlab trace","version":1}\n'
+HEADER = '{"format":"raftlab trace","version":2}\n'
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ HEADER = '{"format":"raftlab trace","version":1}\n'
             ":2: not an event: the field 'base64' is missing",
         ),
         (
-            '{"format":"raftlab trace","version":1,"events":2}\n{"at_ns":1,"kind":"phase"}\n',
+            '{"format":"raftlab trace","version":2,"events":2}\n{"at_ns":1,"kind":"phase"}\n',
             ":2: the file ends after 1 of the 2 events its first line promises",
         ),
     ],

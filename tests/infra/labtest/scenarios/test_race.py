@@ -31,7 +31,7 @@ class Late(Seeded):
     """A turn is lost as often as it can be, and comes back 40 ms later."""
 
     def choose(self, place, ordinal, chance):
-        return Loss(1, 40_000_000) if place[0] == "turn" else super().choose(place, ordinal, chance)
+        return Loss(1, 40_000_000) if place[0] == "preempt" else super().choose(place, ordinal, chance)
 
 
 @pytest.mark.parametrize("isolated", [False, True])

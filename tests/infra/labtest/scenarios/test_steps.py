@@ -46,7 +46,7 @@ def wrong(id_, tmp_path):
 def test_without_a_step_nobody_does_anything():
     run, _ = passes("expect no leader\n" * 500)
     assert {event.kind for event in run.simulation.trace if event.node} <= {
-        *(events.BOOT, events.RESTORE, events.CONNECT, events.HOLD_CLOCK, events.RELEASE_CLOCK),
+        *(events.BOOT, events.RESTORE, events.CONNECT, events.FREEZE_CLOCK, events.UNFREEZE_CLOCK),
     }
 
 

@@ -38,7 +38,7 @@ def test_hidden_figure8_2c(make_config):
 """
 RUBRIC = f"""
 runs = 1
-seed = "a word"
+seed = "a seed"
 [public]
 extra = false
 [points]

@@ -372,12 +372,12 @@ def test_own_fields_come_with_their_line(show, pages):
     tab = show("rule")
     own = tab.text(".own")
     assert "peer 0's own fields" in own and "raft.py:" in own
-    assert re.search(r"commit_index\s+4", own)
+    assert re.search(r"commit_index\s+3", own)
 
 
 def test_what_just_changed_is_marked(show):
     tab = show("rule")
-    assert tab.texts('[data-peer="0"] .fact.new') == ["commit 4"]
+    assert tab.texts('[data-peer="0"] .fact.new') == ["commit 3"]
 
 
 def test_repetitions_fold_and_unfold(show, pages):

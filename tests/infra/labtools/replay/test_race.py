@@ -32,7 +32,7 @@ def test_a_run_is_repeated_from_its_choices(tmp_path, capfd, monkeypatch):
     file = tmp_path / "run.choices"
     assert lab("replay", TEST, "--seed", 5, "--race", "--write-choices", file) == 0
     _, choices = read_choices(file)
-    assert "turn" in {place[0] for place, _ in choices.chosen}
+    assert "preempt" in {place[0] for place, _ in choices.chosen}
     capfd.readouterr()
     assert lab("replay", file, "--race") == 0
     assert "Exactly the run whose choices these were" in capfd.readouterr().out

@@ -86,10 +86,10 @@ ACTS = {
         lambda cfg: cfg.resume(1),
         "peer 1 continues",
     ),
-    events.HOLD_CLOCK: (
-        lambda cfg: cfg.hold_clock(1),
+    events.FREEZE_CLOCK: (
+        lambda cfg: cfg.freeze_clock(1),
         "peer 1 has its clock held",
-        lambda cfg: cfg.release_clock(1),
+        lambda cfg: cfg.unfreeze_clock(1),
         "peer 1 has its clock run again",
     ),
     events.DISCONNECT: (
@@ -108,7 +108,7 @@ ACTS = {
 
 
 def test_every_kind_of_act_is_tried_here():
-    end_others = {events.CONNECT, events.RESTART, events.BOOT, events.RESUME, events.RELEASE_CLOCK}
+    end_others = {events.CONNECT, events.RESTART, events.BOOT, events.RESUME, events.UNFREEZE_CLOCK}
     assert set(ACTS) | end_others == events.ACTS
 
 
@@ -120,7 +120,7 @@ def test_an_act_is_an_event_a_banner_and_a_change(kind, tmp_path):
         cfg = make_config(servers=3)
         time.sleep(1.0)
         act(cfg)
-        if kind not in (events.PAUSE, events.HOLD_CLOCK):  # which twice is a mistake
+        if kind not in (events.PAUSE, events.FREEZE_CLOCK):  # which twice is a mistake
             act(cfg)  # once more: nothing new
         time.sleep(1.0)
         undo(cfg)
