@@ -1,6 +1,6 @@
 """Digests of many runs of the reference, recorded and compared: the net under every change that should change nothing.
 
-    python -m tests.digests compare              every recorded run again, in three modes: TIME
+    python -m tests.digests compare              every recorded run again, in three modes: two to four minutes
     python -m tests.digests compare --sample 10  of every tenth test; make test does this
     python -m tests.digests record               after a change that should change runs, whose commit message says why
 

@@ -51,9 +51,8 @@ def first_difference(then: Sequence[Sequence[Any]], now: Sequence[Sequence[Any]]
         return f"  equal for {shorter} events; {which} it continues:\n    {_described(longer[shorter])}"
     a, b = then[number], now[number]
     if a[1:5] == b[1:5]:
-        return (
-            f"  event {number + 1} is the same, and tasks or the clock went another way before it:\n    {_described(b)}"
-        )
+        went = "is the same, and tasks or the clock went another way before it"
+        return f"  event {number + 1} {went}:\n    {_described(b)}"
     return f"  event {number + 1} differs:\n    then  {_described(a)}\n    now   {_described(b)}"
 
 
@@ -67,12 +66,8 @@ def recorded_tree(commit: str) -> Iterator[Path]:
     """A checkout of the commit that recorded the base."""
     with tempfile.TemporaryDirectory(prefix="raftlab-digests-") as folder:
         tree = Path(folder) / "then"
-        added = subprocess.run(
-            ["git", "worktree", "add", "--quiet", "--detach", str(tree), commit],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-        )
+        add = ["git", "worktree", "add", "--quiet", "--detach", str(tree), commit]
+        added = subprocess.run(add, cwd=ROOT, capture_output=True, text=True)
         if added.returncode:
             raise LookupError(f"git has no commit {commit} here: {added.stderr.strip()}")
         try:

@@ -29,7 +29,7 @@ FROZEN = {
     "kinds of choices": (
         CHOICE_KINDS,
         {str(kind).replace(" ", "·") for kind in ChoiceKind},
-        "seeds mean other runs, choice files and recorded digests no longer fit (raise choicefile.VERSION, record again)",
+        "seeds mean other runs, and choice files and recorded digests no longer fit (raise choicefile.VERSION)",
     ),
     "kinds of events": (
         EVENT_KINDS,
