@@ -26,7 +26,6 @@ FILE     ?=
 OUT      ?=
 FOR      ?=
 KEEP     ?=
-GUIDED   ?=
 
 # The parts that were asked for, in their order, and their files: MIT's tests, and with EXTRA=1 those beyond them.
 PARTS := test-2a test-2b test-2c test-2d test-3a test-3b
@@ -109,8 +108,8 @@ page: $(READY) ## a run as one HTML file, to look at and to step through: TEST=n
 scenario: $(READY) ## a run written down step by step: FILE=x.scenario (default: all) [STEP=1] [SEED=n] [RAFT=...]
 	@$(BIN)/lab scenario $(if $(FILE),"$(FILE)") $(if $(SEED),--seed $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(STEP),--step) $(if $(TIMELINE),--timeline) $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
 
-hunt: $(READY) ## look for a failing run that nobody wrote: [FOR=60s] [RAFT=...] [SEED=n] [JOBS=n] [KEEP=1] [GUIDED=1] [OUT=dir]
-	@$(BIN)/lab hunt $(if $(FOR),--for $(FOR)) $(if $(RUNS),--runs $(RUNS)) $(if $(RAFT),--raft $(RAFT)) $(if $(SEED),--seed $(SEED)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(KEEP),--keep) $(if $(GUIDED),--guided) $(if $(OUT),--out "$(OUT)") $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
+hunt: $(READY) ## look for a failing run that nobody wrote: [FOR=60s] [RAFT=...] [SEED=n] [JOBS=n] [KEEP=1] [OUT=dir]
+	@$(BIN)/lab hunt $(if $(FOR),--for $(FOR)) $(if $(RUNS),--runs $(RUNS)) $(if $(RAFT),--raft $(RAFT)) $(if $(SEED),--seed $(SEED)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(KEEP),--keep) $(if $(OUT),--out "$(OUT)") $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
 
 stress: $(READY) ## many seeds over worker processes: TEST=name|part RUNS=n JOBS=n [RAFT=...] [OUT=dir]
 	@$(BIN)/lab stress $(TEST) $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(SEED),--seed-start $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(OUT),--out $(OUT)) $(if $(ISOLATED),--isolated) $(if $(RACE),--race)

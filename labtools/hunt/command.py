@@ -1,6 +1,6 @@
 """`lab hunt`: runs that nobody wrote, until one of them fails or the time is up.
 
-Start at `main()`. The processes: hunters, worker. The runs: hunting, drawing, states. What failed: finding.
+Start at `main()`. The processes: hunters, worker. The runs: hunting, drawing. What failed: finding.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from rich.console import Console
 
 from labsim.stacks import short_path
 from labtest.loading import DEFAULT
-from labtools.hunt.corpus import DamagedCorpus, read_corpus, write_corpus
 from labtools.hunt.hunters import Hunters, Result
 from labtools.hunt.hunting import SEED
 from labtools.hunt.telling import Progress, figures, scenario_text, tell
@@ -37,9 +36,8 @@ _MEMORY_MB = 2048
 
 _EPILOG = """\
 examples:
-  lab hunt                          a minute, on every core
-  lab hunt --for 10m --seed 7       ten minutes, and the same hunt again whenever you like
-  lab hunt --corpus build/corpus    go on from where the last hunt with that file ended
+  lab hunt                       a minute, on every core
+  lab hunt --for 10m --seed 7    ten minutes, and the same hunt again whenever you like
 
 Exit status: 0 nothing was found, 1 something was, 2 it could not run, 130 interrupted.
 """
@@ -63,8 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--jobs", type=jobs_argument, metavar="N", help="worker processes (default: one for each core)")
     add("--isolated", action="store_true", help="every peer in a process of its own, as for grades")
     add("--race", action="store_true", help="any line may lose its turn, and races fail (docs/race.md)")
-    add("--guided", action="store_true", help="begin most runs as one that reached something new (docs/hunt.md)")
-    add("--corpus", type=Path, metavar="FILE", help="guided by what is kept there, and keep there what is reached")
     add("--keep", action="store_true", help=f"put what is found into {FOUND}, too")
     add("--out", type=Path, default=OUT, metavar="DIR", help=f"where the scenario goes ({OUT})")
     add("--json", type=Path, metavar="FILE", help="write figures there: what was found, after how much")
@@ -75,12 +71,7 @@ def main(args: argparse.Namespace) -> int:
         return _cannot(f"{args.raft}: no such file; --raft must name a raft.py")
     seed = random.SystemRandom().randrange(2**31) if args.seed is None else args.seed
     jobs = args.jobs or len(os.sched_getaffinity(0))
-    guided = args.guided or args.corpus is not None
     for_s = args.for_s or (_FOR_S if args.runs is None else None)
-    try:
-        corpus = read_corpus(args.corpus) if args.corpus is not None else None
-    except DamagedCorpus as error:
-        return _cannot(str(error))
     kit = Kit.of(args.raft, [], run_limit_s=0.0, memory_mb=_MEMORY_MB, isolated=args.isolated, race=args.race)
     setup = {
         "raft": kit.setup["raft"],
@@ -88,11 +79,9 @@ def main(args: argparse.Namespace) -> int:
         "isolated": args.isolated,
         "race": args.race,
         "seed": seed,
-        "guided": guided,
         "shorten_s": _SHORTEN_S,
-        "corpus": str(args.corpus.resolve()) if args.corpus is not None else "",
     }
-    result = Result() if corpus is None else Result(corpus=corpus)
+    result = Result()
     console = Console(highlight=False, soft_wrap=True)
     with ended_politely(), tempfile.TemporaryDirectory(prefix="lab-hunt-") as folder:
         kit.unpack(Path(folder))
@@ -101,7 +90,6 @@ def main(args: argparse.Namespace) -> int:
         except CannotStart as error:
             return _cannot(str(error))
         how = ", isolated" if args.isolated else ", looking for races" if args.race else ""
-        how += ", guided" if guided else ""
         much = f"for {duration(for_s)}" if for_s is not None else f"{args.runs:,} runs"
         workers = f"{jobs} worker{'s' if jobs != 1 else ''}"
         console.print(f"lab hunt: {args.raft}, seed {seed}, {much}, {workers}{how}", markup=False)
@@ -115,11 +103,6 @@ def main(args: argparse.Namespace) -> int:
             return _cannot(str(error))
         finally:
             progress.clear()
-    if args.corpus is not None:
-        try:
-            write_corpus(args.corpus, result.corpus)
-        except OSError as error:
-            return _cannot(f"{args.corpus}: {error.strerror}")
     if args.json is not None:
         args.json.write_text(json.dumps(figures(result), indent=1) + "\n")
     return _end(args, result, seed, jobs, progress.elapsed_s, interrupted=interrupted, console=console)
@@ -138,7 +121,7 @@ def _end(
     options = f" RAFT={quote(str(args.raft))}" if args.raft != DEFAULT else ""
     options += " ISOLATED=1" if args.isolated else ""
     options += " RACE=1" if args.race else ""
-    again = f"make hunt SEED={seed} JOBS={jobs}{options}{' GUIDED=1' if args.guided else ''}"
+    again = f"make hunt SEED={seed} JOBS={jobs}{options}"
     files: list[Path] = []
     if result.found is not None and result.found.shortened:
         text = scenario_text(result.found, again)

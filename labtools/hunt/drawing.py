@@ -19,7 +19,6 @@ from labrpc.network import Held
 from labtest.checks import CheckedTrace
 from labtest.scenarios.flight import direction, kind_of, term_of
 from labtest.scenarios.scenario import Scenario
-from labtools.hunt.states import leads
 
 T = TypeVar("T")
 Move = Iterator[str]
@@ -112,8 +111,9 @@ class Drawer:
 
     def _leaders(self) -> list[int]:
         """Whoever thinks that it leads, as far as messages tell."""
-        facts = self._trace.facts
-        return [i for i in self._awake() if leads(facts, i)]
+        seats = self._trace.facts.seats
+        # Who has won an election, and has not shown a later term since.
+        return [i for i in self._awake() if 0 < seats[str(i)].office == seats[str(i)].term]
 
     def _leader(self) -> int | None:
         """Mostly that of the latest term."""

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import msgspec
-from msgspec.structs import replace
 
 from labtest.report import explained
 from labtest.running import Run, run_test
 from labtest.scenarios.playing import as_test
 from labtest.scenarios.text import parse_script
 from labtest.verdict import Ending, Verdict, verdict_of
-from labtools.hunt.corpus import Steps
-from labtools.hunt.hunting import SEED
+from labtools.hunt.hunting import SEED, Steps
 from labtools.shrink.scripting import Scripting
 from labtools.shrink.shrinking import clock_of
 

@@ -17,9 +17,7 @@ import msgspec
 
 from labtest.rooms import ROOT
 from labtools.hunt.answering import Answer
-from labtools.hunt.corpus import Corpus
 from labtools.hunt.finding import Find
-from labtools.hunt.hunting import RUNS
 from labtools.workers.ending import held_back, result_of
 from labtools.workers.process import Lost, WorkerProcess, python_worker
 
@@ -46,8 +44,6 @@ class Result:
     runs: int = 0
     steps: int = 0
     seconds: float = 0.0  # that the busiest worker has hunted, as Answer has them
-    corpus: Corpus = field(default_factory=Corpus)
-    new_states: int = 0  # of those in the corpus, what this hunt has added
     checks_off: list[str] = field(default_factory=list)
     found: Find | None = None
     died: Died | None = None
@@ -65,8 +61,7 @@ class Hunters:
             WorkerProcess(lambda: python_worker("labtools.hunt.worker", setup, folder=folder, lab=ROOT))
             for _ in range(jobs)
         ]
-        self._lanes = list(range(jobs))
-        self._made = 0  # runs of each lane that is under way
+        self._made = 0  # runs of each lane; a worker has one
         self._seconds = [0.0] * jobs
         try:
             # One alone: what cannot be loaded is said once.
@@ -89,30 +84,27 @@ class Hunters:
                 self.close()  # or the threads would wait for their answers
 
     def _round(self, result: Result, threads: ThreadPoolExecutor, left: int | None) -> None:
-        if self._made >= RUNS:
-            self._made = 0
-            self._lanes = [lane + len(self._lanes) for lane in self._lanes]
-        size = min(ROUND, RUNS - self._made)
-        if left is not None:
-            size = min(size, max(1, -(-left // len(self._workers))))
+        workers = self._workers
+        size = ROUND if left is None else min(ROUND, max(1, -(-left // len(workers))))
         before, self._made = self._made, self._made + size
-        requests = [json.dumps({"lane": lane, "up_to": self._made}).encode() for lane in self._lanes]
+        requests = [
+            json.dumps({"lane": lane, "after": before, "up_to": self._made}).encode() for lane in range(len(workers))
+        ]
         with held_back():
-            asked = [threads.submit(w.ask, [r], _ROUND_LIMIT_S) for w, r in zip(self._workers, requests, strict=True)]
+            asked = [threads.submit(w.ask, [r], _ROUND_LIMIT_S) for w, r in zip(workers, requests, strict=True)]
         finds: list[Find] = []
-        for worker, (lane, future) in enumerate(zip(self._lanes, asked, strict=True)):
+        for lane, future in enumerate(asked):
             (line,) = result_of(future)
             if isinstance(line, Lost) and not line.late:
                 # Somebody may have ended it. If it was one of its runs, that comes again.
-                (line,) = self._workers[worker].ask([requests[worker]], _ROUND_LIMIT_S)
+                (line,) = workers[lane].ask([requests[lane]], _ROUND_LIMIT_S)
             if isinstance(line, Lost):
                 result.died = result.died or Died(lane, (before + 1, self._made), line.how, line.said)
                 continue
             answer = _answer(line)
             result.runs += answer.runs
             result.steps += answer.steps
-            self._seconds[worker] += answer.seconds
-            result.new_states += result.corpus.take(answer.reached)
+            self._seconds[lane] += answer.seconds
             result.checks_off = result.checks_off or answer.checks_off
             result.ours = result.ours or answer.ours
             finds += [answer.found] if answer.found is not None else []

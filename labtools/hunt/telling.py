@@ -26,7 +26,6 @@ class Progress:
         self._live = sys.stdout.isatty()
         self._began_s = time.monotonic()
         self._next_s = _REFRESH_S if self._live else _LINE_EVERY_S
-        self._told_states = 0
 
     @property
     def elapsed_s(self) -> float:
@@ -36,28 +35,25 @@ class Progress:
         elapsed_s = self.elapsed_s
         if elapsed_s < self._next_s:
             return
-        result = self._result
-        line = f"{duration(elapsed_s):>9}  {_reached(result)}"
+        line = f"{duration(elapsed_s):>9}  {_made(self._result)}"
         if self._live:
             self._next_s = elapsed_s + _REFRESH_S
             print(f"\r{line} \033[K", end="", flush=True)
         else:
             self._next_s = elapsed_s + max(_LINE_EVERY_S, elapsed_s / 20)
-            print(f"{line}, {result.new_states - self._told_states:,} of them since the last line", flush=True)
-            self._told_states = result.new_states
+            print(line, flush=True)
 
     def clear(self) -> None:
         if self._live:
             print("\r\033[K", end="", flush=True)
 
 
-def _reached(result: Result) -> str:
-    states = f", {result.new_states:,} new states" if result.new_states else ""
-    return f"{result.runs:,} runs, {result.steps:,} steps{states}"
+def _made(result: Result) -> str:
+    return f"{result.runs:,} runs, {result.steps:,} steps"
 
 
 def tell(result: Result, elapsed_s: float, files: Sequence[Path], *, play: str, again: str, interrupted: bool) -> str:
-    much = f"{_reached(result)} in {duration(elapsed_s)}"
+    much = f"{_made(result)} in {duration(elapsed_s)}"
     if result.ours:
         return (
             f"The hunt failed, and not the peer: {result.ours}\nThat is a mistake of the lab's. It says nothing about "
@@ -106,7 +102,6 @@ def figures(result: Result) -> dict[str, Any]:
         "runs": result.runs,
         "steps_made": result.steps,
         "seconds": round(result.seconds, 3),
-        "states": len(result.corpus.states),
         "steps": None if find is None or not find.shortened else len(find.steps),
         "scenario": None if find is None else [*find.header, *find.steps],
     }

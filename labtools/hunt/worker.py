@@ -23,17 +23,16 @@ class Setup(msgspec.Struct):
     raft: str
     seed: int
     shorten_s: float
-    guided: bool = False
     isolated: bool = False
     race: bool = False
-    corpus: str = ""  # a file that an earlier hunt has written
     shown_as: dict[str, str] = {}  # paths here -> where these files really lie
 
 
 class Request(msgspec.Struct):
-    """Go on with a lane, from where it is, up to that run."""
+    """The runs of a lane after that one, up to this one."""
 
     lane: int
+    after: int
     up_to: int
 
 
@@ -55,8 +54,7 @@ def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:
     requests, encoder = msgspec.json.Decoder(Request), msgspec.json.Encoder()
 
     def answers_to(line: bytes) -> Iterator[bytes]:
-        request = requests.decode(line)
-        yield encoder.encode(answering.go_on(request.lane, request.up_to))
+        yield encoder.encode(answering.go_on(requests.decode(line)))
 
     return answers_to
 

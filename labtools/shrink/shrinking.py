@@ -130,7 +130,7 @@ def _drawn(peer_class: Any, rule: str, limit_s: float, clock: Callable[[], float
     """A scenario that breaks the same rule in another way, if a hunt comes by one. Of several the shortest: a long one
     takes longer to be made short."""
     until_s = clock() + limit_s
-    lane = Lane(peer_class, SEED, 0, guided=False)
+    lane = Lane(peer_class, SEED, 0)
     header: list[str] = []
     best: list[str] = []
     while clock() < until_s and not 0 < len(best) <= STEPS_MANY:

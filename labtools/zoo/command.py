@@ -173,7 +173,7 @@ def _write_section(file: Path, heading: str, section: str) -> None:
 
 
 def _hunt(zoo: list[Mutant], args: argparse.Namespace) -> int:
-    """Mutants that break a rule of safety or durability, each drawn anew and guided; and controls, drawn anew."""
+    """Mutants that break a rule of safety or durability, and controls."""
     rules = {id_: one.rule for id_, one in recorded().items()}
     chosen = [m for m in zoo if not m.of_service and not m.races]
     if not args.ids:
@@ -205,7 +205,7 @@ def _hunt(zoo: list[Mutant], args: argparse.Namespace) -> int:
     if interrupted:
         print(f"interrupted: {len(chosen) - len(measured)} of {len(chosen)} not hunted", file=sys.stderr)
         return 130
-    return 1 if any(one.control and one.anew.found for one in measured) else 0
+    return 1 if any(one.control and one.found for one in measured) else 0
 
 
 def _chosen(zoo: list[Mutant], ids: list[str]) -> list[Mutant]:

@@ -1,7 +1,7 @@
 """`lab zoo --hunt`: what `lab hunt` alone finds of the mutants that break a rule of safety or durability, and how soon.
 
-Each is hunted twice in a process of its own, every run drawn anew and guided, with the same seed on one core. What the
-first finds is played on the peer that the mutant was made from, which must pass.
+Each is hunted in a process of its own, with the same seed on one core. What is found is played on the peer that the
+mutant was made from, which must pass.
 
 Start at `measure()`.
 """
@@ -12,7 +12,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,31 +32,20 @@ _OTHER_RULES = (
 
 
 @dataclass
-class Hunted:
+class Measured:
     """What came of one hunt."""
 
+    id: str
+    control: bool = False
     found: str = ""  # by what: a rule, an exception, "expectation"; "" if it was not
     runs: int = 0
     seconds: float = 0.0
     steps: int | None = None  # of the scenario
-
-
-@dataclass
-class Measured:
-    id: str
-    control: bool = False
-    anew: Hunted = field(default_factory=Hunted)  # every run drawn anew, as lab hunt does
-    guided: Hunted = field(default_factory=Hunted)
-    right_passes: bool = False  # the scenario of the first, on the peer that it was made from
+    right_passes: bool = False  # the scenario, on the peer that it was made from
 
     @property
     def words(self) -> str:
-        told = [f"{one.found or 'nothing found'} after {one.runs:,} runs, {one.seconds:.1f} s" for one in self._hunts]
-        return "; guided: ".join(told)
-
-    @property
-    def _hunts(self) -> tuple[Hunted, ...]:
-        return (self.anew,) if self.control else (self.anew, self.guided)
+        return f"{self.found or 'nothing found'} after {self.runs:,} runs, {self.seconds:.1f} s"
 
 
 def is_asked_for(rule: str) -> bool:
@@ -68,35 +57,28 @@ def measure(mutant: Mutant, *, limit_s: float, out: Path) -> Measured:
     path = mutant.write(BUILD)
     out.mkdir(parents=True, exist_ok=True)
     scenario = out / f"{mutant.id}.scenario"
-    anew, lines = _hunt(path, limit_s, out / f"{mutant.id}.json")
-    measured = Measured(mutant.id, mutant.control, anew)
-    if mutant.control:
-        return measured
-    measured.guided, _ = _hunt(path, limit_s, out / f"{mutant.id}-guided.json", "--guided")
-    if anew.steps is not None:
-        scenario.write_text("\n".join([*lines, ""]))
+    found = _hunt(path, limit_s, out / f"{mutant.id}.json")
+    hunted = {name: found[name] for name in ("found", "runs", "seconds", "steps")}
+    measured = Measured(mutant.id, mutant.control, **hunted)
+    if measured.steps is not None and not mutant.control:
+        scenario.write_text("\n".join([*found["scenario"], ""]))
         measured.right_passes = repeated(mutant.base / "raft.py", None, [str(scenario)])[0]["ending"] == "passed"
     return measured
 
 
-def _hunt(raft: Path, limit_s: float, figures: Path, *options: str) -> tuple[Hunted, list[str]]:
+def _hunt(raft: Path, limit_s: float, figures: Path) -> dict[str, Any]:
     figures.unlink(missing_ok=True)
     command = [sys.executable, "-m", "labtools", "hunt", "--raft", str(raft), "--jobs", "1", "--seed", str(SEED)]
-    command += ["--for", f"{limit_s:.0f}s", "--json", str(figures), "--out", str(figures.parent / "found"), *options]
+    command += ["--for", f"{limit_s:.0f}s", "--json", str(figures), "--out", str(figures.parent / "found")]
     subprocess.run(command, capture_output=True, timeout=_LOST_S, check=False, stdin=subprocess.DEVNULL)
     found: dict[str, Any] = json.loads(figures.read_text())
-    hunted = Hunted(found["found"], found["runs"], found["seconds"], found["steps"])
-    return hunted, found["scenario"] or []
+    return found
 
 
 def recorded(measured: Iterable[Measured] = (), file: Path = RECORD) -> dict[str, Measured]:
     """What is noted, by id, and these in the place of what was noted of them before."""
     known = json.loads(file.read_text()) if file.exists() else []
-    before = (
-        Measured(one["id"], one["control"], Hunted(**one["anew"]), Hunted(**one["guided"]), one["right_passes"])
-        for one in known
-    )
-    return {one.id: one for one in (*before, *measured)}
+    return {one.id: one for one in (*(Measured(**each) for each in known), *measured)}
 
 
 def record(measured: Iterable[Measured], file: Path = RECORD) -> None:
@@ -106,16 +88,12 @@ def record(measured: Iterable[Measured], file: Path = RECORD) -> None:
 
 
 def table(all_of_them: Iterable[Measured]) -> str:
-    rows = ["| id | found | runs | s | steps | guided: found | runs | s |", "|---|---|---:|---:|---:|---|---:|---:|"]
+    rows = ["| id | found | runs | s | steps |", "|---|---|---:|---:|---:|"]
     for one in all_of_them:
-        steps = "-" if one.anew.steps is None else str(one.anew.steps) + ("" if one.right_passes else ", not good")
-        cells = (f"`{one.id}`", *_cells(one.anew), steps, *_cells(one.guided))
+        steps = "-" if one.steps is None else str(one.steps) + ("" if one.right_passes else ", not good")
+        cells = (f"`{one.id}`", one.found or "no", f"{one.runs:,}", f"{one.seconds:.1f}", steps)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
-
-
-def _cells(hunted: Hunted) -> tuple[str, ...]:
-    return hunted.found or "no", f"{hunted.runs:,}", f"{hunted.seconds:.1f}"
 
 
 def summary(measured: Sequence[Measured], limit_s: float) -> str:
@@ -123,8 +101,8 @@ def summary(measured: Sequence[Measured], limit_s: float) -> str:
     all_of_them = [one for one in measured if not one.control]
     lines = [*_summary(all_of_them, limit_s)] if all_of_them else []
     if controls:
-        accused = [one.id for one in controls if one.anew.found]
-        runs = sum(one.anew.runs for one in controls)
+        accused = [one.id for one in controls if one.found]
+        runs = sum(one.runs for one in controls)
         lines.append(
             f"{len(controls) - len(accused)} of {len(controls)} controls were accused of nothing, in {runs:,} runs"
         )
@@ -133,22 +111,20 @@ def summary(measured: Sequence[Measured], limit_s: float) -> str:
 
 
 def _summary(all_of_them: Sequence[Measured], limit_s: float) -> list[str]:
-    found = [one for one in all_of_them if one.anew.found]
-    guided = [one for one in all_of_them if one.guided.found]
+    found = [one for one in all_of_them if one.found]
     lines = [
-        f"{len(found)} of {len(all_of_them)} found within {limit_s:g} s of processor time, {len(guided)} guided",
-        f"processor time for all: {sum(one.anew.seconds for one in all_of_them):,.0f} s, "
-        f"{sum(one.guided.seconds for one in all_of_them):,.0f} s guided",
+        f"{len(found)} of {len(all_of_them)} found within {limit_s:g} s of processor time",
+        f"processor time for all: {sum(one.seconds for one in all_of_them):,.0f} s",
     ]
     if found:
-        lines.append(f"until one is found: median {median(one.anew.seconds for one in found):.1f} s")
-    steps = [one.anew.steps for one in found if one.anew.steps is not None]
+        lines.append(f"until one is found: median {median(one.seconds for one in found):.1f} s")
+    steps = [one.steps for one in found if one.steps is not None]
     if steps:
         lines.append(
             f"{len(steps)} are scenarios: median {median(steps):g} steps, most {max(steps)}; "
             f"{sum(one.right_passes for one in found)} of them pass on the right peer"
         )
-    away = [one.id for one in all_of_them if not one.anew.found]
+    away = [one.id for one in all_of_them if not one.found]
     return [*lines, *([f"got away: {', '.join(away)}"] if away else [])]
 
 
@@ -156,9 +132,8 @@ def markdown(all_of_them: Sequence[Measured], limit_s: float) -> str:
     """The section of docs/zoo.md that is about this."""
     words = [
         "What `lab hunt` alone finds of those that break a rule of safety or durability, without a test that somebody",
-        f"wrote: on one core, with seed {SEED}, in at most {limit_s:g} s of processor time, drawn anew each time, and",
-        "guided. *Steps* are those of the scenario that the first prints; *not good* is one that the right peer does",
-        "not pass. From `tests/zoo/hunted.json`.",
+        f"wrote: on one core, with seed {SEED}, in at most {limit_s:g} s of processor time. *Steps* are those of the",
+        "scenario that it prints; *not good* is one that the right peer does not pass. From `tests/zoo/hunted.json`.",
     ]
     told = [f"{line}." for line in summary(all_of_them, limit_s).splitlines()]
     return "\n".join([HEADING, "", *words, "", *told, "", table(all_of_them), ""])

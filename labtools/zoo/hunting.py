@@ -7,16 +7,14 @@ Promise: seeds are fixed, so two hunts give one result, unless a budget cuts one
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from labtest.loading import load_peer_class
-from labtest.running import Run, run_test
+from labtest.running import run_test
 from labtest.verdict import Ending, verdict_of
-from labtools.hunt.hunting import RUNS, Lane
+from labtools.hunt.hunting import Lane
 from labtools.selecting import LabTest
 from labtools.zoo.mutants import BUILD, REFERENCE, Mutant, StaleMutant
 
@@ -121,7 +119,9 @@ def hunt_unwritten(
     began_s = time.process_time()
     result = Result(mutant.id, "passed" if mutant.control else "escaped")
     peer_class = load_mutant(mutant, build, isolated=isolated, race=race)
-    for run in _unwritten(peer_class, race=race):
+    lane = Lane(peer_class, 0, 0, race=race)
+    while True:
+        _, _, run = lane.run()
         result.tests += 1
         verdict = verdict_of(run.error)
         if run.error is not None and verdict.failed:
@@ -134,14 +134,6 @@ def hunt_unwritten(
             break
     result.seconds = time.process_time() - began_s
     return result
-
-
-def _unwritten(peer_class: Any, *, race: bool) -> Iterator[Run]:
-    for number in count():
-        lane = Lane(peer_class, 0, number, race=race)
-        for _ in range(RUNS):
-            _, _, run = lane.run()
-            yield run
 
 
 def _rate(tests: list[LabTest], peer_class: Any, first_seed: int) -> tuple[int, int]:
