@@ -23,8 +23,6 @@ COMMANDS = {
     "scenario": "a run written down step by step, on any peer",
     "hunt": "look for a failing run that nobody wrote",
     "cluster": "real processes on this machine, and a prompt",
-    "serve": "one process of a cluster, started by hand",
-    "kv": "put, get and append on a cluster that runs",
     "zoo": "every wrong Raft: caught by what, after how many runs",
     "grade": "score a class of submissions, every peer behind walls",
     "handout": "write the tree a student starts from",

@@ -26,7 +26,7 @@ FOR_ALL: Patterns = {
     **dict.fromkeys(ROOMS, _MODULES),
     PEER: (*PEER_FILES, "py.typed"),
     SERVICE: ("__init__.py", "py.typed"),
-    TOOLS: ("__init__.py", "__main__.py", "cli.py", "kv.py", "py.typed", "selecting.py", "serve.py"),
+    TOOLS: ("__init__.py", "__main__.py", "cli.py", "py.typed", "selecting.py"),
     **dict.fromkeys(
         [
             f"{TOOLS}/{tool}"

@@ -1,19 +1,71 @@
-"""A client's side: the clerk of the service, over TCP, with a limit to its patience; and asking a process how it is."""
+"""A client's side: the clerk of the service, over TCP, with a limit to its patience; and asking a process how it is.
+
+`lab cluster put`, `append`, `get` and `status`, from any shell, start at `add_commands()`.
+"""
 
 from __future__ import annotations
 
+import argparse
 import threading
 from typing import Any
 
 from labrpc import RpcError, Server, Service
 from labrpc.tcp import Address, Credentials, Line, TcpEnd
 from labtest.program import CLERK, SERVICE
-from labtools.cluster.options import joined
-from labtools.cluster.watching import Monitor, StatusArgs, StatusReply
+from labtools.cluster import options
+from labtools.cluster.options import UsageError, joined
+from labtools.cluster.watching import Monitor, StatusArgs, StatusReply, table
 
 _STATUS_S = 1.0
 # A little longer than a server lets a request wait. Then another server is asked.
 _CALL_S = 1.5
+
+
+_OPERATIONS = {
+    "put": ("set a value", ("KEY", "VALUE")),
+    "append": ("append to a value", ("KEY", "VALUE")),
+    "get": ("print a value", ("KEY",)),
+    "status": ("print the state of each peer", ()),
+}
+
+
+def add_commands(commands: Any) -> None:
+    """To those of `lab cluster`."""
+    for operation, (text, words) in _OPERATIONS.items():
+        parser = commands.add_parser(operation, help=text, description=f"On a running cluster: {text}.")
+        parser.set_defaults(run=_status if operation == "status" else _ask, words=words)
+        for word in words:
+            parser.add_argument(word)
+        options.add_peers(parser, default=joined(options.local_addresses(options.PORT, options.PEERS)))
+        if words:
+            parser.add_argument(
+                "--within", type=float, default=10.0, metavar="S", help="give up after (default: %(default)g s)"
+            )
+            options.add_program(parser)
+        options.add_tls(parser)
+
+
+def _ask(args: argparse.Namespace) -> int:
+    if args.within <= 0:
+        raise UsageError(f"--within must be more than 0 s, got {args.within:g}")
+    addresses = options.parse_addresses(args.peers)
+    lines = make_lines(addresses, options.credentials(args, addresses))
+    clerk = make_clerk(options.load(args), lines)
+    value = within(
+        args.within, addresses, getattr(clerk, args.operation), *(getattr(args, word) for word in args.words)
+    )
+    if args.operation == "get":
+        print(value)
+    return 0
+
+
+def _status(args: argparse.Namespace) -> int:
+    addresses = options.parse_addresses(args.peers)
+    asked = Statuses(addresses, options.credentials(args, addresses))
+    replies = [asked.ask(peer) for peer in range(len(addresses))]
+    rows = [(peer, "answers" if reply else "silent", reply) for peer, reply in enumerate(replies)]
+    print("\n".join(table(rows)))
+    return 0 if any(replies) else 1
 
 
 class NoAnswer(Exception):

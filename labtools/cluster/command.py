@@ -1,25 +1,35 @@
-"""`lab cluster`: processes on this machine, their data in a folder, and a prompt."""
+"""`lab cluster`: processes on this machine, their data in a folder, and a prompt. Its sub-commands are in asking.py and
+serving.py.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import sys
 import time
 from pathlib import Path
 
-from labtools.cluster import options
+from labrpc.errors import RpcError
+from labtools.cluster import asking, options, serving
 from labtools.cluster.options import UsageError
 from labtools.cluster.processes import Processes
 from labtools.cluster.prompt import Prompt
-from labtools.cluster.serving import REFUSED
 
 FOLDER = Path("build/cluster")
 _MADE_BY = "raftlab-cluster"  # a file that says that the folder may be deleted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = f"{parser.prog} [options]\n       {parser.prog} COMMAND ..."
+    parser.set_defaults(run=_start)
+    commands = parser.add_subparsers(
+        prog=parser.prog, dest="operation", metavar="COMMAND", title="commands, each with --help"
+    )
+    asking.add_commands(commands)
+    serving.add_command(commands)
     parser.add_argument("--data", type=Path, default=FOLDER, metavar="DIR", help="where they save (%(default)s)")
     parser.add_argument("--new", action="store_true", help="delete what was saved there before, and begin anew")
     parser.add_argument(
@@ -34,20 +44,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    name = "lab cluster"
     try:
-        return _main(args)
+        if args.operation is not None:
+            # The options of a sub-command hide those before it.
+            if shlex.split(args.typed)[2] != args.operation:
+                raise UsageError(f"options go after {args.operation}, not before it")
+            name += f" {args.operation}"
+        code: int = args.run(args)
     except UsageError as error:
-        print(f"lab cluster: {error}", file=sys.stderr)
-        return REFUSED
+        print(f"{name}: {error}", file=sys.stderr)
+        return serving.REFUSED
+    except (asking.NoAnswer, RpcError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 1
+    return code
 
 
-def _main(args: argparse.Namespace) -> int:
+def _start(args: argparse.Namespace) -> int:
     if os.name == "nt":
         raise UsageError("processes cannot be stopped and continued on Windows; use WSL")
     if not 1 <= args.servers <= options.PEERS_MAX:
         raise UsageError(f"--servers must be 1..{options.PEERS_MAX}, got {args.servers}")
-    if args.max_raft_state < 0:
-        raise UsageError(f"--max-raft-state must be 0 or more, got {args.max_raft_state}")
+    options.max_raft_state(args)
     addresses = options.local_addresses(args.port, args.servers)
     ours = options.credentials(args, addresses)
     program = options.load(args)  # what is wrong with it is said here, once

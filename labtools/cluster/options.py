@@ -1,4 +1,4 @@
-"""What `lab cluster`, `lab serve` and `lab kv` are told alike: addresses, certificates, which peer and service to load.
+"""Options that the commands of `lab cluster` share: addresses, certificates, which peer and service to load.
 
 What is wrong with them is a UsageError, one sentence with the fix. Start at `parse_addresses()`.
 """
@@ -36,24 +36,32 @@ def joined(addresses: list[Address]) -> str:
     return ",".join(map(str, addresses))
 
 
-def parse_addresses(text: str, option: str) -> list[Address]:
+def parse_addresses(text: str) -> list[Address]:
+    """The value of --peers."""
     addresses = []
     for part in text.split(","):
         host, colon, port = part.strip().rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         if not colon or not host or not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= 65535:
-            raise UsageError(f"{option} wants HOST:PORT,HOST:PORT,... with ports from 1 to 65535; {part!r} is none")
+            raise UsageError(f"--peers wants HOST:PORT,HOST:PORT,... with ports from 1 to 65535; {part!r} is none")
         addresses.append(Address(host, int(port)))
     if len(set(addresses)) < len(addresses):
-        raise UsageError(f"{option} names an address twice: {text}")
+        raise UsageError(f"--peers names an address twice: {text}")
     if len(addresses) > PEERS_MAX:
-        raise UsageError(f"{option} names {len(addresses)} peers; at most {PEERS_MAX} are allowed")
+        raise UsageError(f"--peers names {len(addresses)} peers; at most {PEERS_MAX} are allowed")
     return addresses
 
 
 def cluster_name(addresses: list[Address]) -> str:
     """Peers with other lists, or the same in another order, must not take each other for their own."""
     return hashlib.blake2b(joined(addresses).encode(), digest_size=6).hexdigest()
+
+
+def add_peers(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
+    text = "addresses of all peers, in the same order for each process and client"
+    if default is not None:
+        text += " (default: those of `lab cluster`, %(default)s)"
+    parser.add_argument("--peers", default=default, required=default is None, metavar="HOST:PORT,...", help=text)
 
 
 def add_tls(parser: argparse.ArgumentParser) -> None:
@@ -71,6 +79,12 @@ def add_max_raft_state(parser: argparse.ArgumentParser) -> None:
         metavar="BYTES",
         help="a longer log is replaced by a snapshot (default: %(default)s; 0: never)",
     )
+
+
+def max_raft_state(args: argparse.Namespace) -> int | None:
+    if args.max_raft_state < 0:
+        raise UsageError(f"--max-raft-state must be 0 or more, got {args.max_raft_state}")
+    return args.max_raft_state or None
 
 
 def add_program(parser: argparse.ArgumentParser) -> None:

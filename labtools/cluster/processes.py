@@ -33,7 +33,7 @@ class State(StrEnum):
 
 
 class Processes:
-    """`lab serve` as often as there are addresses. Start and close it in one and the same thread, the main one."""
+    """`lab cluster serve`, once for each address. Start and close it in one and the same thread, the main one."""
 
     def __init__(self, folder: Path, addresses: list[Address], credentials: Credentials, more: Sequence[str]) -> None:
         """`more`: arguments for each of them."""
@@ -77,8 +77,9 @@ class Processes:
 
     def start(self, peer: int) -> None:
         """As if by hand. It answers a little later: see wait_for()."""
-        command = [sys.executable, "-m", "labtools", "serve", "--me", str(peer), "--peers", joined(self.addresses)]
-        command += ["--data", str(self.folder / f"peer-{peer}"), "--parent", str(os.getpid()), *self._more]
+        command = [sys.executable, "-m", "labtools", "cluster", "serve", "--me", str(peer)]
+        command += ["--peers", joined(self.addresses), "--data", str(self.folder / f"peer-{peer}")]
+        command += ["--parent", str(os.getpid()), *self._more]
         with self.log(peer).open("ab") as log:
             # A session of its own: Ctrl-C at the prompt is for the prompt.
             self._processes[peer] = subprocess.Popen(
@@ -122,7 +123,7 @@ class Processes:
             replies = {peer: self.status(peer) for peer in peers}
             for peer in peers:
                 if self.state(peer) is State.ENDED:
-                    words = self.last_words(peer).removeprefix("lab serve: ")
+                    words = self.last_words(peer).removeprefix("lab cluster serve: ")
                     raise UsageError(f"peer {peer} did not start: {words or f'see {self.log(peer)}'}")
             known = [reply for reply in replies.values() if reply is not None]
             if len(known) == len(peers) and known and (not leader or all(reply.leader >= 0 for reply in known)):

@@ -4,11 +4,12 @@ Promise: what this process has answered survives its death, whatever kind. It en
 save, and when any thread of the peer or the service ends with an exception: half a peer is worse than none. Not
 promised: that a raft.py with mistakes does any good here; the lab's tests find them more easily.
 
-Start at `serve()`.
+Start at `serve()`; `lab cluster serve` does, in `add_command()`.
 """
 
 from __future__ import annotations
 
+import argparse
 import errno
 import gc
 import os
@@ -25,7 +26,7 @@ from labrpc import Server, Service
 from labrpc.tcp import Address, Credentials, Line, TcpEnd
 from labrpc.tcp_server import TcpServer
 from labtest.program import PEER, SERVICE
-from labtools.cluster import lifetime
+from labtools.cluster import lifetime, options
 from labtools.cluster.disk import Disk, DiskError, Owner, persister_on
 from labtools.cluster.options import UsageError
 from labtools.cluster.watching import ApplyQueue, Monitor, Watch
@@ -41,13 +42,36 @@ _APPLY_ROOM = 128
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
-class Options(NamedTuple):
+class Setup(NamedTuple):
     me: int
     addresses: list[Address]
     folder: Path
     credentials: Credentials
     max_raft_state: int | None
     parent: int | None  # a process without which this one has nothing to do
+
+
+def add_command(commands: Any) -> None:
+    """To those of `lab cluster`."""
+    text = "run one process by hand"
+    parser = commands.add_parser("serve", help=text, description=f"{text.capitalize()}.")
+    parser.set_defaults(run=_serve)
+    parser.add_argument("--me", type=int, required=True, metavar="N", help="which of the peers this is, from 0")
+    options.add_peers(parser)
+    parser.add_argument("--data", type=Path, metavar="DIR", help="where it saves (default: build/serve/peer-N)")
+    options.add_max_raft_state(parser)
+    options.add_program(parser)
+    options.add_tls(parser)
+    parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
+
+
+def _serve(args: argparse.Namespace) -> int:
+    addresses = options.parse_addresses(args.peers)
+    if not 0 <= args.me < len(addresses):
+        raise UsageError(f"--me must be 0..{len(addresses) - 1}, because --peers names {len(addresses)}; got {args.me}")
+    ours = options.credentials(args, addresses, args.me)
+    folder = args.data or Path("build/serve") / f"peer-{args.me}"
+    return serve(Setup(args.me, addresses, folder, ours, options.max_raft_state(args), args.parent), options.load(args))
 
 
 def say_for(me: int) -> Callable[[str], None]:
@@ -80,10 +104,10 @@ def _wait_for_signal() -> None:
         pass
 
 
-def serve(options: Options, program: Any) -> int:
+def serve(setup: Setup, program: Any) -> int:
     """Until it is told to stop."""
-    me, addresses, say = options.me, options.addresses, say_for(options.me)
-    lifetime.end_with(options.parent)
+    me, addresses, say = setup.me, setup.addresses, say_for(setup.me)
+    lifetime.end_with(setup.parent)
     _hold_signals()
     sys.setswitchinterval(_SWITCH_S)
 
@@ -98,12 +122,12 @@ def serve(options: Options, program: Any) -> int:
     threading.excepthook = thread_failed
     began_s = time.monotonic()
     try:
-        disk = Disk(options.folder, Owner(me, len(addresses)))
+        disk = Disk(setup.folder, Owner(me, len(addresses)))
     except (DiskError, OSError) as error:
         raise UsageError(str(error)) from None
     found = "" if disk.number else "; it is new"
     say(
-        f"data in {options.folder}{found}: save {disk.number}, {len(disk.raft_state):,} bytes of log, "
+        f"data in {setup.folder}{found}: save {disk.number}, {len(disk.raft_state):,} bytes of log, "
         f"{len(disk.snapshot):,} of snapshot, read in {time.monotonic() - began_s:.2f} s"
     )
     if disk.torn:
@@ -122,7 +146,7 @@ def serve(options: Options, program: Any) -> int:
                 else "look after it, then start again"
             )
             say(
-                f"stops, because {options.folder} cannot be written: {error.strerror}. "
+                f"stops, because {setup.folder} cannot be written: {error.strerror}. "
                 f"Nothing that was acknowledged is lost; {fix}"
             )
             os._exit(DISK_FAILED)
@@ -132,14 +156,14 @@ def serve(options: Options, program: Any) -> int:
     server = Server()
     watch = Watch(me, len(addresses))
     lines = [
-        Line(address, options.credentials, say=say, name=f"peer {peer} at {address}")
+        Line(address, setup.credentials, say=say, name=f"peer {peer} at {address}")
         for peer, address in enumerate(addresses)
     ]
     try:
         network = TcpServer(
             server,
             addresses[me],
-            options.credentials,
+            setup.credentials,
             say=say,
             failed=failed,
             served=watch.served,
@@ -154,7 +178,7 @@ def serve(options: Options, program: Any) -> int:
     module = program.template.module
     raft = module(PEER).Raft(ends, me, persister, apply_ch)
     server.add_service(Service(raft, "Raft"))
-    kv = module(SERVICE).KVServer(ends, me, raft, apply_ch, persister, options.max_raft_state)
+    kv = module(SERVICE).KVServer(ends, me, raft, apply_ch, persister, setup.max_raft_state)
     server.add_service(Service(kv, "KVServer"))
     server.add_service(Service(Monitor(watch, raft, apply_ch, disk, network, say), "Status"))
     gc.collect()

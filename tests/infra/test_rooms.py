@@ -58,8 +58,6 @@ TOOLS_MAY_IMPORT = {
     # Pages know results, and neither judging nor store.
     "grade.pages": {"grade.results", "grade.rubric", "stress.summary"},
     "cluster": set(),
-    "serve": {"cluster"},
-    "kv": {"cluster"},
     # Commands are imported by name, when they are called.
     "cli": set(),
     "__main__": {"cli"},

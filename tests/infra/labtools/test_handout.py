@@ -19,7 +19,7 @@ SERVICE = {name: (ROOT / "kv" / name).read_text(encoding="utf-8") for name in ("
 SKELETON = (ROOT / "handout" / "raft.py").read_text(encoding="utf-8")
 SERVICE_SKELETON = {name: (ROOT / "handout" / f"kv_{name}").read_text(encoding="utf-8") for name in SERVICE}
 ROOMS = (*rooms.OURS, rooms.PEER, rooms.SERVICE)
-COMMANDS = ["stress", "replay", "shrink", "timeline", "page", "scenario", "hunt", "cluster", "serve", "kv"]
+COMMANDS = ["stress", "replay", "shrink", "timeline", "page", "scenario", "hunt", "cluster"]
 NOT_FOR_STUDENTS = re.compile(r"\b(zoo|mutants?|grad(e|er|ing)|infra|bench|hidden|handout)\b", re.IGNORECASE)
 
 

@@ -28,7 +28,7 @@ def loaded(raft_package_restored):
 
 
 def test_both_worlds_run_the_same_files(loaded):
-    """What `lab serve` makes its peer and service of: the very files that the lab's tests run."""
+    """What `lab cluster serve` makes its peer and service of: the very files that the lab's tests run."""
     files = {name: loaded.template.module(name).__file__ for name in (PEER, SERVICE, CLERK, "raft.persister")}
     here = {PEER: "raft/raft.py", SERVICE: "kv/server.py", CLERK: "kv/client.py", "raft.persister": "raft/persister.py"}
     assert files == {name: str(ROOT / path) for name, path in here.items()}

@@ -1,4 +1,4 @@
-"""`lab cluster`, `lab serve` and `lab kv`, as they are typed: sessions, refusals, and no process left behind."""
+"""`lab cluster` and its sub-commands, as they are typed: sessions, refusals, and no process left behind."""
 
 import os
 import re
@@ -66,7 +66,7 @@ def test_a_session_through_a_pipe(tmp_path):
 
     # A single process by hand is enough to see that it is refused: another's folder.
     refused = subprocess.run(
-        [*LAB, "serve", "--me", "1", "--peers", addresses, "--data", data / "peer-0"],
+        [*LAB, "cluster", "serve", "--me", "1", "--peers", addresses, "--data", data / "peer-0"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -76,7 +76,7 @@ def test_a_session_through_a_pipe(tmp_path):
     assert refused.returncode == 2
     folder = data / "peer-0"
     assert refused.stderr == (
-        f"lab serve: {folder} is the data of peer 0 of 3, not of peer 1 of 3; name that peer's own folder\n"
+        f"lab cluster serve: {folder} is the data of peer 0 of 3, not of peer 1 of 3; name that peer's own folder\n"
     )
 
 
@@ -143,13 +143,13 @@ def test_a_peer_that_ends_by_itself_is_told_with_its_last_words(tmp_path):
         ("cluster --data docs", "lab cluster: docs is there, and is no cluster's data; name another folder with"),
         ("cluster --data docs --new", "lab cluster: docs is there, and is no cluster's data; name another folder with"),
         ("cluster --cert a.pem", "lab cluster: --cert, --key and --ca belong together; give all three, or none"),
-        ("serve --me 3 --peers a:1,b:2", "lab serve: --me must be 0..1, because --peers names 2; got 3"),
-        ("serve --me 0 --peers here", "lab serve: --peers wants HOST:PORT,HOST:PORT,... with ports from 1"),
-        ("serve --me 0 --peers a:1,a:1", "lab serve: --peers names an address twice: a:1,a:1"),
-        ("serve --me 0 --peers 0.0.0.0:1", "lab serve: 0.0.0.0:1 can be reached from other machines, and anybody"),
-        ("kv put a", "lab kv: put wants KEY VALUE, got 1 words"),
-        ("kv get a --within 0", "lab kv: --within must be more than 0 s, got 0"),
-        ("kv get a --cluster 192.0.2.1:7", "lab kv: 192.0.2.1:7 can be reached from other machines, and anybody there"),
+        ("cluster serve --me 3 --peers a:1,b:2", "lab cluster serve: --me must be 0..1, because --peers names 2"),
+        ("cluster serve --me 0 --peers here", "lab cluster serve: --peers wants HOST:PORT,HOST:PORT,..."),
+        ("cluster serve --me 0 --peers a:1,a:1", "lab cluster serve: --peers names an address twice: a:1,a:1"),
+        ("cluster serve --me 0 --peers 0.0.0.0:1", "lab cluster serve: 0.0.0.0:1 can be reached from other machines"),
+        ("cluster --raft a.py put a 1", "lab cluster: options go after put, not before it"),
+        ("cluster get a --within 0", "lab cluster get: --within must be more than 0 s, got 0"),
+        ("cluster get a --peers 192.0.2.1:7", "lab cluster get: 192.0.2.1:7 can be reached from"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_in_a_sentence(words, text, capsys, monkeypatch, raft_package_restored):
@@ -163,12 +163,12 @@ def test_what_cannot_be_is_refused_in_a_sentence(words, text, capsys, monkeypatc
 def test_nobody_there_is_an_answer_too(capsys, monkeypatch, raft_package_restored):
     monkeypatch.chdir(ROOT)
     address = f"127.0.0.1:{free_ports(1)}"
-    assert cli.main(["kv", "get", "a", "--cluster", address, "--within", "0.2"]) == 1
+    assert cli.main(["cluster", "get", "a", "--peers", address, "--within", "0.2"]) == 1
     assert capsys.readouterr().err == (
-        f"lab kv: no answer within 0.2 s from {address}: a majority of the peers must be there. "
+        f"lab cluster get: no answer within 0.2 s from {address}: a majority of the peers must be there. "
         "If it was a put or append, it may still take effect\n"
     )
-    assert cli.main(["kv", "status", "--cluster", address]) == 1
+    assert cli.main(["cluster", "status", "--peers", address]) == 1
     assert capsys.readouterr().out.splitlines()[1].split() == ["0", "silent"]
 
 
@@ -212,7 +212,7 @@ def test_what_a_process_says_when_its_last_save_was_torn(tmp_path):
     disk.close()
     torn = max(folder.glob("*.b"))
     torn.write_bytes(torn.read_bytes()[:-3])
-    command = [*LAB, "serve", "--me", "0", "--peers", f"127.0.0.1:{free_ports(1)}", "--data", str(folder)]
+    command = [*LAB, "cluster", "serve", "--me", "0", "--peers", f"127.0.0.1:{free_ports(1)}", "--data", str(folder)]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         lines = [process.stderr.readline() for _ in range(3)]
         os.kill(process.pid, signal.SIGTERM)
