@@ -14,9 +14,9 @@ from typing import Any
 from labtest.loading import DEFAULT, load_peer_class
 from labtools.selecting import LabTest, select
 from labtools.stress.campaign import Plan, run_campaign
-from labtools.stress.kit import Kit
 from labtools.stress.pool import Batch, LocalPool
 from labtools.stress.tally import Tally
+from labtools.workers.kit import Kit
 
 # A short run, where every cost of ours shows, and a long one.
 _TESTS = (("test_basic_agree_2b", 100), ("test_figure8_2c", 4))

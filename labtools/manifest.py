@@ -30,7 +30,10 @@ FOR_ALL: Patterns = {
     **dict.fromkeys(
         [
             f"{TOOLS}/{tool}"
-            for tool in ("cluster", "hunt", "page", "replay", "scenario", "shrink", "stress", "timeline", "workers")
+            for tool in (
+                *("cluster", "common", "generator", "hunt", "page", "replay", "scenario", "shrink", "stress"),
+                *("timeline", "workers"),
+            )
         ],
         _MODULES[:1],
     ),
@@ -74,7 +77,7 @@ FOR_GRADESCOPE: Patterns = {
 
 # What makes the runs of a submission, and what draws those that nobody wrote.
 _WORKER = f"{TOOLS}.grade.judging.worker"
-HUNTS = f"{TOOLS}/hunt/as_test.py"
+HUNTS = f"{TOOLS}/generator/as_test.py"
 
 
 class ManifestError(Exception):

@@ -2,7 +2,7 @@
 
 A lab test is a function `test_*` whose one parameter is `make_config` or `make_scenario`, or for a service
 `make_kv_config`; or a file of steps, a scenario. Every tool that runs tests selects here and calls
-`labtest.running.run_test`.
+`labtest.running.run_test`. How such a run is made again is said by `replay_line()`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -218,3 +219,30 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--isolated", action="store_true", help="every peer in a process of its own")
     parser.add_argument("--race", action="store_true", help="any line may lose its turn (docs/race.md)")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="show this saved trace instead of running a test")
+
+
+def replay_line(
+    test: str,
+    seed: int,
+    raft: str,
+    file: str = "",
+    *,
+    kv: str = "",
+    isolated: bool = False,
+    race: bool = False,
+    does: str = "replay",
+) -> str:
+    """The command that runs it again, or with `does` shrinks it. Files as they were given; `file` is a test file of
+    one's own."""
+    other_kv = kv and Path(kv) != DEFAULT_KV
+    if file:
+        other = "" if Path(raft) == DEFAULT else f" --raft {quote(raft)}"
+        other += f" --kv {quote(kv)}" if other_kv else ""
+        other += " --isolated" if isolated else ""
+        other += " --race" if race else ""
+        return f"lab {does} {test} --seed {seed} --file {quote(file)}{other}"
+    other = "" if Path(raft) == DEFAULT else f" RAFT={quote(raft)}"
+    other += f" KV={quote(kv)}" if other_kv else ""
+    other += " ISOLATED=1" if isolated else ""
+    other += " RACE=1" if race else ""
+    return f"make {does} TEST={test} SEED={seed}{other}"

@@ -29,20 +29,21 @@ from rich.text import Text
 from labsim.stacks import short_path
 from labtest.rooms import PEER, ROOT, SERVICE
 from labtools import manifest
+from labtools.common import arguments
+from labtools.common.interrupts import ended_politely
+from labtools.common.lock import InUse, alone_in
+from labtools.common.text import counted, printable
 from labtools.grade import gradescope
 from labtools.grade.grading import Exam, Progress, grade, reference_files
 from labtools.grade.intake import Intake, IntakeError, Wanted, take_in
 from labtools.grade.judging.box import BoxError, refusal
 from labtools.grade.kept import ExamKey, Kept, KeptError, Provenance
 from labtools.grade.proof import NOTE, Proof, ProofError
-from labtools.grade.results import Result, points, renamed
-from labtools.grade.rubric import Rubric, RubricError
-from labtools.grade.store import write_whole
+from labtools.grade.values.results import Result, points, renamed
+from labtools.grade.values.rubric import Rubric, RubricError
+from labtools.grade.values.store import write_whole
 from labtools.grade.write import pages_of, write_class, write_submission, write_submitted
 from labtools.selecting import SCENARIO, LabTest, SelectionError, load_tests, not_lab_tests
-from labtools.stress.command import InUse, alone_in, jobs_argument
-from labtools.stress.summary import printable
-from labtools.workers.ending import ended_politely
 
 OUT = Path("build/grade")
 _SEED_FILE = "seed"
@@ -78,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--hidden", type=Path, action="append", default=[], metavar="PATH", help="hidden tests: a file or a folder")
     add("--rubric", type=Path, metavar="FILE", help="points, seeds, what is shown, limits (TOML; see docs/grading.md)")
     add("--out", type=Path, default=OUT, metavar="DIR", help=f"where results go, and what is done is found ({OUT})")
-    add("--jobs", type=jobs_argument, metavar="N", help="submissions at a time (default: one for each core)")
+    add("--jobs", type=arguments.jobs, metavar="N", help="submissions at a time (default: one for each core)")
     add("--solution", type=Path, metavar="PATH", help=f"a raft.py that passes every test ({PEER}/raft.py of the lab)")
     add("--kv", type=Path, metavar="PATH", help=f"its service, for 3A and 3B ({SERVICE}/server.py of the lab)")
     add("--proved", action="store_true", help="the exam is known to be passed by the solution: do not try it")
@@ -165,7 +166,7 @@ def _prove(exam: Exam, args: argparse.Namespace, console: Console, *, note: Path
         return
     proof = Proof(exam, args.solution or _REFERENCE, args.kv or _REFERENCE_SERVICE, note)
     if proof.left:
-        many = f"{_count(len(proof.left), 'test')}, {_count(proof.runs_wanted, 'run')}"
+        many = f"{counted(len(proof.left), 'test')}, {counted(proof.runs_wanted, 'run')}"
         _say(console, f"  first, the exam on {proof.solution}: {many}")
         said_s = time.monotonic()
 
@@ -245,8 +246,8 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, intake: Intake,
     hidden = sum(test.hidden for test in exam.tests)
     _say(
         console,
-        f"lab grade: {_count(len(class_), 'submission')}, {len(exam.tests)} tests ({hidden} hidden), "
-        f"at most {wanted:,} runs, {_count(jobs, 'job')}",
+        f"lab grade: {counted(len(class_), 'submission')}, {len(exam.tests)} tests ({hidden} hidden), "
+        f"at most {wanted:,} runs, {counted(jobs, 'job')}",
     )
     if refusal():
         _say(console, f"  Not protected: {refusal()}")
@@ -300,7 +301,7 @@ def _line(result: Result, number: int, of: int) -> str:
     # What a submission says of itself shall not steer the terminal.
     why = f"  {printable(result.problem.partition(chr(10))[0])}" if result.problem else ""
     if not why and failed:
-        why = f"  {_count(failed, 'test')} failed"
+        why = f"  {counted(failed, 'test')} failed"
     return f"{number:>4}/{of}  {result.name}  {points(result.score)} of {points(result.score_max)}{why}"
 
 
@@ -311,7 +312,7 @@ def _summary(results: Sequence[Result], progress: Progress, out: Path) -> str:
     class_ = f". The class of {len(results):,}" if len(results) > progress.submissions else ""
     runs = progress.runs_made + progress.runs_stored
     lines = [
-        f"\n{_count(progress.submissions, 'submission')} graded in {runs:,} runs{again}{class_}: "
+        f"\n{counted(progress.submissions, 'submission')} graded in {runs:,} runs{again}{class_}: "
         f"mean {points(mean(scores))}, median {points(median(scores))} of {points(results[0].score_max)}, "
         f"{full} with full marks."
     ]
@@ -369,7 +370,7 @@ def _picture(progress: Progress) -> RenderableType:
 def _by_part(tests: Sequence[LabTest]) -> str:
     """A test without a part may be a slip of the pen in its name, so it is named."""
     numbers = Counter(test.part for test in tests if test.part)
-    said = [f"{_count(number, 'test')} of {part.upper()}" for part, number in numbers.items()]
+    said = [f"{counted(number, 'test')} of {part.upper()}" for part, number in numbers.items()]
     return ", ".join(said + [f"{test.name} (no _2a ... _3b in its name)" for test in tests if not test.part])
 
 
@@ -389,10 +390,6 @@ def _intake(intake: Intake, kept: Kept) -> Iterator[str]:
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED_MAX]) + (f" and {len(names) - _NAMED_MAX:,} more" if len(names) > _NAMED_MAX else "")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _say(console: Console, text: str) -> None:

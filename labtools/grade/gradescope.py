@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from labtest.rooms import ROOT
 from labtools import manifest
-from labtools.grade.rubric import Rubric
+from labtools.grade.values.rubric import Rubric
 from labtools.selecting import LabTest
 
 # A zip has times; the same contents shall be the same file.

@@ -25,16 +25,15 @@ from labtest.loading import DEFAULT, DEFAULT_KV
 from labtest.records import files_of
 from labtest.rooms import PEER
 from labtools import manifest
+from labtools.common.interrupts import first_done, held_back
 from labtools.grade.intake import SERVER, Submission
 from labtools.grade.judging.box import Box
 from labtools.grade.judging.worker import Request, Setup
-from labtools.grade.results import FORCED, UNLOADABLE, Result, RunRecord, Shown, TestResult
-from labtools.grade.rubric import HUNT, Failures, Graded, Limits, RubricError
 from labtools.grade.showing.desk import Choice, Desk, chosen, without_files
-from labtools.grade.store import Store
-from labtools.selecting import LabTest
-from labtools.stress.kit import replay_line
-from labtools.workers.ending import first_done, held_back
+from labtools.grade.values.results import FORCED, UNLOADABLE, Result, RunRecord, Shown, TestResult
+from labtools.grade.values.rubric import HUNT, Failures, Graded, Limits, RubricError
+from labtools.grade.values.store import Store
+from labtools.selecting import LabTest, replay_line
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ import msgspec
 
 from labtest.rooms import ROOT
 from labtools.grade.grading import Exam
-from labtools.grade.results import PROVENANCE, Result
-from labtools.grade.rubric import Limits, Rubric
-from labtools.grade.store import write_whole
+from labtools.grade.values.results import PROVENANCE, Result
+from labtools.grade.values.rubric import Limits, Rubric
+from labtools.grade.values.store import write_whole
 
 RESULTS = "results"
 _VERSION = 1

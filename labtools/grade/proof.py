@@ -19,13 +19,13 @@ import msgspec
 
 from labsim.stacks import short_path
 from labtest.records import files_of, files_of_service
+from labtools.common.interrupts import first_done
 from labtools.grade.grading import Exam
-from labtools.grade.rubric import Graded
-from labtools.grade.store import write_whole
-from labtools.stress.kit import Kit
+from labtools.grade.values.rubric import Graded
+from labtools.grade.values.store import write_whole
 from labtools.stress.outcome import PASSED, Outcome
 from labtools.stress.pool import Batch, LocalPool
-from labtools.workers.ending import first_done
+from labtools.workers.kit import Kit
 from labtools.workers.process import CannotStart
 
 NOTE = "proof.json"  # in OUT

@@ -22,12 +22,12 @@ from typing import Any
 import msgspec
 
 from labsim.stacks import short_path
+from labtools.common.text import printable
 from labtools.grade.intake import Submission
 from labtools.grade.pages.overview import class_page
 from labtools.grade.pages.submission import submission_page
-from labtools.grade.results import Result, RunRecord, Shown, TestResult, points
-from labtools.grade.store import write_whole
-from labtools.stress.summary import printable
+from labtools.grade.values.results import Result, RunRecord, Shown, TestResult, points
+from labtools.grade.values.store import write_whole
 
 STUDENTS = "students"
 PAGES = "pages"

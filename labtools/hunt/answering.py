@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from labtools.generator.lane import Lane
 from labtools.hunt.finding import Find, Finder, OurFailure
-from labtools.hunt.hunting import Lane
 from labtools.shrink.shrinking import clock_of
-from labtools.stress.seeds import really
+from labtools.workers.process import really
 
 if TYPE_CHECKING:
     from labtools.hunt.worker import Request, Setup

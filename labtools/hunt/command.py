@@ -1,6 +1,6 @@
 """`lab hunt`: runs that nobody wrote, until one of them fails or the time is up.
 
-Start at `main()`. The processes: hunters, worker. The runs: hunting, drawing. What failed: finding.
+Start at `main()`. The processes: hunters, worker. What failed: finding. The runs: labtools/generator.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from rich.console import Console
 
 from labsim.stacks import short_path
 from labtest.loading import DEFAULT
+from labtools.common import arguments
+from labtools.common.interrupts import ended_politely
+from labtools.common.text import counted, duration
+from labtools.generator.lane import SEED
 from labtools.hunt.hunters import Hunters, Result
-from labtools.hunt.hunting import SEED
 from labtools.hunt.telling import Progress, figures, scenario_text, tell
 from labtools.selecting import SCENARIO, SCENARIOS, TESTS
-from labtools.stress.command import duration_argument, jobs_argument, positive_argument
-from labtools.stress.kit import Kit
-from labtools.stress.summary import duration
-from labtools.workers.ending import ended_politely
+from labtools.workers.kit import Kit
 from labtools.workers.process import CannotStart
 
 OUT = Path("build/hunt")
@@ -52,13 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--for",
         dest="for_s",
-        type=duration_argument,
+        type=arguments.duration,
         metavar="TIME",
         help="how long each worker hunts, in time that it runs itself: 90s, 10m, 1h30m (60s)",
     )
-    add("--runs", type=positive_argument, metavar="N", help="end after so many runs, whatever the time")
+    add("--runs", type=arguments.positive, metavar="N", help="end after so many runs, whatever the time")
     add("--seed", type=int, metavar="N", help="the same hunt again, with as many workers (default: a fresh one)")
-    add("--jobs", type=jobs_argument, metavar="N", help="worker processes (default: one for each core)")
+    add("--jobs", type=arguments.jobs, metavar="N", help="worker processes (default: one for each core)")
     add("--isolated", action="store_true", help="every peer in a process of its own, as for grades")
     add("--race", action="store_true", help="any line may lose its turn, and races fail (docs/race.md)")
     add("--keep", action="store_true", help=f"put what is found into {FOUND}, too")
@@ -91,8 +91,7 @@ def main(args: argparse.Namespace) -> int:
             return _cannot(str(error))
         how = ", isolated" if args.isolated else ", looking for races" if args.race else ""
         much = f"for {duration(for_s)}" if for_s is not None else f"{args.runs:,} runs"
-        workers = f"{jobs} worker{'s' if jobs != 1 else ''}"
-        console.print(f"lab hunt: {args.raft}, seed {seed}, {much}, {workers}{how}", markup=False)
+        console.print(f"lab hunt: {args.raft}, seed {seed}, {much}, {counted(jobs, 'worker')}{how}", markup=False)
         progress = Progress(result)
         interrupted = False
         try:

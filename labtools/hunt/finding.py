@@ -19,7 +19,7 @@ from labtest.running import Run, run_test
 from labtest.scenarios.playing import as_test
 from labtest.scenarios.text import parse_script
 from labtest.verdict import Ending, Verdict, verdict_of
-from labtools.hunt.hunting import SEED, Steps
+from labtools.generator.lane import SEED, Steps
 from labtools.shrink.scripting import Scripting
 from labtools.shrink.shrinking import clock_of
 

@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 
 from labtest.rooms import ROOT
+from labtools.common.interrupts import held_back, result_of
 from labtools.hunt.answering import Answer
 from labtools.hunt.finding import Find
-from labtools.workers.ending import held_back, result_of
 from labtools.workers.process import Lost, WorkerProcess, python_worker
 
 ROUND = 20  # runs of each worker, which is about a second

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from labsim.stacks import short_path
+from labtools.common.text import duration
 from labtools.hunt.finding import Find
 from labtools.hunt.hunters import Died, Result
-from labtools.stress.summary import duration
 
 _REFRESH_S = 0.2
 _LINE_EVERY_S = 5.0

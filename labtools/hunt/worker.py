@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from labtest.loading import LoadError, load_peer_class
-from labtools.stress.seeds import really
+from labtools.workers.process import really
 from labtools.workers.serving import Refusal, serve, show_stack_when_lost
 
 

@@ -25,8 +25,7 @@ from labtools.page.data import data_of, find
 from labtools.page.fields import Watch, watched_run
 from labtools.page.html import page
 from labtools.page.tables import printable
-from labtools.selecting import SelectionError, add_run_arguments, select, service_for
-from labtools.stress.kit import replay_line
+from labtools.selecting import SelectionError, add_run_arguments, replay_line, select, service_for
 
 PAGES = Path("build/pages")
 

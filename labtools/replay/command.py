@@ -20,8 +20,7 @@ from labsim.deciding import Changed, ChoiceKind, Choices, Decider, Plain, Record
 from labtest import records
 from labtest.choicefile import ChoiceFileError, Header, read_choices, write_choices
 from labtest.loading import DEFAULT, DEFAULT_KV, LoadError, load_peer_class
-from labtools.selecting import SCENARIO, LabTest, SelectionError, select, service_for
-from labtools.stress.kit import replay_line
+from labtools.selecting import SCENARIO, LabTest, SelectionError, replay_line, select, service_for
 
 if TYPE_CHECKING:
     from labtest.running import Run

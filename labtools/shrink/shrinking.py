@@ -19,7 +19,7 @@ from labtest.isolation.programs import GuestProgram
 from labtest.scenarios.text import parse_script
 from labtest.tracefile import write_trace
 from labtest.verdict import Ending
-from labtools.hunt.hunting import Lane
+from labtools.generator.lane import Lane
 from labtools.selecting import LabTest
 from labtools.shrink.attempts import Attempt, Attempts, Drawn, Plan
 from labtools.shrink.recipe import needs, recipe

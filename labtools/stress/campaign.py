@@ -14,10 +14,10 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from itertools import count as count_from
 
+from labtools.common.interrupts import first_done
 from labtools.stress.outcome import Outcome
 from labtools.stress.pool import Batch, Pool
 from labtools.stress.tally import Tally
-from labtools.workers.ending import first_done
 from labtools.workers.process import CannotStart
 
 _BATCH_S = 0.25  # of work: long against the cost of a message, short for whoever watches

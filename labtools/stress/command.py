@@ -7,14 +7,10 @@ them: outcome, tally. What is said: progress, summary.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import random
-import re
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -22,17 +18,20 @@ from rich.console import Console
 from labsim.stacks import short_path
 from labtest.loading import DEFAULT, DEFAULT_KV
 from labtest.rooms import ROOT
+from labtools.common import arguments
+from labtools.common.interrupts import ended_politely
+from labtools.common.lock import InUse, alone_in
+from labtools.common.text import counted, duration
 from labtools.selecting import SelectionError, select, service_for
 from labtools.shrink.elsewhere import shrunk_elsewhere
 from labtools.stress.campaign import Plan, PoolLost, run_campaign
-from labtools.stress.kit import Kit
 from labtools.stress.outcome import LATE
 from labtools.stress.pool import LocalPool, Pool, outcomes
 from labtools.stress.progress import watching
 from labtools.stress.seeds import SeedWorker
-from labtools.stress.summary import SHRUNK, as_text, clear, duration, write_all, write_report
+from labtools.stress.summary import SHRUNK, as_text, clear, write_all, write_report
 from labtools.stress.tally import Cause, Tally, ended_its_process
-from labtools.workers.ending import ended_politely
+from labtools.workers.kit import Kit
 from labtools.workers.process import CannotStart
 
 OUT = Path("build/stress")
@@ -65,20 +64,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--kv", type=Path, default=DEFAULT_KV, metavar="PATH", help=f"the server.py of its service ({DEFAULT_KV})")
     add(
         "--runs",
-        type=positive_argument,
+        type=arguments.positive,
         metavar="N",
         help=f"seeds of each test ({_RUNS}; no limit with --until-fail, --for or --grow)",
     )
     add("--until-fail", action="store_true", help="end at the first failure")
-    add("--for", dest="for_s", type=duration_argument, metavar="TIME", help="end after this long: 90s, 10m, 1h30m")
+    add("--for", dest="for_s", type=arguments.duration, metavar="TIME", help="end after this long: 90s, 10m, 1h30m")
     add("--grow", action="store_true", help="10 seeds of each test, 100, 1000, ...; end after a round that failed")
     add("--seed-start", type=int, metavar="N", help="the first seed (default: a fresh one, printed)")
-    add("--jobs", type=jobs_argument, metavar="N", help="worker processes (default: one for each core)")
+    add("--jobs", type=arguments.jobs, metavar="N", help="worker processes (default: one for each core)")
     add("--isolated", action="store_true", help="every peer in a process of its own, as for grades")
     add("--race", action="store_true", help="any line may lose its turn, and races fail (docs/race.md)")
     add("--dask", metavar="ADDRESS", help="run on this Dask cluster instead: tcp://host:8786")
-    add("--run-limit", type=_seconds, default=60.0, metavar="S", help="real seconds that one run may take (60)")
-    add("--memory-mb", type=positive_argument, default=2048, metavar="MB", help="memory that one worker may use (2048)")
+    add("--run-limit", type=arguments.seconds, default=60.0, metavar="S", help="real seconds for one run (60)")
+    add("--memory-mb", type=arguments.positive, default=2048, metavar="MB", help="memory for one worker (2048)")
     add(
         "--shrink",
         type=_budget,
@@ -90,37 +89,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--list", action="store_true", help="name the tests that are selected, and end")
 
 
-def positive_argument(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
-    return int(text)
-
-
-def jobs_argument(text: str) -> int | None:
-    """A number, or None for `auto`: one for each core."""
-    return None if text == "auto" else positive_argument(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds <= 86_400:
-        raise argparse.ArgumentTypeError(f"must be seconds, above 0 and at most 86400, got {text!r}")
-    return seconds
-
-
 def _budget(text: str) -> float:
-    return 0.0 if text == "0" else _seconds(text)
-
-
-def duration_argument(text: str) -> float:
-    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", text)
-    seconds = sum(int(n or 0) * unit for n, unit in zip(found.groups(), (3600, 60, 1), strict=True)) if found else 0
-    if not seconds:
-        raise argparse.ArgumentTypeError(f"must be a time like 90s, 10m or 1h30m, got {text!r}")
-    return float(seconds)
+    return 0.0 if text == "0" else arguments.seconds(text)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -152,25 +122,6 @@ def main(args: argparse.Namespace) -> int:
             return _stress(args, plan, kit, tally)
     except InUse as error:
         return _cannot(str(error))
-
-
-class InUse(Exception):
-    """Another one writes there; the text says who, and what to do."""
-
-
-@contextmanager
-def alone_in(out: Path, command: str) -> Iterator[None]:
-    """Two campaigns in one folder would take each other's reports away. The lock ends with its process at last."""
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InUse(
-                f"another {command} is writing to {short_path(str(out.resolve()))}; "
-                "wait until it ends, or name another folder with --out (make: OUT=dir)"
-            ) from None
-        yield
 
 
 def _stress(args: argparse.Namespace, plan: Plan, kit: Kit, tally: Tally) -> int:
@@ -228,7 +179,7 @@ def _opening(args: argparse.Namespace, plan: Plan, tally: Tally, pool: Pool) -> 
     tests = tally.tests[0] if len(tally.tests) == 1 else f"{len(tally.tests)} tests"
     much = f"{plan.runs:,} seeds each" if plan.runs is not None else "seed after seed"
     limit = f", for {duration(plan.for_s)}" if plan.for_s is not None else ""
-    where = f"on {args.dask}" if args.dask else f"{pool.slots} worker{'s' if pool.slots != 1 else ''}"
+    where = f"on {args.dask}" if args.dask else counted(pool.slots, "worker")
     walls = (", isolated" if args.isolated else "") + (", looking for races" if args.race else "")
     return f"lab stress: {args.raft}, {tests}, {much} from {tally.seed_start}{limit}, {where}{walls}"
 

@@ -21,10 +21,10 @@ from typing import Any
 
 import labtools
 from labtools.stress.campaign import PoolLost
-from labtools.stress.kit import Kit, lab_itself
 from labtools.stress.outcome import Outcome
 from labtools.stress.pool import Batch, outcomes
 from labtools.stress.seeds import SeedWorker
+from labtools.workers.kit import Kit, lab_itself
 from labtools.workers.process import CannotStart
 
 INSTALL = "pip install 'distributed>=2024.8'"

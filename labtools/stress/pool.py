@@ -16,9 +16,9 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from labtest.rooms import ROOT
-from labtools.stress.kit import Kit
 from labtools.stress.outcome import Outcome
 from labtools.stress.seeds import SeedWorker
+from labtools.workers.kit import Kit
 
 _decode = msgspec.json.Decoder(Outcome).decode
 

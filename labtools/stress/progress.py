@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from labsim.stacks import short_path
-from labtools.stress.summary import duration, report_name, wrapped
+from labtools.common.text import duration
+from labtools.stress.summary import report_name, wrapped
 from labtools.stress.tally import Cause, Count, Tally
 
 _REFRESH_S = 0.2

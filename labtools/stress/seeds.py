@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from labtools.workers.process import Lost, WorkerProcess, python_worker
+from labtools.workers.process import Lost, WorkerProcess, python_worker, really
 
 _STACK_LINES_MAX = 12
 
@@ -50,11 +50,3 @@ class SeedWorker(WorkerProcess):
             "report": really(f"{test}  seed {seed}\n  {cause}{told}", shown_as),
         }
         return json.dumps(outcome).encode()
-
-
-def really(text: str, shown_as: dict[str, str]) -> str:
-    """With the paths of the worker's folder as those where the files really lie."""
-    for here, there in shown_as.items():
-        # Not where it is part of a longer path, as in the replay line.
-        text = re.sub(rf"(?<![\w/.]){re.escape(here)}", there.replace("\\", r"\\"), text)
-    return text

@@ -15,9 +15,10 @@ import msgspec
 
 from labsim.stacks import short_path
 from labtest.records import Record
-from labtools.stress.kit import Kit
+from labtools.common.text import duration, printable
 from labtools.stress.outcome import Outcome
 from labtools.stress.tally import Cause, Group, Tally, ended_its_process
+from labtools.workers.kit import Kit
 
 _CAUSES_SHOWN_MAX = 20
 _TEXT, _JSON, _JUNIT = "summary.txt", "summary.json", "junit.xml"
@@ -35,14 +36,6 @@ def headline(tally: Tally) -> str:
         f"({total.runs / elapsed_s:,.1f} runs/s). "
         f"Simulated {hours:,.1f} virtual hours, {hours / elapsed_s * 60:,.1f} hours per minute."
     )
-
-
-def duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
 def rate(count: int, runs: int) -> str:
@@ -206,12 +199,6 @@ def as_junit(tally: Tally, kit: Kit) -> bytes:
     suite.set("skipped", str(sum(1 for case in suite if case.find("skipped") is not None)))
     ElementTree.indent(suite)
     return bytes(ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True))
-
-
-def printable(text: str) -> str:
-    """As XML can hold it."""
-    # XML 1.0 has no way to write other control characters.
-    return "".join(c if c in "\t\n\r" or c >= " " else "?" for c in text)
 
 
 def clear(out: Path) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from labtest.loading import LoadError, load_peer_class
-from labtools.stress.seeds import really
+from labtools.workers.process import really
 from labtools.workers.serving import RETIRE, Refusal, serve, show_stack_when_lost
 
 _ORPHAN_S = 30.0
@@ -98,8 +98,7 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
     from labtest.records import place_of_peer
     from labtest.running import run_test
     from labtest.verdict import verdict_of
-    from labtools.selecting import SCENARIO, SelectionError, load_tests
-    from labtools.stress.kit import replay_line
+    from labtools.selecting import SCENARIO, SelectionError, load_tests, replay_line
     from labtools.stress.outcome import Outcome
 
     tests = {}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import subprocess
 import sys
@@ -257,3 +258,11 @@ def describe_exit(code: int) -> str:
         return f"ended itself with exit status {code}"
     name = signal_name(-code)
     return f"was ended by {name}{' (out of memory?)' if name == 'SIGKILL' else ''}"
+
+
+def really(text: str, shown_as: dict[str, str]) -> str:
+    """With the paths of the worker's folder as those where the files really lie."""
+    for here, there in shown_as.items():
+        # Not where it is part of a longer path, as in the replay line.
+        text = re.sub(rf"(?<![\w/.]){re.escape(here)}", there.replace("\\", r"\\"), text)
+    return text

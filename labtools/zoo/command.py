@@ -24,8 +24,8 @@ from threading import Lock
 from typing import Any
 
 from labtest.rooms import ROOT
+from labtools.common.interrupts import ended_politely, first_done, held_back, result_of
 from labtools.selecting import select
-from labtools.workers.ending import ended_politely, first_done, held_back, result_of
 from labtools.workers.process import CannotStart, Lost, WorkerProcess, python_worker
 from labtools.zoo import hunted
 from labtools.zoo.drawing import drawn_by_id, is_drawn

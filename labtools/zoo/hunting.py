@@ -14,7 +14,7 @@ from typing import Any
 from labtest.loading import load_peer_class
 from labtest.running import run_test
 from labtest.verdict import Ending, verdict_of
-from labtools.hunt.hunting import Lane
+from labtools.generator.lane import Lane
 from labtools.selecting import LabTest
 from labtools.zoo.mutants import BUILD, REFERENCE, Mutant, StaleMutant
 

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from labtest.rooms import run_files, tool_files
+from labtools.common.interrupts import ended_politely
 from labtools.selecting import SCENARIOS, SelectionError, default_files, scenario_files, select
-from labtools.workers.ending import ended_politely
 from labtools.zoo import hunting, worker
 from labtools.zoo.drawing import Drawn, draw
 from labtools.zoo.hunting import Result
@@ -186,7 +186,7 @@ def _key(judge: str, options: argparse.Namespace) -> str:
         asked += [options.runs, options.tests]
         files += [*default_files(), *scenario_files()]
     else:
-        files += [file for file in tool_files() if file.parent.name == "hunt"]
+        files += [file for file in tool_files() if file.parent.name == "generator"]
     digest = hashlib.sha256(repr(asked).encode())
     for file in files:
         digest.update(file.read_bytes() + b"\0")

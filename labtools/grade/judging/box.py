@@ -13,7 +13,7 @@ import msgspec
 from labtest.isolation import walls
 from labtest.rooms import ROOT
 from labtools.grade.judging.worker import BROKE_THE_TESTER, Answer, Request
-from labtools.grade.results import DIED, RunRecord
+from labtools.grade.values.results import DIED, RunRecord
 from labtools.workers.process import CannotStart, Closed, Lost, WorkerProcess, python_worker
 
 _GRACE_S = 60.0  # beyond the limit of a run, which the worker keeps itself

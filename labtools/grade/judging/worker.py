@@ -31,8 +31,8 @@ from labtest.loading import LoadError
 from labtest.rooms import PEER, SERVICE
 from labtest.running import Run, run_test
 from labtest.verdict import Ending, verdict_of, without_numbers
-from labtools.grade.results import DIED, FAILED, FORCED, MISBEHAVED, PASSED, UNLOADABLE, RunRecord
-from labtools.grade.rubric import Limits
+from labtools.grade.values.results import DIED, FAILED, FORCED, MISBEHAVED, PASSED, UNLOADABLE, RunRecord
+from labtools.grade.values.rubric import Limits
 from labtools.selecting import LabTest, load_tests
 from labtools.workers.serving import serve, show_stack_when_lost
 

@@ -18,7 +18,7 @@ from html import escape
 from urllib.parse import quote
 
 from labtools.grade.pages.style import CSS
-from labtools.grade.rubric import HUNT, OTHER, RACE
+from labtools.grade.values.rubric import HUNT, OTHER, RACE
 
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 # Controls, and what has no width or turns the direction of what follows: unseen, it could make a text read differently.

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean, median
 from types import MappingProxyType
 
+from labtools.common.text import duration
 from labtools.grade.pages.html import Html, bar, clipped, code, el, heads, join, local_link, page, part_name, table
 from labtools.grade.pages.style import SORT_JS
-from labtools.grade.results import DIED, FORCED, PROVENANCE, UNLOADABLE, Result, points, renamed, tests_failed
-from labtools.stress.summary import duration
+from labtools.grade.values.results import DIED, FORCED, PROVENANCE, UNLOADABLE, Result, points, renamed, tests_failed
 
 _NAME_CHARS_MAX = 80
 _CAUSE_CHARS_MAX = 600

@@ -30,7 +30,7 @@ from labtools.grade.pages.html import (
     table,
 )
 from labtools.grade.pages.overview import class_page
-from labtools.grade.results import (
+from labtools.grade.values.results import (
     DIED,
     FAILED,
     FORCED,
@@ -42,7 +42,7 @@ from labtools.grade.results import (
     TestResult,
     points,
 )
-from labtools.grade.rubric import HUNT, RACE
+from labtools.grade.values.rubric import HUNT, RACE
 
 __all__ = ["class_page", "submission_page"]
 

@@ -19,10 +19,10 @@ from labtest.rooms import ROOT
 from labtools import manifest
 from labtools.grade.judging.box import BoxError
 from labtools.grade.judging.worker import Request
-from labtools.grade.results import FAILED, RunRecord, Shown, TestResult
-from labtools.grade.rubric import Failures
 from labtools.grade.showing.worker import Drawn, Wanted
-from labtools.grade.store import Store, write_whole
+from labtools.grade.values.results import FAILED, RunRecord, Shown, TestResult
+from labtools.grade.values.rubric import Failures
+from labtools.grade.values.store import Store, write_whole
 from labtools.workers.process import CannotStart, Closed, Lost, WorkerProcess, python_worker
 
 _WORKER = "labtools.grade.showing.worker"

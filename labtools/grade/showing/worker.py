@@ -28,7 +28,7 @@ from labtest.loading import DEFAULT, DEFAULT_KV
 from labtest.rooms import PEER, SERVICE
 from labtest.running import Run, run_test
 from labtools.grade.judging.worker import Request, begin_alone, guest_program, shown_path
-from labtools.grade.results import Shown
+from labtools.grade.values.results import Shown
 from labtools.page.command import told_of
 from labtools.page.data import data_of
 from labtools.page.html import page

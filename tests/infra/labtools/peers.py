@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from labtest.loading import load_peer_class
 from labtools import cli
+from labtools.zoo.mutants import load_zoo
 
 ROOT = Path(__file__).parents[3]
 _STATE = '        """The current term, and whether this peer believes it leads."""\n'
@@ -22,6 +24,11 @@ def make_peer(folder: Path, in_get_state: str = "pass", in_module: str = "") -> 
     path = folder / "raft.py"
     path.write_text(f"{source}\n\n{in_module}\n")
     return path
+
+
+def zoo_peer(id_: str, folder: Path) -> Any:
+    mutant = next(mutant for mutant in load_zoo() if mutant.id == id_)
+    return load_peer_class(mutant.write(folder))
 
 
 def lab(*arguments: Any) -> int:

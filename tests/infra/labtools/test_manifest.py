@@ -22,8 +22,8 @@ from labsim import stacks
 from labtest import rooms
 from labtools import handout, manifest
 from labtools.grade import gradescope
-from labtools.grade.rubric import Rubric
-from labtools.stress import kit
+from labtools.grade.values.rubric import Rubric
+from labtools.workers import kit
 
 names = sys.argv[1:]
 gradescope.pack(Path("autograder.zip"), None, Rubric(), [], seeds_from="a word", reference={})

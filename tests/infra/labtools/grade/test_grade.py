@@ -25,9 +25,9 @@ from infra.students import ROOT, renamed_package
 from labtools.cli import main as lab
 from labtools.grade import command as grade_command
 from labtools.grade.intake import Submission, Wanted, take_in
-from labtools.grade.results import DIED, FAILED, PASSED, Result, RunRecord, TestResult
-from labtools.grade.rubric import Graded, Rubric
-from labtools.grade.store import Store
+from labtools.grade.values.results import DIED, FAILED, PASSED, Result, RunRecord, TestResult
+from labtools.grade.values.rubric import Graded, Rubric
+from labtools.grade.values.store import Store
 from labtools.grade.write import as_csv, as_gradescope, as_junit, write_submitted
 from labtools.selecting import load_tests
 from labtools.zoo.mutants import load_zoo
@@ -169,7 +169,7 @@ ONLY_2A = "runs = 1\nseed = 'a word'\n[public]\nextra = false\n[failures]\npages
 SIGNALLED = """
 import os, signal, sys
 from labtools.cli import main
-from labtools.grade.store import Store
+from labtools.grade.values.store import Store
 
 add, number, wanted = Store.add, getattr(signal, sys.argv[1]), int(sys.argv[2])
 

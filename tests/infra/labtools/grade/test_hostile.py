@@ -25,8 +25,8 @@ from labtools.grade.intake import Wanted, take_in
 from labtools.grade.judging import box
 from labtools.grade.judging.box import refusal
 from labtools.grade.judging.worker import Request, Setup
-from labtools.grade.results import DIED, FORCED, MISBEHAVED, Result, RunRecord
-from labtools.grade.rubric import Failures, Limits, Rubric
+from labtools.grade.values.results import DIED, FORCED, MISBEHAVED, Result, RunRecord
+from labtools.grade.values.rubric import Failures, Limits, Rubric
 from labtools.grade.write import pages_of, write_class, write_submission
 from labtools.selecting import load_tests
 from labtools.workers.process import Launch, python_worker

@@ -10,7 +10,7 @@ import pytest
 
 from labtools import manifest
 from labtools.cli import main as lab
-from labtools.grade.rubric import Graded, Rubric, RubricError
+from labtools.grade.values.rubric import Graded, Rubric, RubricError
 from labtools.selecting import LabTest, load_tests
 
 PUBLIC = load_tests(Path("tests/test_2c.py"))
@@ -67,7 +67,7 @@ def test_a_rubric_says_how_many_runs_are_drawn_and_what_they_are_worth(tmp_path:
 
 def test_what_draws_runs_is_among_what_decides_about_them() -> None:
     names = {str(path.relative_to(manifest.ROOT)) for path in manifest.judging_files()}
-    assert {"labtools/hunt/drawing.py", "labtools/hunt/as_test.py", "labtest/scenarios/scenario.py"} <= names
+    assert {"labtools/generator/drawer.py", "labtools/generator/as_test.py", "labtest/scenarios/scenario.py"} <= names
     assert "labtools/hunt/command.py" not in names
 
 
@@ -88,7 +88,7 @@ def test_what_is_found_is_told_and_costs_what_the_rubric_says(tmp_path: Path) ->
     assert (found["score"], found["max_score"]) == (0, 4)
     assert "A leader commits only what a majority has acknowledged" in found["output"]
     assert "lab replay test_hunt_2c --seed " in found["output"]
-    assert "--file labtools/hunt/as_test.py --isolated" in found["output"]
+    assert "--file labtools/generator/as_test.py --isolated" in found["output"]
     page = (out / "students/eve/report.html").read_text()
     assert "<h2>Runs that nobody wrote: 0 of 4 points</h2>" in page
     assert "drawn by chance, the same for everybody" in page

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from labtools.grade.intake import IntakeError, Wanted, take_in
-from labtools.grade.results import Result
+from labtools.grade.values.results import Result
 from labtools.grade.write import write_submission
 
 REFERENCE = Path("raft/raft.py")

@@ -17,9 +17,9 @@ import pytest
 from labtools.grade.pages.html import Html, el, local_link, visible
 from labtools.grade.pages.style import SORT_JS
 from labtools.grade.pages.submission import class_page, submission_page
-from labtools.grade.results import DIED, FORCED, MISBEHAVED, UNLOADABLE, Result, RunRecord
-from labtools.grade.results import TestResult as Scored  # a name that pytest does not take for a test
-from labtools.grade.rubric import Graded
+from labtools.grade.values.results import DIED, FORCED, MISBEHAVED, UNLOADABLE, Result, RunRecord
+from labtools.grade.values.results import TestResult as Scored  # a name that pytest does not take for a test
+from labtools.grade.values.rubric import Graded
 
 # ---- made-up submissions -------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from labtools.cli import main as lab
-from labtools.grade.rubric import seeds
+from labtools.grade.values.rubric import seeds
 
 REFERENCE = Path("raft/raft.py").read_text()
 RUBRIC = "runs = 2\nseed = 'a word'\n[public]\nextra = false\n[points]\n2a = 30\n[failures]\npages = 0\nshrink = 0\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from labtools.cli import main as lab
-from labtools.grade.rubric import Graded, Rubric, RubricError
+from labtools.grade.values.rubric import Graded, Rubric, RubricError
 from labtools.selecting import load_tests
 
 PUBLIC = load_tests(Path("tests/test_2a.py"))

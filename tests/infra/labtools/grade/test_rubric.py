@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from labtools.grade.rubric import Graded, PerTest, Public, Rubric, RubricError, seeds
+from labtools.grade.values.rubric import Graded, PerTest, Public, Rubric, RubricError, seeds
 from labtools.selecting import LabTest
 
 

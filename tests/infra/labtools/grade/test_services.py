@@ -13,8 +13,8 @@ from labtools.grade import gradescope
 from labtools.grade.grading import Exam, Progress, grade, reference_files
 from labtools.grade.intake import SERVER, Submission, Wanted, take_in
 from labtools.grade.judging.box import refusal
-from labtools.grade.results import Result
-from labtools.grade.rubric import Failures, Rubric, RubricError
+from labtools.grade.values.results import Result
+from labtools.grade.values.rubric import Failures, Rubric, RubricError
 from labtools.grade.write import pages_of, write_submission, write_submitted
 from labtools.selecting import load_tests
 

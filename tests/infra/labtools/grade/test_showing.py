@@ -20,12 +20,12 @@ from infra.soaking import SOAK
 from labtools.cli import main as lab
 from labtools.grade.judging.worker import Request, Setup
 from labtools.grade.pages.submission import submission_page
-from labtools.grade.results import FAILED, FORCED, RunRecord, Shown, TestResult
-from labtools.grade.rubric import Failures, Limits, Rubric, RubricError
 from labtools.grade.showing import worker
 from labtools.grade.showing.desk import Desk, chosen
 from labtools.grade.showing.worker import NOT_THE_SAME, NOTHING_LEFT_OUT, TOO_LONG, Wanted
-from labtools.grade.store import Store
+from labtools.grade.values.results import FAILED, FORCED, RunRecord, Shown, TestResult
+from labtools.grade.values.rubric import Failures, Limits, Rubric, RubricError
+from labtools.grade.values.store import Store
 from labtools.selecting import select
 from labtools.zoo.mutants import load_zoo
 

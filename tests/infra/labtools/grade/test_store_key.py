@@ -12,14 +12,14 @@ from labtest import rooms
 from labtools import manifest
 from labtools.grade.grading import Exam
 from labtools.grade.judging.box import refusal
-from labtools.grade.rubric import Limits
+from labtools.grade.values.rubric import Limits
 
 # A worker makes a run, and tells what it has loaded. The second process is a guest's.
 SCRIPT = """
 import sys
 from pathlib import Path
 from labtools.grade.judging import worker
-from labtools.grade.rubric import Limits
+from labtools.grade.values.rubric import Limits
 import labtest.isolation.nursery
 setup = worker.Setup({"raft/raft.py": Path(sys.argv[1]).read_bytes()}, "raft/raft.py", Limits())
 request = worker.Request(setup, sys.argv[2], "tests/x.py", sys.argv[3], 7, "replay")

@@ -11,9 +11,9 @@ import labtools
 from infra.labtools.peers import ROOT, lab, make_peer
 from labtools import selecting
 from labtools.stress.campaign import Plan, PoolLost, run_campaign
-from labtools.stress.kit import Kit
 from labtools.stress.seeds import SeedWorker
 from labtools.stress.tally import Tally
+from labtools.workers.kit import Kit
 from labtools.workers.process import CannotStart
 
 PATIENCE_S = 60.0  # with a busy machine

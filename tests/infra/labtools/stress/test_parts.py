@@ -11,9 +11,9 @@ from rich.console import Console
 
 from labtest import records
 from labtest.verdict import Ending, Verdict
+from labtools.selecting import replay_line
 from labtools.stress import progress
 from labtools.stress.campaign import Plan, PoolLost, run_campaign
-from labtools.stress.kit import replay_line
 from labtools.stress.outcome import Outcome
 from labtools.stress.summary import as_text, rate, wrapped
 from labtools.stress.tally import Tally

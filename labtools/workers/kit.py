@@ -1,4 +1,4 @@
-"""What a campaign tests, by content: the peer's files and the test files as they were when it began.
+"""What workers run, by content: the peer's files and the test files as they were when the command began.
 
 A student edits raft.py while the campaign runs; a worker may be on another machine. So the files are read once, and
 every worker, also one that replaces another an hour later, gets these. They lie in a folder by the paths that
@@ -12,41 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from labsim.stacks import short_path
 from labtest import records
-from labtest.loading import DEFAULT, DEFAULT_KV
 from labtest.rooms import ROOT, run_files, tool_files
-from labtools.selecting import LabTest, default_files
-
-
-def replay_line(
-    test: str,
-    seed: int,
-    raft: str,
-    file: str = "",
-    *,
-    kv: str = "",
-    isolated: bool = False,
-    race: bool = False,
-    does: str = "replay",
-) -> str:
-    """The command that runs it again, or with `does` shrinks it. Files as they were given; `file` is a test file of
-    one's own."""
-    other_kv = kv and Path(kv) != DEFAULT_KV
-    if file:
-        other = "" if Path(raft) == DEFAULT else f" --raft {quote(raft)}"
-        other += f" --kv {quote(kv)}" if other_kv else ""
-        other += " --isolated" if isolated else ""
-        other += " --race" if race else ""
-        return f"lab {does} {test} --seed {seed} --file {quote(file)}{other}"
-    other = "" if Path(raft) == DEFAULT else f" RAFT={quote(raft)}"
-    other += f" KV={quote(kv)}" if other_kv else ""
-    other += " ISOLATED=1" if isolated else ""
-    other += " RACE=1" if race else ""
-    return f"make {does} TEST={test} SEED={seed}{other}"
+from labtools.selecting import LabTest, default_files, replay_line
 
 
 @dataclass

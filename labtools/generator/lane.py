@@ -1,7 +1,7 @@
-"""One lane of a hunt: runs drawn one after the other, each from its number alone.
+"""A lane: runs drawn one after the other, each from its number alone.
 
 Promise: a seed and a lane are one sequence of runs, in any process. Not promised: that a run fails; most peers are
-right. What is drawn next is in drawing.py.
+right. What is drawn next is in drawer.py.
 
 Start at `Lane.run()`.
 """
@@ -17,7 +17,7 @@ from labtest.scenarios.playing import as_test
 from labtest.scenarios.scenario import Scenario
 from labtest.scenarios.stage import NotMet, ScenarioError
 from labtest.scenarios.text import Script, parse_step
-from labtools.hunt.drawing import Drawer
+from labtools.generator.drawer import Drawer
 
 SEED = 1  # of timeouts and turns: what `lab scenario` plays with, so that a list of steps alone is the run
 PROGRESS = "expect progress"

@@ -1,6 +1,6 @@
 """A run that nobody wrote, as a test: its seed draws it. So whatever runs tests over seeds can hunt, the grader too.
 
-`lab stress --file labtools/hunt/as_test.py` has it.
+`lab stress --file labtools/generator/as_test.py` has it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from random import Random
 from labsim import random
 from labtest.scenarios.scenario import Scenario
 from labtest.scenarios.text import Script
-from labtools.hunt.hunting import PEERS, Player
+from labtools.generator.lane import PEERS, Player
 
 MakeScenario = Callable[..., Scenario]
 

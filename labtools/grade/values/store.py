@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from labtools.grade.results import RunRecord, Shown
+from labtools.grade.values.results import RunRecord, Shown
 
 Kind = TypeVar("Kind", bound=RunRecord | Shown)
 

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, _base
 
 import pytest
 
-from labtools.workers.ending import ended_politely, first_done, held_back, result_of
+from labtools.common.interrupts import ended_politely, first_done, held_back, result_of
 
 
 def interrupted(sent, reached, error=None):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from labtools.grade.rubric import Graded
+from labtools.grade.values.rubric import Graded
 
 PASSED = "passed"
 FAILED = "failed"  # by the test's verdict, or a rule of the protocol

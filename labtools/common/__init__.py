@@ -1,0 +1,1 @@
+"""Helpers that several tools share. Nothing here imports a tool."""
