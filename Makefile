@@ -136,13 +136,13 @@ RUBRIC      ?=
 SOLUTION    ?=
 
 zoo: $(READY) ## every wrong Raft: caught by what, after how many runs [RUNS=n] [JOBS=n]
-	@$(BIN)/lab zoo $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(ISOLATED),--isolated)
+	@$(BIN)/lab zoo run $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(ISOLATED),--isolated)
 
 STRANGERS := $(wildcard tests/zoo/strangers/*/raft.py)
 
 soak: $(READY) ## hours: every test over 1,000 seeds on the reference, over 100 on each stranger; real processes for long [JOBS=n]
 	@RAFTLAB_SOAK=1 $(BIN)/python -m pytest -q -n 0 --timeout 1800 tests/infra/labtools/cluster tests/infra/labrpc/test_tcp.py tests/infra/labtools/zoo tests/infra/labtools/grade tests/infra/labtest/test_choices.py tests/infra/labtest/scenarios/test_library.py
-	@$(BIN)/lab zoo --hunt 120 $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
+	@$(BIN)/lab zoo hunt 120 $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
 	@for peer in $(STRANGERS) raft/raft.py; do \
 	  $(BIN)/lab stress --raft $$peer --runs $$(test $$peer = raft/raft.py && echo 1000 || echo 100) \
 	    --out build/soak/$$(basename $$(dirname $$peer)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) || exit 1; done

@@ -23,7 +23,7 @@ COMMANDS = {
     "scenario": "a run written down step by step, on any peer",
     "hunt": "look for a failing run that nobody wrote",
     "cluster": "real processes on this machine, and a prompt",
-    "zoo": "every wrong Raft: caught by what, after how many runs",
+    "zoo": "incorrect peers: write one, or measure which of them the lab catches",
     "grade": "score a class of submissions, every peer behind walls",
     "handout": "write the tree a student starts from",
 }

@@ -1,13 +1,12 @@
-"""Hunt every wrong Raft of tests/zoo with the lab's own tests: caught by what, after how many runs, how soon.
+"""`lab zoo`: incorrect peers (mutants), and what the lab says of each.
 
-Each mutant is hunted in a process of its own: the tests of its part first, then all others, then the scenarios, seed
-after seed, until one fails or the runs are spent. Seeds are fixed, so two hunts give one result, unless
---budget-seconds ends one early. A mutant that only gets nowhere too often (`liveness`) is then run over more seeds, to
-say how often that is noticed. Controls are correct and run through everything. With --mutate, mutants are drawn by
-chance (mutating).
+`run` runs the lab's tests on each mutant in a process of its own: the tests of its part first, then all others, then
+the scenarios, seed after seed, until one fails or the runs are spent. Seeds are fixed, so two runs give one result,
+unless --budget-seconds ends one early. A mutant that only gets nowhere too often (`liveness`) is then run over more
+seeds, to say how often that is noticed. Controls are correct peers, and run through everything.
 
-Exit 0: every mutant was caught and no control accused. Start reading at `main()`. What a mutant is: mutants. One hunt:
-hunting, in the process of worker. What is said: telling.
+Start reading at `add_arguments()`. What a mutant is: mutants. One hunt: hunting, in the process of worker. Random
+changes: mutating. What is said: telling.
 """
 
 from __future__ import annotations
@@ -24,14 +23,15 @@ from threading import Lock
 from typing import Any
 
 from labtest.rooms import ROOT
+from labtools.common import arguments
 from labtools.common.interrupts import ended_politely, first_done, held_back, result_of
 from labtools.selecting import select
 from labtools.workers.process import CannotStart, Lost, WorkerProcess, python_worker
 from labtools.zoo import hunted
 from labtools.zoo.drawing import drawn_by_id, is_drawn
 from labtools.zoo.hunting import Result
-from labtools.zoo.mutants import Mutant, load_zoo
-from labtools.zoo.mutating import MUTATE_RUNS, mutate
+from labtools.zoo.mutants import BUILD, Mutant, load_zoo
+from labtools.zoo.mutating import RANDOM_RUNS, mutate
 from labtools.zoo.shrunk import HEADING as SHRUNK_HEADING
 from labtools.zoo.shrunk import RECORD as SHRUNK
 from labtools.zoo.shrunk import Measured, measure, recorded, shrunk_markdown
@@ -47,78 +47,102 @@ CONTROL_RUNS = 2
 _LOST_S = 900
 
 
+def _option(*names: str, **how: Any) -> argparse.ArgumentParser:
+    """For each sub-command that has it as a parent."""
+    parent = argparse.ArgumentParser(add_help=False)
+    parent.add_argument(*names, **how)
+    return parent
+
+
+_IDS = _option("ids", nargs="*", metavar="ID", help="only these (default: all, correct peers included)")
+_RUNS = _option(
+    "--runs",
+    type=arguments.positive,
+    metavar="N",
+    help=f"seeds per mutant ({RUNS}; {CONTROL_RUNS} for correct peers, {RANDOM_RUNS} for random)",
+)
+_TESTS = _option("--tests", nargs="+", default=[], metavar="TEST", help="only these tests, parts or scenarios")
+_SEED = _option("--seed", type=int, default=0, metavar="N", help="the first seed; of random changes, the draw's (0)")
+_ISOLATED = _option("--isolated", action="store_true", help="every peer in a process of its own")
+_RACE = _option("--race", action="store_true", help="preempt threads at any line and report data races")
+_JOBS = _option("--jobs", type=arguments.positive, default=2, metavar="N", help="worker processes at a time (2)")
+_BUDGET = _option(
+    "--budget-seconds", type=arguments.seconds, metavar="S", help="give up on a mutant after so much processor time"
+)
+_JSON = _option("--json", type=Path, metavar="FILE", help="write the results there")
+_MARKDOWN = _option("--markdown", type=Path, metavar="FILE", help="write the table there, for people")
+_HOW = (_RUNS, _TESTS, _SEED, _ISOLATED, _RACE, _JOBS, _BUDGET, _JSON, _MARKDOWN)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("ids", nargs="*", metavar="ID", help="only these (default: all, controls included)")
-    parser.add_argument(
-        "--mutate",
-        type=int,
-        metavar="N",
-        help="hunt N changes of raft/raft.py that are drawn by chance, and show what gets away (docs/mutants.md)",
+    commands = parser.add_subparsers(dest="operation", metavar="COMMAND", required=True, title="commands")
+
+    def add(name: str, text: str, *options: argparse.ArgumentParser, record: Path | None = None) -> Any:
+        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", parents=options)
+        if record is not None:
+            command.add_argument("--record", action="store_true", help=f"note the results in {record}")
+        return command
+
+    add("list", "list the mutants", _IDS)
+    add("show", "print mutants as diffs", _IDS)
+    add("write", f"write mutants to {BUILD}, to run tests on", _IDS)
+    run = add("run", "run the tests on each mutant until one fails", _IDS, *_HOW, record=RECORD)
+    run.epilog = (
+        "Exit status: 0 if every mutant was caught and every correct peer passed; 1 if not; 2 for options that do "
+        "not fit; 130 if it was interrupted."
     )
-    parser.add_argument(
-        "--hunt",
-        type=float,
-        metavar="S",
-        help="hunt as lab hunt does, for S seconds of processor time each: those that break a rule of safety or "
-        "durability, and controls; with --mutate, what the tests let go",
+    random = add("random", "run the tests on random changes of raft/raft.py, and show those that are missed", *_HOW)
+    random.add_argument("number", type=arguments.positive, metavar="N", help="how many changes to draw")
+    random.add_argument(
+        "--hunt", type=arguments.seconds, metavar="S", help="hunt what the tests missed for so much processor time each"
     )
-    parser.add_argument(
-        "--runs",
-        type=int,
-        metavar="N",
-        help=f"seeds per mutant ({RUNS}; {CONTROL_RUNS} for controls, {MUTATE_RUNS} with --mutate)",
+    random.add_argument("--list", action="store_true", help="list the changes and exit")
+    random.epilog = (
+        "Exit status: as of run; one that is missed is no failure once tests/zoo/survivors.toml explains it."
     )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="the first seed; with --mutate, the draw's (0)"
+    add("shrink", f"shrink the failing run that {RECORD} names for each", _IDS, _JSON, _MARKDOWN, record=SHRUNK)
+    hunt = add(
+        "hunt",
+        "run lab hunt on each mutant that breaks a rule of safety or durability, and on correct peers",
+        *(_JOBS, _JSON, _MARKDOWN),
+        record=hunted.RECORD,
     )
-    parser.add_argument("--tests", nargs="+", default=[], metavar="TEST", help="hunt with these tests or parts only")
-    parser.add_argument("--isolated", action="store_true", help="every peer in a process of its own")
-    parser.add_argument("--race", action="store_true", help="any line may lose its turn, and races fail, for all")
-    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="worker processes at a time (2)")
-    parser.add_argument(
-        "--budget-seconds", type=float, metavar="S", help="give up on a mutant after so much processor time"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there, for people")
-    parser.add_argument(
-        "--record",
-        action="store_true",
-        help=f"note in {RECORD} which test and seed caught which; with --shrink, in {SHRUNK} what was left of each; "
-        f"with --hunt, in {hunted.RECORD} how soon each was found",
-    )
-    parser.add_argument(
-        "--shrink", action="store_true", help=f"shrink the run that {RECORD} names for each, and check what is left"
-    )
-    parser.add_argument("--list", action="store_true", help="name the mutants and stop")
-    parser.add_argument("--show", action="store_true", help="print the mutants as diffs of the reference and stop")
-    parser.epilog = (
-        "Exit status: 0 if every mutant was caught and no control accused; 1 if not; 2 for options that do not fit; "
-        "130 if it was interrupted. With --mutate, one that gets away is no failure once tests/zoo/survivors.toml "
-        "says what it is."
-    )
+    hunt.add_argument("seconds", type=arguments.seconds, metavar="SECONDS", help="processor time for each")
+    hunt.add_argument("ids", nargs="*", metavar="ID", help="only these")
 
 
 def main(args: argparse.Namespace) -> int:
-    if args.mutate is not None:
+    if args.operation == "random":
         return mutate(args, _hunt_all)
     try:
         zoo = _chosen(load_zoo(), args.ids)
-        select(args.tests)  # the workers do it again; here it is refused once
+        select(getattr(args, "tests", []))  # the workers do it again; here it is refused once
     except Exception as error:
         print(f"lab zoo: {error}", file=sys.stderr)
         return 2
-    if args.list:
-        for mutant in zoo:
-            print(f"{mutant.id:28} {mutant.part}  a {mutant.kind} that {mutant.what}")
-        return 0
-    if args.show:
-        for mutant in zoo:
-            print(mutant.diff() or f"{mutant.id}: the reference itself\n", end="")
-        return 0
-    if args.shrink:
-        return _shrink(zoo, args)
-    if args.hunt is not None:
-        return _hunt(zoo, args)
+    commands = {"list": _list, "show": _show, "write": _write, "run": _run, "shrink": _shrink, "hunt": _hunt}
+    return commands[args.operation](zoo, args)
+
+
+def _list(zoo: list[Mutant], _: argparse.Namespace) -> int:
+    for mutant in zoo:
+        print(f"{mutant.id:28} {mutant.part}  a {mutant.kind} that {mutant.what}")
+    return 0
+
+
+def _show(zoo: list[Mutant], _: argparse.Namespace) -> int:
+    for mutant in zoo:
+        print(mutant.diff() or f"{mutant.id}: the reference itself\n", end="")
+    return 0
+
+
+def _write(zoo: list[Mutant], _: argparse.Namespace) -> int:
+    for mutant in zoo:
+        print(mutant.write())
+    return 0
+
+
+def _run(zoo: list[Mutant], args: argparse.Namespace) -> int:
     began_s = time.perf_counter()
     with ended_politely():
         results, interrupted = _hunt_all(zoo, args)
@@ -183,7 +207,7 @@ def _hunt(zoo: list[Mutant], args: argparse.Namespace) -> int:
     with ThreadPoolExecutor(max(1, args.jobs)) as pool:
         try:
             with held_back():
-                pending = [pool.submit(hunted.measure, mutant, limit_s=args.hunt, out=out) for mutant in chosen]
+                pending = [pool.submit(hunted.measure, mutant, limit_s=args.seconds, out=out) for mutant in chosen]
             for future in pending:
                 one = result_of(future)
                 measured.append(one)
@@ -193,7 +217,7 @@ def _hunt(zoo: list[Mutant], args: argparse.Namespace) -> int:
             pool.shutdown(wait=False, cancel_futures=True)
     wrong = [one for one in measured if not one.control]
     print(hunted.table(measured))
-    print(f"\n{hunted.summary(measured, args.hunt)}")
+    print(f"\n{hunted.summary(measured, args.seconds)}")
     if args.json is not None:
         args.json.write_text(json.dumps([asdict(one) for one in measured], indent=1) + "\n")
     if args.record:
@@ -201,7 +225,7 @@ def _hunt(zoo: list[Mutant], args: argparse.Namespace) -> int:
     if args.markdown is not None and not interrupted:
         known = hunted.recorded(wrong)
         told = [known[mutant.id] for mutant in load_zoo() if mutant.id in known]
-        _write_section(args.markdown, hunted.HEADING, hunted.markdown(told, args.hunt))
+        _write_section(args.markdown, hunted.HEADING, hunted.markdown(told, args.seconds))
     if interrupted:
         print(f"interrupted: {len(chosen) - len(measured)} of {len(chosen)} not hunted", file=sys.stderr)
         return 130
@@ -213,7 +237,7 @@ def _chosen(zoo: list[Mutant], ids: list[str]) -> list[Mutant]:
     known |= {id_: drawn_by_id(id_) for id_ in ids if is_drawn(id_)}
     unknown = [id_ for id_ in ids if id_ not in known]
     if unknown:
-        raise ValueError(f"there is no mutant {unknown[0]!r}; see lab zoo --list")
+        raise ValueError(f"there is no mutant {unknown[0]!r}; see lab zoo list")
     return [known[id_] for id_ in ids] if ids else zoo
 
 

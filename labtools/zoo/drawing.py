@@ -45,8 +45,6 @@ def all_changes() -> tuple[str, list[Change]]:
 
 def draw(number: int, seed: int) -> list[Drawn]:
     source, changes = all_changes()
-    if number < 1:
-        raise ValueError(f"--mutate must be at least 1, got {number}")
     seen = {meaning(source)}
     drawn: list[Drawn] = []
     for place in _order(changes, seed):
@@ -57,7 +55,7 @@ def draw(number: int, seed: int) -> list[Drawn]:
             drawn.append(mutant)
             if len(drawn) == number:
                 return drawn
-    raise ValueError(f"--mutate must be at most {len(drawn)}: so many changes of {REFERENCE / 'raft.py'} there are")
+    raise ValueError(f"N must be at most {len(drawn)}: so many changes of {REFERENCE / 'raft.py'} there are")
 
 
 def drawn_by_id(id_: str) -> Drawn:
@@ -68,7 +66,7 @@ def drawn_by_id(id_: str) -> Drawn:
         mutant = _mutant(source, changes, place)
         if mutant.id == id_:
             return mutant
-    raise StaleMutant(f"{id_} is no change of {REFERENCE / 'raft.py'} as it is now; see lab zoo --mutate N --list")
+    raise StaleMutant(f"{id_} is no change of {REFERENCE / 'raft.py'} as it is now; see lab zoo random N --list")
 
 
 def is_drawn(id_: str) -> bool:

@@ -1,4 +1,4 @@
-"""`lab zoo --hunt`: what `lab hunt` alone finds of the mutants that break a rule of safety or durability, and how soon.
+"""`lab zoo hunt`: what `lab hunt` alone finds of the mutants that break a rule of safety or durability, and how soon.
 
 Each is hunted in a process of its own, with the same seed on one core. What is found is played on the peer that the
 mutant was made from, which must pass.

@@ -1,4 +1,4 @@
-"""`lab zoo --mutate N --seed S`: N changes of the reference, drawn by chance, and what the lab says of each.
+"""`lab zoo random N --seed S`: N changes of the reference, drawn by chance, and what the lab says of each.
 
 The tests judge every one; with --hunt, runs that nobody wrote judge what these let go (worker.JUDGES), unless it is
 known to mean the same as the reference. What none catches is printed with its diff, for a person to look at: it may
@@ -34,7 +34,7 @@ from labtools.zoo.hunting import Result
 from labtools.zoo.mutants import BUILD, REFERENCE, ZOO, Mutant
 from labtools.zoo.worker import HUNT, TESTS
 
-MUTATE_RUNS = 2
+RANDOM_RUNS = 2
 KEPT = BUILD / "mutated.jsonl"
 SURVIVORS = ZOO / "survivors.toml"
 # Of processor time, for one. All tests take a tenth of it; a change may make each of them longer.
@@ -65,8 +65,8 @@ Notes = Mapping[tuple[str, str, str], Note]
 
 def mutate(args: argparse.Namespace, hunt_all: HuntAll) -> int:
     try:
-        _refuse(args)
-        mutants = draw(args.mutate, args.seed)
+        select(args.tests)  # the workers do it again; here it is refused once
+        mutants = draw(args.number, args.seed)
         notes = read_notes()
     except (ValueError, OSError, SelectionError) as error:
         print(f"lab zoo: {error}", file=sys.stderr)
@@ -74,9 +74,6 @@ def mutate(args: argparse.Namespace, hunt_all: HuntAll) -> int:
     if args.list:
         for mutant in mutants:
             print(f"{mutant.id:44} a peer that {mutant.what}")
-        return 0
-    if args.show:
-        print("".join(mutant.diff() for mutant in mutants), end="")
         return 0
     judges = judges_for(args)
     kept = Kept(KEPT, {judge: _key(judge, options) for judge, options in judges.items()})
@@ -95,27 +92,11 @@ def mutate(args: argparse.Namespace, hunt_all: HuntAll) -> int:
     return 1 if any(outcome.note_of(mutant) is None for mutant in outcome.away) else 0
 
 
-def _refuse(args: argparse.Namespace) -> None:
-    """ValueError or SelectionError if the options do not fit."""
-    for name in ("runs", "jobs"):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise ValueError(f"--{name} must be at least 1, got {value}")
-    if args.hunt is not None and args.hunt <= 0:
-        raise ValueError(f"--hunt must be above 0, got {args.hunt:g}")
-    if args.ids:
-        raise ValueError(f"--mutate draws its mutants; leave out {' '.join(args.ids)}, or --mutate")
-    for name in ("record", "shrink"):
-        if getattr(args, name):
-            raise ValueError(f"--{name} is for the mutants of {ZOO}, and cannot be had with --mutate")
-    select(args.tests)  # the workers do it again; here it is refused once
-
-
 def judges_for(args: argparse.Namespace) -> dict[str, argparse.Namespace]:
     """Who is asked, in this order, each with its options. --seed was for the draw."""
     judged = argparse.Namespace(**vars(args))
     judged.seed = 0
-    judged.runs = args.runs or MUTATE_RUNS
+    judged.runs = args.runs or RANDOM_RUNS
     judged.tests = list(args.tests or _TESTS)
     judged.budget_seconds = args.budget_seconds or _BUDGET_S
     hunted = argparse.Namespace(**vars(judged))
@@ -287,7 +268,7 @@ def summary(outcome: Outcome) -> list[str]:
 _PAGE = """\
 # Changes of the reference by chance, and what catches them
 
-Written by `lab zoo --mutate {number} --seed {seed}{hunt} --markdown docs/mutants.md`; edit
+Written by `lab zoo random {number} --seed {seed}{hunt} --markdown docs/mutants.md`; edit
 {survivors} and labtools/zoo/mutating.py, not this file.
 
 The zoo has the mistakes that somebody thought of. Here nobody did: an operator, a constant, a condition, a field or a
@@ -297,11 +278,11 @@ What gets away is shown as a diff, and somebody looks: it may mean the same as b
 wrong, the lab lacks a test or a rule.
 
 ```
-lab zoo --mutate 100 --seed 7            # draw and judge; after Ctrl-C the same command goes on
-lab zoo --mutate 100 --seed 7 --hunt 60  # hunt what the tests let go, too: a minute each
-lab zoo --mutate 100 --seed 7 --list     # only say which
-lab zoo {example} --show     # one of them, by its id, as a diff
-lab zoo {example}            # hunt it; it is left in build/zoo/{example}/raft.py
+lab zoo random 100 --seed 7            # draw and judge; after Ctrl-C the same command goes on
+lab zoo random 100 --seed 7 --hunt 60  # hunt what the tests let go, too: a minute each
+lab zoo random 100 --seed 7 --list     # only say which
+lab zoo show {example}     # one of them, by its id, as a diff
+lab zoo run {example}      # run the tests on it; it is left in build/zoo/{example}/raft.py
 ```
 
 An id is the number of the change, among all that there are, its function and its kind. It says the same in every draw,
@@ -337,10 +318,10 @@ def markdown(outcome: Outcome, args: argparse.Namespace) -> str:
         else ""
     )
     return _PAGE.format(
-        number=args.mutate,
+        number=args.number,
         seed=args.seed,
         hunt=f" --hunt {args.hunt:g}" if args.hunt is not None else "",
-        runs=args.runs or MUTATE_RUNS,
+        runs=args.runs or RANDOM_RUNS,
         hunted=hunted,
         survivors=SURVIVORS,
         kept=KEPT,

@@ -1,4 +1,4 @@
-"""`lab zoo --shrink`: what `lab shrink` leaves of the run that caught each mutant, and whether that still fails so.
+"""`lab zoo shrink`: what `lab shrink` leaves of the run that caught each mutant, and whether that still fails so.
 
 Each is shrunk in a process of its own. In another one the file is replayed, and the scenario is played: on the mutant,
 where both must break the same rule, and on the peer that the mutant was made from, where the scenario must pass.

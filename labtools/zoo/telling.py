@@ -75,9 +75,9 @@ def markdown(results: list[Result], zoo: dict[str, Mutant]) -> str:
     out = [
         "# Wrong Rafts, and what catches them",
         "",
-        "Written by `lab zoo --markdown docs/zoo.md`; edit tests/zoo, not this file.",
+        "Written by `lab zoo run --markdown docs/zoo.md`; edit tests/zoo, not this file.",
         "",
-        "Each line is the reference peer with one mistake put in (`lab zoo --show ID` prints it as a diff), hunted",
+        "Each line is the reference peer with one mistake put in (`lab zoo show ID` prints it as a diff), hunted",
         "with the lab's own tests and scenarios over fixed seeds. *Caught by* is the rule whose check noticed, the",
         "error the simulation ended with, or the test that failed. *Runs* counts runs of the whole suite, *s* is",
         "processor time. For mistakes that only cost time: with how many seeds that test, or one of the mutant's own",

@@ -1,6 +1,6 @@
 """What runs inside a worker process of `lab zoo`: load the zoo and the tests, then hunt what it is told to.
 
-`JUDGES` are the ways to hunt, functions that take what hunt() takes. `lab zoo --mutate` shows a mutant to one after
+`JUDGES` are the ways to hunt, functions that take what hunt() takes. `lab zoo random` shows a mutant to one after
 another until one catches it.
 
 Start at `begin()`.

@@ -37,7 +37,7 @@ def test_what_was_measured_is_noted_and_told(tmp_path):
 def test_a_mutant_is_hunted_in_processes_of_its_own(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     figures = tmp_path / "figures.json"
-    assert lab("zoo", "commit-minority", "--hunt", 5, "--json", figures) == 0
+    assert lab("zoo", "hunt", 5, "commit-minority", "--json", figures) == 0
     out = capsys.readouterr().out
     assert "1 of 1 found within 5 s of processor time" in out
     assert "pass on the right peer" in out

@@ -1,4 +1,4 @@
-"""What `lab zoo --shrink` notes of each mutant, and what docs/zoo.md says of it."""
+"""What `lab zoo shrink` notes of each mutant, and what docs/zoo.md says of it."""
 
 from labtools.zoo.shrunk import HEADING, Measured, record, recorded, shrunk_markdown
 from labtools.zoo.telling import sections, with_section

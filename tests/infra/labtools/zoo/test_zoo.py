@@ -1,8 +1,8 @@
 """The zoo: every wrong Raft still applies to the reference and is still caught, every correct one still passes.
 
 This is the quick zoo. It begins with the test and the seed that caught a mutant last time (tests/zoo/caught.json,
-written by `lab zoo --record`); where that no longer does it, because a peer, a test or a check has changed, it looks a
-little further before it complains. `lab zoo` is the whole hunt.
+written by `lab zoo run --record`); where that no longer does it, because a peer, a test or a check has changed, it
+looks a little further before it complains. `lab zoo run` is the whole hunt.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import signal
 import subprocess
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from zlib import crc32
 
 import pytest
@@ -90,7 +91,7 @@ def test_mutant_is_caught(mutant, tmp_path, monkeypatch):
     # Whoever has not waited for a second will not do so in five.
     monkeypatch.setitem(Simulation.__init__.__kwdefaults__, "unresponsive_s", 1.0)
     known = CAUGHT.get(mutant.id)
-    assert known is not None, f"{mutant.id} has never been caught; run: lab zoo {mutant.id} --record"
+    assert known is not None, f"{mutant.id} has never been caught; run: lab zoo run {mutant.id} --record"
     tests = every_test()
     if known["test"] in tests:
         peer_class = hunting.load_mutant(mutant, tmp_path)
@@ -174,7 +175,9 @@ def run_zoo(*args):
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_whoever_ends_it_ends_its_workers_too(sent):
     # One that takes minutes: all tests, many times over.
-    command = lab_command("zoo", "control-asks-once", "--runs", "1000", "--budget-seconds", "1000", "--jobs", "1")
+    command = lab_command(
+        "zoo", "run", "control-asks-once", "--runs", "1000", "--budget-seconds", "1000", "--jobs", "1"
+    )
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_until(lambda: children_of(process.pid))
         (worker,) = children_of(process.pid)
@@ -186,7 +189,9 @@ def test_whoever_ends_it_ends_its_workers_too(sent):
 
 
 def test_command_says_what_was_caught(tmp_path):
-    done = run_zoo("wrong-quorum", "control-asks-once", "--tests", "2a", "--runs", "1", "--json", str(tmp_path / "z"))
+    done = run_zoo(
+        "run", "wrong-quorum", "control-asks-once", "--tests", "2a", "--runs", "1", "--json", str(tmp_path / "z")
+    )
     assert done.returncode == 0, done.stderr
     assert "1 of 1 mutants caught" in done.stdout
     assert "1 of 1 controls passed" in done.stdout
@@ -196,13 +201,13 @@ def test_command_says_what_was_caught(tmp_path):
 
 
 def test_command_fails_when_one_gets_away():
-    done = run_zoo("snap-no-compaction", "--tests", "test_initial_election_2a", "--runs", "1")
+    done = run_zoo("run", "snap-no-compaction", "--tests", "test_initial_election_2a", "--runs", "1")
     assert done.returncode == 1
     assert "got away: snap-no-compaction" in done.stdout
 
 
 def test_command_shows_a_mutant_as_a_diff():
-    done = run_zoo("figure8-commit", "--show")
+    done = run_zoo("show", "figure8-commit")
     assert done.returncode == 0
     assert (
         "-        if majority_has > self.commit_index and self._term_at(majority_has) == self.current_term:"
@@ -210,10 +215,17 @@ def test_command_shows_a_mutant_as_a_diff():
     )
 
 
+def test_command_writes_a_mutant():
+    done = run_zoo("write", "figure8-commit")
+    assert done.stdout == "build/zoo/figure8-commit/raft.py\n"
+    (mutant,) = (mutant for mutant in WRONG if mutant.id == "figure8-commit")
+    assert Path("build/zoo/figure8-commit/raft.py").read_text() == mutant.source()
+
+
 def test_unknown_mutant_is_named():
-    done = run_zoo("no-such-mutant")
+    done = run_zoo("run", "no-such-mutant")
     assert done.returncode == 2
-    assert done.stderr == "lab zoo: there is no mutant 'no-such-mutant'; see lab zoo --list\n"
+    assert done.stderr == "lab zoo: there is no mutant 'no-such-mutant'; see lab zoo list\n"
 
 
 def test_table_for_people():
