@@ -32,15 +32,15 @@ from labtools.zoo.drawing import drawn_by_id, is_drawn
 from labtools.zoo.hunting import Result
 from labtools.zoo.mutants import BUILD, Mutant, load_zoo
 from labtools.zoo.mutating import RANDOM_RUNS, mutate
-from labtools.zoo.shrunk import HEADING as SHRUNK_HEADING
 from labtools.zoo.shrunk import RECORD as SHRUNK
-from labtools.zoo.shrunk import Measured, measure, recorded, shrunk_markdown
+from labtools.zoo.shrunk import Measured, measure, recorded
 from labtools.zoo.shrunk import record as record_shrunk
 from labtools.zoo.shrunk import summary as shrunk_summary
 from labtools.zoo.shrunk import table as shrunk_table
-from labtools.zoo.telling import RECORD, markdown, record, sections, summary, table, with_section
+from labtools.zoo.telling import RECORD, overview, record, summary, table
 from labtools.zoo.worker import TESTS
 
+TABLE = BUILD / "table.md"
 RUNS = 10
 CONTROL_RUNS = 2
 # A peer may stop the whole process (a call that blocks in C); nothing that moves needs this long.
@@ -70,8 +70,7 @@ _BUDGET = _option(
     "--budget-seconds", type=arguments.seconds, metavar="S", help="give up on a mutant after so much processor time"
 )
 _JSON = _option("--json", type=Path, metavar="FILE", help="write the results there")
-_MARKDOWN = _option("--markdown", type=Path, metavar="FILE", help="write the table there, for people")
-_HOW = (_RUNS, _TESTS, _SEED, _ISOLATED, _RACE, _JOBS, _BUDGET, _JSON, _MARKDOWN)
+_HOW = (_RUNS, _TESTS, _SEED, _ISOLATED, _RACE, _JOBS, _BUDGET, _JSON)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,15 +99,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     random.epilog = (
         "Exit status: as of run; one that is missed is no failure once tests/zoo/survivors.toml explains it."
     )
-    add("shrink", f"shrink the failing run that {RECORD} names for each", _IDS, _JSON, _MARKDOWN, record=SHRUNK)
+    add("shrink", f"shrink the failing run that {RECORD} names for each", _IDS, _JSON, record=SHRUNK)
     hunt = add(
         "hunt",
         "run lab hunt on each mutant that breaks a rule of safety or durability, and on correct peers",
-        *(_JOBS, _JSON, _MARKDOWN),
+        *(_JOBS, _JSON),
         record=hunted.RECORD,
     )
     hunt.add_argument("seconds", type=arguments.seconds, metavar="SECONDS", help="processor time for each")
     hunt.add_argument("ids", nargs="*", metavar="ID", help="only these")
+    out = add("table", "write a table of all that is recorded", _IDS)
+    out.add_argument("--out", type=Path, default=TABLE, metavar="FILE", help=f"where it goes ({TABLE})")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -120,7 +121,15 @@ def main(args: argparse.Namespace) -> int:
     except Exception as error:
         print(f"lab zoo: {error}", file=sys.stderr)
         return 2
-    commands = {"list": _list, "show": _show, "write": _write, "run": _run, "shrink": _shrink, "hunt": _hunt}
+    commands = {
+        "list": _list,
+        "show": _show,
+        "write": _write,
+        "run": _run,
+        "shrink": _shrink,
+        "hunt": _hunt,
+        "table": _table,
+    }
     return commands[args.operation](zoo, args)
 
 
@@ -142,6 +151,13 @@ def _write(zoo: list[Mutant], _: argparse.Namespace) -> int:
     return 0
 
 
+def _table(zoo: list[Mutant], args: argparse.Namespace) -> int:
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(overview(zoo))
+    print(args.out)
+    return 0
+
+
 def _run(zoo: list[Mutant], args: argparse.Namespace) -> int:
     began_s = time.perf_counter()
     with ended_politely():
@@ -153,9 +169,6 @@ def _run(zoo: list[Mutant], args: argparse.Namespace) -> int:
         args.json.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
     if args.record:
         record(results)
-    if args.markdown is not None and not interrupted:
-        before = args.markdown.read_text() if args.markdown.exists() else ""
-        args.markdown.write_text(markdown(results, by_id) + sections(before, (hunted.HEADING, SHRUNK_HEADING)))
     if interrupted:
         print(f"interrupted: {len(zoo) - len(results)} of {len(zoo)} not hunted", file=sys.stderr)
         return 130
@@ -184,16 +197,7 @@ def _shrink(zoo: list[Mutant], args: argparse.Namespace) -> int:
         print(f"\n{shrunk_summary(measured)}")
     if args.record:
         record_shrunk(measured)
-    if args.markdown is not None:
-        known = recorded(measured)
-        told = [known[mutant.id] for mutant in load_zoo() if mutant.id in known]
-        _write_section(args.markdown, SHRUNK_HEADING, shrunk_markdown(told))
     return 1 if any(one.rule and not one.same_rule for one in measured) else 0
-
-
-def _write_section(file: Path, heading: str, section: str) -> None:
-    text = file.read_text() if file.exists() else ""
-    file.write_text(with_section(text, heading, section))
 
 
 def _hunt(zoo: list[Mutant], args: argparse.Namespace) -> int:
@@ -217,15 +221,11 @@ def _hunt(zoo: list[Mutant], args: argparse.Namespace) -> int:
             pool.shutdown(wait=False, cancel_futures=True)
     wrong = [one for one in measured if not one.control]
     print(hunted.table(measured))
-    print(f"\n{hunted.summary(measured, args.seconds)}")
+    print(f"\n{hunted.summary(measured)}")
     if args.json is not None:
         args.json.write_text(json.dumps([asdict(one) for one in measured], indent=1) + "\n")
     if args.record:
         hunted.record(wrong)
-    if args.markdown is not None and not interrupted:
-        known = hunted.recorded(wrong)
-        told = [known[mutant.id] for mutant in load_zoo() if mutant.id in known]
-        _write_section(args.markdown, hunted.HEADING, hunted.markdown(told, args.seconds))
     if interrupted:
         print(f"interrupted: {len(chosen) - len(measured)} of {len(chosen)} not hunted", file=sys.stderr)
         return 130

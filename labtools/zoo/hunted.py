@@ -21,7 +21,6 @@ from labtools.zoo.mutants import BUILD, ZOO, Mutant
 from labtools.zoo.shrunk import repeated
 
 RECORD = ZOO / "hunted.json"
-HEADING = "## Hunted"
 SEED = 105  # one that no drawing was tuned with
 _LOST_S = 3600
 # Rules about speed, and about what never happens: no hunt is asked for these.
@@ -96,10 +95,10 @@ def table(all_of_them: Iterable[Measured]) -> str:
     return "\n".join(rows)
 
 
-def summary(measured: Sequence[Measured], limit_s: float) -> str:
+def summary(measured: Sequence[Measured]) -> str:
     controls = [one for one in measured if one.control]
     all_of_them = [one for one in measured if not one.control]
-    lines = [*_summary(all_of_them, limit_s)] if all_of_them else []
+    lines = [*_summary(all_of_them)] if all_of_them else []
     if controls:
         accused = [one.id for one in controls if one.found]
         runs = sum(one.runs for one in controls)
@@ -110,10 +109,10 @@ def summary(measured: Sequence[Measured], limit_s: float) -> str:
     return "\n".join(lines)
 
 
-def _summary(all_of_them: Sequence[Measured], limit_s: float) -> list[str]:
+def _summary(all_of_them: Sequence[Measured]) -> list[str]:
     found = [one for one in all_of_them if one.found]
     lines = [
-        f"{len(found)} of {len(all_of_them)} found within {limit_s:g} s of processor time",
+        f"{len(found)} of {len(all_of_them)} found",
         f"processor time for all: {sum(one.seconds for one in all_of_them):,.0f} s",
     ]
     if found:
@@ -126,14 +125,3 @@ def _summary(all_of_them: Sequence[Measured], limit_s: float) -> list[str]:
         )
     away = [one.id for one in all_of_them if not one.found]
     return [*lines, *([f"got away: {', '.join(away)}"] if away else [])]
-
-
-def markdown(all_of_them: Sequence[Measured], limit_s: float) -> str:
-    """The section of docs/zoo.md that is about this."""
-    words = [
-        "What `lab hunt` alone finds of those that break a rule of safety or durability, without a test that somebody",
-        f"wrote: on one core, with seed {SEED}, in at most {limit_s:g} s of processor time. *Steps* are those of the",
-        "scenario that it prints; *not good* is one that the right peer does not pass. From `tests/zoo/hunted.json`.",
-    ]
-    told = [f"{line}." for line in summary(all_of_them, limit_s).splitlines()]
-    return "\n".join([HEADING, "", *words, "", *told, "", table(all_of_them), ""])

@@ -87,8 +87,6 @@ def mutate(args: argparse.Namespace, hunt_all: HuntAll) -> int:
     if interrupted:
         print("interrupted; the same command goes on from here", file=sys.stderr)
         return 130
-    if args.markdown is not None:
-        args.markdown.write_text(markdown(outcome, args))
     return 1 if any(outcome.note_of(mutant) is None for mutant in outcome.away) else 0
 
 
@@ -263,79 +261,3 @@ def summary(outcome: Outcome) -> list[str]:
         *([f"Of those that got away: {'; '.join(words)}"] if words else []),
         f"{outcome.seconds:.0f} s of processor time",
     ]
-
-
-_PAGE = """\
-# Changes of the reference by chance, and what catches them
-
-Written by `lab zoo random {number} --seed {seed}{hunt} --markdown docs/mutants.md`; edit
-{survivors} and labtools/zoo/mutating.py, not this file.
-
-The zoo has the mistakes that somebody thought of. Here nobody did: an operator, a constant, a condition, a field or a
-statement of `raft/raft.py` is changed, left out or taken for its neighbour, at a place drawn by chance. Each is run on
-all scenarios and tests of peers, over {runs} seeds, until one fails{hunted}.
-What gets away is shown as a diff, and somebody looks: it may mean the same as before, or only cost time. If it is
-wrong, the lab lacks a test or a rule.
-
-```
-lab zoo random 100 --seed 7            # draw and judge; after Ctrl-C the same command goes on
-lab zoo random 100 --seed 7 --hunt 60  # hunt what the tests let go, too: a minute each
-lab zoo random 100 --seed 7 --list     # only say which
-lab zoo show {example}     # one of them, by its id, as a diff
-lab zoo run {example}      # run the tests on it; it is left in build/zoo/{example}/raft.py
-```
-
-An id is the number of the change, among all that there are, its function and its kind. It says the same in every draw,
-until the reference changes. A draw takes functions and kinds in turn. Changes that the compiler makes one program of
-are drawn once, and what it makes the reference of is not drawn. Docstrings, types, imports, words and locks are left
-alone: for locks there is `--race`, and the zoo. Results are kept in `{kept}`, until the reference, the
-tester, a test or the options change.
-
-What a survivor is goes into `{survivors}`, by its lines. The command exits with 1 as long as one is not
-explained there.
-
-{summary}
-
-## Caught by
-
-| rule, error or test | changes |
-|---|---:|
-{caught}
-
-## What got away
-
-| id | was | is | kind | why |
-|---|---|---|---|---|
-{away}
-"""
-
-
-def markdown(outcome: Outcome, args: argparse.Namespace) -> str:
-    """docs/mutants.md."""
-    hunted = (
-        f", and then, if it is not known to be the same, hunted for {args.hunt:g} s (`lab hunt`)"
-        if args.hunt is not None
-        else ""
-    )
-    return _PAGE.format(
-        number=args.number,
-        seed=args.seed,
-        hunt=f" --hunt {args.hunt:g}" if args.hunt is not None else "",
-        runs=args.runs or RANDOM_RUNS,
-        hunted=hunted,
-        survivors=SURVIVORS,
-        kept=KEPT,
-        example=min(mutant.id for mutant in outcome.results),
-        summary="\n".join(f"{line}." for line in summary(outcome)),
-        caught="\n".join(f"| {by.removeprefix('test: ')} | {count} |" for by, count in outcome.caught_by().items()),
-        away="\n".join(
-            _row(mutant, outcome.note_of(mutant)) for mutant in sorted(outcome.away, key=lambda each: each.id)
-        ),
-    )
-
-
-def _row(mutant: Drawn, note: Note | None) -> str:
-    note = note or Note("", "not explained yet")
-    was, is_ = (f"`{' ⏎ '.join(lines.splitlines())}`" for lines in (mutant.lines_were, mutant.lines_are))
-    cells = (f"`{mutant.id}`", was, is_ if mutant.lines_are else "", note.kind, note.why)
-    return f"| {' | '.join(cell.replace('|', '¦') for cell in cells)} |"

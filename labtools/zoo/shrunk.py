@@ -47,6 +47,11 @@ class Measured:
     scenario_passes: bool = False  # on the peer that it was made from
 
     @property
+    def words(self) -> str:
+        scenario = f", {self.steps} steps" if self.has_scenario and self.steps is not None else ""
+        return f"{self.before:,} -> {self.after:,} events{scenario}"
+
+    @property
     def enough(self) -> bool:
         return self.after <= (self.before / 10 if self.before > _LONG else _SHORT)
 
@@ -121,21 +126,6 @@ def table(all_of_them: Iterable[Measured]) -> str:
         cells = (f"`{one.id}`", one.rule or one.ending, f"{one.before:,}", f"{one.after:,}", f"{one.lines}")
         rows.append(f"| {' | '.join(cells)} | {one.seconds:.1f} | {steps} |")
     return "\n".join(rows)
-
-
-HEADING = "## Shrunk"
-
-
-def shrunk_markdown(all_of_them: Sequence[Measured]) -> str:
-    """The section of docs/zoo.md that is about this."""
-    told = [f"{line}." for line in summary(all_of_them).splitlines()]
-    words = [
-        "What `lab shrink` leaves of the run that caught each one, from `tests/zoo/shrunk.json`: events of the run",
-        "before and after, lines of the recipe, seconds of processor time, steps of the scenario. *Not good* is a",
-        "scenario that is too long, or that the right peer does not pass. Last come those that break no rule.",
-    ]
-    by_rule = sorted(all_of_them, key=lambda one: not one.rule)
-    return "\n".join([HEADING, "", *words, "", *told, "", table(by_rule), ""])
 
 
 def summary(all_of_them: Sequence[Measured]) -> str:

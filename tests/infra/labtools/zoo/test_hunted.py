@@ -20,8 +20,8 @@ def test_what_was_measured_is_noted_and_told(tmp_path):
     hunted.record([FOUND], file)
     hunted.record([LATE], file)
     assert list(hunted.recorded(file=file).values()) == [LATE, FOUND]
-    assert hunted.summary([LATE, FOUND, RIGHT], 60).splitlines() == [
-        "1 of 2 found within 60 s of processor time",
+    assert hunted.summary([LATE, FOUND, RIGHT]).splitlines() == [
+        "1 of 2 found",
         "processor time for all: 60 s",
         "until one is found: median 0.4 s",
         "1 are scenarios: median 5 steps, most 5; 1 of them pass on the right peer",
@@ -39,5 +39,5 @@ def test_a_mutant_is_hunted_in_processes_of_its_own(tmp_path, monkeypatch, capsy
     figures = tmp_path / "figures.json"
     assert lab("zoo", "hunt", 5, "commit-minority", "--json", figures) == 0
     out = capsys.readouterr().out
-    assert "1 of 1 found within 5 s of processor time" in out
+    assert "1 of 1 found\n" in out
     assert "pass on the right peer" in out

@@ -168,20 +168,6 @@ def test_one_that_is_explained_is_no_failure(in_tmp, capsys, monkeypatch):
     assert "Of those that got away: 1 the same as the reference" in out
 
 
-def test_the_page_has_what_got_away_and_why(in_tmp, capsys, monkeypatch):
-    noted, other = (drawn_by_id(id_) for id_ in DRAWN[:2])
-    notes = {(noted.function, noted.lines_were, noted.lines_are): Note("same", "it is all one")}
-    monkeypatch.setattr(mutating, "read_notes", lambda: notes)
-    judged = Judged(lambda _, id_: "escaped" if id_ in DRAWN[:2] else "caught")
-    assert mutating.mutate(options("--markdown", str(in_tmp / "page.md")), judged) == 1
-    page = (in_tmp / "page.md").read_text()
-    assert "Written by `lab zoo random 4 --seed 5 --markdown docs/mutants.md`" in page
-    assert "| one-vote | 2 |\n" in page
-    assert f"| `{noted.id}` | `{noted.lines_were}` | `{noted.lines_are}` | same | it is all one |\n" in page
-    assert f"| `{other.id}` | " in page
-    assert page.count("not explained yet |") == 1
-
-
 def test_one_without_a_verdict_is_told_apart(in_tmp, capsys):
     assert mutating.mutate(options(), Judged(lambda _, id_: "broken" if id_ == DRAWN[0] else "caught")) == 1
     assert "3 caught, 0 got away, 1 without a verdict" in capsys.readouterr().out

@@ -228,12 +228,17 @@ def test_unknown_mutant_is_named():
     assert done.stderr == "lab zoo: there is no mutant 'no-such-mutant'; see lab zoo list\n"
 
 
-def test_table_for_people():
-    mutant = next(mutant for mutant in WRONG if mutant.id == "double-vote")
-    result = hunting.Result("double-vote", "caught", by="one-vote", test="test_many_elections_2a", runs=1, tests=3)
-    text = telling.markdown([result], {mutant.id: mutant})
-    assert "| `double-vote` | votes for whoever asks, without a look at voted_for | " in text
-    assert "| one-vote | 1 | 0.0 | sometimes, **missed** |" in text
+def test_table_has_a_row_for_each_mutant(tmp_path):
+    done = run_zoo("table", "--out", str(tmp_path / "table.md"))
+    assert done.stdout == f"{tmp_path}/table.md\n"
+    text = (tmp_path / "table.md").read_text()
+    assert text.startswith(f"{len(CAUGHT)} of {len(WRONG)} mutants caught by the tests, ")
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    assert [row.split("`")[1] for row in rows] == [mutant.id for mutant in WRONG]
+    known = CAUGHT["double-vote"]
+    (row,) = (row for row in rows if row.startswith("| `double-vote` | 2a | votes for whoever asks, "))
+    assert f" | {known['by']} | {known['test']} | {known['seed']} | {known['runs']} | " in row
+    assert row.endswith(" | sometimes, missed |")
 
 
 def test_a_worker_that_cannot_work_is_told_and_ends_no_other_hunt(monkeypatch):
