@@ -23,7 +23,6 @@ from labtools.common.interrupts import ended_politely
 from labtools.common.lock import InUse, alone_in
 from labtools.common.text import counted, duration
 from labtools.selecting import SelectionError, select, service_for
-from labtools.shrink.elsewhere import shrunk_elsewhere
 from labtools.stress.campaign import Plan, PoolLost, run_campaign
 from labtools.stress.outcome import LATE
 from labtools.stress.pool import LocalPool, Pool, outcomes
@@ -33,6 +32,7 @@ from labtools.stress.summary import SHRUNK, as_text, clear, write_all, write_rep
 from labtools.stress.tally import Cause, Tally, ended_its_process
 from labtools.workers.kit import Kit
 from labtools.workers.process import CannotStart
+from labtools.workers.shrinker import shrunk_elsewhere
 
 OUT = Path("build/stress")
 _RUNS = 100

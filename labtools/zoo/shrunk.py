@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from labtools.shrink.elsewhere import shrunk_elsewhere
+from labtools.workers.shrinker import shrunk_elsewhere
 from labtools.zoo.mutants import BUILD, REFERENCE, ZOO, Mutant
 
 RECORD = ZOO / "shrunk.json"

@@ -34,15 +34,14 @@ TOOLS_MAY_IMPORT = {
     "page": {
         *("selecting", "timeline.calls", "timeline.peers", "timeline.rows", "timeline.story", "timeline.words"),
     },
-    # What is shrunk is shrunk in a process of its own.
-    "stress": {"common", "selecting", "workers", "shrink.elsewhere"},
+    "stress": {"common", "selecting", "workers"},
     # What cannot be written as a scenario may be drawn.
     "shrink": {"selecting", "timeline.command", "generator"},
     "scenario": {"selecting", "timeline.command", "shrink.shrinking"},
     "hunt": {"common", "selecting", "workers", "generator", "shrink.scripting", "shrink.shrinking"},
     # It asks for a timeline by name, when it is to print one.
     "replay": {"selecting"},
-    "zoo": {"common", "selecting", "workers", "generator", "shrink.elsewhere"},
+    "zoo": {"common", "selecting", "workers", "generator"},
     "grade": {
         *("common", "selecting", "manifest", "workers", "grade.judging", "grade.pages", "grade.showing"),
         *("grade.values", "stress.outcome", "stress.pool"),
