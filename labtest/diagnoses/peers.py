@@ -1,4 +1,4 @@
-"""What goes wrong inside one peer, as far as it shows outside: a lock kept, state lost, an index gone."""
+"""What goes wrong inside one peer, as far as it shows outside: a lock held, a thread that waits, state lost."""
 
 from __future__ import annotations
 
@@ -7,108 +7,22 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import labgob
-from labsim import Deadlock, Event, TaskFailed, Wait, WaitKind
+from labsim import Deadlock, Event, Wait, WaitKind
 from labtest.checks.budgets import AnswersRequests
 from labtest.checks.kept import CALLS_RETURN
-from labtest.checks.reading import APPEND, INSTALL, VOTE
-from labtest.diagnoses.diagnosis import Finding
-from labtest.diagnoses.story import MS, Kept, Rpc, S, Story, Vote, at, lasting
+from labtest.checks.reading import VOTE
+from labtest.diagnoses.diagnosis import Finding, diagnosis
+from labtest.diagnoses.story import MS, Rpc, S, Story, Vote, at, lasting
 from labtest.diagnoses.threads import doing, in_words, own_threads, path
-from labtest.events import ANSWER, BOOT, CRASH, DELIVER, PERSIST, RESTART, SAVING, STARTED
+from labtest.events import ANSWER, BOOT, CRASH, DELIVER, PERSIST, RESTART, SAVING
 from labtest.failure import Failure
 
 _LONGEST_CALL_NS = 7_200 * MS  # that gets no answer; the network gives up after 7 s
 _SLOW_NS = 300 * MS  # for a handler, which has nothing to wait for
-
-
 _FOR_EVER = (WaitKind.OWN_LOCK, WaitKind.LOST_LOCK)
 # What only another thread of the same peer brings.
 _FOR_ANOTHER_THREAD = (WaitKind.ITEM, WaitKind.EVENT, WaitKind.CONDITION, WaitKind.SEMAPHORE)
 _FROM_OUTSIDE = ("start", "get_state", "snapshot", "request_vote", "append_entries", "install_snapshot")
-
-
-def prev_beyond_the_log(story: Story) -> Finding | None:
-    """An IndexError in AppendEntries, whose prev_log_index is higher than the log has ever been."""
-    error = story.error
-    if not isinstance(error, TaskFailed) or not isinstance(error.__cause__, (IndexError, KeyError)):
-        return None
-    request = _request_under_way(story, error)
-    if request is None or request.reading is None:
-        return None
-    prev, last = request.args.prev_log_index, _longest_log(story, request)
-    if prev <= last:
-        return None
-    return Finding(
-        f"Peer {request.target} was asked by peer {request.source} to append behind entry {prev} (prev_log_index), and "
-        f"its log has never been shown to go beyond {last}.",
-        "it looks at the term of an entry that it does not have. Ask first whether the log goes as far as "
-        "prev_log_index, and refuse if not (Figure 2: AppendEntries 2).",
-    )
-
-
-def _request_under_way(story: Story, error: TaskFailed) -> Rpc | None:
-    """The AppendEntries whose handler has just failed."""
-    if error.entry != APPEND.rpartition(".")[2]:
-        return None
-    arrived = [rpc for rpc in story.all_rpcs if rpc.method == APPEND and rpc.target == error.node]
-    arrived = [rpc for rpc in arrived if rpc.delivered_ns is not None and rpc.answered_ns is None]
-    # One that came in now, where nothing else did: its handler has waited for nobody.
-    now = [rpc for rpc in arrived if rpc.delivered_ns == story.end_ns]
-    return now[0] if len(now) == 1 else None
-
-
-def _longest_log(story: Story, request: Rpc) -> int:
-    """The highest index that its receiver can have had before that request came in."""
-    peer, longest = request.target, 0
-    for event in story.other.get(STARTED, ()):
-        if event.node == peer and event.detail.is_leader:
-            longest = max(longest, event.detail.index)
-    for rpc in story.all_rpcs:
-        reading = rpc.reading
-        if reading is None or rpc is request:
-            continue
-        if rpc.method == VOTE:
-            longest = max(longest, reading.args.last_log_index if rpc.source == peer else 0)
-        elif rpc.method == INSTALL:
-            longest = max(longest, reading.args.last_included_index if peer in (rpc.source, rpc.target) else 0)
-        elif rpc.source == peer or (rpc.target == peer and rpc.delivered_ns is not None and not _refused(rpc)):
-            longest = max(longest, reading.last_index)
-    return longest
-
-
-def _refused(rpc: Rpc) -> bool:
-    return rpc.answered is not None and not rpc.answered.success
-
-
-def index_error_after_snapshot(story: Story) -> Finding | None:
-    error = story.error
-    if not isinstance(error, TaskFailed) or not isinstance(error.__cause__, (IndexError, KeyError)):
-        return None
-    peer = error.node
-    if peer is None or prev_beyond_the_log(story) is not None:
-        return None
-    kept = story.snapshot_of(peer)
-    if kept is None and _was_in_snapshot(error.__cause__):
-        # It may have failed before it could save anything: an exception out of the service's own task.
-        kept = Kept(story.end_ns, "in snapshot()")
-    if kept is None:
-        return None
-    return Finding(
-        f"Peer {peer} has kept a snapshot instead of the beginning of its log since {at(kept.since_ns)} ({kept.how}).",
-        "the log no longer begins at index 1, so an index of the paper is not a place in the list any more: subtract "
-        "the snapshot's last_included_index everywhere, and do not look at entries it has replaced (§7).",
-    )
-
-
-def _was_in_snapshot(error: BaseException) -> bool:
-    traceback = error.__traceback__
-    while traceback is not None:
-        if traceback.tb_frame.f_code.co_name == "snapshot":
-            return True
-        traceback = traceback.tb_next
-    return False
-
-
 # What the keeper of a lock waits for, and what is wrong with that.
 _KEEPERS = {
     WaitKind.OWN_LOCK: (
@@ -135,11 +49,10 @@ _KEEPERS = {
         "it holds its lock while it sleeps; release it before, and look at everything anew afterwards.",
     ),
 }
-
-
 _ANY_KEEPER = ("", "it keeps its lock while it waits for something else; release it before.")
 
 
+@diagnosis(40, rules=("start-returns-at-once",), any_fields=True, alone=True)
 def start_waits_for_the_lock(story: Story) -> Finding | None:
     """start() is innocent: somebody keeps the lock, and waits."""
     held_up = story.error.held_up if isinstance(story.error, Failure) else ()
@@ -154,6 +67,7 @@ def start_waits_for_the_lock(story: Story) -> Finding | None:
     )
 
 
+@diagnosis(50, rules=("higher-term-wins",), deadlocks=True, any_fields=True, alone=True)
 def lock_held_while_waiting(story: Story) -> Finding | None:
     """Requests go in and nothing comes out, and whoever holds the lock was seen to wait."""
     kept = _kept_locks(story.error)
@@ -190,6 +104,7 @@ def _waits_for_ever(story: Story, kept: Mapping[str, WaitKind]) -> Finding | Non
     return None
 
 
+@diagnosis(70, rules=("higher-term-wins",), any_fields=True, alone=True)
 def answers_only_after_its_call(story: Story) -> Finding | None:
     """It was silent, and then answered all at once: no lock is kept any more, but something held all answers up."""
     for peer in sorted(story.up):
@@ -211,6 +126,7 @@ def answers_only_after_its_call(story: Story) -> Finding | None:
     return None
 
 
+@diagnosis(80, alone=True)
 def calls_in_the_thread_that_answers(story: Story) -> Finding | None:
     """No lock and no queue to blame: it never makes two calls at a time, and answers nothing while it makes one."""
     error = story.error
@@ -244,6 +160,7 @@ def calls_in_the_thread_that_answers(story: Story) -> Finding | None:
     )
 
 
+@diagnosis(60, any_fields=True, alone=True)
 def waits_for_room_and_answers_nothing(story: Story) -> Finding | None:
     """The same without a lock: one thread does everything, and waits for the service, which may wait for it."""
     if not isinstance(story.error, Failure):
@@ -260,6 +177,7 @@ def waits_for_room_and_answers_nothing(story: Story) -> Finding | None:
     return None
 
 
+@diagnosis(100, any_fields=True, alone=True)
 def does_nothing_any_more(story: Story) -> Finding | None:
     """Neither an answer nor a request for over a second, and no lock and no apply_ch to blame."""
     for peer in sorted(story.up & story.connected):
@@ -294,6 +212,7 @@ def _asks_its_own_peer(wait: Wait) -> str:
     return next((place.function for place in wait.stack[:-1] if place.function in _FROM_OUTSIDE), "")
 
 
+@diagnosis(90, any_fields=True, alone=True)
 def call_waits_for_a_thread(story: Story) -> Finding | None:
     """A call from outside that leaves its work to one of the peer's threads, and waits for that."""
     error = story.error
@@ -378,6 +297,7 @@ def _call_under_way(story: Story, peer: str, since_ns: int, until_ns: int) -> Rp
     return None
 
 
+@diagnosis(10, every_rule_but=(), exceptions=True, any_fields=True, alone=True)
 def went_on_during_a_save(story: Story) -> Finding | None:
     """On slow disks: in the middle of a save another begins, or a request comes in and is answered."""
     saving: dict[str, int] = {}  # by peer: when the save began that is not over yet
@@ -411,6 +331,7 @@ def went_on_during_a_save(story: Story) -> Finding | None:
     )
 
 
+@diagnosis(110, every_rule_but=("higher-term-wins", "starts-in-order", "start-returns-at-once"), alone=True)
 def forgot_over_a_restart(story: Story) -> Finding | None:
     """The term a peer has after a restart is below one it had shown before the crash."""
     for restart in story.other.get(RESTART, ()):
@@ -466,6 +387,7 @@ def _shown_after(story: Story, restart: Event) -> _Kept | None:
     return None
 
 
+@diagnosis(120, rules=("one-vote", "one-leader"), alone=True)
 def voted_again_after_restart(story: Story) -> Finding | None:
     """One peer, one term, two votes, and a crash in between. What its disk held says whether the crash is to blame."""
     votes: dict[tuple[str, int], Vote] = {}

@@ -1,49 +1,19 @@
-"""Why a command does not get through: from start() over AppendEntries to apply_ch (§5.3, §5.4.2, §7)."""
+"""Why a command does not reach the followers, or costs too much on the way (§5.3, §7)."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-from labrpc import RpcError
-from labsim import Event, TaskFailed
-from labtest.checks.reading import APPEND, INSTALL, VOTE
-from labtest.diagnoses.diagnosis import Finding
-from labtest.diagnoses.story import Rpc, S, Story, at, lasting, peers
-from labtest.diagnoses.threads import in_words, own_threads
-from labtest.events import APPLY, PERSIST, STARTED
-from labtest.failure import Failure
+from labsim import Event
+from labtest.checks.reading import APPEND, INSTALL
+from labtest.diagnoses.diagnosis import Finding, diagnosis
+from labtest.diagnoses.story import Rpc, S, Story, at, lasting
+from labtest.events import APPLY, STARTED
 
 # Within this time of virtual milliseconds anything that a peer does of itself has been done.
 _SOON_NS = S // 2
-
-
-def answers_mixed_up(story: Story) -> Finding | None:
-    """A handler returned the answer to another request, which is still on the peer's desk."""
-    error = story.error
-    cause = error.__cause__
-    if not isinstance(error, TaskFailed) or not isinstance(cause, RpcError) or cause.returned is None:
-        return None
-    methods = {
-        rpc.method
-        for rpc in story.all_rpcs
-        if rpc.answer is not None and rpc.answer.reply_type is not None
-        if rpc.answer.reply_type.__name__ == cause.returned.__name__
-    }
-    calls = [rpc for rpc in story.all_rpcs if rpc.target == error.node]
-    waiting = [rpc for rpc in calls if rpc.delivered_ns is not None and rpc.answered_ns is None]
-    asked = [rpc for rpc in waiting if rpc.method.endswith(f".{error.entry}")]
-    other = [rpc for rpc in waiting if rpc.method in methods and not rpc.method.endswith(f".{error.entry}")]
-    if not asked or not other:
-        return None
-    return Finding(
-        f"Peer {error.node} had two requests on its desk, the {asked[-1].name} of peer {asked[-1].source} since "
-        f"{at(asked[-1].delivered_ns or 0)} and the {other[-1].name} of peer {other[-1].source} since "
-        f"{at(other[-1].delivered_ns or 0)}, and returned to the first what is an answer to the second.",
-        "all who ask wait for their answers in one place, a queue or a field of the peer's, and whoever looks there "
-        "first takes what is another's. Give each call a place of its own.",
-    )
 
 
 def _links(story: Story, method: str) -> Iterator[tuple[str, str, int, list[Rpc]]]:
@@ -56,7 +26,7 @@ def _links(story: Story, method: str) -> Iterator[tuple[str, str, int, list[Rpc]
         yield leader, follower, term, calls
 
 
-# ---- going back ----------------------------------------------------------------------------------------------
+# ---- going back ---------------------------------------------------------------------------------------------
 
 
 def _rejections(calls: list[Rpc], term: int) -> list[Rpc]:
@@ -73,6 +43,7 @@ def _rejections(calls: list[Rpc], term: int) -> list[Rpc]:
     return found
 
 
+@diagnosis(340, costs=20)
 def same_place_rejected(story: Story) -> Finding | None:
     for leader, follower, term, calls in _links(story, APPEND):
         refused = _rejections(calls, term)
@@ -98,6 +69,7 @@ def same_place_rejected(story: Story) -> Finding | None:
     return None
 
 
+@diagnosis(380, costs=10)
 def back_up_one_by_one(story: Story) -> Finding | None:
     longest: tuple[list[Rpc], str, str, int] = ([], "", "", 0)
     for leader, follower, term, calls in _links(story, APPEND):
@@ -123,6 +95,7 @@ def back_up_one_by_one(story: Story) -> Finding | None:
     )
 
 
+@diagnosis(350, costs=30)
 def same_snapshot_again(story: Story) -> Finding | None:
     for leader, follower, term, calls in _links(story, INSTALL):
         repeated: list[Rpc] = []
@@ -160,6 +133,10 @@ def _part_of_snapshot(rpc: Rpc) -> tuple[int, int | None]:
     return rpc.args.last_included_index, getattr(rpc.args, "offset", None)
 
 
+# ---- sent needlessly ----------------------------------------------------------------------------------------
+
+
+@diagnosis(costs=40)
 def unanswered_taken_as_refusal(story: Story) -> Finding | None:
     """prev_log_index goes down and down, though nobody has refused anything."""
     links: dict[tuple[str, str, int], list[Rpc]] = {}
@@ -193,6 +170,7 @@ def unanswered_taken_as_refusal(story: Story) -> Finding | None:
 _FEW_REPEATS = 10
 
 
+@diagnosis(costs=50)
 def acknowledged_sent_again(story: Story) -> Finding | None:
     """Much of what goes to followers are entries that they have acknowledged to this leader before."""
     again: list[tuple[Rpc, int]] = []
@@ -228,6 +206,7 @@ def _size(calls: Iterable[Rpc]) -> int:
     return sum(len(rpc.message.request) for rpc in calls)
 
 
+@diagnosis(costs=60)
 def sent_before_the_answer(story: Story) -> Finding | None:
     """The same entries go to a follower again and again while the answer to the first is under way."""
     again: list[Rpc] = []
@@ -260,6 +239,7 @@ _FASTEST_HEARTBEAT_NS = S // 20
 _USUAL_HEARTBEAT_NS = S // 10  # in less than that, several may have had one reason
 
 
+@diagnosis(costs=70)
 def heartbeats_too_often(story: Story) -> Finding | None:
     """Nothing is new, and yet a leader speaks more often than ever makes sense."""
     for leader, follower, term, calls in _links(story, APPEND):
@@ -282,331 +262,10 @@ def _is_late(story: Story, rpc: Rpc) -> bool:
     return rpc.sent_ns > story.end_ns - S
 
 
-# ---- an index is not a place in the list any more --------------------------------------------------------------
-
-_OFFSET = (
-    "the log no longer begins at index 1, so len(log) is not an index any more, and an index of the paper is not a "
-    "place in the list: add or subtract the snapshot's last_included_index everywhere (§7)"
-)
+# ---- never sent ---------------------------------------------------------------------------------------------
 
 
-def _stopped_after_snapshot(story: Story, peer: str, since_ns: int) -> str:
-    """ "Until 1.204 s …": words about the snapshot, if that peer got on until it had one, and "" if not."""
-    kept = story.snapshot_of(peer)
-    if kept is None or kept.since_ns > since_ns:
-        return ""
-    return f"It has kept a snapshot instead of the beginning of its log since {at(kept.since_ns)} ({kept.how})."
-
-
-def off_by_the_snapshot(story: Story) -> Finding | None:
-    """start() or a candidate gives an index that is too low by just what the snapshot has replaced."""
-    if not isinstance(story.error, Failure) or story.error.peer is None:
-        return None
-    peer = story.error.peer
-    index, kept = story.snapshot_index(peer), story.snapshot_of(peer)
-    if not index or kept is None:
-        return None
-    told = [event.detail for event in story.other.get(STARTED, ()) if event.node == peer and event.detail.is_leader]
-    shifted = len(told) > 1 and told[-1].term == told[-2].term and told[-1].index + index == told[-2].index + 1
-    if shifted:
-        facts = f"start() of peer {peer} gave index {told[-1].index} where {told[-2].index + 1} was due"
-    else:
-        claims = [rpc for rpc in story.all_rpcs if rpc.method == VOTE and rpc.source == peer and rpc.args is not None]
-        last = max((last for last in _last_indexes(story, peer)), default=0)
-        if not claims or claims[-1].args.last_log_index + index != last:
-            return None
-        facts = (
-            f"Peer {peer} claims a last entry {claims[-1].args.last_log_index} where {last} is the last it has shown"
-        )
-    return Finding(
-        f"{facts}: {index} less, and {index} is where its snapshot ends, which it has had since {at(kept.since_ns)} "
-        f"({kept.how}).",
-        f"{_OFFSET}.",
-    )
-
-
-def taken_for_known_since_the_snapshot(story: Story) -> Finding | None:
-    """Every new entry was saved until it had a snapshot, and the first one behind it is acknowledged without a save."""
-    if not isinstance(story.error, Failure) or story.error.rule != "saved-before-reply":
-        return None
-    peer = story.error.peer
-    saves = [event for event in story.other.get(PERSIST, ()) if event.node == peer]
-    if len(saves) < 2 or not saves[-1].detail.snapshot or saves[-1].detail.snapshot == saves[-2].detail.snapshot:
-        return None
-    with_entries = [
-        rpc for rpc in story.all_rpcs if rpc.method == APPEND and rpc.target == peer and rpc.args and rpc.args.entries
-    ]
-    said_yes = [rpc for rpc in with_entries if _said_yes(rpc) and rpc.answered_ns is not None]
-    unsaved = [rpc for rpc in said_yes if rpc.answered_ns == story.end_ns and _delivered(rpc) >= saves[-1].at_ns]
-    saved = any(any(_delivered(rpc) <= save.at_ns <= (rpc.answered_ns or 0) for save in saves[:-1]) for rpc in said_yes)
-    if not unsaved or not saved:
-        return None
-    reading = unsaved[-1].reading
-    assert reading is not None
-    return Finding(
-        f"Until {at(saves[-1].at_ns)} peer {peer} saved what it was sent. Then it saved its snapshot, which ends with "
-        f"entry {story.snapshot_index(peer or '')}. The AppendEntries that ends with entry {reading.last_index} came "
-        "after that, and it has acknowledged and not saved it.",
-        "it believes to have these entries already. What it has kept of its log behind the snapshot is too long: "
-        "shifted by one, or cut by an index from which last_included_index had been subtracted already, or not yet "
-        "(§7).",
-    )
-
-
-def _delivered(rpc: Rpc) -> int:
-    return -1 if rpc.delivered_ns is None else rpc.delivered_ns
-
-
-def _last_indexes(story: Story, peer: str) -> Iterator[int]:
-    """The ends of that peer's log, as it has shown them: started, acknowledged, or sent as a leader."""
-    for event in story.other.get(STARTED, ()):
-        if event.node == peer and event.detail.is_leader:
-            yield event.detail.index
-    for rpc in story.all_rpcs:
-        reading = rpc.reading if rpc.method == APPEND else None
-        if reading is not None and (rpc.source == peer or (rpc.target == peer and _said_yes(rpc))):
-            yield reading.last_index
-
-
-def _said_yes(rpc: Rpc) -> bool:
-    return rpc.answered is not None and bool(rpc.answered.success)
-
-
-# ---- committing ----------------------------------------------------------------------------------------------
-
-
-class _Office(NamedTuple):
-    """The latest leader, and what was acknowledged to it."""
-
-    leader: str
-    term: int
-    calls: list[Rpc]
-    entry_terms: dict[int, int]
-    match: dict[str, tuple[int, int]]  # follower -> (index, when the leader heard of it first)
-
-
-def _last_office(story: Story) -> _Office | None:
-    readable = [rpc for rpc in story.led if rpc.args is not None]
-    if not readable:
-        return None
-    term, leader = max((rpc.args.term, rpc.source) for rpc in readable)
-    calls = [rpc for rpc in readable if rpc.args.term == term and rpc.source == leader]
-    # It must lead still; a leader that has been told of a higher term commits nothing, and rightly.
-    if story.term_at(leader, story.end_ns) > term:
-        return None
-    entry_terms: dict[int, int] = {}
-    match: dict[str, tuple[int, int]] = {}
-    for event in story.other.get(STARTED, ()):
-        if event.detail.is_leader and event.detail.term == term:
-            entry_terms[event.detail.index] = term
-    for rpc in sorted((r for r in calls if r.method == APPEND), key=lambda r: r.replied_ns or story.end_ns):
-        reading = rpc.reading
-        assert reading is not None
-        if reading.last_index:
-            entry_terms[reading.last_index] = reading.last_term
-        for index, entry in enumerate(reading.args.entries, reading.args.prev_log_index + 1):
-            entry_terms[index] = entry.term
-        reply = rpc.reply
-        if rpc.target == leader:
-            continue  # it has what it sends, and counts anyway
-        if reply is not None and reply.success and reading.last_index > match.get(rpc.target, (0, 0))[0]:
-            match[rpc.target] = (reading.last_index, rpc.replied_ns or 0)
-    return _Office(leader, term, calls, entry_terms, match)
-
-
-def _stored_by_majority(story: Story, office: _Office) -> tuple[int, int]:
-    """The highest index that the leader knows a majority to store, and since when; (0, 0) if none."""
-    needed = story.quorum - 1
-    if not 0 < needed <= len(office.match):
-        return 0, 0
-    index = sorted((index for index, _ in office.match.values()), reverse=True)[needed - 1]
-    return index, sorted(when for i, when in office.match.values() if i >= index)[needed - 1]
-
-
-def _frozen_commit(story: Story, office: _Office, index: int, since_ns: int) -> int | None:
-    """The leader_commit that the leader still tells, if it stays below that index long after."""
-    appends = [rpc for rpc in office.calls if rpc.method == APPEND]
-    late = [rpc.args.leader_commit for rpc in appends if rpc.sent_ns > since_ns + _SOON_NS]
-    return late[-1] if len(late) >= 2 and late[-1] < index else None
-
-
-def commit_frozen(story: Story) -> Finding | None:
-    office = _last_office(story)
-    if office is None:
-        return None
-    index, since_ns = _stored_by_majority(story, office)
-    told = _frozen_commit(story, office, index, since_ns) if index else None
-    if told is None or office.entry_terms.get(index) != office.term:
-        return None
-    holders = [peer for peer, (match, _) in office.match.items() if match >= index]
-    facts = (
-        f"Peer {office.leader} leads term {office.term}, and since {at(since_ns)} it has had the acknowledgement of "
-        f"{peers(holders)} for entry {index}, which is of its own term: with itself {len(holders) + 1} of "
-        f"{story.servers}. {lasting(story.end_ns - since_ns)} later the leader_commit it sends is still {told}."
-    )
-    likely = (
-        "match_index is not updated by successful replies, or the majority is computed wrongly, the leader itself "
-        "left out perhaps (Figure 2, last rule for leaders); or it is right, and stored under another name than the "
-        "commit_index that is read (a typo makes a new attribute)"
-    )
-    snapshot = _stopped_after_snapshot(story, office.leader, since_ns)
-    if snapshot:
-        return Finding(f"{facts} {snapshot}", f"{_OFFSET}; or {likely}.")
-    return Finding(facts, f"{likely}.")
-
-
-def counted_too_much(story: Story) -> Finding | None:
-    """Why a leader takes for stored what no majority has acknowledged to it."""
-    leader = story.error.peer if isinstance(story.error, Failure) else None
-    sent = [rpc for rpc in story.all_rpcs if rpc.source == leader and rpc.method == APPEND and rpc.args is not None]
-    if leader is None or not sent:
-        return None
-    term = max(rpc.args.term for rpc in sent)
-    applied = [e.detail.command_index for e in story.other.get(APPLY, ()) if e.node == leader][-1:]
-    index = max([rpc.args.leader_commit for rpc in sent if rpc.args.term == term] + applied)
-    yes = [rpc for rpc in sent if rpc.reply is not None and rpc.reply.success and rpc.reading is not None]
-    yes = [rpc for rpc in yes if rpc.target != leader]
-    holders = {rpc.target for rpc in yes if rpc.args.term == term and rpc.reading.last_index >= index}  # type: ignore[union-attr]
-    missing = story.quorum - 1 - len(holders)
-    began_ns = min(rpc.sent_ns for rpc in sent if rpc.args.term == term)
-    old = {
-        rpc.target: rpc
-        for rpc in yes
-        if rpc.args.term < term and rpc.replied_ns is not None and rpc.replied_ns >= began_ns
-        if rpc.target not in holders and rpc.reading is not None and rpc.reading.last_index >= index
-    }
-    if old and len(old) >= missing > 0:
-        rpc = old[min(old)]
-        return Finding(
-            f"At {at(rpc.replied_ns or 0)} peer {leader}, leader of term {term}, got peer {rpc.target}'s yes to an "
-            f"AppendEntries of term {rpc.args.term}, sent at {at(rpc.sent_ns)}, for entries up to "
-            f"{rpc.reading.last_index if rpc.reading else 0}.",
-            "an answer to a request of an earlier term is counted. Compare the term of the request with current_term "
-            "when its reply comes in, and drop it if they differ (§5.1, §5.3).",
-        )
-    shown_ns = _shown_ns(story, leader, term, index)
-    grown = {
-        rpc.target: rpc
-        for rpc in yes
-        if rpc.args.term == term and rpc.reading is not None and rpc.reading.last_index < index
-        if rpc.target not in holders and rpc.replied_ns is not None and rpc.sent_ns <= shown_ns <= rpc.replied_ns
-    }
-    if grown and len(grown) >= missing > 0:
-        rpc = grown[min(grown)]
-        return Finding(
-            f"At {at(rpc.replied_ns or 0)} peer {leader}, leader of term {term}, got peer {rpc.target}'s yes to an "
-            f"AppendEntries that ended with entry {rpc.reading.last_index if rpc.reading else 0}; entry {index} was "
-            f"added to its log at {at(shown_ns)}, after that had been sent (at {at(rpc.sent_ns)}).",
-            "match_index is taken from the log, or from a list of entries that is shared with it and has grown since. "
-            "It is prev_log_index + the number of entries in the request as it was sent: copy them, self.log[i:] "
-            "(Figure 2, last rules for leaders).",
-        )
-    return None
-
-
-def _shown_ns(story: Story, leader: str, term: int, index: int) -> int:
-    """When that entry came into that leader's log; -1 if nobody has seen it."""
-    for event in story.other.get(STARTED, ()):
-        if event.node == leader and event.detail.is_leader and (event.detail.index, event.detail.term) == (index, term):
-            return event.at_ns
-    return -1
-
-
-def only_older_terms_stored(story: Story) -> Finding | None:
-    """Only where the test waited for just that entry: to be told that all is well helps nobody else."""
-    awaited = story.error.awaited if isinstance(story.error, Failure) else None
-    office = _last_office(story)
-    if office is None or awaited is None:
-        return None
-    index, since_ns = _stored_by_majority(story, office)
-    told = _frozen_commit(story, office, index, since_ns) if index else None
-    its_term = office.entry_terms.get(index)
-    if told is None or its_term is None or its_term >= office.term or not told < awaited <= index:
-        return None
-    if office.term in office.entry_terms.values():
-        return None
-    return Finding(
-        f"Peer {office.leader} leads term {office.term}. A majority stores its log through index {index}, but that "
-        f"entry is of term {its_term}, none of its own term has been started, and its leader_commit stays {told}.",
-        "nothing is wrong with that. A leader must not commit an older term's entry by counting (§5.4.2, Figure 8); "
-        "the next command of its own term commits both. Do not remove the check.",
-    )
-
-
-def commit_never_applied(story: Story) -> Finding | None:
-    # The one that the headline tells of first.
-    to_blame = story.error.peer if isinstance(story.error, Failure) else None
-    for peer in sorted(story.connected, key=lambda peer: (peer != to_blame, peer)):
-        applied = story.applied.get(peer, 0)
-        told = [
-            (rpc.answered_ns or 0, min(reading.args.leader_commit, reading.last_index), rpc)
-            for rpc in story.led
-            if rpc.target == peer
-            and rpc.method == APPEND
-            and (reading := rpc.reading) is not None
-            and (answer := rpc.answered) is not None
-            and answer.success
-        ]
-        due = [item for item in told if item[1] > applied]
-        if due and due[0][0] <= story.end_ns - _SOON_NS and not _applies_lately(story, peer):
-            when_ns, index, rpc = due[0]
-            facts = (
-                f"Peer {peer} said yes at {at(when_ns)} to an AppendEntries of peer {rpc.source} with leader_commit "
-                f"{rpc.args.leader_commit}, so entry {index} was committed, but {lasting(story.end_ns - when_ns)} "
-                f"later its service is still at {applied}."
-            )
-            snapshot = _stopped_after_snapshot(story, peer, when_ns)
-            if snapshot:
-                return Finding(
-                    f"{facts} {snapshot}",
-                    f"{_OFFSET}; or the thread that applies is not woken when commit_index rises, or it has ended.",
-                )
-            empty = sum(not item[2].args.entries for item in due)
-            if empty == len(due) and story.calm_ns == story.changed_ns and story.applied.get(rpc.source, 0) >= index:
-                return Finding(
-                    f"{facts} All {empty} AppendEntries that said so came without entries.",
-                    "heartbeats do not raise commit_index, but every AppendEntries counts (Figure 2); or the thread "
-                    "that applies has ended.",
-                )
-            if not story.other.get(APPLY):
-                # Its leader's commit_index has been raised, and did not help.
-                return Finding(
-                    f"{facts} No peer has ever put anything on apply_ch, not even peer {rpc.source}, which leads."
-                    f"{_threads(story, peer)}",
-                    "the thread that applies was never started, or is not woken when commit_index rises, or has ended.",
-                )
-            return Finding(
-                facts,
-                "commit_index is not raised, or the thread that applies is not woken when it is, or it has ended.",
-            )
-        own = [rpc for rpc in story.led if rpc.source == peer and rpc.method == APPEND and rpc.args is not None]
-        ahead = [rpc for rpc in own if rpc.args.leader_commit > applied]
-        if ahead and ahead[0].sent_ns <= story.end_ns - _SOON_NS and not _applies_lately(story, peer):
-            facts = (
-                f"Peer {peer} has told others since {at(ahead[0].sent_ns)} that {ahead[0].args.leader_commit} is "
-                f"committed (leader_commit), but {lasting(story.end_ns - ahead[0].sent_ns)} later its own service is "
-                f"still at {applied}."
-            )
-            likely = "the thread that applies is not woken when commit_index rises, or it has ended."
-            snapshot = _stopped_after_snapshot(story, peer, ahead[0].sent_ns)
-            if snapshot:
-                return Finding(f"{facts} {snapshot}", f"{_OFFSET}; or {likely}")
-            return Finding(facts, likely)
-    return None
-
-
-def _threads(story: Story, peer: str) -> str:
-    threads = own_threads(story, [peer])
-    whose = f"Peer {peer}'s"
-    return f" {in_words(threads, whose)}" if threads else ""
-
-
-def _applies_lately(story: Story, peer: str) -> bool:
-    """Somebody who applies entry after entry is late, not stuck."""
-    applies = story.other.get(APPLY, ())
-    return any(event.node == peer and event.at_ns > story.end_ns - _SOON_NS for event in reversed(applies[-50:]))
-
-
+@diagnosis(330)
 def start_never_sent(story: Story) -> Finding | None:
     for event in story.other.get(STARTED, ()):
         command, index, term = event.detail.command, event.detail.index, event.detail.term

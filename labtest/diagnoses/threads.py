@@ -9,11 +9,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from labsim import Wait, WaitKind
-from labtest.diagnoses.story import Story
+from labtest.diagnoses.story import S, Story, lasting
 from labtest.failure import Failure
 
 _MAX_THREADS = 6
 _MAX_PATH = 5
+# Nobody sensible waits longer than this for an election to begin; the tests wait 5 s for one to succeed.
+QUIET_NS = 2 * S
+IN_SECONDS = "it waits too long: timeouts and sleep() take seconds, not milliseconds."
 
 
 def own_threads(story: Story, peers: Iterable[str]) -> list[Wait]:
@@ -36,6 +39,19 @@ def in_words(threads: list[Wait], whose: str = "Its") -> str:
 def whole_ns(wait: Wait) -> int:
     """How long a wait for a time is to last, from its begin; 0 for any other."""
     return 0 if wait.left_ns is None else wait.waited_ns + wait.left_ns
+
+
+def sleeper_of(story: Story, peers: Iterable[str]) -> Wait | None:
+    """A thread of one of these peers that was told to wait for longer than any election may take to begin."""
+    for wait in own_threads(story, peers):
+        # What can be woken by news may have all the time in the world.
+        if wait.kind in (WaitKind.SLEEP, WaitKind.EVENT) and whole_ns(wait) > QUIET_NS:
+            return wait
+    return None
+
+
+def asleep(wait: Wait) -> str:
+    return f"{wait.task} of peer {wait.node} {doing(wait)}{path(wait)}, for {lasting(whole_ns(wait))} in all."
 
 
 def doing(wait: Wait) -> str:

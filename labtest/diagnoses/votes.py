@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labtest.checks.reading import VOTE
-from labtest.diagnoses.diagnosis import Finding
+from labtest.diagnoses.diagnosis import Finding, diagnosis
 from labtest.diagnoses.story import MS, Campaign, Rpc, Story, Vote, at, peers, times
 from labtest.events import STARTED
 from labtest.failure import Failure
@@ -17,9 +17,10 @@ def _accused(story: Story, rule: str) -> str | None:
     return error.peer if isinstance(error, Failure) and error.rule == rule else None
 
 
-# ---- asking ----------------------------------------------------------------------------------------------------
+# ---- asking -------------------------------------------------------------------------------------------------
 
 
+@diagnosis(190, alone=True)
 def asks_one_for_all(story: Story) -> Finding | None:
     """A candidate sends as many RequestVotes as there are others, and all of them to the same one."""
     campaigns = [campaign for campaign in story.campaigns if campaign.at_ns > story.leaderless_ns]
@@ -41,9 +42,10 @@ def asks_one_for_all(story: Story) -> Finding | None:
     )
 
 
-# ---- giving ----------------------------------------------------------------------------------------------------
+# ---- giving -------------------------------------------------------------------------------------------------
 
 
+@diagnosis(150, rules=("one-vote",))
 def zero_taken_for_nobody(story: Story) -> Finding | None:
     """Two votes, the first of them for peer 0. Where votes for others are kept, it is the 0 that is not."""
     voter = _accused(story, "one-vote")
@@ -106,9 +108,10 @@ def _refusal_after_another_vote(story: Story) -> tuple[Vote, Rpc] | None:
     return None
 
 
-# ---- counting --------------------------------------------------------------------------------------------------
+# ---- counting -----------------------------------------------------------------------------------------------
 
 
+@diagnosis(170, rules=("earned-leadership",), alone=True)
 def no_counted_as_a_vote(story: Story) -> Finding | None:
     """With the refusals, the answers are a majority, and the last of them has just come in."""
     found = _unearned(story)
@@ -136,6 +139,7 @@ def no_counted_as_a_vote(story: Story) -> Finding | None:
     )
 
 
+@diagnosis(160, rules=("earned-leadership",), alone=True)
 def one_vote_counted_twice(story: Story) -> Finding | None:
     """Somebody that was asked more than once has said yes each time, and only all these answers are enough."""
     found = _unearned(story)
@@ -163,6 +167,7 @@ def one_vote_counted_twice(story: Story) -> Finding | None:
     )
 
 
+@diagnosis(180, rules=("earned-leadership",))
 def earlier_votes_counted(story: Story) -> Finding | None:
     """Votes that it was given in an earlier term make up for those that it lacks in this one."""
     found = _unearned(story)

@@ -9,7 +9,9 @@ import pytest
 from infra.labtest.story import Story
 from infra.students import ROOT, edited_reference
 from labsim import Event, Simulation, TaskFailed, Wait, WaitKind, random, time
+from labtest.checks import RULES, kept
 from labtest.diagnoses import DIAGNOSES, diagnose, examine
+from labtest.diagnoses.diagnosis import diagnosis
 from labtest.failure import Failure, State
 from labtest.loading import load_peer_class
 from labtest.running import run_test
@@ -989,7 +991,21 @@ def test_a_defect_gets_its_own_diagnosis_and_no_other(tmp_path, defect):
 
 def test_every_diagnosis_has_a_peer_with_that_defect():
     tested = {defect.diagnosis for defect in DEFECTS.values()} | {"only_older_terms_stored"}
-    assert tested == {diagnosis.__name__ for diagnosis in DIAGNOSES}
+    assert tested == {one.name for one in DIAGNOSES}
+
+
+def test_diagnoses_name_only_rules_that_exist():
+    rules = {rule.name for rule in (*RULES, *(rule for rule in vars(kept).values() if isinstance(rule, kept.KeptRule)))}
+    for one in DIAGNOSES:
+        assert {*one.rules, *(one.every_rule_but or ())} <= rules, one.name
+
+
+def test_two_diagnoses_cannot_have_one_order():
+    with pytest.raises(ValueError, match=f"also_first has the order 10 of {DIAGNOSES[0].name}; give it another"):
+
+        @diagnosis(10)
+        def also_first(story):
+            """Never registered."""
 
 
 def test_an_older_terms_entry_waits_and_rightly_so(tmp_path):
