@@ -48,9 +48,9 @@ def evidence(violation: Violation, trace: Sequence[Event]) -> list[str]:
     return [*lines, *textwrap.wrap(likely, _WIDTH)] if likely else lines
 
 
-def in_vain(stuck: Sequence[Wait]) -> list[str]:
-    """A client waits in vain: whether a server's own lock is why, a line each. `stuck`: world.stuck_tasks()."""
-    locked = [wait for wait in stuck if wait.kind is WaitKind.LOCK and wait.node is not None and wait.node.isdecimal()]
+def in_vain(waits: Sequence[Wait]) -> list[str]:
+    """A client waits in vain: whether a server's own lock is why, a line each. `waits`: those that are blocked."""
+    locked = [wait for wait in waits if wait.kind is WaitKind.LOCK and wait.node is not None and wait.node.isdecimal()]
     if not locked:
         return []
     wait = max(locked, key=lambda wait: wait.waited_ns)

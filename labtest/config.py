@@ -18,9 +18,10 @@ from typing import Any, NamedTuple, NoReturn
 from labsim import NodeKilled, TaskFailed, random, time
 from labtest import events
 from labtest.checks.kept import QUIET_DEATH, START_RETURNS_AT_ONCE
-from labtest.failure import Failure, State, short
+from labtest.failure import Failure, short
 from labtest.report import source_line
 from labtest.servers import Peer, PeerClass, Seat, Servers
+from labtest.snapshot import State
 from labtest.world import Stuck
 
 MAX_TEST_S = 120.0
@@ -234,7 +235,7 @@ class Config(Servers):
 
     def _wrong_shape(self, method: Callable[..., Any], i: int, result: Any, shape: str) -> NoReturn:
         text = f"{method.__name__}() of peer {i} returned {short(result)}; it must return {shape}"
-        self._world.fail(Failure(text, source_line(method)))
+        self._world.fail(Failure(text, [*self._world.test_step(), *source_line(method)]))
 
     def check_one_leader(self) -> int:
         """Within 5 s the connected servers have one leader. Two leaders in one term are always wrong."""

@@ -2,75 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Final
 
 from labrpc import Message
-from labsim import SimulationError, TaskFailed, Wait, WaitKind
+from labsim import SimulationError, TaskFailed
 from labsim.stacks import Place
+from labtest.snapshot import ClusterSnapshot
 
-__all__ = ["Failure", "GuestFailed", "State", "short"]
+__all__ = ["Failure", "GuestFailed", "short"]
 
-
-class State(NamedTuple):
-    """What get_state() returned, and when."""
-
-    term: int
-    is_leader: bool
-    asked_ns: int
+_NO_SNAPSHOT = ClusterSnapshot()
 
 
 class Failure(AssertionError):
     """What was expected and what was seen, in one or two sentences; `evidence` is the rest, a line each.
 
-    `rule` names the rule of the protocol that was broken, where one was seen to be, and not merely a test that
-    waited in vain. `peer` names the one that broke it, where that is known. `stuck` are the tasks that wait where they
-    should not. For whoever looks for the cause:
-
-    - `variety`: in which way the rule was broken, where it can be in several; mistakes of one rule are told apart by it
-    - `states`: what peers told when they were last asked
-    - `kept_locks`: by peer, what the keeper of a lock waits for while others wait for that lock (world.kept_locks())
-    - `held_up`: what a call that should not wait waited for (VirtualWorld.held_up())
-    - `threads`: what the peers' own threads are at
+    - `rule`: the rule of the protocol that was broken, if it is more than a test that waited in vain
+    - `variety`: in which way, if there are several; mistakes of one rule are told apart by it
+    - `peer`: the one that broke it, where that is known
+    - `messages`: those among the evidence, each with the time of the event that is meant
     - `awaited`: the index that the test waited for in vain
     - `costs`: whether too much was sent
-    - `messages`: those among the evidence, each with the time of the event that is meant
-    - `places`: the peer's lines that it is about, where it is about some
+    - `snapshot`: the cluster when it was noticed. `blocked` there is part of the report
     """
 
     def __init__(
         self,
         text: str,
-        evidence: list[str] | None = None,
+        evidence: Sequence[str] = (),
         *,
         rule: str | None = None,
         variety: str = "",
         peer: str | None = None,
-        stuck: Sequence[Wait] = (),
-        states: Mapping[str, State] | None = None,
-        kept_locks: Mapping[str, WaitKind] | None = None,
-        held_up: Sequence[Wait] = (),
-        threads: Sequence[Wait] = (),
+        messages: Sequence[tuple[int, Message]] = (),
         awaited: int | None = None,
         costs: bool = False,
-        messages: Sequence[tuple[int, Message]] = (),
-        places: Sequence[Place] = (),
+        snapshot: ClusterSnapshot = _NO_SNAPSHOT,
     ) -> None:
         super().__init__(text)
-        self.text = text
-        self.evidence = evidence or []
-        self.rule = rule
-        self.variety = variety
-        self.peer = peer
-        self.stuck = stuck
-        self.states = states or {}
-        self.kept_locks = kept_locks or {}
-        self.held_up = held_up
-        self.threads = threads
-        self.awaited = awaited
-        self.costs = costs
-        self.messages = messages
-        self.places = places
+        self.text: Final = text
+        self.evidence: Final = tuple(evidence)
+        self.rule: Final = rule
+        self.variety: Final = variety
+        self.peer: Final = peer
+        self.messages: Final = tuple(messages)
+        self.awaited: Final = awaited
+        self.costs: Final = costs
+        self.snapshot: Final = snapshot
+
+    def extended(
+        self, *, evidence: Sequence[str] = (), peer: str | None = None, snapshot: ClusterSnapshot | None = None
+    ) -> Failure:
+        """The same, with what is known only later: more evidence, a peer where none is named, another snapshot."""
+        return Failure(
+            self.text,
+            [*self.evidence, *evidence],
+            rule=self.rule,
+            variety=self.variety,
+            peer=self.peer or peer,
+            messages=self.messages,
+            awaited=self.awaited,
+            costs=self.costs,
+            snapshot=snapshot or self.snapshot,
+        )
+
+    @property
+    def places(self) -> Sequence[Place]:
+        """The peer's lines that it is about, where it is about some."""
+        return [wait.where for wait in self.snapshot.blocked if wait.where is not None]
 
 
 class GuestFailed(SimulationError):

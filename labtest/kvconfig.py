@@ -96,7 +96,8 @@ class KVConfig(Config):
 
     def fail_in_vain(self, text: str) -> NoReturn:
         """A client waits, and should not have to."""
-        self.fail(text, evidence=in_vain(self._world.stuck_tasks()))
+        snapshot = self._snapshot()
+        self.fail(text, evidence=in_vain(snapshot.blocked), snapshot=snapshot)
 
     def _check_history(self, *, final: bool = True) -> None:
         if self._decided:

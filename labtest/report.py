@@ -20,7 +20,7 @@ from labsim.stacks import Place, is_readers, place_of, short_path
 from labtest.failure import Failure, GuestFailed
 
 _MAX_FRAMES = 8
-_MAX_STUCK = 4
+_MAX_BLOCKED = 4
 _WIDTH = 112
 _MAX_LINE = 100
 _MAX_ITEMS = 9
@@ -70,7 +70,7 @@ def told(error: BaseException) -> list[str]:
     if isinstance(error, GuestFailed):
         return error.told
     if isinstance(error, Failure):
-        return [*error.text.splitlines(), *error.evidence, *_stuck(error.stuck)]
+        return [*error.text.splitlines(), *error.evidence, *_blocked(error.snapshot.blocked)]
     if isinstance(error, TaskFailed) and error.__cause__ is not None:
         cause = error.__cause__
         who = f"peer {error.node}, {error.task}" if error.node is not None else error.task
@@ -85,12 +85,12 @@ def told(error: BaseException) -> list[str]:
     return [*_told(error), *_frames(error.__traceback__)]
 
 
-def _stuck(waits: Sequence[Wait]) -> list[str]:
+def _blocked(waits: Sequence[Wait]) -> list[str]:
     if not waits:
         return []
     locks = any(wait.kind in (WaitKind.LOCK, WaitKind.OWN_LOCK, WaitKind.LOST_LOCK) for wait in waits)
     head = "Stuck (a peer that waits while it holds its lock stops altogether):" if locks else "Stuck:"
-    return [head, *(line for wait in waits[:_MAX_STUCK] for line in wait.words.splitlines())]
+    return [head, *(line for wait in waits[:_MAX_BLOCKED] for line in wait.words.splitlines())]
 
 
 def _told(error: BaseException) -> list[str]:

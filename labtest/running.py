@@ -23,6 +23,7 @@ from labtest.isolation.programs import GuestProgram
 from labtest.kvconfig import KVConfig
 from labtest.program import Program, forget_earlier_runs
 from labtest.report import point_into_peer
+from labtest.snapshot import ClusterSnapshot
 
 MakeConfig = Callable[..., Config]
 
@@ -129,8 +130,7 @@ def run_test(
         try:
             simulation.trace.look()
         except Exception as broken:
-            _take_over_stuck(broken, run.error, ended_ns)
-            run.error = broken  # whatever ended the run came after that
+            run.error = _with_snapshot_of(run.error, broken, ended_ns)  # whatever ended the run came after that
     if isinstance(run.error, Failure) and run.error.rule and run.error.rule == getattr(test, "breaks_rule", ""):
         run.error = None  # a scenario for a wrong peer: that is what it expects
     if run.error is not None and guests is None:
@@ -146,13 +146,17 @@ def run_test(
     return run
 
 
-def _take_over_stuck(broken: Exception, ended_by: BaseException | None, ended_ns: int) -> None:
-    """When the run is over nobody is stuck any more, but what ended it has noted who was, and when."""
-    if isinstance(broken, Failure) and isinstance(ended_by, Failure):
-        broken.kept_locks, broken.threads = ended_by.kept_locks, ended_by.threads
-        if broken.rule in ABOUT_WAITING and ended_by.stuck:
-            broken.stuck = ended_by.stuck
-            broken.evidence.append(f"  What is stuck was so when the test gave up, at {ended_ns / 1e9:.3f} s:")
+def _with_snapshot_of(ended_by: BaseException | None, broken: Exception, ended_ns: int) -> Exception:
+    """When the run is over nothing is blocked any more, but what ended it has a snapshot of what was, and when.
+
+    Only of its threads: what peers reported by then may be later than the end of the trace.
+    """
+    if not isinstance(broken, Failure) or not isinstance(ended_by, Failure):
+        return broken
+    then = ended_by.snapshot
+    blocked = then.blocked if broken.rule in ABOUT_WAITING else ()
+    when = [f"  What is stuck was so when the test gave up, at {ended_ns / 1e9:.3f} s:"] if blocked else []
+    return broken.extended(evidence=when, snapshot=ClusterSnapshot(blocked, then.held_locks, then.threads))
 
 
 @contextmanager

@@ -22,11 +22,12 @@ from labsim.trace import fingerprint_of
 from labtest import events
 from labtest.checks.kept import CALLS_RETURN, KeptRule
 from labtest.disk import Persister, write
-from labtest.failure import Failure, State
+from labtest.failure import Failure
 from labtest.isolation.host import Channel, Disk, Guest, Ties, Within
 from labtest.isolation.programs import GuestProgram
 from labtest.isolation.protocol import Setup
 from labtest.service import SNAPSHOT_INTERVAL, Committed, Listener, Service
+from labtest.snapshot import ClusterSnapshot, State
 from labtest.world import Stuck, current_world
 from raft.messages import ApplyMsg
 
@@ -576,30 +577,28 @@ class Servers:
         costs: bool = False,
         evidence: Sequence[str] = (),
         variety: str = "",
+        snapshot: ClusterSnapshot | None = None,
     ) -> NoReturn:
         """End the test: what was expected and what was seen, then what the peers were doing.
 
         For the likely cause: `awaited` is the index that was to be applied, if that is what the test waited for in
         vain; `costs`, that too many bytes or requests were sent. `variety`: in which way the rule was broken, if there
-        are several.
+        are several. `snapshot`: if the caller has taken one already.
         """
-        states = {seat.name: seat.last_state for seat in self._seats if seat.peer and seat.last_state}
-        name = None if rule is None else rule.name
-        stuck, kept = self._world.stuck_tasks(), self._world.kept_locks()
         failure = Failure(
             text,
-            [*evidence, *self._evidence()],
-            rule=name,
+            [*self._world.test_step(), *evidence, *self._evidence()],
+            rule=None if rule is None else rule.name,
             variety=variety,
-            stuck=stuck,
-            states=states,
-            kept_locks=kept,
-            held_up=self._world.held_up(),
-            threads=self._world.own_threads(),
             awaited=awaited,
             costs=costs,
+            snapshot=snapshot or self._snapshot(),
         )
         self._world.fail(failure)
+
+    def _snapshot(self) -> ClusterSnapshot:
+        states = {seat.name: seat.last_state for seat in self._seats if seat.peer and seat.last_state}
+        return self._world.snapshot(states)
 
     def _evidence(self) -> list[str]:
         lines = [f"Peers at {self._world.now:.3f} s:"]

@@ -118,7 +118,7 @@ def _where(
     elif isinstance(error, (RealWorldError, Unresponsive)) and error.where is not None:
         named = [error.where]
     elif isinstance(origin, Failure):
-        named = [*origin.places, *(wait.where for wait in origin.stuck if wait.where is not None)]
+        named = [*origin.places]
     return _first_in(peer_files, [*places, *named]), _first_in(() if test_file is None else (test_file,), places)
 
 

@@ -10,23 +10,21 @@ import random as _random
 import sys as _sys
 import threading as _threading
 import time as _time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 from labsim import Event, Node, NodeKilled, Simulation, Task, TaskFailed, Wait, WaitKind, current_simulation, work_for
+from labsim.blocked import waiting_holder
 from labsim.deciding import Chance, Place
 from labsim.simulation import NS_PER_S
 from labsim.stacks import describe_stack, is_readers, own_frames
-from labsim.waits import kind_of, wait_of
+from labsim.waits import wait_of
 from labtest.failure import Failure
+from labtest.snapshot import ClusterSnapshot, State, take_snapshot
 
 T = TypeVar("T")
-
-_STUCK_S = 1.0
-_KEPT_NS = 50_000_000
-# Whatever a thread is for, it should not wait long for these. A call from outside should not wait long at all.
-_STUCK_KINDS = (WaitKind.OWN_LOCK, WaitKind.LOST_LOCK, WaitKind.LOCK, WaitKind.ROOM)
 
 
 class Stuck(Exception):
@@ -47,122 +45,6 @@ def call_peer(fn: Callable[..., T], args: tuple[Any, ...]) -> T:
         ) from None
 
 
-def stuck_tasks(simulation: Simulation, asked: Task | None = None) -> list[Wait]:
-    """Tasks of peers that have not got on for over a second, whoever keeps the others back first.
-
-    A peer's own thread is stuck if it waits for a lock or for room in a queue, or keeps a lock that somebody stuck
-    waits for. A call from outside (a handler, start(), the service's snapshot()) is stuck whatever it waits for.
-    Order: the call that was `asked` and did not return, and its peer; who waits for its own lock; who keeps a lock;
-    who waits for room; threads of the peer's own; calls that merely queue up behind them, one for each place where
-    they stand.
-    """
-    inside = _guests(simulation)
-    if inside:
-        return [wait for seen in _seen(inside, asked) for wait in seen.stuck]
-    stuck = {task: None for task in simulation.tasks() if task is asked or _is_stuck(simulation, task)}
-    keepers = {keeper: None for task in stuck if (keeper := _keeper(task)) is not None}
-    told: dict[Any, Wait] = {}
-    for task in sorted([*keepers, *(task for task in stuck if task not in keepers)], key=_place(asked, keepers)):
-        if task is simulation.current:
-            continue
-        wait = wait_of(simulation, task)
-        queues_up = task is not asked and task not in keepers and _is_call(simulation, task)
-        told.setdefault((wait.node, wait.kind, wait.where) if queues_up else task, wait)
-    return list(told.values())
-
-
-def kept_locks(simulation: Simulation) -> dict[str, WaitKind]:
-    """By peer, where some of its tasks have waited for a lock for a while: what its keeper waits for.
-
-    LOST_LOCK, if there is no keeper any more.
-    NOTHING, if the keeper has just got on, or the lock is on its way from one to the next.
-    """
-    kept: dict[str, WaitKind] = {}
-    for node in (inside := _guests(simulation)):
-        for seen in _seen([node], None):
-            if seen.kept_lock in WaitKind.__members__:
-                kept[node.name] = WaitKind[seen.kept_lock]
-    if inside:
-        return kept
-    for_ever = (WaitKind.OWN_LOCK, WaitKind.LOST_LOCK)
-    for task in simulation.tasks():
-        kind = kind_of(task)
-        if task.node is None or kind not in (WaitKind.LOCK, *for_ever):
-            continue
-        if task.since_ns <= simulation.now_ns - _KEPT_NS:
-            keeper = _keeper(task)
-            kept_for = WaitKind.NOTHING if keeper is None else kind_of(keeper)
-            if kind in for_ever:
-                kept[task.node.name] = kind
-            elif kept.get(task.node.name, WaitKind.NOTHING) is WaitKind.NOTHING:
-                kept[task.node.name] = kept_for
-    return kept
-
-
-def own_threads(simulation: Simulation) -> list[Wait]:
-    """What the threads that peers have made are at, oldest first; not the calls from outside."""
-    inside = _guests(simulation)
-    if inside:
-        return [wait for seen in _seen(inside, None) for wait in seen.threads]
-    threads = (task for task in simulation.tasks() if task.node is not None and task.thread is not None)
-    return [wait_of(simulation, task) for task in threads]
-
-
-def _guests(simulation: Simulation) -> list[Node]:
-    """The nodes whose tasks are in processes of their own."""
-    nodes = dict.fromkeys(task.node for task in simulation.tasks())
-    return [node for node in nodes if node is not None and hasattr(node.program, "look")]
-
-
-def _seen(nodes: Sequence[Node], asked: Task | None) -> list[Any]:
-    """What they tell of their threads, if they do; whoever was asked and did not answer first."""
-    first = sorted(nodes, key=lambda node: asked is None or asked.node is not node)
-    told = [node.program.look(asked) for node in first if not node.paused]
-    return [seen for seen in told if seen is not None]
-
-
-def _is_stuck(simulation: Simulation, task: Task) -> bool:
-    node = task.node
-    if node is None or node.paused:
-        return False
-    if simulation.now_ns - task.since_ns - simulation.taken_ns(node, task.since_ns) < int(_STUCK_S * 1e9):
-        return False
-    kind = kind_of(task)
-    return kind in _STUCK_KINDS or (kind is not WaitKind.NOTHING and _is_call(simulation, task))
-
-
-def _is_call(simulation: Simulation, task: Task) -> bool:
-    """Whether somebody outside waits for it: the network or the tester (an entry), or the service, in snapshot()."""
-    if task.entry:
-        return True
-    # The service's own thread is the tester's and no Thread. While it waits for messages, no line is the peer's.
-    return task.thread is None and any(
-        is_readers(frame.f_code.co_filename) for frame in own_frames(simulation.frames_of(task))
-    )
-
-
-def _keeper(task: Task) -> Task | None:
-    """Who keeps the lock that this task waits for, while it waits itself for something that is no lock."""
-    keeper = task.waiting_for.holder if kind_of(task) is WaitKind.LOCK else None
-    kinds = (WaitKind.NOTHING, WaitKind.LOCK, WaitKind.OWN_LOCK, WaitKind.LOST_LOCK)
-    return None if keeper is None or keeper.dead or kind_of(keeper) in kinds else keeper
-
-
-def _place(asked: Task | None, keepers: Container[Task]) -> Callable[[Task], tuple[bool, ...]]:
-    def place(task: Task) -> tuple[bool, ...]:
-        kind = kind_of(task)
-        return (
-            task is not asked,
-            asked is not None and task.node is not asked.node,
-            kind is not WaitKind.OWN_LOCK,
-            task not in keepers,
-            kind is not WaitKind.ROOM,
-            task.thread is None,
-        )
-
-    return place
-
-
 class VirtualWorld:
     virtual = True
     clock = " (virtual)"  # what follows a time in a report
@@ -171,7 +53,7 @@ class VirtualWorld:
         self.simulation = simulation
         self.emit = simulation.emit
         self._asked: Task | None = None  # the call that has not returned in time
-        self._held_up: dict[Task, list[Wait]] = {}  # by call that is under way
+        self._call_waits: dict[Task, list[Wait]] = {}  # by call that is under way
 
     @property
     def trace(self) -> Sequence[Event]:
@@ -203,8 +85,8 @@ class VirtualWorld:
 
     def _wait_longer(self, task: Task, began_ns: int, limit_ns: int) -> None:
         simulation = self.simulation
-        first = [task, keeper] if (keeper := _keeper(task)) is not None else [task]
-        self._held_up[task] = [wait_of(simulation, one) for one in first]
+        first = [task, holder] if (holder := waiting_holder(task)) is not None else [task]
+        self._call_waits[task] = [wait_of(simulation, one) for one in first]
         left_ns = limit_ns
         while not simulation.join(task, left_ns):
             # Of its own time: while it is paused it cannot return.
@@ -212,7 +94,7 @@ class VirtualWorld:
             if left_ns <= 0:
                 self._asked = task
                 raise Stuck
-        del self._held_up[task]
+        del self._call_waits[task]
 
     def wait_for(self, node: Node | None, fn: Callable[..., T], *args: Any, entry: str, limit_s: float) -> T:
         """As call(), of something that may well wait: what it waits for is not noted."""
@@ -271,28 +153,21 @@ class VirtualWorld:
         self.simulation.call_later(int(delay_s * 1e9), fn)
 
     def fail(self, failure: BaseException) -> NoReturn:
-        if isinstance(failure, Failure):
-            # The step of the test that was under way, whoever noticed.
-            main = next(self.simulation.tasks())
-            frame = _sys._getframe(1) if self.simulation.current is main else self.simulation.frames_of(main)
-            failure.evidence[:0] = _lines(frame)
         self.simulation.fail(failure)
+
+    def test_step(self) -> list[str]:
+        """The step of the test that is under way, whichever task asks: a line for each frame."""
+        main = next(self.simulation.tasks())
+        return _lines(_sys._getframe(1) if self.simulation.current is main else self.simulation.frames_of(main))
 
     def raise_if_failed(self) -> None:
         """fail() ends the run at once; there is never anything left to raise."""
 
-    def stuck_tasks(self) -> list[Wait]:
-        return stuck_tasks(self.simulation, self._asked)
-
-    def kept_locks(self) -> dict[str, WaitKind]:
-        return kept_locks(self.simulation)
-
-    def own_threads(self) -> list[Wait]:
-        return own_threads(self.simulation)
-
-    def held_up(self) -> list[Wait]:
-        """What the call that is running now first waited for, and what whoever kept it back waited for then."""
-        return self._held_up.get(self.simulation.current, [])
+    def snapshot(self, states: Mapping[str, State]) -> ClusterSnapshot:
+        """As of now. `states`: what the tester has last got from get_state()."""
+        # What the call that is running now waited for first, and what whoever kept it back waited for then.
+        call_waits = self._call_waits.get(self.simulation.current, ())
+        return replace(take_snapshot(self.simulation, self._asked), states=states, call_waits=tuple(call_waits))
 
     def alive(self) -> None:
         """The tester itself is at work, for long perhaps: no task is stuck, whatever the watchdog sees."""
@@ -407,36 +282,31 @@ class RealWorld:
     def fail(self, failure: BaseException) -> NoReturn:
         if self._failure is None:
             self._failure = failure
-            if isinstance(failure, Failure):
-                failure.evidence[:0] = _lines(_sys._current_frames().get(_threading.main_thread().ident or 0))
         raise failure
+
+    def test_step(self) -> list[str]:
+        return _lines(_sys._current_frames().get(_threading.main_thread().ident or 0))
 
     def raise_if_failed(self) -> None:
         if self._failure is not None:
             raise self._failure
 
-    def stuck_tasks(self) -> list[Wait]:
-        """All threads that stand in a peer's code; which of them are stuck, only the reader can tell."""
+    def snapshot(self, states: Mapping[str, State]) -> ClusterSnapshot:
+        """All threads that are in a peer's code; which of them are blocked, only the reader can tell.
+
+        A real lock does not say who holds it, nor a real thread whose it is.
+        """
         frames = _sys._current_frames()
-        told = []
+        found = []
         for thread in _threading.enumerate():
             frame = frames.get(thread.ident or 0)
             in_peer = any(is_readers(f.f_code.co_filename) for f in own_frames(frame))
             if in_peer and thread is not _threading.main_thread():
                 words = f"  {thread.name} is here\n{describe_stack(frame)}"
-                told.append((thread not in self._asked, words, Wait(thread.name, None, WaitKind.NOTHING, 0, words)))
-        return [wait for _, _, wait in sorted(told, key=lambda one: one[:2])]  # the call that did not return first
-
-    def kept_locks(self) -> dict[str, WaitKind]:
-        """A real lock does not say who keeps it."""
-        return {}
-
-    def own_threads(self) -> list[Wait]:
-        """Which peer's a real thread is, nobody knows."""
-        return []
-
-    def held_up(self) -> list[Wait]:
-        return []
+                found.append((thread not in self._asked, words, Wait(thread.name, None, WaitKind.NOTHING, 0, words)))
+        # The call that did not return first.
+        blocked = tuple(wait for _, _, wait in sorted(found, key=lambda one: one[:2]))
+        return ClusterSnapshot(blocked, states=states)
 
     def alive(self) -> None:
         """Nobody watches real threads."""

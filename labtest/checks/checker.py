@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import NoReturn
 
@@ -50,7 +51,7 @@ from labtest.checks.logs import (
 from labtest.checks.reading import APPEND, INSTALL, VOTE, Reader, Reading
 from labtest.checks.rule import TERM_NEWS, Rule, describe_message
 from labtest.failure import Failure
-from labtest.world import kept_locks, own_threads, stuck_tasks
+from labtest.snapshot import take_snapshot
 
 # In this order they look at an event. And this is their precedence: of rules that are broken in one instant the first
 # speaks, because causes stand before what follows from them. docs/checks.md has the same order.
@@ -89,7 +90,7 @@ RULES: tuple[type[Rule], ...] = (
 
 _SHORT = {VOTE: "vote", APPEND: "append", INSTALL: "install"}
 
-# Rules about what does not happen: who is stuck is evidence.
+# Rules about what does not happen: who is blocked is evidence.
 ABOUT_WAITING = frozenset((AnswersRequests.name, AppliesWhatIsCommitted.name))
 
 _Looks = list[Callable[..., None]]
@@ -233,13 +234,11 @@ class CheckedTrace(list[Event]):
         except Failure as failure:
             # The run ends where the rule was broken, but what the tasks wait for is as of now, a little later.
             ended_ns, simulation.now_ns = simulation.now_ns, now_ns
-            failure.kept_locks = kept_locks(simulation)
-            failure.threads = own_threads(simulation)
-            if failure.rule in ABOUT_WAITING:
-                stuck, to_blame = stuck_tasks(simulation), failure.peer
-                failure.stuck = sorted(stuck, key=lambda wait: wait.node != to_blame)
+            snapshot, peer = take_snapshot(simulation), failure.peer
             simulation.now_ns = ended_ns
-            simulation.fail(failure.with_traceback(None))
+            blocked = sorted(snapshot.blocked, key=lambda wait: wait.node != peer)
+            kept = tuple(blocked) if failure.rule in ABOUT_WAITING else ()
+            simulation.fail(failure.extended(snapshot=replace(snapshot, blocked=kept)))
 
     def _is_due(self) -> bool:
         """A peer's own lines do not count: where a run ends must not depend on them."""
@@ -265,8 +264,7 @@ class CheckedTrace(list[Event]):
             failure, number = self._first_of_the_instant(self._suspicion() or failure, number)
             del self[number:]
             self._simulation.now_ns = self[-1].at_ns
-            failure.peer = failure.peer or self[-1].node
-            raise failure from None
+            raise failure.extended(peer=self[-1].node) from None
 
     def _suspicion(self) -> Failure | None:
         """What a rule has seen before this, and would have told a little later."""

@@ -20,7 +20,6 @@ from labtest.diagnoses.threads import (
     sleeper_of,
 )
 from labtest.events import STARTED
-from labtest.failure import Failure
 
 _FEW_ELECTIONS = 3
 _LOCKS = (WaitKind.LOCK, WaitKind.OWN_LOCK, WaitKind.LOST_LOCK)
@@ -346,10 +345,8 @@ def nobody_campaigns(story: Story) -> Finding | None:
 
 def _terms_beyond_messages(story: Story) -> list[tuple[str, int]]:
     """Connected peers that have told the tester of a later term than any message, and that term."""
-    if not isinstance(story.error, Failure):
-        return []
     known = max((rpc.args.term for rpc in story.all_rpcs if rpc.args is not None), default=0)
-    states = story.error.states
+    states = story.snapshot.states
     return [(p, states[p].term) for p in sorted(story.connected) if p in states and states[p].term > known]
 
 

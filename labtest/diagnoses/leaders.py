@@ -19,7 +19,6 @@ from labtest.diagnoses.threads import (
     sleeper_of,
     whole_ns,
 )
-from labtest.failure import Failure
 
 # Who is told to campaign does so at once, and is told so once, or once more.
 _INVITED_NS = S // 5
@@ -29,10 +28,10 @@ _INVITED_MAX = 2
 @diagnosis(140)
 def leads_and_denies_it(story: Story) -> Finding | None:
     """The others follow a leader whose get_state() says that it is none."""
-    if not isinstance(story.error, Failure) or not story.led:
+    if not story.led:
         return None
     leader = story.led[-1].source
-    state = story.error.states.get(leader)
+    state = story.snapshot.states.get(leader)
     office = [rpc for rpc in story.led if rpc.source == leader and rpc.args is not None]
     term = office[-1].args.term if office else 0
     office = [rpc for rpc in office if rpc.args.term == term]

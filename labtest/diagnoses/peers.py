@@ -55,10 +55,10 @@ _ANY_KEEPER = ("", "it keeps its lock while it waits for something else; release
 @diagnosis(40, rules=("start-returns-at-once",), any_fields=True, alone=True)
 def start_waits_for_the_lock(story: Story) -> Finding | None:
     """start() is innocent: somebody keeps the lock, and waits."""
-    held_up = story.error.held_up if isinstance(story.error, Failure) else ()
-    if len(held_up) < 2 or held_up[0].kind is not WaitKind.LOCK:
+    call_waits = story.snapshot.call_waits
+    if len(call_waits) < 2 or call_waits[0].kind is not WaitKind.LOCK:
         return None
-    call, keeper = held_up
+    call, keeper = call_waits
     _, likely = _KEEPERS.get(keeper.kind, _ANY_KEEPER)
     meanwhile = "slept" if keeper.kind is WaitKind.SLEEP else f"waited for {keeper.kind.value}"
     return Finding(
@@ -70,7 +70,7 @@ def start_waits_for_the_lock(story: Story) -> Finding | None:
 @diagnosis(50, rules=("higher-term-wins",), deadlocks=True, any_fields=True, alone=True)
 def lock_held_while_waiting(story: Story) -> Finding | None:
     """Requests go in and nothing comes out, and whoever holds the lock was seen to wait."""
-    kept = _kept_locks(story.error)
+    kept = _held_locks(story)
     stalls = [(*stalled, peer) for peer in sorted(kept) if peer in story.up and (stalled := _stalled(story, peer))]
     if not stalls:
         return _waits_for_ever(story, kept)
@@ -96,7 +96,7 @@ def lock_held_while_waiting(story: Story) -> Finding | None:
 
 def _waits_for_ever(story: Story, kept: Mapping[str, WaitKind]) -> Finding | None:
     """Such a wait has no end, whether or not anybody has asked something of that peer meanwhile."""
-    asked = {wait.node for wait in story.error.stuck[:1]} if isinstance(story.error, Failure) else set()
+    asked = {wait.node for wait in story.snapshot.blocked[:1]}
     for peer in sorted(story.up & kept.keys(), key=lambda peer: (peer not in asked, peer)):
         if kept[peer] in _FOR_EVER:
             seen, likely = _KEEPERS[kept[peer]]
@@ -163,10 +163,8 @@ def calls_in_the_thread_that_answers(story: Story) -> Finding | None:
 @diagnosis(60, any_fields=True, alone=True)
 def waits_for_room_and_answers_nothing(story: Story) -> Finding | None:
     """The same without a lock: one thread does everything, and waits for the service, which may wait for it."""
-    if not isinstance(story.error, Failure):
-        return None
-    kept = _kept_locks(story.error)
-    for peer in sorted({wait.node for wait in story.error.stuck if wait.kind is WaitKind.ROOM and wait.node}):
+    kept = _held_locks(story)
+    for peer in sorted({wait.node for wait in story.snapshot.blocked if wait.kind is WaitKind.ROOM and wait.node}):
         stalled = None if peer in kept or peer not in story.up else _stalled(story, peer)
         if stalled is not None:
             return Finding(
@@ -216,11 +214,11 @@ def _asks_its_own_peer(wait: Wait) -> str:
 def call_waits_for_a_thread(story: Story) -> Finding | None:
     """A call from outside that leaves its work to one of the peer's threads, and waits for that."""
     error = story.error
-    if not isinstance(error, Failure) or error.rule != CALLS_RETURN.name or not error.stuck:
+    if not isinstance(error, Failure) or error.rule != CALLS_RETURN.name or not story.snapshot.blocked:
         return None
-    call = error.stuck[0]
+    call = story.snapshot.blocked[0]
     threads = own_threads(story, [call.node or ""])
-    if call.kind not in _FOR_ANOTHER_THREAD or call.where is None or not error.threads:
+    if call.kind not in _FOR_ANOTHER_THREAD or call.where is None or not story.snapshot.threads:
         return None
     if call.stack[-1].function == "__init__":
         return Finding(
@@ -244,24 +242,23 @@ def _silence(story: Story, peer: str, since_ns: int, until_ns: int, requests: li
     )
 
 
-def _kept_locks(error: BaseException) -> Mapping[str, WaitKind]:
-    """By peer: what the keeper of its lock waits for, while others wait for that lock."""
-    if isinstance(error, Failure):
-        return error.kept_locks
-    kept: dict[str, WaitKind] = {}
-    if isinstance(error, Deadlock):
-        # All wait, and for ever: so nobody waits for a reply, and whoever waits for room keeps the lock.
-        kinds: dict[str, set[WaitKind]] = {}
-        for wait in error.waits:
-            if wait.node is not None:
-                kinds.setdefault(wait.node, set()).add(wait.kind)
-        for peer, found in kinds.items():
-            for_ever = [kind for kind in _FOR_EVER if kind in found]
-            if for_ever:
-                kept[peer] = for_ever[0]
-            elif {WaitKind.LOCK, WaitKind.ROOM} <= found:
-                kept[peer] = WaitKind.ROOM
-    return kept
+def _held_locks(story: Story) -> Mapping[str, WaitKind]:
+    """By peer: what the holder of its lock waits for, while others wait for that lock."""
+    if not isinstance(story.error, Deadlock):
+        return story.snapshot.held_locks
+    # All wait, and for ever: so nobody waits for a reply, and whoever waits for room keeps the lock.
+    kinds: dict[str, set[WaitKind]] = {}
+    for wait in story.error.waits:
+        if wait.node is not None:
+            kinds.setdefault(wait.node, set()).add(wait.kind)
+    held: dict[str, WaitKind] = {}
+    for peer, found in kinds.items():
+        for_ever = [kind for kind in _FOR_EVER if kind in found]
+        if for_ever:
+            held[peer] = for_ever[0]
+        elif {WaitKind.LOCK, WaitKind.ROOM} <= found:
+            held[peer] = WaitKind.ROOM
+    return held
 
 
 def _stalled(story: Story, peer: str) -> tuple[int, int, list[Rpc]] | None:

@@ -43,6 +43,8 @@ from labtest.events import (
     CallLife,
     change_cuts,
 )
+from labtest.failure import Failure
+from labtest.snapshot import ClusterSnapshot
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -145,6 +147,7 @@ class Kept(NamedTuple):
 class Story:
     def __init__(self, events: Sequence[Event], error: BaseException, end_ns: int | None = None) -> None:
         self.error = error
+        self.snapshot = error.snapshot if isinstance(error, Failure) else ClusterSnapshot()
         clusters = [i for i, event in enumerate(events) if event.kind == CLUSTER]
         # A test may make one cluster after another; only the last one failed.
         self.events = events[clusters[-1] :] if clusters else events

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from labsim import Wait, WaitKind
 from labtest.diagnoses.story import S, Story, lasting
-from labtest.failure import Failure
 
 _MAX_THREADS = 6
 _MAX_PATH = 5
@@ -21,8 +20,7 @@ IN_SECONDS = "it waits too long: timeouts and sleep() take seconds, not millisec
 
 def own_threads(story: Story, peers: Iterable[str]) -> list[Wait]:
     """In the order of the peers, oldest thread first."""
-    threads = story.error.threads if isinstance(story.error, Failure) else ()
-    return [wait for peer in peers for wait in threads if wait.node == peer]
+    return [wait for peer in peers for wait in story.snapshot.threads if wait.node == peer]
 
 
 def in_words(threads: list[Wait], whose: str = "Its") -> str:

@@ -38,6 +38,7 @@ from labsim import (
     WaitKind,
     queue,
 )
+from labsim.blocked import blocked, held_locks, own_threads
 from labsim.deciding import Seeded
 from labsim.guard import exit_refused
 from labsim.stacks import is_readers, own_frames, place_of
@@ -77,7 +78,7 @@ from labtest.isolation.protocol import (
     Taken,
     Turn,
 )
-from labtest.world import call_peer, kept_locks, own_threads, stuck_tasks
+from labtest.world import call_peer
 
 if TYPE_CHECKING:
     from labtest.isolation.race_guest import GuestRace
@@ -410,9 +411,9 @@ class GuestSimulation(Simulation):
         self.wake(self._saving.pop(saved.number))
 
     def _looked_at(self, look: Look) -> None:
-        kept = kept_locks(self).get(self._name)
-        stuck = stuck_tasks(self, self._asks.get(look.asked))
-        self._deeds.append(Seen(stuck[:20], own_threads(self)[:50], "" if kept is None else kept.name))
+        held = held_locks(self).get(self._name)
+        waits = blocked(self, self._asks.get(look.asked))
+        self._deeds.append(Seen(waits[:20], own_threads(self)[:50], "" if held is None else held.name))
 
     # ---- what the peer does ------------------------------------------------------------------------------------
 

@@ -270,9 +270,9 @@ class Dropped(_Said):
 class Seen(_Said):
     """The answer to a Look, in the guest's own words."""
 
-    stuck: list[Wait]
+    blocked: list[Wait]
     threads: list[Wait]
-    kept_lock: str  # a WaitKind's name, "" if no lock is kept
+    held_lock: str  # a WaitKind's name, "" if no lock is held
 
 
 class Failed(_Said):

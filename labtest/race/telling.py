@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 import re
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from labsim.stacks import Place, short_path
 from labsim.threading import Condition
@@ -35,13 +35,14 @@ class RaceFailure(Failure):
         likely = _likely(first, second)
         if likely:
             evidence.append(f"  Likely: {likely}")
-        places = sorted((first.place, second.place))
+        self.race: Final = race
         # Of one pair of places, whichever came first: neither the values nor the seed tell two of them apart.
-        variety = " and ".join(f"{short_path(place.file)}:{place.line}" for place in places)
-        super().__init__(
-            f"{head}peer {peer} {_told(first)}", evidence, rule=RACE.name, variety=variety, peer=peer, places=places
-        )
-        self.race = race
+        variety = " and ".join(f"{short_path(place.file)}:{place.line}" for place in self.places)
+        super().__init__(f"{head}peer {peer} {_told(first)}", evidence, rule=RACE.name, variety=variety, peer=peer)
+
+    @property
+    def places(self) -> list[Place]:
+        return sorted((self.race.first.place, self.race.second.place))
 
 
 def unordered(earlier: Access, later: Access, owner: Any) -> Unordered:

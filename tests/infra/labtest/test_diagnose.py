@@ -12,9 +12,10 @@ from labsim import Event, Simulation, TaskFailed, Wait, WaitKind, random, time
 from labtest.checks import RULES, kept
 from labtest.diagnoses import DIAGNOSES, diagnose, examine
 from labtest.diagnoses.diagnosis import diagnosis
-from labtest.failure import Failure, State
+from labtest.failure import Failure
 from labtest.loading import load_peer_class
 from labtest.running import run_test
+from labtest.snapshot import ClusterSnapshot, State
 from labtools.selecting import select
 from labtools.zoo.mutants import load_zoo
 from raft.messages import RequestVoteArgs
@@ -1078,7 +1079,7 @@ def test_a_timer_is_not_to_blame_where_its_thread_waits_for_the_lock(tmp_path):
 
     def told(kind):
         wait = Wait("Thread-1 (_ticker)", "0", kind, 3_000_000_000, "")
-        error = Failure("no leader", threads=[wait])
+        error = Failure("no leader", snapshot=ClusterSnapshot(threads=(wait,)))
         return [found.name for found in examine(run.simulation.trace, error, end_ns=run.simulation.now_ns)]
 
     assert told(WaitKind.EVENT) == ["nobody_campaigns"]
@@ -1089,8 +1090,9 @@ def test_no_exception_is_suspected_where_a_thread_of_the_leader_waits_long(tmp_p
     run = failed_run(tmp_path, DEFECTS["an exception swallowed where heartbeats are sent"])
 
     def told(left_ns):
-        threads = [Wait("Thread-1 (_ticker)", peer, WaitKind.SLEEP, 0, "", left_ns=left_ns) for peer in "012"]
-        (text,) = diagnose(run.simulation.trace, Failure("no leader", threads=threads), end_ns=run.simulation.now_ns)
+        threads = tuple(Wait("Thread-1 (_ticker)", peer, WaitKind.SLEEP, 0, "", left_ns=left_ns) for peer in "012")
+        error = Failure("no leader", snapshot=ClusterSnapshot(threads=threads))
+        (text,) = diagnose(run.simulation.trace, error, end_ns=run.simulation.now_ns)
         return "swallowed" in text.replace("\n", " "), "too slow" in text.replace("\n", " ")
 
     assert told(left_ns=100_000_000) == (True, False)
@@ -1111,7 +1113,7 @@ def test_get_state_is_right_before_the_election(tmp_path):
 
     def told(asked_ns, is_leader):
         states = {first.node: State(first.detail.decode_args().term, is_leader, asked_ns)}
-        error = Failure("no leader", states=states)
+        error = Failure("no leader", snapshot=ClusterSnapshot(states=states))
         return [found.name for found in examine(run.simulation.trace, error, end_ns=run.simulation.now_ns)]
 
     assert told(spoken[-1].at_ns, False) == ["leads_and_denies_it"]

@@ -1,0 +1,57 @@
+"""What a cluster is like when a failure is noticed, taken once: a trace does not say what threads wait for.
+
+Start at `take_snapshot()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from labsim import Node, Simulation, Task, Wait, WaitKind
+from labsim.blocked import blocked, held_locks, own_threads
+
+
+class State(NamedTuple):
+    """What get_state() returned, and when."""
+
+    term: int
+    is_leader: bool
+    asked_ns: int
+
+
+@dataclass(frozen=True)
+class ClusterSnapshot:
+    """`blocked`: tasks that wait where they should not, whoever keeps the others back first (labsim.blocked).
+
+    - `held_locks`: by peer, what the holder of a lock waits for while others wait for that lock
+    - `threads`: what the peers' own threads wait for
+    - `states`: what peers reported when they were last asked
+    - `call_waits`: what the call under way waited for first, and what whoever kept it back waited for then
+    """
+
+    blocked: tuple[Wait, ...] = ()
+    held_locks: Mapping[str, WaitKind] = field(default_factory=dict)
+    threads: tuple[Wait, ...] = ()
+    states: Mapping[str, State] = field(default_factory=dict)
+    call_waits: tuple[Wait, ...] = ()
+
+
+def take_snapshot(simulation: Simulation, asked: Task | None = None) -> ClusterSnapshot:
+    """What its tasks wait for now. `asked`: the call that did not return in time, if one did not."""
+    nodes = dict.fromkeys(task.node for task in simulation.tasks())
+    inside = [node for node in nodes if node is not None and hasattr(node.program, "look")]
+    if not inside:
+        return ClusterSnapshot(
+            tuple(blocked(simulation, asked)), held_locks(simulation), tuple(own_threads(simulation))
+        )
+    # Their tasks are in processes of their own, which are asked; one that is paused reports nothing.
+    answers: dict[Node, Any] = {node: node.program.look(asked) for node in inside if not node.paused}
+    seen = {node: answer for node, answer in answers.items() if answer is not None}
+    first = sorted(seen, key=lambda node: asked is None or asked.node is not node)
+    return ClusterSnapshot(
+        tuple(wait for node in first for wait in seen[node].blocked),
+        {node.name: WaitKind[one.held_lock] for node, one in seen.items() if one.held_lock in WaitKind.__members__},
+        tuple(wait for one in seen.values() for wait in one.threads),
+    )
