@@ -103,7 +103,7 @@ def test_the_lines_are_what_the_page_says(tmp_path):
     events = run_lab_test("test_2b.py", "test_basic_agree_2b").simulation.trace
     write_trace(tmp_path / "t", events, test="x", seed=7)
     first, *rest = [json.loads(line) for line in (tmp_path / "t").read_text().splitlines()]
-    assert first == {"format": "raftlab trace", "version": 1, "test": "x", "seed": 7, "events": len(events)}
+    assert first == {"format": "raftlab trace", "version": 2, "test": "x", "seed": 7, "events": len(events)}
     send = next(line for line in rest if line["kind"] == "send")
     assert set(send) == {"at_ns", "kind", "node", "incarnation", "message", "method", "source", "target", "args"}
     assert set(send["args"]) == {"term", "candidate_id", "last_log_index", "last_log_term"}
@@ -178,7 +178,7 @@ HEADER = '{"format":"raftlab trace","version":2}\n'
         ("", ":1: the file is empty; a trace begins with a line that names its format"),
         ("hello\n", ":1: not a trace: the first line must be like {"),
         ('{"format":"x","version":1}\n', ":1: not a trace: its format is 'x', not 'raftlab trace'"),
-        ('{"format":"raftlab trace","version":9}\n', ":1: version 9 of the format; this program reads 1"),
+        ('{"format":"raftlab trace","version":1}\n', ":1: version 1 of the format; this program reads 2"),
         (HEADER + '{"at_ns":1,"kind":"phase"}\n{"at_ns":2,"ki', ":3: not an event: "),
         (HEADER + '{"kind":"phase"}\n', ":2: not an event: Object missing required field `at_ns`"),
         (HEADER + '{"at_ns":"x","kind":"phase"}\n', ":2: not an event: Expected `int`, got `str`"),

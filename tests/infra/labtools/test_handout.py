@@ -68,7 +68,7 @@ def test_reference_passes_in_it(tree, tmp_path):
 
 def test_its_own_packages_are_used_and_every_module_can_be_imported(tree):
     modules = sorted(
-        ".".join(path.relative_to(tree).with_suffix("").parts)
+        ".".join(path.relative_to(tree).with_suffix("").parts).removesuffix(".__init__")
         for room in ROOMS
         for path in (tree / room).rglob("*.py")
         if path.name != "__main__.py"
@@ -85,7 +85,7 @@ for name, module in sys.modules.items():
     imported = dict(line.split() for line in run(tree, sys.executable, "-c", code, code=0).splitlines())
     # Not one is missing and was found in this project instead.
     assert {name: file for name, file in imported.items() if not file.startswith(f"{tree}/")} == {}
-    assert set(imported) == {name.removesuffix(".__init__") for name in modules} | set(modules)
+    assert set(imported) == set(modules)
 
 
 def test_skeleton_is_clean(tree):
