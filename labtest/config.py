@@ -19,9 +19,9 @@ from labsim import NodeKilled, TaskFailed, random, time
 from labtest import events
 from labtest.checks.kept import QUIET_DEATH, START_RETURNS_AT_ONCE
 from labtest.failure import Failure, short
-from labtest.report import source_line
 from labtest.servers import Peer, PeerClass, Seat, Servers
 from labtest.snapshot import State
+from labtest.task_errors import source_line
 from labtest.world import Stuck
 
 MAX_TEST_S = 120.0

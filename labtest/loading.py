@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import linecache
 import signal
 import threading
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING
 
 from labsim.stacks import short_path
 from labtest import disk  # noqa: F401  # bound before any peer is loaded: see there
-from labtest.program import CLERK, PEER, SERVICE, Program, load_program
+from labtest.peer_contract import CLASSES, PEER, ImportTooLong, describe_load_error, missing_from
+from labtest.program import Program, load_program
 
 if TYPE_CHECKING:
     from labtest.isolation.programs import GuestProgram
@@ -27,21 +27,10 @@ DEFAULT_KV = Path("kv/server.py")
 # A file that computes has used most of it itself by then. On a busy machine it has not, and gets several times as long.
 IMPORT_LIMIT_S = 10.0
 _STUCK_FACTOR = 6
-_REQUIRED = ("start", "get_state", "kill")
-# By module: the class that must be in it, and what must be in that.
-CLASSES = {
-    PEER: ("Raft", _REQUIRED),
-    SERVICE: ("KVServer", ("kill",)),
-    CLERK: ("Clerk", ("get", "put", "append")),
-}
 
 
 class LoadError(Exception):
     """The student's file cannot be tested; the text says where and why."""
-
-
-class _TooLong(BaseException):
-    """The import does not end. No Exception, so that no handler in the file takes it for its own."""
 
 
 def load_peer_class(
@@ -98,43 +87,6 @@ def _blamed(path: Path, kv: Path | None, error: BaseException) -> str:
     return next((file for file in reversed(files) if kv is not None and Path(file).parent == kv.parent), str(path))
 
 
-def missing_from(module: ModuleType, peer_class: Any, class_name: str, required: Sequence[str]) -> str:
-    """What this module lacks, so that it cannot be tested; "" if nothing."""
-    if not isinstance(peer_class, type):
-        classes = [name for name, value in vars(module).items() if _made_in(module, value)]
-        have = f"; it has {', '.join(classes)}" if classes else ""
-        return f"there is no class {class_name} in it{have}"
-    missing = [name for name in required if not callable(getattr(peer_class, name, None))]
-    if not missing:
-        return ""
-    # Go's Start and GetState, Java's getState.
-    alike = {name.replace("_", "").lower(): name for name in vars(peer_class) if not name.startswith("_")}
-    near = [f"{alike[key]}, call it {name}" for name in missing if (key := name.replace("_", "")) in alike]
-    hint = f" (there is {'; '.join(near)})" if near else ""
-    return f"class {class_name} has no method {', no '.join(missing)}{hint}"
-
-
-def _made_in(module: ModuleType, value: object) -> bool:
-    return isinstance(value, type) and value.__module__ == module.__name__
-
-
-def describe_load_error(path: str, error: BaseException) -> str:
-    """Why that file cannot be imported: the place and the words."""
-    if isinstance(error, SyntaxError):
-        where = short_path(error.filename or path)
-        kind = type(error).__name__
-        return f"{where}:{error.lineno}: {kind}: {error.msg}\n    {(error.text or '').strip()}"
-    frames = traceback.extract_tb(error.__traceback__)
-    line = next((f.lineno for f in reversed(frames) if f.filename == path), None)
-    where = f"{short_path(path)}{f':{line}' if line else ''}"
-    source = f"\n    {linecache.getline(path, line).strip()}" if line else ""
-    if isinstance(error, _TooLong):
-        return f"{where}: importing it has not ended after {error}; it is still here{source}"
-    if isinstance(error, SystemExit):
-        return f"{where}: importing it ends the program{source}"
-    return f"{where}: {type(error).__name__} while importing it: {error}{source}"
-
-
 @contextmanager
 def _time_limit() -> Iterator[None]:
     """A file that never ends importing must not hang the tester. By a signal, so in the main thread only."""
@@ -149,7 +101,7 @@ def _time_limit() -> Iterator[None]:
         nonlocal looks
         looks += 1
         if time.process_time() - used_s >= IMPORT_LIMIT_S / 2 or looks >= _STUCK_FACTOR:
-            raise _TooLong(f"{looks * IMPORT_LIMIT_S:.0f} s")
+            raise ImportTooLong(f"{looks * IMPORT_LIMIT_S:.0f} s")
 
     previous = signal.signal(signal.SIGALRM, look)
     # A timer that runs already (a test's time limit) goes on afterwards, if a little late.

@@ -35,17 +35,11 @@ from weakref import WeakSet
 import labgob
 from labsim import current_node, current_simulation
 from labtest import declaring
+from labtest.peer_contract import CLERK, PACKAGE, PEER, SERVICE, SERVICE_PACKAGE
 from labtest.rooms import PEER_FILES, ROOT
 
 if TYPE_CHECKING:
     from labtest.race import Race
-
-PACKAGE = "raft"
-PEER = "raft.raft"
-# Of parts 3A and 3B: the service above the peer, and the clerk that its clients use.
-SERVICE_PACKAGE = "kv"
-SERVICE = "kv.server"
-CLERK = "kv.client"
 
 
 @dataclass(frozen=True)

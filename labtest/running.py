@@ -22,8 +22,8 @@ from labtest.failure import Failure
 from labtest.isolation.programs import GuestProgram
 from labtest.kvconfig import KVConfig
 from labtest.program import Program, forget_earlier_runs
-from labtest.report import point_into_peer
 from labtest.snapshot import ClusterSnapshot
+from labtest.task_errors import point_into_peer
 
 MakeConfig = Callable[..., Config]
 

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from labsim import queue
 from labtest.checks.kept import SERVICE_LISTENS, SNAPSHOT_FORWARD, SNAPSHOT_OF_APPLIED, KeptRule
 from labtest.isolation.host import Channel
-from labtest.isolation.inside import checked_snapshot
+from labtest.peer_contract import checked_snapshot
 from labtest.service import Committed, Listener
 from raft.messages import ApplyMsg
 

@@ -6,7 +6,6 @@ Start at `verdict_of()`.
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import NamedTuple
 from labsim import RealWorldError, SimulationError, Standstill, TaskFailed, Unresponsive
 from labsim.stacks import Place, place_of, short_path
 from labtest.failure import Failure, GuestFailed
-from labtest.report import pytest_says
+from labtest.task_errors import first_line, pytest_says
 
 _CHARS_MAX = 1000  # far above what we write ourselves; an exception's text may be of any length
 
@@ -72,11 +71,11 @@ def verdict_of(
         ending = Ending.EXPECTATION if origin.rule is None else Ending.RULE
         name, text, variety = origin.rule or "", origin.text, origin.variety
     elif isinstance(error, TaskFailed):
-        ending, name, text = Ending.EXCEPTION, type(origin).__name__, _told(origin)
+        ending, name, text = Ending.EXCEPTION, type(origin).__name__, first_line(origin)
     elif isinstance(error, SimulationError):
         ending, name, text = Ending.SIMULATION, type(error).__name__, str(error)
     else:
-        ending, name, text = Ending.TEST, type(error).__name__, _told(error)
+        ending, name, text = Ending.TEST, type(error).__name__, first_line(error)
     text = text.partition("\n")[0]
     peers, tests = _where(error, origin, peer_files, test_file)
     return Verdict(ending, name, text, peers or tests, _mistake(ending, name, text, peers, tests, variety))
@@ -101,10 +100,6 @@ def without_numbers(text: str) -> str:
     text = re.sub(r"(§[\d.]*\d|Figure \d+)|0x[0-9a-fA-F]+|(?<![A-Za-z])\d+(\.\d+)?", lambda m: m.group(1) or "#", text)
     text = re.sub(r"#(, ?#)+", "#, ...", text)
     return text if len(text) <= _CHARS_MAX else f"{text[: _CHARS_MAX - 3]}..."
-
-
-def _told(error: BaseException) -> str:
-    return "".join(traceback.format_exception_only(error)).strip()
 
 
 def _where(

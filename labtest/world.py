@@ -22,6 +22,7 @@ from labsim.simulation import NS_PER_S
 from labsim.stacks import describe_stack, is_readers, own_frames
 from labsim.waits import wait_of
 from labtest.failure import Failure
+from labtest.peer_contract import call_peer
 from labtest.snapshot import ClusterSnapshot, State, take_snapshot
 
 T = TypeVar("T")
@@ -29,20 +30,6 @@ T = TypeVar("T")
 
 class Stuck(Exception):
     """A call on a peer did not return in time."""
-
-
-class Exited(Exception):
-    """A peer's method ended with SystemExit, which a thread would swallow without a word."""
-
-
-def call_peer(fn: Callable[..., T], args: tuple[Any, ...]) -> T:
-    """A method of a peer, in a task or a thread of its own."""
-    try:
-        return fn(*args)
-    except SystemExit as error:
-        raise Exited("it left by sys.exit(); a peer must never end the program").with_traceback(
-            error.__traceback__
-        ) from None
 
 
 class VirtualWorld:

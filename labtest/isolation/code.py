@@ -16,8 +16,16 @@ from pathlib import PurePosixPath
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from labtest.loading import CLASSES, describe_load_error, missing_from
-from labtest.program import CLERK, PACKAGE, PEER, SERVICE, SERVICE_PACKAGE
+from labtest.peer_contract import (
+    CLASSES,
+    CLERK,
+    PACKAGE,
+    PEER,
+    SERVICE,
+    SERVICE_PACKAGE,
+    describe_load_error,
+    missing_from,
+)
 from labtest.rooms import PEER_FILES
 
 if TYPE_CHECKING:

@@ -43,8 +43,6 @@ from labsim.deciding import Seeded
 from labsim.guard import exit_refused
 from labsim.stacks import is_readers, own_frames, place_of
 from labsim.watchdog import accusation
-from labtest import report
-from labtest.disk import Persister
 from labtest.failure import short
 from labtest.isolation import protocol
 from labtest.isolation.code import Code, CodeError
@@ -78,7 +76,9 @@ from labtest.isolation.protocol import (
     Taken,
     Turn,
 )
-from labtest.world import call_peer
+from labtest.peer_contract import call_peer
+from labtest.task_errors import point_into_peer
+from raft.persister import Persister
 
 if TYPE_CHECKING:
     from labtest.isolation.race_guest import GuestRace
@@ -551,7 +551,7 @@ def be_guest(fd: int, code: Code, lock: Callable[[Setup], None]) -> NoReturn:
     except BaseException as error:
         signal.signal(signal.SIGPROF, signal.SIG_IGN)
         with suppress(Exception):
-            report.point_into_peer(error, *code.classes.values())
+            point_into_peer(error, *code.classes.values())
         guest.tell(last_words(error))
     # Not sys.exit(): a peer's atexit functions have no say in how this ends.
     os._exit(0)

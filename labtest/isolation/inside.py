@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import labgob
 from labsim import queue
 from labtest.isolation.protocol import Calls, CameBack, Waiting
+from labtest.peer_contract import checked_snapshot
 
 if TYPE_CHECKING:
     from labtest.isolation.guest import GuestSimulation
@@ -43,15 +44,6 @@ class Tapped:
             return None
         self._told = now
         return Waiting(now)
-
-
-def checked_snapshot(index: Any, snapshot: Any) -> None:
-    """What a service gives to snapshot()."""
-    if not isinstance(index, int) or not isinstance(snapshot, bytes):
-        raise TypeError(
-            f"snapshot(index, snapshot) needs an int and bytes, got {type(index).__name__} and "
-            f"{type(snapshot).__name__}"
-        )
 
 
 class ToldPeer:

@@ -6,12 +6,11 @@ from types import TracebackType
 
 from labsim import SimulationError, Standstill, TaskFailed
 from labsim.stacks import Place, is_readers, place_of
-from labtest import report
 from labtest.isolation import protocol
 from labtest.isolation.code import CodeError
 from labtest.isolation.protocol import Failed, Raced
+from labtest.task_errors import describe_error, first_line
 from labtest.unordered import Unordered
-from labtest.verdict import verdict_of
 
 
 def last_words(error: BaseException) -> Failed | Raced:
@@ -34,19 +33,26 @@ def _raced(error: BaseException) -> Raced | None:
 
 def _failed(error: BaseException) -> Failed:
     origin = error.__cause__ if isinstance(error, TaskFailed) and error.__cause__ is not None else error
-    verdict = verdict_of(error)
     returned = getattr(origin, "returned", None)
     return Failed(
         kind=type(error).__name__,
         name=sayable(type(origin).__name__[: protocol.NAME_MAX]),
-        text=sayable((str(error) if isinstance(error, CodeError) else verdict.text)[: protocol.TEXT_MAX]),
-        told=[sayable(line[: protocol.NAME_MAX * 4]) for line in report.told(error)[:200]],
+        text=sayable(_text(error, origin)[: protocol.TEXT_MAX]),
+        told=[sayable(line[: protocol.NAME_MAX * 4]) for line in describe_error(error)[:200]],
         where=_places(error, origin)[:20],
         task=getattr(error, "task", "")[: protocol.NAME_MAX],
         entry=getattr(error, "entry", "")[: protocol.NAME_MAX],
         returned=returned.__name__[: protocol.NAME_MAX] if isinstance(returned, type) else "",
         in_snapshot=any(place.function == "snapshot" for place in _traced(origin.__traceback__)),
     )
+
+
+def _text(error: BaseException, origin: BaseException) -> str:
+    if isinstance(error, CodeError):
+        return str(error)
+    if isinstance(error, SimulationError) and not isinstance(error, TaskFailed):
+        return str(error).partition("\n")[0]
+    return first_line(origin)
 
 
 def _places(error: BaseException, origin: BaseException) -> list[Place]:

@@ -23,7 +23,7 @@ from labtest.isolation.host import Guest
 from labtest.isolation.processes import GuestProcess, Nursery, NurseryLost
 from labtest.isolation.protocol import Ask, Failed, Returned, Setup, Turn
 from labtest.loading import LoadError, found
-from labtest.program import CLERK, PACKAGE, PEER, SERVICE, SERVICE_PACKAGE
+from labtest.peer_contract import CLERK, PACKAGE, PEER, SERVICE, SERVICE_PACKAGE
 from labtest.records import files_of, files_of_service
 from labtest.rooms import ROOT
 from labtest.unordered import Remark

@@ -11,7 +11,7 @@ from typing import Any
 
 from labrpc import RpcError, Server, Service
 from labrpc.tcp import Address, Credentials, Line, TcpEnd
-from labtest.program import CLERK, SERVICE
+from labtest.peer_contract import CLERK, SERVICE
 from labtools.cluster import options
 from labtools.cluster.options import UsageError, joined
 from labtools.cluster.watching import Monitor, StatusArgs, StatusReply, table

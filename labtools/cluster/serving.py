@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, NoReturn
 from labrpc import Server, Service
 from labrpc.tcp import Address, Credentials, Line, TcpEnd
 from labrpc.tcp_server import TcpServer
-from labtest.program import PEER, SERVICE
+from labtest.peer_contract import PEER, SERVICE
 from labtools.cluster import lifetime, options
 from labtools.cluster.disk import Disk, DiskError, Owner, persister_on
 from labtools.cluster.options import UsageError

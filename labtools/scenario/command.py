@@ -186,9 +186,9 @@ def _tell(args: argparse.Namespace, script: Script, run: Run, outputs: dict[int,
 
 
 def _is_skipped(run: Run) -> bool:
-    from labtest import report
+    from labtest.task_errors import pytest_says
 
-    return run.error is not None and report.pytest_says(run.error, "Skipped")
+    return run.error is not None and pytest_says(run.error, "Skipped")
 
 
 def _print_steps(script: Script, run: Run, outputs: dict[int, list[str]]) -> None:

@@ -97,6 +97,7 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
     from labtest import report
     from labtest.records import place_of_peer
     from labtest.running import run_test
+    from labtest.task_errors import pytest_says
     from labtest.verdict import verdict_of
     from labtools.selecting import SCENARIO, SelectionError, load_tests, replay_line
     from labtools.stress.outcome import Outcome
@@ -121,7 +122,7 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
         outcome = Outcome(name, seed, "passed", run.digest, run.virtual_s, run.real_s, events)
         outcome.checks_off, outcome.cpu_s = run.checks_off, cpu_s
         error = run.error
-        outcome.skipped = error is not None and report.pytest_says(error, "Skipped")
+        outcome.skipped = error is not None and pytest_says(error, "Skipped")
         if error is None or outcome.skipped:
             return encoder.encode(outcome), False
         out_of_memory = isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError)

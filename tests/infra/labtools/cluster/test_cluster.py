@@ -14,7 +14,7 @@ from infra.soaking import SOAK
 from infra.students import ROOT
 from labrpc import tcp
 from labrpc.tcp import Credentials
-from labtest.program import CLERK, PEER, SERVICE
+from labtest.peer_contract import CLERK, PEER, SERVICE
 from labtools.cluster.asking import make_clerk, make_lines
 from labtools.cluster.processes import State
 from labtools.cluster.serving import DISK_FAILED

@@ -1,0 +1,94 @@
+"""What the lab asks of a student's files, whoever loads them: modules, classes, methods, and how these are called.
+
+Nothing here imports or runs a line of theirs. Start at `CLASSES`.
+"""
+
+from __future__ import annotations
+
+import linecache
+import traceback
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, TypeVar
+
+from labsim.stacks import short_path
+
+PACKAGE = "raft"
+PEER = "raft.raft"
+# Of parts 3A and 3B: the service above the peer, and the clerk that its clients use.
+SERVICE_PACKAGE = "kv"
+SERVICE = "kv.server"
+CLERK = "kv.client"
+_REQUIRED = ("start", "get_state", "kill")
+# By module: the class that must be in it, and what must be in that.
+CLASSES = {
+    PEER: ("Raft", _REQUIRED),
+    SERVICE: ("KVServer", ("kill",)),
+    CLERK: ("Clerk", ("get", "put", "append")),
+}
+
+T = TypeVar("T")
+
+
+class ImportTooLong(BaseException):
+    """The import does not end. No Exception, so that no handler in the file takes it for its own."""
+
+
+class Exited(Exception):
+    """A peer's method ended with SystemExit, which a thread would swallow without a word."""
+
+
+def call_peer(fn: Callable[..., T], args: tuple[Any, ...]) -> T:
+    """A method of a peer, in a task or a thread of its own."""
+    try:
+        return fn(*args)
+    except SystemExit as error:
+        raise Exited("it left by sys.exit(); a peer must never end the program").with_traceback(
+            error.__traceback__
+        ) from None
+
+
+def missing_from(module: ModuleType, peer_class: Any, class_name: str, required: Sequence[str]) -> str:
+    """What this module lacks, so that it cannot be tested; "" if nothing."""
+    if not isinstance(peer_class, type):
+        classes = [name for name, value in vars(module).items() if _made_in(module, value)]
+        have = f"; it has {', '.join(classes)}" if classes else ""
+        return f"there is no class {class_name} in it{have}"
+    missing = [name for name in required if not callable(getattr(peer_class, name, None))]
+    if not missing:
+        return ""
+    # Go's Start and GetState, Java's getState.
+    alike = {name.replace("_", "").lower(): name for name in vars(peer_class) if not name.startswith("_")}
+    near = [f"{alike[key]}, call it {name}" for name in missing if (key := name.replace("_", "")) in alike]
+    hint = f" (there is {'; '.join(near)})" if near else ""
+    return f"class {class_name} has no method {', no '.join(missing)}{hint}"
+
+
+def _made_in(module: ModuleType, value: object) -> bool:
+    return isinstance(value, type) and value.__module__ == module.__name__
+
+
+def describe_load_error(path: str, error: BaseException) -> str:
+    """Why that file cannot be imported: the place and the words."""
+    if isinstance(error, SyntaxError):
+        where = short_path(error.filename or path)
+        kind = type(error).__name__
+        return f"{where}:{error.lineno}: {kind}: {error.msg}\n    {(error.text or '').strip()}"
+    frames = traceback.extract_tb(error.__traceback__)
+    line = next((f.lineno for f in reversed(frames) if f.filename == path), None)
+    where = f"{short_path(path)}{f':{line}' if line else ''}"
+    source = f"\n    {linecache.getline(path, line).strip()}" if line else ""
+    if isinstance(error, ImportTooLong):
+        return f"{where}: importing it has not ended after {error}; it is still here{source}"
+    if isinstance(error, SystemExit):
+        return f"{where}: importing it ends the program{source}"
+    return f"{where}: {type(error).__name__} while importing it: {error}{source}"
+
+
+def checked_snapshot(index: Any, snapshot: Any) -> None:
+    """What a service gives to snapshot()."""
+    if not isinstance(index, int) or not isinstance(snapshot, bytes):
+        raise TypeError(
+            f"snapshot(index, snapshot) needs an int and bytes, got {type(index).__name__} and "
+            f"{type(snapshot).__name__}"
+        )

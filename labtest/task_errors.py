@@ -1,0 +1,187 @@
+"""An error that ended a run or one of its tasks, in text: what it says, and the reader's lines that it came through.
+
+Knows no verdict. Start at `describe_error()`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import linecache
+import re
+import sys
+import textwrap
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from types import CodeType, FrameType, TracebackType
+from typing import Any
+
+from labrpc import RpcError
+from labsim import RealWorldError, SimulationError, TaskFailed
+from labsim.stacks import Place, is_readers, place_of, short_path
+
+_MAX_FRAMES = 8
+_WIDTH = 112
+_MAX_LINE = 100
+_MAX_ITEMS = 9
+# Of these, the values at hand say more than the words: which index, of a log of which length.
+_ABOUT_VALUES = (LookupError, AssertionError)
+
+
+def describe_error(error: BaseException) -> list[str]:
+    """What it says and where it came from, a line each."""
+    if isinstance(error, TaskFailed) and error.__cause__ is not None:
+        cause = error.__cause__
+        who = f"peer {error.node}, {error.task}" if error.node is not None else error.task
+        # On real threads the others have gone on since, and their peer's values with them.
+        values = error.node is not None and isinstance(cause, _ABOUT_VALUES)
+        frames = _frames(cause.__traceback__, values=values)
+        return [*_told(cause), f"In {who}:", *frames, *getattr(error, "__notes__", ())]
+    if isinstance(error, RealWorldError):
+        return [*str(error).splitlines(), *([] if error.where is None else [_at(error.where)])]
+    if isinstance(error, SimulationError):
+        return str(error).splitlines()
+    return [*_told(error), *_frames(error.__traceback__)]
+
+
+def first_line(error: BaseException) -> str:
+    """What it says, in one line."""
+    return "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
+
+
+def _told(error: BaseException) -> list[str]:
+    """As Python tells it, but without the module: a student knows EncodeError, not labgob._errors.EncodeError."""
+    text = str(error)
+    name = type(error).__name__
+    if text and pytest_says(error, "Failed"):
+        return text.splitlines()  # pytest.fail(), and a time limit: the text is all there is to say
+    lines = f"{name}: {text}".splitlines() if text else [name]
+    return [*lines, *getattr(error, "__notes__", ())]
+
+
+def pytest_says(error: BaseException, outcome: str) -> bool:
+    """Whether it is pytest.fail's "Failed" or pytest.skip's "Skipped".
+
+    Asked of pytest only if it is there: whoever runs tests without it need not wait for it to be imported.
+    """
+    outcomes = sys.modules.get("_pytest.outcomes")
+    return outcomes is not None and isinstance(error, getattr(outcomes, outcome))
+
+
+def _frames(tb: TracebackType | None, *, values: bool = False) -> list[str]:
+    """The frames outside our own rooms, innermost first: the student's line is on top.
+
+    `values`: with the numbers among each one's variables, and below them those of the peer that they look at.
+    """
+    found: list[tuple[FrameType, int]] = []
+    while tb is not None:
+        if is_readers(tb.tb_frame.f_code.co_filename):
+            found.append((tb.tb_frame, tb.tb_lineno))
+        tb = tb.tb_next
+    found = found[::-1][:_MAX_FRAMES]
+    lines: list[str] = []
+    told: list[Any] = []  # a request is told where it is used first, and not again by each of its callers
+    for frame, line in found:
+        lines.append(_at(place_of(frame, line)))
+        if values:
+            known = [(name, value) for name, value in frame.f_locals.items() if name != "self" and name.isidentifier()]
+            news = [(name, value) for name, value in known if not any(value is known for known in told)]
+            told += [value for _, value in news if dataclasses.is_dataclass(value)]
+            lines += _wrapped(", ".join(_numbers(news)), "        ")
+    return lines + _peers_numbers([frame for frame, _ in found]) if values else lines
+
+
+def _peers_numbers(frames: Sequence[FrameType]) -> list[str]:
+    """Of the peer, the numbers that the code of these frames names, and the lengths that the failing one does."""
+    peer = next((frame.f_locals["self"] for frame in frames if "self" in frame.f_locals), None)
+    state: dict[str, Any] = {}
+    with suppress(AttributeError):
+        state = object.__getattribute__(peer, "__dict__")
+    named = dict.fromkeys(name for frame in frames for name in frame.f_code.co_names if name in state)
+    told: list[str] = []
+    for name in named:
+        value = state[name]
+        same = next((other for other in named if other != name and state[other] is value), None)
+        if type(value) is list and same is not None and f"self.{same} is the list self.{name}" not in told:
+            told.append(f"self.{name} is the list self.{same}")
+        if _is_number(value) or _are_numbers(value) or name in frames[0].f_code.co_names:
+            told += _numbers([(f"self.{name}", value)])
+    return _wrapped(f"Of the peer: {', '.join(told)}", "    ") if told else []
+
+
+def _numbers(values: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    """ "index=1", "len(self.log)=3": numbers, and how many there are of other things. Asks no object of a peer's."""
+    for name, value in values:
+        kind = type(value)
+        if _is_number(value) or _are_numbers(value):
+            yield f"{name}={value}"
+        elif kind in (list, tuple, dict, set, deque):
+            yield f"len({name})={len(value)}"
+        elif dataclasses.is_dataclass(kind):
+            with suppress(AttributeError):
+                fields = [(f.name, object.__getattribute__(value, f.name)) for f in dataclasses.fields(kind)]
+                if any(type(field) is int for _, field in fields):
+                    yield f"{name}={kind.__name__}({', '.join(_numbers(fields))})"
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or type(value) is bool or (type(value) is int and abs(value) < 1 << 64)
+
+
+def _are_numbers(value: Any) -> bool:
+    return type(value) is list and 0 < len(value) <= _MAX_ITEMS and all(map(_is_number, value))
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ")
+
+
+def _at(place: Place) -> str:
+    where = f"{short_path(place.file)}:{place.line}{f' in {place.function}' if place.function else ''}"
+    text = linecache.getline(place.file, place.line).strip()
+    if len(text) > _MAX_LINE:
+        text = f"{text[: _MAX_LINE - 3]}..."
+    return f"    {where:<40}  {text}".rstrip()
+
+
+def source_line(function: Callable[..., Any]) -> list[str]:
+    """Where a function of the reader's begins, as one line; none if it is not Python."""
+    code: CodeType | None = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return []
+    line = code.co_firstlineno
+    # Decorators come first; the reader looks for the def.
+    while linecache.getline(code.co_filename, line).lstrip().startswith("@"):
+        line += 1
+    return [_at(Place(code.co_filename, line))]
+
+
+def point_into_peer(error: BaseException, *classes: Any) -> None:
+    """Where no line of the peer's is on the stack (a missing method, a wrong signature), name the one to look at."""
+    if not isinstance(error, TaskFailed) or error.__cause__ is None or _frames(error.__cause__.__traceback__):
+        return
+    classes = tuple(getattr(each, "peer_class", each) for each in classes)  # of a Program, the class as it was loaded
+    name = error.entry
+    methods = [method for each in classes if name and (method := getattr(each, name, None)) is not None]
+    method = next((method for method in methods if hasattr(inspect.unwrap(method), "__code__")), None)
+    lines: list[str] = []
+    if method is not None:
+        lines = source_line(method)
+    elif isinstance(error.__cause__, RpcError):
+        lines = next((found for each in classes if (found := _calls_of(name, each))), [])
+    for line in lines:
+        error.add_note(line)
+
+
+def _calls_of(method_name: str, peer_class: Any) -> list[str]:
+    """The first line of the peer's file that calls that method by its name on the wire."""
+    for value in vars(peer_class).values():
+        code = getattr(value, "__code__", None)
+        if code is not None:
+            for number, line in enumerate(linecache.getlines(code.co_filename), start=1):
+                if re.search(rf"""["'][\w.]*\.{method_name}["']""", line):
+                    return [_at(Place(code.co_filename, number))]
+            break
+    return []
