@@ -14,7 +14,7 @@ from labsim.trace import fingerprint_of
 from labtest import events
 from labtest.failure import short
 from labtest.linearizability import History, Kind, Operation
-from labtest.world import RealWorld, Stuck, VirtualWorld
+from labtest.runtime import Runtime, Stuck
 
 # Of one call. Servers may be cut off for a few seconds at a time; nothing that the tests do takes longer.
 OPERATION_LIMIT_S = 40.0
@@ -38,7 +38,8 @@ class Client:
         ends: list[ClientEnd],
         reaches: list[int],
         history: History,
-        world: VirtualWorld | RealWorld,
+        runtime: Runtime,
+        emit: Callable[[str, Node | None, Any, int], None],
         fail: Callable[[str], NoReturn],
         fail_in_vain: Callable[[str], NoReturn],
     ) -> None:
@@ -48,7 +49,8 @@ class Client:
         self.reaches = reaches  # the servers that it is plugged to
         self.clerk: Any = None
         self._history = history
-        self._world = world
+        self._runtime = runtime
+        self._emit = emit
         self._fail = fail
         self._fail_in_vain = fail_in_vain
 
@@ -64,20 +66,20 @@ class Client:
 
     def _do(self, kind: Kind, key: str, value: str, call: Callable[[], Any]) -> Any:
         operation = self._history.call(self.name, kind, key, value)
-        self._emit(events.INVOKE, operation)
+        self._note(events.INVOKE, operation)
         try:
-            result = self._world.wait_for(self.node, call, entry=kind, limit_s=OPERATION_LIMIT_S)
+            result = self._runtime.wait_for(self.node, call, entry=kind, limit_s=OPERATION_LIMIT_S)
         except Stuck:
             asked = f"{kind}({key!r}{'' if kind is Kind.GET else f', {short(value)}'})"
             self._fail_in_vain(
-                f"{asked} of {self.name} has not returned for {OPERATION_LIMIT_S:g} s{self._world.clock}"
+                f"{asked} of {self.name} has not returned for {OPERATION_LIMIT_S:g} s{self._runtime.clock}"
             )
         if kind is Kind.GET and not isinstance(result, str):
             self._fail(f"get({key!r}) of {self.name} returned {short(result)}; it must return a str")
         self._history.returns(operation, result if kind is Kind.GET else None)
-        self._emit(events.RETURN, operation)
+        self._note(events.RETURN, operation)
         return result
 
-    def _emit(self, kind: str, operation: Operation) -> None:
+    def _note(self, kind: str, operation: Operation) -> None:
         detail = events.Operation(operation.kind.value, operation.key, operation.value)
-        self._world.emit(kind, self.node, detail, fingerprint_of(detail.op, detail.key, detail.value))
+        self._emit(kind, self.node, detail, fingerprint_of(detail.op, detail.key, detail.value))

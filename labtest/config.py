@@ -19,10 +19,10 @@ from labsim import NodeKilled, TaskFailed, random, time
 from labtest import events
 from labtest.checks.kept import QUIET_DEATH, START_RETURNS_AT_ONCE
 from labtest.failure import Failure, short
+from labtest.runtime import RealTimeRuntime, Stuck
 from labtest.servers import Peer, PeerClass, Seat, Servers
 from labtest.snapshot import State
 from labtest.task_errors import source_line
-from labtest.world import Stuck
 
 MAX_TEST_S = 120.0
 MAX_LOG_SIZE = 2000  # bytes of saved Raft state that a snapshotting peer may keep (2D)
@@ -68,7 +68,7 @@ class Config(Servers):
         self.stats: Stats | None = None
         self._finished = False
         self.set_unreliable(unreliable)
-        self._world.after(MAX_TEST_S, self._out_of_time)
+        self._runtime.after(MAX_TEST_S, self._out_of_time)
         self._begin_counting()
         try:
             for i in range(servers):
@@ -84,11 +84,11 @@ class Config(Servers):
     def begin(self, description: str) -> None:
         """Name what is tested now, and count from here."""
         self.description = description
-        self._world.emit(events.PHASE, None, description, 0)
+        self._emit(events.PHASE, None, description, 0)
         self._begin_counting()
 
     def _begin_counting(self) -> None:
-        self._began_s = self._world.now
+        self._began_s = self._runtime.now
         self._began_real_s = _time.perf_counter()
         self._rpcs_before = self.rpc_total()
         self._bytes_before = self.bytes_total()
@@ -96,7 +96,7 @@ class Config(Servers):
 
     def end(self) -> Stats:
         """The test has passed: MIT's figures. Called for every test that does not call it itself."""
-        self._world.raise_if_failed()
+        self._raise_if_failed()
         self._finished = True
         for seat in self._seats:
             if seat.paused:
@@ -105,7 +105,7 @@ class Config(Servers):
                 self.unfreeze_clock(seat.index)
         if self.stats is None:
             self.stats = Stats(
-                self._world.now - self._began_s,
+                self._runtime.now - self._began_s,
                 self.n,
                 self.rpc_total() - self._rpcs_before,
                 self.bytes_total() - self._bytes_before,
@@ -117,16 +117,16 @@ class Config(Servers):
 
     def _check_quiet_death(self) -> None:
         """A peer told to stop stops: after a second's grace it sends, saves and applies nothing."""
-        if not self._world.virtual:
+        if self._virtual is None:
             return
-        self._world.emit(events.STOP, None, None, 0)
+        self._emit(events.STOP, None, None, 0)
         for seat in self._seats:
             if seat.peer is not None:
                 self._tell_to_stop(seat, seat.peer)
         time.sleep(_DYING_S)
-        mark = len(self._world.trace)
+        mark = len(self._trace)
         time.sleep(_DYING_S)
-        for event in self._world.trace[mark:]:
+        for event in self._trace[mark:]:
             if event.kind in _SIGNS_OF_LIFE:
                 self.fail(
                     f"Peer {event.node} was told to stop by kill() and goes on over a second later: it "
@@ -141,22 +141,22 @@ class Config(Servers):
     def cleanup(self) -> None:
         """Stop all peers; on real threads nothing else would."""
         self._finished = True
-        if self._world.virtual:
+        if not isinstance(self._runtime, RealTimeRuntime):
             return
         try:
             for seat in self._seats:
                 if seat.peer is not None:
                     with suppress(Stuck, TaskFailed):  # the test is over; there is one more peer to stop
-                        self._world.call(seat.node, seat.peer.kill, entry="kill", limit_s=1.0)
+                        self._runtime.call(seat.node, seat.peer.kill, entry="kill", limit_s=1.0)
                 if seat.service is not None:
                     seat.service.stop()
             self._network.cleanup()
         finally:
-            self._world.close()
+            self._runtime.close()
 
     def _out_of_time(self) -> None:
         if not self._finished:
-            self.fail(f"The test took longer than {MAX_TEST_S:.0f} s{self._world.clock}")
+            self.fail(f"The test took longer than {MAX_TEST_S:.0f} s{self._runtime.clock}")
 
     # ---- asking peers ----------------------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class Config(Servers):
             return 0, False
         match state:
             case (int(term), bool(is_leader)) if not isinstance(term, bool):
-                seat.last_state = State(term, is_leader, round(self._world.now * 1e9))
+                seat.last_state = State(term, is_leader, round(self._runtime.now * 1e9))
                 return term, is_leader
         self._wrong_shape(peer.get_state, i, state, "(term: int, is_leader: bool)")
 
@@ -203,14 +203,14 @@ class Config(Servers):
 
     def _note_start(self, seat: Seat, peer: Peer, noted: Any) -> Callable[[Any], None]:
         """A call of start() begins; what is returned is told what that came to."""
-        i, node, began_s = seat.index, seat.node, self._world.now
-        self._world.emit(events.START, node, noted, 0)
+        i, node, began_s = seat.index, seat.node, self._runtime.now
+        self._emit(events.START, node, noted, 0)
 
         def note(result: Any) -> None:
-            if self._world.virtual and self._world.now != began_s:
+            if self._virtual is not None and self._virtual.now != began_s:
                 # Then it may wait for its own disk, and for who holds the lock meanwhile.
                 disks_are_slow = self._slowest_save_ms > 0
-                took_s = self._world.own_s(node, began_s)
+                took_s = self._runtime.own_s(node, began_s)
                 if took_s and not disks_are_slow:
                     self.fail(
                         f"start() of peer {i} took {took_s:.3f} s (virtual); it must hand the command "
@@ -220,7 +220,7 @@ class Config(Servers):
             match result:
                 case (int(), int(), bool()):
                     started = events.Started(noted, *result)
-                    self._world.emit(events.STARTED, node, started, result[0] & 0xFFFFFFFF)
+                    self._emit(events.STARTED, node, started, result[0] & 0xFFFFFFFF)
                     return
             self._wrong_shape(peer.start, i, result, "(index: int, term: int, is_leader: bool)")
 
@@ -235,7 +235,7 @@ class Config(Servers):
 
     def _wrong_shape(self, method: Callable[..., Any], i: int, result: Any, shape: str) -> NoReturn:
         text = f"{method.__name__}() of peer {i} returned {short(result)}; it must return {shape}"
-        self._world.fail(Failure(text, [*self._world.test_step(), *source_line(method)]))
+        self._runtime.fail(Failure(text, [*self._runtime.test_step(), *source_line(method)]))
 
     def check_one_leader(self) -> int:
         """Within 5 s the connected servers have one leader. Two leaders in one term are always wrong."""
@@ -307,7 +307,7 @@ class Config(Servers):
 
     def n_committed(self, index: int) -> tuple[int, Any]:
         """How many servers have applied a command at that index, and the command."""
-        self._world.raise_if_failed()
+        self._raise_if_failed()
         count, command = 0, None
         for seat in self._seats:
             if seat.service is not None and index in seat.service.commands:
@@ -339,18 +339,18 @@ class Config(Servers):
         """
         if not 1 <= servers <= self.n:
             raise ValueError(f"one(): servers must be 1..{self.n}, got {servers}")
-        give_up_s = self._world.now + _AGREEMENT_S
+        give_up_s = self._runtime.now + _AGREEMENT_S
         nobody_led = True
         candidate = 0
-        while self._world.now < give_up_s:
+        while self._runtime.now < give_up_s:
             index = None
             for _ in range(self.n):
                 candidate = (candidate + 1) % self.n
                 if self.reachable(candidate):
-                    node, asked_s = self._seats[candidate].node, self._world.now
+                    node, asked_s = self._seats[candidate].node, self._runtime.now
                     its_index, _, accepted = self.start(candidate, command)
                     # Another thread of the test may have paused it meanwhile.
-                    give_up_s += self._world.now - asked_s - self._world.own_s(node, asked_s)
+                    give_up_s += self._runtime.now - asked_s - self._runtime.own_s(node, asked_s)
                     if accepted:
                         index, nobody_led = its_index, False
                         break
@@ -373,8 +373,8 @@ class Config(Servers):
         self.fail(f"one({short(command)}): no agreement in 10 s (virtual); expected it on {_servers(servers)}")
 
     def _committed_within(self, index: int, command: Any, servers: int, limit_s: float) -> bool:
-        until_s = self._world.now + limit_s
-        while self._world.now < until_s:
+        until_s = self._runtime.now + limit_s
+        while self._runtime.now < until_s:
             count, found = self.n_committed(index)
             if count >= servers and found == command:
                 return True

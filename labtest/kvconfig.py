@@ -26,10 +26,10 @@ from labtest.isolation.clerks import GuestClerk, clerk_guest
 from labtest.isolation.host import Channel, Guest, Within
 from labtest.isolation.programs import GuestProgram
 from labtest.linearizability import History, Outcome, check
+from labtest.runtime import Stuck
 from labtest.servers import Peer, Seat
 from labtest.service import Listener
 from labtest.tap import Snapshots, Tap, WatchedPeer
-from labtest.world import Stuck
 from raft.messages import ApplyMsg
 
 SERVICE = "KVServer"
@@ -65,12 +65,12 @@ class KVConfig(Config):
         self._clients: list[Client] = []
         self._clients_made = 0
         self._decided = False
-        self.history = History(lambda: self._world.now)
+        self.history = History(lambda: self._runtime.now)
         super().__init__(program, servers=servers, unreliable=unreliable)
 
     def _announce(self) -> None:
         super()._announce()
-        self._world.emit(events.SERVICE, None, SERVICE, 0)
+        self._emit(events.SERVICE, None, SERVICE, 0)
 
     # ---- the course of a test ----------------------------------------------------------------------------
 
@@ -80,7 +80,7 @@ class KVConfig(Config):
 
     def end(self) -> Stats:
         """The test has passed, if its history is right. Counted as commands: what clients asked for."""
-        self._world.raise_if_failed()
+        self._raise_if_failed()
         if self.stats is None:
             self._check_history()
         stats = super().end()
@@ -103,12 +103,15 @@ class KVConfig(Config):
         if self._decided:
             return
         self._decided = True
-        verdict = check(self.history.operations, alive=self._world.alive)
+        if self._virtual is None:
+            verdict = check(self.history.operations)
+        else:
+            verdict = check(self.history.operations, alive=self._virtual.note_progress)
         if verdict.outcome is Outcome.VIOLATION:
             violation = verdict.violation
             assert violation is not None
             text = f"{LINEARIZABILITY.title} ({LINEARIZABILITY.section}): {violation.text}"
-            told = evidence(violation, self._world.trace)
+            told = evidence(violation, self._trace)
             self.fail(text, LINEARIZABILITY, evidence=told, variety=violation.wrong.value)
         if verdict.outcome is Outcome.UNKNOWN and final:
             raise Undecided(
@@ -135,7 +138,7 @@ class KVConfig(Config):
             self.fail,
             self._apply_watcher(seat.node),
             self._made_snapshots,
-            self._world.after,
+            self._runtime.after,
             self._stopwatch(seat.node),
             lambda: self._slowest_save_ms / 1000,
         )
@@ -174,7 +177,7 @@ class KVConfig(Config):
         tap = seat.service
         assert isinstance(tap, Tap)
         tap.gives(index, snapshot)
-        self._world.emit(events.SNAPSHOT, seat.node, events.Taken(index, snapshot), crc32(snapshot))
+        self._emit(events.SNAPSHOT, seat.node, events.Taken(index, snapshot), crc32(snapshot))
 
     def crash1(self, i: int) -> None:
         """Cut the power of server i. What its Persister has saved remains."""
@@ -199,7 +202,7 @@ class KVConfig(Config):
         number = self._clients_made
         self._clients_made += 1
         name = f"client {number}"
-        node = self._world.node(name)
+        node = self._runtime.node(name)
         ends = []
         for seat in self._seats:
             self._ends_made += 1
@@ -207,25 +210,25 @@ class KVConfig(Config):
             self._network.connect(end.name, seat.name)
             ends.append(end)
         first = list(range(self.n)) if reaches is None else [self._seat(i).index for i in reaches]
-        client = Client(name, node, ends, first, self.history, self._world, self.fail, self.fail_in_vain)
+        client = Client(name, node, ends, first, self.history, self._runtime, self._emit, self.fail, self.fail_in_vain)
         self._clients.append(client)
         for i in range(self.n):
             self._plug_client(client, i)
         try:
             client.clerk = self._clerk(client, number)
         except Stuck:
-            self.fail(f"Clerk(...) of {name} has not returned for {_CLERK_LIMIT_S:g} s{self._world.clock}")
+            self.fail(f"Clerk(...) of {name} has not returned for {_CLERK_LIMIT_S:g} s{self._runtime.clock}")
         return client
 
     def _clerk(self, client: Client, number: int) -> Any:
         node, limit_s = client.node, _CLERK_LIMIT_S
         if not isinstance(self._program, GuestProgram):
             made: Any = self._program.make_clerk
-            return self._world.call(node, made, list(client.ends), entry="__init__", limit_s=limit_s)
+            return self._runtime.call(node, made, list(client.ends), entry="__init__", limit_s=limit_s)
         assert node is not None
         guest = clerk_guest(self._program, node, self._network, client.ends, number)
-        self._world.spawn(node, guest.drive, name=f"guest {client.name}")
-        self._world.call(node, guest.ask, "Clerk.__init__", entry="__init__", limit_s=limit_s)
+        self._runtime.spawn(node, guest.drive, name=f"guest {client.name}")
+        self._runtime.call(node, guest.ask, "Clerk.__init__", entry="__init__", limit_s=limit_s)
         return GuestClerk(guest)
 
     def connect_client(self, client: Client, reaches: Iterable[int]) -> None:

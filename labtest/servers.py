@@ -16,7 +16,7 @@ from zlib import crc32
 
 from labrpc import ClientEnd, Network, Server
 from labrpc import Service as RpcService
-from labsim import Node, NodeKilled, current_simulation, queue
+from labsim import Event, Node, NodeKilled, Simulation, current_simulation, queue
 from labsim.deciding import Between, ChoiceKind, Settled
 from labsim.trace import fingerprint_of
 from labtest import events
@@ -26,9 +26,9 @@ from labtest.failure import Failure
 from labtest.isolation.host import Channel, Disk, Guest, Ties, Within
 from labtest.isolation.programs import GuestProgram
 from labtest.isolation.protocol import Setup
+from labtest.runtime import RealTimeRuntime, Runtime, Stuck, VirtualRuntime, current_runtime
 from labtest.service import SNAPSHOT_INTERVAL, Committed, Listener, Service
 from labtest.snapshot import ClusterSnapshot, State
-from labtest.world import Stuck, current_world
 from raft.messages import ApplyMsg
 
 _CALL_LIMIT_S = 10.0
@@ -86,9 +86,11 @@ class Servers:
         self.n = servers
         self._peer_class = peer_class
         self._snapshots = snapshot
-        self._world = current_world()
+        self._runtime: Runtime = current_runtime()
+        # What only virtual time can do is asked of this.
+        self._virtual = self._runtime if isinstance(self._runtime, VirtualRuntime) else None
         # Real threads take their own time.
-        latency_ms = USUAL_LATENCY_MS if self._world.virtual else (0.0, 0.0)
+        latency_ms = USUAL_LATENCY_MS if self._virtual is not None else (0.0, 0.0)
         self._network = Network(long_delays=long_delays, latency_ms=latency_ms)
         self._committed = Committed()
         self._seats = [Seat(i) for i in range(servers)]
@@ -100,7 +102,27 @@ class Servers:
 
     def _announce(self) -> None:
         """What the trace begins with."""
-        self._world.emit(events.CLUSTER, None, self.n, self.n)
+        self._emit(events.CLUSTER, None, self.n, self.n)
+
+    def _emit(self, kind: str, node: Node | None, detail: Any, fingerprint: int) -> None:
+        """An event of the trace, where there is one."""
+        if self._virtual is not None:
+            self._virtual.emit(kind, node, detail, fingerprint)
+
+    @property
+    def _trace(self) -> Sequence[Event]:
+        return () if self._virtual is None else self._virtual.trace
+
+    def _simulation_for(self, what: str, can: str) -> Simulation:
+        """What only virtual time can do is refused on real threads."""
+        if self._virtual is None:
+            raise ValueError(f"{what}(): only in virtual time can {can}")
+        return self._virtual.simulation
+
+    def _raise_if_failed(self) -> None:
+        """In virtual time whatever fails ends the run at once."""
+        if isinstance(self._runtime, RealTimeRuntime):
+            self._runtime.raise_if_failed()
 
     def _seat(self, i: int) -> Seat:
         if not 0 <= i < self.n:
@@ -115,7 +137,7 @@ class Servers:
         if seat.peer is not None:
             self.crash1(i)
         seat.incarnation += 1
-        seat.node = self._world.node(seat.name)
+        seat.node = self._runtime.node(seat.name)
         ends = self._make_ends(seat)
         # The old incarnation's hand, on real threads, is still on the old disk.
         seat.persister = seat.persister.copy()
@@ -126,14 +148,14 @@ class Servers:
         apply_ch: queue.Queue[ApplyMsg] | Channel = queue.Queue(1) if guest is None else guest.channel
         service = seat.service = self._listener(seat, apply_ch)
         began = events.RESTART if seat.incarnation > 1 else events.BOOT
-        self._world.emit(began, seat.node, None, seat.incarnation)
-        self._world.emit(events.RESTORE, seat.node, service.last_applied, service.last_applied)
+        self._emit(began, seat.node, None, seat.incarnation)
+        self._emit(events.RESTORE, seat.node, service.last_applied, service.last_applied)
         if guest is None:
             made: Any = self._peer_class
             peer = self._ask(seat, "Raft(...)", made, ends, i, seat.persister, apply_ch, entry="__init__")
         else:
             peer = guest
-            self._world.spawn(seat.node, guest.drive, name=f"guest {i}")
+            self._runtime.spawn(seat.node, guest.drive, name=f"guest {i}")
             self._ask(seat, "Raft(...)", guest.ask, "Raft.__init__", entry="__init__")
         seat.peer = peer
         seat.last_state = None
@@ -167,7 +189,7 @@ class Servers:
         assert isinstance(service, Service)
         if self._snapshots:
             service.take_snapshot = peer.snapshot
-        self._world.spawn(seat.node, service.run, name=f"service {seat.index}")
+        self._runtime.spawn(seat.node, service.run, name=f"service {seat.index}")
 
     def _guest(self, seat: Seat, ends: list[ClientEnd]) -> Guest:
         """The next incarnation, in a process of its own."""
@@ -229,7 +251,7 @@ class Servers:
             else:
                 kept = ApplyMsg(message.command_valid, message.command, message.command_index)
             index = message.command_index or message.snapshot_index
-            self._world.emit(events.APPLY, node, kept, _fingerprint(index))
+            self._emit(events.APPLY, node, kept, _fingerprint(index))
 
         return applied
 
@@ -239,12 +261,17 @@ class Servers:
         self.disconnect(i)
         self._network.delete_server(seat.name)
         if seat.peer is not None:
-            self._world.emit(events.CRASH, seat.node, None, 0)
+            self._emit(events.CRASH, seat.node, None, 0)
             seat.persister = seat.persister.copy()
             peer, service, seat.peer, seat.service = seat.peer, seat.service, None, None
             seat.paused = seat.clock_held = False
-            assert service is not None
-            self._world.kill(seat.node, peer.kill, service.stop)
+            assert service is not None and seat.node is not None
+            if self._virtual is not None:
+                self._virtual.simulation.kill(seat.node)
+            else:
+                # Nothing can end a thread from outside: as in the MIT lab, all are told to stop.
+                peer.kill()
+                service.stop()
 
     def restart(self, *indexes: int) -> None:
         """Start these servers again, each from its own disk, and connect them."""
@@ -256,14 +283,14 @@ class Servers:
         """Plug servers in, towards all that are plugged in."""
         for i in indexes:
             self._seat(i).connected = True
-            self._world.emit(events.CONNECT, self._seats[i].node, None, 0)
+            self._emit(events.CONNECT, self._seats[i].node, None, 0)
             self._plug(i)
 
     def disconnect(self, *indexes: int) -> None:
         """Pull the plug of servers: they run on, alone."""
         for i in indexes:
             self._seat(i).connected = False
-            self._world.emit(events.DISCONNECT, self._seats[i].node, None, 0)
+            self._emit(events.DISCONNECT, self._seats[i].node, None, 0)
             self._plug(i)
 
     def _plug(self, i: int) -> None:
@@ -305,55 +332,54 @@ class Servers:
 
         It does not know. To the tester it is unreachable until resume().
         """
-        seat = self._away_seat("pause", i)
+        simulation, seat, node = self._away_seat("pause", i)
         if seat.paused:
             raise ValueError(f"pause(): server {i} is paused already")
         seat.paused = True
-        self._world.emit(events.PAUSE, seat.node, None, 0)
-        self._world.pause(seat.node)
+        self._emit(events.PAUSE, node, None, 0)
+        simulation.pause(node)
 
     def resume(self, *indexes: int) -> None:
         """Let paused servers continue: all timers that are overdue fire, and what has arrived arrives now."""
         for i in indexes:
-            seat = self._away_seat("resume", i)
+            simulation, seat, node = self._away_seat("resume", i)
             if not seat.paused:
                 raise ValueError(f"resume(): server {i} is not paused")
             seat.paused = False
-            self._world.emit(events.RESUME, seat.node, None, 0)
-            self._world.resume(seat.node)
+            self._emit(events.RESUME, node, None, 0)
+            simulation.resume(node)
 
     def freeze_clock(self, i: int) -> None:
         """Let no time pass for server i: it runs and answers, but its clock stands still, and its timers with it."""
-        seat = self._away_seat("freeze_clock", i)
+        simulation, seat, node = self._away_seat("freeze_clock", i)
         if seat.clock_held:
             raise ValueError(f"freeze_clock(): the clock of server {i} is frozen already")
         seat.clock_held = True
-        self._world.emit(events.FREEZE_CLOCK, seat.node, None, 0)
-        self._world.freeze_clock(seat.node)
+        self._emit(events.FREEZE_CLOCK, node, None, 0)
+        simulation.freeze_clock(node)
 
     def unfreeze_clock(self, i: int) -> None:
         """Let its time go on, from where it was held."""
-        seat = self._away_seat("unfreeze_clock", i)
+        simulation, seat, node = self._away_seat("unfreeze_clock", i)
         if not seat.clock_held:
             raise ValueError(f"unfreeze_clock(): the clock of server {i} is not frozen")
         seat.clock_held = False
-        self._world.emit(events.UNFREEZE_CLOCK, seat.node, None, 0)
-        self._world.unfreeze_clock(seat.node)
+        self._emit(events.UNFREEZE_CLOCK, node, None, 0)
+        simulation.unfreeze_clock(node)
 
-    def _away_seat(self, what: str, i: int) -> Seat:
-        if not self._world.virtual:
-            raise ValueError(f"{what}(): only in virtual time can a server be stopped, or its clock held")
+    def _away_seat(self, what: str, i: int) -> tuple[Simulation, Seat, Node]:
+        simulation = self._simulation_for(what, "a server be stopped, or its clock held")
         seat = self._seat(i)
-        if seat.peer is None:
+        if seat.peer is None or seat.node is None:
             raise ValueError(f"{what}(): server {i} is down")
-        return seat
+        return simulation, seat, seat.node
 
     def _stopwatch(self, node: Node | None) -> Callable[[], Callable[[], float]]:
         """Each begins when it is made, and tells the seconds since then that the node could use."""
 
         def begin() -> Callable[[], float]:
-            began_s = self._world.now
-            return lambda: self._world.own_s(node, began_s)
+            began_s = self._runtime.now
+            return lambda: self._runtime.own_s(node, began_s)
 
         return begin
 
@@ -365,7 +391,7 @@ class Servers:
         def saving(number: int) -> None:
             """Runs in the peer's own task, at the beginning of a save."""
             if self._save_time.max_ms:
-                self._world.wait_for_disk(duration_ns(number))
+                self._runtime.wait_for_disk(duration_ns(number))
 
         return saving
 
@@ -374,10 +400,10 @@ class Servers:
         node, place = seat.node, (ChoiceKind.SAVE, self._network.keyed(seat.name), str(seat.incarnation))
 
         def begin(number: int) -> int:
-            self._world.emit(events.SAVING, node, number, _fingerprint(number))
+            self._emit(events.SAVING, node, number, _fingerprint(number))
             save_time = self._save_time
             chance = Between(int(save_time.min_ms * 1e6), int(save_time.max_ms * 1e6))
-            return self._world.choose(place, number, chance)
+            return self._runtime.choose(place, number, chance)
 
         return begin
 
@@ -388,7 +414,7 @@ class Servers:
             """Runs in the peer's own task, just before the save takes effect: if it does not return, there was none."""
             if seat.crash_point is not None:
                 self._pass_crash_point(seat, "before save")
-            self._world.emit(events.PERSIST, node, events.Saved(raft_state, snapshot, number), crc32(raft_state))
+            self._emit(events.PERSIST, node, events.Saved(raft_state, snapshot, number), crc32(raft_state))
             if seat.crash_point is not None and seat.crash_point[0] == "after save":
                 disk = Persister()
                 disk.save(raft_state, snapshot)
@@ -412,8 +438,7 @@ class Servers:
         "before save": what it is about to save is not on the disk. "after save": it is, and nothing after it has
         happened. "after reply": a reply has just left.
         """
-        if not self._world.virtual:
-            raise ValueError("crash_at(): only in virtual time can a peer be stopped between two of its lines")
+        self._simulation_for("crash_at", "a peer be stopped between two of its lines")
         if when is not None and when not in get_args(CrashMoment):
             raise ValueError(f"crash_at(): when must be one of {', '.join(get_args(CrashMoment))}, got {when!r}")
         seat = self._seat(i)
@@ -421,15 +446,19 @@ class Servers:
         if when is not None:
             seat.crash_points += 1
             place = (ChoiceKind.CRASH, self._network.keyed(seat.name), when)
-            crash_point = (when, self._world.choose(place, seat.crash_points, Settled(nth)))
+            crash_point = (when, self._runtime.choose(place, seat.crash_points, Settled(nth)))
         if crash_point != seat.crash_point:
             seat.crash_point = crash_point
             detail = events.CrashPoint(when, nth if crash_point is None else crash_point[1])
-            self._world.emit(events.CRASH_AT, seat.node, detail, fingerprint_of(when or "", detail.nth))
+            self._emit(events.CRASH_AT, seat.node, detail, fingerprint_of(when or "", detail.nth))
 
     def punctual(self) -> None:
-        """This test asks for speed: with --race, no thread gets its turn back late from now on (docs/race.md)."""
-        self._world.punctual()
+        """This test asks for speed: with --race, no thread gets its turn back late from now on (docs/race.md).
+
+        How late a real machine is, nobody can say.
+        """
+        if self._virtual is not None:
+            self._virtual.simulation.punctual = True
 
     def slow_disks(self, min_ms: float, max_ms: float) -> None:
         """Have every save take that long from now on, each as long as it is drawn; other threads run meanwhile."""
@@ -439,7 +468,7 @@ class Servers:
         if save_time != self._save_time:
             self._save_time = save_time
             self._slowest_save_ms = max(self._slowest_save_ms, max_ms)
-            self._world.emit(events.SLOW_DISKS, None, save_time, fingerprint_of(min_ms, max_ms))
+            self._emit(events.SLOW_DISKS, None, save_time, fingerprint_of(min_ms, max_ms))
 
     def slow_snapshots(self, i: int, ms: float) -> None:
         """Have the service of server i, until it restarts, take that long to make a snapshot; its peer goes on."""
@@ -450,19 +479,18 @@ class Servers:
             raise ValueError("slow_snapshots(): only of the tester's own services, not of yours")
         if ms != seat.service.snapshot_ms:
             seat.service.snapshot_ms = ms
-            self._world.emit(events.SLOW_SNAPSHOTS, seat.node, ms, fingerprint_of(ms))
+            self._emit(events.SLOW_SNAPSHOTS, seat.node, ms, fingerprint_of(ms))
 
     def busy_service(self, i: int, busy: bool = True) -> None:
         """Have the service of server i, until it restarts, handle nothing that its peer hands up; its peer goes on."""
-        if not self._world.virtual:
-            raise ValueError("busy_service(): only in virtual time can a service be kept from its work")
+        self._simulation_for("busy_service", "a service be kept from its work")
         seat = self._seat(i)
         if seat.service is None:
             raise ValueError(f"busy_service(): server {i} is down")
         if not isinstance(seat.service, Service):
             raise ValueError("busy_service(): only of the tester's own services, not of yours")
         if busy != seat.service.busy:
-            self._world.emit(events.BUSY, seat.node, busy, int(busy))
+            self._emit(events.BUSY, seat.node, busy, int(busy))
             seat.service.be_busy(busy)
 
     def snapshot_only_when_asked(self) -> None:
@@ -559,12 +587,12 @@ class Servers:
 
     def _ask(self, seat: Seat, what: str, fn: Callable[..., Any], *args: Any, entry: str) -> Any:
         """Call the peer. `what` is how a report names the call, `entry` the method that is called."""
-        self._world.raise_if_failed()
+        self._raise_if_failed()
         try:
-            return self._world.call(seat.node, fn, *args, entry=entry, limit_s=_CALL_LIMIT_S)
+            return self._runtime.call(seat.node, fn, *args, entry=entry, limit_s=_CALL_LIMIT_S)
         except Stuck:
             self.fail(
-                f"{what} of peer {seat.index} has not returned for {_CALL_LIMIT_S:g} s{self._world.clock}",
+                f"{what} of peer {seat.index} has not returned for {_CALL_LIMIT_S:g} s{self._runtime.clock}",
                 CALLS_RETURN,
             )
 
@@ -587,21 +615,21 @@ class Servers:
         """
         failure = Failure(
             text,
-            [*self._world.test_step(), *evidence, *self._evidence()],
+            [*self._runtime.test_step(), *evidence, *self._evidence()],
             rule=None if rule is None else rule.name,
             variety=variety,
             awaited=awaited,
             costs=costs,
             snapshot=snapshot or self._snapshot(),
         )
-        self._world.fail(failure)
+        self._runtime.fail(failure)
 
     def _snapshot(self) -> ClusterSnapshot:
         states = {seat.name: seat.last_state for seat in self._seats if seat.peer and seat.last_state}
-        return self._world.snapshot(states)
+        return self._runtime.snapshot(states)
 
     def _evidence(self) -> list[str]:
-        lines = [f"Peers at {self._world.now:.3f} s:"]
+        lines = [f"Peers at {self._runtime.now:.3f} s:"]
         for seat in self._seats:
             if seat.peer is None:
                 lines.append(f"  {seat.name}  down")

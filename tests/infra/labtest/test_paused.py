@@ -323,17 +323,17 @@ def test_with_its_clock_held_no_peer_acts_and_with_it_running_it_campaigns(peer,
         for i in range(3):
             cfg.freeze_clock(i)
         time.sleep(HOUR_S)
-        assert not [e for e in cfg._world.trace if e.kind == events.SEND]
+        assert not [e for e in cfg._runtime.trace if e.kind == events.SEND]
         cfg.unfreeze_clock(1)
         for _ in range(1000):
             time.sleep(0.010)
-            if [e for e in cfg._world.trace if e.kind == events.SEND and e.node == "1"]:
+            if [e for e in cfg._runtime.trace if e.kind == events.SEND and e.node == "1"]:
                 break
         else:
             raise AssertionError("it does not campaign")
         # Others may call back, in the instant in which they hear it; by themselves they do nothing.
-        heard = {(e.node, e.at_ns) for e in cfg._world.trace if e.kind == events.DELIVER}
-        sent = [e for e in cfg._world.trace if e.kind == events.SEND and e.node != "1"]
+        heard = {(e.node, e.at_ns) for e in cfg._runtime.trace if e.kind == events.DELIVER}
+        sent = [e for e in cfg._runtime.trace if e.kind == events.SEND and e.node != "1"]
         assert not [e for e in sent if (e.node, e.at_ns) not in heard]
 
     passes(test, load_peer_class(peer.write(tmp_path)))

@@ -321,7 +321,7 @@ def test_roles_are_those_the_peers_have():
             cfg.restart(leader)
             cfg.check_one_leader()
             time.sleep(0.3)
-            seen.append((cfg._world.now, {str(i): cfg.get_state(i)[1] for i in range(5)}))
+            seen.append((cfg._runtime.now, {str(i): cfg.get_state(i)[1] for i in range(5)}))
 
     run = run_test(test, Raft, 5)
     assert run.error is None
