@@ -37,7 +37,7 @@ from unittest import mock
 
 import labgob
 from labrpc.tcp import Address, Credentials
-from labtest.loading import DEFAULT, DEFAULT_KV, load_peer_class
+from labtest.loading import DEFAULT, DEFAULT_KV, load_program
 from labtools.cluster.asking import make_clerk, make_lines
 from labtools.cluster.disk import Disk, Owner
 from labtools.cluster.load import Figures, figures
@@ -87,7 +87,7 @@ def fsync_ms(folder: Path, count: int = 200) -> float:
 
 @contextmanager
 def _ours(folder: Path) -> Iterator[System]:
-    program = load_peer_class(DEFAULT, kv=DEFAULT_KV)
+    program = load_program(DEFAULT, kv=DEFAULT_KV)
     addresses = [Address("127.0.0.1", port) for port in _ports(3)]
     with Processes(folder, addresses, Credentials(), []) as processes:
         processes.start_all()
@@ -248,7 +248,7 @@ def _measured(system: System, clients: int) -> Figures:
 
 def _restart_s(folder: Path) -> float:
     """A process with 5,000 entries in its log and no snapshot, from its start until it has applied them all again."""
-    program = load_peer_class(DEFAULT, kv=DEFAULT_KV)
+    program = load_program(DEFAULT, kv=DEFAULT_KV)
     ops, entries = program.template.module("kv.messages"), program.template.module("raft.messages")
     commands = [labgob.encode([ops.Op(1, n, "put", f"key {n % 100}", f"value {n}")]) for n in range(1, _ENTRIES + 1)]
     state = labgob.Encoder()

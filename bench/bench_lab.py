@@ -21,7 +21,8 @@ from labsim import Simulation
 from labsim.deciding import Seeded, TesterStream
 from labtest.checks import CheckedTrace
 from labtest.isolation import walls
-from labtest.loading import DEFAULT, load_peer_class
+from labtest.isolation.programs import load_sandboxed
+from labtest.loading import DEFAULT, load_peer
 from labtest.running import run_test
 from labtools.selecting import LabTest, select
 from labtools.timeline.command import print_timeline
@@ -37,13 +38,13 @@ def _tests() -> list[LabTest]:
     return select([], [Path(f"tests/test_2{part}.py") for part in "abcd"])
 
 
-def _run_s(test: LabTest, peer_class: Any, kind: str) -> tuple[float, float]:
+def _run_s(test: LabTest, launcher: Any, kind: str) -> tuple[float, float]:
     """(CPU seconds, virtual seconds) of one test for one seed, up to when nothing of it is left in memory."""
     simulation = Simulation(_SEED, trace=kind != "bare")
     if kind == "checked":
         simulation.trace = CheckedTrace(simulation)
     began_s = time.process_time()
-    run = run_test(test.function, peer_class, _SEED, simulation=simulation)
+    run = run_test(test.function, launcher, _SEED, simulation=simulation)
     assert run.error is None, run.error
     virtual_s = run.virtual_s
     del run, simulation
@@ -53,7 +54,7 @@ def _run_s(test: LabTest, peer_class: Any, kind: str) -> tuple[float, float]:
 
 def _suite_s() -> tuple[dict[str, float], float]:
     """CPU seconds of the whole suite by kind, and its virtual seconds, in a process of its own."""
-    peer_class = load_peer_class(DEFAULT)
+    launcher = load_peer(DEFAULT)
     tests = _tests()
     gc.collect()
     gc.freeze()  # so that _run_s() collects what the run has left, and need not look at anything else
@@ -64,7 +65,7 @@ def _suite_s() -> tuple[dict[str, float], float]:
         took_s = dict.fromkeys(_KINDS, math.inf)
         for _ in range(_ROUNDS):
             for kind in _KINDS:
-                cpu_s, simulated_s = _run_s(test, peer_class, kind)
+                cpu_s, simulated_s = _run_s(test, launcher, kind)
                 took_s[kind] = min(took_s[kind], cpu_s)
         for kind in _KINDS:
             suite_s[kind] += took_s[kind]
@@ -110,12 +111,12 @@ class _Asked(Seeded):
 
 def _deciding(suite_s: float) -> str:
     """All choices of the suite once more, as they are keyed, and as one stream would give them without keys."""
-    peer_class = load_peer_class(DEFAULT)
+    launcher = load_peer(DEFAULT)
     keyed_s = plain_s = 0.0
     choices = 0
     for test in _tests():
         asked = _Asked(_SEED)
-        run_test(test.function, peer_class, _SEED, decider=asked)
+        run_test(test.function, launcher, _SEED, decider=asked)
         choices += len(asked.chances) + len(asked.picks)
         seeded, stream = Seeded(_SEED), random.Random(_SEED)
         tester = TesterStream(Seeded(_SEED))
@@ -151,18 +152,18 @@ def _isolated_s() -> tuple[float, float]:
     nobody would learn what the guests took; it stands around the nursery and costs a run nothing.
     """
     walls.bubblewrap, walls.nobody = lambda: None, lambda: 0  # type: ignore[assignment]  # for this process
-    here, there = load_peer_class(DEFAULT), load_peer_class(DEFAULT, isolated=True)
+    here, there = load_peer(DEFAULT), load_sandboxed(DEFAULT)
     one_process_s = isolated_s = 0.0
     for test in _tests():
-        for peer_class in (here, there):
+        for launcher in (here, there):
             began_s = time.process_time()
-            assert run_test(test.function, peer_class, _SEED).error is None
+            assert run_test(test.function, launcher, _SEED).error is None
             took_s = time.process_time() - began_s
-            if peer_class is here:
+            if launcher is here:
                 one_process_s += took_s
             else:
                 isolated_s += took_s
-    there.close()  # type: ignore[union-attr]  # which ends the guests, and then their time is known
+    there.close()  # which ends the guests, and then their time is known
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return isolated_s + children.ru_utime + children.ru_stime, one_process_s
 
@@ -176,9 +177,9 @@ def facts() -> list[str]:
     virtual_s = results[0][1]
     checked_s = median(suite_s["checked"] for suite_s, _ in results)
     ratios = {kind: sorted(suite_s[kind] / suite_s["bare"] for suite_s, _ in results) for kind in _KINDS}
-    peer_class = load_peer_class(DEFAULT)
+    launcher = load_peer(DEFAULT)
     long_run = next(test for test in _tests() if test.name == "test_figure8_unreliable_2c")
-    trace = run_test(long_run.function, peer_class, _SEED).simulation.trace
+    trace = run_test(long_run.function, launcher, _SEED).simulation.trace
     began_s = time.process_time()
     print_timeline(trace, file=io.StringIO(), width=120)
     return [

@@ -15,7 +15,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from labsim import time as virtual
-from labtest.loading import DEFAULT, load_peer_class
+from labtest.loading import DEFAULT, load_peer
 from labtest.running import run_test
 from labtools.page.command import told_of, write_page
 from labtools.page.fields import watched_run
@@ -102,9 +102,9 @@ def _cpu_s(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def facts() -> Iterator[str]:
-    peer_class = load_peer_class(DEFAULT)
-    plain_s, _ = _cpu_s(lambda: run_test(_busy, peer_class, 7))
-    watched_s, (run, watch) = _cpu_s(lambda: watched_run(_busy, peer_class, 7))
+    launcher = load_peer(DEFAULT)
+    plain_s, _ = _cpu_s(lambda: run_test(_busy, launcher, 7))
+    watched_s, (run, watch) = _cpu_s(lambda: watched_run(_busy, launcher, 7))
     assert run.error is None, run.error
     trace = run.simulation.trace
     with tempfile.TemporaryDirectory(prefix="bench-page-") as folder:

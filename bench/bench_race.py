@@ -9,10 +9,11 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
-from typing import Any
 
+from labtest.in_process import InProcessLauncher
+from labtest.launcher import PeerLauncher
 from labtest.loading import DEFAULT, DEFAULT_KV
-from labtest.program import load_program
+from labtest.program import execute_program
 from labtest.race import Race
 from labtest.running import run_test
 from labtools.selecting import LabTest, select
@@ -21,10 +22,10 @@ _SEEDS = range(1, 4)
 _KINDS = {"plain": None, "turns": {"watch": False}, "race": {}}
 
 
-def _run_s(test: LabTest, program: Any, seed: int) -> tuple[float, float]:
+def _run_s(test: LabTest, launcher: PeerLauncher, seed: int) -> tuple[float, float]:
     """(CPU seconds, virtual seconds), up to when nothing of it is left in memory."""
     began_s = time.process_time()
-    run = run_test(test.function, program, seed)
+    run = run_test(test.function, launcher, seed)
     assert run.error is None, run.error
     virtual_s = run.virtual_s
     del run
@@ -40,12 +41,13 @@ def facts() -> Iterator[str]:
     # A program at a time is loaded in a process: its modules stand under its names.
     for kind, how in _KINDS.items():
         race = None if how is None else Race(**how)
-        program = load_program(DEFAULT.resolve(), DEFAULT_KV.resolve(), race)
+        program = execute_program(DEFAULT.resolve(), DEFAULT_KV.resolve(), race)
+        launcher = InProcessLauncher.of_program(program)
         gc.collect()
         gc.freeze()  # so that _run_s() collects what the run has left, and need not look at anything else
         for test in tests:
             for seed in _SEEDS:
-                took_s, simulated_s = _run_s(test, program, seed)
+                took_s, simulated_s = _run_s(test, launcher, seed)
                 cpu_s[kind] += took_s
                 virtual_s[kind] += simulated_s
         if kind == "plain":

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from labtest.loading import DEFAULT, load_peer_class
+from labtest.loading import DEFAULT, load_peer
 from labtools.selecting import LabTest, select
 from labtools.stress.campaign import Plan, run_campaign
 from labtools.stress.pool import Batch, LocalPool
@@ -24,12 +24,12 @@ _ROUNDS = 5
 
 
 def _bare(test: LabTest, runs: int) -> Callable[[], None]:
-    peer_class = load_peer_class(DEFAULT)
+    launcher = load_peer(DEFAULT)
     from labtest.running import run_test
 
     def loop() -> None:
         for seed in range(runs):
-            assert run_test(test.function, peer_class, seed).error is None
+            assert run_test(test.function, launcher, seed).error is None
 
     return loop
 

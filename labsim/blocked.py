@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
-from typing import Any
+from collections.abc import Callable, Container, Sequence
+from typing import Any, Protocol
 
 from labsim.simulation import NS_PER_S, Simulation
 from labsim.stacks import is_readers, own_frames
@@ -14,6 +14,25 @@ _BLOCKED_NS = NS_PER_S
 _HELD_NS = 50_000_000
 # Whatever a thread is for, it should not wait long for these. A call from outside should not wait long at all.
 _BLOCKED_KINDS = (WaitKind.OWN_LOCK, WaitKind.LOST_LOCK, WaitKind.LOCK, WaitKind.ROOM)
+
+
+class ThreadsSeen(Protocol):
+    """What blocked(), own_threads() and held_locks() have found elsewhere, of one node."""
+
+    @property
+    def blocked(self) -> Sequence[Wait]: ...
+    @property
+    def threads(self) -> Sequence[Wait]: ...
+    @property
+    def held_lock(self) -> str:
+        """The name of a WaitKind; "" if no lock is held."""
+
+
+class RemoteThreads(Protocol):
+    """Where the threads of a node run that are not here."""
+
+    def observe(self, asked: Task | None = None) -> ThreadsSeen | None:
+        """What they are at; None if that cannot be found out. `asked`: a call that did not return."""
 
 
 def blocked(simulation: Simulation, asked: Task | None = None) -> list[Wait]:

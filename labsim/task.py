@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import random as _random
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from greenlet import greenlet  # type: ignore[import-untyped]  # it ships no types
+
+if TYPE_CHECKING:
+    from labsim.blocked import RemoteThreads
 
 
 class Node:
@@ -30,6 +33,7 @@ class Node:
         "on_kill",
         "paused",
         "program",
+        "remote",
         "stream",
         "taken",
         "tasks",
@@ -59,6 +63,7 @@ class Node:
         self.taken: list[tuple[int, int]] = []
         self.away_since_ns: int | None = None
         self.program: Any = None  # what it runs, for whoever gives each node modules of its own
+        self.remote: RemoteThreads | None = None  # where its threads run, if not here
         self.lineage: Any = None  # what its tasks' order is kept in, where it is kept (clocks.py)
         self.on_kill: Callable[[], None] | None = None  # called when it dies, for whoever has more to end than tasks
 

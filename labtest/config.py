@@ -19,8 +19,9 @@ from labsim import NodeKilled, TaskFailed, random, time
 from labtest import events
 from labtest.checks.kept import QUIET_DEATH, START_RETURNS_AT_ONCE
 from labtest.failure import Failure, short
+from labtest.launcher import Peer, PeerLauncher
 from labtest.runtime import RealTimeRuntime, Stuck
-from labtest.servers import Peer, PeerClass, Seat, Servers
+from labtest.servers import Seat, Servers
 from labtest.snapshot import State
 from labtest.task_errors import source_line
 
@@ -57,13 +58,13 @@ class Config(Servers):
     _long_delays = True  # a call that leads nowhere may take seconds to say so
 
     def __init__(
-        self, peer_class: PeerClass, *, servers: int = 3, unreliable: bool = False, snapshot: bool = False
+        self, launcher: PeerLauncher, *, servers: int = 3, unreliable: bool = False, snapshot: bool = False
     ) -> None:
         if servers < 1:
             raise ValueError(f"make_config(): servers must be at least 1, got {servers}")
-        if snapshot and not hasattr(peer_class, "snapshot"):
+        if snapshot and not launcher.has_method("snapshot"):
             raise Failure("Raft has no method snapshot(index, snapshot); part 2D needs it")
-        super().__init__(peer_class, servers=servers, snapshot=snapshot, long_delays=self._long_delays)
+        super().__init__(launcher, servers=servers, snapshot=snapshot, long_delays=self._long_delays)
         self.description = ""
         self.stats: Stats | None = None
         self._finished = False

@@ -14,23 +14,18 @@ from functools import partial
 from typing import Any, NoReturn
 from zlib import crc32
 
-from labrpc import ClientEnd, Server
-from labrpc import Service as RpcService
-from labsim import queue, threading, time
+from labsim import threading, time
 from labtest import events
 from labtest.accusing import evidence, in_vain
 from labtest.checks.kept import LINEARIZABILITY, KeptRule
 from labtest.clients import Client
 from labtest.config import Config, Stats
-from labtest.isolation.clerks import GuestClerk, clerk_guest
-from labtest.isolation.host import Channel, Guest, Within
-from labtest.isolation.programs import GuestProgram
+from labtest.launcher import ApplyChannel, LaunchedPeer, Peer, PeerLauncher, RaftCalls
 from labtest.linearizability import History, Outcome, check
 from labtest.runtime import Stuck
-from labtest.servers import Peer, Seat
+from labtest.servers import Seat
 from labtest.service import Listener
-from labtest.tap import Snapshots, Tap, WatchedPeer
-from raft.messages import ApplyMsg
+from labtest.tap import Snapshots, Tap
 
 SERVICE = "KVServer"
 # After the last act a new leader is elected within a second or two; whoever still waits then waits in vain.
@@ -49,24 +44,22 @@ class KVConfig(Config):
     _long_delays = False
 
     def __init__(
-        # A Raft to be called as such, with make_service() and make_clerk(): a Program, or a test's own; or guests.
         self,
-        program: Any,
+        launcher: PeerLauncher,
         *,
         servers: int = 3,
         unreliable: bool = False,
         max_raft_state: int | None = None,
     ) -> None:
-        if not getattr(program, "has_service", True):
-            raise ValueError("make_kv_config(): a service was not loaded; load_peer_class(raft, kv=...) does both")
-        self._program = program
+        if not launcher.has_service:
+            raise ValueError("make_kv_config(): a service was not loaded; load_peer(raft, kv=...) does both")
         self._max_raft_state = max_raft_state
         self._made_snapshots = Snapshots()
         self._clients: list[Client] = []
         self._clients_made = 0
         self._decided = False
         self.history = History(lambda: self._runtime.now)
-        super().__init__(program, servers=servers, unreliable=unreliable)
+        super().__init__(launcher, servers=servers, unreliable=unreliable)
 
     def _announce(self) -> None:
         super()._announce()
@@ -130,10 +123,10 @@ class KVConfig(Config):
 
     # ---- servers -----------------------------------------------------------------------------------------
 
-    def _listener(self, seat: Seat, apply_ch: queue.Queue[ApplyMsg] | Channel) -> Listener:
+    def _listener(self, seat: Seat, channel: ApplyChannel) -> Listener:
         tap = Tap(
             seat.index,
-            apply_ch,
+            channel,
             self._committed,
             self.fail,
             self._apply_watcher(seat.node),
@@ -145,32 +138,14 @@ class KVConfig(Config):
         tap.restore(seat.persister.read_snapshot())
         return tap
 
-    def _begin_service(self, seat: Seat, peer: Peer, ends: list[ClientEnd], server: Server) -> None:
-        tap = seat.service
+    def _begin_service(self, seat: Seat, launched: LaunchedPeer) -> None:
+        tap, name = seat.service, f"{SERVICE}()"
         assert isinstance(tap, Tap)
-        if isinstance(peer, Guest):
-            self._ask(seat, f"{SERVICE}(...)", peer.ask, f"{SERVICE}.__init__", self._max_raft_state, entry="__init__")
-            tap.kill = partial(peer.ask, f"{SERVICE}.kill")
-            return
+        construct = partial(launched.construct_service, self._max_raft_state)
+        tap.kill = self._ask(seat, f"{SERVICE}(...)", construct, entry="__init__", name=name).kill
 
-        def start(given: Any, noted: Any) -> Callable[[], Any]:
-            return self._watched_start(seat, peer, given, noted)
-
-        raft = WatchedPeer(peer, start, partial(self._given, seat))
-        args = (ends, seat.index, raft, tap.apply_ch, seat.persister, self._max_raft_state)
-        service = self._ask(seat, f"{SERVICE}(...)", self._program.make_service, *args, entry="__init__")
-        tap.kill = service.kill
-        server.add_service(RpcService(service, SERVICE))
-
-    def _calls_within(self, seat: Seat) -> dict[str, Within]:
-        def start(command: Any) -> Callable[[Any], None]:
-            peer = seat.peer if seat.peer is not None else seat.node.program  # type: ignore[union-attr]
-            return self._note_start(seat, peer, command)
-
-        def snapshot(index: int, snapshot: bytes) -> None:
-            self._given(seat, index, snapshot)
-
-        return {"start": Within((object,), start), "snapshot": Within((int, bytes), snapshot)}
+    def _raft_calls(self, seat: Seat) -> RaftCalls:
+        return RaftCalls(partial(self._note_start, seat), partial(self._given, seat))
 
     def _given(self, seat: Seat, index: int, snapshot: bytes) -> None:
         """The service gives its peer a snapshot."""
@@ -214,22 +189,12 @@ class KVConfig(Config):
         self._clients.append(client)
         for i in range(self.n):
             self._plug_client(client, i)
+        construct = self._launcher.launch_clerk(node, self._network, ends, number)
         try:
-            client.clerk = self._clerk(client, number)
+            client.clerk = self._runtime.call(node, construct, entry="__init__", name="Clerk()", limit_s=_CLERK_LIMIT_S)
         except Stuck:
             self.fail(f"Clerk(...) of {name} has not returned for {_CLERK_LIMIT_S:g} s{self._runtime.clock}")
         return client
-
-    def _clerk(self, client: Client, number: int) -> Any:
-        node, limit_s = client.node, _CLERK_LIMIT_S
-        if not isinstance(self._program, GuestProgram):
-            made: Any = self._program.make_clerk
-            return self._runtime.call(node, made, list(client.ends), entry="__init__", limit_s=limit_s)
-        assert node is not None
-        guest = clerk_guest(self._program, node, self._network, client.ends, number)
-        self._runtime.spawn(node, guest.drive, name=f"guest {client.name}")
-        self._runtime.call(node, guest.ask, "Clerk.__init__", entry="__init__", limit_s=limit_s)
-        return GuestClerk(guest)
 
     def connect_client(self, client: Client, reaches: Iterable[int]) -> None:
         """Plug the client to these servers and no others."""

@@ -1,4 +1,4 @@
-"""Getting the peer class out of the student's file, with a sentence instead of a stack when that fails."""
+"""Loading a student's files into this process, with a sentence instead of a stack when that fails."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from labsim.stacks import short_path
 from labtest import disk  # noqa: F401  # bound before any peer is loaded: see there
+from labtest.in_process import InProcessLauncher
 from labtest.peer_contract import CLASSES, PEER, ImportTooLong, describe_load_error, missing_from
-from labtest.program import Program, load_program
+from labtest.program import Program, execute_program
 
 if TYPE_CHECKING:
-    from labtest.isolation.programs import GuestProgram
     from labtest.race import Race
 
 DEFAULT = Path("raft/raft.py")
@@ -33,26 +33,24 @@ class LoadError(Exception):
     """The student's file cannot be tested; the text says where and why."""
 
 
-def load_peer_class(
-    path: Path, *, isolated: bool = False, kv: Path | None = None, race: bool = False
-) -> Program | GuestProgram:
-    """The class Raft of that file, to be called as such: each call is a new incarnation, in modules of its own.
+def load_peer(path: Path, *, kv: Path | None = None, race: bool = False) -> InProcessLauncher:
+    """The class Raft of that file, to be launched in this process: each time in modules of its own.
 
-    A file with its own messages.py beside it brings its whole package; a file alone uses ours. `isolated`: in processes
-    of their own, and no line of the file is run in this one. `kv`: the server.py of the service above it, if one is to
-    be tested. `race`: any of its lines may lose its turn, and races are failures.
+    A file with its own messages.py beside it brings its whole package; a file alone uses ours. `kv`: the server.py of
+    the service above it, if one is to be tested. `race`: any of its lines may lose its turn, and races are failures.
     """
-    if isolated:
-        from labtest.isolation.programs import load_guests  # which needs this module
+    return InProcessLauncher.of_program(load_program(path, kv=kv, race=race))
 
-        return load_guests(path, kv, race=race)
+
+def load_program(path: Path, *, kv: Path | None = None, race: bool = False) -> Program:
+    """The same files, for whoever runs them otherwise."""
     path = found(path, "raft.py", "RAFT")
     kv = None if kv is None else found(kv, "server.py", "KV")
     try:
         # A warning about the student's file is the student's to see, not ours to fail on.
         with warnings.catch_warnings(), _time_limit():
             warnings.simplefilter("ignore")
-            program = load_program(path, kv, _race() if race else None)
+            program = execute_program(path, kv, _race() if race else None)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise

@@ -32,13 +32,15 @@ from labsim.stacks import short_path
 from labtest import determinism, hooks, records, report
 from labtest.asking import MAKE_CONFIG, MAKE_KV_CONFIG, MAKE_SCENARIO
 from labtest.failure import Failure
-from labtest.loading import DEFAULT, DEFAULT_KV, LoadError, load_peer_class
+from labtest.isolation.loader import launcher_for
+from labtest.launcher import PeerLauncher
+from labtest.loading import DEFAULT, DEFAULT_KV, LoadError
 from labtest.running import Run, run_test
 from labtest.verdict import verdict_of
 
 SCENARIO = ".scenario"  # the suffix of a file of steps
 
-_PEER = pytest.StashKey[Any]()
+_LAUNCHER = pytest.StashKey[PeerLauncher]()
 _SEED = pytest.StashKey[int]()
 _MAX_CHUNKS = 16  # per test, so that workers share the work of --runs evenly
 _OTHERS_WIDTH = 100  # of the lines that name the other runs of a failure
@@ -144,20 +146,20 @@ def _kv_of(item: pytest.Function) -> Path | None:
     return _kv(item.config) if _fixture_of(item) == MAKE_KV_CONFIG else None
 
 
-def _peer_class(config: pytest.Config, *, kv: bool) -> Any:
-    """The class, with the service above it if there are tests of one, or LoadError."""
-    if _PEER not in config.stash or (kv and not config.stash[_PEER].has_service):
+def _launcher(config: pytest.Config, *, kv: bool) -> PeerLauncher:
+    """Of the peer, with the service above it if there are tests of one, or LoadError."""
+    if _LAUNCHER not in config.stash or (kv and not config.stash[_LAUNCHER].has_service):
         isolated = config.getoption("--isolated")
-        config.stash[_PEER] = load_peer_class(
+        config.stash[_LAUNCHER] = launcher_for(
             _raft(config), isolated=isolated, kv=_kv(config) if kv else None, race=_race(config)
         )
-    return config.stash[_PEER]
+    return config.stash[_LAUNCHER]
 
 
 def _refuse_unloadable(config: pytest.Config, *, kv: bool) -> None:
     """Say it once, now, rather than in every test."""
     try:
-        _peer_class(config, kv=kv)
+        _launcher(config, kv=kv)
     except LoadError as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -279,7 +281,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not fixture:
         return None
     try:
-        peer_class = _peer_class(pyfuncitem.config, kv=fixture == MAKE_KV_CONFIG)
+        launcher = _launcher(pyfuncitem.config, kv=fixture == MAKE_KV_CONFIG)
     except LoadError as error:
         raise LabFailure(str(error), _Failed.to_load(pyfuncitem, error)) from None
     given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames if name != fixture}
@@ -300,7 +302,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     test.breaks_rule = getattr(pyfuncitem.obj, "breaks_rule", "")  # run_test() asks
     total = 0.0
     for seed in stretch.seeds:
-        run = _run(pyfuncitem, test, peer_class, seed)
+        run = _run(pyfuncitem, test, launcher, seed)
         total += run.real_s
         for line in run.checks_off:
             if (_CHECK_OFF, line) not in pyfuncitem.user_properties:
@@ -321,16 +323,16 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-def _run(item: pytest.Function, test: Any, peer_class: Any, seed: int) -> Run:
+def _run(item: pytest.Function, test: Any, launcher: PeerLauncher, seed: int) -> Run:
     config = item.config
     record = config.getoption("--record-events")
     if record is None and not config.getoption("--check-determinism"):
-        return run_test(test, peer_class, seed, realtime=config.getoption("--realtime"))
+        return run_test(test, launcher, seed, realtime=config.getoption("--realtime"))
     if record is not None:
         determinism.stir_memory()
     simulation = Simulation(seed)
     recorder = simulation.trace = determinism.Recorder(simulation)
-    run = run_test(test, peer_class, seed, simulation=simulation)
+    run = run_test(test, launcher, seed, simulation=simulation)
     if record is not None:
         determinism.write_record(record, recorder.lines, run.digest)
     elif not isinstance(run.error, pytest.skip.Exception):

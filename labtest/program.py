@@ -431,7 +431,7 @@ _finder = _Finder()
 _lab: dict[str, ModuleType] = {}
 
 
-def load_program(path: Path, kv: Path | None = None, race: Race | None = None) -> Program:
+def execute_program(path: Path, kv: Path | None = None, race: Race | None = None) -> Program:
     """A file with its own messages.py beside it brings its whole package; a file alone uses the lab's.
 
     `kv`: the server.py of a service. Its clerk is the client.py beside it, or the lab's.

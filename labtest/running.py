@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import labgob
 from labsim import Simulation, current_simulation
 from labsim.deciding import Decider
 from labsim.guard import exit_refused
@@ -19,9 +18,9 @@ from labtest.checks import ABOUT_WAITING, CheckedTrace
 from labtest.config import Config
 from labtest.diagnoses import diagnose
 from labtest.failure import Failure
-from labtest.isolation.programs import GuestProgram
 from labtest.kvconfig import KVConfig
-from labtest.program import Program, forget_earlier_runs
+from labtest.launcher import PeerLauncher
+from labtest.program import forget_earlier_runs
 from labtest.snapshot import ClusterSnapshot
 from labtest.task_errors import point_into_peer
 
@@ -62,7 +61,7 @@ class Run:
 
 def run_test(
     test: Callable[[MakeConfig], Any],
-    peer_class: Any,
+    launcher: PeerLauncher,
     seed: int,
     *,
     realtime: bool = False,
@@ -74,14 +73,12 @@ def run_test(
     A test whose parameter is called make_kv_config gets a KVConfig. A decider takes the seed's place.
     """
     forget_earlier_runs()
-    race = peer_class.race if isinstance(peer_class, Program) else None
-    guests = peer_class if isinstance(peer_class, GuestProgram) else None
-    # The classes of guests are not here; their values are carried and compared, also when the run is looked at later.
-    labgob.carry_unknown(carry=guests is not None)
-    if guests is not None:
-        guests.begin_run()
-    run = Run(seed)
-    began_s = _time.perf_counter()
+    if realtime:
+        simulation = None
+    elif simulation is None:
+        simulation = Simulation(seed, decider=decider)
+        simulation.trace = CheckedTrace(simulation)
+    run = Run(seed, simulation=simulation)
 
     def make_config(**how: Any) -> Config:
         # One cluster at a time: an earlier one is over.
@@ -90,7 +87,7 @@ def run_test(
             for i in range(earlier.n):
                 if earlier.is_up(i):
                     earlier.crash1(i)
-        config = (KVConfig if wants_service(test) else Config)(peer_class, **how)
+        config = (KVConfig if wants_service(test) else Config)(launcher, **how)
         run.configs.append(config)
         return config
 
@@ -103,28 +100,18 @@ def run_test(
             for config in reversed(run.configs):
                 config.cleanup()
 
-    try:
-        if realtime:
-            main()
-        else:
+    with launcher.run(simulation):
+        began_s = _time.perf_counter()
+        try:
             if simulation is None:
-                simulation = Simulation(seed, decider=decider)
-                if guests is not None:
-                    # A host that waits for a guest is not stuck: the guest has a limit of its own.
-                    simulation.unresponsive_s = guests.limits.turn_s
-                simulation.trace = CheckedTrace(simulation)
-            run.simulation = simulation
-            if race is not None:
-                race.begin_run(simulation)
-            with _interruptible(simulation), exit_refused():
-                simulation.run(main)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        run.error = error
-    finally:
-        if guests is not None:
-            guests.end_run()
+                main()
+            else:
+                with _interruptible(simulation), exit_refused():
+                    simulation.run(main)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            run.error = error
     if simulation is not None and isinstance(simulation.trace, CheckedTrace):
         ended_ns = simulation.now_ns  # look() puts the clock back
         try:
@@ -133,12 +120,9 @@ def run_test(
             run.error = _with_snapshot_of(run.error, broken, ended_ns)  # whatever ended the run came after that
     if isinstance(run.error, Failure) and run.error.rule and run.error.rule == getattr(test, "breaks_rule", ""):
         run.error = None  # a scenario for a wrong peer: that is what it expects
-    if run.error is not None and guests is None:
-        point_into_peer(run.error, peer_class)
-    if race is not None:
-        run.remarks = race.remarks
-    elif guests is not None:
-        run.remarks = guests.remarks
+    if run.error is not None:
+        point_into_peer(run.error, *launcher.classes)
+    run.remarks = launcher.remarks
     if simulation is not None:
         run.digest = simulation.digest()
         run.virtual_s = simulation.now

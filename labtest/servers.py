@@ -11,21 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from copy import copy
-from typing import Any, Literal, NoReturn, Protocol, get_args
+from typing import Any, Literal, NoReturn, get_args
 from zlib import crc32
 
-from labrpc import ClientEnd, Network, Server
-from labrpc import Service as RpcService
-from labsim import Event, Node, NodeKilled, Simulation, current_simulation, queue
+from labrpc import ClientEnd, Network
+from labsim import Event, Node, NodeKilled, Simulation
 from labsim.deciding import Between, ChoiceKind, Settled
 from labsim.trace import fingerprint_of
 from labtest import events
 from labtest.checks.kept import CALLS_RETURN, KeptRule
-from labtest.disk import Persister, write
+from labtest.disk import Persister
 from labtest.failure import Failure
-from labtest.isolation.host import Channel, Disk, Guest, Ties, Within
-from labtest.isolation.programs import GuestProgram
-from labtest.isolation.protocol import Setup
+from labtest.launcher import ApplyChannel, Disk, LaunchedPeer, Peer, PeerContext, PeerLauncher, RaftCalls
 from labtest.runtime import RealTimeRuntime, Runtime, Stuck, VirtualRuntime, current_runtime
 from labtest.service import SNAPSHOT_INTERVAL, Committed, Listener, Service
 from labtest.snapshot import ClusterSnapshot, State
@@ -35,18 +32,6 @@ _CALL_LIMIT_S = 10.0
 # How long a message takes each way, even when the network is reliable: in no time at all, right peers do impossible
 # things in one instant (a command commits, alone, between two calls of start()).
 USUAL_LATENCY_MS = (1.0, 3.0)
-
-
-class Peer(Protocol):
-    """What the tester asks of a Raft."""
-
-    def start(self, command: Any) -> tuple[int, int, bool]: ...
-    def get_state(self) -> tuple[int, bool]: ...
-    def snapshot(self, index: int, snapshot: bytes) -> None: ...
-    def kill(self) -> None: ...
-
-
-PeerClass = Callable[[list[ClientEnd], int, Persister, "queue.Queue[ApplyMsg]"], Peer]
 
 
 def _fingerprint(number: Any) -> int:
@@ -80,11 +65,9 @@ class Seat:
 class Servers:
     """A cluster's servers, and all that can be done to them."""
 
-    def __init__(
-        self, peer_class: PeerClass | GuestProgram, *, servers: int, snapshot: bool, long_delays: bool = True
-    ) -> None:
+    def __init__(self, launcher: PeerLauncher, *, servers: int, snapshot: bool, long_delays: bool = True) -> None:
         self.n = servers
-        self._peer_class = peer_class
+        self._launcher = launcher
         self._snapshots = snapshot
         self._runtime: Runtime = current_runtime()
         # What only virtual time can do is asked of this.
@@ -141,36 +124,27 @@ class Servers:
         ends = self._make_ends(seat)
         # The old incarnation's hand, on real threads, is still on the old disk.
         seat.persister = seat.persister.copy()
-        seat.persister.before_save = self._slow_disk(seat)
+        disk = Disk(seat.persister, lambda: self._save_time.max_ms > 0, self._save_duration(seat))
+        seat.persister.before_save = self._slow_disk(disk)
         seat.persister.on_save = self._save_watcher(seat)
         seat.crash_point = None
-        guest = self._guest(seat, ends) if isinstance(self._peer_class, GuestProgram) else None
-        apply_ch: queue.Queue[ApplyMsg] | Channel = queue.Queue(1) if guest is None else guest.channel
-        service = seat.service = self._listener(seat, apply_ch)
+        context = PeerContext(i, seat.node, self._network, ends, disk, self._snapshots, self._raft_calls(seat))
+        launched = self._launcher.launch(context)
+        service = seat.service = self._listener(seat, launched.channel)
         began = events.RESTART if seat.incarnation > 1 else events.BOOT
         self._emit(began, seat.node, None, seat.incarnation)
         self._emit(events.RESTORE, seat.node, service.last_applied, service.last_applied)
-        if guest is None:
-            made: Any = self._peer_class
-            peer = self._ask(seat, "Raft(...)", made, ends, i, seat.persister, apply_ch, entry="__init__")
-        else:
-            peer = guest
-            self._runtime.spawn(seat.node, guest.drive, name=f"guest {i}")
-            self._ask(seat, "Raft(...)", guest.ask, "Raft.__init__", entry="__init__")
-        seat.peer = peer
+        seat.peer = self._ask(seat, "Raft(...)", launched.construct, entry="__init__", name="Raft()")
         seat.last_state = None
-        server = guest.server if guest is not None else Server(seat.node)
-        if guest is None:
-            server.add_service(RpcService(peer, "Raft"))
-        self._begin_service(seat, peer, ends, server)
-        server.on_answer = lambda: self._pass_crash_point(seat, "after reply")
-        self._network.add_server(seat.name, server)
+        self._begin_service(seat, launched)
+        launched.server.on_answer = lambda: self._pass_crash_point(seat, "after reply")
+        self._network.add_server(seat.name, launched.server)
 
-    def _listener(self, seat: Seat, apply_ch: queue.Queue[ApplyMsg] | Channel) -> Listener:
+    def _listener(self, seat: Seat, channel: ApplyChannel) -> Listener:
         """What reads apply_ch, with what the disk holds, before there is a peer."""
         service = Service(
             seat.index,
-            apply_ch,
+            channel,
             self._committed,
             self.fail,
             self._apply_watcher(seat.node),
@@ -183,52 +157,17 @@ class Servers:
         service.snapshot_every = self._snapshot_every
         return service
 
-    def _begin_service(self, seat: Seat, peer: Peer, ends: list[ClientEnd], server: Server) -> None:
+    def _begin_service(self, seat: Seat, launched: LaunchedPeer) -> None:
         """The peer is there, and reachable once this returns."""
-        service = seat.service
-        assert isinstance(service, Service)
+        service, peer = seat.service, seat.peer
+        assert isinstance(service, Service) and peer is not None
         if self._snapshots:
             service.take_snapshot = peer.snapshot
         self._runtime.spawn(seat.node, service.run, name=f"service {seat.index}")
 
-    def _guest(self, seat: Seat, ends: list[ClientEnd]) -> Guest:
-        """The next incarnation, in a process of its own."""
-        simulation, node, program = current_simulation(), seat.node, self._peer_class
-        assert simulation is not None and node is not None and isinstance(program, GuestProgram)
-        server = Server(node)
-        saved = self._save_watcher(seat)
-        duration_ns = self._save_duration(seat)
-
-        def save(number: int, raft_state: bytes, snapshot: bytes | None) -> None:
-            if snapshot is None:
-                snapshot = seat.persister.read_snapshot()
-            saved(number, raft_state, snapshot)
-            write(seat.persister, raft_state, snapshot)
-
-        disk = Disk(duration_ns, save, lambda: self._save_time.max_ms > 0)
-        calls = self._calls_within(seat)
-        ties = Ties(self._network, server, ends, disk, calls)
-        setup = Setup(
-            node.name,
-            node.incarnation,
-            seat.index,
-            self.n,
-            node.stream.getrandbits(63),
-            simulation.now_ns,
-            seat.persister.read_raft_state(),
-            seat.persister.read_snapshot(),
-            lockstep=self._snapshots,
-            reads_itself=bool(calls),
-            memory_mb=max(1, program.limits.memory_mb // self.n),
-            cpu_s=program.limits.cpu_s,
-        )
-        guest = Guest(program, simulation, node, ties, setup, f"peer {seat.index}")
-        server.remote = guest
-        return guest
-
-    def _calls_within(self, seat: Seat) -> dict[str, Within]:
-        """What a service calls of its peer, where both are in one guest."""
-        return {}
+    def _raft_calls(self, seat: Seat) -> RaftCalls | None:
+        """Who hears what a service of the student's asks of its peer; None: the service is the tester's."""
+        return None
 
     def _make_ends(self, seat: Seat) -> list[ClientEnd]:
         """Fresh ends for each incarnation, so that nothing sent by an old one can come back to the new."""
@@ -385,13 +324,11 @@ class Servers:
 
     # ---- disks, and crashes in the middle of things ------------------------------------------------------------
 
-    def _slow_disk(self, seat: Seat) -> Callable[[int], None]:
-        duration_ns = self._save_duration(seat)
-
+    def _slow_disk(self, disk: Disk) -> Callable[[int], None]:
         def saving(number: int) -> None:
             """Runs in the peer's own task, at the beginning of a save."""
-            if self._save_time.max_ms:
-                self._runtime.wait_for_disk(duration_ns(number))
+            if disk.is_slow():
+                self._runtime.wait_for_disk(disk.begin_save(number))
 
         return saving
 
@@ -585,11 +522,11 @@ class Servers:
 
     # ---- asking a peer, and giving up ----------------------------------------------------------------------------
 
-    def _ask(self, seat: Seat, what: str, fn: Callable[..., Any], *args: Any, entry: str) -> Any:
+    def _ask(self, seat: Seat, what: str, fn: Callable[..., Any], *args: Any, entry: str, name: str = "") -> Any:
         """Call the peer. `what` is how a report names the call, `entry` the method that is called."""
         self._raise_if_failed()
         try:
-            return self._runtime.call(seat.node, fn, *args, entry=entry, limit_s=_CALL_LIMIT_S)
+            return self._runtime.call(seat.node, fn, *args, entry=entry, name=name, limit_s=_CALL_LIMIT_S)
         except Stuck:
             self.fail(
                 f"{what} of peer {seat.index} has not returned for {_CALL_LIMIT_S:g} s{self._runtime.clock}",

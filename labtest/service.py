@@ -7,17 +7,15 @@ one command, across peers, restarts and snapshots. A restarted service starts fr
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, NoReturn
 
 import labgob
 from labsim import current_simulation, queue, time
-from labsim.queue import Full
 from labsim.stacks import own_frames
 from labtest.checks.facts import same_command
 from labtest.checks.kept import APPLY_ORDER, SNAPSHOT_FORWARD, SNAPSHOT_SAVED, STATE_MACHINE_SAFETY, KeptRule
 from labtest.failure import short
-from labtest.isolation.host import Channel
+from labtest.launcher import ApplyChannel
 from raft.messages import ApplyMsg
 
 # As in the MIT lab: a service that snapshots does so at every tenth command.
@@ -53,20 +51,16 @@ class Listener:
     def __init__(
         self,
         peer: int,
-        apply_ch: queue.Queue[ApplyMsg] | Channel,
+        channel: ApplyChannel,
         committed: Committed,
         fail: Callable[[str, KeptRule | None], NoReturn],
         applied: Callable[[ApplyMsg], None],
     ) -> None:
         self._peer = peer
-        self._apply_ch = apply_ch
+        self._channel = channel
         self._committed = committed
         self._fail = fail
         self._applied = applied
-        self._given_up: dict[int, tuple[str, float]] = {}
-        self._feeders: dict[str, int] = {}
-        if not isinstance(apply_ch, Channel):
-            self._feeders = _watch_feeders(apply_ch, self._given_up)
         self.commands: dict[int, Any] = {}
         self.last_applied = 0
 
@@ -116,9 +110,10 @@ class Listener:
 
     def _lost(self, index: int) -> str:
         """Whether that index was to be put on apply_ch, and is not there because the put gave up."""
-        if index not in self._given_up:
+        given_up = self._channel.feeders.given_up
+        if index not in given_up:
             return ""
-        feeder, at_s = self._given_up[index]
+        feeder, at_s = given_up[index]
         return (
             f". {feeder} tried to put {index} on apply_ch, which was full, and gave up at {at_s:.3f} s (queue.Full): "
             "try again until there is room, and do not go on to the next before"
@@ -126,11 +121,12 @@ class Listener:
 
     def _two_feeders(self, index: int) -> str:
         """Who else puts messages on apply_ch, or is about to put the one that is missing: their order is chance."""
-        feeder = next((name for name, last in self._feeders.items() if last == index), None)
+        latest = self._channel.feeders.latest
+        feeder = next((name for name, last in latest.items() if last == index), None)
         if feeder is None:
             return ""
-        other = next((name for name in reversed(self._feeders) if name != feeder), None)
-        did = "" if other is None else f"{other} put index {self._feeders[other]}"
+        other = next((name for name in reversed(latest) if name != feeder), None)
+        did = "" if other is None else f"{other} put index {latest[other]}"
         holder = self._holder(self.last_applied + 1)
         if holder not in (None, feeder):
             did = f"{holder} has yet to put index {self.last_applied + 1}"
@@ -160,7 +156,7 @@ class Service(Listener):
     def __init__(
         self,
         peer: int,
-        apply_ch: queue.Queue[ApplyMsg] | Channel,
+        channel: ApplyChannel,
         committed: Committed,
         fail: Callable[[str, KeptRule | None], NoReturn],
         applied: Callable[[ApplyMsg], None],
@@ -170,7 +166,7 @@ class Service(Listener):
         *,
         snapshots: bool,
     ) -> None:
-        super().__init__(peer, apply_ch, committed, fail, applied)
+        super().__init__(peer, channel, committed, fail, applied)
         self._saved_snapshot = saved_snapshot
         self._save_s_max = save_s_max
         self._stopwatch = stopwatch
@@ -191,13 +187,11 @@ class Service(Listener):
     def stop(self) -> None:
         """On real threads, where no crash ends it: hear what is on its way, then nothing more."""
         self._stopped = True
-        assert isinstance(self._apply_ch, queue.Queue)
-        with suppress(queue.Full):  # then there is a message, which will do
-            self._apply_ch.put_nowait(ApplyMsg())
+        self._channel.put(ApplyMsg())  # if there is no room, there is a message, which will do
 
     def run(self) -> None:
         while True:
-            message = self._apply_ch.get()
+            message = self._channel.get()
             if self._stopped:
                 return
             while self._freed is not None:
@@ -267,31 +261,3 @@ class Service(Listener):
             wrong = self._committed.add(i, command, self._peer)
             if wrong is not None:
                 self._fail(wrong, STATE_MACHINE_SAFETY)
-
-
-def _watch_feeders(apply_ch: queue.Queue[ApplyMsg], given_up: dict[int, tuple[str, float]]) -> dict[str, int]:
-    """By task, in virtual time: the latest index that it has put there, or waits to. The latest task comes last.
-
-    Into `given_up`, by index: which task gave a put up because there was no room, and when, if nobody tried again.
-    """
-    feeders: dict[str, int] = {}
-    simulation = current_simulation()
-    if simulation is None:
-        return feeders
-    put = apply_ch.put
-
-    def watched(item: ApplyMsg, block: bool = True, timeout: float | None = None) -> None:
-        name = simulation.current.name
-        feeders.pop(name, None)
-        feeders[name] = index = getattr(item, "command_index", 0) or getattr(item, "snapshot_index", 0)
-        if given_up:
-            given_up.pop(index, None)
-        try:
-            put(item, block, timeout)
-        except Full:
-            given_up[index] = (name, simulation.now)
-            raise
-
-    watched.__name__ = put.__name__  # a thread that does nothing else is called by it
-    apply_ch.put = watched  # type: ignore[method-assign]  # a subclass would have a mutex, and another schedule
-    return feeders

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from labsim import Node, Simulation, Task, Wait, WaitKind
+from labsim import Simulation, Task, Wait, WaitKind
 from labsim.blocked import blocked, held_locks, own_threads
 
 
@@ -41,13 +41,13 @@ class ClusterSnapshot:
 def take_snapshot(simulation: Simulation, asked: Task | None = None) -> ClusterSnapshot:
     """What its tasks wait for now. `asked`: the call that did not return in time, if one did not."""
     nodes = dict.fromkeys(task.node for task in simulation.tasks())
-    inside = [node for node in nodes if node is not None and hasattr(node.program, "look")]
-    if not inside:
+    remote = [node for node in nodes if node is not None and node.remote is not None]
+    if not remote:
         return ClusterSnapshot(
             tuple(blocked(simulation, asked)), held_locks(simulation), tuple(own_threads(simulation))
         )
     # Their tasks are in processes of their own, which are asked; one that is paused reports nothing.
-    answers: dict[Node, Any] = {node: node.program.look(asked) for node in inside if not node.paused}
+    answers = {node: node.remote.observe(asked) for node in remote if node.remote is not None and not node.paused}
     seen = {node: answer for node, answer in answers.items() if answer is not None}
     first = sorted(seen, key=lambda node: asked is None or asked.node is not node)
     return ClusterSnapshot(

@@ -1,8 +1,7 @@
 """Between a peer and a service that is the student's: the tester hears what passes, and changes nothing.
 
 What the peer puts on apply_ch is held against the rules when the service takes it, so apply-order, snapshot-forward and
-state-machine-safety hold under any service. What the service asks of its peer goes through a `WatchedPeer`. From a
-service in a process of its own the same is heard (isolation/inside.py).
+state-machine-safety hold under any service. What the service asks of its peer its launcher reports (`RaftCalls`).
 
 What a snapshot holds is the service's business. But the tester has seen which bytes it made at which index, and so
 knows with what index a service begins after a restart, and what a snapshot that is handed up stands for.
@@ -14,13 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from copy import copy
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from labsim import queue
 from labtest.checks.kept import SERVICE_LISTENS, SNAPSHOT_FORWARD, SNAPSHOT_OF_APPLIED, KeptRule
-from labtest.isolation.host import Channel
-from labtest.peer_contract import checked_snapshot
+from labtest.launcher import ApplyChannel
 from labtest.service import Committed, Listener
 from raft.messages import ApplyMsg
 
@@ -52,7 +48,7 @@ class Tap(Listener):
     def __init__(
         self,
         peer: int,
-        apply_ch: queue.Queue[ApplyMsg] | Channel,
+        channel: ApplyChannel,
         committed: Committed,
         fail: Callable[[str, KeptRule | None], NoReturn],
         applied: Callable[[ApplyMsg], None],
@@ -61,56 +57,26 @@ class Tap(Listener):
         stopwatch: Callable[[], Callable[[], float]],
         save_s_max: Callable[[], float],
     ) -> None:
-        super().__init__(peer, apply_ch, committed, fail, applied)
-        self.apply_ch = apply_ch
-        self._waiting: Callable[[], int]  # how much there is to take
+        super().__init__(peer, channel, committed, fail, applied)
         self._snapshots = snapshots
         self._begins_at: Iterable[int] = (0,)
         self._after = after
         self._stopwatch = stopwatch
         self._save_s_max = save_s_max
         self._taken = 0  # messages
-        self._told_waiting = 0
         self._offered = False  # since then something was put there, and somebody will look
         self._gone = False
         self.kill: Callable[[], None] = lambda: None  # the service's, once it is there
-        if isinstance(apply_ch, Channel):
-            self._waiting = lambda: self._told_waiting
-            apply_ch.take, apply_ch.waiting = self.take, self._is_told_waiting
-        else:
-            self._waiting = apply_ch.qsize
-            self._tap(apply_ch)
+        channel.intercept(self._taken_by_service, self._look_from_now)
 
-    def take(self, message: ApplyMsg) -> None:
-        """The service has taken this."""
+    def _taken_by_service(self, message: ApplyMsg) -> None:
         self._taken += 1
         self._take(message)
-
-    def _is_told_waiting(self, messages: int) -> None:
-        self._told_waiting = messages
-        if messages:
-            self._look_from_now()
 
     def _look_from_now(self) -> None:
         if not self._offered:
             self._offered = True
             self._look_later(self._taken)
-
-    def _tap(self, apply_ch: queue.Queue[ApplyMsg]) -> None:
-        get, put = apply_ch.get, apply_ch.put
-
-        def tapped_get(block: bool = True, timeout: float | None = None) -> ApplyMsg:
-            message = get(block, timeout)
-            self.take(message)
-            return message
-
-        def tapped_put(item: ApplyMsg, block: bool = True, timeout: float | None = None) -> None:
-            self._look_from_now()
-            put(item, block, timeout)
-
-        # As Listener does: a subclass of Queue would have a mutex, and another schedule.
-        tapped_get.__name__, tapped_put.__name__ = get.__name__, put.__name__
-        apply_ch.get, apply_ch.put = tapped_get, tapped_put  # type: ignore[method-assign]
 
     def _look_later(self, taken: int, since_s: Callable[[], float] | None = None) -> None:
         """Look now and then, while there is something, whether the service takes it in its own time."""
@@ -118,7 +84,7 @@ class Tap(Listener):
 
         def look() -> None:
             limit_s = LISTENS_WITHIN_S + self._save_s_max() * _SAVES_IN_A_ROW
-            if self._gone or not self._waiting():
+            if self._gone or not self._channel.waiting():
                 self._offered = False
             elif self._taken != taken:
                 self._look_later(self._taken)
@@ -186,39 +152,3 @@ class Tap(Listener):
                 SNAPSHOT_OF_APPLIED,
             )
         self._snapshots.note(index, snapshot)
-
-
-class WatchedPeer:
-    """What a service gets as its Raft: the peer itself, but start() and snapshot() leave a trace."""
-
-    def __init__(
-        self,
-        peer: Any,
-        start: Callable[[Any, Any], Callable[[], Any]],
-        given: Callable[[int, bytes], None],
-    ) -> None:
-        self._peer = peer
-        self._start = start
-        self._given = given
-
-    def start(self, command: Any) -> tuple[int, int, bool]:
-        """The trace keeps a copy: the service may go on with its own."""
-        noted = command if isinstance(command, int | str | bytes) else copy(command)
-        index, term, is_leader = self._start(command, noted)()
-        return index, term, is_leader
-
-    def get_state(self) -> tuple[int, bool]:
-        term, is_leader = self._peer.get_state()
-        return term, is_leader
-
-    def snapshot(self, index: int, snapshot: bytes) -> None:
-        checked_snapshot(index, snapshot)
-        self._given(index, snapshot)
-        self._peer.snapshot(index, snapshot)
-
-    def kill(self) -> None:
-        self._peer.kill()
-
-    def __getattr__(self, name: str) -> Any:
-        """What else the student's Raft has."""
-        return getattr(self._peer, name)

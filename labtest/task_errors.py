@@ -162,7 +162,6 @@ def point_into_peer(error: BaseException, *classes: Any) -> None:
     """Where no line of the peer's is on the stack (a missing method, a wrong signature), name the one to look at."""
     if not isinstance(error, TaskFailed) or error.__cause__ is None or _frames(error.__cause__.__traceback__):
         return
-    classes = tuple(getattr(each, "peer_class", each) for each in classes)  # of a Program, the class as it was loaded
     name = error.entry
     methods = [method for each in classes if name and (method := getattr(each, name, None)) is not None]
     method = next((method for method in methods if hasattr(inspect.unwrap(method), "__code__")), None)

@@ -42,6 +42,7 @@ from labsim import (
     WaitKind,
 )
 from labtest.failure import GuestFailed
+from labtest.feeders import Feeders
 from labtest.isolation import protocol
 from labtest.isolation.message_types import MessageType, message_type
 from labtest.isolation.processes import GuestKilled, NurseryLost
@@ -76,7 +77,7 @@ from labtest.isolation.protocol import (
 from raft.messages import ApplyMsg
 
 if TYPE_CHECKING:
-    from labtest.isolation.programs import GuestProgram
+    from labtest.isolation.programs import SandboxedLauncher
 
 _LOOK_LIMIT_S = 5.0
 
@@ -132,8 +133,10 @@ class Channel:
         self._messages: deque[Any] = deque()
         self._reader: Task | None = None
         self._owed = 0  # messages for which the guest waits to hear that they were taken
+        self._waiting = 0  # messages that are in it in the guest
+        self._offered: Callable[[], None] | None = None  # None: nobody reads it in the guest
+        self.feeders = Feeders()
         self.take: Callable[[Any], None] = self.put  # what the guest says that it has put, or taken
-        self.waiting: Callable[[int], None] | None = None  # how much is in it; None: nobody reads it in the guest
 
     def put(self, message: Any) -> None:
         self._messages.append(message)
@@ -151,6 +154,21 @@ class Channel:
             self._simulation.park(self)
         self._owed += self._guest.lockstep
         return self._messages.popleft()
+
+    def intercept(self, taken: Callable[[Any], None], offered: Callable[[], None]) -> None:
+        self.take, self._offered = taken, offered
+
+    def waiting(self) -> int:
+        return self._waiting
+
+    def note_waiting(self, messages: int) -> bool:
+        """The guest says how many there are; False if it does not read them."""
+        if self._offered is None:
+            return False
+        self._waiting = messages
+        if messages:
+            self._offered()
+        return True
 
     def describe_wait(self, waiter: Task) -> str:
         return "an item in apply_ch"
@@ -188,10 +206,10 @@ class Disk:
 
 
 class Guest:
-    """One incarnation of a program, and the node's only task. To the tester it is the peer, or the clerk."""
+    """One incarnation of a program, and the node's only task. What the tester calls of it is in stubs.py."""
 
     def __init__(
-        self, program: GuestProgram, simulation: Simulation, node: Node, ties: Ties, setup: Setup, who: str
+        self, program: SandboxedLauncher, simulation: Simulation, node: Node, ties: Ties, setup: Setup, who: str
     ) -> None:
         """`who` is what a report calls it."""
         self._program = program
@@ -242,7 +260,7 @@ class Guest:
             setup.losses = race.first()
         self._process = self._in_time(lambda: program.take_guest(self))
         self._in_time(lambda: self._process.begin(setup, program.limits.turn_s))
-        node.program, node.on_kill = self, self.end
+        node.remote, node.on_kill = self, self.end
 
     # ---- its turns -----------------------------------------------------------------------------------------------
 
@@ -353,18 +371,6 @@ class Guest:
             self._misbehaves(otherwise)
         return values
 
-    def start(self, command: Any) -> Any:
-        return self.ask("Raft.start", command)
-
-    def get_state(self) -> Any:
-        return self.ask("Raft.get_state")
-
-    def snapshot(self, index: int, snapshot: bytes) -> None:
-        self.ask("Raft.snapshot", index, snapshot)
-
-    def kill(self) -> None:
-        self.ask("Raft.kill")
-
     def deliver(self, message: Message) -> None:
         """A request of the network's, for the server whose handlers are in the guest."""
         self._request_ids = id_ = self._request_ids + 1
@@ -471,10 +477,8 @@ class Guest:
         return self.channel
 
     def _waiting_in_channel(self, deed: Waiting) -> None:
-        waiting = self._channel().waiting
-        if waiting is None or deed.messages < 0:
+        if deed.messages < 0 or not self._channel().note_waiting(deed.messages):
             self._misbehaves("how much is in a channel that it does not read")
-        waiting(deed.messages)
 
     def _calls(self, deed: Calls) -> None:
         otherwise = f"a call of {deed.method[:40]}() within it, which is none"
@@ -525,7 +529,7 @@ class Guest:
 
     # ---- looking inside, for a report ----------------------------------------------------------------------------
 
-    def look(self, asked: Task | None = None) -> Seen | None:
+    def observe(self, asked: Task | None = None) -> Seen | None:
         """What its threads are at, in its own words; None if it does not tell. `asked`: a call that did not return."""
         if self._silent:
             return None

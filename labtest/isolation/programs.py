@@ -1,32 +1,36 @@
-"""A peer's files, to be run as guests: `GuestProgram` is used where the class Raft would be.
-
-Each `start()` is a new incarnation, in a process of its own. Start at `load_guests()`.
-"""
+"""A peer's files, launched in a sandbox: each incarnation in a process of its own. Start at `load_sandboxed()`."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 import labgob
+from labrpc import ClientEnd, Network
+from labsim import Node, Simulation
 from labsim.stacks import short_path
 from labtest.isolation import protocol
 from labtest.isolation.host import Guest
 from labtest.isolation.processes import GuestProcess, Nursery, NurseryLost
 from labtest.isolation.protocol import Ask, Failed, Returned, Setup, Turn
+from labtest.isolation.stubs import SandboxedClerk, SandboxedPeer
+from labtest.launcher import PeerContext
 from labtest.loading import LoadError, found
 from labtest.peer_contract import CLERK, PACKAGE, PEER, SERVICE, SERVICE_PACKAGE
 from labtest.records import files_of, files_of_service
 from labtest.rooms import ROOT
 from labtest.unordered import Remark
+
+if TYPE_CHECKING:
+    from labtest.clients import Clerk
 
 _SPARES = 3
 LOAD = "__load__"
@@ -42,10 +46,12 @@ class Limits:
     real_s: float = 600.0  # of the whole run
 
 
-class GuestProgram:
-    """A peer's files, to be run as guests. Used where the class Raft would be."""
+class SandboxedLauncher:
+    """Launches one peer's files, each incarnation as a guest."""
 
-    __name__ = "Raft"
+    # What guests take is not this process's time.
+    work_clock = staticmethod(monotonic)
+    classes: Sequence[Any] = ()
 
     def __init__(
         self,
@@ -76,6 +82,7 @@ class GuestProgram:
         self.has_service = service is not None
         self._nursery: Nursery | None = None
         self._living: dict[Guest, None] = {}
+        self._simulation: Simulation | None = None  # of the run under way
         self._methods: list[str] = []
         self._cpus: set[int] = set()  # that this process had before a run
         self._chars_left = protocol.LOG_CHARS_MAX
@@ -86,11 +93,8 @@ class GuestProgram:
         if problem:
             raise LoadError(problem)
 
-    def __getattr__(self, name: str) -> Any:
-        """Whoever asks what the peer has, asks the class; its methods can be asked for, and not called."""
-        if name in self.__dict__.get("_methods", ()):
-            return Guest.ask
-        raise AttributeError(name)
+    def has_method(self, name: str) -> bool:
+        return name in self._methods
 
     def _try_to_load(self) -> str:
         process = self._fresh()
@@ -119,11 +123,20 @@ class GuestProgram:
 
     # ---- runs ----------------------------------------------------------------------------------------------------
 
-    def begin_run(self) -> None:
-        self.end_run()
+    @contextmanager
+    def run(self, simulation: Simulation | None) -> Iterator[None]:
+        if simulation is None:
+            raise ValueError("run(): sandboxed peers run in virtual time; on real threads there is none")
+        self._end_guests()
+        # Their classes are not here; values are carried and compared, also when the run is looked at later.
+        labgob.carry_unknown(carry=True)
+        if simulation.unresponsive_s is not None:
+            # A host that waits for a guest is not stuck: the guest has a limit of its own.
+            simulation.unresponsive_s = self.limits.turn_s
         if self._nursery is None:
             self._begin_nursery()
         assert self._nursery is not None
+        self._simulation = simulation
         self._cpus = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {self._nursery.cpu})
         self.bytes_before = 0
@@ -131,9 +144,22 @@ class GuestProgram:
         self.dropped = 0
         self._chars_left = protocol.LOG_CHARS_MAX
         self._remarks = {}
+        try:
+            yield
+        finally:
+            self._end_guests()
 
-    def end_run(self) -> None:
+    def launch(self, context: PeerContext) -> SandboxedPeer:
+        assert self._simulation is not None
+        return SandboxedPeer(self, self._simulation, context)
+
+    def launch_clerk(self, node: Node, network: Network, ends: Sequence[ClientEnd], number: int) -> Callable[[], Clerk]:
+        assert self._simulation is not None
+        return SandboxedClerk(self, self._simulation, node, network, ends, number).construct
+
+    def _end_guests(self) -> None:
         """No guest of it lives any more."""
+        self._simulation = None
         if self._cpus:
             os.sched_setaffinity(0, self._cpus)
             self._cpus = set()
@@ -182,13 +208,14 @@ class GuestProgram:
         self._nursery = Nursery(self.files, self._modules, race=self.race)
         self._nursery.order(_SPARES)
 
-    def __del__(self) -> None:
+    def __del__(self, suppress: Callable[..., Any] = suppress) -> None:
+        """At the end of the program the names of this module may be gone before its objects are."""
         with suppress(Exception):
             self.close()
 
     def close(self) -> None:
         """End every process of it."""
-        self.end_run()
+        self._end_guests()
         if self._nursery is not None:
             self._nursery.close()
             self._nursery = None
@@ -229,10 +256,10 @@ def _beside(path: str, folder: PurePosixPath) -> str:
     return place.stem if place.parent == folder and place.stem != "__init__" else ""
 
 
-def load_guests(
+def load_sandboxed(
     path: Path, kv: Path | None = None, *, limits: Limits | None = None, race: bool = False
-) -> GuestProgram:
-    """As labtest.loading.load_peer_class(), but not a line of the file is run in this process."""
+) -> SandboxedLauncher:
+    """As labtest.loading.load_peer(), but not a line of the file is run in this process."""
     if not hasattr(os, "pidfd_open"):
         raise LoadError("isolated runs need Linux: their walls are made of Linux's means; leave --isolated out")
     path = found(path, "raft.py", "RAFT")
@@ -245,13 +272,13 @@ def load_guests(
         places += [*files_of_service(kv), *(file for file in (clerk, messages) if file.exists())]
         service = ServicePaths(*(short_path(str(file.resolve())) for file in (kv, clerk, messages)))
     files = {short_path(str(file.resolve())): file.read_bytes() for file in places}
-    program = GuestProgram(files, short_path(str(path)), service, limits=limits, race=race)
+    launcher = SandboxedLauncher(files, short_path(str(path)), service, limits=limits, race=race)
     try:
-        program.load()
+        launcher.load()
     except NurseryLost as error:
-        program.close()
+        launcher.close()
         raise LoadError(str(error)) from None
     except LoadError:
-        program.close()
+        launcher.close()
         raise
-    return program
+    return launcher

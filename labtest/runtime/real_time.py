@@ -57,11 +57,13 @@ class RealTimeRuntime:
         """For its name and its program; nothing here is drawn from its stream."""
         return Node(name, 1, random.Random())
 
-    def call(self, node: Node | None, fn: Callable[..., T], *args: Any, entry: str, limit_s: float) -> T:
+    def call(
+        self, node: Node | None, fn: Callable[..., T], *args: Any, entry: str, limit_s: float, name: str = ""
+    ) -> T:
         """In a thread of its own: a peer that does not answer must not take the tester with it."""
         results: list[T] = []
         errors: list[BaseException] = []
-        name = f"{getattr(fn, '__name__', 'call')}()"
+        name = name or f"{entry}()"
 
         def run() -> None:
             work_for(node)
@@ -84,8 +86,8 @@ class RealTimeRuntime:
             raise Stuck
         return results[0]
 
-    # What a thread waits for is noted nowhere.
-    wait_for = call
+    def wait_for(self, node: Node | None, fn: Callable[..., T], *args: Any, entry: str, limit_s: float) -> T:
+        return self.call(node, fn, *args, entry=entry, limit_s=limit_s)
 
     def spawn(self, node: Node | None, fn: Callable[[], None], *, name: str) -> None:
         def run() -> None:

@@ -27,8 +27,10 @@ class Runtime(Protocol):
     def node(self, name: str) -> Node:
         """The next incarnation of that name."""
 
-    def call(self, node: Node | None, fn: Callable[..., T], *args: Any, entry: str, limit_s: float) -> T:
-        """Run a method of a peer on its node: `Stuck` if it has not returned in time.
+    def call(
+        self, node: Node | None, fn: Callable[..., T], *args: Any, entry: str, limit_s: float, name: str = ""
+    ) -> T:
+        """Run a method of a peer on its node: `Stuck` if it has not returned in time. `name`: what a report calls it.
 
         In virtual time NodeKilled if the node goes down under the call.
         """

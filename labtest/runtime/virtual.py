@@ -40,10 +40,12 @@ class VirtualRuntime:
     def node(self, name: str) -> Node:
         return self.simulation.node(name)
 
-    def call(self, node: Node | None, fn: Callable[..., T], *args: Any, entry: str, limit_s: float) -> T:
+    def call(
+        self, node: Node | None, fn: Callable[..., T], *args: Any, entry: str, limit_s: float, name: str = ""
+    ) -> T:
         """As a task of the node, so that its threads and its random numbers are the node's."""
         simulation = self.simulation
-        name = f"{getattr(fn, '__name__', 'call')}()"
+        name = name or f"{entry}()"
         task = simulation.spawn(call_peer, fn, args, node=node, name=name, entry=entry)
         began_ns = simulation.now_ns
         # The clock moves when all wait: whoever kept a lock only for its turn has let go of it by then.

@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 from pathlib import Path
-from typing import Any
 
 from labrpc.errors import RpcError
 from labrpc.streams import Tls
 from labrpc.tcp import CLIENT, Address, Credentials, Hello
-from labtest.loading import DEFAULT, DEFAULT_KV, LoadError, load_peer_class
+from labtest.loading import DEFAULT, DEFAULT_KV, LoadError, load_program
+from labtest.program import Program
 
 HOST = "127.0.0.1"
 PORT = 7101  # of peer 0, unless told otherwise; the others' follow
@@ -113,9 +113,9 @@ def credentials(args: argparse.Namespace, addresses: list[Address], me: int = CL
     return found
 
 
-def load(args: argparse.Namespace) -> Any:
+def load(args: argparse.Namespace) -> Program:
     """The peer, the service and the clerk, loaded as the lab's tests load them."""
     try:
-        return load_peer_class(args.raft, kv=args.kv)
+        return load_program(args.raft, kv=args.kv)
     except LoadError as error:
         raise UsageError(str(error)) from None

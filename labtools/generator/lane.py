@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
+from labtest.launcher import PeerLauncher
 from labtest.running import Run, run_test
 from labtest.scenarios.playing import as_test
 from labtest.scenarios.scenario import Scenario
@@ -43,12 +43,12 @@ class Steps:
 class Lane:
     """Runs, one after the other."""
 
-    def __init__(self, peer_class: Any, seed: int, number: int, *, after: int = 0, race: bool = False) -> None:
+    def __init__(self, launcher: PeerLauncher, seed: int, number: int, *, after: int = 0, race: bool = False) -> None:
         """`after`: how many of its runs were made before."""
-        self._peer_class = peer_class
+        self._launcher = launcher
         self._chance_of = f"{seed} {number}"
         self._race = race
-        self._has_snapshots = hasattr(peer_class, "snapshot")
+        self._has_snapshots = launcher.has_method("snapshot")
         self.runs = after
         self.steps = 0  # made here, in all runs
 
@@ -62,7 +62,7 @@ class Lane:
         peers = chance.choice(PEERS)
         player = Player(chance)
         script = Script("hunt.scenario", peers=peers, snapshots=snapshots)
-        run = run_test(as_test(script, player=player.play), self._peer_class, seed)
+        run = run_test(as_test(script, player=player.play), self._launcher, seed)
         self.steps += len(player.made)
         return Steps(peers, snapshots, tuple(player.made)), seed, run
 

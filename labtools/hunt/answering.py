@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from labtest.launcher import PeerLauncher
 from labtools.generator.lane import Lane
 from labtools.hunt.finding import Find, Finder, OurFailure
-from labtools.shrink.shrinking import clock_of
 from labtools.workers.process import really
 
 if TYPE_CHECKING:
@@ -32,15 +32,15 @@ class Answer(msgspec.Struct):
 
 
 class Answering:
-    def __init__(self, setup: Setup, peer_class: Any, peer_files: Sequence[Path]) -> None:
+    def __init__(self, setup: Setup, launcher: PeerLauncher, peer_files: Sequence[Path]) -> None:
         self._setup = setup
-        self._peer_class = peer_class
-        self._clock = clock_of(peer_class)
-        self._finder = Finder(peer_class, peer_files, limit_s=setup.shorten_s)
+        self._launcher = launcher
+        self._clock = launcher.work_clock
+        self._finder = Finder(launcher, peer_files, limit_s=setup.shorten_s)
 
     def go_on(self, request: Request) -> Answer:
         setup = self._setup
-        lane = Lane(self._peer_class, setup.seed, request.lane, after=request.after, race=setup.race)
+        lane = Lane(self._launcher, setup.seed, request.lane, after=request.after, race=setup.race)
         answer = Answer(0, 0)
         began_s = self._clock()
         try:

@@ -9,11 +9,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from zlib import crc32
 
 import msgspec
 
+from labtest.launcher import PeerLauncher
 from labtest.report import explained
 from labtest.running import Run, run_test
 from labtest.scenarios.playing import as_test
@@ -21,7 +21,6 @@ from labtest.scenarios.text import parse_script
 from labtest.verdict import Ending, Verdict, verdict_of
 from labtools.generator.lane import SEED, Steps
 from labtools.shrink.scripting import Scripting
-from labtools.shrink.shrinking import clock_of
 
 FILE = "found.scenario"
 
@@ -60,8 +59,8 @@ class OurFailure(Exception):
 
 
 class Finder:
-    def __init__(self, peer_class: Any, peer_files: Sequence[Path], *, limit_s: float) -> None:
-        self._peer_class = peer_class
+    def __init__(self, launcher: PeerLauncher, peer_files: Sequence[Path], *, limit_s: float) -> None:
+        self._launcher = launcher
         self._peer_files = peer_files
         self._limit_s = limit_s
 
@@ -101,8 +100,8 @@ class Finder:
         def same(run: Run) -> bool:
             return run.error is not None and verdict_of(run.error, self._peer_files).mistake == mistake
 
-        clock = clock_of(self._peer_class)
-        scripting = Scripting(self._peer_class, same, limit_s=self._limit_s, clock=clock, seed=seed)
+        clock = self._launcher.work_clock
+        scripting = Scripting(self._launcher, same, limit_s=self._limit_s, clock=clock, seed=seed)
         lines = scripting.shorten(steps.header, list(steps.lines))
         if lines is None:
             return None
@@ -112,4 +111,4 @@ class Finder:
 
     def _play(self, steps: Steps, seed: int) -> Run:
         script = parse_script("\n".join([*steps.header, *steps.lines]), FILE)
-        return run_test(as_test(script), self._peer_class, seed)
+        return run_test(as_test(script), self._launcher, seed)

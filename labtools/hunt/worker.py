@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from labtest.loading import LoadError, load_peer_class
+from labtest.isolation.loader import launcher_for
+from labtest.loading import LoadError
 from labtools.workers.process import really
 from labtools.workers.serving import Refusal, serve, show_stack_when_lost
 
@@ -43,14 +44,14 @@ def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:
     setup = msgspec.json.decode(greeting, type=Setup)
     raft = Path(setup.raft).resolve()
     try:
-        peer_class = load_peer_class(raft, isolated=setup.isolated, race=setup.race)
+        launcher = launcher_for(raft, isolated=setup.isolated, race=setup.race)
     except LoadError as error:
         raise Refusal(really(str(error), setup.shown_as)) from None
     # Only now: the tester must know the messages of the peer's own package, if it has one.
     from labtest.records import place_of_peer
     from labtools.hunt.answering import Answering
 
-    answering = Answering(setup, peer_class, place_of_peer(raft))
+    answering = Answering(setup, launcher, place_of_peer(raft))
     requests, encoder = msgspec.json.Decoder(Request), msgspec.json.Encoder()
 
     def answers_to(line: bytes) -> Iterator[bytes]:

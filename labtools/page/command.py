@@ -18,7 +18,8 @@ from typing import Any
 from labsim import Event
 from labtest import report
 from labtest.failure import Failure
-from labtest.loading import LoadError, load_peer_class
+from labtest.isolation.loader import launcher_for
+from labtest.loading import LoadError
 from labtest.running import Run, run_test
 from labtest.tracefile import TraceFileError, read_trace
 from labtools.page.data import data_of, find
@@ -102,12 +103,12 @@ def _main(args: argparse.Namespace) -> int:
         raise PageError(f"{args.test} is {len(tests)} tests; name one of {', '.join(t.name for t in tests[:5])} …")
     (test,) = tests
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(2**31)
-    peer_class = load_peer_class(args.raft, isolated=args.isolated, kv=service_for(tests, args.kv), race=args.race)
+    launcher = launcher_for(args.raft, isolated=args.isolated, kv=service_for(tests, args.kv), race=args.race)
     watch = None
     if args.fields:
-        run, watch = watched_run(test.function, peer_class, seed)
+        run, watch = watched_run(test.function, launcher, seed)
     else:
-        run = run_test(test.function, peer_class, seed)
+        run = run_test(test.function, launcher, seed)
     assert run.simulation is not None and run.simulation.trace is not None
     file = str(args.file[0]) if args.file else ""
     kv = str(args.kv) if test.wants_service else ""

@@ -21,6 +21,7 @@ from typing import Any
 from labsim import Event, Simulation
 from labsim.stacks import is_readers, short_path
 from labtest.checks import CheckedTrace
+from labtest.launcher import PeerLauncher
 from labtest.running import Run, run_test
 from labtools.page.tables import Tables, stretches
 from labtools.timeline import words
@@ -33,7 +34,7 @@ _TEXT_MAX = 120
 _GONE = object()
 
 
-def watched_run(test: Callable[..., Any], peer_class: Any, seed: int) -> tuple[Run, Watch]:
+def watched_run(test: Callable[..., Any], launcher: PeerLauncher, seed: int) -> tuple[Run, Watch]:
     """run_test(), with somebody who looks at the peers."""
     simulation = Simulation(seed)
     trace = simulation.trace = CheckedTrace(simulation)
@@ -55,7 +56,7 @@ def watched_run(test: Callable[..., Any], peer_class: Any, seed: int) -> tuple[R
         watch.look(event)
 
     trace.append = append  # type: ignore[method-assign]  # asked of the object, for every event
-    run = run_test(watched, peer_class, seed, simulation=simulation)
+    run = run_test(watched, launcher, seed, simulation=simulation)
     return run, watch
 
 

@@ -14,12 +14,14 @@ import importlib
 import sys
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from labsim.deciding import Changed, ChoiceKind, Choices, Decider, Plain, Recording, Seeded
 from labtest import records
 from labtest.choicefile import ChoiceFileError, Header, read_choices, write_choices
-from labtest.loading import DEFAULT, DEFAULT_KV, LoadError, load_peer_class
+from labtest.isolation.loader import launcher_for
+from labtest.launcher import PeerLauncher
+from labtest.loading import DEFAULT, DEFAULT_KV, LoadError
 from labtools.selecting import SCENARIO, LabTest, SelectionError, replay_line, select, service_for
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
         tests = select([args.test], args.file)
         # Before anything else imports the messages that the tester knows: the peer may bring its own.
         kv = service_for(tests, args.kv)
-        peer_class = load_peer_class(args.raft, isolated=args.isolated, kv=kv, race=args.race)
+        launcher = launcher_for(args.raft, isolated=args.isolated, kv=kv, race=args.race)
     except (LoadError, SelectionError, ChoiceFileError) as error:
         return _cannot(str(error))
     if len(tests) > 1:
@@ -86,7 +88,7 @@ def main(args: argparse.Namespace) -> int:
     faulthandler.enable()
     decider: Decider = Seeded(args.seed) if choices is None else Changed(Plain(), choices)
     recording = Recording(decider)
-    run = _run(test, peer_class, args.seed or 0, decider if args.write_choices is None else recording, debug=args.pdb)
+    run = _run(test, launcher, args.seed or 0, decider if args.write_choices is None else recording, debug=args.pdb)
     if args.timeline:
         _print_timeline(run)
     _tell(args, test, run)
@@ -126,15 +128,15 @@ def _as_chosen(test: LabTest, header: Header, choices: Choices) -> LabTest:
     return test
 
 
-def _run(test: LabTest, peer_class: Any, seed: int, decider: Decider, *, debug: bool) -> Run:
+def _run(test: LabTest, launcher: PeerLauncher, seed: int, decider: Decider, *, debug: bool) -> Run:
     from labtest.running import run_test
 
     if not debug:
-        return run_test(test.function, peer_class, seed, decider=decider)
+        return run_test(test.function, launcher, seed, decider=decider)
     from labtools.replay.debugger import DebuggedSimulation
 
-    simulation = DebuggedSimulation(seed, decider, peer_class, test.file)
-    return run_test(test.function, peer_class, seed, simulation=simulation)
+    simulation = DebuggedSimulation(seed, decider, launcher.classes[0], test.file)
+    return run_test(test.function, launcher, seed, simulation=simulation)
 
 
 def _print_timeline(run: Run) -> None:

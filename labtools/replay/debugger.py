@@ -16,7 +16,7 @@ import pdb
 import sys
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from labsim import Simulation, SimulationError
 from labsim.deciding import Decider
@@ -29,7 +29,7 @@ from labtest.records import place_of_peer
 class DebuggedSimulation(Simulation):
     """Use it where a Simulation is asked for."""
 
-    def __init__(self, seed: int, decider: Decider, peer_class: Any, test_file: Path) -> None:
+    def __init__(self, seed: int, decider: Decider, peer_class: type, test_file: Path) -> None:
         super().__init__(seed, decider=decider)
         self.trace = CheckedTrace(self, at_once=True)
         self._peer_files = place_of_peer(Path(inspect.getfile(peer_class)))

@@ -13,11 +13,13 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from labsim.stacks import short_path
 from labtest.events import STEP
-from labtest.loading import DEFAULT, LoadError, load_peer_class
+from labtest.isolation.loader import launcher_for
+from labtest.launcher import PeerLauncher
+from labtest.loading import DEFAULT, LoadError
 from labtools.selecting import SCENARIO, TESTS, SelectionError, scenario_files, select
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
         return _write(args)
     try:
         # First, before anything imports the messages that the tester knows: the peer may bring its own.
-        peer_class = load_peer_class(args.raft, isolated=args.isolated, race=args.race)
+        launcher = launcher_for(args.raft, isolated=args.isolated, race=args.race)
         files = list(_files(args.files))
     except (LoadError, _NoFiles) as error:
         return _cannot(str(error))
@@ -68,10 +70,10 @@ def main(args: argparse.Namespace) -> int:
     except ScriptError as error:
         return _cannot(str(error))
     if args.step:
-        return _walk(args, scripts[0], peer_class)
+        return _walk(args, scripts[0], launcher)
     failed = skipped = 0
     for script in scripts:
-        outputs, run = _play(args, script, peer_class)
+        outputs, run = _play(args, script, launcher)
         problem = _tell(args, script, run, outputs, alone=len(scripts) == 1)
         failed += problem
         skipped += _is_skipped(run)
@@ -90,14 +92,14 @@ def _write(args: argparse.Namespace) -> int:
             return _cannot(f"{args.from_!r} are {len(tests)} tests; name one")
         if tests[0].wants_service or tests[0].file.suffix == SCENARIO:
             return _cannot(f"{args.from_}: only a test of parts 2A to 2D can be written as a scenario")
-        peer_class = load_peer_class(args.raft, isolated=args.isolated, race=args.race)
+        launcher = launcher_for(args.raft, isolated=args.isolated, race=args.race)
     except (LoadError, SelectionError) as error:
         return _cannot(str(error))
     from labtools.shrink.shrinking import OUT, NothingToShrink, as_scenario
 
     (test,) = tests
     try:
-        text = as_scenario(test, peer_class, args.seed)
+        text = as_scenario(test, launcher, args.seed)
     except NothingToShrink as error:
         print(f"{error}.")
         return 1
@@ -133,7 +135,7 @@ def _files(given: list[Path]) -> Iterator[Path]:
             raise _NoFiles(f"{path}: no such file")
 
 
-def _play(args: argparse.Namespace, script: Script, peer_class: Any) -> tuple[dict[int, list[str]], Run]:
+def _play(args: argparse.Namespace, script: Script, launcher: PeerLauncher) -> tuple[dict[int, list[str]], Run]:
     """What each `show` showed, by its line, and the run."""
     from labtest.running import run_test
     from labtest.scenarios.playing import as_test
@@ -143,13 +145,13 @@ def _play(args: argparse.Namespace, script: Script, peer_class: Any) -> tuple[di
     def keep(step: Step, shown: str) -> None:
         outputs[step.line] = shown.splitlines()
 
-    return outputs, run_test(as_test(script, on_output=keep), peer_class, args.seed)
+    return outputs, run_test(as_test(script, on_output=keep), launcher, args.seed)
 
 
-def _walk(args: argparse.Namespace, script: Script, peer_class: Any) -> int:
+def _walk(args: argparse.Namespace, script: Script, launcher: PeerLauncher) -> int:
     from labtools.scenario.stepping import walk
 
-    run, left = walk(script, peer_class, args.seed)
+    run, left = walk(script, launcher, args.seed)
     if run.error is None and left:
         print(f"{short_path(script.file)}: {left} of its {len(script.steps)} steps were not made")
         return 0

@@ -6,10 +6,10 @@ Start at `walk()`.
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from labsim import Simulation
 from labtest.checks import CheckedTrace
+from labtest.launcher import PeerLauncher
 from labtest.running import Run, run_test
 from labtest.scenarios.playing import as_test
 from labtest.scenarios.scenario import Scenario
@@ -20,13 +20,13 @@ _HELP = """Enter: the next step.  run: all that are left.  skip: leave the next 
 Or type a step of your own:"""
 
 
-def walk(script: Script, peer_class: Any, seed: int) -> tuple[Run, int]:
+def walk(script: Script, launcher: PeerLauncher, seed: int) -> tuple[Run, int]:
     """The run, and how many steps of the file were not made."""
     # Nobody is late here: whoever sits at the prompt may think as long as they like.
     simulation = Simulation(seed, unresponsive_s=None)
     simulation.trace = CheckedTrace(simulation)
     walking = _Walk()
-    run = run_test(as_test(script, player=walking.play), peer_class, seed, simulation=simulation)
+    run = run_test(as_test(script, player=walking.play), launcher, seed, simulation=simulation)
     return run, walking.left
 
 

@@ -25,6 +25,7 @@ from labtest.acting import Notes, noting, playing
 from labtest.acts import Act, Cluster, Play, Where
 from labtest.asking import wants_service
 from labtest.diagnoses import examine
+from labtest.launcher import PeerLauncher
 from labtest.running import Run, run_test
 from labtest.verdict import Ending, Verdict, verdict_of
 
@@ -150,10 +151,10 @@ class Attempts:
     """Makes runs of plans, and remembers which it has made."""
 
     def __init__(
-        self, test: Callable[..., Any], peer_class: Any, peer_files: Sequence[Path], test_file: Path | None
+        self, test: Callable[..., Any], launcher: PeerLauncher, peer_files: Sequence[Path], test_file: Path | None
     ) -> None:
         self._test = test
-        self._peer_class = peer_class
+        self._launcher = launcher
         self._peer_files = peer_files
         self._test_file = test_file
         self._made: set[tuple[bytes, Drawn | None]] = set()
@@ -193,7 +194,7 @@ class Attempts:
         timed = _Timed(decider)
         notes, did = Notes(), set[int]()
         test = noting(self._test, notes) if play is None else playing(play, did=did)
-        run = run_test(test, self._peer_class, seed, decider=timed)
+        run = run_test(test, self._launcher, seed, decider=timed)
         assert run.simulation is not None
         verdict = verdict_of(run.error, self._peer_files, self._test_file)
         plan = Plan(timed.until(run.simulation.now_ns))

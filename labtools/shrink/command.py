@@ -11,7 +11,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-from labtest.loading import DEFAULT, DEFAULT_KV, LoadError, load_peer_class
+from labtest.isolation.loader import launcher_for
+from labtest.loading import DEFAULT, DEFAULT_KV, LoadError
 from labtest.records import place_of_peer
 from labtools.selecting import SCENARIO, SelectionError, select, service_for
 
@@ -45,7 +46,7 @@ def main(args: argparse.Namespace) -> int:
         tests = select([args.test], args.file)
         kv = service_for(tests, args.kv)
         # First, before anything imports the messages that the tester knows: the peer may bring its own.
-        peer_class = load_peer_class(args.raft, isolated=args.isolated, kv=kv, race=args.race)
+        launcher = launcher_for(args.raft, isolated=args.isolated, kv=kv, race=args.race)
     except (LoadError, SelectionError) as error:
         return _cannot(str(error))
     if len(tests) > 1:
@@ -62,7 +63,7 @@ def main(args: argparse.Namespace) -> int:
     progress = _Progress()
     try:
         files = place_of_peer(args.raft, kv)
-        shrunk = shrink(test, peer_class, args.seed, files, limit_s=args.limit, progress=progress)
+        shrunk = shrink(test, launcher, args.seed, files, limit_s=args.limit, progress=progress)
     except NothingToShrink as error:
         progress.clear()
         print(textwrap.fill(f"{error}.", _WIDTH))

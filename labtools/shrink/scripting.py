@@ -14,12 +14,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from labsim import Event
 from labtest import events
 from labtest.acts import Play
 from labtest.failure import Failure
+from labtest.launcher import PeerLauncher
 from labtest.running import Run, run_test
 from labtest.scenarios.playing import as_test
 from labtest.scenarios.scenario import Scenario
@@ -56,14 +56,14 @@ class Scripting:
 
     def __init__(
         self,
-        peer_class: Any,
+        launcher: PeerLauncher,
         same: Same,
         *,
         limit_s: float,
         clock: Callable[[], float] = time.process_time,
         seed: int = SEED,
     ) -> None:
-        self._peer_class = peer_class
+        self._launcher = launcher
         self._same = same
         self._seed = seed
         self._clock = clock
@@ -154,7 +154,7 @@ class Scripting:
             script = parse_script("\n".join([*header, *steps]), "shrunk.scenario")
         except ScriptError:
             return [], None, False
-        run = run_test(as_test(script, player=player), self._peer_class, self._seed)
+        run = run_test(as_test(script, player=player), self._launcher, self._seed)
         return made, senseless[0] if senseless else None, self._same(run)
 
     def _play(self, header: list[str], steps: Sequence[str]) -> int | None:
@@ -169,7 +169,7 @@ class Scripting:
             script = parse_script("\n".join([*header, *steps]), "shrunk.scenario")
         except ScriptError:
             return None
-        run = run_test(as_test(script), self._peer_class, self._seed)
+        run = run_test(as_test(script), self._launcher, self._seed)
         if not self._same(run):
             return None
         assert run.simulation is not None

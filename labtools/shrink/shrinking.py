@@ -5,17 +5,15 @@ Start at `shrink()`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from labsim.deciding import Choices, Seeded
 from labtest.acts import Play
 from labtest.checks.kept import RACE
 from labtest.choicefile import write_choices
-from labtest.isolation.programs import GuestProgram
+from labtest.launcher import PeerLauncher
 from labtest.scenarios.text import parse_script
 from labtest.tracefile import write_trace
 from labtest.verdict import Ending
@@ -78,7 +76,7 @@ def _silent(best: Attempt, runs: int) -> None:
 
 def shrink(
     test: LabTest,
-    peer_class: Any,
+    launcher: PeerLauncher,
     seed: int,
     peer_files: tuple[Path, ...],
     *,
@@ -87,7 +85,7 @@ def shrink(
     scenario: bool = True,
 ) -> Shrunk:
     """NothingToShrink if the run passes. Ctrl-C ends the search, and the best so far is returned."""
-    attempts = Attempts(test.function, peer_class, peer_files, test.file)
+    attempts = Attempts(test.function, launcher, peer_files, test.file)
     original = attempts.seeded(Seeded(seed), seed)
     if original.same is None:
         raise NothingToShrink(f"{test.name} with seed {seed} does not fail, so there is nothing to shrink")
@@ -106,16 +104,16 @@ def shrink(
     # Who loses a turn where is not among the steps of a scenario.
     is_rule = original.verdict.ending is Ending.RULE and original.verdict.name != RACE.name
     scripting_s = limit_s * _SCRIPTING if scenario and is_rule else 0.0
-    clock = clock_of(peer_class)
+    clock = launcher.work_clock
     search = Search(attempts, first, original.same, limit_s=limit_s - scripting_s, progress=progress, clock=clock)
     shrunk = Shrunk(original, first, 0, in_time=True)
     try:
         search.run()
         if scripting_s:
-            scripting = Scripting(peer_class, breaking(original.verdict.name), limit_s=scripting_s, clock=clock)
+            scripting = Scripting(launcher, breaking(original.verdict.name), limit_s=scripting_s, clock=clock)
             shrunk.scenario = scripting.write(search.best.trace, search.best.plan.play)
             if not test.wants_service and (shrunk.scenario is None or shrunk.steps > STEPS_MANY):
-                drawn = _drawn(peer_class, original.verdict.name, limit_s * _DRAWING, clock)
+                drawn = _drawn(launcher, original.verdict.name, limit_s * _DRAWING, clock)
                 shrunk.drawn = drawn is not None and (shrunk.scenario is None or len(drawn) < len(shrunk.scenario))
                 shrunk.scenario = drawn if shrunk.drawn else shrunk.scenario
             if shrunk.scenario is not None and search.best.events > SHORT:
@@ -126,11 +124,11 @@ def shrink(
     return shrunk
 
 
-def _drawn(peer_class: Any, rule: str, limit_s: float, clock: Callable[[], float]) -> list[str] | None:
+def _drawn(launcher: PeerLauncher, rule: str, limit_s: float, clock: Callable[[], float]) -> list[str] | None:
     """A scenario that breaks the same rule in another way, if a hunt comes by one. Of several the shortest: a long one
     takes longer to be made short."""
     until_s = clock() + limit_s
-    lane = Lane(peer_class, SEED, 0)
+    lane = Lane(launcher, SEED, 0)
     header: list[str] = []
     best: list[str] = []
     while clock() < until_s and not 0 < len(best) <= STEPS_MANY:
@@ -139,7 +137,7 @@ def _drawn(peer_class: Any, rule: str, limit_s: float, clock: Callable[[], float
             header, best = steps.header, list(steps.lines)
     if not best:
         return None
-    lines = Scripting(peer_class, breaking(rule), limit_s=limit_s, clock=clock).shorten(header, best)
+    lines = Scripting(launcher, breaking(rule), limit_s=limit_s, clock=clock).shorten(header, best)
     return None if lines is None else [*header, *lines]
 
 
@@ -160,21 +158,16 @@ def _events(attempt: Attempt) -> int:
     return attempt.events
 
 
-def clock_of(peer_class: Any) -> Callable[[], float]:
-    """What guests take is not this process's time."""
-    return time.monotonic if isinstance(peer_class, GuestProgram) else time.process_time
-
-
-def as_scenario(test: LabTest, peer_class: Any, seed: int, *, limit_s: float = LIMIT_S) -> str:
+def as_scenario(test: LabTest, launcher: PeerLauncher, seed: int, *, limit_s: float = LIMIT_S) -> str:
     """The run as a scenario, not shrunk before. NothingToShrink if it breaks no rule, or no scenario was found."""
-    attempts = Attempts(test.function, peer_class, (), test.file)
+    attempts = Attempts(test.function, launcher, (), test.file)
     original = attempts.seeded(Seeded(seed), seed)
     verdict = original.verdict
     if verdict.ending is not Ending.RULE:
         how = "passes" if original.same is None else "fails, but breaks no rule"
         raise NothingToShrink(f"{test.name} with seed {seed} {how}; only a broken rule can be written as a scenario")
     plan = attempts.played(original)
-    scripting = Scripting(peer_class, breaking(verdict.name), limit_s=limit_s, clock=clock_of(peer_class))
+    scripting = Scripting(launcher, breaking(verdict.name), limit_s=limit_s, clock=launcher.work_clock)
     lines = scripting.write(original.trace, None if plan is None else plan.play)
     if lines is None:
         raise NothingToShrink(f"no scenario was found that breaks {verdict.name} as {test.name} with seed {seed} does")

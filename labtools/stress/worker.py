@@ -17,7 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from labtest.loading import LoadError, load_peer_class
+from labtest.isolation.loader import launcher_for
+from labtest.loading import LoadError
 from labtools.workers.process import really
 from labtools.workers.serving import RETIRE, Refusal, serve, show_stack_when_lost
 
@@ -92,7 +93,7 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
     """Load everything; the result runs one seed and gives its Outcome, and whether it ran out of memory."""
     raft = Path(setup.raft).resolve()
     kv = Path(setup.kv).resolve() if setup.kv else None
-    peer_class = load_peer_class(raft, isolated=setup.isolated, kv=kv, race=setup.race)
+    launcher = launcher_for(raft, isolated=setup.isolated, kv=kv, race=setup.race)
     # Only now: the tester must know the messages of the peer's own package, if it has one.
     from labtest import report
     from labtest.records import place_of_peer
@@ -114,7 +115,7 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
     def run_one(name: str, seed: int) -> tuple[bytes, bool]:
         test = tests[name]
         began_s = time.process_time()
-        run = run_test(test.function, peer_class, seed)
+        run = run_test(test.function, launcher, seed)
         cpu_s = time.process_time() - began_s
         simulation = run.simulation
         assert simulation is not None

@@ -24,7 +24,8 @@ from rich.style import Style
 
 from labsim import Event
 from labtest.events import LOG
-from labtest.loading import LoadError, load_peer_class
+from labtest.isolation.loader import launcher_for
+from labtest.loading import LoadError
 from labtest.running import run_test
 from labtest.tracefile import TraceFileError, read_trace, write_shiviz, write_trace
 from labtools.selecting import SelectionError, add_run_arguments, select, service_for
@@ -271,8 +272,8 @@ def _run(args: argparse.Namespace) -> tuple[str, int, str, Sequence[Event], str,
     if len(tests) != 1:
         raise TimelineError(f"{args.test} is {len(tests)} tests; name one of {', '.join(t.name for t in tests[:5])} …")
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(2**31)
-    peer_class = load_peer_class(args.raft, isolated=args.isolated, kv=service_for(tests, args.kv), race=args.race)
-    run = run_test(tests[0].function, peer_class, seed)
+    launcher = launcher_for(args.raft, isolated=args.isolated, kv=service_for(tests, args.kv), race=args.race)
+    run = run_test(tests[0].function, launcher, seed)
     assert run.simulation is not None and run.simulation.trace is not None
     ending = ""
     outcome = f"passed, {run.virtual_s:.1f} s (virtual)"

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labtest.loading import load_peer_class
+from labtest.isolation.loader import launcher_for
+from labtest.launcher import PeerLauncher
 from labtest.running import run_test
 from labtest.verdict import Ending, verdict_of
 from labtools.generator.lane import Lane
@@ -51,12 +52,12 @@ def suite_for(mutant: Mutant, tests: list[LabTest]) -> list[LabTest]:
 
 
 def load_mutant(mutant: Mutant, build: Path, *, isolated: bool = False, race: bool = False) -> Any:
-    """As load_peer_class(); a service on the reference peer. One that only races is always looked at for races."""
+    """As launcher_for(); a service on the reference peer. One that only races is always looked at for races."""
     path = mutant.write(build)
     race = race or mutant.races
     if mutant.of_service:
-        return load_peer_class(REFERENCE / "raft.py", kv=path, isolated=isolated, race=race)
-    return load_peer_class(path, isolated=isolated, race=race)
+        return launcher_for(REFERENCE / "raft.py", kv=path, isolated=isolated, race=race)
+    return launcher_for(path, isolated=isolated, race=race)
 
 
 def hunt(
@@ -76,7 +77,7 @@ def hunt(
     began_s = time.process_time()
     result = Result(mutant.id, "passed" if mutant.control else "escaped")
     try:
-        peer_class = load_mutant(mutant, build, isolated=isolated, race=race)
+        launcher = load_mutant(mutant, build, isolated=isolated, race=race)
     except StaleMutant as error:
         result.verdict, result.line = "stale", str(error)
         return result
@@ -89,7 +90,7 @@ def hunt(
                 result.seconds = time.process_time() - began_s
                 return result
             result.tests += 1
-            run = run_test(test.function, peer_class, seed)
+            run = run_test(test.function, launcher, seed)
             if verdict_of(run.error).ending is Ending.SKIPPED:
                 result.skipped += 1
             elif run.error is not None:
@@ -99,7 +100,7 @@ def hunt(
                 result.seconds = time.process_time() - began_s
                 if mutant.liveness and measure_rate:
                     own_part = [other for other in suite if other.part == mutant.part and other is not test]
-                    result.failed_of = _rate([test, *own_part], peer_class, first_seed)
+                    result.failed_of = _rate([test, *own_part], launcher, first_seed)
                 return result
     result.seconds = time.process_time() - began_s
     return result
@@ -118,8 +119,8 @@ def hunt_unwritten(
     """As `lab hunt` does it, with seed 0 and one worker."""
     began_s = time.process_time()
     result = Result(mutant.id, "passed" if mutant.control else "escaped")
-    peer_class = load_mutant(mutant, build, isolated=isolated, race=race)
-    lane = Lane(peer_class, 0, 0, race=race)
+    launcher = load_mutant(mutant, build, isolated=isolated, race=race)
+    lane = Lane(launcher, 0, 0, race=race)
     while True:
         _, _, run = lane.run()
         result.tests += 1
@@ -136,11 +137,11 @@ def hunt_unwritten(
     return result
 
 
-def _rate(tests: list[LabTest], peer_class: Any, first_seed: int) -> tuple[int, int]:
+def _rate(tests: list[LabTest], launcher: PeerLauncher, first_seed: int) -> tuple[int, int]:
     """With how many seeds at least one of the tests fails."""
     failed = 0
     for seed in range(first_seed, first_seed + RATE_SEEDS):
-        failed += any(run_test(test.function, peer_class, seed).error is not None for test in tests)
+        failed += any(run_test(test.function, launcher, seed).error is not None for test in tests)
     return failed, RATE_SEEDS
 
 

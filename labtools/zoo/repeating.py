@@ -15,20 +15,21 @@ from typing import Any
 
 from labsim.deciding import Changed, Plain
 from labtest.choicefile import read_choices
-from labtest.loading import load_peer_class
+from labtest.launcher import PeerLauncher
+from labtest.loading import load_peer
 from labtools.selecting import SCENARIO, load_tests, select
 
 SEED = 1
 
 
-def repeat(file: Path, peer_class: Any) -> dict[str, Any]:
+def repeat(file: Path, launcher: PeerLauncher) -> dict[str, Any]:
     from labtest.acting import Notes, noting, playing
     from labtest.running import run_test
     from labtest.verdict import verdict_of
 
     digest = ""
     if file.suffix == SCENARIO:
-        run = run_test(load_tests(file)[0].function, peer_class, SEED)
+        run = run_test(load_tests(file)[0].function, launcher, SEED)
     else:
         header, choices = read_choices(file)
         digest = header.digest
@@ -36,7 +37,7 @@ def repeat(file: Path, peer_class: Any) -> dict[str, Any]:
             test = playing(header.play)
         else:
             test = noting(select([header.test])[0].function, Notes())
-        run = run_test(test, peer_class, 0, decider=Changed(Plain(), choices))
+        run = run_test(test, launcher, 0, decider=Changed(Plain(), choices))
     verdict = verdict_of(run.error)
     return {"ending": verdict.ending, "rule": verdict.name, "same": run.digest == digest}
 
@@ -48,8 +49,8 @@ def main() -> int:
     parser.add_argument("--kv", type=Path)
     parser.add_argument("--race", action="store_true")
     args = parser.parse_args()
-    peer_class = load_peer_class(args.raft, kv=args.kv, race=args.race)
-    print(json.dumps([repeat(file, peer_class) for file in args.files]))
+    launcher = load_peer(args.raft, kv=args.kv, race=args.race)
+    print(json.dumps([repeat(file, launcher) for file in args.files]))
     return 0
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from labsim import Event, Simulation
 from labtest.determinism import describe
-from labtest.loading import DEFAULT, DEFAULT_KV, load_peer_class
+from labtest.isolation.loader import launcher_for
+from labtest.loading import DEFAULT, DEFAULT_KV
 from labtest.running import run_test
 from labtools.selecting import LabTest, default_files, load_tests, scenario_files
 
@@ -26,7 +27,7 @@ def all_tests() -> dict[str, LabTest]:
 
 @cache
 def _peer(mode: str) -> Any:
-    return load_peer_class(DEFAULT, isolated=mode == "isolated", race=mode == "race", kv=DEFAULT_KV)
+    return launcher_for(DEFAULT, isolated=mode == "isolated", race=mode == "race", kv=DEFAULT_KV)
 
 
 def digest_of(run: tuple[str, int, str]) -> str:

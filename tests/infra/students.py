@@ -10,7 +10,7 @@ import pytest
 
 from labsim import Simulation
 from labtest import report
-from labtest.loading import load_peer_class
+from labtest.loading import load_peer
 from labtest.running import run_test
 
 ROOT = Path(__file__).parents[2]
@@ -108,7 +108,7 @@ def agree(make_config):
 def told(path, test=elect, *, realtime=False, **limits):
     """The report of a run that must fail, without its first line (the test and its seed) and the replay line."""
     simulation = Simulation(7, **limits) if limits else None
-    run = run_test(test, load_peer_class(path), 7, simulation=simulation, realtime=realtime)
+    run = run_test(test, load_peer(path), 7, simulation=simulation, realtime=realtime)
     assert run.error is not None, "the peer passed"
     lines = report.describe(run.error, "a_test", 7, "REPLAY").splitlines()
     assert lines[0] == "a_test  seed 7"

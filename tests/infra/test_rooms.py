@@ -38,7 +38,7 @@ TOOLS_MAY_IMPORT = {
     # What cannot be written as a scenario may be drawn.
     "shrink": {"selecting", "timeline.command", "generator"},
     "scenario": {"selecting", "timeline.command", "shrink.shrinking"},
-    "hunt": {"common", "selecting", "workers", "generator", "shrink.scripting", "shrink.shrinking"},
+    "hunt": {"common", "selecting", "workers", "generator", "shrink.scripting"},
     # It asks for a timeline by name, when it is to print one.
     "replay": {"selecting"},
     "zoo": {"common", "selecting", "workers", "generator"},

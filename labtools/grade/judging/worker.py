@@ -26,7 +26,7 @@ from labtest.failure import GuestFailed
 from labtest.isolation import programs
 from labtest.isolation.host import CannotLoad, TooLong
 from labtest.isolation.processes import GuestKilled, NurseryLost
-from labtest.isolation.programs import GuestProgram, ServicePaths
+from labtest.isolation.programs import SandboxedLauncher, ServicePaths
 from labtest.loading import LoadError
 from labtest.rooms import PEER, SERVICE
 from labtest.running import Run, run_test
@@ -44,7 +44,7 @@ _PR_SET_PDEATHSIG = 1
 BROKE_THE_TESTER = "The tester itself has failed in this run; look at it before you believe the score."
 
 
-Guests = TypeVar("Guests", bound=GuestProgram)
+Launcher = TypeVar("Launcher", bound=SandboxedLauncher)
 
 
 class Setup(msgspec.Struct):
@@ -117,38 +117,38 @@ class _Judge:
 
     def __init__(self) -> None:
         self._setup: Setup | None = None
-        self._program: GuestProgram | None = None
+        self._launcher: SandboxedLauncher | None = None
         self._output = Output(0)
         self._tests: dict[str, dict[str, LabTest]] = {}
 
     def run(self, request: Request) -> RunRecord:
-        program = self._program_of(request.setup)
+        launcher = self._launcher_of(request.setup)
         if request.file not in self._tests:
             self._tests[request.file] = {test.name: test for test in load_tests(Path(request.file))}
         test = self._tests[request.file][request.test]
         try:
-            record = _undisturbed(program, test, request)
+            record = _undisturbed(launcher, test, request)
         except NurseryLost:
             raise
         except Exception:
             # A mistake of ours that this submission has met. It must not keep the others from being graded.
-            program.close()
+            launcher.close()
             told = traceback.format_exc()[-_REPORT_CHARS_MAX:]
             record = RunRecord(test=test.name, seed=request.seed, kind=DIED, cause=BROKE_THE_TESTER, report=told)
         record.output = self._output.take()
         return record
 
-    def _program_of(self, setup: Setup) -> GuestProgram:
-        if self._program is None or setup != self._setup:
-            if self._program is not None:
-                self._program.close()
+    def _launcher_of(self, setup: Setup) -> SandboxedLauncher:
+        if self._launcher is None or setup != self._setup:
+            if self._launcher is not None:
+                self._launcher.close()
             self._output = Output(setup.limits.output_kb << 10)
-            self._program = _program(setup, self._output)
+            self._launcher = _launcher(setup, self._output)
             self._setup = setup
-        return self._program
+        return self._launcher
 
 
-def guest_program(kind: type[Guests], setup: Setup, show: Callable[[str], Any]) -> Guests:
+def make_launcher(kind: type[Launcher], setup: Setup, show: Callable[[str], Any]) -> Launcher:
     limits = programs.Limits(
         cpu_s=setup.limits.cpu_s, memory_mb=setup.limits.memory_mb, real_s=setup.limits.real_s, turn_s=_turn_s(setup)
     )
@@ -157,19 +157,19 @@ def guest_program(kind: type[Guests], setup: Setup, show: Callable[[str], Any]) 
     return kind(setup.files, setup.raft, service_paths, limits=limits, show=show, race=setup.race)
 
 
-def _program(setup: Setup, output: Output) -> GuestProgram:
-    program = guest_program(GuestProgram, setup, output.add)
+def _launcher(setup: Setup, output: Output) -> SandboxedLauncher:
+    launcher = make_launcher(SandboxedLauncher, setup, output.add)
     for _ in range(_TRIES):
         try:
-            program.load()
+            launcher.load()
         except NurseryLost:
-            program.close()  # if it is no accident, a run will meet it again
+            launcher.close()  # if it is no accident, a run will meet it again
             continue
         except LoadError:
             pass  # it will be told of every run
         break
     output.take()
-    return program
+    return launcher
 
 
 def _turn_s(setup: Setup) -> float:
@@ -177,21 +177,21 @@ def _turn_s(setup: Setup) -> float:
     return float(setup.limits.real_s)
 
 
-def _undisturbed(program: GuestProgram, test: LabTest, request: Request) -> RunRecord:
+def _undisturbed(launcher: SandboxedLauncher, test: LabTest, request: Request) -> RunRecord:
     """What is disturbed from outside says nothing about the submission."""
     for attempt in range(1, _TRIES + 1):
         try:
-            run = run_test(test.function, program, request.seed)
+            run = run_test(test.function, launcher, request.seed)
         except NurseryLost:
-            program.close()
+            launcher.close()
             if attempt == _TRIES:
                 raise
             continue
         except LoadError as error:
             return _unloadable(RunRecord(test=test.name, seed=request.seed, kind=UNLOADABLE), str(error))
         if not isinstance(run.error, GuestKilled | NurseryLost):
-            return _record(program, test, request, run)
-        program.close()
+            return _record(launcher, test, request, run)
+        launcher.close()
     raise RuntimeError(f"{test.name} was disturbed {_TRIES} times: somebody outside ends the processes of guests")
 
 
@@ -200,7 +200,7 @@ def shown_path(text: str, test: LabTest, request: Request) -> str:
     return text.replace(str(test.file), request.shown_as).encode(errors="replace").decode()
 
 
-def _record(program: GuestProgram, test: LabTest, request: Request, run: Run) -> RunRecord:
+def _record(launcher: SandboxedLauncher, test: LabTest, request: Request, run: Run) -> RunRecord:
     def shown(text: str) -> str:
         return shown_path(text, test, request)
 
@@ -210,7 +210,7 @@ def _record(program: GuestProgram, test: LabTest, request: Request, run: Run) ->
     record.checks_off = [shown(line)[:_CAUSE_CHARS_MAX] for line in run.checks_off]
     record.digest, record.virtual_s = run.digest, round(run.virtual_s, 6)
     record.events = 0 if simulation.trace is None else len(simulation.trace)
-    record.dropped = program.dropped
+    record.dropped = launcher.dropped
     if error is None:
         return record
     record.kind = _kind(error)

@@ -14,20 +14,22 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from labsim import Simulation
 from labtest.choicefile import write_choices
 from labtest.isolation.host import Guest
 from labtest.isolation.processes import GuestProcess, NurseryLost
-from labtest.isolation.programs import GuestProgram
+from labtest.isolation.programs import SandboxedLauncher
 from labtest.isolation.protocol import Ended
 from labtest.loading import DEFAULT, DEFAULT_KV
 from labtest.rooms import PEER, SERVICE
 from labtest.running import Run, run_test
-from labtools.grade.judging.worker import Request, begin_alone, guest_program, shown_path
+from labtools.grade.judging.worker import Request, begin_alone, make_launcher, shown_path
 from labtools.grade.values.results import Shown
 from labtools.page.command import told_of
 from labtools.page.data import data_of
@@ -69,7 +71,7 @@ class Disturbed(Exception):
     """A guest was killed from outside: this run says nothing."""
 
 
-class _Counted(GuestProgram):
+class _Counted(SandboxedLauncher):
     """Ends a search as Ctrl-C does, when so many runs were begun; what the search does then is let be.
 
     A run with a guest that was killed comes out as Disturbed, so that chance has no say in what is left.
@@ -78,14 +80,21 @@ class _Counted(GuestProgram):
     runs_left: int | None = None
     disturbed = False
 
-    def begin_run(self) -> None:
+    @contextmanager
+    def run(self, simulation: Simulation | None) -> Iterator[None]:
         if self.runs_left is not None:
             self.runs_left -= 1
             if self.runs_left < 0:
                 self.runs_left = None
                 raise KeyboardInterrupt
         self.disturbed = False
-        super().begin_run()
+        try:
+            with super().run(simulation):
+                yield
+        finally:
+            if self.disturbed:
+                self.disturbed = False
+                raise Disturbed
 
     def take_guest(self, guest: Guest) -> GuestProcess:
         process = super().take_guest(guest)
@@ -100,12 +109,6 @@ class _Counted(GuestProgram):
         process.obituary = noted  # type: ignore[method-assign]  # it is asked when a guest is gone
         return process
 
-    def end_run(self) -> None:
-        super().end_run()
-        if self.disturbed:
-            self.disturbed = False
-            raise Disturbed
-
 
 def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:
     begin_alone()
@@ -119,14 +122,14 @@ def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:
 def _drawn(wanted: Wanted) -> Drawn:
     request = wanted.run
     (test,) = [test for test in load_tests(Path(request.file)) if test.name == request.test]
-    program = guest_program(_Counted, request.setup, lambda _: None)
+    launcher = make_launcher(_Counted, request.setup, lambda _: None)
     try:
         others = 0
         for _ in range(_TRIES):
             try:
-                drawn = _draw(wanted, test, program)
+                drawn = _draw(wanted, test, launcher)
             except (NurseryLost, Disturbed):
-                program.close()
+                launcher.close()
                 continue
             if drawn is not None:
                 return drawn
@@ -136,17 +139,17 @@ def _drawn(wanted: Wanted) -> Drawn:
         why = "it was another run when it was made again" if others else "its processes were killed, again and again"
         return Drawn(Shown(test=request.test, seed=request.seed, no_page=why, not_shrunk=NOT_THE_SAME), {})
     finally:
-        program.close()
+        launcher.close()
 
 
-def _draw(wanted: Wanted, test: LabTest, program: _Counted) -> Drawn | None:
+def _draw(wanted: Wanted, test: LabTest, launcher: _Counted) -> Drawn | None:
     """None if it is another run than the graded one."""
     request, name = wanted.run, f"{wanted.run.test}-{wanted.run.seed}"
     shown, files = Shown(test=request.test, seed=request.seed), dict[str, bytes]()
     shrunk = None
     if wanted.shrink_runs:
-        shrunk, shown.not_shrunk = _shrink(wanted, test, program)
-    run = shrunk.original.run if shrunk is not None else run_test(test.function, program, request.seed)
+        shrunk, shown.not_shrunk = _shrink(wanted, test, launcher)
+    run = shrunk.original.run if shrunk is not None else run_test(test.function, launcher, request.seed)
     if run.digest != wanted.digest:
         return None
     if wanted.page:
@@ -165,16 +168,16 @@ def _draw(wanted: Wanted, test: LabTest, program: _Counted) -> Drawn | None:
     return Drawn(shown, files)
 
 
-def _shrink(wanted: Wanted, test: LabTest, program: _Counted) -> tuple[Shrunk | None, str]:
+def _shrink(wanted: Wanted, test: LabTest, launcher: _Counted) -> tuple[Shrunk | None, str]:
     """What is left, or why nothing is."""
-    program.runs_left = wanted.shrink_runs
+    launcher.runs_left = wanted.shrink_runs
     try:
         files = (Path(PEER), Path(SERVICE))
-        shrunk = shrink(test, program, wanted.run.seed, files, limit_s=wanted.shrink_s, scenario=False)
+        shrunk = shrink(test, launcher, wanted.run.seed, files, limit_s=wanted.shrink_s, scenario=False)
     except (NothingToShrink, KeyboardInterrupt):
         return None, NOT_THE_SAME
     finally:
-        program.runs_left = None
+        launcher.runs_left = None
     if not shrunk.in_time:
         return None, TOO_LONG
     if shrunk.best.events > _HARDLY * shrunk.original.events:

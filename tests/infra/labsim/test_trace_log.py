@@ -3,6 +3,7 @@
 import pytest
 
 from labsim import LogLine, Simulation, log, threading, time
+from labtest.in_process import InProcessLauncher
 from labtest.running import run_test
 from raft.messages import RequestVoteArgs, RequestVoteReply
 from raft.raft import Raft
@@ -102,9 +103,9 @@ def elect(make_config):
 
 
 def test_lines_change_neither_the_run_nor_its_digest():
-    silent = run_test(elect, Raft, 3)
-    talkative = run_test(elect, Talkative, 3)
-    untraced = run_test(elect, Talkative, 3, simulation=Simulation(3, trace=False))
+    silent = run_test(elect, InProcessLauncher(Raft), 3)
+    talkative = run_test(elect, InProcessLauncher(Talkative), 3)
+    untraced = run_test(elect, InProcessLauncher(Talkative), 3, simulation=Simulation(3, trace=False))
     assert lines(talkative.simulation)
     assert [e.kind for e in talkative.simulation.trace if e.kind != "log"] == [e.kind for e in silent.simulation.trace]
     assert silent.digest == talkative.digest == untraced.digest

@@ -8,7 +8,7 @@ from labsim.deciding import Changed, Choices, Seeded
 from labtest.acting import Notes, noting, playing
 from labtest.acts import Act, Play
 from labtest.events import CONNECT, CRASH, DISCONNECT, PAUSE, RESTART, START
-from labtest.loading import load_peer_class
+from labtest.loading import load_peer
 from labtest.running import run_test
 from labtools.selecting import select
 
@@ -18,7 +18,7 @@ SEED = 3
 
 @pytest.fixture
 def peer():
-    return load_peer_class(ROOT / "raft" / "raft.py")
+    return load_peer(ROOT / "raft" / "raft.py")
 
 
 def kinds(run, *wanted):
@@ -43,7 +43,7 @@ def faulty(make_config):
 def test_to_be_noted_changes_nothing_about_a_run(name, monkeypatch):
     monkeypatch.chdir(ROOT)
     (test,) = select([name])
-    peer = load_peer_class(ROOT / "raft" / "raft.py", kv=ROOT / "kv" / "server.py")
+    peer = load_peer(ROOT / "raft" / "raft.py", kv=ROOT / "kv" / "server.py")
     notes = Notes()
     run, noted = run_test(test.function, peer, SEED), run_test(noting(test.function, notes), peer, SEED)
     assert (noted.digest, noted.error) == (run.digest, None)
@@ -121,7 +121,7 @@ def test_who_acts_beside_the_test_does_so_beside_the_player(peer):
         Act(2_000_000, "crash1", [0]),
     ]
     did: set[int] = set()
-    service = load_peer_class(ROOT / "raft" / "raft.py", kv=ROOT / "kv" / "server.py")
+    service = load_peer(ROOT / "raft" / "raft.py", kv=ROOT / "kv" / "server.py")
     run = run_test(playing(Play({"servers": 3}, True, acts, 2_500_000_000), did=did), service, SEED)
     assert did == {0, 1, 3}
     assert kinds(run, CRASH, "return") == [(CRASH, "0"), ("return", "client 0")]

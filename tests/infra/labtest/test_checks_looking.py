@@ -7,7 +7,7 @@ from infra.students import ROOT, edited_reference
 from labsim import Simulation, time
 from labtest.checks.checker import _HANDFUL
 from labtest.determinism import Recorder
-from labtest.loading import load_peer_class
+from labtest.loading import load_peer
 from labtest.running import run_test
 from labtools.selecting import load_tests
 
@@ -32,17 +32,17 @@ def applies_what_nobody_started(tmp_path):
     """Only a check can see this: all three services are told the same."""
     old = "        self.apply_ch = apply_ch\n"
     new = f"{old}        threading.Thread(target=lambda: apply_ch.put(ApplyMsg(True, 77, 1)), daemon=True).start()\n"
-    return load_peer_class(edited_reference(tmp_path, (old, new)))
+    return load_peer(edited_reference(tmp_path, (old, new)))
 
 
 def test_what_happens_last_in_a_run_is_looked_at(tmp_path):
-    peer_class = applies_what_nobody_started(tmp_path)
+    launcher = applies_what_nobody_started(tmp_path)
 
     def test(make_config):
         make_config(servers=3)
         time.sleep(0.01)
 
-    run = run_test(test, peer_class, 1)
+    run = run_test(test, launcher, 1)
     events = run.simulation.trace
     assert run.error.rule == "applies-only-committed"
     assert 0 < len(events) < _HANDFUL
@@ -50,14 +50,14 @@ def test_what_happens_last_in_a_run_is_looked_at(tmp_path):
 
 
 def test_a_rule_that_was_broken_comes_before_what_ended_the_run(tmp_path):
-    peer_class = applies_what_nobody_started(tmp_path)
+    launcher = applies_what_nobody_started(tmp_path)
 
     def test(make_config):
         make_config(servers=3)
         time.sleep(0.01)
         raise ZeroDivisionError
 
-    run = run_test(test, peer_class, 1)
+    run = run_test(test, launcher, 1)
     assert run.error.rule == "applies-only-committed"
 
 
@@ -70,7 +70,7 @@ def test_lines_of_the_peer_do_not_change_where_a_run_ends(tmp_path):
             f"            {lines}\n            granted = up_to_date\n",
         )
         imports = ("from labsim import ", "from labsim import log, ")
-        runs.append(run_test(many_elections, load_peer_class(edited_reference(tmp_path, votes_twice, imports)), 1))
+        runs.append(run_test(many_elections, load_peer(edited_reference(tmp_path, votes_twice, imports)), 1))
     assert {run.error.rule for run in runs} == {"one-vote"}
     assert len({run.digest for run in runs}) == len({run.virtual_s for run in runs}) == 1
     assert len({len(run.simulation.trace) for run in runs}) == 3
@@ -79,10 +79,10 @@ def test_lines_of_the_peer_do_not_change_where_a_run_ends(tmp_path):
 def test_a_record_of_events_ends_with_the_broken_rule(tmp_path):
     many_elections = load_tests(ROOT / "tests/test_2a.py")[-1].function
     votes_twice = ("up_to_date and self.voted_for in (None, args.candidate_id)", "up_to_date")
-    peer_class = load_peer_class(edited_reference(tmp_path, votes_twice))
+    launcher = load_peer(edited_reference(tmp_path, votes_twice))
     simulation = Simulation(1)
     recorder = simulation.trace = Recorder(simulation)
-    assert run_test(many_elections, peer_class, 1, simulation=simulation).error.rule == "one-vote"
+    assert run_test(many_elections, launcher, 1, simulation=simulation).error.rule == "one-vote"
     assert len(recorder.lines) == len(recorder) > 0
     assert recorder.lines[-1][0] == recorder[-1].at_ns
 
@@ -99,7 +99,7 @@ def test_a_command_that_its_peer_changes_is_not_what_was_started(tmp_path):
         cfg.start(cfg.check_one_leader(), {"put": "x"})
         time.sleep(1)
 
-    assert run_test(test, load_peer_class(path), 1).error.rule == "only-started"
+    assert run_test(test, load_peer(path), 1).error.rule == "only-started"
 
 
 def test_a_command_that_the_test_changes_is_what_it_was(tmp_path):
@@ -110,7 +110,7 @@ def test_a_command_that_the_test_changes_is_what_it_was(tmp_path):
         command["put"] = "y"
         time.sleep(1)
 
-    assert run_test(test, load_peer_class(edited_reference(tmp_path)), 1).error is None
+    assert run_test(test, load_peer(edited_reference(tmp_path)), 1).error is None
 
 
 def test_a_message_that_its_peer_changes_after_it_was_applied_is_what_it_was(tmp_path):
@@ -123,6 +123,6 @@ def test_a_message_that_its_peer_changes_after_it_was_applied_is_what_it_was(tmp
         cfg.one(10, 3, retry=True)
         time.sleep(1)
 
-    run = run_test(test, load_peer_class(path), 1)
+    run = run_test(test, load_peer(path), 1)
     assert run.error is None
     assert {event.detail.command_index for event in run.simulation.trace if event.kind == "apply"} == {1}

@@ -10,7 +10,7 @@ from infra.students import ROOT, edited_reference, renamed_package
 from labgob import encode
 from labrpc import Message
 from labtest.checks.budgets import RPCS_PER_LINK_PER_S
-from labtest.loading import load_peer_class
+from labtest.loading import load_peer
 from labtest.running import run_test
 from labtools.selecting import load_tests
 from raft.messages import AppendEntriesArgs, AppendEntriesReply, LogEntry, RequestVoteArgs, RequestVoteReply
@@ -58,17 +58,17 @@ TESTS = ("test_reelection_2a", "test_rejoin_2b", "test_persist3_2c", "test_snaps
 
 @pytest.mark.parametrize(("name", "line"), LACKING, ids=[name for name, _ in LACKING])
 def test_a_peer_with_other_names_is_tested_and_told_which_checks_are_off(tmp_path, name, line):
-    peer_class = load_peer_class(renamed_package(tmp_path, **{name: f"{name}_"}))
+    launcher = load_peer(renamed_package(tmp_path, **{name: f"{name}_"}))
     tests = [test for part in "abcd" for test in load_tests(ROOT / f"tests/test_2{part}.py") if test.name in TESTS]
     assert len(tests) == len(TESTS)
-    runs = [run_test(test.function, peer_class, seed) for test in tests for seed in (1, 2)]
+    runs = [run_test(test.function, launcher, seed) for test in tests for seed in (1, 2)]
     assert [run.error for run in runs] == [None] * len(runs)
     best = BEST_OF_VOTES if name in ("request_vote", "vote_granted") else BEST
     assert {line for run in runs for line in run.checks_off} == {line, best}
 
 
 def test_nothing_is_off_for_the_paper_s_names(tmp_path):
-    run = run_test(load_tests(ROOT / "tests/test_2b.py")[0].function, load_peer_class(edited_reference(tmp_path)), 1)
+    run = run_test(load_tests(ROOT / "tests/test_2b.py")[0].function, load_peer(edited_reference(tmp_path)), 1)
     assert run.checks_off == []
 
 

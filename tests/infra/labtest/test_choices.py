@@ -12,7 +12,7 @@ from infra.soaking import SOAK
 from labrpc.conditions import Fate
 from labsim.deciding import Changed, Choices, Plain, Recording, Seeded
 from labtest.choicefile import ChoiceFileError, read_choices, write_choices
-from labtest.loading import DEFAULT, DEFAULT_KV, load_peer_class
+from labtest.loading import DEFAULT, DEFAULT_KV, load_peer
 from labtest.running import run_test
 from labtools.selecting import select
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 
 def run(name, decider):
     (test,) = select([name], [])
-    return run_test(test.function, load_peer_class(DEFAULT), 0, decider=decider)
+    return run_test(test.function, load_peer(DEFAULT), 0, decider=decider)
 
 
 # What the other process does: every file of choices in a folder once more, and its digest.
@@ -31,11 +31,11 @@ import sys
 from pathlib import Path
 from labsim.deciding import Changed, Plain
 from labtest.choicefile import read_choices
-from labtest.loading import DEFAULT, DEFAULT_KV, load_peer_class
+from labtest.loading import DEFAULT, DEFAULT_KV, load_peer
 from labtest.running import run_test
 from labtools.selecting import select
 
-peer = load_peer_class(DEFAULT, kv=DEFAULT_KV)
+peer = load_peer(DEFAULT, kv=DEFAULT_KV)
 tests = {test.name: test for test in select([], [])}
 for path in sorted(Path(sys.argv[1]).iterdir()):
     header, choices = read_choices(path)
@@ -47,7 +47,7 @@ for path in sorted(Path(sys.argv[1]).iterdir()):
 def test_every_test_is_repeated_without_its_seed_in_another_process(tmp_path):
     """Every ninth, unless this is a soak."""
     expected = []
-    peer = load_peer_class(DEFAULT, kv=DEFAULT_KV)
+    peer = load_peer(DEFAULT, kv=DEFAULT_KV)
     tests = sorted(select([], []), key=lambda test: test.name)[:: 1 if SOAK else 9]
     for test in tests:
         recording = Recording(Seeded(SEED))
@@ -130,11 +130,11 @@ def test_two_clusters_in_one_test_share_no_choice():
         cfg.slow_disks(5, 20)
         cfg.one("y", 3, retry=True)
 
-    peer_class = load_peer_class(DEFAULT)
+    launcher = load_peer(DEFAULT)
     for seed in range(4):
         recording = Recording(Seeded(seed))
-        recorded = run_test(two, peer_class, 0, decider=recording)
-        repeated = run_test(two, peer_class, 0, decider=Changed(Plain(), recording.choices))
+        recorded = run_test(two, launcher, 0, decider=recording)
+        repeated = run_test(two, launcher, 0, decider=Changed(Plain(), recording.choices))
         assert repeated.digest == recorded.digest
         assert recorded.error is None
 
@@ -201,7 +201,7 @@ def test_no_choice_turns_the_clock_back(value):
     for place in places:
         for ordinal in range(1, 100):
             choices.chosen[place, ordinal] = value
-    done = run_test(test, load_peer_class(DEFAULT), 0, decider=Changed(Plain(), choices))
+    done = run_test(test, load_peer(DEFAULT), 0, decider=Changed(Plain(), choices))
     assert done.error is None
     at_ns = [event.at_ns for event in done.simulation.trace]
     assert at_ns == sorted(at_ns)

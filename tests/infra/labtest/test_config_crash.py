@@ -3,7 +3,7 @@
 import pytest
 
 from labsim import threading, time
-from labtest.loading import DEFAULT, load_peer_class
+from labtest.loading import DEFAULT, load_peer
 from labtest.running import run_test
 
 
@@ -30,7 +30,7 @@ def test_a_server_crashed_under_start_takes_nothing_and_leads_nothing():
     outcomes = set()
     for seed in range(40):
         said.clear()
-        run = run_test(test, load_peer_class(DEFAULT), seed)
+        run = run_test(test, load_peer(DEFAULT), seed)
         assert run.error is None, run.error
         outcomes.update(said)
     # In some runs the answer came first, in some the crash.
@@ -48,7 +48,7 @@ def test_who_crashes_while_the_others_are_asked_leads_no_more():
         found.append(cfg.leader_now())
 
     for seed in range(30):
-        run = run_test(test, load_peer_class(DEFAULT), seed)
+        run = run_test(test, load_peer(DEFAULT), seed)
         assert run.error is None, run.error
     assert set(found) == {None}
 
@@ -73,7 +73,7 @@ def test_a_slow_save_takes_effect_at_its_end_or_not_at_all():
         with pytest.raises(ValueError, match=r"slow_disks\(\): need 0 <= min_ms <= max_ms, got 5 and 1"):
             cfg.slow_disks(5, 1)
 
-    run = run_test(test, load_peer_class(DEFAULT), 4)
+    run = run_test(test, load_peer(DEFAULT), 4)
     assert run.error is None, run.error
     saves = [event for event in run.simulation.trace if event.kind in ("saving", "persist")]
     begun = next(i for i, event in enumerate(saves) if event.kind == "saving")
@@ -96,7 +96,7 @@ def test_a_slow_snapshot_holds_up_its_service_and_not_the_peer():
         with pytest.raises(ValueError, match=rf"slow_snapshots\(\): server {slow} is down"):
             cfg.slow_snapshots(slow, 500)
 
-    run = run_test(test, load_peer_class(DEFAULT), 4)
+    run = run_test(test, load_peer(DEFAULT), 4)
     assert run.error is None, run.error
 
 
@@ -106,6 +106,6 @@ def test_a_long_command_that_too_few_have_applied_is_told_in_short():
         cfg.disconnect(cfg.others(cfg.check_one_leader())[0])
         cfg.one("j" * 5000, 3, retry=False)
 
-    run = run_test(test, load_peer_class(DEFAULT), 1)
+    run = run_test(test, load_peer(DEFAULT), 1)
     assert "after 2 s 2 servers applied 'jjj" in str(run.error)
     assert len(str(run.error)) < 400

@@ -10,7 +10,7 @@ import pytest
 
 from infra.students import ROOT, agree, edited_reference, line_of, peer, pytest_run_here
 from labtest import determinism
-from labtest.loading import load_peer_class
+from labtest.loading import load_peer
 from labtest.running import run_test
 
 pytest_plugins = ["pytester"]
@@ -19,10 +19,10 @@ DIGEST = """
 import json, sys
 from pathlib import Path
 from infra.students import agree, elect
-from labtest.loading import load_peer_class
+from labtest.loading import load_peer
 from labtest.running import run_test
-peer_class = load_peer_class(Path(sys.argv[1]))
-print(json.dumps([run_test(test, peer_class, seed).digest for test in (elect, agree) for seed in (1, 7)]))
+launcher = load_peer(Path(sys.argv[1]))
+print(json.dumps([run_test(test, launcher, seed).digest for test in (elect, agree) for seed in (1, 7)]))
 """
 
 
@@ -37,12 +37,12 @@ def test_the_same_digests_in_processes_with_other_hash_seeds():
 
 
 def test_a_digest_does_not_depend_on_what_ran_before():
-    peer_class = load_peer_class(ROOT / "raft" / "raft.py")
-    first = run_test(agree, peer_class, 7).digest
-    run_test(agree, peer_class, 8)
+    launcher = load_peer(ROOT / "raft" / "raft.py")
+    first = run_test(agree, launcher, 7).digest
+    run_test(agree, launcher, 8)
     determinism.stir_memory()
-    assert run_test(agree, peer_class, 7).digest == first
-    assert run_test(agree, peer_class, 8).digest != first
+    assert run_test(agree, launcher, 7).digest == first
+    assert run_test(agree, launcher, 8).digest != first
 
 
 # ---- --check-determinism ---------------------------------------------------------------------------------------------

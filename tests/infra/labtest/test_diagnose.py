@@ -13,7 +13,7 @@ from labtest.checks import RULES, kept
 from labtest.diagnoses import DIAGNOSES, diagnose, examine
 from labtest.diagnoses.diagnosis import diagnosis
 from labtest.failure import Failure
-from labtest.loading import load_peer_class
+from labtest.loading import load_peer
 from labtest.running import run_test
 from labtest.snapshot import ClusterSnapshot, State
 from labtools.selecting import select
@@ -259,9 +259,9 @@ class Defect:
 
     def peer_class(self, tmp_path):
         if not self.mutant:
-            return load_peer_class(edited_reference(tmp_path, *self.edits))
+            return load_peer(edited_reference(tmp_path, *self.edits))
         (mutant,) = (mutant for mutant in load_zoo() if mutant.id == self.mutant)
-        return load_peer_class(replace(mutant, edits=mutant.edits + self.edits_of_mutant).write(tmp_path))
+        return load_peer(replace(mutant, edits=mutant.edits + self.edits_of_mutant).write(tmp_path))
 
 
 DEFECTS = {
@@ -968,9 +968,9 @@ DEFECTS = {
 
 
 def failed_run(tmp_path, defect):
-    peer_class = defect.peer_class(tmp_path)
+    launcher = defect.peer_class(tmp_path)
     for seed in defect.seeds:
-        run = run_test(defect.test, peer_class, seed, simulation=None if defect.checked else Simulation(seed))
+        run = run_test(defect.test, launcher, seed, simulation=None if defect.checked else Simulation(seed))
         if run.error is not None:
             return run
     pytest.fail(f"the peer passes with all seeds {defect.seeds}")
@@ -1011,7 +1011,7 @@ def test_two_diagnoses_cannot_have_one_order():
 
 def test_an_older_terms_entry_waits_and_rightly_so(tmp_path):
     """§5.4.2: the reference itself, and a test that expects too much."""
-    run = run_test(older_entry_on_a_majority, load_peer_class(edited_reference(tmp_path)), 1)
+    run = run_test(older_entry_on_a_majority, load_peer(edited_reference(tmp_path)), 1)
     assert isinstance(run.error, Failure)
     (told,) = diagnose(run.simulation.trace, run.error)
     text = told.replace("\n", " ")
@@ -1026,20 +1026,20 @@ def test_an_older_terms_entry_waits_and_rightly_so(tmp_path):
 def test_a_leader_that_rightly_waits_is_no_cause_of_another_failure(tmp_path):
     """The same situation in a test that waits for nothing: "nothing is wrong with that" used to be told of it."""
 
-    run = run_test(older_entry_and_another_failure, load_peer_class(edited_reference(tmp_path)), 1)
+    run = run_test(older_entry_and_another_failure, load_peer(edited_reference(tmp_path)), 1)
     assert isinstance(run.error, Failure)
     assert diagnose(run.simulation.trace, run.error) == []
 
 
 def test_no_lock_is_blamed_where_none_is_kept(tmp_path):
     """A handler that sleeps answers late; its peer used to be told that it holds its lock during a call."""
-    peer_class = load_peer_class(
+    launcher = load_peer(
         edited_reference(
             tmp_path,
             ("with self.mu:\n            if not self._observe_term(args.term):", SLEEPS_WITHOUT_THE_LOCK),
         )
     )
-    run = run_test(elect, peer_class, 1)
+    run = run_test(elect, launcher, 1)
     assert run.error is not None
     assert "lock_held_while_waiting" not in names(run)
     assert not any("lock" in told for told in run.causes)
@@ -1056,14 +1056,14 @@ def test_start_that_sleeps_itself_is_not_told_of_a_lock(tmp_path):
         "            self._replicate()\n            return self",
         "            time.sleep(0.1)\n            return self",
     )
-    run = run_test(lab("test_basic_agree_2b"), load_peer_class(edited_reference(tmp_path, sleeps)), 1)
+    run = run_test(lab("test_basic_agree_2b"), load_peer(edited_reference(tmp_path, sleeps)), 1)
     assert run.error.rule == "start-returns-at-once"
     assert run.causes == []
 
 
 def test_get_state_that_sleeps_waits_for_no_thread(tmp_path):
     sleeps = ("        with self.mu:\n            return self.current_term, self.role", ASLEEP)
-    run = run_test(elect, load_peer_class(edited_reference(tmp_path, sleeps)), 1)
+    run = run_test(elect, load_peer(edited_reference(tmp_path, sleeps)), 1)
     assert run.error.rule == "calls-return"
     assert "call_waits_for_a_thread" not in names(run)
 
@@ -1105,7 +1105,7 @@ def test_get_state_is_right_before_the_election(tmp_path):
         cfg.check_one_leader()
         time.sleep(2.0)
 
-    run = run_test(elect_and_wait, load_peer_class(edited_reference(tmp_path)), 1)
+    run = run_test(elect_and_wait, load_peer(edited_reference(tmp_path)), 1)
     spoken = [
         event for event in run.simulation.trace if event.kind == "send" and "append" in event.detail.service_method
     ]
@@ -1133,7 +1133,7 @@ def test_a_leader_may_call_itself_if_it_goes_on_leading(tmp_path):
         time.sleep(2.0)
         cfg.fail("for no reason")
 
-    run = run_test(wait, load_peer_class(edited_reference(tmp_path, *edits)), 1)
+    run = run_test(wait, load_peer(edited_reference(tmp_path, *edits)), 1)
     assert run.error.rule is None
     assert any(event.kind == "deliver" and event.detail.source == event.node for event in run.simulation.trace)
     assert names(run) == []
@@ -1156,7 +1156,7 @@ def test_two_threads_that_feed_apply_ch_are_named(tmp_path):
     )
 
     def told(seed, *edits):
-        run = run_test(lab("test_concurrent_starts_2b"), load_peer_class(edited_reference(tmp_path, *edits)), seed)
+        run = run_test(lab("test_concurrent_starts_2b"), load_peer(edited_reference(tmp_path, *edits)), seed)
         assert run.error.rule == "apply-order"
         return run.error
 
@@ -1174,7 +1174,7 @@ def test_a_message_that_was_given_up_is_named(tmp_path):
 
     def told(edit):
         path = edited_reference(tmp_path, ("except queue.Full:\n                    continue", edit))
-        return run_test(lab("test_snapshot_overtaken_2d"), load_peer_class(path), 1).error
+        return run_test(lab("test_snapshot_overtaken_2d"), load_peer(path), 1).error
 
     error = told("except queue.Full:\n                    break")
     assert error.rule == "apply-order"
@@ -1331,13 +1331,13 @@ def test_the_snapshot_is_no_cause_of_what_was_never_saved_or_after_a_later_save(
 
 def test_answers_are_called_mixed_up_only_where_the_other_request_waits(tmp_path):
     """A handler that returns the wrong class, whatever else is asked."""
-    peer_class = load_peer_class(
+    launcher = load_peer(
         edited_reference(
             tmp_path,
             ("return AppendEntriesReply(self.current_term, True)", "return RequestVoteReply(self.current_term, True)"),
         )
     )
-    run = run_test(elect, peer_class, 1)
+    run = run_test(elect, launcher, 1)
     assert isinstance(run.error, TaskFailed) and "returned a RequestVoteReply" in str(run.error.__cause__)
     assert names(run) == []
 
@@ -1349,7 +1349,7 @@ QUICK = ["2a", "2b", "test_persist?_2c", "test_figure8_2c", "test_snapshot_*", "
 
 @pytest.mark.parametrize("test", select(QUICK, sorted((ROOT / "tests").glob("test_2*.py"))), ids=lambda test: test.name)
 def test_the_reference_is_never_diagnosed(tmp_path, test):
-    run = run_test(test.function, load_peer_class(edited_reference(tmp_path)), 3)
+    run = run_test(test.function, load_peer(edited_reference(tmp_path)), 3)
     assert run.error is None
     no_reason = Failure("a test that fails for no reason")
     assert examine(run.simulation.trace, no_reason, end_ns=run.simulation.now_ns) == []
@@ -1366,24 +1366,24 @@ def test_the_reference_is_never_diagnosed(tmp_path, test):
     ids=lambda situation: situation.__name__,
 )
 def test_the_situations_are_none_to_the_reference(tmp_path, situation):
-    run = run_test(situation, load_peer_class(edited_reference(tmp_path)), 1)
+    run = run_test(situation, load_peer(edited_reference(tmp_path)), 1)
     assert run.error is None
     no_reason = Failure("a test that fails for no reason")
     assert examine(run.simulation.trace, no_reason, end_ns=run.simulation.now_ns) == []
 
 
 def test_a_broken_rule_that_explains_itself_gets_no_diagnosis(tmp_path):
-    peer_class = load_peer_class(
+    launcher = load_peer(
         edited_reference(tmp_path, ("up_to_date and self.voted_for in (None, args.candidate_id)", "up_to_date"))
     )
-    run = run_test(lab("test_many_elections_2a"), peer_class, 2)
+    run = run_test(lab("test_many_elections_2a"), launcher, 2)
     assert run.error.rule == "one-vote"
     assert diagnose(run.simulation.trace, run.error) == []
 
 
 def test_an_exception_without_a_snapshot_is_its_own_diagnosis(tmp_path):
-    peer_class = load_peer_class(edited_reference(tmp_path, ("up_to_date = (", "up_to_date = [][1] or (")))
-    run = run_test(elect, peer_class, 1)
+    launcher = load_peer(edited_reference(tmp_path, ("up_to_date = (", "up_to_date = [][1] or (")))
+    run = run_test(elect, launcher, 1)
     assert isinstance(run.error, TaskFailed)
     assert diagnose(run.simulation.trace, run.error) == []
 
@@ -1399,7 +1399,7 @@ def test_only_the_last_cluster_of_a_test_counts(tmp_path):
         cfg.check_one_leader()
         cfg.fail("for no reason")
 
-    run = run_test(two, load_peer_class(edited_reference(tmp_path)), 1)
+    run = run_test(two, load_peer(edited_reference(tmp_path)), 1)
     assert diagnose(run.simulation.trace, run.error) == []
 
 

@@ -13,7 +13,7 @@ from labtest import events
 from labtest.checks.checker import RULES
 from labtest.checks.kept import KEPT_RULES
 from labtest.config import Config
-from labtest.loading import load_peer_class
+from labtest.loading import load_peer
 from labtest.running import run_test
 from labtools.selecting import load_tests
 from raft import messages, persister
@@ -108,7 +108,7 @@ def test_the_tests_that_are_shown_pass(name, seed, tmp_path):
     file.write_text(source, encoding="utf-8")
     tests = {test.name: test.function for test in load_tests(file)}
     assert list(tests) == ["test_vote_outlives_a_crash", "test_leader_that_hears_nobody"]
-    assert run_test(tests[name], load_peer_class(ROOT / "raft" / "raft.py"), seed).error is None
+    assert run_test(tests[name], load_peer(ROOT / "raft" / "raft.py"), seed).error is None
 
 
 def test_every_fault_in_the_page_on_tests_is_there():

@@ -11,7 +11,8 @@ import pytest
 
 from infra.students import ROOT, agree, edited_reference, line_of, peer, renamed_package, squeezed, told, written
 from labtest import declaring
-from labtest.loading import load_peer_class
+from labtest.in_process import InProcessLauncher
+from labtest.loading import load_peer, load_program
 from labtest.program import Incarnation, StandIn
 from labtest.running import run_test
 from labtest.service import Committed
@@ -34,7 +35,7 @@ def restart_all(make_config):
 
 
 def passes(path, *tests, realtime=False):
-    program = load_peer_class(path)
+    program = load_peer(path)
     for test in tests:
         run = run_test(test, program, 7, realtime=realtime)
         if run.error is not None:
@@ -115,7 +116,7 @@ def path_restored(monkeypatch):
 
 @pytest.mark.parametrize("lines", DISKS.values(), ids=DISKS)
 def test_state_in_memory_does_not_survive_a_crash(tmp_path, lines):
-    program = load_peer_class(with_lines(tmp_path, lines, *KEEPS))
+    program = load_peer(with_lines(tmp_path, lines, *KEEPS))
     assert run_test(persist1, program, 7).error is not None
     assert run_test(restart_all, program, 7).error is not None
 
@@ -123,7 +124,7 @@ def test_state_in_memory_does_not_survive_a_crash(tmp_path, lines):
 @pytest.mark.usefixtures("path_restored")
 @pytest.mark.parametrize("lines", HELPERS.values(), ids=HELPERS)
 def test_state_in_a_module_beside_raft_py_does_not_survive_a_crash(tmp_path, lines):
-    assert run_test(persist1, load_peer_class(package_with(tmp_path, lines, *KEEPS)), 7).error is not None
+    assert run_test(persist1, load_peer(package_with(tmp_path, lines, *KEEPS)), 7).error is not None
 
 
 ALONE = (
@@ -152,18 +153,17 @@ def test_what_is_put_on_a_message_class_unseen_is_taken_back_at_the_next_start(t
         "        setattr(*[OWNER, 'saved', {}])\n"
         "    return OWNER.saved"
     )
-    program = load_peer_class(with_lines(tmp_path, lines, *KEEPS))
+    program = load_program(with_lines(tmp_path, lines, *KEEPS))
     assert "raft.messages" in program.declared
-    first = run_test(persist1, program, 7)
+    launcher = InProcessLauncher.of_program(program)
+    first = run_test(persist1, launcher, 7)
     assert first.error is not None
-    assert run_test(persist1, program, 7).digest == first.digest
+    assert run_test(persist1, launcher, 7).digest == first.digest
 
 
 def test_one_seed_is_one_run_whatever_ran_before(tmp_path):
     change = ("self.mu = threading.Lock()", "self.mu = threading.Lock()\n        [random.random() for _ in SEEN]")
-    program = load_peer_class(
-        with_lines(tmp_path, "SEEN = []", change, ("self.me = me", "self.me = me; SEEN.append(me)"))
-    )
+    program = load_peer(with_lines(tmp_path, "SEEN = []", change, ("self.me = me", "self.me = me; SEEN.append(me)")))
     assert len({run_test(persist1, program, 7).digest for _ in range(3)}) == 1
 
 
@@ -177,7 +177,7 @@ def test_a_class_that_is_handed_in_is_used_as_it_is():
             seen.append(type(self))
             super().__init__(*args)
 
-    assert run_test(agree, Counted, 7).error is None
+    assert run_test(agree, InProcessLauncher(Counted), 7).error is None
     assert seen == [Counted] * 3
 
 
@@ -213,7 +213,7 @@ def test_messages_of_ones_own_in_raft_py(tmp_path, future):
     path = reference_in_one_file(tmp_path, future)
     mine = passes(path, TESTS["test_basic_agree_2b"], persist1)
     # What travels is the same, bit for bit.
-    assert mine.digest == run_test(persist1, load_peer_class(ROOT / "raft/raft.py"), 7).digest
+    assert mine.digest == run_test(persist1, load_peer(ROOT / "raft/raft.py"), 7).digest
 
 
 def test_a_message_of_another_class_is_still_refused(tmp_path):
@@ -252,7 +252,7 @@ def with_ops(tmp_path, lines=""):
 def test_registered_classes_arrive_as_the_reader_s_own(tmp_path):
     path = with_ops(tmp_path)
     passes(path, TESTS["test_basic_agree_2b"], persist1, restart_all)
-    assert "raft.messages" in load_peer_class(path).declared
+    assert "raft.messages" in load_program(path).declared
 
 
 def test_different_commands_are_still_different():
@@ -303,7 +303,7 @@ def test_two_programs_in_one_process_keep_their_modules_apart(tmp_path):
         (folder / "helper.py").write_text(f"NAME = {folder.name!r}\n")
         change = f"self.mu = threading.Lock()\n        assert helper.NAME == {folder.name!r}"
         path.write_text(path.read_text().replace("self.mu = threading.Lock()", change))
-    one, two = map(load_peer_class, folders)
+    one, two = map(load_peer, folders)
     assert [run_test(agree, program, 7).error for program in (one, two, one)] == [None] * 3
 
 
@@ -319,7 +319,7 @@ def test_a_lock_for_the_whole_module(tmp_path):
 def test_chance_and_the_clock_are_the_node_s(tmp_path):
     lines = "from labsim import log, random, time\nDRAWN = random.random()\nBEGAN = time.monotonic()\n"
     path = with_lines(tmp_path, lines, ("self.me = me", "self.me = me; log('began', '%r %r', DRAWN, BEGAN)"))
-    program = load_peer_class(path)
+    program = load_peer(path)
 
     def began():
         run = run_test(restart_all, program, 7)
@@ -373,9 +373,9 @@ def test_what_executing_does_to_the_process_it_does_once(tmp_path, monkeypatch):
 
 
 def test_after_a_run_sys_modules_has_what_was_loaded(tmp_path):
-    program = load_peer_class(edited_reference(tmp_path))
+    program = load_program(edited_reference(tmp_path))
     before = {name: module for name, module in sys.modules.items() if name.startswith("raft")}
-    assert run_test(persist1, program, 7).error is None
+    assert run_test(persist1, InProcessLauncher.of_program(program), 7).error is None
     assert {name: module for name, module in sys.modules.items() if name.startswith("raft")} == before
     assert sys.modules["raft.raft"].Raft is program.peer_class
     assert inspect.getfile(program) == str(tmp_path / "peer.py")
@@ -411,10 +411,11 @@ def test_a_module_that_is_not_there_is_told_as_ever(tmp_path):
 
 
 def test_incarnations_that_are_over_are_let_go(tmp_path):
-    program = load_peer_class(with_ops(tmp_path))
+    program = load_program(with_ops(tmp_path))
+    launcher = InProcessLauncher.of_program(program)
     for _ in range(3):
-        assert run_test(persist1, program, 7).error is None
-    run_test(lambda make_config: None, program, 7)
+        assert run_test(persist1, launcher, 7).error is None
+    run_test(lambda make_config: None, launcher, 7)
     gc.collect()
     assert [one for one in gc.get_objects() if type(one) is Incarnation and one.program is program] == [
         program.template
@@ -504,15 +505,15 @@ def test_the_lab_s_own_modules_only_declare(name):
     ],
 )
 def test_messages_that_raft_py_changes_are_not_shared(tmp_path, line):
-    program = load_peer_class(with_lines(tmp_path, f"import raft.messages\nfrom raft.messages import LogEntry\n{line}"))
+    program = load_program(with_lines(tmp_path, f"import raft.messages\nfrom raft.messages import LogEntry\n{line}"))
     assert "raft.messages" not in program.declared
-    assert run_test(agree, program, 7).error is None
+    assert run_test(agree, InProcessLauncher.of_program(program), 7).error is None
 
 
 def test_a_module_that_imports_what_does_more_than_declare_is_not_shared_either(tmp_path):
     path = package_with(tmp_path, "from raft import messages")
     messages = tmp_path / "messages.py"
     messages.write_text((ROOT / "raft/messages.py").read_text() + "\nfrom raft.helper import Disk\n")
-    assert "raft.messages" not in load_peer_class(path).declared
+    assert "raft.messages" not in load_program(path).declared
     (tmp_path / "helper.py").write_text("class Disk:\n    pass\n")
-    assert "raft.messages" in load_peer_class(path).declared
+    assert "raft.messages" in load_program(path).declared

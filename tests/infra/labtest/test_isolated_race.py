@@ -12,9 +12,10 @@ from labsim.stacks import Place
 from labtest.events import CAUGHT_UP, PREEMPT, Preempted
 from labtest.failure import Failure, GuestFailed
 from labtest.isolation import protocol
+from labtest.isolation.loader import launcher_for
 from labtest.isolation.protocol import Back, Losses, Lost, More, Raced, Remarked
 from labtest.isolation.race_host import BLOCKS, RaceHost
-from labtest.loading import load_peer_class
+from labtest.loading import load_peer
 from labtest.race.turns import CHANCES, Loss
 from labtest.running import run_test
 from labtest.unordered import Remark, Touch, Unordered
@@ -34,7 +35,7 @@ def load():
     programs = []
 
     def load(path, **options):
-        programs.append(load_peer_class(path, isolated=True, race=True, **options))
+        programs.append(launcher_for(path, isolated=True, race=True, **options))
         return programs[-1]
 
     yield load
@@ -69,7 +70,7 @@ def test_turns_are_lost_by_the_keys_of_a_run_in_one_process_and_one_seed_is_one_
 def test_a_race_is_told_in_the_words_of_one_process(load, tmp_path):
     path = edited_reference(tmp_path, (LOCK, LOCK.replace("with self.mu", "if True")))
     test = TESTS["test_initial_election_2a"].function
-    errors = [run_test(test, peer, 5).error for peer in (load(path), load_peer_class(path, race=True))]
+    errors = [run_test(test, peer, 5).error for peer in (load(path), load_peer(path, race=True))]
     for error in errors:
         assert isinstance(error, Failure)
         assert error.rule == "race"

@@ -11,8 +11,8 @@ from infra.students import ROOT, WITHOUT_HYPOTHESIS, squeezed
 from labsim import time
 from labtest import events, report
 from labtest.isolation import walls
-from labtest.isolation.programs import Limits, load_guests
-from labtest.loading import LoadError, load_peer_class
+from labtest.isolation.programs import Limits, load_sandboxed
+from labtest.loading import LoadError, load_peer
 from labtest.running import run_test
 from labtest.verdict import Ending, verdict_of
 from labtools.selecting import load_tests
@@ -28,18 +28,18 @@ TESTS = {test.name: test for file in sorted((ROOT / "tests").glob("test_3*.py"))
 
 @pytest.fixture(scope="module")
 def reference():
-    program = load_guests(RAFT, KV)
+    program = load_sandboxed(RAFT, KV)
     yield program
     program.close()
 
 
 @pytest.fixture
 def load():
-    """load_guests() of a service on the reference peer, and every process of it ended."""
+    """load_sandboxed() of a service on the reference peer, and every process of it ended."""
     programs = []
 
     def load(kv, raft=RAFT, **options):
-        programs.append(load_guests(raft, kv, **options))
+        programs.append(load_sandboxed(raft, kv, **options))
         return programs[-1]
 
     yield load
@@ -107,7 +107,7 @@ def test_objects_in_the_log_are_known_again_after_a_restart(load):
 
 
 def test_the_host_hears_what_passes_between_service_and_peer(reference):
-    here, there = (run_test(two_clients, program, 1) for program in (load_peer_class(RAFT, kv=KV), reference))
+    here, there = (run_test(two_clients, program, 1) for program in (load_peer(RAFT, kv=KV), reference))
     kinds = [{event.kind for event in run.simulation.trace} for run in (here, there)]
     assert kinds[0] == kinds[1]
     wanted = {events.START, events.STARTED, events.APPLY, events.SNAPSHOT, events.INVOKE, events.RETURN}
@@ -119,11 +119,11 @@ def test_the_host_hears_what_passes_between_service_and_peer(reference):
 DIGEST = """
 import sys
 from pathlib import Path
-from labtest.isolation.programs import load_guests
+from labtest.isolation.programs import load_sandboxed
 from labtest.running import run_test
 from labtools.selecting import select
 (test,) = select([sys.argv[1]])
-program = load_guests(Path("raft/raft.py"), Path("kv/server.py"))
+program = load_sandboxed(Path("raft/raft.py"), Path("kv/server.py"))
 print(run_test(test.function, program, 5).digest)
 program.close()
 """
@@ -169,7 +169,7 @@ SHORT = {
 def test_the_verdict_is_that_of_one_process(load, tmp_path, id_):
     (mutant,) = [mutant for mutant in load_zoo() if mutant.id == id_]
     path = mutant.write(tmp_path)
-    runs = [run_test(TESTS[SHORT[id_]].function, p, 1) for p in (load_peer_class(RAFT, kv=path), load(path))]
+    runs = [run_test(TESTS[SHORT[id_]].function, p, 1) for p in (load_peer(RAFT, kv=path), load(path))]
     assert len({verdict_of(run.error).name for run in runs}) == 1
     assert runs[0].error is not None
 
@@ -232,7 +232,7 @@ def test_what_cannot_be_loaded_is_refused_with_its_file(tmp_path, file, source, 
     path = service(tmp_path)
     (tmp_path / file).write_text(source)
     with pytest.raises(LoadError) as refused:
-        load_guests(RAFT, path)
+        load_sandboxed(RAFT, path)
     assert said in str(refused.value)
 
 

@@ -15,8 +15,8 @@ from labsim import time
 from labtest import events, report
 from labtest.failure import Failure, GuestFailed
 from labtest.isolation import processes, protocol, walls
-from labtest.isolation.programs import GuestProgram, Limits, load_guests
-from labtest.loading import LoadError, load_peer_class
+from labtest.isolation.programs import Limits, SandboxedLauncher, load_sandboxed
+from labtest.loading import LoadError, load_peer
 from labtest.running import run_test
 from labtools.cli import main as lab
 from labtools.selecting import load_tests
@@ -31,18 +31,18 @@ TESTS = {test.name: test for file in sorted((ROOT / "tests").glob("test_2*.py"))
 
 @pytest.fixture(scope="module")
 def reference():
-    program = load_guests(REFERENCE)
+    program = load_sandboxed(REFERENCE)
     yield program
     program.close()
 
 
 @pytest.fixture
 def load():
-    """load_guests(), and every process of it ended."""
+    """load_sandboxed(), and every process of it ended."""
     programs = []
 
     def load(path, **options):
-        programs.append(load_guests(path, **options))
+        programs.append(load_sandboxed(path, **options))
         return programs[-1]
 
     yield load
@@ -94,11 +94,11 @@ def test_strangers_pass(load, name):
 DIGEST = """
 import sys
 from pathlib import Path
-from labtest.isolation.programs import load_guests
+from labtest.isolation.programs import load_sandboxed
 from labtest.running import run_test
 from labtools.selecting import select
 (test,) = select([sys.argv[1]])
-program = load_guests(Path("raft/raft.py"))
+program = load_sandboxed(Path("raft/raft.py"))
 print(run_test(test.function, program, 5).digest)
 program.close()
 """
@@ -227,7 +227,7 @@ def test_a_peer_that_ends_its_process_fails(load, tmp_path):
 def test_a_process_that_somebody_else_ends_is_no_failure_of_the_peer(reference):
     def test(make_config):
         cfg = make_config(servers=3)
-        guest = cfg._seats[1].peer
+        guest = cfg._seats[1].peer.guest
         signal.pidfd_send_signal(guest._process._process, signal.SIGKILL)
         cfg.check_one_leader()
 
@@ -251,7 +251,7 @@ def test_a_process_that_somebody_else_ends_is_no_failure_of_the_peer(reference):
 def test_what_cannot_be_loaded_is_said_before_any_run(tmp_path, source, words):
     (tmp_path / "raft.py").write_text(source)
     with pytest.raises(LoadError) as error:
-        load_guests(tmp_path / "raft.py")
+        load_sandboxed(tmp_path / "raft.py")
     assert words in str(error.value)
 
 
@@ -373,7 +373,7 @@ def test_a_guest_can_do_nothing_to_the_world(load, tmp_path, attempt):
 
 @needs_walls
 def test_no_process_outlives_its_program():
-    program = load_guests(REFERENCE)
+    program = load_sandboxed(REFERENCE)
     assert run_test(agree, program, 7).error is None
     nursery = program._nursery._process
     program.close()
@@ -404,13 +404,13 @@ def test_the_verdict_is_that_of_one_process(load, tmp_path, id_):
     (mutant,) = [mutant for mutant in load_zoo() if mutant.id == id_]
     path = mutant.write(tmp_path)
     name = "test_many_elections_2a"
-    verdicts = [run_test(TESTS[name].function, program, 1).error for program in (load_peer_class(path), load(path))]
+    verdicts = [run_test(TESTS[name].function, program, 1).error for program in (load_peer(path), load(path))]
     assert len({getattr(error, "rule", None) for error in verdicts}) == 1
     assert (verdicts[0] is None) == mutant.control
 
 
 def test_a_program_knows_what_its_class_has():
-    program = GuestProgram({"raft/raft.py": b"class Raft:\n    def start(self): pass\n"}, "raft/raft.py")
+    program = SandboxedLauncher({"raft/raft.py": b"class Raft:\n    def start(self): pass\n"}, "raft/raft.py")
     try:
         with pytest.raises(LoadError, match="class Raft has no method get_state, no kill"):
             program.load()
@@ -425,4 +425,4 @@ def test_root_without_bubblewrap_needs_a_python_that_others_may_read(tmp_path, m
     monkeypatch.setattr(walls, "nobody", lambda: walls.NOBODY)
     monkeypatch.setattr("sys.base_prefix", str(closed))
     with pytest.raises(LoadError, match=f"who may not read {closed}: it is closed to others. Install bubblewrap"):
-        load_guests(REFERENCE)
+        load_sandboxed(REFERENCE)

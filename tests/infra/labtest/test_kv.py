@@ -10,7 +10,7 @@ from labtest import kvconfig, report
 from labtest.events import INVOKE, RETURN, SNAPSHOT
 from labtest.kvconfig import Undecided
 from labtest.linearizability import Outcome, Verdict
-from labtest.loading import LoadError, load_peer_class
+from labtest.loading import LoadError, load_peer
 from labtest.running import run_test
 from labtest.verdict import Ending, verdict_of
 from labtools.selecting import load_tests
@@ -44,7 +44,7 @@ def a_few(make_kv_config):
 
 
 def told(path, test=a_few, seed=1):
-    run = run_test(test, load_peer_class(RAFT, kv=path), seed)
+    run = run_test(test, load_peer(RAFT, kv=path), seed)
     assert run.error is not None, "the service passed"
     return squeezed("\n".join(report.told(run.error)))
 
@@ -53,7 +53,7 @@ def told(path, test=a_few, seed=1):
 
 
 def test_operations_and_snapshots_are_events_and_clients_are_nodes():
-    run = run_test(a_few, load_peer_class(RAFT, kv=KV), 1)
+    run = run_test(a_few, load_peer(RAFT, kv=KV), 1)
     assert run.error is None
     trace = run.simulation.trace
     operations = [event for event in trace if event.kind in (INVOKE, RETURN)]
@@ -69,7 +69,7 @@ def test_operations_and_snapshots_are_events_and_clients_are_nodes():
 
 @pytest.mark.parametrize("name", ["test_crash_anywhere_3a", "test_snapshot_crash_anywhere_3b"])
 def test_one_seed_is_one_run(name):
-    program = load_peer_class(RAFT, kv=KV)
+    program = load_peer(RAFT, kv=KV)
     digests = {run_test(TESTS[name].function, program, 3).digest for _ in range(2)}
     assert len(digests) == 1
 
@@ -88,7 +88,7 @@ def test_a_service_runs_on_real_threads():
 
 def test_a_restarted_service_has_nothing_but_its_disk(tmp_path):
     path = service(tmp_path, ("LOOK_S = 0.1\n", "LOOK_S = 0.1\nSURVIVES = []\n"), ("self.me = me\n", SURVIVES))
-    assert run_test(TESTS["test_persist_one_client_3a"].function, load_peer_class(RAFT, kv=path), 1).error is None
+    assert run_test(TESTS["test_persist_one_client_3a"].function, load_peer(RAFT, kv=path), 1).error is None
 
 
 SURVIVES = """self.me = me
@@ -103,7 +103,7 @@ def test_the_test_that_is_shown_passes(tmp_path):
     (tmp_path / "my_tests.py").write_text(source, encoding="utf-8")
     (test,) = load_tests(tmp_path / "my_tests.py")
     for seed in range(3):
-        assert run_test(test.function, load_peer_class(RAFT, kv=KV), seed).error is None
+        assert run_test(test.function, load_peer(RAFT, kv=KV), seed).error is None
 
 
 # ---- what it accuses -----------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def test_a_peer_that_applies_out_of_order_is_told_under_any_service(tmp_path):
     old = "command_index=self.last_applied)"
     assert source.count(old) == 1
     peer.write_text(source.replace(old, "command_index=self.last_applied - (self.last_applied == 4))"))
-    run = run_test(a_few, load_peer_class(peer, kv=KV), 1)
+    run = run_test(a_few, load_peer(peer, kv=KV), 1)
     assert verdict_of(run.error).name == "apply-order"
 
 
@@ -149,7 +149,7 @@ NEVER_SEEN = "        return known is not None and known.seq == op.seq\n"
 
 def test_a_violation_is_drawn_with_who_answered_and_what_is_likely(tmp_path):
     path = service(tmp_path, ("        return known is not None and known.seq >= op.seq\n", NEVER_SEEN))
-    run = run_test(TESTS["test_duplicated_requests_3a"].function, load_peer_class(RAFT, kv=path), 1)
+    run = run_test(TESTS["test_duplicated_requests_3a"].function, load_peer(RAFT, kv=path), 1)
     verdict = verdict_of(run.error)
     assert (verdict.ending, verdict.name) == (Ending.RULE, "linearizability")
     assert verdict.mistake == "rule | linearizability, twice"  # not to be mixed up with, say, stale reads
@@ -208,7 +208,7 @@ def test_no_test_is_passed_by_a_clerk_that_asks_nobody(tmp_path):
     """The clerk is the student's, and what it returns is believed: only another client's can prove it wrong."""
     path = service(tmp_path)
     (tmp_path / "client.py").write_text(ASKS_NOBODY)
-    program = load_peer_class(RAFT, kv=path)
+    program = load_peer(RAFT, kv=path)
     assert [name for name, test in TESTS.items() if run_test(test.function, program, 1).error is None] == []
 
 
@@ -250,12 +250,12 @@ def equal_values(make_kv_config):
 
 
 def test_equal_values_are_searched():
-    assert run_test(equal_values, load_peer_class(RAFT, kv=KV), 1).error is None
+    assert run_test(equal_values, load_peer(RAFT, kv=KV), 1).error is None
 
 
 def test_unknown_is_the_lab_s_failure_and_never_passed_over(monkeypatch):
     monkeypatch.setattr(kvconfig, "check", lambda operations, alive: Verdict(Outcome.UNKNOWN, key="x", steps=1_000_000))
-    run = run_test(equal_values, load_peer_class(RAFT, kv=KV), 1)
+    run = run_test(equal_values, load_peer(RAFT, kv=KV), 1)
     assert isinstance(run.error, Undecided)
     verdict = verdict_of(run.error)
     assert verdict.ending is Ending.TEST  # the test's, and no expectation or rule that a service has not met
@@ -277,7 +277,7 @@ def test_a_long_search_is_no_task_that_does_not_wait(monkeypatch):
 
     monkeypatch.setattr(kvconfig, "check", searching)
     simulation = Simulation(1, unresponsive_s=0.3)
-    assert run_test(a_few, load_peer_class(RAFT, kv=KV), 1, simulation=simulation).error is None
+    assert run_test(a_few, load_peer(RAFT, kv=KV), 1, simulation=simulation).error is None
 
 
 # ---- loading -------------------------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ def test_a_service_that_cannot_be_tested_is_refused_with_its_file(tmp_path, sour
     path = tmp_path / "server.py"
     path.write_text(source)
     with pytest.raises(LoadError) as refused:
-        load_peer_class(RAFT, kv=path)
+        load_peer(RAFT, kv=path)
     assert str(refused.value).startswith(str(path))
     assert said in str(refused.value)
 
@@ -306,9 +306,9 @@ def test_a_clerk_beside_the_service_is_used(tmp_path):
         "class Clerk:\n    def get(self, key): ...\n    def put(self, key, value): ...\n"
     )
     with pytest.raises(LoadError, match=r"client\.py: class Clerk has no method append"):
-        load_peer_class(RAFT, kv=path)
+        load_peer(RAFT, kv=path)
 
 
 def test_no_such_service():
     with pytest.raises(LoadError, match=r"no such file; KV must name a server\.py"):
-        load_peer_class(RAFT, kv=ROOT / "kv" / "gone.py")
+        load_peer(RAFT, kv=ROOT / "kv" / "gone.py")

@@ -5,21 +5,24 @@ import pytest
 from labsim import queue, random, threading, time
 from labtest import events
 from labtest.failure import Failure
-from labtest.loading import DEFAULT, load_peer_class
+from labtest.in_process import InProcessLauncher
+from labtest.loading import DEFAULT, load_peer
 from labtest.running import run_test
 from labtools.zoo.mutants import load_zoo
 from raft.messages import AppendEntriesArgs, AppendEntriesReply
 from raft.raft import Raft
 
+REFERENCE = InProcessLauncher(Raft)
+
 HOUR_S = 3600.0
 
 
-def run(test, peer_class=Raft, seed=4, **kwargs):
-    return run_test(test, peer_class, seed, **kwargs)
+def run(test, launcher=REFERENCE, seed=4, **kwargs):
+    return run_test(test, launcher, seed, **kwargs)
 
 
-def passes(test, peer_class=Raft, **kwargs):
-    done = run(test, peer_class, **kwargs)
+def passes(test, launcher=REFERENCE, **kwargs):
+    done = run(test, launcher, **kwargs)
     assert done.error is None, done.error
     return done
 
@@ -214,7 +217,7 @@ def test_a_call_that_is_under_way_when_its_server_is_paused_is_no_fault_of_the_p
         caller.join()
         cfg.one("y", 3, retry=True)
 
-    passes(test, Slow)
+    passes(test, InProcessLauncher(Slow))
 
 
 def test_a_handler_that_was_stopped_is_not_late():
@@ -293,7 +296,7 @@ def test_a_peer_that_never_answers_is_noticed_although_another_is_paused():
         cfg.pause(next(i for i in cfg.others(leader) if i != 4))
         time.sleep(6)
 
-    error = run(test, Silent).error
+    error = run(test, InProcessLauncher(Silent)).error
     assert isinstance(error, Failure) and error.rule == "answers-requests", error
 
 
@@ -336,7 +339,7 @@ def test_with_its_clock_held_no_peer_acts_and_with_it_running_it_campaigns(peer,
         sent = [e for e in cfg._runtime.trace if e.kind == events.SEND and e.node != "1"]
         assert not [e for e in sent if (e.node, e.at_ns) not in heard]
 
-    passes(test, load_peer_class(peer.write(tmp_path)))
+    passes(test, load_peer(peer.write(tmp_path)))
 
 
 @pytest.mark.parametrize("peer", RIGHT_PEERS, ids=lambda mutant: mutant.id)
@@ -356,7 +359,7 @@ def test_a_follower_whose_clock_is_held_does_not_miss_its_leader(peer, tmp_path)
         cfg.unfreeze_clock(held)
         time.sleep(5)
 
-    trace = passes(test, load_peer_class(peer.write(tmp_path))).simulation.trace
+    trace = passes(test, load_peer(peer.write(tmp_path))).simulation.trace
     (held,) = {e.node for e in trace if e.kind == events.FREEZE_CLOCK}
     began_ns, ended_ns = (int(s * 1e9) for s in span)
     assert acts_of(trace, held, began_ns, ended_ns) == []
@@ -374,7 +377,7 @@ def test_the_reference_does_not_act_for_an_hour_of_the_others_time(hours):
         marks.append(time.monotonic())
 
     marks = []
-    done = run(test, load_peer_class(DEFAULT))
+    done = run(test, load_peer(DEFAULT))
     assert done.error is None
     began_ns, ended_ns = (int(s * 1e9) for s in marks)
     assert ended_ns - began_ns == HOUR_S * 1e9

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from infra.labtest.racing import run_peer
-from labtest.loading import LoadError, load_peer_class
+from labtest.loading import LoadError, load_peer, load_program
 from labtest.race.fields import Fields
 from labtest.race.race import _OUTSIDE
 from labtest.race.rewriting import rewrite
@@ -296,7 +296,7 @@ def test_a_syntax_error_is_told_as_ever(tmp_path):
     (tmp_path / "raft.py").write_text(RAFT.format(imports="", kill="return self.me +"))
     for race in (False, True):
         with pytest.raises(LoadError) as caught:
-            load_peer_class(tmp_path / "raft.py", race=race)
+            load_peer(tmp_path / "raft.py", race=race)
         told.append(str(caught.value))
     assert told[0] == told[1]
     assert "raft.py:16: SyntaxError: invalid syntax" in told[1]
@@ -307,7 +307,7 @@ def test_modules_beside_it_star_imports_and_inspect(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "beside_race.py").write_text("def helper(peer):\n    peer.me = peer.me + 1\n    return peer.me\n")
     (tmp_path / "raft.py").write_text(RAFT.format(imports="from beside_race import *", kill="return helper(self)"))
-    program = load_peer_class(tmp_path / "raft.py", race=True)
+    program = load_program(tmp_path / "raft.py", race=True)
     peer = program([], 4, None, None)
     assert peer.kill() == 5
     assert inspect.getsource(program.peer_class.kill) == "    def kill(self):\n        return helper(self)\n"

@@ -7,7 +7,7 @@ import pytest
 
 from infra.students import ROOT, agree, elect, line_of, peer, squeezed, told
 from labtest import servers
-from labtest.loading import load_peer_class
+from labtest.loading import load_peer
 from labtest.running import run_test
 
 
@@ -38,7 +38,7 @@ def test_the_reference_agrees_restarts_and_stops():
         cfg.restart(0)
         cfg.one("z", 3, retry=True)
 
-    run = run_test(crash_and_agree, load_peer_class(ROOT / "raft" / "raft.py"), 7, realtime=True)
+    run = run_test(crash_and_agree, load_peer(ROOT / "raft" / "raft.py"), 7, realtime=True)
     if run.error is not None:
         raise run.error
     assert run.simulation is None and run.digest == ""

@@ -6,14 +6,14 @@ from infra.labtest.test_diagnose import CALLS_UNDER_LOCK, lab
 from infra.students import edited_reference
 from labsim import WaitKind, time
 from labtest.failure import Failure
-from labtest.loading import load_peer_class
+from labtest.loading import load_peer
 from labtest.running import run_test
 
 HANDLERS = ("append_entries", "request_vote", "install_snapshot")
 
 
 def stuck_in(tmp_path, test, *edits, seed=1):
-    run = run_test(test, load_peer_class(edited_reference(tmp_path, *edits)), seed)
+    run = run_test(test, load_peer(edited_reference(tmp_path, *edits)), seed)
     assert run.error is not None
     return list(run.error.snapshot.blocked)
 
@@ -90,7 +90,7 @@ def test_nobody_has_waited_for_less_than_nothing(tmp_path):
     waited = []
     for name in ("test_many_elections_2a", "test_new_leader_speaks_at_once_2a", "test_late_votes_2a"):
         for seed in range(1, 6):
-            error = run_test(lab(name), load_peer_class(path), seed).error
+            error = run_test(lab(name), load_peer(path), seed).error
             waited += [wait.waited_ns for wait in error.snapshot.blocked] if isinstance(error, Failure) else []
     assert len(waited) > 20
     assert min(waited) >= 0

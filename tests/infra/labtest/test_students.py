@@ -9,7 +9,7 @@ import pytest
 from infra.students import agree, edited_reference, elect, line_of, peer, renamed_package, squeezed, told, written
 from labsim import Simulation, time
 from labtest.config import MAX_TEST_S
-from labtest.loading import LoadError, load_peer_class
+from labtest.loading import LoadError, load_peer
 from labtest.running import run_test
 from labtools.selecting import select
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("raft_package_restored")
 
 def load_error(path):
     with pytest.raises(LoadError) as caught:
-        load_peer_class(path)
+        load_peer(path)
     return str(caught.value).replace(str(path), "raft.py")
 
 
@@ -78,13 +78,13 @@ def test_a_file_that_a_busy_machine_imports_slowly_gets_more_time(tmp_path, monk
     monkeypatch.setattr("labtest.loading.time.process_time", lambda: 0.0)  # others have the processor
     wait = "until_s = time.monotonic() + {seconds}\nwhile time.monotonic() < until_s:\n    pass\n"
     slow = f"from labsim import queue, random, threading, time\n{wait}"
-    assert load_peer_class(peer(tmp_path, imports=slow.format(seconds=0.15))).__name__ == "Raft"
+    assert load_peer(peer(tmp_path, imports=slow.format(seconds=0.15))).has_method("kill")
     assert "has not ended" in load_error(peer(tmp_path, imports=slow.format(seconds=60)))
 
 
 def test_a_warning_about_the_file_is_no_failure(tmp_path):
     path = peer(tmp_path, init='self.pattern = "\\d"')
-    assert load_peer_class(path).__name__ == "Raft"
+    assert load_peer(path).has_method("kill")
 
 
 # ---- exceptions ----------------------------------------------------------------------------------------------------
@@ -374,13 +374,13 @@ def test_a_package_with_its_own_messages_is_tested_with_them(tmp_path):
     messages = renamed_package(tmp_path) / "messages.py"
     messages.write_text(messages.read_text() + "\n\nMINE = True\n")
     (tmp_path / "persister.py").unlink()  # what is not there is the lab's
-    peer_class = load_peer_class(tmp_path)
+    launcher = load_peer(tmp_path)
     assert sys.modules["raft.messages"].MINE
-    assert run_test(agree, peer_class, 7).error is None
+    assert run_test(agree, launcher, 7).error is None
 
 
 def test_the_unedited_peers_of_these_tests_are_not_the_mistake(tmp_path):
-    assert run_test(agree, load_peer_class(edited_reference(tmp_path)), 7).error is None
+    assert run_test(agree, load_peer(edited_reference(tmp_path)), 7).error is None
     assert told(peer(tmp_path), elect).startswith("Expected one leader")
 
 
@@ -388,4 +388,4 @@ def test_how_many_messages_bring_the_entries_is_the_leaders_business(tmp_path):
     """Only the search for the place where logs part must be short."""
     one = ("entries = self.log[prev + 1 - base :]", "entries = self.log[prev + 1 - base : prev + 2 - base]")
     (test,) = select(["test_backup_costs_few_rpcs_2b"])
-    assert run_test(test.function, load_peer_class(edited_reference(tmp_path, one)), 1).error is None
+    assert run_test(test.function, load_peer(edited_reference(tmp_path, one)), 1).error is None

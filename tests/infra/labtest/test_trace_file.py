@@ -10,6 +10,7 @@ from zlib import crc32
 import pytest
 
 from labsim import Event, random, time
+from labtest.in_process import InProcessLauncher
 from labtest.running import run_test
 from labtest.tracefile import (
     SHIVIZ_REGEX,
@@ -36,7 +37,7 @@ REPEATED = [
 
 def run_lab_test(file, name, seed=7):
     function = next(test.function for test in load_tests(TESTS / file) if test.name == name)
-    run = run_test(function, Raft, seed)
+    run = run_test(function, InProcessLauncher(Raft), seed)
     assert run.error is None
     return run
 
@@ -86,7 +87,7 @@ def test_a_run_survives_the_way_out_and_in(tmp_path, file, name):
 
 
 def test_a_duplicate_keeps_its_own_answer(tmp_path):
-    live = run_test(duplicated, Raft, 3).simulation.trace
+    live = run_test(duplicated, InProcessLauncher(Raft), 3).simulation.trace
     assert any(event.kind == "duplicate" for event in live)
     write_trace(tmp_path / "t", live)
     events = read_trace(tmp_path / "t").events
@@ -252,7 +253,7 @@ def test_shiviz_clocks_are_vector_clocks(tmp_path, test):
     if test is None:
         events = run_lab_test("test_2c.py", "test_persist1_2c").simulation.trace
     else:
-        events = run_test(test, Raft, 3).simulation.trace
+        events = run_test(test, InProcessLauncher(Raft), 3).simulation.trace
     write_shiviz(tmp_path / "log", events)
     parsed = parse_shiviz((tmp_path / "log").read_text())
     told = [event for event in events if event.kind not in ("drop", "duplicate")]
@@ -276,6 +277,6 @@ def test_shiviz_clocks_are_vector_clocks(tmp_path, test):
 
 
 def test_shiviz_lines_say_what_was_lost():
-    events = run_test(duplicated, Raft, 3).simulation.trace
+    events = run_test(duplicated, InProcessLauncher(Raft), 3).simulation.trace
     text = "".join(shiviz_lines(events))
     assert re.search(r"send append_entries to \d \(lost: lost request\) \{\"term\":1", text)

@@ -4,7 +4,7 @@ import pytest
 
 from infra.students import ROOT, agree, edited_reference, elect, pytest_run, written
 from labtest.failure import Failure
-from labtest.loading import load_peer_class
+from labtest.loading import load_peer
 from labtest.running import run_test
 
 pytestmark = pytest.mark.usefixtures("raft_package_restored")
@@ -28,7 +28,7 @@ def two_clusters(make_config):
 
 
 def error_of(path, test, seed=7):
-    return run_test(test, load_peer_class(path), seed).error
+    return run_test(test, load_peer(path), seed).error
 
 
 @pytest.mark.parametrize("test", [elect, agree, two_clusters])
@@ -57,8 +57,8 @@ def test_peer_that_begins_to_save_is_told_what_it_did_not_save(tmp_path):
 def test_candidate_that_refuses_before_its_own_requests_leave_is_not_accused(tmp_path):
     """Two that poll campaign in one instant: each has voted for itself before the other can see a request of it."""
     path = edited_reference(tmp_path, ("random.uniform(*ELECTION_TIMEOUT_S)", "random.choice((0.4, 0.5, 0.6))"))
-    peer_class = load_peer_class(path)
-    errors = [run_test(elect, peer_class, seed).error for seed in range(20)]
+    launcher = load_peer(path)
+    errors = [run_test(elect, launcher, seed).error for seed in range(20)]
     assert [str(error) for error in errors if error is not None] == []
 
 

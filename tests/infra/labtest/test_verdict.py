@@ -8,7 +8,7 @@ from infra.students import agree, elect, peer
 from labsim import Deadlock, TaskFailed, Wait, WaitKind
 from labsim.stacks import Place, short_path
 from labtest.failure import Failure
-from labtest.loading import load_peer_class
+from labtest.loading import load_peer
 from labtest.running import run_test
 from labtest.verdict import Ending, verdict_of, without_numbers
 
@@ -76,7 +76,7 @@ def test_words_are_never_cut():
 
 
 def mistake(path, test, seed=7):
-    return verdict_of(run_test(test, load_peer_class(path), seed).error, path, Path(__file__)).mistake
+    return verdict_of(run_test(test, load_peer(path), seed).error, path, Path(__file__)).mistake
 
 
 def test_an_expectation_of_two_tests_is_one_mistake(tmp_path):

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from labtest.loading import load_peer_class
+from labtest.loading import load_peer
 from labtools import cli
 from labtools.zoo.mutants import load_zoo
 
@@ -28,7 +28,7 @@ def make_peer(folder: Path, in_get_state: str = "pass", in_module: str = "") -> 
 
 def zoo_peer(id_: str, folder: Path) -> Any:
     mutant = next(mutant for mutant in load_zoo() if mutant.id == id_)
-    return load_peer_class(mutant.write(folder))
+    return load_peer(mutant.write(folder))
 
 
 def lab(*arguments: Any) -> int:

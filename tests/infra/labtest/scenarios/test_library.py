@@ -3,7 +3,9 @@
 import pytest
 
 from infra.soaking import SOAK
-from labtest.loading import load_peer_class
+from labtest.in_process import InProcessLauncher
+from labtest.isolation.loader import launcher_for
+from labtest.loading import load_peer
 from labtest.running import run_test
 from labtest.scenarios.playing import as_test
 from labtest.scenarios.text import read_script
@@ -11,6 +13,8 @@ from labtest.verdict import Ending, verdict_of
 from labtools.selecting import scenario_files
 from labtools.zoo.mutants import load_zoo
 from raft.raft import Raft
+
+REFERENCE = InProcessLauncher(Raft)
 
 SCRIPTS = [read_script(file) for file in scenario_files()]
 STRANGERS = [mutant for mutant in load_zoo() if mutant.id.startswith("stranger-")]
@@ -34,16 +38,20 @@ def test_there_are_enough_of_them_and_each_says_why():
 @pytest.mark.parametrize("script", [s for s in SCRIPTS if s.expected], ids=lambda script: script.name)
 def test_the_reference_shows_what_the_file_says(script, seed):
     shown = {}
-    run = run_test(as_test(script, on_output=lambda step, out: shown.update({step.line: out.splitlines()})), Raft, seed)
+    run = run_test(
+        as_test(script, on_output=lambda step, out: shown.update({step.line: out.splitlines()})),
+        REFERENCE,
+        seed,
+    )
     assert run.error is None
     assert {line: shown[line] for line in script.expected} == script.expected
 
 
 @pytest.mark.parametrize(("place", "stranger"), list(enumerate(STRANGERS)), ids=lambda value: getattr(value, "id", ""))
 def test_a_peer_of_another_design_passes(place, stranger):
-    peer_class = load_peer_class(stranger.write())
+    launcher = load_peer(stranger.write())
     scripts = SCRIPTS[place % SHARE :: SHARE]
-    verdicts = {script.name: verdict_of(run_test(as_test(script), peer_class, 1).error) for script in scripts}
+    verdicts = {script.name: verdict_of(run_test(as_test(script), launcher, 1).error) for script in scripts}
     assert {name: verdict for name, verdict in verdicts.items() if verdict.failed} == {}
     skipped = [name for name, verdict in verdicts.items() if verdict.ending is Ending.SKIPPED]
     assert not skipped or stranger.id in NOT_PLAIN, skipped
@@ -52,9 +60,9 @@ def test_a_peer_of_another_design_passes(place, stranger):
 
 
 def test_isolated_they_are_the_same():
-    peer_class = load_peer_class(STRANGERS[0].write(), isolated=True)
+    launcher = launcher_for(STRANGERS[0].write(), isolated=True)
     try:
         for script in SCRIPTS[::10]:
-            assert run_test(as_test(script), peer_class, 1).error is None
+            assert run_test(as_test(script), launcher, 1).error is None
     finally:
-        peer_class.close()
+        launcher.close()

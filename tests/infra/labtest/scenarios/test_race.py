@@ -7,7 +7,7 @@ import pytest
 
 from labsim.deciding import Seeded
 from labtest.events import PREEMPT
-from labtest.loading import load_peer_class
+from labtest.isolation.loader import launcher_for
 from labtest.race.turns import Loss
 from labtest.running import run_test
 from labtest.scenarios.playing import as_test
@@ -38,10 +38,10 @@ class Late(Seeded):
 def test_a_turn_that_comes_back_late_is_back_when_the_step_is_over(isolated):
     if isolated and not hasattr(os, "pidfd_open"):
         pytest.skip("isolated runs need Linux")
-    peer_class = load_peer_class(Path("raft/raft.py"), isolated=isolated, race=True)
-    run = run_test(as_test(parse_script(STRICT, "strict.scenario")), peer_class, 7, decider=Late(7))
+    launcher = launcher_for(Path("raft/raft.py"), isolated=isolated, race=True)
+    run = run_test(as_test(parse_script(STRICT, "strict.scenario")), launcher, 7, decider=Late(7))
     if isolated:
-        peer_class.close()
+        launcher.close()
     assert run.error is None, run.error
     assert any(event.detail.late_ns for event in run.simulation.trace if event.kind == PREEMPT)
 

@@ -7,37 +7,40 @@ import pytest
 from labsim.deciding import Seeded
 from labtest import events
 from labtest.failure import Failure
-from labtest.loading import load_peer_class
+from labtest.in_process import InProcessLauncher
+from labtest.loading import load_peer
 from labtest.running import run_test
 from labtest.scenarios.playing import as_test
 from labtest.scenarios.text import ScriptError, parse_script
 from labtools.zoo.mutants import load_zoo
 from raft.raft import Raft
 
+REFERENCE = InProcessLauncher(Raft)
 
-def play(text, peer_class=Raft, seed=7, **options):
+
+def play(text, launcher=REFERENCE, seed=7, **options):
     """The run of a script, and what its `show`s showed."""
     shown = []
     script = parse_script(text, "steps.scenario")
-    run = run_test(as_test(script, on_output=lambda step, out: shown.append(out)), peer_class, seed, **options)
+    run = run_test(as_test(script, on_output=lambda step, out: shown.append(out)), launcher, seed, **options)
     return run, shown
 
 
-def passes(text, peer_class=Raft, seed=7):
-    run, shown = play(text, peer_class, seed)
+def passes(text, launcher=REFERENCE, seed=7):
+    run, shown = play(text, launcher, seed)
     assert run.error is None, run.error
     return run, shown
 
 
-def fails(text, peer_class=Raft, **options):
-    run, _ = play(text, peer_class, **options)
+def fails(text, launcher=REFERENCE, **options):
+    run, _ = play(text, launcher, **options)
     assert isinstance(run.error, Failure), run.error
     return run.error
 
 
 def wrong(id_, tmp_path):
     mutant = next(mutant for mutant in load_zoo() if mutant.id == id_)
-    return load_peer_class(mutant.write(tmp_path))
+    return load_peer(mutant.write(tmp_path))
 
 
 # ---- nothing happens by itself ---------------------------------------------------------------------------------
@@ -267,7 +270,7 @@ def test_a_peer_that_never_campaigns_fails_in_these_words(tmp_path):
     assert campaigning in source
     instead = "        self._reset_election_timer()\n        return\n"
     (tmp_path / "raft.py").write_text(source.replace(campaigning, instead + campaigning), encoding="utf-8")
-    error = fails("campaign 0\n", load_peer_class(tmp_path / "raft.py"))
+    error = fails("campaign 0\n", load_peer(tmp_path / "raft.py"))
     assert error.text == "Peer 0 did not ask for votes within 10 s of its own time (§5.2)"
 
 
@@ -333,7 +336,7 @@ def test_an_expected_answer_is_the_one_to_what_arrived_last(tmp_path):
     handler = '        """AppendEntries RPC, receiver (Figure 2, steps 1 to 5)."""\n'
     assert handler in source
     (tmp_path / "raft.py").write_text(source.replace(handler, f"{handler}        time.sleep(0.03)\n"), encoding="utf-8")
-    late = load_peer_class(tmp_path / "raft.py")
+    late = load_peer(tmp_path / "raft.py")
     text = "elect 0 with 1\nreplicate 0->1\nelect 1 with 2\nheartbeat 0\n"
     passes(f"{text}elect 2 term 3 with 1\ndeliver 0->1 append\nexpect 1 rejected 0\n", late)
 
@@ -359,7 +362,7 @@ def test_each_campaign_on_the_way_to_a_term_has_its_own_time():
 
 
 def pre_vote_peer():
-    return load_peer_class(next(m for m in load_zoo() if m.id == "stranger-pre-vote").write())
+    return load_peer(next(m for m in load_zoo() if m.id == "stranger-pre-vote").write())
 
 
 def test_who_asks_others_before_it_campaigns_gets_their_answers():
@@ -390,7 +393,7 @@ def test_a_peer_without_plain_votes_is_skipped_where_the_file_allows_it():
 
 
 def test_a_peer_that_replicates_by_an_rpc_of_its_own_is_skipped_where_a_step_fails():
-    pull = load_peer_class(next(m for m in load_zoo() if m.id == "stranger-pull").write())
+    pull = load_peer(next(m for m in load_zoo() if m.id == "stranger-pull").write())
     run, _ = play("elect 0 with 1 2\nstart 0 a\nreplicate 0->1\n", pull)
     assert str(run.error) == "it is played with the paper's RPCs, and of these peers no check can read Raft.fetch"
     run, _ = play("elect 0 with 1 2\nexpect progress\n", pull)
@@ -398,7 +401,7 @@ def test_a_peer_that_replicates_by_an_rpc_of_its_own_is_skipped_where_a_step_fai
 
 
 def test_a_snapshot_may_wait_until_the_follower_was_heard():
-    letters = load_peer_class(next(m for m in load_zoo() if m.id == "stranger-letters").write())
+    letters = load_peer(next(m for m in load_zoo() if m.id == "stranger-letters").write())
     behind = "snapshots\nelect 0 with 1 2\nstart 0 a\nreplicate 0->1\nexpect 0 applied a at 1\nsnapshot 0 1\ndrop\n"
     run, _ = play(f"{behind}deliver 0->2 snapshot\nexpect 2 applied up to 1\n", letters)
     assert run.error is None

@@ -9,7 +9,7 @@ from pathlib import Path
 from infra.students import ROOT
 from labrpc.tcp import Address, Credentials
 from labtest.linearizability import History, Kind, Outcome, check
-from labtest.loading import load_peer_class
+from labtest.loading import load_program
 from labtest.workload import written
 from labtools.cluster.asking import make_clerk, make_lines
 from labtools.cluster.processes import Processes
@@ -39,7 +39,7 @@ def processes(folder, *more):
 
 
 def program():
-    return load_peer_class(ROOT / "raft/raft.py", kv=ROOT / "kv/server.py")
+    return load_program(ROOT / "raft/raft.py", kv=ROOT / "kv/server.py")
 
 
 class Clients:

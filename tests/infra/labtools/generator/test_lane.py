@@ -8,17 +8,20 @@ import pytest
 
 from infra.labtools.peers import ROOT, zoo_peer
 from labtest import events
+from labtest.in_process import InProcessLauncher
 from labtest.running import run_test
 from labtest.scenarios.playing import as_test
 from labtest.scenarios.text import parse_script
 from labtools.generator.lane import PROGRESS, Lane
 from raft.raft import Raft
 
+REFERENCE = InProcessLauncher(Raft)
+
 pytestmark = pytest.mark.usefixtures("raft_package_restored")
 
 
 def test_a_right_peer_survives_and_its_runs_are_worth_something():
-    lane = Lane(Raft, 5, 0)
+    lane = Lane(REFERENCE, 5, 0)
     words = set()
     applied = 0
     for _ in range(24):
@@ -41,19 +44,22 @@ def test_no_run_is_skipped_where_peers_replicate_in_words_of_their_own(tmp_path)
 
 def test_the_steps_of_a_run_are_the_run():
     """Most of the time: a step that made no sense was left out, and may have let a clock run."""
-    lane = Lane(Raft, 6, 0)
+    lane = Lane(REFERENCE, 6, 0)
     same = 0
     for _ in range(10):
         steps, seed, run = lane.run()
-        again = run_test(as_test(parse_script("\n".join([*steps.header, *steps.lines]), "x.scenario")), Raft, seed)
+        again = run_test(as_test(parse_script("\n".join([*steps.header, *steps.lines]), "x.scenario")), REFERENCE, seed)
         same += again.error is None and again.simulation.now_ns == run.simulation.now_ns
     assert same >= 5
 
 
 LINES = """
+from labtest.in_process import InProcessLauncher
 from labtools.generator.lane import Lane
 from raft.raft import Raft
-lane = Lane(Raft, 3, 1)
+
+REFERENCE = InProcessLauncher(Raft)
+lane = Lane(REFERENCE, 3, 1)
 for _ in range(4):
     steps, seed, run = lane.run()
     print(run.digest, steps.lines)
@@ -65,7 +71,7 @@ def test_one_seed_and_lane_are_one_sequence_of_runs_in_any_process(hash_seed):
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     command = [sys.executable, "-c", LINES]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=True)
-    lane = Lane(Raft, 3, 1)
+    lane = Lane(REFERENCE, 3, 1)
     expected = []
     for _ in range(4):
         steps, _, run = lane.run()
@@ -74,4 +80,4 @@ def test_one_seed_and_lane_are_one_sequence_of_runs_in_any_process(hash_seed):
 
 
 def test_lanes_differ():
-    assert Lane(Raft, 3, 0).run()[0] != Lane(Raft, 3, 1).run()[0]
+    assert Lane(REFERENCE, 3, 0).run()[0] != Lane(REFERENCE, 3, 1).run()[0]

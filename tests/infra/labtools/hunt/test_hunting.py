@@ -3,6 +3,7 @@
 import pytest
 
 from infra.labtools.peers import zoo_peer
+from labtest.in_process import InProcessLauncher
 from labtest.running import run_test
 from labtest.scenarios.playing import as_test
 from labtest.scenarios.text import parse_script
@@ -11,33 +12,35 @@ from labtools.hunt.finding import Finder, OurFailure
 from labtools.hunt.hunters import first
 from raft.raft import Raft
 
+REFERENCE = InProcessLauncher(Raft)
+
 pytestmark = pytest.mark.usefixtures("raft_package_restored")
 
 
-def played(text, peer_class=Raft, *, seed=1, player=None):
-    return run_test(as_test(parse_script(text, "x.scenario"), player=player), peer_class, seed)
+def played(text, launcher=REFERENCE, *, seed=1, player=None):
+    return run_test(as_test(parse_script(text, "x.scenario"), player=player), launcher, seed)
 
 
 def hunted(id_, tmp_path, seed=1, runs=60, limit_s=20):
-    peer_class = zoo_peer(id_, tmp_path)
-    finder = Finder(peer_class, [tmp_path / id_], limit_s=limit_s)
-    lane = Lane(peer_class, seed, 0)
+    launcher = zoo_peer(id_, tmp_path)
+    finder = Finder(launcher, [tmp_path / id_], limit_s=limit_s)
+    lane = Lane(launcher, seed, 0)
     for _ in range(runs):
         steps, run_seed, run = lane.run()
         if finder.verdict(run).failed:
-            return finder.look_at(steps, run_seed, run, lane=0, number=lane.runs), peer_class
+            return finder.look_at(steps, run_seed, run, lane=0, number=lane.runs), launcher
     pytest.fail(f"{id_} was not found in {runs} runs")
 
 
 @pytest.mark.parametrize("id_", ["double-vote", "no-persist-log", "commit-minority"])
 def test_what_is_found_is_a_scenario_of_a_few_steps(id_, tmp_path):
-    find, peer_class = hunted(id_, tmp_path)
+    find, launcher = hunted(id_, tmp_path)
     assert find.shortened
     assert find.ending == "rule"
     assert len(find.steps) <= min(10, find.steps_before)
     assert find.summary == f"Breaks {find.name}"
     text = "\n".join([*find.header, *find.steps])
-    assert played(text, peer_class, seed=find.seed).error.rule == find.name
+    assert played(text, launcher, seed=find.seed).error.rule == find.name
     assert played(text, seed=find.seed).error is None
 
 
@@ -65,7 +68,7 @@ def test_what_fails_in_the_labs_own_code_accuses_nobody():
 
     run = played("campaign 0\n", player=player)
     with pytest.raises(OurFailure, match="in the tester"):
-        Finder(Raft, [], limit_s=1).verdict(run)
+        Finder(REFERENCE, [], limit_s=1).verdict(run)
 
 
 def test_the_find_of_fewest_runs_comes_first(tmp_path):

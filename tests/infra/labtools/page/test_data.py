@@ -12,7 +12,7 @@ import pytest
 from infra.labtools.peers import ROOT, lab, make_peer
 from labsim import time
 from labtest.events import ANSWER, MESSAGE_KINDS, SEND
-from labtest.loading import DEFAULT, load_peer_class
+from labtest.loading import DEFAULT, load_peer
 from labtest.running import run_test
 from labtest.tracefile import read_trace, write_trace
 from labtools.page.command import told_of
@@ -30,15 +30,15 @@ def unpacked(html):
 
 
 @pytest.fixture(scope="module")
-def peer_class():
-    return load_peer_class(DEFAULT)
+def launcher():
+    return load_peer(DEFAULT)
 
 
 @pytest.fixture(scope="module")
-def snapshots(peer_class):
+def snapshots(launcher):
     """A run with crashes, losses and snapshots, with what the peers held themselves."""
     (test,) = select(["test_snapshot_install_unreliable_crash_2d"])
-    run, watch = watched_run(test.function, peer_class, 5)
+    run, watch = watched_run(test.function, launcher, 5)
     assert run.error is None
     return run, watch
 
@@ -80,10 +80,10 @@ def test_the_wire_tells_what_the_peers_hold(snapshots):
         assert base > 0
 
 
-def test_looking_at_peers_changes_nothing(snapshots, peer_class):
+def test_looking_at_peers_changes_nothing(snapshots, launcher):
     run, _ = snapshots
     (test,) = select(["test_snapshot_install_unreliable_crash_2d"])
-    assert run_test(test.function, peer_class, 5).digest == run.digest
+    assert run_test(test.function, launcher, 5).digest == run.digest
 
 
 def test_a_field_comes_with_the_line_that_was_running(snapshots):
@@ -191,7 +191,7 @@ def hostile_run(folder):
         cfg.check_one_leader()
         time.sleep(0.3)  # each is looked at when something happens to it
 
-    run, watch = watched_run(test, load_peer_class(make_peer(folder, _IN_THE_PEER)), 1)
+    run, watch = watched_run(test, load_peer(make_peer(folder, _IN_THE_PEER)), 1)
     assert run.error is None
     return run, watch
 

@@ -8,7 +8,7 @@ import pytest
 from infra.labtools.page.browser import CHROMIUM, Browser
 from infra.labtools.page.test_data import hostile_page, unpacked
 from labsim import Event
-from labtest.loading import DEFAULT, load_peer_class
+from labtest.loading import DEFAULT, load_peer
 from labtest.tracefile import RecordedMessage
 from labtools.page.command import told_of, write_page
 from labtools.page.data import data_of
@@ -30,7 +30,7 @@ def wrong_peer(name, folder):
 
 def write_run(path, test, seed, raft=DEFAULT):
     (test,) = select([test])
-    run, watch = watched_run(test.function, load_peer_class(raft), seed)
+    run, watch = watched_run(test.function, load_peer(raft), seed)
     told = told_of(run, test.name, f"make replay TEST={test.name} SEED={seed}")
     write_page(path, run.simulation.trace, told, watch)
 

@@ -13,7 +13,7 @@ from labtest.acting import Notes, playing
 from labtest.acts import Act, Play
 from labtest.choicefile import read_choices, write_choices
 from labtest.events import STEP
-from labtest.loading import load_peer_class
+from labtest.loading import load_peer
 from labtest.records import place_of_peer
 from labtest.running import Run, run_test
 from labtest.scenarios.playing import as_test
@@ -49,7 +49,7 @@ def wrong_peer(name):
 
 def shrunk(path, name, seed=0, **how):
     (test,) = select([name])
-    return shrink(test, load_peer_class(path), seed, place_of_peer(path), **how)
+    return shrink(test, load_peer(path), seed, place_of_peer(path), **how)
 
 
 def test_a_broken_rule_is_shrunk_to_what_it_needs_and_so_every_time():
@@ -73,13 +73,13 @@ def test_what_is_left_is_replayed_in_another_process_and_is_a_scenario_that_a_ri
     assert "-- FAILED: " in files.timeline.read_text()
     assert len(files.trace.read_text().splitlines()) == left.best.events + 1
     (steps,) = load_tests(files.scenario)
-    assert run_test(steps.function, load_peer_class(path), 1).error.rule == "one-vote"
-    assert run_test(steps.function, load_peer_class(ROOT / "raft" / "raft.py"), 1).error is None
+    assert run_test(steps.function, load_peer(path), 1).error.rule == "one-vote"
+    assert run_test(steps.function, load_peer(ROOT / "raft" / "raft.py"), 1).error is None
 
 
 def test_a_right_peer_can_make_the_last_step_although_it_sends_something_else():
     """This leader sends a snapshot where a right one sends entries."""
-    wrong, right = load_peer_class(wrong_peer("snap-term-not-saved")), load_peer_class(ROOT / "raft" / "raft.py")
+    wrong, right = load_peer(wrong_peer("snap-term-not-saved")), load_peer(ROOT / "raft" / "raft.py")
     steps = ["elect 2 with 0", "start 2 1", "deliver", "snapshot 1 1", "elect 1 with 0", "deliver 1->2 snapshot"]
     short = Scripting(wrong, breaking("saved-before-reply"), limit_s=60).shorten(["snapshots"], steps)
     assert short == [*steps[:-1], "replicate 1->2"]
@@ -89,14 +89,14 @@ def test_a_right_peer_can_make_the_last_step_although_it_sends_something_else():
 
 def test_where_no_scenario_of_the_run_is_short_one_is_drawn(tmp_path):
     path = wrong_peer("truncation-not-persisted")
-    peer_class, (test,) = load_peer_class(path), select([FIGURE_8])
-    scenario = shrinking._drawn(peer_class, "saved-before-reply", 60, time.process_time)
+    launcher, (test,) = load_peer(path), select([FIGURE_8])
+    scenario = shrinking._drawn(launcher, "saved-before-reply", 60, time.process_time)
     assert len(scenario) <= shrinking.STEPS_MANY
-    assert run_test(as_test(parse_script("\n".join(scenario), "x.scenario")), peer_class, 1).error.rule
-    assert shrinking._drawn(load_peer_class(ROOT / "raft" / "raft.py"), "one-vote", 0.1, time.process_time) is None
+    assert run_test(as_test(parse_script("\n".join(scenario), "x.scenario")), launcher, 1).error.rule
+    assert shrinking._drawn(load_peer(ROOT / "raft" / "raft.py"), "one-vote", 0.1, time.process_time) is None
 
     # What is told is that run, and it is repeated from its file.
-    attempts = Attempts(test.function, peer_class, place_of_peer(path), test.file)
+    attempts = Attempts(test.function, launcher, place_of_peer(path), test.file)
     original = attempts.seeded(Seeded(1), 1)
     long = attempts.again(attempts.played(original))
     (best, *_) = shrinking._stepped(attempts, long, scenario)
@@ -141,7 +141,7 @@ def test_a_service_is_shrunk_too():
     (mutant,) = [each for each in load_zoo() if each.id == "kv-any-reply-will-do"]
     path = mutant.write()
     (test,) = select(["test_basic_3a"])
-    peer = load_peer_class(ROOT / "raft" / "raft.py", kv=path)
+    peer = load_peer(ROOT / "raft" / "raft.py", kv=path)
     seed = next(seed for seed in range(20) if run_test(test.function, peer, seed).error is not None)
     left = shrink(test, peer, seed, place_of_peer(ROOT / "raft" / "raft.py", path))
     assert left.best.verdict.name == left.rule
@@ -163,7 +163,7 @@ def test_a_run_that_fails_otherwise_each_time_is_told_so():
 
     test = LabTest("test_moody", "", ROOT / "tests" / "test_2a.py", test_moody)
     with pytest.raises(NothingToShrink, match="test_moody with seed 0 fails otherwise each time"):
-        shrink(test, load_peer_class(ROOT / "raft" / "raft.py"), 0, ())
+        shrink(test, load_peer(ROOT / "raft" / "raft.py"), 0, ())
 
 
 def test_an_interrupt_gives_the_best_so_far(tmp_path):
@@ -260,7 +260,7 @@ def test_a_run_of_steps_is_told_by_them_and_repeated_from_its_file(tmp_path):
     assert recipe(attempt) == steps[1:]
     write_choices(tmp_path / "x.choices", Choices(), test="test_x_2a", digest="", play=play)
     header, _ = read_choices(tmp_path / "x.choices")
-    run = run_test(playing(header.play), load_peer_class(ROOT / "raft/raft.py"), 0)
+    run = run_test(playing(header.play), load_peer(ROOT / "raft/raft.py"), 0)
     assert run.error is None
     assert [event.detail for event in run.simulation.trace if event.kind == STEP] == steps[1:]
 

@@ -6,6 +6,7 @@ from labsim import time
 from labtest import events
 from labtest.diagnoses.story import Story
 from labtest.failure import Failure
+from labtest.in_process import InProcessLauncher
 from labtest.running import run_test
 from labtest.tracefile import read_trace, write_trace
 from labtools.selecting import select
@@ -126,7 +127,7 @@ def test_an_act_is_an_event_a_banner_and_a_change(kind, tmp_path):
         undo(cfg)
         time.sleep(0.5)
 
-    run = run_test(test, Raft, 7)
+    run = run_test(test, InProcessLauncher(Raft), 7)
     assert run.error is None
     trace = run.simulation.trace
     banners = [row.banner for row in tell(trace).rows]
@@ -142,7 +143,7 @@ def test_an_act_is_an_event_a_banner_and_a_change(kind, tmp_path):
 def test_a_cut_through_an_even_cluster_is_seen_by_timeline_and_diagnoses():
     """It used to leave no trace at all, and the diagnoses believed that everybody was connected."""
     [test] = select(["test_even_cluster_2b"])
-    trace = run_test(test.function, Raft, 7).simulation.trace
+    trace = run_test(test.function, InProcessLauncher(Raft), 7).simulation.trace
     cut = next(event for event in trace if event.kind == events.PARTITION)
     sides = " | ".join(" ".join(side) for side in cut.detail)
     assert f"the network is cut: {sides}" in [row.banner for row in tell(trace).rows]
@@ -159,5 +160,5 @@ def test_a_peer_with_all_its_links_cut_is_marked_so():
         cfg.partition([0], [1, 2])
         time.sleep(1.0)
 
-    rows = tell(run_test(test, Raft, 7).simulation.trace).rows
+    rows = tell(run_test(test, InProcessLauncher(Raft), 7).simulation.trace).rows
     assert {name: mark.cut for name, mark in rows[-1].marks.items()} == {"0": True, "1": False, "2": False}

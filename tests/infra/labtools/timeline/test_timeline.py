@@ -10,6 +10,7 @@ import pytest
 
 from labsim import Event, log, time
 from labtest.events import DropReason, LogLine, Saved, Started
+from labtest.in_process import InProcessLauncher
 from labtest.running import run_test
 from labtest.tracefile import read_trace, write_trace
 from labtools.cli import main
@@ -21,15 +22,17 @@ from labtools.timeline.words import answer, clean, request, to_ascii
 from raft.messages import AppendEntriesArgs, AppendEntriesReply, RequestVoteArgs, RequestVoteReply
 from raft.raft import Raft
 
+REFERENCE = InProcessLauncher(Raft)
+
 ROOT = Path(__file__).parents[4]
 
 
 @functools.cache
-def trace_of(name, seed=7, peer_class=Raft):
+def trace_of(name, seed=7, launcher=REFERENCE):
     part = name.rpartition("_")[2]
     files = [ROOT / "tests" / f"test_{part}{more}.py" for more in ("", "_extra")]
     function = next(test.function for file in files for test in load_tests(file) if test.name == name)
-    return run_test(function, peer_class, seed).simulation.trace
+    return run_test(function, launcher, seed).simulation.trace
 
 
 def draw(events, **options):
@@ -323,7 +326,7 @@ def test_roles_are_those_the_peers_have():
             time.sleep(0.3)
             seen.append((cfg._runtime.now, {str(i): cfg.get_state(i)[1] for i in range(5)}))
 
-    run = run_test(test, Raft, 5)
+    run = run_test(test, REFERENCE, 5)
     assert run.error is None
     rows = tell(run.simulation.trace, Show(everything=True)).rows
     for now_s, leads in seen:
@@ -341,7 +344,7 @@ def test_cut_off_and_down_are_marked():
         time.sleep(0.5)
         test.leader, test.other = str(leader), str(other)
 
-    run = run_test(test, Raft, 5)
+    run = run_test(test, REFERENCE, 5)
     marks = tell(run.simulation.trace).rows[-1].marks
     assert marks[test.leader] == ("leader", True)
     assert marks[test.other].role == "down"
@@ -518,7 +521,7 @@ class Talkative(Raft):
 
 
 def test_the_peers_own_lines_stand_beside_the_events():
-    events = trace_of("test_initial_election_2a", peer_class=Talkative)
+    events = trace_of("test_initial_election_2a", launcher=InProcessLauncher(Talkative))
     text = draw(events)
     assert "[office] I lead \\ term 1 +[31m!" in text
     only = tell(events, Show(topics=frozenset(["office"])))

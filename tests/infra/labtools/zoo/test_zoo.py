@@ -94,8 +94,8 @@ def test_mutant_is_caught(mutant, tmp_path, monkeypatch):
     assert known is not None, f"{mutant.id} has never been caught; run: lab zoo run {mutant.id} --record"
     tests = every_test()
     if known["test"] in tests:
-        peer_class = hunting.load_mutant(mutant, tmp_path)
-        if run_test(tests[known["test"]].function, peer_class, known["seed"]).error is not None:
+        launcher = hunting.load_mutant(mutant, tmp_path)
+        if run_test(tests[known["test"]].function, launcher, known["seed"]).error is not None:
             return
     further = [test for test in tests.values() if test.part == mutant.part or test.name == known["test"]]
     result = hunting.hunt(mutant, further, runs=3, budget_s=20, build=tmp_path, measure_rate=False)

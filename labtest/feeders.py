@@ -1,0 +1,39 @@
+"""Which threads put messages on an apply_ch, and which gave up: why an index is missing, or came before another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from labsim import Simulation, queue
+from labsim.queue import Full
+
+if TYPE_CHECKING:
+    from raft.messages import ApplyMsg
+
+
+class Feeders:
+    """Of one incarnation. Empty where the threads are not in this process."""
+
+    def __init__(self) -> None:
+        # By task: the latest index that it has put there, or waits to. The latest task comes last.
+        self.latest: dict[str, int] = {}
+        # By index: which task gave a put up because there was no room, and when, if nobody tried again.
+        self.given_up: dict[int, tuple[str, float]] = {}
+
+    def watch(self, apply_ch: queue.Queue[ApplyMsg], simulation: Simulation) -> None:
+        latest, given_up, put = self.latest, self.given_up, apply_ch.put
+
+        def watched(item: ApplyMsg, block: bool = True, timeout: float | None = None) -> None:
+            name = simulation.current.name
+            latest.pop(name, None)
+            latest[name] = index = getattr(item, "command_index", 0) or getattr(item, "snapshot_index", 0)
+            if given_up:
+                given_up.pop(index, None)
+            try:
+                put(item, block, timeout)
+            except Full:
+                given_up[index] = (name, simulation.now)
+                raise
+
+        watched.__name__ = put.__name__  # a thread that does nothing else is called by it
+        apply_ch.put = watched  # type: ignore[method-assign]  # a subclass would have a mutex, and another schedule
