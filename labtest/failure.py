@@ -10,7 +10,7 @@ from labsim import SimulationError, TaskFailed
 from labsim.stacks import Place
 from labtest.snapshot import ClusterSnapshot
 
-__all__ = ["Failure", "GuestFailed", "short"]
+__all__ = ["Failure", "PeerProcessFailed", "short"]
 
 _NO_SNAPSHOT = ClusterSnapshot()
 
@@ -73,10 +73,10 @@ class Failure(AssertionError):
         return [wait.where for wait in self.snapshot.blocked if wait.where is not None]
 
 
-class GuestFailed(SimulationError):
+class PeerProcessFailed(SimulationError):
     """A peer in a process of its own has ended with an error, or had to be ended. Its words, except for `kind`.
 
-    `kind`: the class of the error there (TaskFailed, RealWorldError, ...), or what the host has seen (Died, ...).
+    `kind`: the class of the error there (TaskFailed, RealWorldError, ...), or what the supervisor has seen (Died, ...).
     `name`: of a TaskFailed, the class of the exception in it. `told`: what a report shows. `where`: the peer's own
     lines, innermost first. The others are as those of TaskFailed and RpcError.
     """

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from labsim import Wait, WaitKind
-from labtest.failure import Failure, GuestFailed
+from labtest.failure import Failure, PeerProcessFailed
 from labtest.task_errors import describe_error
 
 _MAX_BLOCKED = 4
@@ -52,7 +52,7 @@ def headline(error: BaseException) -> str:
 
 def told(error: BaseException) -> list[str]:
     """What was broken or missing, and the evidence, a line each."""
-    if isinstance(error, GuestFailed):
+    if isinstance(error, PeerProcessFailed):
         return error.told
     if isinstance(error, Failure):
         return [*error.text.splitlines(), *error.evidence, *_blocked(error.snapshot.blocked)]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from labsim import RealWorldError, SimulationError, Standstill, TaskFailed, Unresponsive
 from labsim.stacks import Place, place_of, short_path
-from labtest.failure import Failure, GuestFailed
+from labtest.failure import Failure, PeerProcessFailed
 from labtest.task_errors import first_line, pytest_says
 
 _CHARS_MAX = 1000  # far above what we write ourselves; an exception's text may be of any length
@@ -58,7 +58,7 @@ def verdict_of(
         return Verdict(Ending.PASSED)
     if pytest_says(error, "Skipped"):
         return Verdict(Ending.SKIPPED)
-    if isinstance(error, GuestFailed):
+    if isinstance(error, PeerProcessFailed):
         ending = Ending.EXCEPTION if error.is_exception else Ending.SIMULATION
         text = str(error).partition("\n")[0]
         name = error.name if error.is_exception else error.kind

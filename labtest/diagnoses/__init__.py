@@ -20,7 +20,7 @@ from labsim import Deadlock, Event, SimulationError, TaskFailed
 from labtest.checks.budgets import Budgets
 from labtest.diagnoses.diagnosis import Diagnosis, Finding, about_costs, in_order
 from labtest.diagnoses.story import Story
-from labtest.failure import Failure, GuestFailed
+from labtest.failure import Failure, PeerProcessFailed
 
 __all__ = ["DIAGNOSES", "Finding", "Found", "diagnose", "examine"]
 
@@ -63,7 +63,7 @@ def examine(events: Sequence[Event], error: BaseException, *, end_ns: int | None
 
 
 def _candidates(error: BaseException) -> Sequence[Diagnosis]:
-    if isinstance(error, TaskFailed) or (isinstance(error, GuestFailed) and error.is_exception):
+    if isinstance(error, TaskFailed) or (isinstance(error, PeerProcessFailed) and error.is_exception):
         # The exception itself is the news.
         return [diagnosis for diagnosis in DIAGNOSES if diagnosis.exceptions]
     if isinstance(error, Deadlock):

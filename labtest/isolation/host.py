@@ -41,7 +41,7 @@ from labsim import (
     Unresponsive,
     WaitKind,
 )
-from labtest.failure import GuestFailed
+from labtest.failure import PeerProcessFailed
 from labtest.feeders import Feeders
 from labtest.isolation import protocol
 from labtest.isolation.message_types import MessageType, message_type
@@ -88,11 +88,11 @@ _KINDS = frozenset(
 )
 
 
-class TooLong(GuestFailed):
+class TooLong(PeerProcessFailed):
     """Over a limit of real time."""
 
 
-class CannotLoad(GuestFailed):
+class CannotLoad(PeerProcessFailed):
     """Its files cannot be executed, or have no peer in them."""
 
 
@@ -326,15 +326,15 @@ class Guest:
         if code in (-signal.SIGKILL, -signal.SIGXCPU):
             self._fail(TooLong(f"{self._who} used more than {limits.cpu_s} s of processor time"))
         how = f"with exit status {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
-        self._fail(GuestFailed(f"{self._who} ended its own process, {how}", kind="Died"))
+        self._fail(PeerProcessFailed(f"{self._who} ended its own process, {how}", kind="Died"))
 
     def _misbehaves(self, what: str) -> NoReturn:
-        self._fail(GuestFailed(f"{self._who} told its host what no peer tells: {what[:200]}", kind="Misbehaved"))
+        self._fail(PeerProcessFailed(f"{self._who} told its host what no peer tells: {what[:200]}", kind="Misbehaved"))
 
     def _unasked(self, deed: Deed) -> NoReturn:
         self._misbehaves(f"{type(deed).__name__}, unasked")
 
-    def _fail(self, failure: GuestFailed) -> NoReturn:
+    def _fail(self, failure: PeerProcessFailed) -> NoReturn:
         failure.node = self._node.name
         self._simulation.fail(failure)
 
@@ -514,7 +514,7 @@ class Guest:
         if deed.kind == "CodeError":
             self._simulation.fail(CannotLoad(deed.text[: protocol.TEXT_MAX], told=deed.told))
         self._fail(
-            GuestFailed(
+            PeerProcessFailed(
                 deed.text[: protocol.TEXT_MAX] or deed.kind,
                 kind=deed.kind if deed.kind in _KINDS else SimulationError.__name__,
                 name=deed.name[: protocol.NAME_MAX],

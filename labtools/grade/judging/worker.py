@@ -22,7 +22,7 @@ from msgspec.json import encode
 
 from labsim import Unresponsive
 from labtest import report
-from labtest.failure import GuestFailed
+from labtest.failure import PeerProcessFailed
 from labtest.isolation import programs
 from labtest.isolation.host import CannotLoad, TooLong
 from labtest.isolation.processes import GuestKilled, NurseryLost
@@ -243,7 +243,7 @@ def _kind(error: BaseException) -> str:
         return UNLOADABLE
     if isinstance(error, TooLong | Unresponsive):  # the latter: what a guest said keeps its host busy without end
         return FORCED
-    if isinstance(error, GuestFailed):
+    if isinstance(error, PeerProcessFailed):
         if error.kind == "Died":
             return DIED
         if error.kind == "Misbehaved":

@@ -10,7 +10,7 @@ from labsim import Simulation, time
 from labsim.deciding import Changed, ChoiceKind, Plain, Recording, Seeded
 from labsim.stacks import Place
 from labtest.events import CAUGHT_UP, PREEMPT, Preempted
-from labtest.failure import Failure, GuestFailed
+from labtest.failure import Failure, PeerProcessFailed
 from labtest.isolation import protocol
 from labtest.isolation.loader import launcher_for
 from labtest.isolation.protocol import Back, Losses, Lost, More, Raced, Remarked
@@ -129,7 +129,7 @@ def test_who_lies_about_races_harms_itself(load, tmp_path, lie):
     doc = '        """The current term, and whether this peer believes it leads."""\n'
     path = edited_reference(tmp_path, (doc, doc + "".join(f"        {line}\n" for line in lines)))
     error = run_test(TESTS["test_initial_election_2a"].function, load(path), 5).error
-    assert isinstance(error, GuestFailed)
+    assert isinstance(error, PeerProcessFailed)
     assert error.kind == "Misbehaved"
     assert lie in str(error)
 

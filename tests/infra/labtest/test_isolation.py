@@ -13,7 +13,7 @@ import labgob
 from infra.students import ROOT, WITHOUT_HYPOTHESIS, agree, edited_reference, elect, peer, renamed_package, squeezed
 from labsim import time
 from labtest import events, report
-from labtest.failure import Failure, GuestFailed
+from labtest.failure import Failure, PeerProcessFailed
 from labtest.isolation import processes, protocol, walls
 from labtest.isolation.programs import Limits, SandboxedLauncher, load_sandboxed
 from labtest.loading import LoadError, load_peer
@@ -143,7 +143,7 @@ def test_a_failure_is_replayed_and_knows_that_it_is_the_recorded_one(pytester, t
 def test_an_exception_is_told_with_the_peers_lines(load, tmp_path):
     path = peer(tmp_path, tick="self.mu.nothing()")
     error = run_test(elect, load(path), 7).error
-    assert isinstance(error, GuestFailed)
+    assert isinstance(error, PeerProcessFailed)
     text = told(error, path)
     assert text.startswith("AttributeError: 'Lock' object has no attribute 'nothing' In peer ")
     assert "raft.py:17 in ticker self.mu.nothing()" in text
@@ -367,7 +367,7 @@ def test_a_guest_can_do_nothing_to_the_world(load, tmp_path, attempt):
     kept_in = "except (OSError, RuntimeError, IndexError): raise KeyError('kept in') from None"
     tried = f"\n        try: {attempt}\n        {kept_in}"
     error = run_test(elect, load(peer(tmp_path, imports=imports, init=tried)), 7).error
-    assert isinstance(error, GuestFailed), report.told(error)
+    assert isinstance(error, PeerProcessFailed), report.told(error)
     assert error.name == "KeyError" or error.kind == "RealWorldError", report.told(error)
 
 
