@@ -83,7 +83,7 @@ class SandboxedLauncher:
         self._nursery: Nursery | None = None
         self._living: dict[Guest, None] = {}
         self._simulation: Simulation | None = None  # of the run under way
-        self._methods: list[str] = []
+        self._methods: list[str] | None = None  # of its Raft, once it could be loaded
         self._cpus: set[int] = set()  # that this process had before a run
         self._chars_left = protocol.LOG_CHARS_MAX
 
@@ -94,7 +94,9 @@ class SandboxedLauncher:
             raise LoadError(problem)
 
     def has_method(self, name: str) -> bool:
-        return name in self._methods
+        if self._methods is None:
+            self._try_to_load()
+        return self._methods is not None and name in self._methods
 
     def _try_to_load(self) -> str:
         process = self._fresh()

@@ -155,6 +155,14 @@ def test_the_real_clock_is_refused_by_its_line(load, tmp_path):
     assert "time.sleep() in" in told(error, path) and "use 'from labsim import time'" in told(error, path)
 
 
+def test_2d_runs_with_files_that_were_not_loaded_before():
+    launcher = SandboxedLauncher({"raft/raft.py": REFERENCE.read_bytes()}, "raft/raft.py")
+    try:
+        assert run_test(TESTS["test_snapshot_basic_2d"].function, launcher, 7).error is None
+    finally:
+        launcher.close()
+
+
 def test_who_is_stuck_is_told_in_the_guests_words(load, tmp_path):
     path = peer(tmp_path, state="self.mu.acquire() and self.mu.acquire()")
     error = run_test(elect, load(path), 7).error
