@@ -147,9 +147,9 @@ def _at(place: Place) -> str:
 
 
 def source_line(function: Callable[..., Any]) -> list[str]:
-    """Where a function of the reader's begins, as one line; none if it is not Python."""
+    """Where a function of the reader's begins, as one line; none if it is not Python, or is ours."""
     code: CodeType | None = getattr(inspect.unwrap(function), "__code__", None)
-    if code is None:
+    if code is None or not is_readers(code.co_filename):
         return []
     line = code.co_firstlineno
     # Decorators come first; the reader looks for the def.

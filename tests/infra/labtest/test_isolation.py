@@ -163,6 +163,15 @@ def test_2d_runs_with_files_that_were_not_loaded_before():
         launcher.close()
 
 
+def test_a_wrong_result_is_reported_without_lines_of_ours(load, tmp_path):
+    path = edited_reference(
+        tmp_path, ("            return self.current_term, self.role is Role.LEADER", "            return 5")
+    )
+    told = "\n".join(report.told(run_test(elect, load(path), 7).error))
+    assert "get_state() of peer 0 returned 5; it must return" in told
+    assert "stubs.py" not in told
+
+
 def test_who_is_stuck_is_told_in_the_guests_words(load, tmp_path):
     path = peer(tmp_path, state="self.mu.acquire() and self.mu.acquire()")
     error = run_test(elect, load(path), 7).error
