@@ -14,8 +14,7 @@ from labrpc import ClientEnd
 
 # Always labsim's, never the standard modules: they run in virtual time. log("topic", "text") writes into the timeline.
 from labsim import log, queue, random, threading, time  # noqa: F401  # most of them will be needed
-from raft.messages import ApplyMsg
-from raft.persister import Persister
+from raftapi import ApplyMsg, Persister
 
 if TYPE_CHECKING:
     from raft.raft import Raft

@@ -18,8 +18,7 @@ import labgob
 from kv.messages import OK, WRONG_LEADER, GetArgs, GetReply, Op, PutAppendArgs, PutAppendReply
 from labrpc import ClientEnd
 from labsim import queue, threading, time
-from raft.messages import ApplyMsg
-from raft.persister import Persister
+from raftapi import ApplyMsg, Persister
 
 if TYPE_CHECKING:
     from raft.raft import Raft

@@ -6,7 +6,7 @@ Start at `Client`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from labrpc import ClientEnd
 from labsim import Node
@@ -15,17 +15,10 @@ from labtest import events
 from labtest.failure import short
 from labtest.linearizability import History, Kind, Operation
 from labtest.runtime import Runtime, Stuck
+from raftapi import Clerk
 
 # Of one call. Servers may be cut off for a few seconds at a time; nothing that the tests do takes longer.
 OPERATION_LIMIT_S = 40.0
-
-
-class Clerk(Protocol):
-    """What the tester asks of the student's clerk."""
-
-    def get(self, key: str) -> str: ...
-    def put(self, key: str, value: str) -> None: ...
-    def append(self, key: str, value: str) -> None: ...
 
 
 class Client:
@@ -47,7 +40,7 @@ class Client:
         self.node = node
         self.ends = ends
         self.reaches = reaches  # the servers that it is plugged to
-        self.clerk: Any = None
+        self.clerk: Clerk  # made once this client is plugged in: it may call at once
         self._history = history
         self._runtime = runtime
         self._emit = emit

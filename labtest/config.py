@@ -19,11 +19,12 @@ from labsim import NodeKilled, TaskFailed, random, time
 from labtest import events
 from labtest.checks.kept import QUIET_DEATH, START_RETURNS_AT_ONCE
 from labtest.failure import Failure, short
-from labtest.launcher import Peer, PeerLauncher
+from labtest.launcher import PeerLauncher
 from labtest.runtime import RealTimeRuntime, Stuck
 from labtest.servers import Seat, Servers
 from labtest.snapshot import State
 from labtest.task_errors import source_line
+from raftapi import Peer
 
 MAX_TEST_S = 120.0
 MAX_LOG_SIZE = 2000  # bytes of saved Raft state that a snapshotting peer may keep (2D)

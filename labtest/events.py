@@ -40,7 +40,7 @@ from labrpc.events import (
     LinkChange,
 )
 from labsim import LOG, Event, LogLine
-from raft.messages import ApplyMsg
+from raftapi import ApplyMsg
 
 # The course of a test. Detail: how many servers; what begins; a step of a scenario; nothing.
 CLUSTER = "cluster"

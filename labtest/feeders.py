@@ -8,7 +8,7 @@ from labsim import Simulation, queue
 from labsim.queue import Full
 
 if TYPE_CHECKING:
-    from raft.messages import ApplyMsg
+    from raftapi import ApplyMsg
 
 
 class Feeders:

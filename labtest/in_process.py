@@ -19,13 +19,14 @@ from labrpc import ClientEnd, Network, Server
 from labrpc import Service as RpcService
 from labsim import Node, Simulation, current_simulation, queue
 from labtest.feeders import Feeders
-from labtest.launcher import KVService, Peer, PeerContext, RaftCalls
+from labtest.launcher import PeerContext, RaftCalls
 from labtest.peer_contract import checked_snapshot
+from raftapi import KVServer, Peer
 
 if TYPE_CHECKING:
-    from labtest.clients import Clerk
     from labtest.program import Program
     from labtest.race import Race
+    from raftapi import Clerk
 
 
 class ServiceProgram(Protocol):
@@ -103,12 +104,12 @@ class InProcessPeer:
         self._raft = raft
         return raft
 
-    def construct_service(self, max_raft_state: int | None) -> KVService:
+    def construct_service(self, max_raft_state: int | None) -> KVServer:
         context, calls = self._context, self._context.raft_calls
         assert calls is not None and self._service is not None and self._raft is not None
         raft, disk = WatchedPeer(self._raft, calls), context.disk.persister
         args = (context.ends, context.index, raft, self.channel.queue, disk, max_raft_state)
-        service: KVService = self._service.make_service(*args)
+        service: KVServer = self._service.make_service(*args)
         self.server.add_service(RpcService(service, "KVServer"))
         return service
 

@@ -20,12 +20,13 @@ from labtest.accusing import evidence, in_vain
 from labtest.checks.kept import LINEARIZABILITY, KeptRule
 from labtest.clients import Client
 from labtest.config import Config, Stats
-from labtest.launcher import ApplyChannel, LaunchedPeer, Peer, PeerLauncher, RaftCalls
+from labtest.launcher import ApplyChannel, LaunchedPeer, PeerLauncher, RaftCalls
 from labtest.linearizability import History, Outcome, check
 from labtest.runtime import Stuck
 from labtest.servers import Seat
 from labtest.service import Listener
 from labtest.tap import Snapshots, Tap
+from raftapi import Peer
 
 SERVICE = "KVServer"
 # After the last act a new leader is elected within a second or two; whoever still waits then waits in vain.

@@ -9,30 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from labrpc import ClientEnd, Network, Server
 from labsim import Node, Simulation
 from labtest.feeders import Feeders
-
-if TYPE_CHECKING:
-    from labtest.clients import Clerk
-    from labtest.disk import Persister
-
-
-class Peer(Protocol):
-    """What the tester asks of a Raft."""
-
-    def start(self, command: Any) -> tuple[int, int, bool]: ...
-    def get_state(self) -> tuple[int, bool]: ...
-    def snapshot(self, index: int, snapshot: bytes) -> None: ...
-    def kill(self) -> None: ...
-
-
-class KVService(Protocol):
-    """What the tester asks of a KVServer."""
-
-    def kill(self) -> None: ...
+from raftapi import Clerk, KVServer, Peer, Persister
 
 
 class ApplyChannel(Protocol):
@@ -97,7 +79,7 @@ class LaunchedPeer(Protocol):
     def construct(self) -> Peer:
         """Raft(...)"""
 
-    def construct_service(self, max_raft_state: int | None) -> KVService:
+    def construct_service(self, max_raft_state: int | None) -> KVServer:
         """KVServer(...), above that peer."""
 
 

@@ -14,7 +14,6 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from labsim.stacks import short_path
-from labtest import disk  # noqa: F401  # bound before any peer is loaded: see there
 from labtest.in_process import InProcessLauncher
 from labtest.peer_contract import CLASSES, PEER, ImportTooLong, describe_load_error, missing_from
 from labtest.program import Program, execute_program

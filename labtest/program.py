@@ -8,6 +8,8 @@ incarnation's own, and so do pickle, dataclasses, inspect and whatever else asks
 A module that only declares (messages.py as it comes) is executed once, because eight dataclasses cost twenty times what
 raft.py costs. Each incarnation has a copy of the module, around the same classes: see declaring.py.
 
+The lab's raftapi is treated as one of these modules: what a peer writes onto ApplyMsg or Persister is gone, too.
+
 Not promised: that a peer cannot find another one's objects if it looks for them, nor that it gets its own copy of
 anything outside its folder: os.environ, loggers, what it changes in the standard library or in ours. The grader's
 processes are for that.
@@ -17,7 +19,6 @@ Start at `Program.__call__()`, then `Incarnation.module()`.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import sys
 import typing
@@ -33,6 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
 import labgob
+import raftapi
 from labsim import current_node, current_simulation
 from labtest import declaring
 from labtest.peer_contract import CLERK, PACKAGE, PEER, SERVICE, SERVICE_PACKAGE
@@ -40,6 +42,10 @@ from labtest.rooms import PEER_FILES, ROOT
 
 if TYPE_CHECKING:
     from labtest.race import Race
+
+CONTRACT = raftapi.__name__
+# As the lab itself has imported them, before any peer was loaded.
+_contract = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == CONTRACT}
 
 
 @dataclass(frozen=True)
@@ -87,9 +93,12 @@ class Program:
         self.peer_class: Any = None  # as it was loaded, to be looked at
         self.__module__ = PEER
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, peers: Any, me: int, persister: raftapi.Persister, apply_ch: Any) -> Any:
         """Raft(peers, me, persister, apply_ch), in modules of its own."""
-        return self._made(self._incarnate().module(PEER).Raft(*args))
+        incarnation = self._incarnate()
+        # The lab made it, of its own class or of an earlier incarnation's.
+        persister.__class__ = incarnation.module(raftapi.Persister.__module__).Persister
+        return self._made(incarnation.module(PEER).Raft(peers, me, persister, apply_ch))
 
     def _made(self, instance: Any, *, one_at_a_time: bool = False) -> Any:
         if self.race is not None:
@@ -141,7 +150,7 @@ class Program:
             del sys.modules[name]
         _loaded[:] = [self.template]
         _templates.add(self.template)
-        known = {name: module for name, module in known.items() if self.source(name) is not None}
+        known = {name: module for name, module in (_contract | known).items() if self.source(name) is not None}
         self.template.modules.update(known)
         for name, module in known.items():
             self.look_at(name)
@@ -189,6 +198,11 @@ class Program:
                 key: value for key, value in vars(modules[name]).items() if f"{name}.{key}" not in modules
             }
 
+    def own_imports(self, package: str) -> Iterator[str]:
+        """What importing the package imports of it, and so leaves in it."""
+        inside = (name for name in self._outlines[package].imports if name.startswith(f"{package}."))
+        return (name for name in inside if self.source(name) is not None)
+
     # ---- finding its modules -----------------------------------------------------------------------------------
 
     def source(self, name: str) -> _Source | None:
@@ -198,7 +212,9 @@ class Program:
         return self._sources[name]
 
     def _compiled(self, name: str, file: str, folders: list[str] | None = None) -> _Source:
-        code = None if self.race is None or not file else self.race.compile(name, file, self._own_folders)
+        code = None
+        if self.race is not None and file and not _is_ours(name, CONTRACT):
+            code = self.race.compile(name, file, self._own_folders)
         if code is None:
             code = SourceFileLoader(name, file).get_code(name) if file else compile("", "<nothing>", "exec")
         assert code is not None
@@ -214,6 +230,8 @@ class Program:
         if name == PACKAGE:
             init = self._folder / "__init__.py"
             return self._compiled(name, str(init) if init.exists() else "", [str(self._folder)])
+        if name == CONTRACT:
+            return self._compiled(name, str(raftapi.__file__), list(raftapi.__path__))
         if self._service is not None and name in (SERVICE, CLERK):
             return self._compiled(name, str(self._service.server if name == SERVICE else self._service.clerk))
         if self._service is not None and name == SERVICE_PACKAGE:
@@ -268,6 +286,8 @@ class Incarnation(Loader):
         if declared is not None:
             vars(module).update(declared)
             self.modules[name] = module
+            for imported in program.own_imports(name):
+                self.module(imported)
         else:
             self._execute(source, module)
         if package is not None:
@@ -428,7 +448,7 @@ class _Finder(MetaPathFinder, Loader):
 
 
 _finder = _Finder()
-_lab: dict[str, ModuleType] = {}
+_lab: dict[str, ModuleType] = {}  # of the lab's own package what only declares, executed for whoever came first
 
 
 def execute_program(path: Path, kv: Path | None = None, race: Race | None = None) -> Program:
@@ -436,12 +456,11 @@ def execute_program(path: Path, kv: Path | None = None, race: Race | None = None
 
     `kv`: the server.py of a service. Its clerk is the client.py beside it, or the lab's.
     """
-    lab_s = _lab_modules()
-    lab_folder = Path(lab_s[PACKAGE].__path__[0]).resolve()
+    lab_folder = ROOT / PACKAGE
     own_package = path.parent != lab_folder and (path.parent / "messages.py").exists()
     service = None if kv is None else _service_files(kv, lab_folder.parent / SERVICE_PACKAGE)
     program = Program(path, path.parent if own_package else lab_folder, service, race)
-    module = program.load({} if own_package else lab_s)
+    module = program.load({} if own_package else _lab)
     program.peer_class = getattr(module, "Raft", None)
     if not own_package:
         _lab.update({name: program.template.modules[name] for name in program.declared if _is_ours(name, PACKAGE)})
@@ -454,15 +473,6 @@ def _service_files(server: Path, lab_folder: Path) -> ServiceFiles:
     return ServiceFiles(
         server, clerk if clerk.exists() else lab_folder / "client.py", server.parent if own_package else lab_folder
     )
-
-
-def _lab_modules() -> dict[str, ModuleType]:
-    """The lab's own package, as far as it has been imported, without a peer."""
-    if type(importlib.import_module(PACKAGE)) is not StandIn:
-        found = {name: module for name, module in sys.modules.items() if _is_ours(name, PACKAGE) and name != PEER}
-        _lab.clear()
-        _lab.update({name: module for name, module in found.items() if type(module) is not StandIn})
-    return dict(_lab)
 
 
 def forget_earlier_runs() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # What a run is made of, beside the peer and the test.
-ROOMS = ("labsim", "labgob", "labrpc", "labtest")
+ROOMS = ("labsim", "labgob", "labrpc", "raftapi", "labtest")
 # What is run around the tests. No run depends on it.
 TOOLS = "labtools"
 # Lines in these are ours, and never the student's.

@@ -20,13 +20,12 @@ from labsim.deciding import Between, ChoiceKind, Settled
 from labsim.trace import fingerprint_of
 from labtest import events
 from labtest.checks.kept import CALLS_RETURN, KeptRule
-from labtest.disk import Persister
 from labtest.failure import Failure
-from labtest.launcher import ApplyChannel, Disk, LaunchedPeer, Peer, PeerContext, PeerLauncher, RaftCalls
+from labtest.launcher import ApplyChannel, Disk, LaunchedPeer, PeerContext, PeerLauncher, RaftCalls
 from labtest.runtime import RealTimeRuntime, Runtime, Stuck, VirtualRuntime, current_runtime
 from labtest.service import SNAPSHOT_INTERVAL, Committed, Listener, Service
 from labtest.snapshot import ClusterSnapshot, State
-from raft.messages import ApplyMsg
+from raftapi import ApplyMsg, Peer, Persister
 
 _CALL_LIMIT_S = 10.0
 # How long a message takes each way, even when the network is reliable: in no time at all, right peers do impossible

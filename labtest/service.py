@@ -16,7 +16,7 @@ from labtest.checks.facts import same_command
 from labtest.checks.kept import APPLY_ORDER, SNAPSHOT_FORWARD, SNAPSHOT_SAVED, STATE_MACHINE_SAFETY, KeptRule
 from labtest.failure import short
 from labtest.launcher import ApplyChannel
-from raft.messages import ApplyMsg
+from raftapi import ApplyMsg
 
 # As in the MIT lab: a service that snapshots does so at every tenth command.
 SNAPSHOT_INTERVAL = 10

@@ -18,7 +18,7 @@ from typing import NoReturn
 from labtest.checks.kept import SERVICE_LISTENS, SNAPSHOT_FORWARD, SNAPSHOT_OF_APPLIED, KeptRule
 from labtest.launcher import ApplyChannel
 from labtest.service import Committed, Listener
-from raft.messages import ApplyMsg
+from raftapi import ApplyMsg
 
 # Before its peer would be accused of applying nothing.
 LISTENS_WITHIN_S = 0.7

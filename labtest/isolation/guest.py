@@ -78,7 +78,7 @@ from labtest.isolation.protocol import (
 )
 from labtest.peer_contract import call_peer
 from labtest.task_errors import point_into_peer
-from raft.persister import Persister
+from raftapi import Persister
 
 if TYPE_CHECKING:
     from labtest.isolation.race_guest import GuestRace

@@ -74,7 +74,7 @@ from labtest.isolation.protocol import (
     Turn,
     Waiting,
 )
-from raft.messages import ApplyMsg
+from raftapi import ApplyMsg
 
 if TYPE_CHECKING:
     from labtest.isolation.programs import SandboxedLauncher

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import mmap
 import os
 import resource
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn
+from contextlib import contextmanager, suppress
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -29,7 +31,7 @@ from labtest.isolation import scratch
 from labtest.isolation.code import Code
 from labtest.isolation.guest import Line, be_guest
 from labtest.isolation.protocol import FORK, PID_BYTES, WAIT, Ended, Greeting, Ready, Setup
-from raft import messages
+from labtest.rooms import PEER, PEER_FILES
 
 if TYPE_CHECKING:
     from labtest.race import Race
@@ -201,18 +203,27 @@ def _fork(host: socket.socket, code: Code, lock: _Lock) -> None:
 
 
 def warm_up() -> None:
-    """Make what every guest would make anew: the ways to write and read the lab's own messages."""
-    entry = messages.LogEntry(1, 1)
-    for message in (
-        messages.RequestVoteArgs(1, 0, 0, 0),
-        messages.RequestVoteReply(1, True),
-        messages.AppendEntriesArgs(1, 0, 0, 0, [entry], 0),
-        messages.AppendEntriesReply(1, True),
-        messages.InstallSnapshotArgs(1, 0, 0, 0, b""),
-        messages.InstallSnapshotReply(1),
-    ):
-        labgob.decode(labgob.encode(message), type(message))
-    labgob.decode(labgob.encode([entry]), list[messages.LogEntry])
+    """Make what every guest would make anew: the modules that come with raft.py, and the ways to write and read what
+    these declare."""
+    for file in PEER_FILES:
+        name = PEER if file == "__init__.py" else f"{PEER}.{file.removesuffix('.py')}"
+        module = importlib.import_module(name)
+        own = [value for value in vars(module).values() if getattr(value, "__module__", "") == name]
+        for cls in filter(is_dataclass, own):
+            with suppress(TypeError, labgob.GobError):  # of a field that is not in the paper
+                message = _some(cls)
+                labgob.decode(labgob.encode(message), cls)
+                labgob.decode(labgob.encode([message]), list[cls])  # type: ignore[valid-type]  # known here only
+
+
+def _some(kind: Any) -> Any:
+    """A value of that type."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        types = get_type_hints(kind)
+        return kind(**{field.name: _some(types[field.name]) for field in fields(kind)})
+    if get_origin(kind) is list:
+        return [_some(item) for item in get_args(kind)]
+    return None if kind is Any else kind()
 
 
 if __name__ == "__main__":

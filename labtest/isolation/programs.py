@@ -30,7 +30,7 @@ from labtest.rooms import ROOT
 from labtest.unordered import Remark
 
 if TYPE_CHECKING:
-    from labtest.clients import Clerk
+    from raftapi import Clerk
 
 _SPARES = 3
 LOAD = "__load__"

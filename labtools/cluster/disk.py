@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from raft.persister import Persister
+from raftapi import Persister
 
 if sys.platform != "win32":
     import fcntl

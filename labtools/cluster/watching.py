@@ -20,7 +20,7 @@ from typing import Any
 
 from labrpc.tcp_server import TcpServer
 from labtools.cluster.disk import Disk
-from raft.messages import ApplyMsg
+from raftapi import ApplyMsg
 
 _RATE_S = 5.0
 _LOOK_S = 0.1

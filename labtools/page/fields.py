@@ -25,7 +25,6 @@ from labtest.launcher import PeerLauncher
 from labtest.running import Run, run_test
 from labtools.page.tables import Tables, stretches
 from labtools.timeline import words
-from raft import persister
 
 _SCALARS = (int, bool, float, str, type(None))
 _LISTS = (list, tuple)
@@ -170,7 +169,7 @@ class Watch:
             file = frame.f_code.co_filename
             own = self._is_own.get(file)
             if own is None:
-                own = self._is_own[file] = is_readers(file) and file != persister.__file__
+                own = self._is_own[file] = is_readers(file)
             if own:
                 return file, frame.f_lineno
             frame = frame.f_back

@@ -60,11 +60,14 @@ def unknown_classes_refused():
     labgob.carry_unknown(carry=False)
 
 
+LOADED = ("raft", "kv", "raftapi")
+
+
 @pytest.fixture
 def raft_package_restored():
     """Loading a peer puts it into sys.modules, and its service too, where the tests that follow would find them."""
-    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in ("raft", "kv")}
+    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in LOADED}
     yield
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("raft", "kv")]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in LOADED]:
         del sys.modules[name]
     sys.modules.update(before)

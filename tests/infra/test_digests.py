@@ -14,7 +14,7 @@ from digests.compare import first_difference
 
 from infra.students import ROOT
 
-PACKAGES = ("labsim", "labgob", "labrpc", "labtest", "labtools", "raft", "kv")
+PACKAGES = ("labsim", "labgob", "labrpc", "raftapi", "labtest", "labtools", "raft", "kv")
 
 
 def compare(tree, *options):

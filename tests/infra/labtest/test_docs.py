@@ -8,6 +8,7 @@ import pytest
 
 import labgob
 import labrpc
+import raftapi
 from infra.students import ROOT
 from labtest import events
 from labtest.checks.checker import RULES
@@ -16,13 +17,13 @@ from labtest.config import Config
 from labtest.loading import load_peer
 from labtest.running import run_test
 from labtools.selecting import load_tests
-from raft import messages, persister
+from raft import messages
 
 ROWS = re.findall(r"^\| (.+) \| (.+) \|$", (ROOT / "docs" / "names.md").read_text(encoding="utf-8"), re.MULTILINE)
 PYTHON = [name for _, cell in ROWS for name in re.findall(r"`([^`]+)`", cell)]
 CLASSES = {
     "Config": Config,
-    "Persister": persister.Persister,
+    "Persister": raftapi.Persister,
     **{name: getattr(labrpc, name) for name in ("ClientEnd", "Network", "Server", "Service")},
     "Encoder": labgob.Encoder,
     "Decoder": labgob.Decoder,

@@ -15,6 +15,7 @@ from labtest.race.fields import Fields
 from labtest.race.race import _OUTSIDE
 from labtest.race.rewriting import rewrite
 from labtest.race.sites import Sites
+from raftapi import Persister
 
 # Each defines main(); what that returns, or raises at which line, must not depend on the rewriting.
 PROGRAMS = {
@@ -308,7 +309,7 @@ def test_modules_beside_it_star_imports_and_inspect(tmp_path, monkeypatch):
     (tmp_path / "beside_race.py").write_text("def helper(peer):\n    peer.me = peer.me + 1\n    return peer.me\n")
     (tmp_path / "raft.py").write_text(RAFT.format(imports="from beside_race import *", kill="return helper(self)"))
     program = load_program(tmp_path / "raft.py", race=True)
-    peer = program([], 4, None, None)
+    peer = program([], 4, Persister(), None)
     assert peer.kill() == 5
     assert inspect.getsource(program.peer_class.kill) == "    def kill(self):\n        return helper(self)\n"
     assert inspect.getsource(sys.modules["beside_race"].helper).startswith("def helper(peer):\n    peer.me")

@@ -97,7 +97,7 @@ def test_skeleton_is_clean(tree):
 def test_packages_that_are_named_are_there(tree):
     project = (tree / "pyproject.toml").read_text(encoding="utf-8")
     named = re.search(r"^packages = (\[.*\])$", project, re.MULTILINE)
-    assert ast.literal_eval(named[1]) == ["labsim", "labgob", "labrpc", "raft", "kv", "labtest", "labtools"]
+    assert ast.literal_eval(named[1]) == ["labsim", "labgob", "labrpc", "raftapi", "raft", "kv", "labtest", "labtools"]
     assert [room for room in ROOMS if not (tree / room / "__init__.py").is_file()] == []
 
 

@@ -10,6 +10,8 @@ where logs part (`conflict_term`, `conflict_index`).
 from dataclasses import dataclass
 from typing import Any
 
+from raftapi import ApplyMsg as ApplyMsg
+
 
 @dataclass(slots=True)
 class LogEntry:
@@ -98,21 +100,3 @@ def to_mark(term: int, index: int, follower_id: int) -> int:
 def from_mark(mark: int) -> tuple[int, int, int]:
     """Its term, index and follower_id."""
     return mark >> 40, mark >> 8 & 0xFFFFFFFF, mark & 0xFF
-
-
-@dataclass(slots=True)
-class ApplyMsg:
-    """What a peer puts on apply_ch: one committed command, or (2D) a snapshot received from the leader.
-
-    Exactly one of command_valid and snapshot_valid is true, and says which fields count. snapshot_index and
-    snapshot_term name the last entry the snapshot stands for.
-    """
-
-    command_valid: bool = False
-    command: Any = None
-    command_index: int = 0
-
-    snapshot_valid: bool = False
-    snapshot: bytes = b""
-    snapshot_term: int = 0
-    snapshot_index: int = 0
