@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
 
-_ROOMS = ("labsim", "labgob", "labrpc", "lab", "race", "page", "stress", "cluster")
+_PREFIX = "bench_"
+_SUBJECTS = sorted(path.stem.removeprefix(_PREFIX) for path in Path(__file__).parent.glob(f"{_PREFIX}*.py"))
 
 
-def main(rooms: list[str]) -> int:
-    unknown = [room for room in rooms if room not in _ROOMS]
+def main(subjects: list[str]) -> int:
+    unknown = [subject for subject in subjects if subject not in _SUBJECTS]
     if unknown:
-        print(f"bench: no such room: {', '.join(unknown)}; there are {', '.join(_ROOMS)}", file=sys.stderr)
+        print(f"bench: no benchmark of {', '.join(unknown)}; there are {', '.join(_SUBJECTS)}", file=sys.stderr)
         return 2
     print(f"{'':34} {'here':>10} {'elsewhere':>10} {'ratio':>7}  elsewhere is")
-    for room in rooms or _ROOMS:
-        module = importlib.import_module(f"bench.bench_{room}")
-        print(f"{room}:", flush=True)
+    for subject in subjects or _SUBJECTS:
+        module = importlib.import_module(f"bench.{_PREFIX}{subject}")
+        print(f"{subject}:", flush=True)
         for row in module.measure() if hasattr(module, "measure") else ():
             ratio = row["baseline_us"] / row["ours_us"]
             print(

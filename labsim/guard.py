@@ -139,7 +139,7 @@ _REFUSED_IMPORTS = {
 
 
 def trust(package_file: str) -> None:
-    """Count the package of this `__file__` as library code: the tester's own rooms may read the real clock."""
+    """Count the package of this `__file__` as library code: the tester's own packages may read the real clock."""
     add_library(package_file)
 
 

@@ -9,9 +9,9 @@ A test written like this gets seeds, replay and reports for nothing. Start readi
 """
 
 from labsim import guard
-from labtest import rooms
+from labtest import layout
 
 # Before anything else here runs: the tester measures real seconds, and may. And in a report the reader wants the lines
 # of the peer and of the test, not those of what lies between.
-for _room in rooms.OURS:
-    guard.trust(str(rooms.ROOT / _room / "__init__.py"))
+for _folder in layout.OURS:
+    guard.trust(str(layout.ROOT / _folder / "__init__.py"))

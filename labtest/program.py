@@ -37,8 +37,8 @@ import labgob
 import raftapi
 from labsim import current_node, current_simulation
 from labtest import declaring
+from labtest.layout import PEER_FILES, ROOT
 from labtest.peer_contract import CLERK, PACKAGE, PEER, SERVICE, SERVICE_PACKAGE
-from labtest.rooms import PEER_FILES, ROOT
 
 if TYPE_CHECKING:
     from labtest.race import Race
@@ -249,7 +249,7 @@ class Program:
                 return None
         spec = PathFinder.find_spec(name, folders)
         if spec is None and parent == PACKAGE and f"{child}.py" in PEER_FILES:
-            # What is the lab's in that room, and does not lie beside it: the persister.
+            # What is the lab's in that package, and does not lie beside it: the persister.
             spec = PathFinder.find_spec(name, [str(ROOT / PACKAGE)])
         if spec is None or not (spec.loader is None or isinstance(spec.loader, SourceFileLoader)):
             return None

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from labsim.stacks import short_path
-from labtest.rooms import ROOMS, run_files
+from labtest.layout import RUN, run_files
 
 # Where the records of each kind of run lie, under the working directory.
 STRESS = Path("build/stress/failures")
@@ -27,7 +27,7 @@ PYTEST = Path("build/pytest/failures")
 VERSION = 2
 
 _PYTHON = "Python"
-_THE_LAB = f"the lab ({', '.join(ROOMS)})"
+_THE_LAB = f"the lab ({', '.join(RUN)})"
 
 
 class RecordError(Exception):

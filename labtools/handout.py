@@ -1,8 +1,8 @@
 """Write the tree a student starts from: the lab without the solution, the wrong Rafts and the grading.
 
-Promise: what goes in is listed in manifest.py, room by room, so a file that is new in the project stays out until
-somebody says otherwise. The written tree stands on its own: it can be moved, and needs Python and make, nothing of
-this project. Not promised: anything about a student's own files, which are never written over. Start at `files()`.
+Promise: what goes in is listed in labtest/layout.py, folder by folder; what is named nowhere stays out. The written
+tree stands on its own: it can be moved, and needs Python and make, nothing of this project. Not promised: anything
+about a student's own files, which are never written over. Start at `files()`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from labtest.rooms import ROOT
-from labtools import manifest
+from labtest import layout
+from labtest.layout import ROOT
 
 PROJECT = ROOT
 
@@ -66,8 +66,8 @@ def files() -> dict[str, bytes]:
             f"{PROJECT} must be the project's source tree, and has no folder handout; run it from a clone"
         )
     try:
-        as_it_is = manifest.paths(manifest.FOR_ALL, manifest.FOR_STUDENTS, root=PROJECT)
-    except manifest.ManifestError as error:
+        as_it_is = layout.paths(layout.FOR_ALL, layout.FOR_STUDENTS, root=PROJECT)
+    except layout.LayoutError as error:
         raise HandoutError(str(error)) from None
     found = {path.relative_to(PROJECT).as_posix(): path.read_bytes() for path in as_it_is}
     found |= {name: (PROJECT / source).read_bytes() for name, source in INSTEAD.items()}

@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from labtest.layout import PEER_FILES
 from labtest.peer_contract import (
     CLASSES,
     CLERK,
@@ -26,7 +27,6 @@ from labtest.peer_contract import (
     describe_load_error,
     missing_from,
 )
-from labtest.rooms import PEER_FILES
 
 if TYPE_CHECKING:
     from labtest.race import Race

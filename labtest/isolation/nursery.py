@@ -31,7 +31,7 @@ from labtest.isolation import scratch
 from labtest.isolation.code import Code
 from labtest.isolation.guest import Line, be_guest
 from labtest.isolation.protocol import FORK, PID_BYTES, WAIT, Ended, Greeting, Ready, Setup
-from labtest.rooms import PEER, PEER_FILES
+from labtest.layout import PEER, PEER_FILES
 
 if TYPE_CHECKING:
     from labtest.race import Race

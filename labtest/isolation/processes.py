@@ -22,8 +22,8 @@ import msgspec
 from labsim import SimulationError
 from labtest.isolation import protocol, walls
 from labtest.isolation.protocol import Done, Setup, Turn
+from labtest.layout import ROOT
 from labtest.loading import LoadError
-from labtest.rooms import ROOT
 
 _START_LIMIT_S = 60.0
 _END_LIMIT_S = 1.0

@@ -23,10 +23,10 @@ from labtest.isolation.processes import GuestProcess, Nursery, NurseryLost
 from labtest.isolation.protocol import Ask, Failed, Returned, Setup, Turn
 from labtest.isolation.stubs import SandboxedClerk, SandboxedPeer
 from labtest.launcher import PeerContext
+from labtest.layout import ROOT
 from labtest.loading import LoadError, found
 from labtest.peer_contract import CLERK, PACKAGE, PEER, SERVICE, SERVICE_PACKAGE
 from labtest.records import files_of, files_of_service
-from labtest.rooms import ROOT
 from labtest.unordered import Remark
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """What a guest cannot do: the walls around the nursery, and the filter of system calls that each guest puts on.
 
 Behind bubblewrap there is no network, no other process to see, and of the disk only Python, its libraries and the lab's
-rooms, all of it read-only: no solution, no test, no other submission. As root the nursery becomes a user that owns
+packages, all of it read-only: no solution, no test, no other submission. As root the nursery becomes a user that owns
 nothing. The filter takes away what namespaces leave: a guest can read files and its own socket, use memory, and end.
 It cannot write a file but in its own memory, make a process or a thread, send a signal, open a socket, lock a file, or
 use memory that another could see.
@@ -27,7 +27,7 @@ from typing import Any
 import greenlet  # type: ignore[import-untyped]  # it ships no types
 import msgspec
 
-from labtest.rooms import PEER, PEER_FILES, ROOMS, ROOT
+from labtest.layout import PEER, PEER_FILES, ROOT, RUN
 
 INSTALL = "apt-get install bubblewrap libseccomp2"
 # Owns nothing: from a range that systemd and Debian leave to programs like this one.
@@ -154,8 +154,8 @@ def nursery_command() -> list[str]:
     for system in _SYSTEM:
         binds += ["--ro-bind-try", system, system]
     binds += ["--perms", "0755", "--dir", _LAB_INSIDE, "--perms", "0755", "--dir", f"{_LAB_INSIDE}/{PEER}"]
-    for room in (*ROOMS, *(f"{PEER}/{name}" for name in PEER_FILES)):
-        binds += ["--ro-bind", str(ROOT / room), f"{_LAB_INSIDE}/{room}"]
+    for name in (*RUN, *(f"{PEER}/{file}" for file in PEER_FILES)):
+        binds += ["--ro-bind", str(ROOT / name), f"{_LAB_INSIDE}/{name}"]
     return [
         *(wrap, *_unshared(), "--clearenv"),
         *(word for name, value in environment().items() for word in ("--setenv", name, value)),

@@ -13,13 +13,13 @@ from typing import Any
 
 from labsim import Node, Simulation, current_node, current_simulation
 from labsim.ordered import Ordering
+from labtest.layout import PEER_FILES
 from labtest.race.fields import Fields
 from labtest.race.rewriting import rewrite
 from labtest.race.sites import Sites
 from labtest.race.telling import remark_text
 from labtest.race.turns import Turns
 from labtest.race.watching import Watch
-from labtest.rooms import PEER_FILES
 from labtest.unordered import Remark
 
 _MAX_FILES = 100  # that are read for their fields

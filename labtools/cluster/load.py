@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from labrpc.tcp import Address, Credentials
 from labtools.cluster.asking import make_clerk, make_lines
-from labtools.common.text import counted
 
 _KEYS = 10  # of each client
 
@@ -29,7 +28,7 @@ class Figures(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{counted(self.clients, 'client')}: {self.per_s:,.0f} puts/s, "
+            f"{self.clients} client{'' if self.clients == 1 else 's'}: {self.per_s:,.0f} puts/s, "
             f"p50 {self.p50_ms:.2f} ms, p99 {self.p99_ms:.2f} ms ({self.puts:,} puts in {self.seconds:.1f} s)"
         )
 

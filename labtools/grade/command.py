@@ -27,8 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from labsim.stacks import short_path
-from labtest.rooms import PEER, ROOT, SERVICE
-from labtools import manifest
+from labtest.layout import PEER, ROOT, SERVICE
 from labtools.common import arguments
 from labtools.common.interrupts import ended_politely
 from labtools.common.lock import InUse, alone_in
@@ -37,6 +36,7 @@ from labtools.grade import gradescope
 from labtools.grade.grading import Exam, Progress, grade, reference_files
 from labtools.grade.intake import Intake, IntakeError, Wanted, take_in
 from labtools.grade.judging.box import BoxError, refusal
+from labtools.grade.judging.run_digest import HUNTS
 from labtools.grade.kept import ExamKey, Kept, KeptError, Provenance
 from labtools.grade.proof import NOTE, Proof, ProofError
 from labtools.grade.values.results import Result, points, renamed
@@ -135,7 +135,7 @@ def _wanted(rubric: Rubric, asked: Sequence[LabTest]) -> Wanted:
 def _exam(
     rubric: Rubric, public: Sequence[LabTest], hidden: Sequence[LabTest], phrase: str, args: argparse.Namespace
 ) -> Exam:
-    hunts = load_tests(ROOT / manifest.HUNTS)
+    hunts = load_tests(ROOT / HUNTS)
     tests = rubric.assign(public, hidden, phrase, hunts)
     files = {test.name: test for test in (*public, *hidden, *hunts)}
     files |= {test.name: files[test.of] for test in tests if test.race}

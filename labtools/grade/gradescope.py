@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from labtest.rooms import ROOT
-from labtools import manifest
+from labtest import layout
+from labtest.layout import ROOT
 from labtools.grade.values.rubric import Rubric
 from labtools.selecting import LabTest
 
@@ -85,7 +85,7 @@ def pack(
         # The rubric may have an empty one.
         text = re.sub(r"^\s*seed\s*=.*$", "", text, flags=re.MULTILINE)
         text = f'seed = "{seeds_from}"\n{text}'
-    lab = manifest.paths(manifest.FOR_ALL, manifest.FOR_GRADESCOPE)
+    lab = layout.paths(layout.FOR_ALL, layout.FOR_GRADESCOPE)
     files = {f"raftlab/{path.relative_to(ROOT)}": path.read_bytes() for path in lab}
     files["rubric.toml"] = text.encode()
     for path in sorted({test.file for test in hidden}):

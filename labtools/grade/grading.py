@@ -21,13 +21,13 @@ from pathlib import Path
 
 import msgspec
 
+from labtest.layout import PEER
 from labtest.loading import DEFAULT, DEFAULT_KV
 from labtest.records import files_of
-from labtest.rooms import PEER
-from labtools import manifest
 from labtools.common.interrupts import first_done, held_back
 from labtools.grade.intake import SERVER, Submission
 from labtools.grade.judging.box import Box
+from labtools.grade.judging.run_digest import HUNTS, run_digest
 from labtools.grade.judging.worker import Request, Setup
 from labtools.grade.showing.desk import Choice, Desk, chosen, without_files
 from labtools.grade.values.results import FORCED, UNLOADABLE, Result, RunRecord, Shown, TestResult
@@ -57,7 +57,7 @@ class Exam:
         """A digest of what decides about every run: what makes it, what that stands on, the limits."""
         below = [platform.python_version(), *(f"{name} {version(name)}" for name in ("greenlet", "msgspec", "pytest"))]
         digest = hashlib.blake2b(" ".join(below).encode(), digest_size=16)
-        digest.update(manifest.judging_digest().encode())
+        digest.update(run_digest().encode())
         digest.update(msgspec.json.encode(self.limits))
         digest.update(msgspec.json.encode(self.reference) if self.reference else b"")
         return digest.hexdigest()
@@ -356,7 +356,7 @@ class _Grading:
         """For a public test as the student types it; for a hidden one as the grader does."""
         kv = str(DEFAULT_KV) if lab_test.wants_service else ""
         if not test.hidden:
-            file = manifest.HUNTS if test.part == HUNT else ""
+            file = HUNTS if test.part == HUNT else ""
             return replay_line(test.of, seed, str(DEFAULT), file, kv=kv, isolated=True, race=test.race)
         here = self._submission.path
         raft = here / "raft.py" if here.is_dir() else here

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from labtest.rooms import PEER, PEER_FILES, SERVICE
+from labtest.layout import PEER, PEER_FILES, SERVICE
 
 _FILE_BYTES_MAX = 1 << 20
 _ARCHIVE_BYTES_MAX = 64 << 20

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from labtest.rooms import ROOT
+from labtest.layout import ROOT
 from labtools.grade.grading import Exam
 from labtools.grade.values.results import PROVENANCE, Result
 from labtools.grade.values.rubric import Limits, Rubric

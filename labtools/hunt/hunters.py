@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from labtest.rooms import ROOT
+from labtest.layout import ROOT
 from labtools.common.interrupts import held_back, result_of
 from labtools.hunt.answering import Answer
 from labtools.hunt.finding import Find

@@ -16,8 +16,8 @@ from pathlib import Path
 from rich.console import Console
 
 from labsim.stacks import short_path
+from labtest.layout import ROOT
 from labtest.loading import DEFAULT, DEFAULT_KV
-from labtest.rooms import ROOT
 from labtools.common import arguments
 from labtools.common.interrupts import ended_politely
 from labtools.common.lock import InUse, alone_in

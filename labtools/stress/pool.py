@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from labtest.rooms import ROOT
+from labtest.layout import ROOT
 from labtools.stress.outcome import Outcome
 from labtools.stress.seeds import SeedWorker
 from labtools.workers.kit import Kit

@@ -16,7 +16,7 @@ from typing import Any
 
 from labsim.stacks import short_path
 from labtest import records
-from labtest.rooms import ROOT, run_files, tool_files
+from labtest.layout import ROOT, run_files, tool_files
 from labtools.selecting import LabTest, default_files, replay_line
 
 

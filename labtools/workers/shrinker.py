@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labtest.rooms import ROOT
+from labtest.layout import ROOT
 
 _STARTING_S = 60.0  # of real time, for a process to begin and to end
 

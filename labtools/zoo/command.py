@@ -22,7 +22,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from labtest.rooms import ROOT
+from labtest.layout import ROOT
 from labtools.common import arguments
 from labtools.common.interrupts import ended_politely, first_done, held_back, result_of
 from labtools.selecting import select

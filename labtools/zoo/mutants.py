@@ -22,7 +22,7 @@ import tokenize
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from labtest.rooms import PEER_FILES
+from labtest.layout import PEER_FILES
 
 REFERENCE = Path("raft")  # raft.py and messages.py, where they lie in the source tree
 SERVICE = Path("kv")  # server.py, client.py and messages.py

@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from labtest.rooms import run_files, tool_files
+from labtest.layout import run_files, tool_files
 from labtools.common.interrupts import ended_politely
 from labtools.selecting import SCENARIOS, SelectionError, default_files, scenario_files, select
 from labtools.zoo import hunting, worker

@@ -13,8 +13,7 @@ from digests.base import FORMAT, BaseError, read_base, read_renamed
 from digests.compare import first_difference
 
 from infra.students import ROOT
-
-PACKAGES = ("labsim", "labgob", "labrpc", "raftapi", "labtest", "labtools", "raft", "kv")
+from labtest.layout import FOLDERS
 
 
 def compare(tree, *options):
@@ -29,7 +28,7 @@ def compare(tree, *options):
 @pytest.fixture
 def copy(tmp_path):
     ignored = shutil.ignore_patterns("__pycache__", "infra", "zoo")
-    for name in (*PACKAGES, "tests"):
+    for name in (*FOLDERS, "tests"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
     return tmp_path
 
@@ -114,7 +113,7 @@ def test_edits_that_change_no_run_change_no_digest(copy):
     (copy / "labtest" / "workload.py").rename(copy / "labtest" / "moved_elsewhere.py")
     other_names = {"Latency": "LatencyRange", "LinkChange": "LinkState", "Seat": "Slot", "workload": "moved_elsewhere"}
     pattern = re.compile(rf"\b({'|'.join(other_names)})\b")
-    for file in (file for name in (*PACKAGES, "tests") for file in (copy / name).rglob("*.py")):
+    for file in (file for name in (*FOLDERS, "tests") for file in (copy / name).rglob("*.py")):
         file.write_text(pattern.sub(lambda match: other_names[match[0]], file.read_text()))
     status, said = compare(copy, "--seed", 7, "--mode", "in-process")
     assert status == 0, said

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from labtest.isolation import walls
-from labtest.rooms import ROOT
+from labtest.layout import ROOT
 from labtools.grade.judging.worker import BROKE_THE_TESTER, Answer, Request
 from labtools.grade.values.results import DIED, RunRecord
 from labtools.workers.process import CannotStart, Closed, Lost, WorkerProcess, python_worker

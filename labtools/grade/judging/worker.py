@@ -27,8 +27,8 @@ from labtest.isolation import programs
 from labtest.isolation.host import CannotLoad, TooLong
 from labtest.isolation.processes import GuestKilled, NurseryLost
 from labtest.isolation.programs import SandboxedLauncher, ServicePaths
+from labtest.layout import PEER, SERVICE
 from labtest.loading import LoadError
-from labtest.rooms import PEER, SERVICE
 from labtest.running import Run, run_test
 from labtest.verdict import Ending, verdict_of, without_numbers
 from labtools.grade.values.results import DIED, FAILED, FORCED, MISBEHAVED, PASSED, UNLOADABLE, RunRecord

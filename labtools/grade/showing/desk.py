@@ -15,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from labtest.rooms import ROOT
-from labtools import manifest
+from labtest.layout import ROOT
 from labtools.grade.judging.box import BoxError
+from labtools.grade.judging.run_digest import needed_by
 from labtools.grade.judging.worker import Request
 from labtools.grade.showing.worker import Drawn, Wanted
 from labtools.grade.values.results import FAILED, RunRecord, Shown, TestResult
@@ -35,7 +35,7 @@ _GRACE_S = 60.0
 def _code() -> str:
     """A digest of what pictures are made with, besides what runs are made with."""
     digest = hashlib.blake2b(digest_size=16)
-    for path in [*manifest.needed_by(_WORKER), *sorted((ROOT / "labtools/page/web").iterdir())]:
+    for path in [*needed_by(_WORKER), *sorted((ROOT / "labtools/page/web").iterdir())]:
         content = path.read_bytes()
         digest.update(f"{path.name} {len(content)} ".encode() + content)
     return digest.hexdigest()

@@ -26,8 +26,8 @@ from labtest.isolation.host import Guest
 from labtest.isolation.processes import GuestProcess, NurseryLost
 from labtest.isolation.programs import SandboxedLauncher
 from labtest.isolation.protocol import Ended
+from labtest.layout import PEER, SERVICE
 from labtest.loading import DEFAULT, DEFAULT_KV
-from labtest.rooms import PEER, SERVICE
 from labtest.running import Run, run_test
 from labtools.grade.judging.worker import Request, begin_alone, make_launcher, shown_path
 from labtools.grade.values.results import Shown

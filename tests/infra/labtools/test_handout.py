@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from infra.students import ROOT
-from labtest import rooms
-from labtools import cli, handout, manifest
+from labtest import layout
+from labtools import cli, handout
 
 REFERENCE = (ROOT / "raft" / "raft.py").read_text(encoding="utf-8")
 SERVICE = {name: (ROOT / "kv" / name).read_text(encoding="utf-8") for name in ("server.py", "client.py")}
 SKELETON = (ROOT / "handout" / "raft.py").read_text(encoding="utf-8")
 SERVICE_SKELETON = {name: (ROOT / "handout" / f"kv_{name}").read_text(encoding="utf-8") for name in SERVICE}
-ROOMS = (*rooms.OURS, rooms.PEER, rooms.SERVICE)
 COMMANDS = ["stress", "replay", "shrink", "timeline", "page", "scenario", "hunt", "cluster"]
 NOT_FOR_STUDENTS = re.compile(r"\b(zoo|mutants?|grad(e|er|ing)|infra|bench|hidden|handout)\b", re.IGNORECASE)
 
@@ -69,8 +68,8 @@ def test_reference_passes_in_it(tree, tmp_path):
 def test_its_own_packages_are_used_and_every_module_can_be_imported(tree):
     modules = sorted(
         ".".join(path.relative_to(tree).with_suffix("").parts).removesuffix(".__init__")
-        for room in ROOMS
-        for path in (tree / room).rglob("*.py")
+        for folder in layout.FOLDERS
+        for path in (tree / folder).rglob("*.py")
         if path.name != "__main__.py"
     )
     assert "labtools.stress.worker" in modules
@@ -79,7 +78,7 @@ import importlib, sys
 for name in {modules!r}:
     importlib.import_module(name)
 for name, module in sys.modules.items():
-    if name.partition(".")[0] in {ROOMS!r}:
+    if name.partition(".")[0] in {layout.FOLDERS!r}:
         print(name, module.__file__)
 """
     imported = dict(line.split() for line in run(tree, sys.executable, "-c", code, code=0).splitlines())
@@ -97,8 +96,8 @@ def test_skeleton_is_clean(tree):
 def test_packages_that_are_named_are_there(tree):
     project = (tree / "pyproject.toml").read_text(encoding="utf-8")
     named = re.search(r"^packages = (\[.*\])$", project, re.MULTILINE)
-    assert ast.literal_eval(named[1]) == ["labsim", "labgob", "labrpc", "raftapi", "raft", "kv", "labtest", "labtools"]
-    assert [room for room in ROOMS if not (tree / room / "__init__.py").is_file()] == []
+    assert ast.literal_eval(named[1]) == list(layout.FOLDERS)
+    assert [folder for folder in layout.FOLDERS if not (tree / folder / "__init__.py").is_file()] == []
 
 
 # ---- it leads ------------------------------------------------------------------------------------------------------
@@ -278,8 +277,8 @@ def test_no_line_of_the_solution_is_in_it(tree):
 
 
 def test_what_stays_out_was_decided(tree):
-    """A new module or page is in neither list: say here, or in labtools/manifest.py, whether students get it."""
-    ours = {path.relative_to(ROOT).as_posix() for room in ROOMS for path in (ROOT / room).rglob("*.py")}
+    """A new module or page is in neither list: say here, or in labtest/layout.py, whether students get it."""
+    ours = {path.relative_to(ROOT).as_posix() for folder in layout.FOLDERS for path in (ROOT / folder).rglob("*.py")}
     ours |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").iterdir()}
     theirs = {path.relative_to(tree).as_posix() for path in tree.rglob("*")}
     grader = r"labtools/(grade|zoo)/.*\.py|docs/grading[-\w]*\.(md|png)"
@@ -288,7 +287,6 @@ def test_what_stays_out_was_decided(tree):
         "docs/isolation.md",
         "docs/mutants.md",
         "labtools/handout.py",
-        "labtools/manifest.py",
     }
 
 
@@ -316,7 +314,7 @@ def test_new_file_does_not_slip_in(monkeypatch, tmp_path):
 
 def test_top_of_the_tree(tree):
     assert {path.name for path in tree.iterdir()} == {
-        *ROOMS,
+        *layout.FOLDERS,
         *("docs", "tests", ".gitignore", "LICENSE", "Makefile", "README.md", "pyproject.toml", "requirements.lock"),
     }
     parts = [f"test_{part}{more}.py" for part in ("2a", "2b", "2c", "2d", "3a", "3b") for more in ("", "_extra")]
@@ -430,12 +428,12 @@ def test_out_is_required(capsys):
 
 
 def test_stale_list_says_so(monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(manifest.FOR_STUDENTS, "docs", ("gone.md",))
-    told = "lab handout: docs/gone.md names no file any more; correct labtools/manifest.py\n"
+    monkeypatch.setitem(layout.FOR_STUDENTS, "docs", ("gone.md",))
+    told = "lab handout: docs/gone.md names no file any more; correct labtest/layout.py\n"
     assert lab_handout(tmp_path / "new", capsys=capsys) == (2, "", told)
     assert not (tmp_path / "new").exists()
     monkeypatch.setattr(handout, "MAKEFILE_ENDS", "# no such line")
-    monkeypatch.setitem(manifest.FOR_STUDENTS, "docs", ("names.md",))
+    monkeypatch.setitem(layout.FOR_STUDENTS, "docs", ("names.md",))
     told = "lab handout: Makefile must have the line '# no such line', where the students' copy ends\n"
     assert lab_handout(tmp_path / "new", capsys=capsys) == (2, "", told)
 

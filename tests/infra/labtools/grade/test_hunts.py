@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from labtools import manifest
+from labtest.layout import ROOT
 from labtools.cli import main as lab
+from labtools.grade.judging import run_digest
 from labtools.grade.values.rubric import Graded, Rubric, RubricError
 from labtools.selecting import LabTest, load_tests
 
 PUBLIC = load_tests(Path("tests/test_2c.py"))
-HUNTS = load_tests(Path(manifest.HUNTS))
+HUNTS = load_tests(Path(run_digest.HUNTS))
 RUBRIC = """
 seed = "x"
 runs = 1
@@ -66,7 +67,7 @@ def test_a_rubric_says_how_many_runs_are_drawn_and_what_they_are_worth(tmp_path:
 
 
 def test_what_draws_runs_is_among_what_decides_about_them() -> None:
-    names = {str(path.relative_to(manifest.ROOT)) for path in manifest.judging_files()}
+    names = {str(path.relative_to(ROOT)) for path in run_digest.graded_run_files()}
     assert {"labtools/generator/drawer.py", "labtools/generator/as_test.py", "labtest/scenarios/scenario.py"} <= names
     assert "labtools/hunt/command.py" not in names
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from infra.labtools.test_manifest import a_copy
+from infra.labtest.test_layout import a_copy
 from infra.students import ROOT
-from labtest import rooms
-from labtools import manifest
+from labtest import layout
 from labtools.grade.grading import Exam
 from labtools.grade.judging.box import refusal
+from labtools.grade.judging.run_digest import HUNTS, graded_run_files
 from labtools.grade.values.rubric import Limits
 
 # A worker makes a run, and tells what it has loaded. The second process is a guest's.
@@ -33,7 +33,7 @@ for module in list(sys.modules.values()):
 def really_imported():
     """The lab's files that a worker, or a guest, has loaded when a run ends."""
     found = set()
-    for file, test in (("tests/test_2a.py", "test_initial_election_2a"), (manifest.HUNTS, "test_hunt_2c")):
+    for file, test in (("tests/test_2a.py", "test_initial_election_2a"), (HUNTS, "test_hunt_2c")):
         command = [sys.executable, "-P", "-c", SCRIPT, str(ROOT / "raft/raft.py"), str(ROOT / file), test]
         done = subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)})
         found |= {Path(line) for line in done.stdout.splitlines()}
@@ -43,7 +43,7 @@ def really_imported():
     return ours
 
 
-OURS = (*rooms.OURS, rooms.PEER)
+OURS = (*layout.OURS, layout.PEER)
 
 
 def key_if(changed, monkeypatch):
@@ -59,14 +59,14 @@ def test_any_file_that_has_a_part_in_a_graded_run_is_in_the_key(monkeypatch):
     imported = really_imported()
     assert sorted(str(path) for path in imported if key_if(path, monkeypatch) == now) == []
     # And nothing else of the tools is.
-    tools = ROOT / rooms.TOOLS
-    assert {path for path in manifest.judging_files() if tools in path.parents} <= imported
+    tools = ROOT / layout.TOOLS
+    assert {path for path in graded_run_files() if tools in path.parents} <= imported
 
 
 def test_what_only_looks_at_results_is_not_in_the_key(monkeypatch):
     now = Exam((), {}, Limits()).lab_code
-    inside = set(manifest.judging_files())
-    outside = [path for path in rooms.tool_files() if path not in inside]
+    inside = set(graded_run_files())
+    outside = [path for path in layout.tool_files() if path not in inside]
     pages = [path for path in (ROOT / "labtools/grade/pages").iterdir() if path.is_file()]
     assert {path.suffix for path in pages} == {".py", ".css", ".js"}
     assert [path for path in [*outside, *pages] if key_if(path, monkeypatch) != now] == []
