@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from labtest.in_process import InProcessLauncher
 from labtest.launcher import PeerLauncher
+from labtest.layout import PEER_FILES
 from labtest.loading import DEFAULT, DEFAULT_KV
 from labtest.program import execute_program
 from labtest.race import Race
@@ -40,7 +41,7 @@ def facts() -> Iterator[str]:
     said = {"turns": "lost turns alone", "race": "--race: lost turns, and races looked for"}
     # A program at a time is loaded in a process: its modules stand under its names.
     for kind, how in _KINDS.items():
-        race = None if how is None else Race(**how)
+        race = None if how is None else Race(PEER_FILES, **how)
         program = execute_program(DEFAULT.resolve(), DEFAULT_KV.resolve(), race)
         launcher = InProcessLauncher.of_program(program)
         gc.collect()

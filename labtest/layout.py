@@ -66,6 +66,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
         "labtest/failure.py",
         "labtest/linearizability",
         "labtest/snapshot.py",
+        "labtest/task_errors.py",
     ),
     "races": ("labtest/race", "labtest/unordered.py"),
     "guest": (
@@ -76,6 +77,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
         "labtest/isolation/protocol.py",
         "labtest/isolation/race_guest.py",
         "labtest/isolation/scratch.py",
+        "labtest/peer_contract.py",
     ),
     "harness": ("labtest",),
     "scenarios": ("labtest/acting.py", "labtest/scenarios"),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from labsim.stacks import short_path
 from labtest.in_process import InProcessLauncher
+from labtest.layout import PEER_FILES
 from labtest.peer_contract import CLASSES, PEER, ImportTooLong, describe_load_error, missing_from
 from labtest.program import Program, execute_program
 
@@ -67,7 +68,7 @@ def load_program(path: Path, *, kv: Path | None = None, race: bool = False) -> P
 def _race() -> Race:
     from labtest.race import Race  # most runs need none
 
-    return Race()
+    return Race(PEER_FILES)
 
 
 def found(path: Path, file: str, option: str) -> Path:

@@ -16,6 +16,7 @@ from labsim.deciding import Chance, Decider, Place
 from labtest.events import Preempted
 from labtest.isolation import protocol
 from labtest.isolation.protocol import Back, Losses, Lost, More, Raced, Remarked
+from labtest.layout import PEER_FILES
 from labtest.race import Race
 from labtest.race.turns import CHANCES, Loss, Turns
 from labtest.unordered import Remark, Touch, Unordered
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def make_race() -> Race:
-    return Race(make_turns=_make_turns)
+    return Race(PEER_FILES, make_turns=_make_turns)
 
 
 class GuestRace:

@@ -6,14 +6,13 @@ Start at `Race`.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from labsim import Node, Simulation, current_node, current_simulation
 from labsim.ordered import Ordering
-from labtest.layout import PEER_FILES
 from labtest.race.fields import Fields
 from labtest.race.rewriting import rewrite
 from labtest.race.sites import Sites
@@ -26,14 +25,21 @@ _MAX_FILES = 100  # that are read for their fields
 
 
 class Race:
-    """Of one program. `turns`, `watch`: what of the two is wanted; both, unless somebody measures.
+    """Of one program. `given`: the names of the files that students are given, and which stay as they are.
 
+    `turns`, `watch`: what of the two is wanted; both, unless somebody measures.
     `make_turns`: what takes turns away from a node, if it is not this process that decides.
     """
 
     def __init__(
-        self, *, turns: bool = True, watch: bool = True, make_turns: Callable[[Any, Node], Turns] = Turns
+        self,
+        given: Collection[str],
+        *,
+        turns: bool = True,
+        watch: bool = True,
+        make_turns: Callable[[Any, Node], Turns] = Turns,
     ) -> None:
+        self._given = given
         self._make_turns = make_turns
         self._turns = turns
         self._watch = watch
@@ -45,10 +51,10 @@ class Race:
     def compile(self, name: str, file: str, folders: Iterable[Path]) -> Any:
         """The code of a module of the program's; None where it is not to be rewritten: what students are given."""
         path = Path(file)
-        if path.name in PEER_FILES:
+        if path.name in self._given:
             return None
         if self._fields is None:
-            self.read_fields(_sources(folders))
+            self.read_fields(self._sources(folders))
         return self.rewritten([name], path.read_bytes(), file)
 
     def read_fields(self, sources: Iterable[bytes]) -> None:
@@ -61,6 +67,12 @@ class Race:
         code = rewrite(source, file, self._sites, self._fields, turns=self._turns, watch=self._watch)
         self._rewritten.update(names)
         return code
+
+    def _sources(self, folders: Iterable[Path]) -> Iterator[bytes]:
+        for file in (file for folder in folders for file in sorted(folder.glob("*.py"))[:_MAX_FILES]):
+            if file.name not in self._given:
+                with suppress(OSError):
+                    yield file.read_bytes()
 
     def begin_run(self, simulation: Simulation) -> None:
         self._watches = []
@@ -98,13 +110,6 @@ class Race:
         simulation, node = current_simulation(), current_node()
         if simulation is not None and node is not None and simulation.ordering is not None:
             simulation.ordering.made(node, one_at_a_time=one_at_a_time)
-
-
-def _sources(folders: Iterable[Path]) -> Iterator[bytes]:
-    for file in (file for folder in folders for file in sorted(folder.glob("*.py"))[:_MAX_FILES]):
-        if file.name not in PEER_FILES:
-            with suppress(OSError):
-                yield file.read_bytes()
 
 
 def _trees(sources: Iterable[bytes]) -> Iterator[ast.Module]:

@@ -9,14 +9,6 @@ import pytest
 from labtest import layout
 from labtest.layout import ROOT, TOOLS
 
-# The harness starts sandboxed peers by itself, and these use parts of the harness.
-NOT_YET = {
-    **dict.fromkeys(
-        [f"labtest/{name}.py" for name in ("kvconfig", "loading", "running", "servers", "service", "tap")], "sandbox"
-    ),
-    **dict.fromkeys([f"labtest/isolation/{name}.py" for name in ("code", "guest", "last_words")], "harness"),
-}
-
 # What any tool may use, and which other tools a tool uses.
 HELPERS = {"__init__", "common", "selecting", "workers"}
 USES = {
@@ -60,7 +52,7 @@ def imported_files(path, source):
 
 def against_the_order(path, source):
     own = layout.package_of(path)
-    allowed = {own, None, *layout.may_import(own), NOT_YET.get(path)}
+    allowed = {own, None, *layout.may_import(own)}
     files = [(line, file) for line, file in imported_files(path, source) if layout.package_of(file) not in allowed]
     return [f"line {line}: {own} must not import {layout.package_of(file)}: {file}" for line, file in files]
 
