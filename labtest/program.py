@@ -5,8 +5,8 @@ default arguments are new, and no other peer sees them. sys.modules holds stand-
 looks at a stand-in sees the module of the node it works for. So an import, at the top or in a function, finds the
 incarnation's own, and so do pickle, dataclasses, inspect and whatever else asks sys.modules.
 
-A module that only declares (messages.py as it comes) is executed once, because eight dataclasses cost twenty times what
-raft.py costs. Each incarnation has a copy of the module, around the same classes: see declaring.py.
+A module in which nothing can change (messages.py, usually) is executed once, because eight dataclasses cost twenty
+times what raft.py costs. Each incarnation has a copy of the module, around the same classes: see shared_modules.py.
 
 The lab's raftapi is treated as one of these modules: what a peer writes onto ApplyMsg or Persister is gone, too.
 
@@ -36,9 +36,9 @@ from weakref import WeakSet
 import labgob
 import raftapi
 from labsim import current_node, current_simulation
-from labtest import declaring
 from labtest.layout import PEER_FILES, ROOT
 from labtest.peer_contract import CLERK, PACKAGE, PEER, SERVICE, SERVICE_PACKAGE
+from labtest.shared_modules import ANYTHING, Originals, Outline, outline
 
 if TYPE_CHECKING:
     from labtest.race import Race
@@ -61,8 +61,8 @@ class _Source:
     def package(self) -> str:
         return self.name if self.folders is not None else self.name.rpartition(".")[0]
 
-    def outline(self) -> declaring.Outline:
-        return declaring.outline(Path(self.file).read_bytes() if self.file else b"", self.package)
+    def outline(self) -> Outline:
+        return outline(Path(self.file).read_bytes() if self.file else b"", self.package)
 
 
 class ServiceFiles(NamedTuple):
@@ -86,9 +86,9 @@ class Program:
         self._folder = folder
         self._service = service
         self._sources: dict[str, _Source | None] = {}
-        self._outlines: dict[str, declaring.Outline] = {}
-        self._watches: dict[str, declaring.Watch] = {}  # of those that seem to declare and no more
-        self.declared: dict[str, dict[str, Any]] = {}  # the globals of the modules that only declare
+        self._outlines: dict[str, Outline] = {}
+        self._originals: dict[str, Originals] = {}  # of the modules that may be shared
+        self.shared: dict[str, dict[str, Any]] = {}  # the globals of those that are
         self.template = Incarnation(self)
         self.peer_class: Any = None  # as it was loaded, to be looked at
         self.__module__ = PEER
@@ -107,8 +107,8 @@ class Program:
 
     def _incarnate(self) -> Incarnation:
         _stand_in_for(self.template.modules)
-        for name in self.declared:
-            self._watches[name].undo()
+        for name in self.shared:
+            self._originals[name].restore()
         incarnation = Incarnation(self)
         node = current_node()
         if node is not None:
@@ -161,9 +161,9 @@ class Program:
         module = self.template.module(PEER)
         for name in (SERVICE, CLERK) if self._service is not None else ():
             self.template.module(name)
-        self._find_declaring()
-        for name in filter(self._watches.__contains__, known):
-            self._watches[name].undo()  # what it does to the lab's own classes must not reach the next peer
+        self._find_shared()
+        for name in self._originals.keys() & known.keys():
+            self._originals[name].restore()  # what it does to the lab's own classes must not reach the next peer
         return module
 
     def look_at(self, name: str) -> None:
@@ -173,28 +173,25 @@ class Program:
         self._outlines[name] = source.outline()
 
     def note_made(self, name: str, module: ModuleType) -> None:
-        outline = self._outlines[name]
-        if name not in (PEER, SERVICE, CLERK) and outline.declares_only:
-            self._watches[name] = declaring.Watch(module, outline.classes)
+        is_immutable = self._outlines[name].is_immutable or _is_ours(name, CONTRACT)
+        if name not in (PEER, SERVICE, CLERK) and is_immutable:
+            self._originals[name] = Originals(module)
 
-    def _find_declaring(self) -> None:
-        """Which modules serve all incarnations: none that does more than declare, nor any that imports such a one."""
+    def _find_shared(self) -> None:
+        """None that another module changes, nor any that imports one that is not shared."""
         modules, outlines = self.template.modules, self._outlines
-        found = []
-        for name, watch in self._watches.items():
-            names = {*outlines[name].names, name.rpartition(".")[2], declaring.ANYTHING}
-            changed = any(names & outline.changes for other, outline in outlines.items() if other != name)
-            if not changed and not watch.is_changed:
-                found.append(name)
-        while True:
-            others = modules.keys() - set(found)
-            stays = [name for name in found if not others & outlines[name].imports]
-            if stays == found:
-                break
-            found = stays
-        for name in found:
+        others = [outline for name, outline in outlines.items() if name not in self._originals]
+        changes = {name for outline in others for name in outline.changes}
+        shared = {
+            name
+            for name, originals in self._originals.items()
+            if not changes & {ANYTHING, name.rpartition(".")[2], *vars(modules[name])} and not originals.are_changed
+        }
+        while importers := {name for name in shared if outlines[name].imports & (modules.keys() - shared)}:
+            shared -= importers
+        for name in filter(shared.__contains__, modules):
             # Without what importing its own modules has left in a package.
-            self.declared[name] = {
+            self.shared[name] = {
                 key: value for key, value in vars(modules[name]).items() if f"{name}.{key}" not in modules
             }
 
@@ -282,9 +279,9 @@ class Incarnation(Loader):
         parent, _, child = name.rpartition(".")
         package = self.module(parent) if parent else None
         module = ModuleType(name)
-        declared = program.declared.get(name)
-        if declared is not None:
-            vars(module).update(declared)
+        shared = program.shared.get(name)
+        if shared is not None:
+            vars(module).update(shared)
             self.modules[name] = module
             for imported in program.own_imports(name):
                 self.module(imported)
@@ -448,7 +445,7 @@ class _Finder(MetaPathFinder, Loader):
 
 
 _finder = _Finder()
-_lab: dict[str, ModuleType] = {}  # of the lab's own package what only declares, executed for whoever came first
+_lab: dict[str, ModuleType] = {}  # the shared modules of the lab's own package, executed for whoever came first
 
 
 def execute_program(path: Path, kv: Path | None = None, race: Race | None = None) -> Program:
@@ -463,7 +460,7 @@ def execute_program(path: Path, kv: Path | None = None, race: Race | None = None
     module = program.load({} if own_package else _lab)
     program.peer_class = getattr(module, "Raft", None)
     if not own_package:
-        _lab.update({name: program.template.modules[name] for name in program.declared if _is_ours(name, PACKAGE)})
+        _lab.update({name: program.template.modules[name] for name in program.shared if _is_ours(name, PACKAGE)})
     return program
 
 
