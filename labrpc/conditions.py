@@ -1,16 +1,15 @@
 """What a network is like, as data, and the one place where a message's fate is drawn from it.
 
-The numbers are those of the MIT lab (labrpc.go); what goes beyond it is off until asked for. Start at `Conditions`,
-then `RequestChance.draw()`.
+The numbers are those of the MIT lab (labrpc.go); what goes beyond it is off until asked for. Start at `DETAILS`, then
+`Conditions` and `RequestChance.draw()`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
-from labrpc.events import Latency, LinkChange
 from labsim.deciding import Between, ChoiceKind, next_bits
 
 _MS = 1_000_000  # in nanoseconds
@@ -30,6 +29,43 @@ DEAD_END_LONG_NS = Between(0, 7000 * _MS)
 NOTICE_GONE_NS = Between(1 * _MS, 100 * _MS)
 
 DUPLICATE_DELAY_NS = Between(0, 200 * _MS)
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """How long every message takes, each way."""
+
+    min_ms: float
+    max_ms: float
+
+
+class LinkChange(msgspec.Struct, frozen=True):
+    """What one direction between two servers is like from now on, beside what holds for all."""
+
+    source: str
+    target: str
+    latency: Latency
+    loss: float
+    cut: bool
+
+
+# The kinds of condition. Each is the name of a method of Network and of the event that it emits.
+RELIABLE = "reliable"
+LONG_REORDERING = "long_reordering"
+LONG_DELAYS = "long_delays"
+DUPLICATES = "duplicates"
+LATENCY = "latency"
+LINK = "link"
+PARTITION = "partition"
+# Of each, the type of the event's detail: the new value.
+DETAILS: dict[str, Any] = {
+    RELIABLE: bool,
+    LONG_REORDERING: bool,
+    LONG_DELAYS: bool,
+    DUPLICATES: float,
+    LATENCY: Latency,
+    LINK: LinkChange,
+    PARTITION: list[list[str]],
+}
 
 NO_LATENCY = Latency(0.0, 0.0)
 

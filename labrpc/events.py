@@ -1,15 +1,13 @@
-"""What a network puts into the trace: the kinds of its events, why a message is dropped, what the tester changes.
+"""What a network puts into the trace about messages: the kinds of these events, and why a message is dropped.
 
 A call's life: send; deliver, and duplicate before a second deliver; answer (the handler has replied); then reply (the
 caller has it), or drop with the reason in `note`. After a drop there may still be a deliver, and an answer that nobody
-waits for. Every change of the network's conditions is an event of its own, with the new value as its detail.
+waits for. Changes of the network's conditions are events too: conditions.py.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-
-import msgspec
 
 SEND = "send"
 DELIVER = "deliver"
@@ -18,15 +16,6 @@ ANSWER = "answer"
 REPLY = "reply"
 DROP = "drop"
 MESSAGE_KINDS = frozenset((SEND, DELIVER, DUPLICATE, ANSWER, REPLY, DROP))
-
-RELIABLE = "reliable"
-LONG_REORDERING = "long_reordering"
-LONG_DELAYS = "long_delays"
-DUPLICATES = "duplicates"
-LATENCY = "latency"
-LINK = "link"
-PARTITION = "partition"
-CONDITION_KINDS = frozenset((RELIABLE, LONG_REORDERING, LONG_DELAYS, DUPLICATES, LATENCY, LINK, PARTITION))
 
 
 class DropReason(StrEnum):
@@ -42,20 +31,3 @@ class DropReason(StrEnum):
     END_DELETED = "end deleted"
     NOBODY_WAITS = "nobody waits"  # the caller has been told already that there will be no reply
     CALLER_GONE = "caller gone"
-
-
-class Latency(msgspec.Struct, frozen=True):
-    """How long every message takes, each way."""
-
-    min_ms: float
-    max_ms: float
-
-
-class LinkChange(msgspec.Struct, frozen=True):
-    """What one direction between two servers is like from now on, beside what holds for all."""
-
-    source: str
-    target: str
-    latency: Latency
-    loss: float
-    cut: bool

@@ -8,7 +8,7 @@ conditions.py says what can be wrong with a network. What becomes of a message i
 (labsim/deciding.py): its key is the link, the method and how many such requests went that way before. Inside a
 simulation all of it takes virtual time; outside one it works on real threads and the real clock.
 
-events.py says what a network puts into the trace.
+events.py says what a network puts into the trace about messages.
 
 Start reading at `ClientEnd.call()` and follow a message: _begin, _deliver, _serve, _answer, _arrive.
 """
@@ -24,10 +24,19 @@ import msgspec
 from msgspec.structs import replace
 
 from labgob import DecodeError, decode, encode
-from labrpc import events
-from labrpc.conditions import NOTICE_GONE_NS, Conditions, Fate, ReplyChance, RequestChance, is_usual
+from labrpc import conditions
+from labrpc.conditions import (
+    NOTICE_GONE_NS,
+    Conditions,
+    Fate,
+    Latency,
+    LinkChange,
+    ReplyChance,
+    RequestChance,
+    is_usual,
+)
 from labrpc.errors import RpcError
-from labrpc.events import ANSWER, DELIVER, DROP, DUPLICATE, REPLY, SEND, DropReason, Latency, LinkChange
+from labrpc.events import ANSWER, DELIVER, DROP, DUPLICATE, REPLY, SEND, DropReason
 from labrpc.message import Message
 from labrpc.server import Server
 from labrpc.transport import RealCaller, RealTransport, VirtualTransport, make_transport
@@ -224,25 +233,25 @@ class Network:
 
     def reliable(self, yes: bool) -> None:
         """Unreliable: requests are up to 26 ms late, and 10 % of requests and of replies are lost."""
-        self._change(events.RELIABLE, yes, (yes,), reliable=yes)
+        self._change(conditions.RELIABLE, yes, (yes,), reliable=yes)
 
     def long_reordering(self, yes: bool) -> None:
         """Two thirds of the replies are late by 200 ms and up to 2 s more."""
-        self._change(events.LONG_REORDERING, yes, (yes,), long_reordering=yes)
+        self._change(conditions.LONG_REORDERING, yes, (yes,), long_reordering=yes)
 
     def long_delays(self, yes: bool) -> None:
         """A call that leads nowhere takes up to 7 s to say so, instead of up to 100 ms."""
-        self._change(events.LONG_DELAYS, yes, (yes,), long_delays=yes)
+        self._change(conditions.LONG_DELAYS, yes, (yes,), long_delays=yes)
 
     def duplicates(self, probability: float) -> None:
         """That part of the requests arrives a second time, up to 200 ms later."""
         duplicates = _checked_probability("duplicates", probability)
-        self._change(events.DUPLICATES, probability, (probability,), duplicates=duplicates)
+        self._change(conditions.DUPLICATES, probability, (probability,), duplicates=duplicates)
 
     def latency(self, min_ms: float, max_ms: float) -> None:
         """Requests and replies take that long each way, even when the network is reliable."""
         latency = _checked_latency("latency", min_ms, max_ms)
-        self._change(events.LATENCY, latency, (min_ms, max_ms), latency=latency)
+        self._change(conditions.LATENCY, latency, (min_ms, max_ms), latency=latency)
 
     def link(
         self,
@@ -263,7 +272,7 @@ class Network:
             was.cut if cut is None else cut,
         )
         said = (source, target, link.latency.min_ms, link.latency.max_ms, link.loss, link.cut)
-        self._change(events.LINK, link, said, links={**self._conditions.links, (source, target): link})
+        self._change(conditions.LINK, link, said, links={**self._conditions.links, (source, target): link})
 
     def partition(self, *groups: Iterable[str]) -> None:
         """Cut every link between servers of different groups, and only those. No groups: no cuts."""
@@ -278,7 +287,7 @@ class Network:
             for target in group_of:
                 if group_of[source] != group_of[target]:
                     links[source, target] = replace(self._conditions.link(source, target), cut=True)
-        self._change(events.PARTITION, sides, [name for side in sides for name in (*side, "|")], links=links)
+        self._change(conditions.PARTITION, sides, [name for side in sides for name in (*side, "|")], links=links)
 
     def _change(self, kind: str, detail: Any, parts: Iterable[float | str], **changes: Any) -> None:
         """`parts`: of the detail, for the digest."""

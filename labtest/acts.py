@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from labrpc import conditions
 from labsim.deciding import Place
 
 # Methods of Config. The first are faults; the second end them; the third ask something of a peer or a service.
@@ -20,7 +21,7 @@ FAULTS = ("crash1", "disconnect", "pause", "crash_at", "slow_disks", "slow_snaps
 ENDS = ("start1", "connect", "resume")
 ASKS = ("start", "get_state", "take_snapshot")
 # Of its network, and with "network." before the name in an act: faults, or the end of one.
-CONDITIONS = ("link", "partition", "latency", "duplicates", "reliable", "long_reordering", "long_delays")
+CONDITIONS = tuple(conditions.DETAILS)
 # Of a client of a service, and with "client." before the name.
 OPERATIONS = ("get", "put", "append")
 

@@ -19,26 +19,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from labrpc.events import (
-    ANSWER,
-    CONDITION_KINDS,
-    DELIVER,
-    DROP,
-    DUPLICATE,
-    DUPLICATES,
-    LATENCY,
-    LINK,
-    LONG_DELAYS,
-    LONG_REORDERING,
-    MESSAGE_KINDS,
-    PARTITION,
-    RELIABLE,
-    REPLY,
-    SEND,
-    DropReason,
-    Latency,
-    LinkChange,
-)
+from labrpc import conditions
+from labrpc.conditions import LINK, PARTITION
+from labrpc.events import ANSWER, DELIVER, DROP, DUPLICATE, MESSAGE_KINDS, REPLY, SEND, DropReason
 from labsim import LOG, Event, LogLine
 from raftapi import ApplyMsg
 
@@ -81,6 +64,8 @@ SNAPSHOT = "snapshot"
 INVOKE = "invoke"
 RETURN = "return"
 
+# What it does to the network: labrpc/conditions.py names them.
+CONDITION_KINDS = frozenset(conditions.DETAILS)
 # What the tester does to the servers themselves; each is about one of them.
 SERVER_ACTS = frozenset((BOOT, RESTART, CRASH, CONNECT, DISCONNECT, PAUSE, RESUME, FREEZE_CLOCK, UNFREEZE_CLOCK))
 # Everything that the tester does to the world: since the last of these nothing has changed but by the peers' own doing.
@@ -159,17 +144,11 @@ DETAILS: dict[str, Any] = {
     INVOKE: Operation,
     RETURN: Operation,
     LOG: LogLine,
-    RELIABLE: bool,
-    LONG_REORDERING: bool,
-    LONG_DELAYS: bool,
-    DUPLICATES: float,
-    LATENCY: Latency,
-    LINK: LinkChange,
-    PARTITION: list[list[str]],
     CRASH_AT: CrashPoint,
     SLOW_DISKS: SaveTime,
     SLOW_SNAPSHOTS: float,
     BUSY: bool,
+    **conditions.DETAILS,
 }
 
 
@@ -264,21 +243,16 @@ __all__ = [
     "DISCONNECT",
     "DROP",
     "DUPLICATE",
-    "DUPLICATES",
     "FREEZE_CLOCK",
     "INVOKE",
-    "LATENCY",
     "LINK",
     "LOG",
-    "LONG_DELAYS",
-    "LONG_REORDERING",
     "MESSAGE_KINDS",
     "PARTITION",
     "PAUSE",
     "PERSIST",
     "PHASE",
     "PREEMPT",
-    "RELIABLE",
     "REPLY",
     "RESTART",
     "RESTORE",
@@ -300,8 +274,6 @@ __all__ = [
     "CallLife",
     "CrashPoint",
     "DropReason",
-    "Latency",
-    "LinkChange",
     "LogLine",
     "Operation",
     "Preempted",

@@ -10,6 +10,7 @@ import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
+from labrpc import conditions
 from labsim import Event
 from labtest import events
 from labtest.events import DropReason
@@ -293,21 +294,21 @@ def preempted(loss: Any) -> Wordings:
 def act(event: Event) -> tuple[str, bool]:
     """What the tester does to network, disks or services, in a sentence, and whether it makes things better."""
     kind, detail = event.kind, event.detail
-    if kind == events.RELIABLE:
+    if kind == conditions.RELIABLE:
         text = "the network is reliable again" if detail else "the network is unreliable: it loses and delays messages"
         return text, detail
-    if kind == events.LONG_REORDERING:
+    if kind == conditions.LONG_REORDERING:
         text = "replies come out of order, up to 2.2 s late" if detail else "replies come in order again"
         return text, not detail
-    if kind == events.LONG_DELAYS:
+    if kind == conditions.LONG_DELAYS:
         return f"a call that leads nowhere takes up to {'7 s' if detail else '0.1 s'} to say so", not detail
-    if kind == events.DUPLICATES:
+    if kind == conditions.DUPLICATES:
         return (f"{detail:.0%} of the requests come twice" if detail else "no request comes twice any more"), not detail
-    if kind == events.LATENCY:
+    if kind == conditions.LATENCY:
         return f"a message takes {_span(detail)} each way", not detail.max_ms
-    if kind == events.LINK:
+    if kind == conditions.LINK:
         return _link(detail)
-    if kind == events.PARTITION:
+    if kind == conditions.PARTITION:
         sides = " | ".join(" ".join(side) for side in detail)
         return (f"the network is cut: {sides}" if detail else "no link is cut any more"), not detail
     if kind == events.CRASH_AT:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from labrpc import conditions
 from labsim import time
 from labtest import events
 from labtest.diagnoses.story import Story
@@ -15,43 +16,43 @@ from raft.raft import Raft
 
 # An act of each kind, how it is told, the one that ends it, and how that is told.
 ACTS = {
-    events.RELIABLE: (
+    conditions.RELIABLE: (
         lambda cfg: cfg.set_unreliable(True),
         "the network is unreliable: it loses and delays messages",
         lambda cfg: cfg.set_unreliable(False),
         "the network is reliable again",
     ),
-    events.LONG_REORDERING: (
+    conditions.LONG_REORDERING: (
         lambda cfg: cfg.set_long_reordering(True),
         "replies come out of order, up to 2.2 s late",
         lambda cfg: cfg.set_long_reordering(False),
         "replies come in order again",
     ),
-    events.LONG_DELAYS: (
+    conditions.LONG_DELAYS: (
         lambda cfg: cfg.network.long_delays(False),
         "a call that leads nowhere takes up to 0.1 s to say so",
         lambda cfg: cfg.network.long_delays(True),
         "a call that leads nowhere takes up to 7 s to say so",
     ),
-    events.DUPLICATES: (
+    conditions.DUPLICATES: (
         lambda cfg: cfg.duplicates(0.2),
         "20% of the requests come twice",
         lambda cfg: cfg.duplicates(0),
         "no request comes twice any more",
     ),
-    events.LATENCY: (
+    conditions.LATENCY: (
         lambda cfg: cfg.latency(5, 40),
         "a message takes 5–40 ms each way",
         lambda cfg: cfg.latency(2, 2),
         "a message takes 2 ms each way",
     ),
-    events.LINK: (
+    conditions.LINK: (
         lambda cfg: cfg.link(0, 1, loss=0.5, latency_ms=(3, 4)),
         "from 0 to 1 a message takes 3–4 ms more, 50% get lost",
         lambda cfg: cfg.link(0, 1, loss=0, latency_ms=(0, 0)),
         "from 0 to 1 all is as usual",
     ),
-    events.PARTITION: (
+    conditions.PARTITION: (
         lambda cfg: cfg.partition([0], [1, 2]),
         "the network is cut: 0 | 1 2",
         lambda cfg: cfg.partition(),
@@ -144,7 +145,7 @@ def test_a_cut_through_an_even_cluster_is_seen_by_timeline_and_diagnoses():
     """It used to leave no trace at all, and the diagnoses believed that everybody was connected."""
     [test] = select(["test_even_cluster_2b"])
     trace = run_test(test.function, InProcessLauncher(Raft), 7).simulation.trace
-    cut = next(event for event in trace if event.kind == events.PARTITION)
+    cut = next(event for event in trace if event.kind == conditions.PARTITION)
     sides = " | ".join(" ".join(side) for side in cut.detail)
     assert f"the network is cut: {sides}" in [row.banner for row in tell(trace).rows]
     during = [event for event in trace if event.at_ns <= cut.at_ns + 1_000_000_000]
