@@ -61,6 +61,7 @@ class AnswersRequests(Rule):
     name = "answers-requests"
     title = "A peer that is up answers every request"
     section = "§5.5: RPCs are answered or lost"
+    is_omission = True
 
     _LIMIT_NS = 2_000_000_000
 

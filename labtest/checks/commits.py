@@ -181,6 +181,7 @@ class AppliesWhatIsCommitted(Rule):
     name = "committed-gets-applied"
     title = "A peer applies what it was told is committed"
     section = "Figure 2: AppendEntries 5, All Servers"
+    is_omission = True
 
     _PATIENCE_NS = 1_000_000_000
 

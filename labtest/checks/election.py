@@ -291,6 +291,7 @@ class VotesForTheFirst(Rule):
     section = "§5.2, §5.4.1"
     concludes_from_silence = True
     is_about_votes = True
+    is_omission = True
 
     def __init__(self, facts: Facts, violated: Violated) -> None:
         super().__init__(facts, violated)

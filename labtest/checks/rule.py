@@ -78,6 +78,8 @@ class Rule:
     concludes_from_silence = False
     # Of these, whether a vote, or news of a term, is enough for that (Seat.unread_votes).
     is_about_votes = False
+    # Whether it is broken by what a peer does not do. That says little about why, so the usual diagnoses are asked.
+    is_omission = False
 
     def __init_subclass__(cls) -> None:
         for name in vars(cls):

@@ -17,7 +17,9 @@ from importlib import import_module
 from typing import NamedTuple
 
 from labsim import Deadlock, Event, SimulationError, TaskFailed
+from labtest.checks import RULES
 from labtest.checks.budgets import Budgets
+from labtest.checks.kept import KEPT_RULES
 from labtest.diagnoses.diagnosis import Diagnosis, Finding, about_costs, in_order
 from labtest.diagnoses.story import Story
 from labtest.failure import Failure, PeerProcessFailed
@@ -30,8 +32,7 @@ for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
 DIAGNOSES = in_order()
 _ABOUT_COSTS = about_costs()
 
-# Rules about what a peer leaves undone say less about why than the usual patterns do.
-_OMISSIONS = frozenset(("answers-requests", "calls-return", "committed-gets-applied", "votes-for-the-first"))
+_OMISSIONS = {rule.name for rule in RULES if rule.is_omission} | {rule.name for rule in KEPT_RULES if rule.is_omission}
 
 _AT_MOST = 2
 _WIDTH = 110
