@@ -5,7 +5,7 @@ from here. docs/trace.md is the same list for readers. An event of a kind that i
 
 | who emits | kinds |
 |---|---|
-| the network | send, deliver, duplicate, answer, reply, drop, and a kind for each condition it can be put in |
+| the network | send, deliver, duplicate, answer, reply, drop, and those in labrpc/conditions.py |
 | the program under test | log |
 | the tester | all others |
 
