@@ -19,7 +19,7 @@ Start at encode() in _codec.py; _shapes.py knows what may travel in which field,
 
 from labgob._codec import Decoder, Encoder, decode, encode, forget
 from labgob._errors import DecodeError, EncodeError, GobError
-from labgob._registry import carry_unknown, register, separate
+from labgob._registry import carries_unknown, carrying_unknown, register, separate
 
 __all__ = [
     "DecodeError",
@@ -27,7 +27,8 @@ __all__ = [
     "EncodeError",
     "Encoder",
     "GobError",
-    "carry_unknown",
+    "carries_unknown",
+    "carrying_unknown",
     "decode",
     "encode",
     "forget",

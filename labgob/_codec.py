@@ -277,7 +277,7 @@ def _ext_hook(code: int, data: memoryview) -> Any:
         name = bytes(data[1:end])
         cls = _registry.class_named(name)
         if cls is None:
-            if _registry.carried[0]:
+            if _registry.carriers[0]:
                 return _registry.Opaque(bytes(data[:end]), bytes(data[end:]))
             raise DecodeError(f"these bytes hold a {name.decode(errors='replace')}, which is not registered here")
         reader = _registered_readers.get(cls)

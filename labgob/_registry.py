@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -59,13 +60,24 @@ class Opaque(msgspec.Struct, frozen=True):
         return f"<a {self.tag[1:].decode(errors='replace')}>"
 
 
-# Whether such values are carried, or refused.
-carried: list[bool] = [False]
+# How many carrying_unknown() are entered: where none is, such values are refused.
+carriers: list[int] = [0]
 
 
-def carry_unknown(*, carry: bool = True) -> None:
-    """For a program that carries values for others, and shall not know their classes."""
-    carried[0] = carry
+@contextmanager
+def carrying_unknown() -> Iterator[None]:
+    """Decode values of unregistered classes too, to carry and compare them: for a program that passes on the values of
+    others, and shall not know their classes."""
+    carriers[0] += 1
+    try:
+        yield
+    finally:
+        carriers[0] -= 1
+
+
+def carries_unknown() -> bool:
+    """Whether carrying_unknown() is entered."""
+    return carriers[0] > 0
 
 
 def is_namedtuple(cls: Any) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from labgob import decode
+from labgob import carrying_unknown, decode
 
 
 # gc=False: a trace holds hundreds of thousands of these, and nothing they refer to can refer back to them.
@@ -25,6 +25,7 @@ class Message(msgspec.Struct, gc=False, eq=False):
     ordinal: int = 0  # among the requests of this method from this source to this target, from 1
     reply: bytes | None = None
     reply_type: Any = None
+    carries_unknown: bool = False  # it is decoded with labgob.carrying_unknown()
 
     @property
     def method_name(self) -> str:
@@ -33,15 +34,28 @@ class Message(msgspec.Struct, gc=False, eq=False):
 
     def duplicate(self) -> Message:
         return Message(
-            self.id, self.source, self.target, self.service_method, self.request, self.args_type, self.ordinal
+            self.id,
+            self.source,
+            self.target,
+            self.service_method,
+            self.request,
+            self.args_type,
+            self.ordinal,
+            carries_unknown=self.carries_unknown,
         )
 
     def decode_args(self) -> Any:
-        return decode(self.request, self.args_type)
+        return self._decode(self.request, self.args_type)
 
     def decode_reply(self) -> Any:
         """The reply, or None if none was given."""
-        return None if self.reply is None else decode(self.reply, self.reply_type)
+        return None if self.reply is None else self._decode(self.reply, self.reply_type)
+
+    def _decode(self, data: bytes, as_type: Any) -> Any:
+        if not self.carries_unknown:
+            return decode(data, as_type)
+        with carrying_unknown():
+            return decode(data, as_type)
 
     def __repr__(self) -> str:
         return f"<Message {self.id} {self.service_method} {self.source}->{self.target}>"

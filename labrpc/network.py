@@ -23,7 +23,7 @@ from zlib import crc32
 import msgspec
 from msgspec.structs import replace
 
-from labgob import DecodeError, decode, encode
+from labgob import DecodeError, carries_unknown, decode, encode
 from labrpc import conditions
 from labrpc.conditions import (
     NOTICE_GONE_NS,
@@ -170,6 +170,7 @@ class Network:
         self._total_count = 0
         self._total_bytes = 0
         self._message_ids = 0
+        self._carries_unknown = carries_unknown()  # also when a message is read after the run
 
     # ---- ends and servers ------------------------------------------------------------------------------
 
@@ -397,7 +398,9 @@ class Network:
         if lane is None:
             lane = self._lanes[source, target, service_method] = Lane(self.keyed(f"{source}->{target}"), service_method)
         lane.count = ordinal = lane.count + 1
-        message = Message(id_, source, target, service_method, request, args_type, ordinal)
+        message = Message(
+            id_, source, target, service_method, request, args_type, ordinal, carries_unknown=self._carries_unknown
+        )
         server = self._servers.get(target)
         call = self._in_flight[id_] = Call(message, end, server, caller, lane, ended=ended)
         self._emit(SEND, caller.node, message, crc32(request), id_)

@@ -14,7 +14,6 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-import labgob
 from labrpc import ClientEnd, Network, Server
 from labrpc import Service as RpcService
 from labsim import Node, Simulation, current_simulation, queue
@@ -73,7 +72,6 @@ class InProcessLauncher:
 
     @contextmanager
     def run(self, simulation: Simulation | None) -> Iterator[None]:
-        labgob.carry_unknown(carry=False)
         if self._race is not None and simulation is not None:
             self._race.begin_run(simulation)
         yield

@@ -540,13 +540,12 @@ def be_guest(fd: int, code: Code, lock: Callable[[Setup], None]) -> NoReturn:
     """In a process of its own, and never back. `lock` puts up the walls, once the guest knows who it is."""
     line = Line(fd)
     setup = line.read(_SETUPS)
-    labgob.carry_unknown()
     guest = GuestSimulation(line, setup, code)
     sys.stdout = sys.stderr = _Output(guest)
     _watch(guest)
     lock(setup)  # before the first line of the peer. There is no timer any more after it
     try:
-        with exit_refused():
+        with exit_refused(), labgob.carrying_unknown():
             guest.run(guest.serve)
     except BaseException as error:
         signal.signal(signal.SIGPROF, signal.SIG_IGN)

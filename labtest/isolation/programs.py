@@ -130,8 +130,6 @@ class SandboxedLauncher:
         if simulation is None:
             raise ValueError("run(): sandboxed peers run in virtual time; on real threads there is none")
         self._end_guests()
-        # Their classes are not here; values are carried and compared, also when the run is looked at later.
-        labgob.carry_unknown(carry=True)
         if simulation.unresponsive_s is not None:
             # A host that waits for a guest is not stuck: the guest has a limit of its own.
             simulation.unresponsive_s = self.limits.turn_s
@@ -147,7 +145,9 @@ class SandboxedLauncher:
         self._chars_left = protocol.LOG_CHARS_MAX
         self._remarks = {}
         try:
-            yield
+            # The peers' classes are not here.
+            with labgob.carrying_unknown():
+                yield
         finally:
             self._end_guests()
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import labgob
-
 # Whoever is started in the background ignores Ctrl-C, and so would every process that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -51,13 +49,6 @@ def pytest_collection_modifyitems(config, items):
     if hasattr(config, "workerinput"):  # one of several workers
         places = {Path(__file__).parent / name: place for place, name in enumerate(LONG)}
         items.sort(key=lambda item: places.get(item.path, len(LONG)))
-
-
-@pytest.fixture(autouse=True)
-def unknown_classes_refused():
-    """As in a fresh process: whoever has made an isolated run carries them."""
-    yield
-    labgob.carry_unknown(carry=False)
 
 
 LOADED = ("raft", "kv", "raftapi")

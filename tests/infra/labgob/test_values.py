@@ -829,6 +829,17 @@ def test_bytes_naming_a_class_not_registered_here() -> None:
     assert decode_refusal(data, LogEntry) == f"these bytes hold a {__name__}.Oq, which is not registered here"
 
 
+def test_values_of_unregistered_classes_can_be_carried() -> None:
+    data = labgob.encode([Op("a", "b")]).replace(b".Op", b".Oq")
+    with labgob.carrying_unknown():
+        with labgob.carrying_unknown():
+            carried = labgob.decode(data, list[Any])
+        assert carried == labgob.decode(data, list[Any])
+    assert labgob.encode(carried) == data
+    with pytest.raises(labgob.DecodeError, match="which is not registered here"):
+        labgob.decode(data, list[Any])
+
+
 # What is refused when it arrives
 
 

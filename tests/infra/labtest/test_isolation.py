@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -291,6 +292,24 @@ def test_a_peer_carries_commands_of_classes_that_it_does_not_know(reference):
 
     run = run_test(test, reference, 7)
     assert run.error is None, run.error
+
+
+def test_messages_can_be_decoded_when_the_run_is_over(load, tmp_path):
+    """Those of classes that only the peer has, too; and nothing else carries such values then."""
+    own = "@labgob.register\n@dataclass\nclass Seal:\n    color: str\n\n\n"
+    path = edited_reference(
+        tmp_path,
+        ("class Raft:\n", f"{own}class Raft:\n"),
+        ("LogEntry(self.current_term, command)", "LogEntry(self.current_term, (Seal('red'), command))"),
+        ("entry.command", "entry.command[1]"),
+    )
+    path.write_text(f"from dataclasses import dataclass\n{path.read_text()}")
+    run = run_test(agree, load(path), 7)
+    sent = [event.detail for event in run.simulation.trace if event.kind == events.SEND]
+    entries = [entry for message in sent for entry in getattr(message.decode_args(), "entries", ())]
+    assert "Seal" in repr(entries[0].command)
+    with pytest.raises(labgob.DecodeError, match="Seal, which is not registered here"):
+        labgob.decode(labgob.encode([entries[0].command]), list[Any])
 
 
 def test_a_peers_own_messages_are_read_by_the_names_of_their_fields(load, tmp_path):
