@@ -19,7 +19,6 @@ from typing import Any
 
 from labsim import Simulation
 from labsim.deciding import Seeded, TesterStream
-from labtest.checks import CheckedTrace
 from labtest.isolation import walls
 from labtest.isolation.programs import load_sandboxed
 from labtest.loading import DEFAULT, load_peer
@@ -41,10 +40,8 @@ def _tests() -> list[LabTest]:
 def _run_s(test: LabTest, launcher: Any, kind: str) -> tuple[float, float]:
     """(CPU seconds, virtual seconds) of one test for one seed, up to when nothing of it is left in memory."""
     simulation = Simulation(_SEED, trace=kind != "bare")
-    if kind == "checked":
-        simulation.trace = CheckedTrace(simulation)
     began_s = time.process_time()
-    run = run_test(test.function, launcher, _SEED, simulation=simulation)
+    run = run_test(test.function, launcher, _SEED, simulation=simulation, checked=kind == "checked")
     assert run.error is None, run.error
     virtual_s = run.virtual_s
     del run, simulation

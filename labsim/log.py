@@ -28,7 +28,7 @@ def log(topic: str, text: object, *args: Any) -> None:
     event = Event(simulation.now_ns, LOG, "", 0, 0, LogLine(str(topic), _format(text, args)))
     if node is not None:
         event.node, event.incarnation = node.name, node.incarnation
-    simulation.trace.append(event)
+    simulation.record(event)
 
 
 def _format(text: object, args: tuple[Any, ...]) -> str:

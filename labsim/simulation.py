@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import _thread
 import hashlib
+import math
 import sys
 import traceback
 from array import array
@@ -41,7 +42,7 @@ from labsim.errors import (
 )
 from labsim.here import here
 from labsim.task import Call, Node, Task
-from labsim.trace import Event
+from labsim.trace import Event, Listener, Subscription
 
 if TYPE_CHECKING:
     from labsim.ordered import Ordering
@@ -87,7 +88,6 @@ class Simulation:
         self.decider: Decider = Seeded(seed) if decider is None else decider
         self.now_ns = 0
         self.switches = 0
-        # Only append() is asked of it: a reader may put its own object here.
         self.trace: list[Event] | None = [] if trace else None
         self.unresponsive_s = unresponsive_s
         self.punctual = False  # no turn that is lost comes back late
@@ -112,6 +112,9 @@ class Simulation:
         self.pick = self.decider.pick
         self._decisions: list[int] = []
         self._hash = hashlib.blake2b(digest_size=16)
+        self._subscriptions: list[Subscription] = []
+        self._emitted = 0  # events in the trace, without the peers' own lines
+        self._deliver_at: float = math.inf  # how many of them complete a chunk of the next listener
         self.hub: greenlet | None = None  # who called run()
         self._starting: Task | None = None  # what the hub is asked to begin
         self._idle: list[greenlet] = []  # finished greenlets, kept because making one costs 20 switches
@@ -762,6 +765,49 @@ class Simulation:
                 trace.append(Event(self.now_ns, kind, "", 0, message, detail, note))
             else:
                 trace.append(Event(self.now_ns, kind, node.name, node.incarnation, message, detail, note))
+            self._emitted += 1
+            if self._emitted >= self._deliver_at:
+                self._deliver(trace)
+
+    def record(self, event: Event) -> None:
+        """Put an event into the trace alone: a peer's own line, which is not part of the digest.
+
+        It completes no chunk, because what listeners do about a chunk must not depend on such lines.
+        """
+        trace = self.trace
+        if trace is not None:
+            trace.append(event)
+            for subscription in self._subscriptions:
+                if subscription.chunk == 1:
+                    subscription.deliver(trace, self._emitted)
+
+    def subscribe(self, listener: Listener, *, chunk: int = 1) -> None:
+        """Call `listener(events)` with what is new in the trace, whenever that is `chunk` events, on the stack of the
+        task that causes the last of them. The listener may end the run with fail().
+
+        With a chunk of 1 it gets every event at once. Larger ones are cheaper; peers' own lines do not count in them,
+        and the last events of a run may complete none: they are in the trace.
+        """
+        if self.trace is None:
+            raise SimulationError("subscribe(): this simulation keeps no trace; make it with trace=True")
+        if chunk < 1:
+            raise ValueError(f"subscribe(): chunk must be at least 1, got {chunk}")
+        self._subscriptions.append(Subscription(listener, chunk, len(self.trace), self._emitted + chunk))
+        self._deliver_at = min(self._deliver_at, self._emitted + chunk)
+
+    def _deliver(self, trace: list[Event]) -> None:
+        emitted = self._emitted
+        for subscription in self._subscriptions:
+            if emitted >= subscription.due:
+                subscription.deliver(trace, emitted)
+        self._deliver_at = min(subscription.due for subscription in self._subscriptions)
+
+    def deliver_now(self) -> None:
+        """Give every listener what it has not had yet, though its chunk is not complete."""
+        if self.trace is not None:
+            for subscription in self._subscriptions:
+                subscription.deliver(self.trace, self._emitted)
+            self._deliver_at = min((subscription.due for subscription in self._subscriptions), default=math.inf)
 
     def digest(self) -> str:
         """The run so far in 32 hex digits: every scheduling decision, every step of the clock, every event."""

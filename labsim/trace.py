@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from struct import pack
 from typing import Any
 from zlib import crc32
@@ -32,6 +33,28 @@ class LogLine(msgspec.Struct, gc=False):
 
     topic: str
     text: str
+
+
+Listener = Callable[[Sequence[Event]], None]
+
+
+class Subscription:
+    """A listener, and what it has not had yet."""
+
+    __slots__ = ("begin", "chunk", "due", "listener")
+
+    def __init__(self, listener: Listener, chunk: int, begin: int, due: int) -> None:
+        self.listener = listener
+        self.chunk = chunk
+        self.begin = begin  # the place in the trace of the first event that is new to it
+        self.due = due  # how many events there must be for a chunk, without the peers' own lines
+
+    def deliver(self, trace: list[Event], emitted: int) -> None:
+        """`emitted`: how many events there are, without the peers' own lines."""
+        begin, self.begin = self.begin, len(trace)
+        self.due = emitted + self.chunk
+        if begin < self.begin:
+            self.listener(trace[begin:])
 
 
 def fingerprint_of(*parts: float | str) -> int:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from labsim import NodeKilled, TaskFailed, random, time
 from labtest import events
+from labtest.checks import RuleChecker
 from labtest.checks.kept import QUIET_DEATH, START_RETURNS_AT_ONCE
 from labtest.failure import Failure, short
 from labtest.launcher import PeerLauncher
@@ -68,6 +69,7 @@ class Config(Servers):
         super().__init__(launcher, servers=servers, snapshot=snapshot, long_delays=self._long_delays)
         self.description = ""
         self.stats: Stats | None = None
+        self.checker: RuleChecker | None = None  # of the run, set by run_test()
         self._finished = False
         self.set_unreliable(unreliable)
         self._runtime.after(MAX_TEST_S, self._out_of_time)

@@ -14,6 +14,7 @@ import random
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -21,7 +22,6 @@ from zlib import crc32
 from labrpc import Message
 from labsim import Event, Simulation
 from labsim.stacks import is_readers, own_frames, short_path
-from labtest.checks import CheckedTrace
 from labtest.events import ANSWER, PERSIST, REPLY, SEND
 
 _MAX_TEXT = 200
@@ -29,22 +29,22 @@ _MAX_SUSPECTS = 6
 _BESIDE = ("persister.py", "messages.py")  # given to the student with raft.py, and never the cause
 
 
-class Recorder(CheckedTrace):
-    """A trace that also keeps each event as plain values, with the peer's line that caused it."""
+class Recorder:
+    """Keeps each event of a run as plain values, with the peer's line that caused it."""
 
     def __init__(self, simulation: Simulation) -> None:
-        super().__init__(simulation)
-        self.lines: list[list[Any]] = []
+        self._simulation = simulation
+        self._lines: list[list[Any]] = []
+        simulation.subscribe(self._record)
 
-    def append(self, event: Event) -> None:
-        self.lines.append([event.at_ns, event.kind, event.node, describe(event), _cause()])
-        super().append(event)
+    def _record(self, events: Sequence[Event]) -> None:
+        cause = _cause()
+        self._lines += [[event.at_ns, event.kind, event.node, describe(event), cause] for event in events]
 
-    def look(self) -> None:
-        try:
-            super().look()
-        finally:
-            del self.lines[len(self) :]  # what came after a broken rule is taken back
+    @property
+    def lines(self) -> list[list[Any]]:
+        """As many as the trace has: it ends where a rule was broken."""
+        return self._lines[: len(self._simulation.trace or ())]
 
 
 def describe(event: Event) -> str:

@@ -331,7 +331,7 @@ def _run(item: pytest.Function, test: Any, launcher: PeerLauncher, seed: int) ->
     if record is not None:
         determinism.stir_memory()
     simulation = Simulation(seed)
-    recorder = simulation.trace = determinism.Recorder(simulation)
+    recorder = determinism.Recorder(simulation)
     run = run_test(test, launcher, seed, simulation=simulation)
     if record is not None:
         determinism.write_record(record, recorder.lines, run.digest)

@@ -5,23 +5,23 @@ from __future__ import annotations
 import signal
 import threading
 import time as _time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from labsim import Simulation, current_simulation
+from labsim import Event, Simulation, current_simulation
 from labsim.deciding import Decider
 from labsim.guard import exit_refused
 from labtest.asking import wants_service
-from labtest.checks import ABOUT_WAITING, CheckedTrace
+from labtest.checks import ABOUT_WAITING, CHUNK, RuleChecker
 from labtest.config import Config
 from labtest.diagnoses import diagnose
 from labtest.failure import Failure
 from labtest.kvconfig import KVConfig
 from labtest.launcher import PeerLauncher
 from labtest.program import forget_earlier_runs
-from labtest.snapshot import ClusterSnapshot
+from labtest.snapshot import ClusterSnapshot, take_snapshot
 from labtest.task_errors import point_into_peer
 
 MakeConfig = Callable[..., Config]
@@ -38,6 +38,7 @@ class Run:
     real_s: float = 0.0
     configs: list[Config] = field(default_factory=list)
     simulation: Simulation | None = None
+    checker: RuleChecker | None = None
     remarks: list[str] = field(default_factory=list)  # with --race: what was unordered and is no failure
 
     @property
@@ -50,8 +51,7 @@ class Run:
     @property
     def checks_off(self) -> list[str]:
         """Which checks this peer's messages keep from looking, and why, a line each."""
-        trace = None if self.simulation is None else self.simulation.trace
-        return trace.off if isinstance(trace, CheckedTrace) else []
+        return [] if self.checker is None else self.checker.off
 
     @property
     def lines(self) -> list[str]:
@@ -67,18 +67,21 @@ def run_test(
     realtime: bool = False,
     simulation: Simulation | None = None,
     decider: Decider | None = None,
+    checked: bool = True,
 ) -> Run:
     """Run `test(make_config)` once. What it raises is in the result, except KeyboardInterrupt.
 
-    A test whose parameter is called make_kv_config gets a KVConfig. A decider takes the seed's place.
+    A test whose parameter is called make_kv_config gets a KVConfig. A decider takes the seed's place. The rules check
+    every event, unless the simulation keeps no trace or `checked` is false.
     """
     forget_earlier_runs()
     if realtime:
         simulation = None
     elif simulation is None:
         simulation = Simulation(seed, decider=decider)
-        simulation.trace = CheckedTrace(simulation)
     run = Run(seed, simulation=simulation)
+    if simulation is not None and simulation.trace is not None and checked:
+        run.checker = _check(simulation, simulation.trace)
 
     def make_config(**how: Any) -> Config:
         # One cluster at a time: an earlier one is over.
@@ -88,6 +91,7 @@ def run_test(
                 if earlier.is_up(i):
                     earlier.crash1(i)
         config = (KVConfig if wants_service(test) else Config)(launcher, **how)
+        config.checker = run.checker
         run.configs.append(config)
         return config
 
@@ -112,12 +116,8 @@ def run_test(
             raise
         except BaseException as error:
             run.error = error
-    if simulation is not None and isinstance(simulation.trace, CheckedTrace):
-        ended_ns = simulation.now_ns  # look() puts the clock back
-        try:
-            simulation.trace.look()
-        except Exception as broken:
-            run.error = _with_snapshot_of(run.error, broken, ended_ns)  # whatever ended the run came after that
+    if run.checker is not None:
+        _end_at_violation(run, run.checker)
     if isinstance(run.error, Failure) and run.error.rule and run.error.rule == getattr(test, "breaks_rule", ""):
         run.error = None  # a scenario for a wrong peer: that is what it expects
     if run.error is not None:
@@ -130,12 +130,48 @@ def run_test(
     return run
 
 
-def _with_snapshot_of(ended_by: BaseException | None, broken: Exception, ended_ns: int) -> Exception:
+def _check(simulation: Simulation, trace: Sequence[Event]) -> RuleChecker:
+    """Have the rules check every event, and the run end where one is broken."""
+    checker = RuleChecker(trace)
+
+    def observe(chunk: Sequence[Event]) -> None:
+        checker.observe(chunk)
+        if checker.violation is not None:
+            failure = checker.violation.failure
+            snapshot = take_snapshot(simulation)
+            blocked = sorted(snapshot.blocked, key=lambda wait: wait.node != failure.peer)
+            kept = tuple(blocked) if failure.rule in ABOUT_WAITING else ()
+            simulation.fail(failure.extended(snapshot=replace(snapshot, blocked=kept)))
+
+    simulation.subscribe(observe, chunk=CHUNK)
+    return checker
+
+
+def _end_at_violation(run: Run, checker: RuleChecker) -> None:
+    """The run has gone on a little after a rule was broken. Nothing of that is reported: its trace and its clock end
+    with the event that broke it."""
+    simulation = run.simulation
+    assert simulation is not None and simulation.trace is not None
+    if checker.violation is None:
+        try:
+            checker.finish()
+        except Exception as error:
+            run.error = error  # the lab's own
+            return
+        if checker.violation is None:
+            return
+        # Whatever ended the run came after that.
+        run.error = _with_snapshot_of(run.error, checker.violation.failure, simulation.now_ns)
+    del simulation.trace[checker.violation.events :]
+    simulation.now_ns = simulation.trace[-1].at_ns
+
+
+def _with_snapshot_of(ended_by: BaseException | None, broken: Failure, ended_ns: int) -> Failure:
     """When the run is over nothing is blocked any more, but what ended it has a snapshot of what was, and when.
 
     Only of its threads: what peers reported by then may be later than the end of the trace.
     """
-    if not isinstance(broken, Failure) or not isinstance(ended_by, Failure):
+    if not isinstance(ended_by, Failure):
         return broken
     then = ended_by.snapshot
     blocked = then.blocked if broken.rule in ABOUT_WAITING else ()

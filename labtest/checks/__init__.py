@@ -11,6 +11,6 @@ Start reading at checker.py; facts.py is what the rules share; each rule is one 
 commits.py, durability.py or budgets.py.
 """
 
-from labtest.checks.checker import ABOUT_WAITING, RULES, CheckedTrace
+from labtest.checks.checker import ABOUT_WAITING, CHUNK, RULES, RuleChecker
 
-__all__ = ["ABOUT_WAITING", "RULES", "CheckedTrace"]
+__all__ = ["ABOUT_WAITING", "CHUNK", "RULES", "RuleChecker"]

@@ -1,14 +1,17 @@
-"""The trace that checks itself: every event goes past the rules that asked for its kind."""
+"""Checks events against the rules: each goes past the rules that asked for its kind.
+
+It holds the first violation, and where the trace is to end with it. Ending the run and cutting its trace is left to
+the caller. Start at `RuleChecker.observe()`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from labrpc import Message
-from labsim import Event, Simulation
+from labsim import Event
 from labtest import events
 from labtest.checks.budgets import AnswersRequests, Budgets
 from labtest.checks.commits import (
@@ -51,9 +54,8 @@ from labtest.checks.logs import (
 from labtest.checks.reading import APPEND, INSTALL, VOTE, Reader, Reading
 from labtest.checks.rule import TERM_NEWS, Rule, describe_message
 from labtest.failure import Failure
-from labtest.snapshot import take_snapshot
 
-# In this order they look at an event. And this is their precedence: of rules that are broken in one instant the first
+# In this order they check an event. And this is their precedence: of rules that are broken in one instant the first
 # speaks, because causes stand before what follows from them. docs/checks.md has the same order.
 RULES: tuple[type[Rule], ...] = (
     OneVotePerTerm,
@@ -93,21 +95,21 @@ _SHORT = {VOTE: "vote", APPEND: "append", INSTALL: "install"}
 # Rules about what does not happen: who is blocked is evidence.
 ABOUT_WAITING = frozenset((AnswersRequests.name, AppliesWhatIsCommitted.name))
 
-_Looks = list[Callable[..., None]]
+_Handlers = list[Callable[..., None]]
 
 
-class _Lookers:
-    """Which rules look at one step of one RPC, where its terms are news and where they are not (see rule.py)."""
+class _StepHandlers:
+    """The rules' handlers for one step of one RPC, where its terms are news and where they are not (see rule.py)."""
 
     __slots__ = ("with_term_news", "without_term_news")
 
     def __init__(self, rules: list[Rule], step: str, rpc: str) -> None:
         names = (f"{step}_{rpc}", step)
-        self.without_term_news: _Looks = _named(rules, *names)
-        self.with_term_news: _Looks = _named(rules, *names, *(f"{name}{TERM_NEWS}" for name in names))
+        self.without_term_news: _Handlers = _named(rules, *names)
+        self.with_term_news: _Handlers = _named(rules, *names, *(f"{name}{TERM_NEWS}" for name in names))
 
 
-def _named(rules: list[Rule], *names: str) -> _Looks:
+def _named(rules: list[Rule], *names: str) -> _Handlers:
     """The methods of these names, in the order of RULES. `rules` are its first ones, or all."""
     return [getattr(rules[place], name) for place, name in _methods(*names) if place < len(rules)]
 
@@ -118,71 +120,72 @@ def _methods(*names: str) -> list[tuple[int, str]]:
     return [(place, name) for place, rule in enumerate(RULES) for name in names if hasattr(rule, name)]
 
 
-# Looking at one event at a time costs half as much again: what happens in between drives the rules out of the
+# Checking one event at a time costs half as much again: what happens in between drives the rules out of the
 # processor's caches. More than this at a time gains little.
-_HANDFUL = 256
+CHUNK = 256
 
 
-class CheckedTrace(list[Event]):
-    """Put it in a simulation's `trace` before the run, and look() once more after it.
+class Violation(NamedTuple):
+    """A rule is broken, and the trace ends with the event that breaks it."""
 
-    The rules look at a handful of events at a time, so a run goes on a little after a rule was broken. Nothing of that
-    is told: the trace ends with the event that broke it, and the clock is put back to there.
+    failure: Failure
+    events: int  # how many the trace has, up to that one
+
+
+class RuleChecker:
+    """Give it a trace's events in any chunks, and finish() when the run is over.
+
+    In chunks, because that is cheaper: so a run goes on a little after a rule was broken.
     """
 
-    def __init__(self, simulation: Simulation, *, at_once: bool = False) -> None:
-        """`at_once`: look at each event when it comes, on the stack of whoever causes it, for a debugger."""
-        super().__init__()
-        self._simulation = simulation
-        self._store = super().append
-        self._at_a_time = 1 if at_once else _HANDFUL
-        self._look_at = self._at_a_time
-        self._looked_at = 0  # how many events
-        self._counted = 0  # of those to come, up to where lines were counted
-        self._see: dict[str, Callable[[Event], None]] = {}
+    def __init__(self, trace: Sequence[Event]) -> None:
+        self.violation: Violation | None = None
+        self._trace = trace
+        self._observed = 0  # how many events
+        self._handlers: dict[str, Callable[[Event], None]] = {}
         self._reader = Reader()
         self._begin()
 
     def _begin(self) -> None:
         """What the rules know is about one cluster; the next one in the same test begins with nothing."""
-        self._see |= {
-            events.SEND: self._see_send,
-            events.DELIVER: self._see_deliver,
-            events.ANSWER: self._see_answer,
-            events.REPLY: self._see_reply,
-            events.PERSIST: self._see_persist,
-            events.SAVING: self._see_saving,
-            events.SLOW_DISKS: self._see_slow_disks,
-            events.SLOW_SNAPSHOTS: self._see_slow_snapshots,
-            events.BUSY: self._see_busy,
-            events.APPLY: self._see_apply,
-            events.START: self._see_start,
-            events.STARTED: self._see_started,
-            events.RESTORE: self._see_restore,
-            events.CRASH: self._see_crash,
-            events.PAUSE: self._see_leave,
-            events.FREEZE_CLOCK: self._see_leave,
-            events.PREEMPT: self._see_preempt,
-            events.CAUGHT_UP: self._see_caught_up,
-            events.RESUME: self._see_return,
-            events.UNFREEZE_CLOCK: self._see_return,
-            events.CLUSTER: self._see_cluster,
-            events.SERVICE: self._see_service,
-            events.SNAPSHOT: self._see_snapshot,
-            events.STOP: self._see_stop,
+        self._handlers |= {
+            events.SEND: self._handle_send,
+            events.DELIVER: self._handle_deliver,
+            events.ANSWER: self._handle_answer,
+            events.REPLY: self._handle_reply,
+            events.PERSIST: self._handle_persist,
+            events.SAVING: self._handle_saving,
+            events.SLOW_DISKS: self._handle_slow_disks,
+            events.SLOW_SNAPSHOTS: self._handle_slow_snapshots,
+            events.BUSY: self._handle_busy,
+            events.APPLY: self._handle_apply,
+            events.START: self._handle_start,
+            events.STARTED: self._handle_started,
+            events.RESTORE: self._handle_restore,
+            events.CRASH: self._handle_crash,
+            events.PAUSE: self._handle_leave,
+            events.FREEZE_CLOCK: self._handle_leave,
+            events.PREEMPT: self._handle_preempt,
+            events.CAUGHT_UP: self._handle_caught_up,
+            events.RESUME: self._handle_return,
+            events.UNFREEZE_CLOCK: self._handle_return,
+            events.CLUSTER: self._handle_cluster,
+            events.SERVICE: self._handle_service,
+            events.SNAPSHOT: self._handle_snapshot,
+            events.STOP: self._handle_stop,
         }
         self._service = ""  # what the methods of a service begin with: it is no Raft, and no rule is about it
-        self.facts = Facts(self, self._reader)
+        self.facts = Facts(self._trace, self._reader)
         self._rules: list[Rule] = [rule(self.facts, self._violated) for rule in RULES]
-        self._listen()
+        self._find_handlers()
 
-    def _listen(self) -> None:
-        self._on_send = self._lookers("on_send")
+    def _find_handlers(self) -> None:
+        self._on_send = self._step_handlers("on_send")
         self._on_any_send = _named(self._rules, "on_any_send")
         self._on_any_answer = _named(self._rules, "on_any_answer")
-        self._on_deliver = self._lookers("on_deliver")
-        self._on_answer = self._lookers("on_answer")
-        self._on_reply = self._lookers("on_reply")
+        self._on_deliver = self._step_handlers("on_deliver")
+        self._on_answer = self._step_handlers("on_answer")
+        self._on_reply = self._step_handlers("on_reply")
         self._on_fresh = _named(self._rules, "on_fresh")
         self._on_refuse = _named(self._rules, "on_refuse")
         self._on_command = _named(self._rules, "on_command")
@@ -192,8 +195,8 @@ class CheckedTrace(list[Event]):
         self._on_persist = _named(self._rules, "on_persist")
         self._on_first_save = _named(self._rules, "on_first_save")
 
-    def _lookers(self, step: str) -> dict[str, _Lookers]:
-        return {method: _Lookers(self._rules, step, short) for method, short in _SHORT.items()}
+    def _step_handlers(self, step: str) -> dict[str, _StepHandlers]:
+        return {method: _StepHandlers(self._rules, step, short) for method, short in _SHORT.items()}
 
     @property
     def unread(self) -> list[str]:
@@ -220,54 +223,29 @@ class CheckedTrace(list[Event]):
             "What such a message says nobody knows, so these assume the best of whoever gets one: " + ", ".join(names),
         ]
 
-    def append(self, event: Event) -> None:
-        self._store(event)
-        if len(self) >= self._look_at and self._is_due():
-            self.look_now()
-
-    def look_now(self) -> None:
-        """look(), in the middle of the run: it ends if a rule is broken."""
-        simulation = self._simulation
-        now_ns = simulation.now_ns
+    def observe(self, chunk: Sequence[Event]) -> None:
+        """Check what is new in the trace against the rules, up to the first violation."""
+        if self.violation is not None:
+            return
+        handler_of = self._handlers.get
+        number = self._observed
+        self._observed += len(chunk)
         try:
-            self.look()
-        except Failure as failure:
-            # The run ends where the rule was broken, but what the tasks wait for is as of now, a little later.
-            ended_ns, simulation.now_ns = simulation.now_ns, now_ns
-            snapshot, peer = take_snapshot(simulation), failure.peer
-            simulation.now_ns = ended_ns
-            blocked = sorted(snapshot.blocked, key=lambda wait: wait.node != peer)
-            kept = tuple(blocked) if failure.rule in ABOUT_WAITING else ()
-            simulation.fail(failure.extended(snapshot=replace(snapshot, blocked=kept)))
-
-    def _is_due(self) -> bool:
-        """A peer's own lines do not count: where a run ends must not depend on them."""
-        lines = [event.kind for event in self[self._counted :]].count(events.LOG)
-        self._counted = len(self)
-        self._look_at += lines
-        return not lines
-
-    def look(self) -> None:
-        """Hold what is new against the rules; a Failure tells of the first that is broken."""
-        begin, self._looked_at = self._looked_at, len(self)
-        self._counted = self._looked_at
-        self._look_at = self._looked_at + self._at_a_time
-        see_kind = self._see.get
-        number = begin
-        try:
-            for event in self[begin:]:
+            for event in chunk:
                 number += 1
-                see = see_kind(event.kind)
-                if see is not None:
-                    see(event)
+                handler = handler_of(event.kind)
+                if handler is not None:
+                    handler(event)
         except Failure as failure:
             failure, number = self._first_of_the_instant(self._suspicion() or failure, number)
-            del self[number:]
-            self._simulation.now_ns = self[-1].at_ns
-            raise failure.extended(peer=self[-1].node) from None
+            self.violation = Violation(failure.extended(peer=self._trace[number - 1].node), number)
+
+    def finish(self) -> None:
+        """Check what is left when the run is over."""
+        self.observe(self._trace[self._observed :])
 
     def _suspicion(self) -> Failure | None:
-        """What a rule has seen before this, and would have told a little later."""
+        """What a rule has noticed before this, and would have reported a little later."""
         try:
             for rule in self._rules:
                 rule.accuse_suspects()
@@ -278,44 +256,44 @@ class CheckedTrace(list[Event]):
     def _first_of_the_instant(self, failure: Failure, number: int) -> tuple[Failure, int]:
         """Whether a rule that stands before this one in RULES is broken in what else has happened in that instant.
 
-        `number`: how many events there were when this one broke. The rules before it have looked at that event.
+        `number`: how many events there were when this one broke. The rules before it have checked that event.
         """
         places = {rule.name: place for place, rule in enumerate(RULES)}
-        rules, at_ns = self._rules, self[number - 1].at_ns
+        trace, rules, at_ns = self._trace, self._rules, self._trace[number - 1].at_ns
         self._rules = []
-        self._listen()
-        self._see_one(self[number - 1])  # only to take it in
+        self._find_handlers()
+        self._handle(trace[number - 1])  # only to take it in
         found, found_number = failure, number
-        for later in range(number, len(self)):
-            if self[later].at_ns > at_ns:
+        for later in range(number, len(trace)):
+            if trace[later].at_ns > at_ns:
                 break
             self._rules = rules[: places[found.rule or ""]]
-            self._listen()
+            self._find_handlers()
             try:
-                self._see_one(self[later])
+                self._handle(trace[later])
             except Failure as earlier:
                 found, found_number = earlier, later + 1
         return found, found_number
 
-    def _see_one(self, event: Event) -> None:
-        see = self._see.get(event.kind)
-        if see is not None:
-            see(event)
+    def _handle(self, event: Event) -> None:
+        handler = self._handlers.get(event.kind)
+        if handler is not None:
+            handler(event)
 
     # Most events say nothing new about terms. So each of these four finds out first whether this one does, and calls
-    # only the rules that then have something to look at: that is what keeps checking cheap.
+    # only the rules that then have something to check: that is what keeps checking cheap.
 
-    def _see_send(self, event: Event) -> None:
+    def _handle_send(self, event: Event) -> None:
         message: Message = event.detail
         method = message.service_method
         if self._service and method.startswith(self._service):
             return
         facts = self.facts
         seat = facts.seats[event.node]
-        for look in self._on_any_send:
-            look(event, seat, message)
-        lookers = self._on_send.get(method)
-        if lookers is None:
+        for handle in self._on_any_send:
+            handle(event, seat, message)
+        handlers = self._on_send.get(method)
+        if handlers is None:
             facts.reader.cannot_read(method)
             seat.asked_unread = seat.asked_unread or facts.reader.is_like_a_vote(message)
             return
@@ -329,68 +307,68 @@ class CheckedTrace(list[Event]):
         if nothing_new and args is seat.said:
             seat.last_spoke = facts.sequence  # repeated: there is nothing else to learn from it
             return
-        for look in lookers.without_term_news if nothing_new else lookers.with_term_news:
-            look(event, seat, message, args)
+        for handle in handlers.without_term_news if nothing_new else handlers.with_term_news:
+            handle(event, seat, message, args)
         facts.sent(event, seat, args, method)
 
-    def _see_deliver(self, event: Event) -> None:
+    def _handle_deliver(self, event: Event) -> None:
         message: Message = event.detail
         method = message.service_method
         if self._service and method.startswith(self._service):
             return
-        lookers = self._on_deliver.get(method)
+        handlers = self._on_deliver.get(method)
         facts = self.facts
         seat = facts.seats[event.node]
-        reading = None if lookers is None else facts.reader.read(message)
-        if reading is None or lookers is None:
+        reading = None if handlers is None else facts.reader.read(message)
+        if reading is None or handlers is None:
             facts.miss(seat, message.source, like_a_vote=facts.reader.is_like_a_vote(message))
             return
         facts.sequence += 1
         args = reading.args
         if method == APPEND and args.entries:
-            self._see_entries(event, seat, message, reading)
-        for look in lookers.without_term_news if args.term == seat.term else lookers.with_term_news:
-            look(event, seat, message, reading)
+            self._handle_entries(event, seat, message, reading)
+        for handle in handlers.without_term_news if args.term == seat.term else handlers.with_term_news:
+            handle(event, seat, message, reading)
         facts.delivered(event, seat, reading, method, message)
         if reading.hint > seat.hinted:
             seat.hinted = reading.hint
         if reading.brings_more:
             facts.miss(seat, message.source)
 
-    def _see_entries(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+    def _handle_entries(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
         fresh = self.facts.fresh(reading)
         if fresh:
-            for look in self._on_fresh:
-                look(event, message, reading, fresh)
+            for handle in self._on_fresh:
+                handle(event, message, reading, fresh)
             self.facts.show(reading.args.term, fresh)
         self.facts.receive(seat, reading)
 
-    def _see_answer(self, event: Event) -> None:
+    def _handle_answer(self, event: Event) -> None:
         message: Message = event.detail
         facts = self.facts
         delivery = facts.deliveries.get(id(message))
         if delivery is None:
             return
-        for answered in self._on_any_answer:
-            answered(event, facts.seats[event.node], message)
+        for handle in self._on_any_answer:
+            handle(event, facts.seats[event.node], message)
         reply = delivery.reply = facts.reader.read_reply(message)
         delivery.hint = facts.reader.hint
         if reply is None:
             return
         facts.sequence += 1
         method = message.service_method
-        lookers = self._on_answer[method]
+        handlers = self._on_answer[method]
         seat = facts.seats[event.node]
         reading = delivery.reading
         if method == APPEND and not reply.success:
-            for look in self._on_refuse:
-                look(event, seat, message, reading, reply, delivery)
+            for handle in self._on_refuse:
+                handle(event, seat, message, reading, reply, delivery)
         nothing_new = reply.term == reading.args.term == seat.term
-        for look in lookers.without_term_news if nothing_new else lookers.with_term_news:
-            look(event, seat, message, reading, reply, delivery)
+        for handle in handlers.without_term_news if nothing_new else handlers.with_term_news:
+            handle(event, seat, message, reading, reply, delivery)
         facts.answered(event, seat, delivery, reply, method, message)
 
-    def _see_reply(self, event: Event) -> None:
+    def _handle_reply(self, event: Event) -> None:
         message: Message = event.detail
         if self._service and message.service_method.startswith(self._service):
             return
@@ -402,105 +380,105 @@ class CheckedTrace(list[Event]):
             return
         facts.sequence += 1
         method = message.service_method
-        lookers = self._on_reply[method]
+        handlers = self._on_reply[method]
         reading, reply = delivery.reading, delivery.reply
-        for look in lookers.without_term_news if reply.term == seat.term else lookers.with_term_news:
-            look(event, seat, message, reading, reply)
+        for handle in handlers.without_term_news if reply.term == seat.term else handlers.with_term_news:
+            handle(event, seat, message, reading, reply)
         facts.replied(event, seat, reading, reply, method, message.target, delivery.hint)
 
-    def _see_persist(self, event: Event) -> None:
+    def _handle_persist(self, event: Event) -> None:
         if self._on_first_save:
-            looks, self._on_first_save = self._on_first_save, []
-            for look in looks:
-                look()
+            handlers, self._on_first_save = self._on_first_save, []
+            for handle in handlers:
+                handle()
         facts = self.facts
         facts.sequence += 1
         seat = facts.seats[event.node]
-        for look in self._on_persist:
-            look(event, seat, event.detail)
+        for handle in self._on_persist:
+            handle(event, seat, event.detail)
         facts.saved(seat, event.detail.number, event.detail.snapshot, event.at_ns)
 
-    def _see_saving(self, event: Event) -> None:
+    def _handle_saving(self, event: Event) -> None:
         self.facts.sequence += 1
         self.facts.saving(self.facts.seats[event.node], event.detail)
 
-    def _see_slow_disks(self, event: Event) -> None:
+    def _handle_slow_disks(self, event: Event) -> None:
         self.facts.save_ns_max = max(self.facts.save_ns_max, int(event.detail.max_ms * 1e6))
 
-    def _see_slow_snapshots(self, event: Event) -> None:
+    def _handle_slow_snapshots(self, event: Event) -> None:
         self.facts.snapshot_ns_max = max(self.facts.snapshot_ns_max, int(event.detail * 1e6))
 
-    def _see_busy(self, event: Event) -> None:
+    def _handle_busy(self, event: Event) -> None:
         self.facts.seats[event.node].busy = event.detail
 
-    def _see_apply(self, event: Event) -> None:
+    def _handle_apply(self, event: Event) -> None:
         seat = self.facts.seats[event.node]
         message = event.detail
         if getattr(message, "command_valid", False):
-            for look in self._on_command:
-                look(event, seat, message.command_index, message.command)
+            for handle in self._on_command:
+                handle(event, seat, message.command_index, message.command)
         seat.applied = message.snapshot_index if getattr(message, "snapshot_valid", False) else message.command_index
 
-    def _see_start(self, event: Event) -> None:
+    def _handle_start(self, event: Event) -> None:
         command = event.detail
         self.facts.starts(self.facts.seats[event.node])
         self.facts.commands.add(command if command.__class__ is int else hashable(command))
 
-    def _see_started(self, event: Event) -> None:
+    def _handle_started(self, event: Event) -> None:
         started = event.detail
         seat = self.facts.seats[event.node]
         began = self.facts.returned(seat)
         self.facts.sequence += 1
         if started.is_leader:
-            for look in self._on_started:
-                look(event, seat, started, began)
+            for handle in self._on_started:
+                handle(event, seat, started, began)
             self.facts.started(seat, started.index, started.term, began)
 
-    def _see_restore(self, event: Event) -> None:
+    def _handle_restore(self, event: Event) -> None:
         seat = self.facts.seats[event.node]
-        for look in self._on_restore:
-            look(seat)
+        for handle in self._on_restore:
+            handle(seat)
         self.facts.restored(seat, event.detail)
 
-    def _see_crash(self, event: Event) -> None:
+    def _handle_crash(self, event: Event) -> None:
         seat = self.facts.seats[event.node]
-        for look in self._on_crash:
-            look(seat)
+        for handle in self._on_crash:
+            handle(seat)
         self.facts.crashed(seat)
 
-    def _see_leave(self, event: Event) -> None:
+    def _handle_leave(self, event: Event) -> None:
         self.facts.leaves(self.facts.seats[event.node], event.kind, event.at_ns)
 
-    def _see_return(self, event: Event) -> None:
+    def _handle_return(self, event: Event) -> None:
         left = events.PAUSE if event.kind == events.RESUME else events.FREEZE_CLOCK
         self.facts.returns(self.facts.seats[event.node], left, event.at_ns)
 
-    def _see_preempt(self, event: Event) -> None:
+    def _handle_preempt(self, event: Event) -> None:
         # Clients are nodes too, and no servers.
         if event.detail.late_ns and event.node in self.facts.seats:
             self.facts.leaves(self.facts.seats[event.node], event.kind, event.at_ns)
 
-    def _see_caught_up(self, event: Event) -> None:
+    def _handle_caught_up(self, event: Event) -> None:
         if event.node in self.facts.seats:
             self.facts.returns(self.facts.seats[event.node], events.PREEMPT, event.at_ns)
 
-    def _see_cluster(self, event: Event) -> None:
+    def _handle_cluster(self, event: Event) -> None:
         if self.facts.servers:
             self._begin()
         self.facts.servers = event.detail
 
-    def _see_service(self, event: Event) -> None:
+    def _handle_service(self, event: Event) -> None:
         self._service = f"{event.detail}."
         self.facts.own_snapshots = {}
 
-    def _see_snapshot(self, event: Event) -> None:
+    def _handle_snapshot(self, event: Event) -> None:
         if self.facts.own_snapshots is not None:
             self.facts.own_snapshots[event.detail.snapshot] = event.detail.index
 
-    def _see_stop(self, event: Event) -> None:
+    def _handle_stop(self, event: Event) -> None:
         """Peers told to stop owe nobody anything: one may refuse what it had accepted."""
-        self._see.clear()
-        self._see[events.CLUSTER] = self._see_cluster
+        self._handlers.clear()
+        self._handlers[events.CLUSTER] = self._handle_cluster
 
     def _violated(
         self, rule: Rule, text: str, *evidence: tuple[int, Message, str] | str, peer: str | None = None
@@ -518,4 +496,4 @@ def _accused(evidence: tuple[tuple[int, Message, str] | str, ...]) -> str | None
     return None
 
 
-__all__ = ["ABOUT_WAITING", "RULES", "CheckedTrace"]
+__all__ = ["ABOUT_WAITING", "CHUNK", "RULES", "RuleChecker", "Violation"]

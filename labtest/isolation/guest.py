@@ -153,17 +153,6 @@ class _CallOut:
         return f"the reply of {self.target} to {self.method}"
 
 
-class _Lines(list[Event]):
-    """In the place of a trace: the peer's own lines go to the host."""
-
-    def __init__(self, guest: GuestSimulation) -> None:
-        super().__init__()
-        self._guest = guest
-
-    def append(self, event: Event) -> None:
-        self._guest.say(event.detail.text, lambda text: Log(event.detail.topic[: protocol.NAME_MAX], text))
-
-
 class _Output:
     """In the place of stdout and stderr."""
 
@@ -190,10 +179,9 @@ class GuestSimulation(Simulation):
     """One peer's threads. Time and whatever else comes from outside is the host's."""
 
     def __init__(self, line: Line, setup: Setup, code: Code) -> None:
-        super().__init__(setup.seed, decider=Seeded(setup.seed), trace=False, unresponsive_s=None)
+        super().__init__(setup.seed, decider=Seeded(setup.seed), unresponsive_s=None)
         self.now_ns = setup.now_ns
         self.me = setup.me
-        self.trace = _Lines(self)
         self.turns = 0
         self._line = line
         self._code = code
@@ -247,6 +235,10 @@ class GuestSimulation(Simulation):
         """The first task. It waits for ever; all others are the peer's."""
         self._apply_ch = queue.Queue(1)
         self.park("the end")
+
+    def record(self, event: Event) -> None:
+        """The peer's own lines go to the host; there are no other events in here."""
+        self.say(event.detail.text, lambda text: Log(event.detail.topic[: protocol.NAME_MAX], text))
 
     # ---- turns -------------------------------------------------------------------------------------------------
 

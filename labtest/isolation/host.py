@@ -500,7 +500,7 @@ class Guest:
         if simulation.trace is not None and self._program.may_say(len(deed.text)):
             # Not emit(): that would put the line into the digest.
             line = LogLine(deed.topic[: protocol.NAME_MAX], deed.text[: protocol.TEXT_MAX])
-            simulation.trace.append(Event(simulation.now_ns, LOG, node.name, node.incarnation, 0, line))
+            simulation.record(Event(simulation.now_ns, LOG, node.name, node.incarnation, 0, line))
 
     def _print(self, deed: Print) -> None:
         if self._program.may_say(len(deed.text)):

@@ -134,5 +134,5 @@ class Expectations(Stage):
     @step
     def expect_broken(self, rule: str) -> None:
         """For a wrong peer: by now the rule is broken, and the run over."""
-        self.look()
+        self.check()
         self.fail(f"expected the rule {rule} to be broken, but it was not")

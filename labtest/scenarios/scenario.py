@@ -114,7 +114,7 @@ class Scenario(Expectations):
         self._seen.asks_beforehand = ", ".join(sorted(self._seen.other_calls[i]))
         calls = [held for held in self._network.held if not held.is_reply and held.message.id not in known]
         calls = [held for held in calls if held.message.source == str(i) and self._seen.is_other(held.message)]
-        seats = self.trace.facts.seats
+        seats = self.checker.facts.seats
         listeners = []
         for held in sorted(calls, key=lambda held: seats[held.message.target].term):
             listener = int(held.message.target)

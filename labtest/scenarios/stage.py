@@ -19,7 +19,7 @@ from labrpc.network import Held
 from labsim import Event, Simulation, Task, current_simulation
 from labsim.simulation import NS_PER_S
 from labtest import events
-from labtest.checks import CheckedTrace
+from labtest.checks import RuleChecker
 from labtest.checks.reading import APPEND, INSTALL
 from labtest.config import Config
 from labtest.failure import short
@@ -51,7 +51,7 @@ class NotMet(Exception):
 
 
 def step(method: Callable[P, R]) -> Callable[P, R]:
-    """A step is an event of the trace; after it everybody has done what followed, and every rule has looked."""
+    """A step is an event of the trace; after it everybody has done what followed, and every rule has checked."""
 
     @wraps(method)
     def made(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -62,7 +62,7 @@ def step(method: Callable[P, R]) -> Callable[P, R]:
         try:
             result = method(*args, **kwargs)
             scenario.settle()
-            scenario.look()
+            scenario.check()
         finally:
             scenario.in_step = False
         return result
@@ -100,7 +100,7 @@ class Stage:
         self._running: dict[int, int] = {}  # whose clocks run, and since when
         self.ran_ns: dict[int, int] = {}  # whose clocks the step under way has let run, and for how long
         config.snapshot_only_when_asked()
-        _listen(simulation.trace, self._hear)
+        simulation.subscribe(self._observe)
         for i in range(config.n):
             config.freeze_clock(i)
         self.settle()
@@ -112,10 +112,9 @@ class Stage:
         return self._seen
 
     @property
-    def trace(self) -> CheckedTrace:
-        trace = self._simulation.trace
-        assert isinstance(trace, CheckedTrace)  # as run_test() makes it
-        return trace
+    def checker(self) -> RuleChecker:
+        assert self.config.checker is not None  # run_test() has made it
+        return self.config.checker
 
     @property
     def now_s(self) -> float:
@@ -141,14 +140,13 @@ class Stage:
         while any(_is_late(task) for task in self._simulation.tasks()):
             self._simulation.sleep(_SETTLE_NS)
 
-    def look(self) -> None:
-        trace = self._simulation.trace
-        if isinstance(trace, CheckedTrace):
-            trace.look_now()
+    def check(self) -> None:
+        """The run ends here if a rule is broken."""
+        self._simulation.deliver_now()
 
     def fail(self, text: str) -> NoReturn:
         """A step has not found what it expects."""
-        self._look_and_skip()
+        self._check_and_skip()
         text = f"{text[0].upper()}{text[1:]}"
         if self.goes_on:
             raise NotMet(text)
@@ -156,17 +154,17 @@ class Stage:
 
     def refuse(self, text: str) -> NoReturn:
         """A step makes no sense, as things stand with the peers."""
-        self._look_and_skip()
+        self._check_and_skip()
         raise ScenarioError(text)
 
-    def _look_and_skip(self) -> None:
+    def _check_and_skip(self) -> None:
         """If a rule is broken, that says more; and of other votes than plain ones, or of what nobody here can read,
         anything may come."""
-        self.look()
+        self.check()
         if not self.skips:
             return
         why = ""
-        if unread := self.trace.unread:
+        if unread := self.checker.unread:
             why = f"it is played with the paper's RPCs, and of these peers no check can read {', '.join(unread)}"
         elif self._plain_votes and (others := self._seen.not_plain):
             why = f"it needs plain votes, and here {others}"
@@ -175,13 +173,14 @@ class Stage:
 
             pytest.skip(why)
 
-    def _hear(self, event: Event) -> None:
-        self._seen.take(event)
-        if self._awaited is not None:
-            task, there = self._awaited
-            if there(event):
-                self._awaited = None
-                self._simulation.wake(task)
+    def _observe(self, new: Sequence[Event]) -> None:
+        for event in new:
+            self._seen.take(event)
+            if self._awaited is not None:
+                task, there = self._awaited
+                if there(event):
+                    self._awaited = None
+                    self._simulation.wake(task)
 
     def _let_run(self, i: int, limit_s: float, there: Callable[[Event], bool]) -> bool:
         """Let the clock of peer i run until that event has come: whether it has, within so much of its own time."""
@@ -392,14 +391,3 @@ def _sent(selector: Selector) -> Callable[[Event], bool]:
         return (is_reply or event.kind == events.SEND) and selector.fits(event.detail, is_reply=is_reply)
 
     return sent
-
-
-def _listen(trace: Any, listener: Callable[[Event], None]) -> None:
-    """Have every event told to it as well."""
-    append = trace.append
-
-    def heard(event: Event) -> None:
-        append(event)
-        listener(event)
-
-    trace.append = heard

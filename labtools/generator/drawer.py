@@ -16,7 +16,6 @@ from typing import TypeVar
 
 from labrpc.message import Message
 from labrpc.network import Held
-from labtest.checks import CheckedTrace
 from labtest.scenarios.flight import direction, kind_of, term_of
 from labtest.scenarios.scenario import Scenario
 
@@ -32,10 +31,9 @@ _FRUITLESS_MAX = 100  # moves in a row that nobody can make as things stand
 class Drawer:
     """Draws the steps of one run."""
 
-    def __init__(self, scenario: Scenario, trace: CheckedTrace, chance: Random, *, snapshots: bool) -> None:
+    def __init__(self, scenario: Scenario, chance: Random, *, snapshots: bool) -> None:
         self._scenario = scenario
         self._config = scenario.config
-        self._trace = trace
         self._chance = chance
         self._move: Move = iter(())
         self._commands = 0
@@ -111,7 +109,7 @@ class Drawer:
 
     def _leaders(self) -> list[int]:
         """Whoever thinks that it leads, as far as messages tell."""
-        seats = self._trace.facts.seats
+        seats = self._scenario.checker.facts.seats
         # Who has won an election, and has not shown a later term since.
         return [i for i in self._awake() if 0 < seats[str(i)].office == seats[str(i)].term]
 
@@ -120,7 +118,7 @@ class Drawer:
         leaders = self._leaders()
         if not leaders or self._chance.random() < 0.2:
             return self._one_of(leaders)
-        facts = self._trace.facts
+        facts = self._scenario.checker.facts
         return max(leaders, key=lambda i: facts.seats[str(i)].term)
 
     def _one_of(self, things: Sequence[T]) -> T | None:
@@ -175,7 +173,7 @@ class Drawer:
             # These take no notice of it until they have not heard their leader for long (§6), and may campaign then.
             for voter in asked:
                 yield f"run {voter} {self._chance.choice((300, 700))}ms"
-            term = 1 + max(self._trace.facts.seats[str(i)].term for i in (candidate, *asked))
+            term = 1 + max(self._scenario.checker.facts.seats[str(i)].term for i in (candidate, *asked))
             yield f"campaign {candidate} term {term}"
         else:
             yield f"campaign {candidate}"
@@ -274,7 +272,7 @@ class Drawer:
         second = self._one_of([i for i in candidates if i not in (first, voter)])
         if second is None:
             return
-        term = 1 + max(self._trace.facts.seats[str(i)].term for i in (first, second))
+        term = 1 + max(self._scenario.checker.facts.seats[str(i)].term for i in (first, second))
         yield f"campaign {first} term {term}"
         for asked in [voter, *(other for other in others if other != second)]:
             yield from self._exchange(first, asked, "vote", f" term {term}")
@@ -309,7 +307,7 @@ class Drawer:
 
     def _may_vote(self, voter: int, candidate: int) -> bool:
         """If that one campaigns now, in its next term."""
-        seats, logs = self._trace.facts.seats, self._scenario.seen.logs
+        seats, logs = self._scenario.checker.facts.seats, self._scenario.seen.logs
         if seats[str(voter)].term > seats[str(candidate)].term:
             return False
         log, other = logs[candidate], logs[voter]
@@ -479,12 +477,12 @@ class Drawer:
             yield f"resume {peer}"
 
     def _busy(self) -> Move:
-        peer = self._one_of([i for i in self._awake() if not self._trace.facts.seats[str(i)].busy])
+        peer = self._one_of([i for i in self._awake() if not self._scenario.checker.facts.seats[str(i)].busy])
         if peer is not None:
             yield f"busy {peer}"
 
     def _ready(self) -> Move:
-        peer = self._one_of([i for i in self._awake() if self._trace.facts.seats[str(i)].busy])
+        peer = self._one_of([i for i in self._awake() if self._scenario.checker.facts.seats[str(i)].busy])
         if peer is not None:
             yield f"ready {peer}"
 

@@ -76,7 +76,7 @@ class Player:
 
     def play(self, scenario: Scenario, script: Script) -> None:
         scenario.goes_on = True
-        drawer = Drawer(scenario, scenario.trace, self._chance, snapshots=script.snapshots)
+        drawer = Drawer(scenario, self._chance, snapshots=script.snapshots)
         wanted = self._chance.randint(*_STEPS)
         tried = 0
         while tried < wanted and scenario.now_s < _DRAWING_S:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import linecache
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import wraps
 from types import FrameType, MemberDescriptorType
@@ -20,7 +20,6 @@ from typing import Any
 
 from labsim import Event, Simulation
 from labsim.stacks import is_readers, short_path
-from labtest.checks import CheckedTrace
 from labtest.launcher import PeerLauncher
 from labtest.running import Run, run_test
 from labtools.page.tables import Tables, stretches
@@ -36,8 +35,9 @@ _GONE = object()
 def watched_run(test: Callable[..., Any], launcher: PeerLauncher, seed: int) -> tuple[Run, Watch]:
     """run_test(), with somebody who looks at the peers."""
     simulation = Simulation(seed)
-    trace = simulation.trace = CheckedTrace(simulation)
-    watch = Watch(simulation, trace)
+    assert simulation.trace is not None
+    watch = Watch(simulation, simulation.trace)
+    simulation.subscribe(watch.observe)
 
     @wraps(test)  # what it asks for is read from its signature
     def watched(make_config: Any) -> Any:
@@ -48,13 +48,6 @@ def watched_run(test: Callable[..., Any], launcher: PeerLauncher, seed: int) -> 
 
         return test(making)
 
-    store = trace.append
-
-    def append(event: Event) -> None:
-        store(event)
-        watch.look(event)
-
-    trace.append = append  # type: ignore[method-assign]  # asked of the object, for every event
     run = run_test(watched, launcher, seed, simulation=simulation)
     return run, watch
 
@@ -93,7 +86,8 @@ class Watch:
         self.lines: dict[str, list[tuple[int, tuple[str, int]]]] = {}  # by node: (event, (file, line))
         self._is_own: dict[str, bool] = {}
 
-    def look(self, event: Event) -> None:
+    def observe(self, events: Sequence[Event]) -> None:
+        (event,) = events  # peers are as they are after this one
         node = event.node
         if not node.isdigit():
             return

@@ -21,7 +21,7 @@ from typing import NoReturn
 from labsim import Simulation, SimulationError
 from labsim.deciding import Decider
 from labsim.task import Task
-from labtest.checks import CheckedTrace
+from labsim.trace import Listener
 from labtest.failure import Failure
 from labtest.records import place_of_peer
 
@@ -31,12 +31,15 @@ class DebuggedSimulation(Simulation):
 
     def __init__(self, seed: int, decider: Decider, peer_class: type, test_file: Path) -> None:
         super().__init__(seed, decider=decider)
-        self.trace = CheckedTrace(self, at_once=True)
         self._peer_files = place_of_peer(Path(inspect.getfile(peer_class)))
         self._test_file = test_file
         self._woken_by: dict[Task, Task] = {}
         self._looking = False
         self._has_stopped = False
+
+    def subscribe(self, listener: Listener, *, chunk: int = 1) -> None:
+        """Whatever chunk is asked for, each event at once: it is to stop on the stack of whoever causes a violation."""
+        super().subscribe(listener)
 
     def wake(self, task: Task) -> None:
         """Who wakes a service has put into its apply_ch what it will look at next."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 
 from labsim import Simulation
-from labtest.checks import CheckedTrace
 from labtest.launcher import PeerLauncher
 from labtest.running import Run, run_test
 from labtest.scenarios.playing import as_test
@@ -24,7 +23,6 @@ def walk(script: Script, launcher: PeerLauncher, seed: int) -> tuple[Run, int]:
     """The run, and how many steps of the file were not made."""
     # Nobody is late here: whoever sits at the prompt may think as long as they like.
     simulation = Simulation(seed, unresponsive_s=None)
-    simulation.trace = CheckedTrace(simulation)
     walking = _Walk()
     run = run_test(as_test(script, player=walking.play), launcher, seed, simulation=simulation)
     return run, walking.left

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from labsim import Event, Simulation, queue, random, threading, time
+from labsim import Event, Simulation, SimulationError, log, queue, random, threading, time
 
 ROOT = Path(__file__).parents[3]
 
@@ -218,16 +218,67 @@ def test_no_trace_is_kept_when_it_is_off():
     assert sim.trace is None
 
 
-def test_a_reader_may_put_its_own_object_in_the_traces_place():
-    class Reader:
-        def __init__(self):
-            self.kinds = []
+def in_chunks(chunk, emissions):
+    """The kinds that a listener gets, a list for each time it is called, and the simulation."""
+    sim, heard = Simulation(1), []
+    sim.subscribe(lambda events: heard.append([event.kind for event in events]), chunk=chunk)
+    sim.run(lambda: emissions(sim))
+    return heard, sim
 
-        def append(self, event):
-            self.kinds.append(event.kind)
 
+def emit_abc(sim):
+    for kind in "abc":
+        sim.emit(kind, None, None, 0)
+
+
+@pytest.mark.parametrize(("chunk", "heard"), [(1, [["a"], ["b"], ["c"]]), (2, [["a", "b"]]), (4, [])])
+def test_a_listener_gets_new_events_a_chunk_at_a_time(chunk, heard):
+    got, sim = in_chunks(chunk, emit_abc)
+    assert got == heard
+    assert [event.kind for event in sim.trace] == ["a", "b", "c"]
+
+
+def test_log_lines_complete_no_chunk():
+    def emissions(sim):
+        sim.emit("a", None, None, 0)
+        log("topic", "text")
+        sim.emit("b", None, None, 0)
+
+    assert in_chunks(2, emissions)[0] == [["a", "log", "b"]]
+    assert in_chunks(1, emissions)[0] == [["a"], ["log"], ["b"]]
+
+
+def test_a_chunk_may_be_delivered_before_it_is_complete():
+    def emissions(sim):
+        sim.emit("a", None, None, 0)
+        sim.deliver_now()
+        sim.deliver_now()
+        emit_abc(sim)
+
+    assert in_chunks(2, emissions)[0] == [["a"], ["a", "b"]]
+
+
+def test_a_listener_gets_what_happens_after_it_subscribes():
+    def emissions(sim):
+        emit_abc(sim)
+        sim.subscribe(lambda events: late.append([event.kind for event in events]))
+        sim.emit("d", None, None, 0)
+
+    late = []
+    assert in_chunks(2, emissions)[0] == [["a", "b"], ["c", "d"]]
+    assert late == [["d"]]
+
+
+def test_a_listener_may_end_the_run():
     sim = Simulation(1)
-    sim.trace = reader = Reader()
-    sim.run(lambda: sim.emit("begin", None, None, 0))
-    assert reader.kinds == ["begin"]
-    assert sim.trace is reader
+    sim.subscribe(lambda events: sim.fail(ValueError("enough")), chunk=2)
+    with pytest.raises(ValueError, match="enough"):
+        sim.run(lambda: emit_abc(sim))
+    assert [event.kind for event in sim.trace] == ["a", "b"]
+
+
+def test_nobody_can_subscribe_to_a_trace_that_is_not_kept():
+    with pytest.raises(SimulationError, match=r"subscribe\(\): this simulation keeps no trace"):
+        Simulation(1, trace=False).subscribe(print)
+    with pytest.raises(ValueError, match=r"subscribe\(\): chunk must be at least 1, got 0"):
+        Simulation(1).subscribe(print, chunk=0)

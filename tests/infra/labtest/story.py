@@ -1,13 +1,10 @@
 """A run told event by event, for tests of what the checks make of it."""
 
-from types import SimpleNamespace
-
 from labgob import encode
 from labrpc import Message
 from labsim import Event
 from labtest import events
-from labtest.checks import CheckedTrace
-from labtest.failure import Failure
+from labtest.checks import RuleChecker
 from raft.messages import (
     AppendEntriesArgs,
     AppendEntriesReply,
@@ -30,8 +27,8 @@ class Story:
     """A run told by its events. Nothing happens but what is said here; every step takes a millisecond."""
 
     def __init__(self, servers=3):
-        self.simulation = SimpleNamespace(now_ns=0)
-        self.trace = CheckedTrace(self.simulation)
+        self.trace = []
+        self.checker = RuleChecker(self.trace)
         self.now_ms = 0
         self.lives = {}
         self.messages = 0
@@ -40,15 +37,17 @@ class Story:
     def tell(self, kind, node="", detail=None, message=0):
         self.now_ms += 1
         event = Event(self.now_ms * 1_000_000, kind, node, self.lives.get(node, 1), message, detail)
-        list.append(self.trace, event)
+        self.trace.append(event)
 
     def broken(self):
         """The name of the first rule that is broken, or None."""
-        try:
-            self.trace.look()
-        except Failure as failure:
-            return failure.rule
-        return None
+        self.checker.finish()
+        return None if self.checker.violation is None else self.checker.violation.failure.rule
+
+    def failure(self):
+        """Of the first rule that is broken."""
+        self.checker.finish()
+        return self.checker.violation.failure
 
     # ---- a message's steps -------------------------------------------------------------------------------------
 

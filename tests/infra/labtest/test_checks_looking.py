@@ -1,11 +1,11 @@
-"""When the checks look: a handful of events at a time, as if they had looked at each when it happened."""
+"""When the rules check: a chunk of events at a time, as if they had checked each when it happened."""
 
 import pytest
 
 from infra.labtest.story import story_of_agreement
 from infra.students import ROOT, edited_reference
 from labsim import Simulation, time
-from labtest.checks.checker import _HANDFUL
+from labtest.checks import CHUNK
 from labtest.determinism import Recorder
 from labtest.loading import load_peer
 from labtest.running import run_test
@@ -13,7 +13,7 @@ from labtools.selecting import load_tests
 
 pytestmark = pytest.mark.usefixtures("raft_package_restored")
 
-# ---- a handful at a time ---------------------------------------------------------------------------------------
+# ---- a chunk at a time ------------------------------------------------------------------------------------------
 
 
 def test_a_broken_rule_is_told_as_of_its_own_event():
@@ -21,11 +21,10 @@ def test_a_broken_rule_is_told_as_of_its_own_event():
     story.elect("1", 2, last=(1, 1), voters="12")
     story.vote("0", "2", 2, last=(1, 1))
     broken_by = story.trace[-2]  # the answer, before the reply
-    for _ in range(_HANDFUL * 2):
+    for _ in range(CHUNK * 2):
         story.append("1", "2", 2, prev=(1, 1))
     assert story.broken() == "one-vote"
-    assert story.trace[-1] is broken_by
-    assert story.simulation.now_ns == broken_by.at_ns
+    assert story.trace[story.checker.violation.events - 1] is broken_by
 
 
 def applies_what_nobody_started(tmp_path):
@@ -45,7 +44,7 @@ def test_what_happens_last_in_a_run_is_looked_at(tmp_path):
     run = run_test(test, launcher, 1)
     events = run.simulation.trace
     assert run.error.rule == "applies-only-committed"
-    assert 0 < len(events) < _HANDFUL
+    assert 0 < len(events) < CHUNK
     assert events[-1].kind == "apply" and run.virtual_s == events[-1].at_ns / 1e9
 
 
@@ -81,10 +80,11 @@ def test_a_record_of_events_ends_with_the_broken_rule(tmp_path):
     votes_twice = ("up_to_date and self.voted_for in (None, args.candidate_id)", "up_to_date")
     launcher = load_peer(edited_reference(tmp_path, votes_twice))
     simulation = Simulation(1)
-    recorder = simulation.trace = Recorder(simulation)
-    assert run_test(many_elections, launcher, 1, simulation=simulation).error.rule == "one-vote"
-    assert len(recorder.lines) == len(recorder) > 0
-    assert recorder.lines[-1][0] == recorder[-1].at_ns
+    recorder = Recorder(simulation)
+    run = run_test(many_elections, launcher, 1, simulation=simulation)
+    assert run.error.rule == "one-vote"
+    assert len(recorder.lines) == len(simulation.trace) == run.checker.violation.events > 0
+    assert recorder.lines[-1][0] == simulation.trace[-1].at_ns == simulation.now_ns
 
 
 # ---- what a peer may do to what it is given ----------------------------------------------------------------------

@@ -126,7 +126,7 @@ def test_entries_may_be_a_tuple():
             story.answer(request, AppendEntriesReply(1, True))
     story.apply("0", 1, 10)
     story.apply("0", 2, 20)
-    assert (story.broken(), story.trace.off) == (None, [])
+    assert (story.broken(), story.checker.off) == (None, [])
 
 
 @dataclass
@@ -156,7 +156,7 @@ def test_fields_of_another_kind_cannot_be_read_either(args, what):
     story.answer(message, AppendEntriesReply(1, True))
     story.apply("1", 1, 10)
     assert story.broken() == "only-started"  # which needs no message
-    assert story.trace.off == [f"No check can read {what}", BEST]
+    assert story.checker.off == [f"No check can read {what}", BEST]
 
 
 def test_what_is_said_to_be_checked_all_the_same_is_checked():
@@ -167,7 +167,7 @@ def test_what_is_said_to_be_checked_all_the_same_is_checked():
     story.now_ms += 200
     story.send("1", "0", RequestVoteArgs(1, 1, 0, 0))
     assert story.broken() == "speaks-in-its-term"
-    assert "replies to Raft.request_vote: they have no field 'vote_granted' (its requests" in story.trace.off[0]
+    assert "replies to Raft.request_vote: they have no field 'vote_granted' (its requests" in story.checker.off[0]
 
 
 def test_the_budget_needs_no_field():
@@ -194,7 +194,8 @@ def test_what_cannot_be_read_is_assumed_in_favour_of_whoever_got_it_and_of_nobod
     tell(to_it, "1")
     tell(to_another, "2")
     assert (to_it.broken(), to_another.broken()) == (None, "saved-before-reply")
-    assert to_it.trace.off == to_another.trace.off == ["No check looks at Raft.hello: it is no RPC of the paper", BEST]
+    unread = ["No check looks at Raft.hello: it is no RPC of the paper", BEST]
+    assert to_it.checker.off == to_another.checker.off == unread
 
 
 def test_an_acknowledgement_in_a_field_of_its_own_counts():
@@ -244,7 +245,7 @@ def test_a_vote_asked_for_with_a_flag_of_its_own_is_no_campaign():
     tell(flagged, True)
     tell(plain, False)
     assert (flagged.broken(), plain.broken()) == (None, "one-vote")
-    assert flagged.trace.off[0] == "No check looks at Raft.request_vote with 'pre_vote' set"
+    assert flagged.checker.off[0] == "No check looks at Raft.request_vote with 'pre_vote' set"
 
 
 @dataclass
@@ -516,5 +517,5 @@ def test_a_peer_that_makes_up_methods_is_not_listed_at_length():
     for number in range(1000):
         story.send("0", "1", RequestVoteArgs(1, 0, 0, 0), f"Raft.{'x' * 100} {number}")
     assert story.broken() is None
-    assert len(story.trace.off) <= 11 and max(map(len, story.trace.off[:-1])) < 160
-    assert story.trace.off[0].startswith("No check looks at Raft.xxx")
+    assert len(story.checker.off) <= 11 and max(map(len, story.checker.off[:-1])) < 160
+    assert story.checker.off[0].startswith("No check looks at Raft.xxx")

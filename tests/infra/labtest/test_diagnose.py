@@ -8,7 +8,7 @@ import pytest
 
 from infra.labtest.story import Story
 from infra.students import ROOT, edited_reference
-from labsim import Event, Simulation, TaskFailed, Wait, WaitKind, random, time
+from labsim import Event, TaskFailed, Wait, WaitKind, random, time
 from labtest.checks import RULES, kept
 from labtest.diagnoses import DIAGNOSES, diagnose, examine
 from labtest.diagnoses.diagnosis import diagnosis
@@ -970,7 +970,7 @@ DEFECTS = {
 def failed_run(tmp_path, defect):
     launcher = defect.peer_class(tmp_path)
     for seed in defect.seeds:
-        run = run_test(defect.test, launcher, seed, simulation=None if defect.checked else Simulation(seed))
+        run = run_test(defect.test, launcher, seed, checked=defect.checked)
         if run.error is not None:
             return run
     pytest.fail(f"the peer passes with all seeds {defect.seeds}")
