@@ -21,9 +21,10 @@ from labsim import Simulation
 from labsim.deciding import Seeded, TesterStream
 from labtest.isolation import walls
 from labtest.isolation.programs import load_sandboxed
+from labtest.lab_test import LabTest
 from labtest.loading import DEFAULT, load_peer
 from labtest.running import run_test
-from labtools.selecting import LabTest, select
+from labtools.selecting import select
 from labtools.timeline.command import print_timeline
 
 # Where things happen to lie in memory makes one process faster than the next, for as long as it lives.
@@ -41,7 +42,7 @@ def _run_s(test: LabTest, launcher: Any, kind: str) -> tuple[float, float]:
     """(CPU seconds, virtual seconds) of one test for one seed, up to when nothing of it is left in memory."""
     simulation = Simulation(_SEED, trace=kind != "bare")
     began_s = time.process_time()
-    run = run_test(test.function, launcher, _SEED, simulation=simulation, checked=kind == "checked")
+    run = run_test(test, launcher, _SEED, simulation=simulation, checked=kind == "checked")
     assert run.error is None, run.error
     virtual_s = run.virtual_s
     del run, simulation
@@ -113,7 +114,7 @@ def _deciding(suite_s: float) -> str:
     choices = 0
     for test in _tests():
         asked = _Asked(_SEED)
-        run_test(test.function, launcher, _SEED, decider=asked)
+        run_test(test, launcher, _SEED, decider=asked)
         choices += len(asked.chances) + len(asked.picks)
         seeded, stream = Seeded(_SEED), random.Random(_SEED)
         tester = TesterStream(Seeded(_SEED))
@@ -154,7 +155,7 @@ def _isolated_s() -> tuple[float, float]:
     for test in _tests():
         for launcher in (here, there):
             began_s = time.process_time()
-            assert run_test(test.function, launcher, _SEED).error is None
+            assert run_test(test, launcher, _SEED).error is None
             took_s = time.process_time() - began_s
             if launcher is here:
                 one_process_s += took_s
@@ -176,7 +177,7 @@ def facts() -> list[str]:
     ratios = {kind: sorted(suite_s[kind] / suite_s["bare"] for suite_s, _ in results) for kind in _KINDS}
     launcher = load_peer(DEFAULT)
     long_run = next(test for test in _tests() if test.name == "test_figure8_unreliable_2c")
-    trace = run_test(long_run.function, launcher, _SEED).simulation.trace
+    trace = run_test(long_run, launcher, _SEED).simulation.trace
     began_s = time.process_time()
     print_timeline(trace, file=io.StringIO(), width=120)
     return [

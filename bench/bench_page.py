@@ -15,6 +15,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from labsim import time as virtual
+from labtest.collection import collect
 from labtest.loading import DEFAULT, load_peer
 from labtest.running import run_test
 from labtools.page.command import told_of, write_page
@@ -29,6 +30,7 @@ _FRAME = (
 _WHEEL = "document.getElementById('lanes').dispatchEvent(new WheelEvent('wheel', { deltaY: 120, cancelable: true }))"
 
 
+@collect
 def _busy(make_config: Any) -> None:
     """Seven peers, an unreliable network, a lost leader and a crash in every round."""
     cfg = make_config(servers=7, unreliable=True)

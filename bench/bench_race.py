@@ -11,13 +11,14 @@ import time
 from collections.abc import Iterator
 
 from labtest.in_process import InProcessLauncher
+from labtest.lab_test import LabTest
 from labtest.launcher import PeerLauncher
 from labtest.layout import PEER_FILES
 from labtest.loading import DEFAULT, DEFAULT_KV
 from labtest.program import execute_program
 from labtest.race import Race
 from labtest.running import run_test
-from labtools.selecting import LabTest, select
+from labtools.selecting import select
 
 _SEEDS = range(1, 4)
 _KINDS = {"plain": None, "turns": {"watch": False}, "race": {}}
@@ -26,7 +27,7 @@ _KINDS = {"plain": None, "turns": {"watch": False}, "race": {}}
 def _run_s(test: LabTest, launcher: PeerLauncher, seed: int) -> tuple[float, float]:
     """(CPU seconds, virtual seconds), up to when nothing of it is left in memory."""
     began_s = time.process_time()
-    run = run_test(test.function, launcher, seed)
+    run = run_test(test, launcher, seed)
     assert run.error is None, run.error
     virtual_s = run.virtual_s
     del run

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from labtest.lab_test import LabTest
 from labtest.loading import DEFAULT, load_peer
-from labtools.selecting import LabTest, select
+from labtools.selecting import select
 from labtools.stress.campaign import Plan, run_campaign
 from labtools.stress.pool import Batch, LocalPool
 from labtools.stress.tally import Tally
@@ -29,7 +30,7 @@ def _bare(test: LabTest, runs: int) -> Callable[[], None]:
 
     def loop() -> None:
         for seed in range(runs):
-            assert run_test(test.function, launcher, seed).error is None
+            assert run_test(test, launcher, seed).error is None
 
     return loop
 

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import wraps
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -28,6 +30,7 @@ from labsim.stacks import is_readers, place_of, short_path
 from labtest.acts import ASKS, CLIENT, CONDITIONS, ENDS, FAULTS, NETWORK, OPERATIONS, Act, Cluster, Play, Where
 from labtest.config import Config
 from labtest.kvconfig import KVConfig
+from labtest.lab_test import Kind, LabTest
 from labtest.scenarios.playing import as_test
 from labtest.scenarios.text import parse_script
 
@@ -43,10 +46,10 @@ class Notes:
 # ---- noting ---------------------------------------------------------------------------------------------------------
 
 
-def noting(test: Callable[..., Any], notes: Notes) -> Callable[..., Any]:
+def noting(test: LabTest, notes: Notes) -> LabTest:
     """The same test, its acts noted, and its faults the decider's choice."""
 
-    @wraps(test)
+    @wraps(test.function)
     def noted(make: Callable[..., Config]) -> Any:
         def make_noted(**how: Any) -> Config:
             simulation = current_simulation()
@@ -58,9 +61,9 @@ def noting(test: Callable[..., Any], notes: Notes) -> Callable[..., Any]:
             _Noter(simulation, config, cluster, notes)
             return config
 
-        return test(make_noted)
+        return test.function(make_noted)
 
-    return noted
+    return replace(test, function=noted)
 
 
 _NOTED = frozenset((*FAULTS, *CONDITIONS, *ENDS))
@@ -221,12 +224,13 @@ def where_of(frame: FrameType | None) -> Where | None:
 # ---- playing --------------------------------------------------------------------------------------------------------
 
 
-def playing(play: Play, *, did: set[int] | None = None) -> Callable[..., Any]:
+def playing(play: Play, *, did: set[int] | None = None) -> LabTest:
     """As a test. `did` gets the numbers of the acts that made sense when their time came."""
     if play.steps:
         return as_test(parse_script("\n".join(play.steps), "shrunk.scenario"))
 
-    def run(config: Config) -> None:
+    def run(make_config: Callable[..., Config]) -> None:
+        config = make_config(**play.how)
         simulation = current_simulation()
         assert simulation is not None
         began_ns = simulation.now_ns
@@ -244,13 +248,7 @@ def playing(play: Play, *, did: set[int] | None = None) -> Callable[..., Any]:
                 simulation.spawn(player.act_all, actors.pop(act.by), began_ns, name=act.by)
         player.wait_until(began_ns + play.end_ns)
 
-    def test(make_config: Callable[..., Config]) -> None:
-        run(make_config(**play.how))
-
-    def test_of_service(make_kv_config: Callable[..., Config]) -> None:
-        run(make_kv_config(**play.how))
-
-    return test_of_service if play.service else test
+    return LabTest("play", Path(), Kind.SERVICE if play.service else Kind.PEER, run)
 
 
 class _Player:

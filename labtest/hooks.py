@@ -1,10 +1,17 @@
-"""Hooks that other pytest plugins may implement. The tester does not know its tools; they hear of failures here."""
+"""What the pytest plugin shares with others: hooks that they may implement, and where an item's LabTest is.
+
+The tester does not know its tools; they hear of failures here.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+
+from labtest.lab_test import LabTest
+
+LAB_TEST = pytest.StashKey[LabTest]()
 
 
 @pytest.hookspec

@@ -80,7 +80,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
         "labtest/peer_contract.py",
     ),
     "harness": ("labtest",),
-    "scenarios": ("labtest/acting.py", "labtest/scenarios"),
+    "scenarios": ("labtest/acting.py", "labtest/collection.py", "labtest/scenarios"),
     "sandbox": ("labtest/isolation",),
     "pytest_plugin": ("labtest/hooks.py", "labtest/plugin.py", "labtest/scenarios/collecting.py"),
     "cluster": ("labtools/cluster",),

@@ -20,7 +20,6 @@ import textwrap
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,9 +29,11 @@ import pytest
 from labsim import Simulation
 from labsim.stacks import short_path
 from labtest import determinism, hooks, records, report
-from labtest.asking import MAKE_CONFIG, MAKE_KV_CONFIG, MAKE_SCENARIO
+from labtest.collection import collect
 from labtest.failure import Failure
+from labtest.hooks import LAB_TEST
 from labtest.isolation.loader import launcher_for
+from labtest.lab_test import Kind, LabTest
 from labtest.launcher import PeerLauncher
 from labtest.loading import DEFAULT, DEFAULT_KV, LoadError
 from labtest.running import Run, run_test
@@ -143,7 +144,7 @@ def _race(config: pytest.Config) -> bool:
 
 def _kv_of(item: pytest.Function) -> Path | None:
     """The service, if it is a test of one."""
-    return _kv(item.config) if _fixture_of(item) == MAKE_KV_CONFIG else None
+    return _kv(item.config) if item.stash[LAB_TEST].wants_service else None
 
 
 def _launcher(config: pytest.Config, *, kv: bool) -> PeerLauncher:
@@ -166,9 +167,9 @@ def _refuse_unloadable(config: pytest.Config, *, kv: bool) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # A worker that refuses to collect breaks the whole run; there each test says it.
-    fixtures = [_fixture_of(item) for item in items]
-    if not hasattr(config, "workerinput") and any(fixtures):
-        _refuse_unloadable(config, kv=MAKE_KV_CONFIG in fixtures)
+    tests = [item.stash[LAB_TEST] for item in items if LAB_TEST in item.stash]
+    if not hasattr(config, "workerinput") and tests:
+        _refuse_unloadable(config, kv=any(test.wants_service for test in tests))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -179,22 +180,22 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     config.pluginmanager.register(_Printer(config), "raftlab-printer")
     # With workers this process collects nothing, so it has to guess whether the peer will be needed.
     if config.getoption("numprocesses", None):
-        mentioned = [fixture for arg in config.args for fixture in _mentioned(arg)]
+        mentioned = [kind for arg in config.args for kind in _mentioned(arg)]
         if mentioned:
-            _refuse_unloadable(config, kv=MAKE_KV_CONFIG in mentioned)
+            _refuse_unloadable(config, kv=Kind.SERVICE in mentioned)
 
 
-def _mentioned(arg: str) -> list[str]:
+def _mentioned(arg: str) -> list[Kind]:
     path = Path(arg.partition("::")[0])
     files = [*path.rglob("test_*.py"), *path.rglob(f"*{SCENARIO}")] if path.is_dir() else [path]
     found = []
     for file in sorted(files):
         if file.suffix == SCENARIO:
-            found.append(MAKE_SCENARIO)
+            found.append(Kind.SCENARIO)
             continue
         with suppress(OSError):
             text = file.read_bytes()
-            found += [fixture for fixture in _FIXTURES if fixture.encode() in text]
+            found += [kind for kind in Kind if kind.value.encode() in text]
     return found
 
 
@@ -209,31 +210,39 @@ def pytest_collection_finish() -> None:
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     if file_path.suffix != SCENARIO:
         return None
-    from labtest.scenarios.collecting import collect  # most runs have no scenarios
+    from labtest.scenarios.collecting import ScenarioFile  # most runs have no scenarios
 
-    return collect(file_path, parent)
-
-
-_FIXTURES = (MAKE_CONFIG, MAKE_SCENARIO, MAKE_KV_CONFIG)
+    file: ScenarioFile = ScenarioFile.from_parent(parent, path=file_path)
+    return file
 
 
-def _fixture_of(item: pytest.Item) -> str:
-    """By which of ours it is a lab test, "" if it is none."""
-    if not isinstance(item, pytest.Function):
-        return ""
-    return next((fixture for fixture in _FIXTURES if fixture in item._fixtureinfo.argnames), "")
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A scenario is stashed already."""
+    if not isinstance(item, pytest.Function) or LAB_TEST in item.stash:
+        return
+
+    def call(made: Any) -> None:
+        asked = item.stash[LAB_TEST].kind.value
+        others = {name: item.funcargs[name] for name in item._fixtureinfo.argnames if name != asked}
+        item.obj(**{asked: made}, **others)
+
+    test = collect(call, name=item.originalname, file=item.path, parameters=item._fixtureinfo.argnames)
+    if test is not None:
+        item.stash[LAB_TEST] = test
+
+
+_LAB_SEEDS = "lab_seeds"  # the fixture below
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Many runs of one test become a few items, each a stretch of seeds."""
     runs = metafunc.config.getoption("--runs")
-    fixture = next((fixture for fixture in _FIXTURES if fixture in metafunc.fixturenames), None)
-    if runs > 1 and fixture is not None:
+    if runs > 1 and _LAB_SEEDS in metafunc.fixturenames:
         chunks = min(runs, _MAX_CHUNKS)
         edges = [runs * k // chunks for k in range(chunks + 1)]
         first = metafunc.config.stash[_SEED]
         stretches = [_Seeds(range(first + a, first + b)) for a, b in pairwise(edges) if a < b]
-        metafunc.parametrize(fixture, stretches, indirect=True, ids=[str(stretch) for stretch in stretches])
+        metafunc.parametrize(_LAB_SEEDS, stretches, indirect=True, ids=[str(stretch) for stretch in stretches])
 
 
 class _Seeds:
@@ -250,23 +259,28 @@ class _Seeds:
 
 
 @pytest.fixture
-def make_config(request: pytest.FixtureRequest) -> Any:
+def lab_seeds(request: pytest.FixtureRequest) -> _Seeds:
+    """What the other fixtures are outside the test."""
+    seed = request.config.stash[_SEED]
+    return getattr(request, "param", None) or _Seeds(range(seed, seed + 1))
+
+
+@pytest.fixture
+def make_config(lab_seeds: _Seeds) -> _Seeds:
     """make_config(servers=3, unreliable=False, snapshot=False): a cluster under test."""
-    seed = request.config.stash[_SEED]
-    return getattr(request, "param", _Seeds(range(seed, seed + 1)))
+    return lab_seeds
 
 
 @pytest.fixture
-def make_scenario(make_config: Any) -> Any:
+def make_scenario(lab_seeds: _Seeds) -> _Seeds:
     """make_scenario(peers=3, snapshots=False, strict=False): a cluster in which nothing happens by itself."""
-    return make_config  # outside the test, which is given the function itself
+    return lab_seeds
 
 
 @pytest.fixture
-def make_kv_config(request: pytest.FixtureRequest) -> Any:
+def make_kv_config(lab_seeds: _Seeds) -> _Seeds:
     """make_kv_config(servers=3, unreliable=False, max_raft_state=None): a cluster with a service, under test."""
-    seed = request.config.stash[_SEED]
-    return getattr(request, "param", _Seeds(range(seed, seed + 1)))
+    return lab_seeds
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -277,29 +291,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    fixture = _fixture_of(pyfuncitem)
-    if not fixture:
+    test = pyfuncitem.stash.get(LAB_TEST, None)
+    if test is None:
         return None
     try:
-        launcher = _launcher(pyfuncitem.config, kv=fixture == MAKE_KV_CONFIG)
+        launcher = _launcher(pyfuncitem.config, kv=test.wants_service)
     except LoadError as error:
         raise LabFailure(str(error), _Failed.to_load(pyfuncitem, error)) from None
-    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames if name != fixture}
-    stretch: Any = pyfuncitem.funcargs[fixture]
-
-    def of_peer(make_config: Any) -> None:
-        pyfuncitem.obj(make_config=make_config, **given)
-
-    def of_scenario(make_config: Any) -> None:
-        from labtest.scenarios.scenario import make_scenario
-
-        pyfuncitem.obj(make_scenario=partial(make_scenario, make_config), **given)
-
-    def of_service(make_kv_config: Any) -> None:
-        pyfuncitem.obj(make_kv_config=make_kv_config, **given)
-
-    test: Any = {MAKE_CONFIG: of_peer, MAKE_SCENARIO: of_scenario, MAKE_KV_CONFIG: of_service}[fixture]
-    test.breaks_rule = getattr(pyfuncitem.obj, "breaks_rule", "")  # run_test() asks
+    stretch = _seeds(pyfuncitem)
     total = 0.0
     for seed in stretch.seeds:
         run = _run(pyfuncitem, test, launcher, seed)
@@ -323,7 +322,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-def _run(item: pytest.Function, test: Any, launcher: PeerLauncher, seed: int) -> Run:
+def _seeds(item: pytest.Function) -> _Seeds:
+    seeds = item.funcargs[item.stash[LAB_TEST].kind.value]
+    assert isinstance(seeds, _Seeds)
+    return seeds
+
+
+def _run(item: pytest.Function, test: LabTest, launcher: PeerLauncher, seed: int) -> Run:
     config = item.config
     record = config.getoption("--record-events")
     if record is None and not config.getoption("--check-determinism"):
@@ -360,7 +365,7 @@ _USUAL_CAUSES = "Usual causes: the order of a set, id() or hash() used for order
 
 def _node_id(item: pytest.Function) -> str:
     """By its absolute path, and without the parameter that --runs adds."""
-    seeds = str(item.funcargs[_fixture_of(item)])
+    seeds = str(_seeds(item))
     name = item.name.replace(f"[{seeds}]", "").replace(f"{seeds}-", "").replace(f"-{seeds}", "")
     names = [parent.name for parent in item.listchain() if isinstance(parent, pytest.Class)]
     return "::".join([str(item.path), *names, name])
@@ -487,7 +492,7 @@ def _is_replayable(item: pytest.Function) -> bool:
     """
     if item.path.suffix == SCENARIO:
         return not _race(item.config)
-    plain = item._fixtureinfo.argnames in [(name,) for name in _FIXTURES] and item.cls is None
+    plain = len(item._fixtureinfo.argnames) == 1 and item.cls is None
     return plain and item.path.parent.name == "tests" and item.path.name.startswith(("test_2", "test_3"))
 
 

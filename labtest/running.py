@@ -1,11 +1,11 @@
-"""One test function, one seed, one run: the step that the plugin repeats, and whatever else repeats tests."""
+"""One test, one seed, one run: the step that the plugin repeats, and whatever else repeats tests."""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time as _time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,18 +13,16 @@ from typing import Any
 from labsim import Event, Simulation, current_simulation
 from labsim.deciding import Decider
 from labsim.guard import exit_refused
-from labtest.asking import wants_service
 from labtest.checks import ABOUT_WAITING, CHUNK, RuleChecker
 from labtest.config import Config
 from labtest.diagnoses import diagnose
 from labtest.failure import Failure
 from labtest.kvconfig import KVConfig
+from labtest.lab_test import LabTest
 from labtest.launcher import PeerLauncher
 from labtest.program import forget_earlier_runs
 from labtest.snapshot import ClusterSnapshot, take_snapshot
 from labtest.task_errors import point_into_peer
-
-MakeConfig = Callable[..., Config]
 
 
 @dataclass
@@ -60,7 +58,7 @@ class Run:
 
 
 def run_test(
-    test: Callable[[MakeConfig], Any],
+    test: LabTest,
     launcher: PeerLauncher,
     seed: int,
     *,
@@ -69,10 +67,10 @@ def run_test(
     decider: Decider | None = None,
     checked: bool = True,
 ) -> Run:
-    """Run `test(make_config)` once. What it raises is in the result, except KeyboardInterrupt.
+    """Run the test once. What it raises is in the result, except KeyboardInterrupt.
 
-    A test whose parameter is called make_kv_config gets a KVConfig. A decider takes the seed's place. The rules check
-    every event, unless the simulation keeps no trace or `checked` is false.
+    A decider takes the seed's place. The rules check every event, unless the simulation keeps no trace or `checked` is
+    false.
     """
     forget_earlier_runs()
     if realtime:
@@ -90,14 +88,14 @@ def run_test(
             for i in range(earlier.n):
                 if earlier.is_up(i):
                     earlier.crash1(i)
-        config = (KVConfig if wants_service(test) else Config)(launcher, **how)
+        config = (KVConfig if test.wants_service else Config)(launcher, **how)
         config.checker = run.checker
         run.configs.append(config)
         return config
 
     def main() -> None:
         try:
-            test(make_config)
+            test.function(make_config)
             for config in run.configs:
                 config.end()
         finally:
@@ -118,7 +116,7 @@ def run_test(
             run.error = error
     if run.checker is not None:
         _end_at_violation(run, run.checker)
-    if isinstance(run.error, Failure) and run.error.rule and run.error.rule == getattr(test, "breaks_rule", ""):
+    if isinstance(run.error, Failure) and run.error.rule and run.error.rule == test.breaks_rule:
         run.error = None  # a scenario for a wrong peer: that is what it expects
     if run.error is not None:
         point_into_peer(run.error, *launcher.classes)

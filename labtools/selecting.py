@@ -16,31 +16,20 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from labsim.stacks import short_path
-from labtest.asking import MAKE_CONFIG, MAKE_KV_CONFIG, MAKE_SCENARIO, wants_service
+from labtest.collection import collect
+from labtest.lab_test import Kind, LabTest, part_of
 from labtest.loading import DEFAULT, DEFAULT_KV
 
 # The lab's own tests, where they lie in the source tree; the working directory's, when that is another one.
 TESTS = Path("tests")
 SCENARIOS = "scenarios"  # their folder there, and the word that selects all of them
 SCENARIO = ".scenario"
-
-
-class LabTest(NamedTuple):
-    name: str
-    part: str  # "2a" ... "3b", or "" where the name has none
-    file: Path
-    function: Callable[[Any], Any]
-
-    @property
-    def wants_service(self) -> bool:
-        return wants_service(self.function)
 
 
 def service_for(tests: Iterable[LabTest], kv: Path) -> Path | None:
@@ -67,11 +56,18 @@ def load_tests(file: Path) -> list[LabTest]:
     file = file.resolve()
     if file.suffix == SCENARIO:
         return [_load_scenario(file)]
-    return [
-        LabTest(name, _part(name), file, _run_by_config(value))
+    tests = [
+        collect(value, name=name, file=file)
         for name, value in vars(_module(file)).items()
-        if name.startswith("test_") and inspect.isfunction(value) and _maker(value) is not None
+        if name.startswith("test_") and inspect.isfunction(value) and _is_plain(value)
     ]
+    return [test for test in tests if test is not None]
+
+
+def _is_plain(function: Callable[..., Any]) -> bool:
+    """Whether it asks for one thing. Calling a generator or a coroutine would run nothing, and pass."""
+    runs_nothing = inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function)
+    return len(inspect.signature(function).parameters) == 1 and not runs_nothing
 
 
 def _load_scenario(file: Path) -> LabTest:
@@ -83,7 +79,7 @@ def _load_scenario(file: Path) -> LabTest:
         script = read_script(file)
     except ScriptError as error:
         raise SelectionError(str(error)) from None
-    return LabTest(script.name, _part(script.name), file, as_test(script))
+    return as_test(script)
 
 
 def _module(file: Path) -> ModuleType:
@@ -148,34 +144,7 @@ def _parametrized(function: Callable[..., Any]) -> bool:
     return any(mark.name == "parametrize" for mark in getattr(function, "pytestmark", ()))
 
 
-_GIVEN = (MAKE_CONFIG, MAKE_SCENARIO, MAKE_KV_CONFIG)
-
-
-def _maker(function: Callable[..., Any]) -> str | None:
-    """What it asks for, if that is the one thing that a lab test may ask for."""
-    # Calling one of these would run nothing, and pass.
-    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        return None
-    parameters = tuple(inspect.signature(function).parameters)
-    return parameters[0] if len(parameters) == 1 and parameters[0] in _GIVEN else None
-
-
-def _run_by_config(function: Callable[..., Any]) -> Callable[[Any], Any]:
-    """As run_test() calls it: with make_config, or make_kv_config."""
-    if _maker(function) != MAKE_SCENARIO:
-        return function
-
-    def run(make_config: Any) -> Any:
-        from labtest.scenarios.scenario import make_scenario
-
-        return function(partial(make_scenario, make_config))
-
-    return run
-
-
-def _part(name: str) -> str:
-    found = re.search(r"_(2[a-d]|3[ab])(_|$)", name)
-    return found.group(1) if found else ""
+_GIVEN = [kind.value for kind in Kind]
 
 
 def select(patterns: Iterable[str], files: Iterable[Path] = ()) -> list[LabTest]:
@@ -204,7 +173,7 @@ def select(patterns: Iterable[str], files: Iterable[Path] = ()) -> list[LabTest]
 def _matches(name: str, file: Path, pattern: str) -> bool:
     if pattern == SCENARIOS:
         return file.suffix == SCENARIO
-    return _part(name) == pattern.lower() or fnmatchcase(name, pattern)
+    return part_of(name) == pattern.lower() or fnmatchcase(name, pattern)
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:

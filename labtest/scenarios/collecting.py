@@ -3,11 +3,12 @@ make_config."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
 
 import pytest
 
+from labtest.hooks import LAB_TEST
 from labtest.scenarios.playing import as_test
 from labtest.scenarios.text import ScriptError, read_script
 
@@ -17,12 +18,17 @@ class ScenarioFile(pytest.Module):
 
     def _getobj(self) -> ModuleType:
         try:
-            script = read_script(self.path)
+            self._lab_test = as_test(read_script(self.path))
         except ScriptError as error:
             raise self.CollectError(str(error)) from None
-        module = ModuleType(script.name)
-        setattr(module, script.name, as_test(script))
+        module = ModuleType(self._lab_test.name)
+        setattr(module, self._lab_test.name, self._lab_test.function)
         return module
+
+    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
+        for item in super().collect():
+            item.stash[LAB_TEST] = self._lab_test
+            yield item
 
     def istestfunction(self, obj: object, name: str) -> bool:
         return callable(obj)
@@ -31,8 +37,3 @@ class ScenarioFile(pytest.Module):
         """There is none."""
 
     _register_setup_function_fixture = _register_setup_module_fixture
-
-
-def collect(path: Any, parent: pytest.Collector) -> ScenarioFile:
-    file: ScenarioFile = ScenarioFile.from_parent(parent, path=path)
-    return file

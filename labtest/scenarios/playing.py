@@ -9,26 +9,25 @@ Start at `as_test()`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import CodeType
 
-from labtest.config import Config
-from labtest.scenarios.scenario import Scenario, make_scenario
+from labtest.collection import of_config
+from labtest.lab_test import Kind, LabTest
+from labtest.scenarios.scenario import Scenario
 from labtest.scenarios.stage import ScenarioError
 from labtest.scenarios.text import Script, ScriptError, Step
 
-MakeConfig = Callable[..., Config]
+MakeScenario = Callable[..., Scenario]
 OnOutput = Callable[[Step, str], None]
 Player = Callable[[Scenario, Script], None]
 
 
-def as_test(
-    script: Script, *, on_output: OnOutput | None = None, player: Player | None = None
-) -> Callable[[MakeConfig], None]:
-    """What a test is to run_test(). `on_output` is told what each `show` shows; a `player` plays the steps instead."""
+def as_test(script: Script, *, on_output: OnOutput | None = None, player: Player | None = None) -> LabTest:
+    """`on_output` is told what each `show` shows; a `player` plays the steps instead."""
 
-    def test(make_config: MakeConfig) -> None:
+    def test(make_scenario: MakeScenario) -> None:
         scenario = make_scenario(
-            make_config,
             peers=script.peers,
             snapshots=script.snapshots,
             strict=script.strict,
@@ -43,8 +42,7 @@ def as_test(
             exec(_code(script), {"step": lambda line: play(scenario, script, by_line[line], on_output)})
 
     test.__name__ = script.name
-    test.breaks_rule = script.breaks  # type: ignore[attr-defined]  # what run_test() asks of a test
-    return test
+    return LabTest(script.name, Path(script.file), Kind.SCENARIO, of_config(test), breaks_rule=script.breaks)
 
 
 def play(scenario: Scenario, script: Script, step: Step, on_output: OnOutput | None) -> None:

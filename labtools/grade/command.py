@@ -27,6 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from labsim.stacks import short_path
+from labtest.lab_test import LabTest
 from labtest.layout import PEER, ROOT, SERVICE
 from labtools.common import arguments
 from labtools.common.interrupts import ended_politely
@@ -43,7 +44,7 @@ from labtools.grade.values.results import Result, points, renamed
 from labtools.grade.values.rubric import Rubric, RubricError
 from labtools.grade.values.store import write_whole
 from labtools.grade.write import pages_of, write_class, write_submission, write_submitted
-from labtools.selecting import SCENARIO, LabTest, SelectionError, load_tests, not_lab_tests
+from labtools.selecting import SCENARIO, SelectionError, load_tests, not_lab_tests
 
 OUT = Path("build/grade")
 _SEED_FILE = "seed"

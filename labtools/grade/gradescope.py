@@ -16,9 +16,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from labtest import layout
+from labtest.lab_test import LabTest
 from labtest.layout import ROOT
 from labtools.grade.values.rubric import Rubric
-from labtools.selecting import LabTest
 
 # A zip has times; the same contents shall be the same file.
 _TIME = (1980, 1, 1, 0, 0, 0)

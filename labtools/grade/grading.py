@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from labtest.lab_test import LabTest
 from labtest.layout import PEER
 from labtest.loading import DEFAULT, DEFAULT_KV
 from labtest.records import files_of
@@ -33,7 +34,7 @@ from labtools.grade.showing.desk import Choice, Desk, chosen, without_files
 from labtools.grade.values.results import FORCED, UNLOADABLE, Result, RunRecord, Shown, TestResult
 from labtools.grade.values.rubric import HUNT, Failures, Graded, Limits, RubricError
 from labtools.grade.values.store import Store
-from labtools.selecting import LabTest, replay_line
+from labtools.selecting import replay_line
 
 
 @dataclass(frozen=True)

@@ -106,9 +106,9 @@ def _main(args: argparse.Namespace) -> int:
     launcher = launcher_for(args.raft, isolated=args.isolated, kv=service_for(tests, args.kv), race=args.race)
     watch = None
     if args.fields:
-        run, watch = watched_run(test.function, launcher, seed)
+        run, watch = watched_run(test, launcher, seed)
     else:
-        run = run_test(test.function, launcher, seed)
+        run = run_test(test, launcher, seed)
     assert run.simulation is not None and run.simulation.trace is not None
     file = str(args.file[0]) if args.file else ""
     kv = str(args.kv) if test.wants_service else ""

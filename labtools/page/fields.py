@@ -14,12 +14,12 @@ import linecache
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import wraps
 from types import FrameType, MemberDescriptorType
 from typing import Any
 
 from labsim import Event, Simulation
 from labsim.stacks import is_readers, short_path
+from labtest.lab_test import LabTest
 from labtest.launcher import PeerLauncher
 from labtest.running import Run, run_test
 from labtools.page.tables import Tables, stretches
@@ -32,23 +32,22 @@ _TEXT_MAX = 120
 _GONE = object()
 
 
-def watched_run(test: Callable[..., Any], launcher: PeerLauncher, seed: int) -> tuple[Run, Watch]:
+def watched_run(test: LabTest, launcher: PeerLauncher, seed: int) -> tuple[Run, Watch]:
     """run_test(), with somebody who looks at the peers."""
     simulation = Simulation(seed)
     assert simulation.trace is not None
     watch = Watch(simulation, simulation.trace)
     simulation.subscribe(watch.observe)
 
-    @wraps(test)  # what it asks for is read from its signature
     def watched(make_config: Any) -> Any:
         def making(**how: Any) -> Any:
             config = make_config(**how)
             watch.peer = config.peer
             return config
 
-        return test(making)
+        return test.function(making)
 
-    run = run_test(watched, launcher, seed, simulation=simulation)
+    run = run_test(dataclasses.replace(test, function=watched), launcher, seed, simulation=simulation)
     return run, watch
 
 

@@ -12,6 +12,7 @@ import argparse
 import faulthandler
 import importlib
 import sys
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -20,9 +21,10 @@ from labsim.deciding import Changed, ChoiceKind, Choices, Decider, Plain, Record
 from labtest import records
 from labtest.choicefile import ChoiceFileError, Header, read_choices, write_choices
 from labtest.isolation.loader import launcher_for
+from labtest.lab_test import LabTest
 from labtest.launcher import PeerLauncher
 from labtest.loading import DEFAULT, DEFAULT_KV, LoadError
-from labtools.selecting import SCENARIO, LabTest, SelectionError, replay_line, select, service_for
+from labtools.selecting import SCENARIO, SelectionError, replay_line, select, service_for
 
 if TYPE_CHECKING:
     from labtest.running import Run
@@ -122,9 +124,9 @@ def _as_chosen(test: LabTest, header: Header, choices: Choices) -> LabTest:
     from labtest.acting import Notes, noting, playing
 
     if header.play is not None:
-        return test._replace(function=playing(header.play))
+        return replace(playing(header.play), name=test.name, file=test.file)
     if any(place[0] == ChoiceKind.FAULT for place, _ in choices.chosen):
-        return test._replace(function=noting(test.function, Notes()))
+        return noting(test, Notes())
     return test
 
 
@@ -132,11 +134,11 @@ def _run(test: LabTest, launcher: PeerLauncher, seed: int, decider: Decider, *, 
     from labtest.running import run_test
 
     if not debug:
-        return run_test(test.function, launcher, seed, decider=decider)
+        return run_test(test, launcher, seed, decider=decider)
     from labtools.replay.debugger import DebuggedSimulation
 
     simulation = DebuggedSimulation(seed, decider, launcher.classes[0], test.file)
-    return run_test(test.function, launcher, seed, simulation=simulation)
+    return run_test(test, launcher, seed, simulation=simulation)
 
 
 def _print_timeline(run: Run) -> None:

@@ -9,12 +9,12 @@ Start at `Attempts.make()`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -23,8 +23,8 @@ from labsim import Event, current_simulation
 from labsim.deciding import Chance, Changed, ChoiceKind, Choices, Decider, Place, Plain, Recording, Seeded
 from labtest.acting import Notes, noting, playing
 from labtest.acts import Act, Cluster, Play, Where
-from labtest.asking import wants_service
 from labtest.diagnoses import examine
+from labtest.lab_test import LabTest
 from labtest.launcher import PeerLauncher
 from labtest.running import Run, run_test
 from labtest.verdict import Ending, Verdict, verdict_of
@@ -150,13 +150,10 @@ class _OtherTurns(Plain):
 class Attempts:
     """Makes runs of plans, and remembers which it has made."""
 
-    def __init__(
-        self, test: Callable[..., Any], launcher: PeerLauncher, peer_files: Sequence[Path], test_file: Path | None
-    ) -> None:
+    def __init__(self, test: LabTest, launcher: PeerLauncher, peer_files: Sequence[Path]) -> None:
         self._test = test
         self._launcher = launcher
         self._peer_files = peer_files
-        self._test_file = test_file
         self._made: set[tuple[bytes, Drawn | None]] = set()
         self.count = 0
 
@@ -185,7 +182,7 @@ class Attempts:
         failed_ns = original.failed_ns - cluster.made_ns
         acts = _with_plain_commands([act for act in cluster.acts if act.at_ns <= failed_ns])
         end_ns = failed_ns + _A_MOMENT_NS if cluster.ended_ns is None else cluster.ended_ns
-        play = Play(cluster.how, wants_service(self._test), acts, end_ns)
+        play = Play(cluster.how, self._test.wants_service, acts, end_ns)
         choices = _without_earlier_clusters(original, cluster)
         return Plan(choices, play, cluster.ended_ns is not None)
 
@@ -196,7 +193,7 @@ class Attempts:
         test = noting(self._test, notes) if play is None else playing(play, did=did)
         run = run_test(test, self._launcher, seed, decider=timed)
         assert run.simulation is not None
-        verdict = verdict_of(run.error, self._peer_files, self._test_file)
+        verdict = verdict_of(run.error, self._peer_files, self._test.file)
         plan = Plan(timed.until(run.simulation.now_ns))
         if play is not None:
             failed_ns = run.simulation.now_ns

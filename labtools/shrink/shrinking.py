@@ -13,12 +13,12 @@ from labsim.deciding import Choices, Seeded
 from labtest.acts import Play
 from labtest.checks.kept import RACE
 from labtest.choicefile import write_choices
+from labtest.lab_test import LabTest
 from labtest.launcher import PeerLauncher
 from labtest.scenarios.text import parse_script
 from labtest.tracefile import write_trace
 from labtest.verdict import Ending
 from labtools.generator.lane import Lane
-from labtools.selecting import LabTest
 from labtools.shrink.attempts import Attempt, Attempts, Drawn, Plan
 from labtools.shrink.recipe import needs, recipe
 from labtools.shrink.scripting import SEED, Scripting, breaking, steps_in
@@ -85,7 +85,7 @@ def shrink(
     scenario: bool = True,
 ) -> Shrunk:
     """NothingToShrink if the run passes. Ctrl-C ends the search, and the best so far is returned."""
-    attempts = Attempts(test.function, launcher, peer_files, test.file)
+    attempts = Attempts(test, launcher, peer_files)
     original = attempts.seeded(Seeded(seed), seed)
     if original.same is None:
         raise NothingToShrink(f"{test.name} with seed {seed} does not fail, so there is nothing to shrink")
@@ -160,7 +160,7 @@ def _events(attempt: Attempt) -> int:
 
 def as_scenario(test: LabTest, launcher: PeerLauncher, seed: int, *, limit_s: float = LIMIT_S) -> str:
     """The run as a scenario, not shrunk before. NothingToShrink if it breaks no rule, or no scenario was found."""
-    attempts = Attempts(test.function, launcher, (), test.file)
+    attempts = Attempts(test, launcher, ())
     original = attempts.seeded(Seeded(seed), seed)
     verdict = original.verdict
     if verdict.ending is not Ending.RULE:

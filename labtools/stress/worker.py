@@ -115,7 +115,7 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
     def run_one(name: str, seed: int) -> tuple[bytes, bool]:
         test = tests[name]
         began_s = time.process_time()
-        run = run_test(test.function, launcher, seed)
+        run = run_test(test, launcher, seed)
         cpu_s = time.process_time() - began_s
         simulation = run.simulation
         assert simulation is not None

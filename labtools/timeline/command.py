@@ -273,7 +273,7 @@ def _run(args: argparse.Namespace) -> tuple[str, int, str, Sequence[Event], str,
         raise TimelineError(f"{args.test} is {len(tests)} tests; name one of {', '.join(t.name for t in tests[:5])} …")
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(2**31)
     launcher = launcher_for(args.raft, isolated=args.isolated, kv=service_for(tests, args.kv), race=args.race)
-    run = run_test(tests[0].function, launcher, seed)
+    run = run_test(tests[0], launcher, seed)
     assert run.simulation is not None and run.simulation.trace is not None
     ending = ""
     outcome = f"passed, {run.virtual_s:.1f} s (virtual)"

@@ -16,8 +16,9 @@ from typing import Any
 
 from labsim.stacks import short_path
 from labtest import records
+from labtest.lab_test import LabTest
 from labtest.layout import ROOT, run_files, tool_files
-from labtools.selecting import LabTest, default_files, replay_line
+from labtools.selecting import default_files, replay_line
 
 
 @dataclass

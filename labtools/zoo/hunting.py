@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from labtest.isolation.loader import launcher_for
+from labtest.lab_test import LabTest
 from labtest.launcher import PeerLauncher
 from labtest.running import run_test
 from labtest.verdict import Ending, verdict_of
 from labtools.generator.lane import Lane
-from labtools.selecting import LabTest
 from labtools.zoo.mutants import BUILD, REFERENCE, Mutant, StaleMutant
 
 PARTS = ("2a", "2b", "2c", "2d", "3a", "3b")
@@ -90,7 +90,7 @@ def hunt(
                 result.seconds = time.process_time() - began_s
                 return result
             result.tests += 1
-            run = run_test(test.function, launcher, seed)
+            run = run_test(test, launcher, seed)
             if verdict_of(run.error).ending is Ending.SKIPPED:
                 result.skipped += 1
             elif run.error is not None:
@@ -141,7 +141,7 @@ def _rate(tests: list[LabTest], launcher: PeerLauncher, first_seed: int) -> tupl
     """With how many seeds at least one of the tests fails."""
     failed = 0
     for seed in range(first_seed, first_seed + RATE_SEEDS):
-        failed += any(run_test(test.function, launcher, seed).error is not None for test in tests)
+        failed += any(run_test(test, launcher, seed).error is not None for test in tests)
     return failed, RATE_SEEDS
 
 

@@ -29,14 +29,14 @@ def repeat(file: Path, launcher: PeerLauncher) -> dict[str, Any]:
 
     digest = ""
     if file.suffix == SCENARIO:
-        run = run_test(load_tests(file)[0].function, launcher, SEED)
+        run = run_test(load_tests(file)[0], launcher, SEED)
     else:
         header, choices = read_choices(file)
         digest = header.digest
         if header.play is not None:
             test = playing(header.play)
         else:
-            test = noting(select([header.test])[0].function, Notes())
+            test = noting(select([header.test])[0], Notes())
         run = run_test(test, launcher, 0, decider=Changed(Plain(), choices))
     verdict = verdict_of(run.error)
     return {"ending": verdict.ending, "rule": verdict.name, "same": run.digest == digest}

@@ -12,9 +12,10 @@ from typing import Any
 from labsim import Event, Simulation
 from labtest.determinism import describe
 from labtest.isolation.loader import launcher_for
+from labtest.lab_test import LabTest
 from labtest.loading import DEFAULT, DEFAULT_KV
 from labtest.running import run_test
-from labtools.selecting import LabTest, default_files, load_tests, scenario_files
+from labtools.selecting import default_files, load_tests, scenario_files
 
 DIGEST_CHARS = 16
 
@@ -33,7 +34,7 @@ def _peer(mode: str) -> Any:
 def digest_of(run: tuple[str, int, str]) -> str:
     """Of (test, seed, mode). The reference passes: whatever else comes of it is raised."""
     test, seed, mode = run
-    came_of_it = run_test(all_tests()[test].function, _peer(mode), seed)
+    came_of_it = run_test(all_tests()[test], _peer(mode), seed)
     if came_of_it.error is not None:
         raise RuntimeError(f"{test} with seed {seed}, {mode}: the reference fails") from came_of_it.error
     return came_of_it.digest[:DIGEST_CHARS]
@@ -69,7 +70,7 @@ def events_of(test: str, seed: int, mode: str) -> list[list[Any]]:
     """Of each event: the digest with it, when, what, of whom, its fingerprint, and in words."""
     # The digest up to an event is only asked for here, so that an ordinary run pays nothing.
     simulation = _Noting(seed)
-    run = run_test(all_tests()[test].function, _peer(mode), seed, simulation=simulation)
+    run = run_test(all_tests()[test], _peer(mode), seed, simulation=simulation)
     if run.error is not None:
         print(f"{test} with seed {seed}, {mode}: {run.error}", file=sys.stderr)
     return simulation.noted

@@ -10,6 +10,7 @@ import pytest
 
 from labsim import Simulation
 from labtest import report
+from labtest.collection import collect
 from labtest.loading import load_peer
 from labtest.running import run_test
 
@@ -93,12 +94,14 @@ def renamed_package(folder, **names):
     return folder
 
 
+@collect
 def elect(make_config):
     cfg = make_config(servers=3)
     cfg.begin("Test: election")
     cfg.check_one_leader()
 
 
+@collect
 def agree(make_config):
     cfg = make_config(servers=3)
     cfg.begin("Test: agreement")

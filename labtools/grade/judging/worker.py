@@ -27,13 +27,14 @@ from labtest.isolation import programs
 from labtest.isolation.host import CannotLoad, TooLong
 from labtest.isolation.processes import GuestKilled, NurseryLost
 from labtest.isolation.programs import SandboxedLauncher, ServicePaths
+from labtest.lab_test import LabTest
 from labtest.layout import PEER, SERVICE
 from labtest.loading import LoadError
 from labtest.running import Run, run_test
 from labtest.verdict import Ending, verdict_of, without_numbers
 from labtools.grade.values.results import DIED, FAILED, FORCED, MISBEHAVED, PASSED, UNLOADABLE, RunRecord
 from labtools.grade.values.rubric import Limits
-from labtools.selecting import LabTest, load_tests
+from labtools.selecting import load_tests
 from labtools.workers.serving import serve, show_stack_when_lost
 
 _REPORT_CHARS_MAX = 20_000
@@ -181,7 +182,7 @@ def _undisturbed(launcher: SandboxedLauncher, test: LabTest, request: Request) -
     """What is disturbed from outside says nothing about the submission."""
     for attempt in range(1, _TRIES + 1):
         try:
-            run = run_test(test.function, launcher, request.seed)
+            run = run_test(test, launcher, request.seed)
         except NurseryLost:
             launcher.close()
             if attempt == _TRIES:

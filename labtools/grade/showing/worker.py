@@ -26,6 +26,7 @@ from labtest.isolation.host import Guest
 from labtest.isolation.processes import GuestProcess, NurseryLost
 from labtest.isolation.programs import SandboxedLauncher
 from labtest.isolation.protocol import Ended
+from labtest.lab_test import LabTest
 from labtest.layout import PEER, SERVICE
 from labtest.loading import DEFAULT, DEFAULT_KV
 from labtest.running import Run, run_test
@@ -34,7 +35,7 @@ from labtools.grade.values.results import Shown
 from labtools.page.command import told_of
 from labtools.page.data import data_of
 from labtools.page.html import page
-from labtools.selecting import LabTest, load_tests
+from labtools.selecting import load_tests
 from labtools.shrink.shrinking import NothingToShrink, Shrunk, shrink
 from labtools.shrink.telling import recipe_lines
 from labtools.timeline.command import print_timeline
@@ -149,7 +150,7 @@ def _draw(wanted: Wanted, test: LabTest, launcher: _Counted) -> Drawn | None:
     shrunk = None
     if wanted.shrink_runs:
         shrunk, shown.not_shrunk = _shrink(wanted, test, launcher)
-    run = shrunk.original.run if shrunk is not None else run_test(test.function, launcher, request.seed)
+    run = shrunk.original.run if shrunk is not None else run_test(test, launcher, request.seed)
     if run.digest != wanted.digest:
         return None
     if wanted.page:

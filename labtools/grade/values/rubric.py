@@ -18,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from labtools.selecting import LabTest
+from labtest.lab_test import LabTest
 
 # Gradescope's words: who sees a result, and when.
 Visibility = Literal["visible", "hidden", "after_due_date", "after_published"]

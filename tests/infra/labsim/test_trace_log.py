@@ -3,6 +3,7 @@
 import pytest
 
 from labsim import LogLine, Simulation, log, threading, time
+from labtest.collection import collect
 from labtest.in_process import InProcessLauncher
 from labtest.running import run_test
 from raft.messages import RequestVoteArgs, RequestVoteReply
@@ -96,6 +97,7 @@ class Talkative(Raft):
         return reply
 
 
+@collect
 def elect(make_config):
     cfg = make_config(servers=3)
     cfg.disconnect(cfg.check_one_leader())

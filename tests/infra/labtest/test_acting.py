@@ -7,6 +7,7 @@ from labsim import time
 from labsim.deciding import Changed, Choices, Seeded
 from labtest.acting import Notes, noting, playing
 from labtest.acts import Act, Play
+from labtest.collection import collect
 from labtest.events import CONNECT, CRASH, DISCONNECT, PAUSE, RESTART, START
 from labtest.loading import load_peer
 from labtest.running import run_test
@@ -26,6 +27,7 @@ def kinds(run, *wanted):
     return [(event.kind, event.node) for event in run.simulation.trace if event.kind in wanted and event.at_ns]
 
 
+@collect
 def faulty(make_config):
     cfg = make_config(servers=3)
     cfg.check_one_leader()
@@ -45,7 +47,7 @@ def test_to_be_noted_changes_nothing_about_a_run(name, monkeypatch):
     (test,) = select([name])
     peer = load_peer(ROOT / "raft" / "raft.py", kv=ROOT / "kv" / "server.py")
     notes = Notes()
-    run, noted = run_test(test.function, peer, SEED), run_test(noting(test.function, notes), peer, SEED)
+    run, noted = run_test(test, peer, SEED), run_test(noting(test, notes), peer, SEED)
     assert (noted.digest, noted.error) == (run.digest, None)
     assert len(notes.clusters[-1].acts) > 10
 

@@ -6,6 +6,7 @@ from infra.labtest.story import story_of_agreement
 from infra.students import ROOT, edited_reference
 from labsim import Simulation, time
 from labtest.checks import CHUNK
+from labtest.collection import collect
 from labtest.determinism import Recorder
 from labtest.loading import load_peer
 from labtest.running import run_test
@@ -37,6 +38,7 @@ def applies_what_nobody_started(tmp_path):
 def test_what_happens_last_in_a_run_is_looked_at(tmp_path):
     launcher = applies_what_nobody_started(tmp_path)
 
+    @collect
     def test(make_config):
         make_config(servers=3)
         time.sleep(0.01)
@@ -51,6 +53,7 @@ def test_what_happens_last_in_a_run_is_looked_at(tmp_path):
 def test_a_rule_that_was_broken_comes_before_what_ended_the_run(tmp_path):
     launcher = applies_what_nobody_started(tmp_path)
 
+    @collect
     def test(make_config):
         make_config(servers=3)
         time.sleep(0.01)
@@ -61,7 +64,7 @@ def test_a_rule_that_was_broken_comes_before_what_ended_the_run(tmp_path):
 
 
 def test_lines_of_the_peer_do_not_change_where_a_run_ends(tmp_path):
-    many_elections = load_tests(ROOT / "tests/test_2a.py")[-1].function
+    many_elections = load_tests(ROOT / "tests/test_2a.py")[-1]
     runs = []
     for lines in ("", "log('vote', 'asked')", "for _ in range(100): log('vote', 'asked')"):
         votes_twice = (
@@ -76,7 +79,7 @@ def test_lines_of_the_peer_do_not_change_where_a_run_ends(tmp_path):
 
 
 def test_a_record_of_events_ends_with_the_broken_rule(tmp_path):
-    many_elections = load_tests(ROOT / "tests/test_2a.py")[-1].function
+    many_elections = load_tests(ROOT / "tests/test_2a.py")[-1]
     votes_twice = ("up_to_date and self.voted_for in (None, args.candidate_id)", "up_to_date")
     launcher = load_peer(edited_reference(tmp_path, votes_twice))
     simulation = Simulation(1)
@@ -94,6 +97,7 @@ def test_a_command_that_its_peer_changes_is_not_what_was_started(tmp_path):
     old = "            self.log.append(LogEntry(self.current_term, command))\n"
     path = edited_reference(tmp_path, (old, f"            command['term'] = self.current_term\n{old}"))
 
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         cfg.start(cfg.check_one_leader(), {"put": "x"})
@@ -103,6 +107,7 @@ def test_a_command_that_its_peer_changes_is_not_what_was_started(tmp_path):
 
 
 def test_a_command_that_the_test_changes_is_what_it_was(tmp_path):
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         command = {"put": "x"}
@@ -118,6 +123,7 @@ def test_a_message_that_its_peer_changes_after_it_was_applied_is_what_it_was(tmp
     later = "                    time.sleep(0.001)\n                    msg.command_index = 1_000_000\n"
     path = edited_reference(tmp_path, (old, old + later))
 
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         cfg.one(10, 3, retry=True)

@@ -61,14 +61,14 @@ def test_a_peer_with_other_names_is_tested_and_told_which_checks_are_off(tmp_pat
     launcher = load_peer(renamed_package(tmp_path, **{name: f"{name}_"}))
     tests = [test for part in "abcd" for test in load_tests(ROOT / f"tests/test_2{part}.py") if test.name in TESTS]
     assert len(tests) == len(TESTS)
-    runs = [run_test(test.function, launcher, seed) for test in tests for seed in (1, 2)]
+    runs = [run_test(test, launcher, seed) for test in tests for seed in (1, 2)]
     assert [run.error for run in runs] == [None] * len(runs)
     best = BEST_OF_VOTES if name in ("request_vote", "vote_granted") else BEST
     assert {line for run in runs for line in run.checks_off} == {line, best}
 
 
 def test_nothing_is_off_for_the_paper_s_names(tmp_path):
-    run = run_test(load_tests(ROOT / "tests/test_2b.py")[0].function, load_peer(edited_reference(tmp_path)), 1)
+    run = run_test(load_tests(ROOT / "tests/test_2b.py")[0], load_peer(edited_reference(tmp_path)), 1)
     assert run.checks_off == []
 
 

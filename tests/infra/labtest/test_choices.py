@@ -12,6 +12,7 @@ from infra.soaking import SOAK
 from labrpc.conditions import Fate
 from labsim.deciding import Changed, Choices, Plain, Recording, Seeded
 from labtest.choicefile import ChoiceFileError, read_choices, write_choices
+from labtest.collection import collect
 from labtest.loading import DEFAULT, DEFAULT_KV, load_peer
 from labtest.running import run_test
 from labtools.selecting import select
@@ -22,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 
 def run(name, decider):
     (test,) = select([name], [])
-    return run_test(test.function, load_peer(DEFAULT), 0, decider=decider)
+    return run_test(test, load_peer(DEFAULT), 0, decider=decider)
 
 
 # What the other process does: every file of choices in a folder once more, and its digest.
@@ -39,7 +40,7 @@ peer = load_peer(DEFAULT, kv=DEFAULT_KV)
 tests = {test.name: test for test in select([], [])}
 for path in sorted(Path(sys.argv[1]).iterdir()):
     header, choices = read_choices(path)
-    run = run_test(tests[header.test].function, peer, 0, decider=Changed(Plain(), choices))
+    run = run_test(tests[header.test], peer, 0, decider=Changed(Plain(), choices))
     print(header.test, run.digest, run.error)
 """
 
@@ -51,7 +52,7 @@ def test_every_test_is_repeated_without_its_seed_in_another_process(tmp_path):
     tests = sorted(select([], []), key=lambda test: test.name)[:: 1 if SOAK else 9]
     for test in tests:
         recording = Recording(Seeded(SEED))
-        done = run_test(test.function, peer, 0, decider=recording)
+        done = run_test(test, peer, 0, decider=recording)
         write_choices(tmp_path / test.name, recording.choices, test=test.name, digest=done.digest)
         expected.append(f"{test.name} {done.digest} None")
     assert {name.split()[0][-2:] for name in expected} == {"2a", "2b", "2c", "2d", "3a", "3b"}
@@ -122,6 +123,7 @@ def _under_other_conditions(before, after, keys):
 def test_two_clusters_in_one_test_share_no_choice():
     """Both have a link from 0 to 1, and a first save of server 0."""
 
+    @collect
     def two(make_config):
         cfg = make_config(servers=3)
         cfg.slow_disks(0, 10)
@@ -188,6 +190,7 @@ def test_where_a_crash_falls_is_a_choice():
     "value", [{"delay_ns": -500_000_000}, {"delay_ns": 2_000_000, "again_ns": -5}, {"delay_ns": 1e400}, -1, None]
 )
 def test_no_choice_turns_the_clock_back(value):
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         cfg.slow_disks(0, 10)

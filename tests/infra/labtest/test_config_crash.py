@@ -3,6 +3,7 @@
 import pytest
 
 from labsim import threading, time
+from labtest.collection import collect
 from labtest.loading import DEFAULT, load_peer
 from labtest.running import run_test
 
@@ -10,6 +11,7 @@ from labtest.running import run_test
 def test_a_server_crashed_under_start_takes_nothing_and_leads_nothing():
     said = []
 
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         leader = cfg.check_one_leader()
@@ -41,6 +43,7 @@ def test_a_server_crashed_under_start_takes_nothing_and_leads_nothing():
 def test_who_crashes_while_the_others_are_asked_leads_no_more():
     found = []
 
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         leader = cfg.check_one_leader()
@@ -54,6 +57,7 @@ def test_who_crashes_while_the_others_are_asked_leads_no_more():
 
 
 def test_a_slow_save_takes_effect_at_its_end_or_not_at_all():
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         cfg.one(1, 3, retry=True)
@@ -81,6 +85,7 @@ def test_a_slow_save_takes_effect_at_its_end_or_not_at_all():
 
 
 def test_a_slow_snapshot_holds_up_its_service_and_not_the_peer():
+    @collect
     def test(make_config):
         cfg = make_config(servers=3, snapshot=True)
         leader = cfg.check_one_leader()
@@ -101,6 +106,7 @@ def test_a_slow_snapshot_holds_up_its_service_and_not_the_peer():
 
 
 def test_a_long_command_that_too_few_have_applied_is_told_in_short():
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         cfg.disconnect(cfg.others(cfg.check_one_leader())[0])

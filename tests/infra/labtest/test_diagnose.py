@@ -10,6 +10,7 @@ from infra.labtest.story import Story
 from infra.students import ROOT, edited_reference
 from labsim import Event, TaskFailed, Wait, WaitKind, random, time
 from labtest.checks import RULES, kept
+from labtest.collection import collect
 from labtest.diagnoses import DIAGNOSES, diagnose, examine
 from labtest.diagnoses.diagnosis import diagnosis
 from labtest.failure import Failure
@@ -26,20 +27,23 @@ from raft.messages import RequestVoteArgs
 def lab(name):
     """One of the lab's own tests."""
     (test,) = select([name], sorted((ROOT / "tests").glob("test_2*.py")))
-    return test.function
+    return test
 
 
+@collect
 def elect(make_config):
     cfg = make_config(servers=3)
     cfg.check_one_leader()
 
 
+@collect
 def elect_over_a_slow_network(make_config):
     cfg = make_config(servers=3)
     cfg.network.latency(10, 10)
     cfg.check_one_leader()
 
 
+@collect
 def exactly_a_quorum_with_1_to_2_ms_latency(make_config):
     """A leader is lost, and its two followers cannot agree on another."""
     cfg = make_config(servers=3)
@@ -48,6 +52,7 @@ def exactly_a_quorum_with_1_to_2_ms_latency(make_config):
     cfg.check_one_leader()
 
 
+@collect
 def keep_the_leader_though_a_peer_is_gone(make_config):
     cfg = make_config(servers=3)
     leader = cfg.check_one_leader()
@@ -60,6 +65,7 @@ def keep_the_leader_though_a_peer_is_gone(make_config):
         cfg.fail(f"The term went from {term} to {cfg.get_state(other)[0]} although the leader never failed")
 
 
+@collect
 def figure8_with_one_eligible_peer(make_config):
     """What Figure 8 (unreliable) comes to in the end: of a bare majority only one can win, the rest are behind."""
     cfg = make_config(servers=7, unreliable=True)
@@ -76,6 +82,7 @@ def figure8_with_one_eligible_peer(make_config):
     cfg.one("x", 1, retry=True)
 
 
+@collect
 def back_up_a_long_way(make_config):
     cfg = make_config(servers=3)
     cfg.one("for all", 3, retry=True)
@@ -95,6 +102,7 @@ def back_up_a_long_way(make_config):
         cfg.fail(f"Peer {behind} needed {cfg.rpc_count(behind) - before} requests to catch up", costs=True)
 
 
+@collect
 def many_commands_at_once(make_config):
     cfg = make_config(servers=3)
     leader = cfg.check_one_leader()
@@ -103,11 +111,13 @@ def many_commands_at_once(make_config):
     cfg.one("last", 3, retry=False)
 
 
+@collect
 def older_entry_on_a_majority(make_config):
     cfg, index = older_entry_stored(make_config)
     cfg.wait(index, 2)
 
 
+@collect
 def older_entry_and_another_failure(make_config):
     cfg, _ = older_entry_stored(make_config)
     time.sleep(10.0)
@@ -129,6 +139,7 @@ def older_entry_stored(make_config):
     return cfg, index
 
 
+@collect
 def vote_over_a_restart(make_config):
     """The two rivals never hear each other, so each campaigns in the term in which the other was elected."""
     cfg = make_config(servers=3)
@@ -143,6 +154,7 @@ def vote_over_a_restart(make_config):
         time.sleep(1.0)
 
 
+@collect
 def many_starts_at_once(make_config):
     cfg = make_config(servers=3)
     cfg.one("first", 3, retry=True)
@@ -1100,6 +1112,7 @@ def test_no_exception_is_suspected_where_a_thread_of_the_leader_waits_long(tmp_p
 
 
 def test_get_state_is_right_before_the_election(tmp_path):
+    @collect
     def elect_and_wait(make_config):
         cfg = make_config(servers=3)
         cfg.check_one_leader()
@@ -1127,6 +1140,7 @@ def test_a_leader_may_call_itself_if_it_goes_on_leading(tmp_path):
         ("        if not self._observe_term(term):\n            return False", UNMOVED),
     )
 
+    @collect
     def wait(make_config):
         cfg = make_config(servers=3)
         cfg.check_one_leader()
@@ -1189,6 +1203,7 @@ def test_what_is_sent_needlessly_is_told_only_where_costs_are_too_high(tmp_path)
     every_start_sends = DEFECTS["every start() sends all again"]
 
     def told(costs):
+        @collect
         def test(make_config):
             cfg = make_config(servers=3)
             leader = cfg.check_one_leader()
@@ -1349,7 +1364,7 @@ QUICK = ["2a", "2b", "test_persist?_2c", "test_figure8_2c", "test_snapshot_*", "
 
 @pytest.mark.parametrize("test", select(QUICK, sorted((ROOT / "tests").glob("test_2*.py"))), ids=lambda test: test.name)
 def test_the_reference_is_never_diagnosed(tmp_path, test):
-    run = run_test(test.function, load_peer(edited_reference(tmp_path)), 3)
+    run = run_test(test, load_peer(edited_reference(tmp_path)), 3)
     assert run.error is None
     no_reason = Failure("a test that fails for no reason")
     assert examine(run.simulation.trace, no_reason, end_ns=run.simulation.now_ns) == []
@@ -1363,7 +1378,7 @@ def test_the_reference_is_never_diagnosed(tmp_path, test):
         figure8_with_one_eligible_peer,
         back_up_a_long_way,
     ],
-    ids=lambda situation: situation.__name__,
+    ids=lambda situation: situation.name,
 )
 def test_the_situations_are_none_to_the_reference(tmp_path, situation):
     run = run_test(situation, load_peer(edited_reference(tmp_path)), 1)
@@ -1391,6 +1406,7 @@ def test_an_exception_without_a_snapshot_is_its_own_diagnosis(tmp_path):
 def test_only_the_last_cluster_of_a_test_counts(tmp_path):
     """The first one never had a leader for want of a majority; the second does well."""
 
+    @collect
     def two(make_config):
         cfg = make_config(servers=3)
         cfg.network.partition(["0"], ["1"], ["2"])

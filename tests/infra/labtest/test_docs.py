@@ -95,7 +95,7 @@ def test_the_tests_that_are_shown_pass(name, seed, tmp_path):
     (source,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     file = tmp_path / "my_tests.py"
     file.write_text(source, encoding="utf-8")
-    tests = {test.name: test.function for test in load_tests(file)}
+    tests = {test.name: test for test in load_tests(file)}
     assert list(tests) == ["test_vote_outlives_a_crash", "test_leader_that_hears_nobody"]
     assert run_test(tests[name], load_peer(ROOT / "raft" / "raft.py"), seed).error is None
 

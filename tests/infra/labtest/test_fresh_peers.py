@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from infra.students import ROOT, agree, edited_reference, line_of, peer, renamed_package, squeezed, told, written
+from labtest.collection import collect
 from labtest.in_process import InProcessLauncher
 from labtest.isolation.loader import launcher_for
 from labtest.loading import load_peer, load_program
@@ -22,10 +23,11 @@ from labtools.selecting import load_tests
 
 pytestmark = pytest.mark.usefixtures("raft_package_restored")
 
-TESTS = {test.name: test.function for part in "bc" for test in load_tests(ROOT / f"tests/test_2{part}.py")}
+TESTS = {test.name: test for part in "bc" for test in load_tests(ROOT / f"tests/test_2{part}.py")}
 persist1 = TESTS["test_persist1_2c"]
 
 
+@collect
 def restart_all(make_config):
     cfg = make_config(servers=3)
     cfg.begin("Test: all crash")
@@ -470,7 +472,7 @@ def test_incarnations_that_are_over_are_let_go(tmp_path):
     launcher = InProcessLauncher.of_program(program)
     for _ in range(3):
         assert run_test(persist1, launcher, 7).error is None
-    run_test(lambda make_config: None, launcher, 7)
+    run_test(collect(lambda make_config: None), launcher, 7)
     gc.collect()
     assert [one for one in gc.get_objects() if type(one) is Incarnation and one.program is program] == [
         program.template

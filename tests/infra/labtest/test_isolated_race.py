@@ -9,6 +9,7 @@ from infra.students import ROOT, edited_reference
 from labsim import Simulation, time
 from labsim.deciding import Changed, ChoiceKind, Plain, Recording, Seeded
 from labsim.stacks import Place
+from labtest.collection import collect
 from labtest.events import CAUGHT_UP, PREEMPT, Preempted
 from labtest.failure import Failure, PeerProcessFailed
 from labtest.isolation import protocol
@@ -49,7 +50,7 @@ def lost(run):
 
 def test_turns_are_lost_by_the_keys_of_a_run_in_one_process_and_one_seed_is_one_run(load):
     program = load(REFERENCE)
-    test = TESTS["test_basic_agree_2b"].function
+    test = TESTS["test_basic_agree_2b"]
     recording = Recording(Seeded(5))
     first = run_test(test, program, 5, decider=recording)
     assert first.error is None
@@ -69,7 +70,7 @@ def test_turns_are_lost_by_the_keys_of_a_run_in_one_process_and_one_seed_is_one_
 
 def test_a_race_is_told_in_the_words_of_one_process(load, tmp_path):
     path = edited_reference(tmp_path, (LOCK, LOCK.replace("with self.mu", "if True")))
-    test = TESTS["test_initial_election_2a"].function
+    test = TESTS["test_initial_election_2a"]
     errors = [run_test(test, peer, 5).error for peer in (load(path), load_peer(path, race=True))]
     for error in errors:
         assert isinstance(error, Failure)
@@ -82,12 +83,13 @@ def test_a_race_is_told_in_the_words_of_one_process(load, tmp_path):
 def test_a_remark_stays_a_remark(load, tmp_path):
     excused = LOCK.replace("        with self.mu:\n    ", "").rstrip() + "  # race: ok, any recent value will do\n"
     program = load(edited_reference(tmp_path, (LOCK, excused)))
-    run = run_test(TESTS["test_initial_election_2a"].function, program, 5)
+    run = run_test(TESTS["test_initial_election_2a"], program, 5)
     assert run.error is None
     assert any("it is so on purpose (any recent value will do)" in remark for remark in run.remarks)
-    assert run_test(lambda make_config: None, program, 5).remarks == []
+    assert run_test(collect(lambda make_config: None), program, 5).remarks == []
 
 
+@collect
 def one_server(make_kv_config):
     config = make_kv_config(servers=1)
     clerk = config.make_client()
@@ -128,7 +130,7 @@ def test_who_lies_about_races_harms_itself(load, tmp_path, lie):
     ]
     doc = '        """The current term, and whether this peer believes it leads."""\n'
     path = edited_reference(tmp_path, (doc, doc + "".join(f"        {line}\n" for line in lines)))
-    error = run_test(TESTS["test_initial_election_2a"].function, load(path), 5).error
+    error = run_test(TESTS["test_initial_election_2a"], load(path), 5).error
     assert isinstance(error, PeerProcessFailed)
     assert error.kind == "Misbehaved"
     assert lie in str(error)

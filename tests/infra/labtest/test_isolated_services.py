@@ -10,6 +10,7 @@ import pytest
 from infra.students import ROOT, WITHOUT_HYPOTHESIS, squeezed
 from labsim import time
 from labtest import events, report
+from labtest.collection import collect
 from labtest.isolation import walls
 from labtest.isolation.programs import Limits, load_sandboxed
 from labtest.loading import LoadError, load_peer
@@ -58,6 +59,7 @@ def service(tmp_path, *, server=(), client=()):
     return tmp_path / "server.py"
 
 
+@collect
 def two_clients(make_kv_config):
     cfg = make_kv_config(servers=3, max_raft_state=300)
     cfg.begin("Test: two clients, a crash and snapshots")
@@ -77,7 +79,7 @@ def two_clients(make_kv_config):
 
 @pytest.mark.parametrize("name", ["test_paused_leader_3a", "test_snapshot_crash_anywhere_3b"])
 def test_the_reference_passes(reference, name):
-    run = run_test(TESTS[name].function, reference, 3)
+    run = run_test(TESTS[name], reference, 3)
     assert run.error is None, report.describe(run.error, name, 3, "")
     assert run.checks_off == []
 
@@ -91,6 +93,7 @@ def test_a_service_of_another_design_passes(load, design):
 
 
 def test_objects_in_the_log_are_known_again_after_a_restart(load):
+    @collect
     def everybody_restarts(make_kv_config):
         cfg = make_kv_config(servers=3)
         cfg.begin("Test: everybody restarts")
@@ -124,7 +127,7 @@ from labtest.running import run_test
 from labtools.selecting import select
 (test,) = select([sys.argv[1]])
 program = load_sandboxed(Path("raft/raft.py"), Path("kv/server.py"))
-print(run_test(test.function, program, 5).digest)
+print(run_test(test, program, 5).digest)
 program.close()
 """
 
@@ -139,7 +142,7 @@ def test_one_seed_is_one_run_in_any_process(reference):
         text=True,
         check=True,
     )
-    assert there.stdout.strip() == run_test(TESTS[name].function, reference, 5).digest
+    assert there.stdout.strip() == run_test(TESTS[name], reference, 5).digest
 
 
 def test_a_failure_is_replayed_and_knows_that_it_is_the_recorded_one(pytester, tmp_path):
@@ -169,7 +172,7 @@ SHORT = {
 def test_the_verdict_is_that_of_one_process(load, tmp_path, id_):
     (mutant,) = [mutant for mutant in load_zoo() if mutant.id == id_]
     path = mutant.write(tmp_path)
-    runs = [run_test(TESTS[SHORT[id_]].function, p, 1) for p in (load_peer(RAFT, kv=path), load(path))]
+    runs = [run_test(TESTS[SHORT[id_]], p, 1) for p in (load_peer(RAFT, kv=path), load(path))]
     assert len({verdict_of(run.error).name for run in runs}) == 1
     assert runs[0].error is not None
 

@@ -14,6 +14,7 @@ import labgob
 from infra.students import ROOT, WITHOUT_HYPOTHESIS, agree, edited_reference, elect, peer, renamed_package, squeezed
 from labsim import time
 from labtest import events, report
+from labtest.collection import collect
 from labtest.failure import Failure, PeerProcessFailed
 from labtest.isolation import processes, protocol, walls
 from labtest.isolation.programs import Limits, SandboxedLauncher, load_sandboxed
@@ -73,7 +74,7 @@ def told(error, path):
     ],
 )
 def test_the_reference_passes(reference, name):
-    run = run_test(TESTS[name].function, reference, 3)
+    run = run_test(TESTS[name], reference, 3)
     assert run.error is None, report.describe(run.error, name, 3, "")
     assert run.checks_off == []
 
@@ -86,7 +87,7 @@ def stranger(name):
 def test_strangers_pass(load, name):
     program = load(stranger(name))
     for test in ("test_backup_2b", "test_snapshot_all_crash_2d"):
-        run = run_test(TESTS[test].function, program, 3)
+        run = run_test(TESTS[test], program, 3)
         assert run.error is None, report.describe(run.error, test, 3, "")
 
 
@@ -100,14 +101,14 @@ from labtest.running import run_test
 from labtools.selecting import select
 (test,) = select([sys.argv[1]])
 program = load_sandboxed(Path("raft/raft.py"))
-print(run_test(test.function, program, 5).digest)
+print(run_test(test, program, 5).digest)
 program.close()
 """
 
 
 def test_one_seed_is_one_run_in_any_process(reference):
     name = "test_unreliable_agree_2c"
-    here = [run_test(TESTS[name].function, reference, 5).digest for _ in range(2)]
+    here = [run_test(TESTS[name], reference, 5).digest for _ in range(2)]
     there = [
         subprocess.run(
             [sys.executable, "-c", DIGEST, name],
@@ -120,7 +121,7 @@ def test_one_seed_is_one_run_in_any_process(reference):
         for seed in ("1", "2")
     ]
     assert len({*here, *there}) == 1
-    assert here[0] != run_test(TESTS[name].function, reference, 6).digest
+    assert here[0] != run_test(TESTS[name], reference, 6).digest
 
 
 def test_a_failure_is_replayed_and_knows_that_it_is_the_recorded_one(pytester, tmp_path):
@@ -159,7 +160,7 @@ def test_the_real_clock_is_refused_by_its_line(load, tmp_path):
 def test_2d_runs_with_files_that_were_not_loaded_before():
     launcher = SandboxedLauncher({"raft/raft.py": REFERENCE.read_bytes()}, "raft/raft.py")
     try:
-        assert run_test(TESTS["test_snapshot_basic_2d"].function, launcher, 7).error is None
+        assert run_test(TESTS["test_snapshot_basic_2d"], launcher, 7).error is None
     finally:
         launcher.close()
 
@@ -207,6 +208,7 @@ def test_what_cannot_travel_is_told_and_not_died_of(load, tmp_path, tick, words)
 def test_nobody_saves_at_once_on_a_slow_disk(load, tmp_path):
     """Nor decides which save began before which: a rule goes by that."""
 
+    @collect
     def test(make_config):
         cfg = make_config(servers=1)
         cfg.slow_disks(10, 20)
@@ -243,6 +245,7 @@ def test_a_peer_that_ends_its_process_fails(load, tmp_path):
 
 
 def test_a_process_that_somebody_else_ends_is_no_failure_of_the_peer(reference):
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         guest = cfg._seats[1].peer.guest
@@ -284,6 +287,7 @@ class Op:
 
 
 def test_a_peer_carries_commands_of_classes_that_it_does_not_know(reference):
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         index = cfg.one(Op("k", 7), 3, retry=True)
@@ -314,7 +318,7 @@ def test_messages_can_be_decoded_when_the_run_is_over(load, tmp_path):
 
 def test_a_peers_own_messages_are_read_by_the_names_of_their_fields(load, tmp_path):
     program = load(renamed_package(tmp_path, conflict_index="first_index"))
-    run = run_test(TESTS["test_backup_2b"].function, program, 3)
+    run = run_test(TESTS["test_backup_2b"], program, 3)
     assert (run.error, run.checks_off) == (None, [])
     (tmp_path / "other").mkdir()
     renamed = load(renamed_package(tmp_path / "other", vote_granted="yes"))
@@ -346,7 +350,7 @@ def test_files_of_its_own_are_a_peers_to_write_and_gone_with_it(load, tmp_path):
         "            file.write('x')\n"
         "        assert open('raft.log').read() == 'x'\n",
     )
-    run = run_test(TESTS["test_persist1_2c"].function, load(edited_reference(tmp_path, keeps)), 3)
+    run = run_test(TESTS["test_persist1_2c"], load(edited_reference(tmp_path, keeps)), 3)
     assert run.error is None, told(run.error, "")
     assert not Path("raft.log").exists()
 
@@ -440,7 +444,7 @@ def test_the_verdict_is_that_of_one_process(load, tmp_path, id_):
     (mutant,) = [mutant for mutant in load_zoo() if mutant.id == id_]
     path = mutant.write(tmp_path)
     name = "test_many_elections_2a"
-    verdicts = [run_test(TESTS[name].function, program, 1).error for program in (load_peer(path), load(path))]
+    verdicts = [run_test(TESTS[name], program, 1).error for program in (load_peer(path), load(path))]
     assert len({getattr(error, "rule", None) for error in verdicts}) == 1
     assert (verdicts[0] is None) == mutant.control
 

@@ -7,6 +7,7 @@ import pytest
 from infra.students import ROOT, pytest_run, squeezed
 from labsim import Simulation, time
 from labtest import kvconfig, report
+from labtest.collection import collect
 from labtest.events import INVOKE, RETURN, SNAPSHOT
 from labtest.kvconfig import Undecided
 from labtest.linearizability import Outcome, Verdict
@@ -34,6 +35,7 @@ def service(tmp_path, *changes, file="server.py"):
     return tmp_path / "server.py"
 
 
+@collect
 def a_few(make_kv_config):
     cfg = make_kv_config(servers=3, max_raft_state=500)
     cfg.begin("Test: a few operations")
@@ -70,7 +72,7 @@ def test_operations_and_snapshots_are_events_and_clients_are_nodes():
 @pytest.mark.parametrize("name", ["test_crash_anywhere_3a", "test_snapshot_crash_anywhere_3b"])
 def test_one_seed_is_one_run(name):
     program = load_peer(RAFT, kv=KV)
-    digests = {run_test(TESTS[name].function, program, 3).digest for _ in range(2)}
+    digests = {run_test(TESTS[name], program, 3).digest for _ in range(2)}
     assert len(digests) == 1
 
 
@@ -88,7 +90,7 @@ def test_a_service_runs_on_real_threads():
 
 def test_a_restarted_service_has_nothing_but_its_disk(tmp_path):
     path = service(tmp_path, ("LOOK_S = 0.1\n", "LOOK_S = 0.1\nSURVIVES = []\n"), ("self.me = me\n", SURVIVES))
-    assert run_test(TESTS["test_persist_one_client_3a"].function, load_peer(RAFT, kv=path), 1).error is None
+    assert run_test(TESTS["test_persist_one_client_3a"], load_peer(RAFT, kv=path), 1).error is None
 
 
 SURVIVES = """self.me = me
@@ -103,7 +105,7 @@ def test_the_test_that_is_shown_passes(tmp_path):
     (tmp_path / "my_tests.py").write_text(source, encoding="utf-8")
     (test,) = load_tests(tmp_path / "my_tests.py")
     for seed in range(3):
-        assert run_test(test.function, load_peer(RAFT, kv=KV), seed).error is None
+        assert run_test(test, load_peer(RAFT, kv=KV), seed).error is None
 
 
 # ---- what it accuses -----------------------------------------------------------------------------------------------
@@ -149,7 +151,7 @@ NEVER_SEEN = "        return known is not None and known.seq == op.seq\n"
 
 def test_a_violation_is_drawn_with_who_answered_and_what_is_likely(tmp_path):
     path = service(tmp_path, ("        return known is not None and known.seq >= op.seq\n", NEVER_SEEN))
-    run = run_test(TESTS["test_duplicated_requests_3a"].function, load_peer(RAFT, kv=path), 1)
+    run = run_test(TESTS["test_duplicated_requests_3a"], load_peer(RAFT, kv=path), 1)
     verdict = verdict_of(run.error)
     assert (verdict.ending, verdict.name) == (Ending.RULE, "linearizability")
     assert verdict.mistake == "rule | linearizability, twice"  # not to be mixed up with, say, stale reads
@@ -162,6 +164,7 @@ def test_a_violation_is_drawn_with_who_answered_and_what_is_likely(tmp_path):
 
 
 def test_a_wrong_history_comes_before_what_a_test_noticed(tmp_path):
+    @collect
     def notices(make_kv_config):
         cfg = make_kv_config(servers=3)
         cfg.begin("Test: notices something")
@@ -176,6 +179,7 @@ def test_a_wrong_history_comes_before_what_a_test_noticed(tmp_path):
 
 
 def test_a_client_that_cannot_finish_is_told(tmp_path):
+    @collect
     def stuck(make_kv_config):
         cfg = make_kv_config(servers=3)
         cfg.begin("Test: nobody answers")
@@ -191,6 +195,7 @@ def test_a_client_that_cannot_finish_is_told(tmp_path):
 def test_a_service_that_keeps_its_lock_while_it_waits_is_told_so(tmp_path):
     (mutant,) = [mutant for mutant in load_zoo() if mutant.id == "kv-waits-with-the-lock"]
 
+    @collect
     def one_put(make_kv_config):
         cfg = make_kv_config(servers=3)
         cfg.begin("Test: one put")
@@ -209,7 +214,7 @@ def test_no_test_is_passed_by_a_clerk_that_asks_nobody(tmp_path):
     path = service(tmp_path)
     (tmp_path / "client.py").write_text(ASKS_NOBODY)
     program = load_peer(RAFT, kv=path)
-    assert [name for name, test in TESTS.items() if run_test(test.function, program, 1).error is None] == []
+    assert [name for name, test in TESTS.items() if run_test(test, program, 1).error is None] == []
 
 
 ASKS_NOBODY = """
@@ -236,6 +241,7 @@ def test_a_get_must_return_a_string(tmp_path):
 # ---- what it does not decide ---------------------------------------------------------------------------------------
 
 
+@collect
 def equal_values(make_kv_config):
     cfg = make_kv_config(servers=3)
     cfg.begin("Test: equal values")

@@ -31,9 +31,9 @@ def test_a_peers_process_imports_nothing_of_the_harness():
 def test_a_run_in_one_process_loads_no_sandbox():
     program = (
         "import sys; from pathlib import Path; from labtest.isolation.loader import launcher_for\n"
-        "from labtest.running import run_test\n"
+        "from labtest.collection import collect; from labtest.running import run_test\n"
         "launcher = launcher_for(Path('raft/raft.py'), isolated=False)\n"
-        "run = run_test(lambda make_config: make_config(servers=3).check_one_leader(), launcher, 1)\n"
+        "run = run_test(collect(lambda make_config: make_config(servers=3).check_one_leader()), launcher, 1)\n"
         "assert run.error is None\n"
         "print(*sorted(name for name in sys.modules if name.startswith('labtest.isolation.')))\n"
     )

@@ -4,6 +4,7 @@ import pytest
 
 from labsim import queue, random, threading, time
 from labtest import events
+from labtest.collection import collect
 from labtest.failure import Failure
 from labtest.in_process import InProcessLauncher
 from labtest.loading import DEFAULT, load_peer
@@ -49,6 +50,7 @@ def passes(test, launcher=REFERENCE, **kwargs):
     ],
 )
 def test_what_cannot_be_is_refused_in_words(act, said):
+    @collect
     def test(make_config):
         with pytest.raises(ValueError, match=f"^{said}"):
             act(make_config(servers=3))
@@ -58,6 +60,7 @@ def test_what_cannot_be_is_refused_in_words(act, said):
 
 @pytest.mark.parametrize("act", ["pause", "resume", "freeze_clock", "unfreeze_clock"])
 def test_on_real_threads_it_is_refused_in_words(act):
+    @collect
     def test(make_config):
         with pytest.raises(ValueError, match=rf"^{act}\(\): only in virtual time can a server be stopped"):
             getattr(make_config(servers=1), act)(0)
@@ -66,6 +69,7 @@ def test_on_real_threads_it_is_refused_in_words(act):
 
 
 def test_a_report_says_who_is_paused():
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         cfg.pause(1)
@@ -83,6 +87,7 @@ def test_a_report_says_who_is_paused():
 
 
 def test_the_tester_asks_no_paused_server():
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         leader = cfg.check_one_leader()
@@ -106,6 +111,7 @@ def test_the_tester_asks_no_paused_server():
 def test_a_paused_leader_that_continues_follows():
     states = []
 
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         leader, term = cfg.wait_for_leader()
@@ -122,6 +128,7 @@ def test_a_paused_leader_that_continues_follows():
 
 
 def test_the_end_lets_everybody_continue():
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         cfg.check_one_leader()
@@ -135,6 +142,7 @@ def test_the_end_lets_everybody_continue():
 
 
 def test_what_is_sent_to_a_paused_server_arrives_when_it_continues():
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         leader = cfg.check_one_leader()
@@ -163,6 +171,7 @@ def test_what_is_sent_to_a_paused_server_arrives_when_it_continues():
 
 
 def test_a_second_copy_and_a_reply_wait_too():
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         cfg.duplicates(1.0)
@@ -201,6 +210,7 @@ class Slow(Raft):
 
 
 def test_a_call_that_is_under_way_when_its_server_is_paused_is_no_fault_of_the_peers():
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         leader = cfg.check_one_leader()
@@ -223,6 +233,7 @@ def test_a_call_that_is_under_way_when_its_server_is_paused_is_no_fault_of_the_p
 def test_a_handler_that_was_stopped_is_not_late():
     """answers-requests allows 2 s; a peer stopped in the middle of a save, for longer, answers when it can."""
 
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         leader = cfg.check_one_leader()
@@ -247,6 +258,7 @@ def test_a_handler_that_was_stopped_is_not_late():
 def test_a_server_that_is_paused_before_its_clock_goes_on_owes_none_of_that_time():
     """Held, then paused, then released, then continued: all of it was taken from it, and not only the latter part."""
 
+    @collect
     def test(make_config):
         cfg = make_config(servers=3, snapshot=True)
         leader = cfg.check_one_leader()
@@ -267,6 +279,7 @@ def test_a_server_that_is_paused_before_its_clock_goes_on_owes_none_of_that_time
 
 
 def test_a_command_that_was_being_taken_when_its_server_was_paused_may_still_be_agreed_on():
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         leader = cfg.check_one_leader()
@@ -289,6 +302,7 @@ def test_a_peer_that_never_answers_is_noticed_although_another_is_paused():
                 queue.Queue().get()
             return super().append_entries(args)
 
+    @collect
     def test(make_config):
         cfg = make_config(servers=5)
         leader = cfg.check_one_leader()
@@ -321,6 +335,7 @@ def acts_of(trace, node, since_ns, until_ns):
 def test_with_its_clock_held_no_peer_acts_and_with_it_running_it_campaigns(peer, tmp_path, hours):
     """Nobody's time passes for an hour. Then one's does, and everybody answers it."""
 
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         for i in range(3):
@@ -347,6 +362,7 @@ def test_a_follower_whose_clock_is_held_does_not_miss_its_leader(peer, tmp_path)
     """The others' time goes on, and it is cut off: a follower whose own time went on would campaign."""
     span = []
 
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         held = cfg.others(cfg.check_one_leader())[0]
@@ -367,6 +383,7 @@ def test_a_follower_whose_clock_is_held_does_not_miss_its_leader(peer, tmp_path)
 
 
 def test_the_reference_does_not_act_for_an_hour_of_the_others_time(hours):
+    @collect
     def test(make_config):
         cfg = make_config(servers=2)
         cfg.disconnect(0)

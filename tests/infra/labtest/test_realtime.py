@@ -7,6 +7,7 @@ import pytest
 
 from infra.students import ROOT, agree, elect, line_of, peer, squeezed, told
 from labtest import servers
+from labtest.collection import collect
 from labtest.loading import load_peer
 from labtest.running import run_test
 
@@ -29,6 +30,7 @@ def leftover(before):
 
 
 def test_the_reference_agrees_restarts_and_stops():
+    @collect
     def crash_and_agree(make_config):
         cfg = make_config(servers=3)
         cfg.begin("Test: real threads")

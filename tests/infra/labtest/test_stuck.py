@@ -5,6 +5,7 @@ import pytest
 from infra.labtest.test_diagnose import CALLS_UNDER_LOCK, lab
 from infra.students import edited_reference
 from labsim import WaitKind, time
+from labtest.collection import collect
 from labtest.failure import Failure
 from labtest.loading import load_peer
 from labtest.running import run_test
@@ -18,6 +19,7 @@ def stuck_in(tmp_path, test, *edits, seed=1):
     return list(run.error.snapshot.blocked)
 
 
+@collect
 def idle(make_config):
     cfg = make_config(servers=3, snapshot=True)
     for number in range(30):
@@ -26,12 +28,14 @@ def idle(make_config):
     cfg.fail("for no reason")
 
 
+@collect
 def elect_and_wait(make_config):
     cfg = make_config(servers=3)
     time.sleep(5.0)
     cfg.fail("for no reason")
 
 
+@collect
 def thirty_commands(make_config):
     cfg = make_config(servers=3, snapshot=True)
     for number in range(30):
@@ -58,6 +62,7 @@ def test_a_call_that_is_merely_under_way_is_not_stuck(tmp_path):
     assert stuck_in(tmp_path, started_on_a_slow_disk, applies_twice) == []
 
 
+@collect
 def started_on_a_slow_disk(make_config):
     cfg = make_config(servers=3)
     cfg.one(0, 3, retry=True)

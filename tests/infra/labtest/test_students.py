@@ -8,6 +8,7 @@ import pytest
 
 from infra.students import agree, edited_reference, elect, line_of, peer, renamed_package, squeezed, told, written
 from labsim import Simulation, time
+from labtest.collection import collect
 from labtest.config import MAX_TEST_S
 from labtest.loading import LoadError, load_peer
 from labtest.running import run_test
@@ -273,6 +274,7 @@ def test_a_thread_that_sleeps_for_no_time(tmp_path):
 
 
 def test_a_test_that_takes_too_long_in_virtual_time(tmp_path):
+    @collect
     def waits(make_config):
         make_config(servers=3)
         time.sleep(MAX_TEST_S + 1)
@@ -388,4 +390,4 @@ def test_how_many_messages_bring_the_entries_is_the_leaders_business(tmp_path):
     """Only the search for the place where logs part must be short."""
     one = ("entries = self.log[prev + 1 - base :]", "entries = self.log[prev + 1 - base : prev + 2 - base]")
     (test,) = select(["test_backup_costs_few_rpcs_2b"])
-    assert run_test(test.function, load_peer(edited_reference(tmp_path, one)), 1).error is None
+    assert run_test(test, load_peer(edited_reference(tmp_path, one)), 1).error is None

@@ -10,6 +10,7 @@ from zlib import crc32
 import pytest
 
 from labsim import Event, random, time
+from labtest.collection import collect
 from labtest.in_process import InProcessLauncher
 from labtest.running import run_test
 from labtest.tracefile import (
@@ -36,12 +37,13 @@ REPEATED = [
 
 
 def run_lab_test(file, name, seed=7):
-    function = next(test.function for test in load_tests(TESTS / file) if test.name == name)
+    function = next(test for test in load_tests(TESTS / file) if test.name == name)
     run = run_test(function, InProcessLauncher(Raft), seed)
     assert run.error is None
     return run
 
 
+@collect
 def duplicated(make_config):
     cfg = make_config(servers=3, unreliable=True)
     cfg.network.duplicates(0.5)

@@ -3,6 +3,7 @@
 import pytest
 
 from infra.students import ROOT, agree, edited_reference, elect, pytest_run, written
+from labtest.collection import collect
 from labtest.failure import Failure
 from labtest.loading import load_peer
 from labtest.running import run_test
@@ -15,6 +16,7 @@ pytestmark = pytest.mark.usefixtures("raft_package_restored")
 SAVE = "        self.persister.save(state.bytes(), snapshot)\n"
 
 
+@collect
 def crash(make_config):
     cfg = make_config(servers=3)
     cfg.begin("Test: a crash")
@@ -22,16 +24,17 @@ def crash(make_config):
     cfg.crash1(0)
 
 
+@collect
 def two_clusters(make_config):
-    elect(make_config)
-    elect(make_config)
+    elect.function(make_config)
+    elect.function(make_config)
 
 
 def error_of(path, test, seed=7):
     return run_test(test, load_peer(path), seed).error
 
 
-@pytest.mark.parametrize("test", [elect, agree, two_clusters])
+@pytest.mark.parametrize("test", [elect, agree, two_clusters], ids=lambda test: test.name)
 def test_peer_that_never_saves_passes_where_nobody_crashes(tmp_path, test):
     path = edited_reference(tmp_path, (SAVE, "        pass\n"))
     assert error_of(path, test) is None

@@ -7,6 +7,7 @@ import pytest
 from infra.students import agree, elect, peer
 from labsim import Deadlock, TaskFailed, Wait, WaitKind
 from labsim.stacks import Place, short_path
+from labtest.collection import collect
 from labtest.failure import Failure
 from labtest.loading import load_peer
 from labtest.running import run_test
@@ -82,6 +83,7 @@ def mistake(path, test, seed=7):
 def test_an_expectation_of_two_tests_is_one_mistake(tmp_path):
     path = peer(tmp_path)  # never leads
 
+    @collect
     def elect_again(make_config):
         make_config(servers=5).check_one_leader()
 
@@ -92,6 +94,7 @@ def test_one_line_of_the_peer_is_one_mistake_and_another_line_another(tmp_path):
     state = "self.nothing if len(self.peers) < 5 else [][self.me]"
     path = peer(tmp_path, start="self.nothing", state=state)
 
+    @collect
     def elect_with_five(make_config):
         make_config(servers=5).check_one_leader()
 

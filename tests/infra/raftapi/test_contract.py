@@ -15,7 +15,7 @@ from labtools.selecting import load_tests
 
 pytestmark = pytest.mark.usefixtures("raft_package_restored")
 
-(persist1,) = [test.function for test in load_tests(ROOT / "tests/test_2c.py") if test.name == "test_persist1_2c"]
+(persist1,) = [test for test in load_tests(ROOT / "tests/test_2c.py") if test.name == "test_persist1_2c"]
 
 # What `kept(self)` returns is a dict that lasts as long as what it was written onto.
 PLACES = {

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from labtest.lab_test import LabTest
 from labtest.layout import ROOT
 from labtools.cli import main as lab
 from labtools.grade.judging import run_digest
 from labtools.grade.values.rubric import Graded, Rubric, RubricError
-from labtools.selecting import LabTest, load_tests
+from labtools.selecting import load_tests
 
 PUBLIC = load_tests(Path("tests/test_2c.py"))
 HUNTS = load_tests(Path(run_digest.HUNTS))

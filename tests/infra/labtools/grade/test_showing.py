@@ -166,7 +166,7 @@ def drawn(source: str, test: str, *, digest: str | None = None, runs: int = 60, 
     request = Request(setup, str(found.file), "tests/test.py", test, 7, "make replay")
     if digest is None:
         program = worker.make_launcher(worker._Counted, setup, lambda _: None)
-        digest = worker.run_test(found.function, program, 7).digest
+        digest = worker.run_test(found, program, 7).digest
         program.close()
     return worker._drawn(Wanted(request, digest, True, runs, limit_s)).shown
 

@@ -11,6 +11,7 @@ import pytest
 
 from infra.labtools.peers import ROOT, lab, make_peer
 from labsim import time
+from labtest.collection import collect
 from labtest.events import ANSWER, MESSAGE_KINDS, SEND
 from labtest.loading import DEFAULT, load_peer
 from labtest.running import run_test
@@ -38,7 +39,7 @@ def launcher():
 def snapshots(launcher):
     """A run with crashes, losses and snapshots, with what the peers held themselves."""
     (test,) = select(["test_snapshot_install_unreliable_crash_2d"])
-    run, watch = watched_run(test.function, launcher, 5)
+    run, watch = watched_run(test, launcher, 5)
     assert run.error is None
     return run, watch
 
@@ -83,7 +84,7 @@ def test_the_wire_tells_what_the_peers_hold(snapshots):
 def test_looking_at_peers_changes_nothing(snapshots, launcher):
     run, _ = snapshots
     (test,) = select(["test_snapshot_install_unreliable_crash_2d"])
-    assert run_test(test.function, launcher, 5).digest == run.digest
+    assert run_test(test, launcher, 5).digest == run.digest
 
 
 def test_a_field_comes_with_the_line_that_was_running(snapshots):
@@ -183,6 +184,7 @@ self.much = ["{"much " * 50}" * 40_000]
 def hostile_run(folder):
     """A peer that writes hostile things wherever it can."""
 
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         cfg.begin("Test (2B): hostile")

@@ -30,7 +30,7 @@ def wrong_peer(name, folder):
 
 def write_run(path, test, seed, raft=DEFAULT):
     (test,) = select([test])
-    run, watch = watched_run(test.function, load_peer(raft), seed)
+    run, watch = watched_run(test, load_peer(raft), seed)
     told = told_of(run, test.name, f"make replay TEST={test.name} SEED={seed}")
     write_page(path, run.simulation.trace, told, watch)
 

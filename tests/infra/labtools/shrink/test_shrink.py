@@ -13,13 +13,14 @@ from labtest.acting import Notes, playing
 from labtest.acts import Act, Play
 from labtest.choicefile import read_choices, write_choices
 from labtest.events import STEP
+from labtest.lab_test import Kind, LabTest
 from labtest.loading import load_peer
 from labtest.records import place_of_peer
 from labtest.running import Run, run_test
 from labtest.scenarios.playing import as_test
 from labtest.scenarios.text import parse_script
 from labtest.verdict import Ending, Verdict
-from labtools.selecting import LabTest, load_tests, select
+from labtools.selecting import load_tests, select
 from labtools.shrink import shrinking
 from labtools.shrink.attempts import Attempt, Attempts, Plan
 from labtools.shrink.recipe import needs, recipe
@@ -73,8 +74,8 @@ def test_what_is_left_is_replayed_in_another_process_and_is_a_scenario_that_a_ri
     assert "-- FAILED: " in files.timeline.read_text()
     assert len(files.trace.read_text().splitlines()) == left.best.events + 1
     (steps,) = load_tests(files.scenario)
-    assert run_test(steps.function, load_peer(path), 1).error.rule == "one-vote"
-    assert run_test(steps.function, load_peer(ROOT / "raft" / "raft.py"), 1).error is None
+    assert run_test(steps, load_peer(path), 1).error.rule == "one-vote"
+    assert run_test(steps, load_peer(ROOT / "raft" / "raft.py"), 1).error is None
 
 
 def test_a_right_peer_can_make_the_last_step_although_it_sends_something_else():
@@ -96,7 +97,7 @@ def test_where_no_scenario_of_the_run_is_short_one_is_drawn(tmp_path):
     assert shrinking._drawn(load_peer(ROOT / "raft" / "raft.py"), "one-vote", 0.1, time.process_time) is None
 
     # What is told is that run, and it is repeated from its file.
-    attempts = Attempts(test.function, launcher, place_of_peer(path), test.file)
+    attempts = Attempts(test, launcher, place_of_peer(path))
     original = attempts.seeded(Seeded(1), 1)
     long = attempts.again(attempts.played(original))
     (best, *_) = shrinking._stepped(attempts, long, scenario)
@@ -142,7 +143,7 @@ def test_a_service_is_shrunk_too():
     path = mutant.write()
     (test,) = select(["test_basic_3a"])
     peer = load_peer(ROOT / "raft" / "raft.py", kv=path)
-    seed = next(seed for seed in range(20) if run_test(test.function, peer, seed).error is not None)
+    seed = next(seed for seed in range(20) if run_test(test, peer, seed).error is not None)
     left = shrink(test, peer, seed, place_of_peer(ROOT / "raft" / "raft.py", path))
     assert left.best.verdict.name == left.rule
     assert left.best.events * 10 < left.original.events
@@ -161,7 +162,7 @@ def test_a_run_that_fails_otherwise_each_time_is_told_so():
         runs.append(None)
         make_config(servers=1).fail(f"for the reason {'abc'[len(runs)]}")
 
-    test = LabTest("test_moody", "", ROOT / "tests" / "test_2a.py", test_moody)
+    test = LabTest("test_moody", ROOT / "tests" / "test_2a.py", Kind.PEER, test_moody)
     with pytest.raises(NothingToShrink, match="test_moody with seed 0 fails otherwise each time"):
         shrink(test, load_peer(ROOT / "raft" / "raft.py"), 0, ())
 

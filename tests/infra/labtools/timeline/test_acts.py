@@ -5,6 +5,7 @@ import pytest
 from labrpc import conditions
 from labsim import time
 from labtest import events
+from labtest.collection import collect
 from labtest.diagnoses.story import Story
 from labtest.failure import Failure
 from labtest.in_process import InProcessLauncher
@@ -118,6 +119,7 @@ def test_every_kind_of_act_is_tried_here():
 def test_an_act_is_an_event_a_banner_and_a_change(kind, tmp_path):
     act, words, undo, undone = ACTS[kind]
 
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         time.sleep(1.0)
@@ -144,7 +146,7 @@ def test_an_act_is_an_event_a_banner_and_a_change(kind, tmp_path):
 def test_a_cut_through_an_even_cluster_is_seen_by_timeline_and_diagnoses():
     """It used to leave no trace at all, and the diagnoses believed that everybody was connected."""
     [test] = select(["test_even_cluster_2b"])
-    trace = run_test(test.function, InProcessLauncher(Raft), 7).simulation.trace
+    trace = run_test(test, InProcessLauncher(Raft), 7).simulation.trace
     cut = next(event for event in trace if event.kind == conditions.PARTITION)
     sides = " | ".join(" ".join(side) for side in cut.detail)
     assert f"the network is cut: {sides}" in [row.banner for row in tell(trace).rows]
@@ -155,6 +157,7 @@ def test_a_cut_through_an_even_cluster_is_seen_by_timeline_and_diagnoses():
 
 
 def test_a_peer_with_all_its_links_cut_is_marked_so():
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         time.sleep(1.0)

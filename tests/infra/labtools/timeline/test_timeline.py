@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from labsim import Event, log, time
+from labtest.collection import collect
 from labtest.events import DropReason, LogLine, Saved, Started
 from labtest.in_process import InProcessLauncher
 from labtest.running import run_test
@@ -31,7 +32,7 @@ ROOT = Path(__file__).parents[4]
 def trace_of(name, seed=7, launcher=REFERENCE):
     part = name.rpartition("_")[2]
     files = [ROOT / "tests" / f"test_{part}{more}.py" for more in ("", "_extra")]
-    function = next(test.function for file in files for test in load_tests(file) if test.name == name)
+    function = next(test for file in files for test in load_tests(file) if test.name == name)
     return run_test(function, launcher, seed).simulation.trace
 
 
@@ -314,6 +315,7 @@ def test_a_request_that_is_never_answered_is_not_called_ok():
 def test_roles_are_those_the_peers_have():
     seen = []
 
+    @collect
     def test(make_config):
         cfg = make_config(servers=5)
         for _ in range(4):
@@ -335,6 +337,9 @@ def test_roles_are_those_the_peers_have():
 
 
 def test_cut_off_and_down_are_marked():
+    seen = {}
+
+    @collect
     def test(make_config):
         cfg = make_config(servers=3)
         leader = cfg.check_one_leader()
@@ -342,12 +347,12 @@ def test_cut_off_and_down_are_marked():
         other = cfg.others(leader)[0]
         cfg.crash1(other)
         time.sleep(0.5)
-        test.leader, test.other = str(leader), str(other)
+        seen.update(leader=str(leader), other=str(other))
 
     run = run_test(test, REFERENCE, 5)
     marks = tell(run.simulation.trace).rows[-1].marks
-    assert marks[test.leader] == ("leader", True)
-    assert marks[test.other].role == "down"
+    assert marks[seen["leader"]] == ("leader", True)
+    assert marks[seen["other"]].role == "down"
 
 
 @pytest.mark.parametrize(

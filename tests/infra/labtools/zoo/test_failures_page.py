@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("raft_package_restored")
 def test_failure_is_shown_as_it_is(mutant, test, seed, tmp_path):
     (wrong,) = [each for each in load_zoo() if each.id == mutant]
     (selected,) = select([test])
-    run = run_test(selected.function, load_peer(wrong.write(tmp_path)), seed)
+    run = run_test(selected, load_peer(wrong.write(tmp_path)), seed)
     assert run.error is not None
     replay, shrink = (f"make {does} TEST={test} SEED={seed}" for does in ("replay", "shrink"))
     told = report.describe(run.error, test, seed, replay, causes=run.causes, shrink=shrink)

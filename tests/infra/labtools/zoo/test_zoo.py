@@ -95,7 +95,7 @@ def test_mutant_is_caught(mutant, tmp_path, monkeypatch):
     tests = every_test()
     if known["test"] in tests:
         launcher = hunting.load_mutant(mutant, tmp_path)
-        if run_test(tests[known["test"]].function, launcher, known["seed"]).error is not None:
+        if run_test(tests[known["test"]], launcher, known["seed"]).error is not None:
             return
     further = [test for test in tests.values() if test.part == mutant.part or test.name == known["test"]]
     result = hunting.hunt(mutant, further, runs=3, budget_s=20, build=tmp_path, measure_rate=False)
