@@ -9,23 +9,24 @@ READY  := $(VENV)/.ready
 # A test of the lab starts many processes. Where this is set, each of them would compile all that it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Options of the test targets; see `make help`.
-SEED     ?=
-RUNS     ?=
-TEST     ?=
-JOBS     ?=
-RAFT     ?=
-KV       ?=
-REALTIME ?=
-ISOLATED ?=
-RACE     ?=
-EXTRA    ?= 1
-TIMELINE ?=
-STEP     ?=
-FILE     ?=
-OUT      ?=
-FOR      ?=
-KEEP     ?=
+EXTRA ?= 1
+
+# What each variable is on a command line, as labtest/options.py has it, and which of them say how a run is made.
+# In one pair of quotes, so that a path may have spaces.
+quoted = '$(subst ','\'',$(1))'
+OPTION_RAFT     = --raft $(call quoted,$(RAFT))
+OPTION_KV       = --kv $(call quoted,$(KV))
+OPTION_SEED     = --seed $(SEED)
+OPTION_ISOLATED = --isolated
+OPTION_RACE     = --race
+OPTION_RUNS     = --runs $(RUNS)
+OPTION_JOBS     = $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
+OPTION_FOR      = --for $(FOR)
+OPTION_OUT      = --out $(call quoted,$(OUT))
+OPTION_TIMELINE = --timeline
+RUN             = RAFT KV SEED ISOLATED RACE
+RUN_OF_PEER     = $(filter-out KV,$(RUN))
+options         = $(foreach each,$(1),$(if $($(each)),$(OPTION_$(each))))
 
 # The parts that were asked for, in their order, and their files: MIT's tests, and with EXTRA=1 those beyond them.
 PARTS := test-2a test-2b test-2c test-2d test-3a test-3b
@@ -36,9 +37,8 @@ part   = tests/test_$(1).py $(if $(filter 1,$(EXTRA)),$(wildcard tests/test_$(1)
 FEW     := 1 2 3 4 5 6 7 8 9
 WORKERS  = $(or $(JOBS),$(if $(or $(REALTIME),$(filter-out $(FEW),$(RUNS))),auto,1))
 
-pytest = $(BIN)/python -m pytest -q -n $(if $(filter 1,$(1)),0,$(1)) $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) \
-         $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(TEST),-k "$(TEST)") $(if $(REALTIME),--realtime) \
-         $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
+pytest = $(BIN)/python -m pytest -q -n $(if $(filter 1,$(1)),0,$(1)) $(call options,$(RUN) RUNS) \
+         $(if $(TEST),-k $(call quoted,$(TEST))) $(if $(REALTIME),--realtime)
 
 .DEFAULT_GOAL := help
 .PHONY: help test parts $(PARTS) race stress replay shrink timeline page scenario hunt cluster lint clean
@@ -91,31 +91,31 @@ race: $(READY) ## before you hand in: any line may lose its turn, and races are 
 
 replay: $(READY) ## one run again, exactly: TEST=name SEED=n [RAFT=...]
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make replay TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
-	@$(BIN)/lab replay $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(TIMELINE),--timeline) $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
+	@$(BIN)/lab replay $(TEST) $(call options,$(RUN) TIMELINE)
 
 shrink: $(READY) ## the same failure with as little as possible left: TEST=name SEED=n [RAFT=...]
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make shrink TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
-	@$(BIN)/lab shrink $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(TIMELINE),--timeline) $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
+	@$(BIN)/lab shrink $(TEST) $(call options,$(RUN) TIMELINE)
 
 timeline: $(READY) ## a run as a table of events by peer: TEST=name SEED=n [RAFT=...]
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make timeline TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
-	@$(BIN)/lab timeline $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
+	@$(BIN)/lab timeline $(TEST) $(call options,$(RUN))
 
 page: $(READY) ## a run as one HTML file, to look at and to step through: TEST=name SEED=n [RAFT=...] [OUT=file.html]
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make page TEST=test_name SEED=n [RAFT=path/to/raft.py] [OUT=file.html]"; exit 2; }
-	@$(BIN)/lab page $(TEST) --seed $(SEED) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(OUT),--out $(OUT)) $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
+	@$(BIN)/lab page $(TEST) $(call options,$(RUN) OUT)
 
 scenario: $(READY) ## a run written down step by step: FILE=x.scenario (default: all) [STEP=1] [SEED=n] [RAFT=...]
-	@$(BIN)/lab scenario $(if $(FILE),"$(FILE)") $(if $(SEED),--seed $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(STEP),--step) $(if $(TIMELINE),--timeline) $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
+	@$(BIN)/lab scenario $(if $(FILE),$(call quoted,$(FILE))) $(call options,$(RUN_OF_PEER) TIMELINE) $(if $(STEP),--step)
 
 hunt: $(READY) ## look for a failing run that nobody wrote: [FOR=60s] [RAFT=...] [SEED=n] [JOBS=n] [KEEP=1] [OUT=dir]
-	@$(BIN)/lab hunt $(if $(FOR),--for $(FOR)) $(if $(RUNS),--runs $(RUNS)) $(if $(RAFT),--raft $(RAFT)) $(if $(SEED),--seed $(SEED)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(KEEP),--keep) $(if $(OUT),--out "$(OUT)") $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
+	@$(BIN)/lab hunt $(call options,$(RUN_OF_PEER) FOR RUNS JOBS OUT) $(if $(KEEP),--keep)
 
 stress: $(READY) ## many seeds over worker processes: TEST=name|part RUNS=n JOBS=n [RAFT=...] [OUT=dir]
-	@$(BIN)/lab stress $(TEST) $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(SEED),--seed-start $(SEED)) $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(OUT),--out $(OUT)) $(if $(ISOLATED),--isolated) $(if $(RACE),--race)
+	@$(BIN)/lab stress $(TEST) $(call options,$(RUN) RUNS JOBS OUT)
 
 cluster: $(READY) ## three real processes and a prompt, data in build/cluster [RAFT=...] [KV=...] [OUT=dir]
-	@$(BIN)/lab cluster $(if $(RAFT),--raft $(RAFT)) $(if $(KV),--kv $(KV)) $(if $(OUT),--data "$(OUT)")
+	@$(BIN)/lab cluster $(call options,RAFT KV) $(if $(OUT),--data $(call quoted,$(OUT)))
 
 lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff check .
@@ -129,31 +129,25 @@ clean: ## remove .venv and everything built
 
 .PHONY: zoo soak grade handout bench
 
-# Of grade.
-SUBMISSIONS ?=
-HIDDEN      ?=
-RUBRIC      ?=
-SOLUTION    ?=
-
 zoo: $(READY) ## every wrong Raft: caught by what, after how many runs [RUNS=n] [JOBS=n]
-	@$(BIN)/lab zoo run $(if $(RUNS),--runs $(RUNS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) $(if $(ISOLATED),--isolated)
+	@$(BIN)/lab zoo run $(call options,RUNS JOBS ISOLATED)
 
 STRANGERS := $(wildcard tests/zoo/strangers/*/raft.py)
 
 soak: $(READY) ## hours: every test over 1,000 seeds on the reference, over 100 on each stranger; real processes for long [JOBS=n]
 	@RAFTLAB_SOAK=1 $(BIN)/python -m pytest -q -n 0 --timeout 1800 tests/infra/labtools/cluster tests/infra/labrpc/test_tcp.py tests/infra/labtools/zoo tests/infra/labtools/grade tests/infra/labtest/test_choices.py tests/infra/labtest/scenarios/test_library.py
-	@$(BIN)/lab zoo hunt 120 $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
+	@$(BIN)/lab zoo hunt 120 $(call options,JOBS)
 	@for peer in $(STRANGERS) raft/raft.py; do \
 	  $(BIN)/lab stress --raft $$peer --runs $$(test $$peer = raft/raft.py && echo 1000 || echo 100) \
-	    --out build/soak/$$(basename $$(dirname $$peer)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS)) || exit 1; done
+	    --out build/soak/$$(basename $$(dirname $$peer)) $(call options,JOBS) || exit 1; done
 
 grade: $(READY) ## score a class: SUBMISSIONS=dir [HIDDEN=dir] [RUBRIC=file.toml] [SOLUTION=raft.py] [KV=server.py] OUT=dir [JOBS=n]
 	@test -n "$(SUBMISSIONS)" -a -n "$(OUT)" || { echo "usage: make grade SUBMISSIONS=dir OUT=dir [HIDDEN=dir] [RUBRIC=file.toml] [SOLUTION=raft.py] [KV=server.py] [JOBS=n]"; exit 2; }
-	@$(BIN)/lab grade "$(SUBMISSIONS)" --out "$(OUT)" $(if $(HIDDEN),--hidden "$(HIDDEN)") $(if $(RUBRIC),--rubric "$(RUBRIC)") $(if $(SOLUTION),--solution "$(SOLUTION)") $(if $(KV),--kv "$(KV)") $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
+	@$(BIN)/lab grade $(call quoted,$(SUBMISSIONS)) $(call options,OUT KV JOBS) $(if $(HIDDEN),--hidden $(call quoted,$(HIDDEN))) $(if $(RUBRIC),--rubric $(call quoted,$(RUBRIC))) $(if $(SOLUTION),--solution $(call quoted,$(SOLUTION)))
 
 handout: $(READY) ## the tree a student starts from: OUT=dir
 	@test -n "$(OUT)" || { echo "usage: make handout OUT=dir"; exit 2; }
-	@$(BIN)/lab handout "$(OUT)"
+	@$(BIN)/lab handout $(call quoted,$(OUT))
 
 bench: $(READY) ## figures: what an operation costs here, beside the same on real threads
 	$(BIN)/python -m bench

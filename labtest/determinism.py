@@ -23,6 +23,7 @@ from labrpc import Message
 from labsim import Event, Simulation
 from labsim.stacks import is_readers, own_frames, short_path
 from labtest.events import ANSWER, PERSIST, REPLY, SEND
+from labtest.options import Values, arguments
 
 _MAX_TEXT = 200
 _MAX_SUSPECTS = 6
@@ -89,9 +90,7 @@ def write_record(path: Path, events: list[Any], digest: str) -> None:
     path.write_text(json.dumps({"digest": digest, "events": events}), encoding="utf-8")
 
 
-def record_elsewhere(
-    test: str, seed: int, raft: Path, kv: Path | None, root: Path, ini: Path | None, *, race: bool = False
-) -> tuple[list[Any], str]:
+def record_elsewhere(test: str, values: Values, root: Path, ini: Path | None) -> tuple[list[Any], str]:
     """The events and the digest of the same run in a new process with another hash seed."""
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "events.json"
@@ -99,10 +98,7 @@ def record_elsewhere(
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST_")}
         environment["PYTHONHASHSEED"] = "1" if mine != "1" else "2"
         command = [sys.executable, "-m", "pytest", test, f"--rootdir={root}", *(["-c", str(ini)] if ini else [])]
-        command += ["-q", "-p", "no:cacheprovider", "-n", "0", "--runs", "1"]
-        command += ["--seed", str(seed), "--raft", str(raft.absolute()), "--record-events", str(record)]
-        command += [] if kv is None else ["--kv", str(kv.absolute())]
-        command += ["--race"] if race else []
+        command += ["-q", "-p", "no:cacheprovider", "-n", "0", *arguments(values), "--record-events", str(record)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if not record.exists():
             raise RuntimeError(f"the second run could not be made:\n{done.stdout}{done.stderr}")

@@ -19,7 +19,7 @@ import shutil
 import textwrap
 from collections.abc import Generator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
@@ -36,6 +36,7 @@ from labtest.isolation.loader import launcher_for
 from labtest.lab_test import Kind, LabTest
 from labtest.launcher import PeerLauncher
 from labtest.loading import DEFAULT, DEFAULT_KV, LoadError
+from labtest.options import KV, RAFT, RUN, RUNS, SEED, add_options, command_line, given, run_line
 from labtest.running import Run, run_test
 from labtest.verdict import verdict_of
 
@@ -62,13 +63,15 @@ _REMARK = "raftlab-remark"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("raftlab", "the Raft lab")
-    group.addoption("--seed", type=int, metavar="N", help="the first seed (default: a fresh one, printed)")
-    group.addoption("--runs", type=int, default=1, metavar="N", help="run each lab test over N seeds: N, N+1, ...")
-    group.addoption("--raft", type=Path, metavar="PATH", help=f"the raft.py to test ({DEFAULT})")
-    group.addoption("--kv", type=Path, metavar="PATH", help=f"the server.py of the service to test ({DEFAULT_KV})")
-    group.addoption("--isolated", action="store_true", help="every peer in a process of its own, as for grades")
+    add_options(
+        group.addoption,
+        *RUN,
+        replace(SEED, help="the first seed (default: a fresh one, printed)"),
+        replace(RUNS, type=int, default=1, help="run each lab test over N seeds: N, N+1, ..."),
+        replace(RAFT, default=None, help=f"{RAFT.help} ({DEFAULT})"),
+        replace(KV, default=None, help=f"{KV.help} ({DEFAULT_KV})"),
+    )
     group.addoption("--realtime", action="store_true", help="real threads and the real clock instead of virtual time")
-    group.addoption("--race", action="store_true", help="any line may lose its turn, and races fail (docs/race.md)")
     group.addoption(
         "--check-determinism",
         action="store_true",
@@ -347,10 +350,10 @@ def _run(item: pytest.Function, test: LabTest, launcher: PeerLauncher, seed: int
 
 def _compare(item: pytest.Function, run: Run, events: list[Any]) -> None:
     config = item.config
-    raft = _raft(config)
-    there, digest = determinism.record_elsewhere(
-        _node_id(item), run.seed, raft, _kv_of(item), config.rootpath, config.inipath, race=_race(config)
-    )
+    raft, kv = _raft(config), _kv_of(item)
+    files = {RAFT.name: raft.absolute(), KV.name: None if kv is None else kv.absolute()}
+    values = {**_given(item), SEED.name: run.seed, RUNS.name: 1, **files}
+    there, digest = determinism.record_elsewhere(_node_id(item), values, config.rootpath, config.inipath)
     difference = determinism.first_difference(events, there)
     if difference is None and digest != run.digest:
         difference = "One seed gave two runs: the events are the same, but the threads took turns in another order."
@@ -423,7 +426,8 @@ def _shown_name(item: pytest.Function) -> str:
 
 def _describe(item: pytest.Function, run: Run) -> str:
     assert run.error is not None
-    replay, shrink, page = _replay_line(item, run.seed), _shrink_line(item, run.seed), _page_line(item, run.seed)
+    replay = _replay_line(item, run.seed)
+    shrink, page = _make_line("shrink", item, run.seed), _make_line("page", item, run.seed)
     text = report.describe(run.error, item.originalname, run.seed, replay, causes=run.causes, shrink=shrink, page=page)
     for line in item.ihook.pytest_raftlab_failed(item=item, run=run):
         text += f"\n  {line}"
@@ -445,44 +449,27 @@ def _describe(item: pytest.Function, run: Run) -> str:
 
 
 def _replay_line(item: pytest.Function, seed: int) -> str:
-    raft: Path | None = item.config.getoption("--raft")
-    kv: Path | None = item.config.getoption("--kv")
     if item.config.getoption("--realtime"):
         return "none: real threads never run twice alike (without --realtime they do)"
+    if _is_replayable(item) and item.path.suffix != SCENARIO:
+        return _make_line("replay", item, seed)
+    file = short_path(str(item.path))
     if _is_replayable(item):
-        other = _make_options(item)
-        if item.path.suffix == SCENARIO:
-            return f"make scenario FILE={shlex.quote(short_path(str(item.path)))} SEED={seed}{other}"
-        return f"make replay TEST={item.originalname} SEED={seed}{other}"
-    other = "" if raft is None else f" --raft {shlex.quote(str(raft))}"
-    other += "" if kv is None else f" --kv {shlex.quote(str(kv))}"
-    other += " --isolated" if item.config.getoption("--isolated") else ""
-    other += " --race" if _race(item.config) else ""
-    test = _node_id(item).replace(str(item.path), short_path(str(item.path)), 1)
-    return f"pytest {shlex.quote(test)} --seed {seed}{other}"
+        command = f"make scenario FILE={shlex.quote(file)}"
+    else:
+        command = f"pytest {shlex.quote(_node_id(item).replace(str(item.path), file, 1))}"
+    return command_line(command, {SEED.name: seed, **_given(item)})
 
 
-def _shrink_line(item: pytest.Function, seed: int) -> str:
-    """None for a scenario, which is short already."""
+def _make_line(does: str, item: pytest.Function, seed: int) -> str:
+    """What shrinks the run, or draws it, where make finds the test by its name. A scenario is short already."""
     if item.config.getoption("--realtime") or not _is_replayable(item) or item.path.suffix == SCENARIO:
         return ""
-    return f"make shrink TEST={item.originalname} SEED={seed}{_make_options(item)}"
+    return run_line(does, item.originalname, seed, _given(item))
 
 
-def _page_line(item: pytest.Function, seed: int) -> str:
-    """What draws it to step through, where `make` finds it by its name."""
-    if item.config.getoption("--realtime") or not _is_replayable(item) or item.path.suffix == SCENARIO:
-        return ""
-    return f"make page TEST={item.originalname} SEED={seed}{_make_options(item)}"
-
-
-def _make_options(item: pytest.Function) -> str:
-    raft: Path | None = item.config.getoption("--raft")
-    kv: Path | None = item.config.getoption("--kv")
-    other = "" if raft is None or raft == DEFAULT else f" RAFT={shlex.quote(str(raft))}"
-    other += "" if kv is None or kv == DEFAULT_KV else f" KV={shlex.quote(str(kv))}"
-    other += " ISOLATED=1" if item.config.getoption("--isolated") else ""
-    return other + (" RACE=1" if _race(item.config) else "")
+def _given(item: pytest.Function) -> dict[str, Any]:
+    return given(item.config.option, service=item.stash[LAB_TEST].wants_service)
 
 
 def _is_replayable(item: pytest.Function) -> bool:

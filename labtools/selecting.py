@@ -2,12 +2,11 @@
 
 A lab test is a function `test_*` whose one parameter is `make_config` or `make_scenario`, or for a service
 `make_kv_config`; or a file of steps, a scenario. Every tool that runs tests selects here and calls
-`labtest.running.run_test`. How such a run is made again is said by `replay_line()`.
+`labtest.running.run_test`.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import inspect
 import os
@@ -17,14 +16,12 @@ import zlib
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
-from shlex import quote
 from types import ModuleType
 from typing import Any
 
 from labsim.stacks import short_path
 from labtest.collection import collect
 from labtest.lab_test import Kind, LabTest, part_of
-from labtest.loading import DEFAULT, DEFAULT_KV
 
 # The lab's own tests, where they lie in the source tree; the working directory's, when that is another one.
 TESTS = Path("tests")
@@ -174,44 +171,3 @@ def _matches(name: str, file: Path, pattern: str) -> bool:
     if pattern == SCENARIOS:
         return file.suffix == SCENARIO
     return part_of(name) == pattern.lower() or fnmatchcase(name, pattern)
-
-
-def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of a command that shows one run: which test, which seed, on what; or a trace that was saved."""
-    parser.add_argument("test", nargs="?", metavar="TEST", help="the test to run, by name")
-    parser.add_argument("--seed", type=int, metavar="N", help="its seed (default: a new one)")
-    parser.add_argument("--raft", type=Path, default=DEFAULT, metavar="PATH", help="the peer (default: %(default)s)")
-    parser.add_argument("--kv", type=Path, default=DEFAULT_KV, metavar="PATH", help="its service (%(default)s)")
-    parser.add_argument(
-        "--file", type=Path, action="append", default=[], metavar="F", help="take the test from this file instead"
-    )
-    parser.add_argument("--isolated", action="store_true", help="every peer in a process of its own")
-    parser.add_argument("--race", action="store_true", help="any line may lose its turn (docs/race.md)")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="show this saved trace instead of running a test")
-
-
-def replay_line(
-    test: str,
-    seed: int,
-    raft: str,
-    file: str = "",
-    *,
-    kv: str = "",
-    isolated: bool = False,
-    race: bool = False,
-    does: str = "replay",
-) -> str:
-    """The command that runs it again, or with `does` shrinks it. Files as they were given; `file` is a test file of
-    one's own."""
-    other_kv = kv and Path(kv) != DEFAULT_KV
-    if file:
-        other = "" if Path(raft) == DEFAULT else f" --raft {quote(raft)}"
-        other += f" --kv {quote(kv)}" if other_kv else ""
-        other += " --isolated" if isolated else ""
-        other += " --race" if race else ""
-        return f"lab {does} {test} --seed {seed} --file {quote(file)}{other}"
-    other = "" if Path(raft) == DEFAULT else f" RAFT={quote(raft)}"
-    other += f" KV={quote(kv)}" if other_kv else ""
-    other += " ISOLATED=1" if isolated else ""
-    other += " RACE=1" if race else ""
-    return f"make {does} TEST={test} SEED={seed}{other}"

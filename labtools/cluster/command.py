@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from labrpc.errors import RpcError
+from labtest.options import arguments, given
 from labtools.cluster import asking, options, serving
 from labtools.cluster.options import UsageError
 from labtools.cluster.processes import Processes
@@ -71,7 +72,7 @@ def _start(args: argparse.Namespace) -> int:
     ours = options.credentials(args, addresses)
     program = options.load(args)  # what is wrong with it is said here, once
     _prepare(args.data, new=args.new)
-    more = ["--raft", str(args.raft), "--kv", str(args.kv), "--max-raft-state", str(args.max_raft_state)]
+    more = [*arguments(given(args)), "--max-raft-state", str(args.max_raft_state)]
     if ours.tls is not None:
         more += ["--cert", args.cert, "--key", args.key, "--ca", args.ca]
     interactive = sys.stdin.isatty() and sys.stdout.isatty()

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-from pathlib import Path
 
 from labrpc.errors import RpcError
 from labrpc.streams import Tls
 from labrpc.tcp import CLIENT, Address, Credentials, Hello
-from labtest.loading import DEFAULT, DEFAULT_KV, LoadError, load_program
+from labtest.loading import LoadError, load_program
+from labtest.options import KV, RAFT, add_options
 from labtest.program import Program
 
 HOST = "127.0.0.1"
@@ -88,8 +88,7 @@ def max_raft_state(args: argparse.Namespace) -> int | None:
 
 
 def add_program(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--raft", type=Path, default=DEFAULT, metavar="PATH", help="the peer (default: %(default)s)")
-    parser.add_argument("--kv", type=Path, default=DEFAULT_KV, metavar="PATH", help="the service (%(default)s)")
+    add_options(parser.add_argument, RAFT, KV)
 
 
 def credentials(args: argparse.Namespace, addresses: list[Address], me: int = CLIENT) -> Credentials:

@@ -29,7 +29,7 @@ from rich.text import Text
 from labsim.stacks import short_path
 from labtest.lab_test import LabTest
 from labtest.layout import PEER, ROOT, SERVICE
-from labtools.common import arguments
+from labtest.options import JOBS, KV, OUT, add_options
 from labtools.common.interrupts import ended_politely
 from labtools.common.lock import InUse, alone_in
 from labtools.common.text import counted, printable
@@ -46,7 +46,7 @@ from labtools.grade.values.store import write_whole
 from labtools.grade.write import pages_of, write_class, write_submission, write_submitted
 from labtools.selecting import SCENARIO, SelectionError, load_tests, not_lab_tests
 
-OUT = Path("build/grade")
+FOLDER = Path("build/grade")
 _SEED_FILE = "seed"
 _NAMED_MAX = 6  # in a line
 _LINE_EVERY_S = 10.0
@@ -79,10 +79,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("submissions", type=Path, nargs="?", metavar="SUBMISSIONS", help="a folder of submissions, or one of them")
     add("--hidden", type=Path, action="append", default=[], metavar="PATH", help="hidden tests: a file or a folder")
     add("--rubric", type=Path, metavar="FILE", help="points, seeds, what is shown, limits (TOML; see docs/grading.md)")
-    add("--out", type=Path, default=OUT, metavar="DIR", help=f"where results go, and what is done is found ({OUT})")
-    add("--jobs", type=arguments.jobs, metavar="N", help="submissions at a time (default: one for each core)")
+    add_options(
+        add,
+        replace(OUT, default=FOLDER, help="where results go, and what is done is found"),
+        replace(JOBS, help="submissions at a time (default: one for each core)"),
+        replace(KV, default=None, help=f"its service, for 3A and 3B ({SERVICE}/server.py of the lab)"),
+    )
     add("--solution", type=Path, metavar="PATH", help=f"a raft.py that passes every test ({PEER}/raft.py of the lab)")
-    add("--kv", type=Path, metavar="PATH", help=f"its service, for 3A and 3B ({SERVICE}/server.py of the lab)")
     add("--proved", action="store_true", help="the exam is known to be passed by the solution: do not try it")
     add("--no-pages", action="store_true", help="draw no failures as pages, whatever the rubric says")
     add("--single", action="store_true", help="SUBMISSIONS is one submission, however it looks")

@@ -23,7 +23,7 @@ import msgspec
 
 from labtest.lab_test import LabTest
 from labtest.layout import PEER
-from labtest.loading import DEFAULT, DEFAULT_KV
+from labtest.options import run_line
 from labtest.records import files_of
 from labtools.common.interrupts import first_done, held_back
 from labtools.grade.intake import SERVER, Submission
@@ -34,7 +34,6 @@ from labtools.grade.showing.desk import Choice, Desk, chosen, without_files
 from labtools.grade.values.results import FORCED, UNLOADABLE, Result, RunRecord, Shown, TestResult
 from labtools.grade.values.rubric import HUNT, Failures, Graded, Limits, RubricError
 from labtools.grade.values.store import Store
-from labtools.selecting import replay_line
 
 
 @dataclass(frozen=True)
@@ -355,16 +354,16 @@ class _Grading:
 
     def _replay(self, test: Graded, lab_test: LabTest, seed: int) -> str:
         """For a public test as the student types it; for a hidden one as the grader does."""
-        kv = str(DEFAULT_KV) if lab_test.wants_service else ""
         if not test.hidden:
             file = HUNTS if test.part == HUNT else ""
-            return replay_line(test.of, seed, str(DEFAULT), file, kv=kv, isolated=True, race=test.race)
+            return run_line("replay", test.of, seed, {"isolated": True, "race": test.race}, file=file)
         here = self._submission.path
         raft = here / "raft.py" if here.is_dir() else here
-        if kv and self._exam.reference:
+        if lab_test.wants_service and self._exam.reference:
             raft = Path(self._exam.reference_at)
-        kv = str(here / SERVER) if kv else ""
-        return replay_line(test.name, seed, str(raft), str(lab_test.file), kv=kv, isolated=True)
+        kv = here / SERVER if lab_test.wants_service else None
+        values = {"raft": raft, "kv": kv, "isolated": True}
+        return run_line("replay", test.name, seed, values, file=str(lab_test.file))
 
 
 def _package(own: dict[str, bytes]) -> dict[str, bytes]:

@@ -98,7 +98,7 @@ class Proof:
                 kv=self._service,
                 run_limit_s=limits.real_s,
                 memory_mb=limits.memory_mb,
-                race=race,
+                given={"race": race},
                 in_place=True,
             )
             pool = LocalPool(kit, min(jobs, self.runs_wanted))

@@ -11,24 +11,24 @@ import os
 import random
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
 from rich.console import Console
 
 from labsim.stacks import short_path
-from labtest.loading import DEFAULT
-from labtools.common import arguments
+from labtest.options import FOR, JOBS, OUT, RUN_OF_PEER, RUNS, SEED, add_options, command_line, given
 from labtools.common.interrupts import ended_politely
 from labtools.common.text import counted, duration
-from labtools.generator.lane import SEED
+from labtools.generator.lane import SEED as PLAYED_WITH
 from labtools.hunt.hunters import Hunters, Result
 from labtools.hunt.telling import Progress, figures, scenario_text, tell
 from labtools.selecting import SCENARIO, SCENARIOS, TESTS
 from labtools.workers.kit import Kit
 from labtools.workers.process import CannotStart
 
-OUT = Path("build/hunt")
+FOLDER = Path("build/hunt")
 FOUND = TESTS / SCENARIOS / "found"
 _FOR_S = 60.0
 _SHORTEN_S = 20.0
@@ -48,21 +48,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     add = parser.add_argument
-    add("--raft", type=Path, default=DEFAULT, metavar="PATH", help=f"the raft.py to hunt ({DEFAULT})")
-    add(
-        "--for",
-        dest="for_s",
-        type=arguments.duration,
-        metavar="TIME",
-        help="how long each worker hunts, in time that it runs itself: 90s, 10m, 1h30m (60s)",
+    add_options(
+        add,
+        *RUN_OF_PEER,
+        replace(SEED, help="the same hunt again, with as many workers (default: a fresh one)"),
+        replace(FOR, help="how long each worker hunts, in time that it runs itself: 90s, 10m, 1h30m (60s)"),
+        replace(RUNS, help="end after so many runs, whatever the time"),
+        JOBS,
+        replace(OUT, default=FOLDER, help="where the scenario goes"),
     )
-    add("--runs", type=arguments.positive, metavar="N", help="end after so many runs, whatever the time")
-    add("--seed", type=int, metavar="N", help="the same hunt again, with as many workers (default: a fresh one)")
-    add("--jobs", type=arguments.jobs, metavar="N", help="worker processes (default: one for each core)")
-    add("--isolated", action="store_true", help="every peer in a process of its own, as for grades")
-    add("--race", action="store_true", help="any line may lose its turn, and races fail (docs/race.md)")
     add("--keep", action="store_true", help=f"put what is found into {FOUND}, too")
-    add("--out", type=Path, default=OUT, metavar="DIR", help=f"where the scenario goes ({OUT})")
     add("--json", type=Path, metavar="FILE", help="write figures there: what was found, after how much")
 
 
@@ -72,7 +67,7 @@ def main(args: argparse.Namespace) -> int:
     seed = random.SystemRandom().randrange(2**31) if args.seed is None else args.seed
     jobs = args.jobs or len(os.sched_getaffinity(0))
     for_s = args.for_s or (_FOR_S if args.runs is None else None)
-    kit = Kit.of(args.raft, [], run_limit_s=0.0, memory_mb=_MEMORY_MB, isolated=args.isolated, race=args.race)
+    kit = Kit.of(args.raft, [], run_limit_s=0.0, memory_mb=_MEMORY_MB)
     setup = {
         "raft": kit.setup["raft"],
         "shown_as": kit.setup["shown_as"],
@@ -117,10 +112,7 @@ def _end(
     interrupted: bool,
     console: Console,
 ) -> int:
-    options = f" RAFT={quote(str(args.raft))}" if args.raft != DEFAULT else ""
-    options += " ISOLATED=1" if args.isolated else ""
-    options += " RACE=1" if args.race else ""
-    again = f"make hunt SEED={seed} JOBS={jobs}{options}"
+    again = command_line("make hunt", {"seed": seed, "jobs": jobs, **given(args)})
     files: list[Path] = []
     if result.found is not None and result.found.shortened:
         text = scenario_text(result.found, again)
@@ -134,9 +126,9 @@ def _end(
             files.append(path)
     play = ""
     if files:
+        with_seed = result.found.seed if result.found is not None and result.found.seed != PLAYED_WITH else None
         play = f"make scenario FILE={quote(short_path(str(files[-1].resolve())))}"
-        play += f" SEED={result.found.seed}" if result.found is not None and result.found.seed != SEED else ""
-        play += options
+        play = command_line(play, {"seed": with_seed, **given(args)})
     console.print(tell(result, elapsed_s, files, play=play, again=again, interrupted=interrupted), markup=False)
     if result.ours:
         return 2

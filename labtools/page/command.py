@@ -12,6 +12,7 @@ import argparse
 import random
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,17 @@ from labtest import report
 from labtest.failure import Failure
 from labtest.isolation.loader import launcher_for
 from labtest.loading import LoadError
+from labtest.options import FILE, OUT, RUN, TRACE, add_options, given, run_line
 from labtest.running import Run, run_test
 from labtest.tracefile import TraceFileError, read_trace
 from labtools.page.data import data_of, find
 from labtools.page.fields import Watch, watched_run
 from labtools.page.html import page
 from labtools.page.tables import printable
-from labtools.selecting import SelectionError, add_run_arguments, replay_line, select, service_for
+from labtools.selecting import SelectionError, select, service_for
 
 PAGES = Path("build/pages")
+_OUT = replace(OUT, metavar="FILE", help=f"where to (default: {PAGES}/TEST-SEED.html)")
 
 
 class PageError(Exception):
@@ -64,13 +67,13 @@ def told_of(run: Run, test: str, replay: str) -> dict[str, Any]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser)
+    parser.add_argument("test", nargs="?", metavar="TEST", help="the test to run, by name")
+    add_options(parser.add_argument, *RUN, FILE, TRACE, _OUT)
     parser.add_argument(
         "--fields",
         action=argparse.BooleanOptionalAction,
         help="with what the peers hold themselves (default, unless --isolated)",
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help=f"where to (default: {PAGES}/TEST-SEED.html)")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -111,8 +114,7 @@ def _main(args: argparse.Namespace) -> int:
         run = run_test(test, launcher, seed)
     assert run.simulation is not None and run.simulation.trace is not None
     file = str(args.file[0]) if args.file else ""
-    kv = str(args.kv) if test.wants_service else ""
-    replay = replay_line(test.name, seed, str(args.raft), file, kv=kv, isolated=args.isolated, race=args.race)
+    replay = run_line("replay", test.name, seed, given(args, service=test.wants_service), file=file)
     out = args.out or PAGES / f"{test.name}-{seed}.html"
     write_page(out, run.simulation.trace, told_of(run, test.name, replay), watch)
     print(f"wrote {out}: {'passed' if run.error is None else report.headline(run.error)}")

@@ -24,7 +24,8 @@ from labtest.isolation.loader import launcher_for
 from labtest.lab_test import LabTest
 from labtest.launcher import PeerLauncher
 from labtest.loading import DEFAULT, DEFAULT_KV, LoadError
-from labtools.selecting import SCENARIO, SelectionError, replay_line, select, service_for
+from labtest.options import FILE, KV, RAFT, RUN, SEED, TIMELINE, add_options, command_line, given, run_line
+from labtools.selecting import SCENARIO, SelectionError, select, service_for
 
 if TYPE_CHECKING:
     from labtest.running import Run
@@ -35,14 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Exit status: 0 the run passed, 1 it failed, 2 it could not be made."
     add = parser.add_argument
     add("test", metavar="TEST", nargs="?", help="the name of the test, or a FILE of choices, as lab shrink writes it")
-    add("--seed", type=int, metavar="N", help="the seed that a report names")
+    add_options(
+        add,
+        FILE,
+        *RUN,
+        replace(SEED, help="the seed that a report names"),
+        replace(RAFT, default=None, help=f"the raft.py to run ({DEFAULT}, or the one that FILE names)"),
+        replace(KV, default=None, help=f"the server.py of its service ({DEFAULT_KV}, or the same)"),
+        TIMELINE,
+    )
     add("--write-choices", type=Path, metavar="FILE", help="write the run's choices there (docs/determinism.md)")
-    add("--raft", type=Path, metavar="PATH", help=f"the raft.py to run ({DEFAULT}, or the one that FILE names)")
-    add("--kv", type=Path, metavar="PATH", help=f"the server.py of its service ({DEFAULT_KV}, or the same)")
-    add("--file", type=Path, action="append", default=[], metavar="F", help="take the test from this file instead")
-    add("--timeline", action="store_true", help="print the run as a table: time down, a column per peer")
-    add("--isolated", action="store_true", help="every peer in a process of its own, as for grades")
-    add("--race", action="store_true", help="as a run with --race: any line may lose its turn (docs/race.md)")
     add("--pdb", action="store_true", help="stop in the debugger where it fails; virtual time stands still")
     add("--records", type=Path, action="append", default=[], metavar="DIR", help="the --out folder of a lab stress")
 
@@ -161,19 +164,14 @@ def _tell(args: argparse.Namespace, test: LabTest, run: Run) -> None:
         print(f"\nPASSED {test.name}  {which}")
     else:
         file = str(args.file[0]) if args.file else ""
-        kv = str(args.kv) if test.wants_service else ""
-        how = (test.name, run.seed, str(args.raft), file)
-        line = replay_line(*how, kv=kv, isolated=args.isolated, race=args.race)
-        shrink = replay_line(*how, kv=kv, isolated=args.isolated, race=args.race, does="shrink")
+        how = given(args, service=test.wants_service)
+        shrink = ""
         if args.choices is not None:
-            line = f"lab replay {quote(str(args.choices))}"
-            line += f" --raft {quote(str(args.raft))}" if args.raft != DEFAULT else ""
-            line += f" --kv {quote(kv)}" if kv and args.kv != DEFAULT_KV else ""
-            line += f" --file {quote(file)}" if file else ""
-            line += " --isolated" if args.isolated else ""
-            line += " --race" if args.race else ""
-        if args.choices is not None or test.file.suffix == SCENARIO:
-            shrink = ""  # it was, or is short already
+            line = command_line(f"lab replay {quote(str(args.choices))}", {"file": file, **how})
+        else:
+            line = run_line("replay", test.name, run.seed, how, file=file)
+        if args.choices is None and test.file.suffix != SCENARIO:  # otherwise it was, or is short already
+            shrink = run_line("shrink", test.name, run.seed, how, file=file)
         print(f"FAILED {report.describe(run.error, test.name, which, line, causes=run.causes, shrink=shrink)}")
     for off in run.checks_off:
         print(f"{off}.")

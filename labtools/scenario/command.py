@@ -11,6 +11,7 @@ import argparse
 import sys
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -19,33 +20,32 @@ from labsim.stacks import short_path
 from labtest.events import STEP
 from labtest.isolation.loader import launcher_for
 from labtest.launcher import PeerLauncher
-from labtest.loading import DEFAULT, LoadError
+from labtest.loading import LoadError
+from labtest.options import OUT, RUN_OF_PEER, SEED, TIMELINE, add_options, command_line, given
 from labtools.selecting import SCENARIO, TESTS, SelectionError, scenario_files, select
 
 if TYPE_CHECKING:
     from labtest.running import Run
     from labtest.scenarios.text import Script, Step
 
-SEED = 1
+PLAYED_WITH = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Exit status: 0 all ended as their files say, 1 one did not, 2 nothing could be run."
     add = parser.add_argument
     add("files", metavar="FILE", nargs="*", type=Path, help=f"files of steps, or folders of them ({TESTS}/scenarios)")
-    add("--raft", type=Path, default=DEFAULT, metavar="PATH", help=f"the raft.py to run ({DEFAULT})")
-    add("--seed", type=int, default=SEED, metavar="N", help=f"of timeouts and turns, which no step decides ({SEED})")
+    seed = replace(SEED, default=PLAYED_WITH, help="of timeouts and turns, which no step decides")
+    add_options(add, *RUN_OF_PEER, seed, TIMELINE)
     add(
         "--from",
         dest="from_",
         metavar="TEST",
         help="write the run of this test with --seed as a scenario, if it can be",
     )
-    add("--out", type=Path, metavar="FILE", help="where --from writes it (build/shrunk/TEST-SEED.scenario)")
-    add("--isolated", action="store_true", help="every peer in a process of its own, as for grades")
-    add("--race", action="store_true", help="any line may lose its turn, and races fail (docs/race.md)")
+    out = "where --from writes it (default: build/shrunk/TEST-SEED.scenario)"
+    add_options(add, replace(OUT, metavar="FILE", help=out))
     add("--step", action="store_true", help="walk through one file at a prompt, one step at a time")
-    add("--timeline", action="store_true", help="print each run as a table: time down, a column per peer")
     add("--compare", action="store_true", help="hold what `show` shows against the lines under ----, the reference's")
     add("--rewrite", action="store_true", help="write what `show` shows under its ---- into the file")
 
@@ -171,11 +171,8 @@ def _tell(args: argparse.Namespace, script: Script, run: Run, outputs: dict[int,
         print(f"SKIPPED {name}: {run.error}")
         return False
     if run.error is not None:
-        line = f"make scenario FILE={quote(name)}"
-        line += f" SEED={args.seed}" if args.seed != SEED else ""
-        line += f" RAFT={quote(str(args.raft))}" if args.raft != DEFAULT else ""
-        line += " ISOLATED=1" if args.isolated else ""
-        line += " RACE=1" if args.race else ""
+        seed = None if args.seed == PLAYED_WITH else args.seed
+        line = command_line(f"make scenario FILE={quote(name)}", {"seed": seed, **given(args)})
         print(f"FAILED {report.describe(run.error, script.name, args.seed, line, causes=run.causes)}")
         return True
     broken = f", breaking {script.breaks} as it says" if script.breaks else ""

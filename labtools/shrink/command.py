@@ -9,10 +9,12 @@ import argparse
 import json
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 from labtest.isolation.loader import launcher_for
-from labtest.loading import DEFAULT, DEFAULT_KV, LoadError
+from labtest.loading import LoadError
+from labtest.options import FILE, OUT, RUN, SEED, TIMELINE, add_options, given
 from labtest.records import place_of_peer
 from labtools.selecting import SCENARIO, SelectionError, select, service_for
 
@@ -27,16 +29,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add = parser.add_argument
     add("test", metavar="TEST", help="the name of the test that fails")
-    add("--seed", type=int, required=True, metavar="N", help="the seed with which it fails")
-    add("--raft", type=Path, default=DEFAULT, metavar="PATH", help=f"the raft.py to run ({DEFAULT})")
-    add("--kv", type=Path, default=DEFAULT_KV, metavar="PATH", help=f"the server.py of its service ({DEFAULT_KV})")
-    add("--file", type=Path, action="append", default=[], metavar="F", help="take the test from this file instead")
-    add("--isolated", action="store_true", help="every peer in a process of its own, as for grades")
-    add("--race", action="store_true", help="of a run with --race: any line may lose its turn (docs/race.md)")
+    add_options(
+        add,
+        FILE,
+        *RUN,
+        replace(SEED, required=True, help="the seed with which it fails"),
+        TIMELINE,
+        replace(OUT, default=Path("build/shrunk"), help="where files go"),
+    )
     add("--limit", type=float, default=_LIMIT_S, metavar="S", help=f"seconds of processor time ({_LIMIT_S:g})")
-    add("--out", type=Path, default=Path("build/shrunk"), metavar="DIR", help="where files go (build/shrunk)")
     add("--json", type=Path, metavar="FILE", help="write figures there: events before and after, lines, steps")
-    add("--timeline", action="store_true", help="print what is left as a table, too")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -69,30 +71,25 @@ def main(args: argparse.Namespace) -> int:
         print(textwrap.fill(f"{error}.", _WIDTH))
         return 1
     progress.clear()
-    given = {
+    paths = {
         "raft": str(args.raft),
         "kv": "" if kv is None else str(kv),
         "file": str(args.file[0]) if args.file else "",
     }
     try:
-        written = write(shrunk, test, args.seed, args.out, **given)
+        written = write(shrunk, test, args.seed, args.out, **paths)
     except OSError as error:
         return _cannot(f"{args.out}: {error.strerror}")
     from labtools.shrink.telling import figures, tell
 
     if args.json is not None:
         args.json.write_text(json.dumps(figures(shrunk, written), indent=1) + "\n")
-    print(tell(shrunk, written, test.name, args.seed, _replay_options(args)))
+    print(tell(shrunk, written, test.name, args.seed, given(args)))
     if args.timeline:
         from labtools.timeline.command import print_timeline
 
         print_timeline(shrunk.best.trace)
     return 0
-
-
-def _replay_options(args: argparse.Namespace) -> str:
-    """What a replay of the file must be told: it knows the rest."""
-    return (" --isolated" if args.isolated else "") + (" --race" if args.race else "")
 
 
 class _Progress:

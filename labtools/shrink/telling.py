@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import textwrap
 import time
+from shlex import quote
 from typing import Any
 
 from labsim.stacks import short_path
+from labtest.options import KV, RAFT, Values, command_line
 from labtest.report import headline
 from labtools.shrink.shrinking import Files, Shrunk
 
 _WIDTH = 112
 
 
-def tell(shrunk: Shrunk, files: Files, test: str, seed: int, options: str = "") -> str:
+def tell(shrunk: Shrunk, files: Files, test: str, seed: int, values: Values) -> str:
+    """`values`: how its run was made, as options.given() has it."""
     original, best = shrunk.original, shrunk.best
+    others = {name: value for name, value in values.items() if name not in (RAFT.name, KV.name)}  # the file has these
     lines = [f"{test}  seed {seed}", *_wrapped(headline(best.run.error or Exception()), "  "), ""]
     lines += recipe_lines(shrunk)
     left = f"{best.events:,} of {original.events:,} events are left"
@@ -22,7 +26,7 @@ def tell(shrunk: Shrunk, files: Files, test: str, seed: int, options: str = "") 
     lines += [
         f"  timeline  {short_path(str(files.timeline))}",
         f"  trace     {short_path(str(files.trace))}",
-        f"  replay    lab replay {short_path(str(files.choices))}{options}",
+        f"  replay    {command_line(f'lab replay {quote(short_path(str(files.choices)))}', others)}",
     ]
     if files.scenario is not None and shrunk.scenario is not None:
         other = ", another run that breaks the same rule" if shrunk.drawn else ""

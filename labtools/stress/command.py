@@ -11,14 +11,15 @@ import os
 import random
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from labsim.stacks import short_path
+from labtest import options
 from labtest.layout import ROOT
-from labtest.loading import DEFAULT, DEFAULT_KV
-from labtools.common import arguments
+from labtest.options import FILE, FOR, JOBS, OUT, RUN, RUNS, SEED, add_options, given
 from labtools.common.interrupts import ended_politely
 from labtools.common.lock import InUse, alone_in
 from labtools.common.text import counted, duration
@@ -34,7 +35,7 @@ from labtools.workers.kit import Kit
 from labtools.workers.process import CannotStart
 from labtools.workers.shrinker import shrunk_elsewhere
 
-OUT = Path("build/stress")
+FOLDER = Path("build/stress")
 _RUNS = 100
 _REPEATED_MAX = 8
 _SHRINK_S = 20.0
@@ -59,25 +60,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     add = parser.add_argument
     add("tests", nargs="*", metavar="TEST", help="a name, a glob or a part (2a ... 3b); default: every test")
-    add("--file", type=Path, action="append", default=[], metavar="F", help="take the tests from this file instead")
-    add("--raft", type=Path, default=DEFAULT, metavar="PATH", help=f"the raft.py to test ({DEFAULT})")
-    add("--kv", type=Path, default=DEFAULT_KV, metavar="PATH", help=f"the server.py of its service ({DEFAULT_KV})")
-    add(
-        "--runs",
-        type=arguments.positive,
-        metavar="N",
-        help=f"seeds of each test ({_RUNS}; no limit with --until-fail, --for or --grow)",
+    add_options(
+        add,
+        FILE,
+        *RUN,
+        replace(SEED, also=("--seed-start",), help="the first seed (default: a fresh one, printed)"),
+        replace(RUNS, help=f"seeds of each test ({_RUNS}; no limit with --until-fail, --for or --grow)"),
+        replace(FOR, help="end after this long: 90s, 10m, 1h30m"),
+        JOBS,
+        replace(OUT, default=FOLDER, help="where summary and reports go"),
     )
     add("--until-fail", action="store_true", help="end at the first failure")
-    add("--for", dest="for_s", type=arguments.duration, metavar="TIME", help="end after this long: 90s, 10m, 1h30m")
     add("--grow", action="store_true", help="10 seeds of each test, 100, 1000, ...; end after a round that failed")
-    add("--seed-start", type=int, metavar="N", help="the first seed (default: a fresh one, printed)")
-    add("--jobs", type=arguments.jobs, metavar="N", help="worker processes (default: one for each core)")
-    add("--isolated", action="store_true", help="every peer in a process of its own, as for grades")
-    add("--race", action="store_true", help="any line may lose its turn, and races fail (docs/race.md)")
     add("--dask", metavar="ADDRESS", help="run on this Dask cluster instead: tcp://host:8786")
-    add("--run-limit", type=arguments.seconds, default=60.0, metavar="S", help="real seconds for one run (60)")
-    add("--memory-mb", type=arguments.positive, default=2048, metavar="MB", help="memory for one worker (2048)")
+    add("--run-limit", type=options.seconds, default=60.0, metavar="S", help="real seconds for one run (60)")
+    add("--memory-mb", type=options.positive, default=2048, metavar="MB", help="memory for one worker (2048)")
     add(
         "--shrink",
         type=_budget,
@@ -85,12 +82,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help=f"seconds of processor time to shrink the shortest run of each cause ({_SHRINK_S:g}; 0: do not)",
     )
-    add("--out", type=Path, default=OUT, metavar="DIR", help=f"where summary and reports go ({OUT})")
     add("--list", action="store_true", help="name the tests that are selected, and end")
 
 
 def _budget(text: str) -> float:
-    return 0.0 if text == "0" else arguments.seconds(text)
+    return 0.0 if text == "0" else options.seconds(text)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -111,11 +107,11 @@ def main(args: argparse.Namespace) -> int:
     kv = service_for(tests, args.kv)
     if kv is not None and not (kv / "server.py" if kv.is_dir() else kv).is_file():
         return _cannot(f"{kv}: no such file; --kv must name a server.py")
-    seed_start = random.SystemRandom().randrange(2**31) if args.seed_start is None else args.seed_start
+    seed_start = random.SystemRandom().randrange(2**31) if args.seed is None else args.seed
     runs = _RUNS if args.runs is None and not (args.until_fail or args.for_s or args.grow) else args.runs
     plan = Plan(runs, until_fail=args.until_fail, for_s=args.for_s, grow=args.grow)
-    how = {"isolated": args.isolated, "race": args.race}
-    kit = Kit.of(args.raft, tests, kv=kv, run_limit_s=args.run_limit, memory_mb=args.memory_mb, **how)
+    limits = {"run_limit_s": args.run_limit, "memory_mb": args.memory_mb}
+    kit = Kit.of(args.raft, tests, kv=kv, given=given(args), **limits)
     tally = Tally(list(dict.fromkeys(test.name for test in tests)), seed_start)
     try:
         with ended_politely(), alone_in(args.out, "lab stress"):
@@ -221,11 +217,11 @@ def _shrink(tally: Tally, kit: Kit, out: Path, budget_s: float) -> None:
 
 def _needs(cause: Cause, kit: Kit, folder: Path, out: Path, limit_s: float) -> list[str]:
     run, setup = cause.shortest, kit.setup
-    options = ["--raft", setup["raft"], "--file", setup["tests"][run.test]]
-    options += ["--kv", setup["kv"]] if run.test in kit.kv_of else []
-    options += ["--isolated"] if setup["isolated"] else []
+    files = {"raft": setup["raft"], "kv": setup["kv"], "file": setup["tests"][run.test]}
     figures = folder / "figures.json"
-    left = shrunk_elsewhere(run.test, run.seed, options, limit_s=limit_s, out=out, folder=folder, figures=figures)
+    left = shrunk_elsewhere(
+        run.test, run.seed, {**kit.given(run.test), **files}, limit_s=limit_s, out=out, folder=folder, figures=figures
+    )
     return [] if left is None else left["told"]
 
 

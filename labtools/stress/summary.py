@@ -131,7 +131,7 @@ def write_report(cause: Cause, kit: Kit, out: Path) -> Path:
 def as_dict(tally: Tally, kit: Kit) -> dict[str, Any]:
     total = tally.total
     return {
-        "raft": kit.setup["raft_given"],
+        "raft": kit.setup["given"]["raft"],
         "seed_start": tally.seed_start,
         "runs": total.runs,
         "passed": total.passed,
@@ -221,13 +221,14 @@ def write_all(tally: Tally, kit: Kit, out: Path) -> None:
 
 
 def _record(outcome: Outcome, kit: Kit) -> Record:
+    given = kit.given(outcome.test)
     return Record(
         test=outcome.test,
         seed=outcome.seed,
-        raft=kit.setup["raft_given"],
-        kv=kit.kv_of.get(outcome.test, ""),
-        isolated=kit.setup["isolated"],
-        race=kit.setup["race"],
+        raft=given["raft"],
+        kv=given["kv"] or "",
+        isolated=given.get("isolated", False),
+        race=given.get("race", False),
         digest=outcome.digest,
         report=report(outcome, kit),
         code=kit.code[outcome.test],

@@ -12,8 +12,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -31,13 +31,10 @@ class Setup(msgspec.Struct):
 
     raft: str
     tests: dict[str, str]  # the file of each test
-    raft_given: str  # as the reader typed it, for the replay line
     run_limit_s: float
     kv: str = ""  # the service, if some tests are of one
-    kv_given: str = ""
     memory_mb: int = 0
-    isolated: bool = False
-    race: bool = False
+    given: dict[str, Any] = {}  # how runs are made, with paths as the reader typed them
     files_given: dict[str, str] = {}  # the file of each test that is not the lab's, for the replay line
     shown_as: dict[str, str] = {}  # paths here -> where these files really lie
 
@@ -93,14 +90,17 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
     """Load everything; the result runs one seed and gives its Outcome, and whether it ran out of memory."""
     raft = Path(setup.raft).resolve()
     kv = Path(setup.kv).resolve() if setup.kv else None
-    launcher = launcher_for(raft, isolated=setup.isolated, kv=kv, race=setup.race)
+    launcher = launcher_for(
+        raft, kv=kv, isolated=setup.given.get("isolated", False), race=setup.given.get("race", False)
+    )
     # Only now: the tester must know the messages of the peer's own package, if it has one.
     from labtest import report
+    from labtest.options import KV, run_line
     from labtest.records import place_of_peer
     from labtest.running import run_test
     from labtest.task_errors import pytest_says
     from labtest.verdict import verdict_of
-    from labtools.selecting import SCENARIO, SelectionError, load_tests, replay_line
+    from labtools.selecting import SCENARIO, SelectionError, load_tests
     from labtools.stress.outcome import Outcome
 
     tests = {}
@@ -131,10 +131,9 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
             _limit_memory(None)  # the report needs some too
         outcome.take(verdict_of(error, peer_files, test.file))
         own_file = setup.files_given.get(name, "")
-        kv_given = setup.kv_given if test.wants_service else ""
-        line = partial(replay_line, name, seed, setup.raft_given, own_file, kv=kv_given, isolated=setup.isolated)
-        line = partial(line, race=setup.race)
-        replay, shrink = line(), "" if test.file.suffix == SCENARIO else line(does="shrink")
+        given = setup.given if test.wants_service else {**setup.given, KV.name: None}
+        replay = run_line("replay", name, seed, given, file=own_file)
+        shrink = "" if test.file.suffix == SCENARIO else run_line("shrink", name, seed, given, file=own_file)
         told = report.describe(error, name, seed, replay, causes=run.causes, shrink=shrink)
         outcome.report = told[:_REPORT_CHARS_MAX]
         for field in ("mistake", "cause", "where", "said", "report"):

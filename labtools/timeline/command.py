@@ -26,9 +26,10 @@ from labsim import Event
 from labtest.events import LOG
 from labtest.isolation.loader import launcher_for
 from labtest.loading import LoadError
+from labtest.options import FILE, RUN, TRACE, add_options
 from labtest.running import run_test
 from labtest.tracefile import TraceFileError, read_trace, write_shiviz, write_trace
-from labtools.selecting import SelectionError, add_run_arguments, select, service_for
+from labtools.selecting import SelectionError, select, service_for
 from labtools.timeline.log_file import LogFileError, read_log
 from labtools.timeline.rows import TOPICS, Row, Show
 from labtools.timeline.story import tell
@@ -187,7 +188,8 @@ def _check(events: Sequence[Event], show: Show) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser)
+    parser.add_argument("test", nargs="?", metavar="TEST", help="the test to run, by name")
+    add_options(parser.add_argument, *RUN, FILE, TRACE)
     parser.add_argument(
         "--import", type=Path, dest="import_", metavar="FILE", help="show a log of lines 'HH:MM:SS.ffffff [id] text'"
     )

@@ -18,7 +18,8 @@ from labsim.stacks import short_path
 from labtest import records
 from labtest.lab_test import LabTest
 from labtest.layout import ROOT, run_files, tool_files
-from labtools.selecting import default_files, replay_line
+from labtest.options import KV, Values, run_line
+from labtools.selecting import default_files
 
 
 @dataclass
@@ -28,7 +29,7 @@ class Kit:
     files: dict[str, bytes]
     setup: dict[str, Any]
     code: dict[str, dict[str, str]] = field(default_factory=dict)  # records.code_of(), by test
-    kv_of: dict[str, str] = field(default_factory=dict)  # the service as it was given, by test of one
+    of_service: frozenset[str] = frozenset()  # which tests
 
     @classmethod
     def of(
@@ -39,11 +40,11 @@ class Kit:
         kv: Path | None = None,
         run_limit_s: float,
         memory_mb: int,
-        isolated: bool = False,
-        race: bool = False,
+        given: Values | None = None,
         in_place: bool = False,
     ) -> Kit:
-        """Reads every file now. `raft` must exist, and `kv`, the service, if it is given.
+        """Reads every file now. `raft` must exist, and `kv`, the service, if it is given. `given`: how the runs are
+        made, as options.given() has it.
 
         `in_place`: has no files, and workers read them where they lie. For seconds, in which nobody edits them; then
         nothing is left anywhere, however it ends.
@@ -68,36 +69,27 @@ class Kit:
         setup = {
             "raft": raft_inside,
             "tests": {name: inside[file] for name, file in test_files.items()},
-            "raft_given": str(raft),
             "kv": kv_inside,
-            "kv_given": "" if kv is None else str(kv),
+            "given": {"raft": str(raft), "kv": "" if kv is None else str(kv), **(given or {})},
             "files_given": _own_files(tests),
             "run_limit_s": run_limit_s,
             "memory_mb": memory_mb,
-            "isolated": isolated,
-            "race": race,
             "shown_as": shown_as,
         }
-        kv_of = {test.name: str(kv) for test in tests if test.wants_service}
-        code = {name: records.code_of(raft, file, kv if name in kv_of else None) for name, file in test_files.items()}
-        return cls(files, setup, code, kv_of)
+        with_kv = frozenset(test.name for test in tests if test.wants_service)
+        code = {name: records.code_of(raft, file, kv if name in with_kv else None) for name, file in test_files.items()}
+        return cls(files, setup, code, with_kv)
 
     def unpack(self, folder: Path) -> None:
         write_files(self.files, folder)
 
+    def given(self, test: str) -> Values:
+        """How its runs are made: the service is no business of a test of peers alone."""
+        values: Values = self.setup["given"]
+        return values if test in self.of_service else {**values, KV.name: None}
+
     def replay_line(self, test: str, seed: int, does: str = "replay") -> str:
-        setup = self.setup
-        own_file = setup["files_given"].get(test, "")
-        return replay_line(
-            test,
-            seed,
-            setup["raft_given"],
-            own_file,
-            kv=self.kv_of.get(test, ""),
-            isolated=setup["isolated"],
-            race=setup["race"],
-            does=does,
-        )
+        return run_line(does, test, seed, self.given(test), file=self.setup["files_given"].get(test, ""))
 
 
 def _own_files(tests: Iterable[LabTest]) -> dict[str, str]:

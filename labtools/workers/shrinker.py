@@ -9,25 +9,26 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from labtest.layout import ROOT
+from labtest.options import Values, arguments
 
 _STARTING_S = 60.0  # of real time, for a process to begin and to end
 
 
 def shrunk_elsewhere(
-    test: str, seed: int, options: Sequence[str], *, limit_s: float, out: Path, folder: Path, figures: Path
+    test: str, seed: int, values: Values, *, limit_s: float, out: Path, folder: Path, figures: Path
 ) -> dict[str, Any] | None:
     """What telling.figures() says of it, by way of the file `figures`; None if it could not be shrunk in time.
 
-    `options` as the command takes them, with paths as seen from `folder`, in which it works.
+    `values` of the command's options, with paths as seen from `folder`, in which it works.
     """
     figures.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "labtools", "shrink", test, "--seed", str(seed), "--limit", f"{limit_s:g}"]
-    command += ["--json", str(figures), "--out", str(out), *options]
+    values = {**values, "seed": seed, "out": out}
+    command = [sys.executable, "-m", "labtools", "shrink", test, *arguments(values)]
+    command += ["--limit", f"{limit_s:g}", "--json", str(figures)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     # With isolated peers most of the time is not the process's own, and a machine may be busy.
     patience_s = limit_s * 30 + _STARTING_S

@@ -17,13 +17,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from labtest.layout import ROOT
-from labtools.common import arguments
+from labtest.options import ISOLATED, JOBS, RACE, RUNS, SEED, Option, add_options, positive, seconds
 from labtools.common.interrupts import ended_politely, first_done, held_back, result_of
 from labtools.selecting import select
 from labtools.workers.process import CannotStart, Lost, WorkerProcess, python_worker
@@ -41,36 +41,39 @@ from labtools.zoo.telling import RECORD, overview, record, summary, table
 from labtools.zoo.worker import TESTS
 
 TABLE = BUILD / "table.md"
-RUNS = 10
+RUNS_EACH = 10
 CONTROL_RUNS = 2
 # A peer may stop the whole process (a call that blocks in C); nothing that moves needs this long.
 _LOST_S = 900
 
 
-def _option(*names: str, **how: Any) -> argparse.ArgumentParser:
-    """For each sub-command that has it as a parent."""
+def _parent(*names: str, **how: Any) -> argparse.ArgumentParser:
+    """For each sub-command that has this option."""
     parent = argparse.ArgumentParser(add_help=False)
     parent.add_argument(*names, **how)
     return parent
 
 
-_IDS = _option("ids", nargs="*", metavar="ID", help="only these (default: all, correct peers included)")
-_RUNS = _option(
-    "--runs",
-    type=arguments.positive,
-    metavar="N",
-    help=f"seeds per mutant ({RUNS}; {CONTROL_RUNS} for correct peers, {RANDOM_RUNS} for random)",
+def _shared(*options: Option) -> argparse.ArgumentParser:
+    parent = argparse.ArgumentParser(add_help=False)
+    add_options(parent.add_argument, *options)
+    return parent
+
+
+_IDS = _parent("ids", nargs="*", metavar="ID", help="only these (default: all, correct peers included)")
+_TESTS = _parent("--tests", nargs="+", default=[], metavar="TEST", help="only these tests, parts or scenarios")
+_RUNS = _shared(
+    replace(RUNS, help=f"seeds per mutant ({RUNS_EACH}; {CONTROL_RUNS} for correct peers, {RANDOM_RUNS} for random)"),
+    replace(SEED, default=0, help="the first seed; of random changes, the draw's"),
+    ISOLATED,
+    RACE,
 )
-_TESTS = _option("--tests", nargs="+", default=[], metavar="TEST", help="only these tests, parts or scenarios")
-_SEED = _option("--seed", type=int, default=0, metavar="N", help="the first seed; of random changes, the draw's (0)")
-_ISOLATED = _option("--isolated", action="store_true", help="every peer in a process of its own")
-_RACE = _option("--race", action="store_true", help="preempt threads at any line and report data races")
-_JOBS = _option("--jobs", type=arguments.positive, default=2, metavar="N", help="worker processes at a time (2)")
-_BUDGET = _option(
-    "--budget-seconds", type=arguments.seconds, metavar="S", help="give up on a mutant after so much processor time"
+_JOBS = _shared(replace(JOBS, type=positive, default=2, help="worker processes at a time"))
+_BUDGET = _parent(
+    "--budget-seconds", type=seconds, metavar="S", help="give up on a mutant after so much processor time"
 )
-_JSON = _option("--json", type=Path, metavar="FILE", help="write the results there")
-_HOW = (_RUNS, _TESTS, _SEED, _ISOLATED, _RACE, _JOBS, _BUDGET, _JSON)
+_JSON = _parent("--json", type=Path, metavar="FILE", help="write the results there")
+_HOW = (_RUNS, _TESTS, _JOBS, _BUDGET, _JSON)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,9 +94,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "not fit; 130 if it was interrupted."
     )
     random = add("random", "run the tests on random changes of raft/raft.py, and show those that are missed", *_HOW)
-    random.add_argument("number", type=arguments.positive, metavar="N", help="how many changes to draw")
+    random.add_argument("number", type=positive, metavar="N", help="how many changes to draw")
     random.add_argument(
-        "--hunt", type=arguments.seconds, metavar="S", help="hunt what the tests missed for so much processor time each"
+        "--hunt", type=seconds, metavar="S", help="hunt what the tests missed for so much processor time each"
     )
     random.add_argument("--list", action="store_true", help="list the changes and exit")
     random.epilog = (
@@ -106,7 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         *(_JOBS, _JSON),
         record=hunted.RECORD,
     )
-    hunt.add_argument("seconds", type=arguments.seconds, metavar="SECONDS", help="processor time for each")
+    hunt.add_argument("seconds", type=seconds, metavar="SECONDS", help="processor time for each")
     hunt.add_argument("ids", nargs="*", metavar="ID", help="only these")
     out = add("table", "write a table of all that is recorded", _IDS)
     out.add_argument("--out", type=Path, default=TABLE, metavar="FILE", help=f"where it goes ({TABLE})")

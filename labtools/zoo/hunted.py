@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from labtest.options import arguments
 from labtools.zoo.mutants import BUILD, ZOO, Mutant
 from labtools.zoo.shrunk import repeated
 
@@ -67,8 +68,8 @@ def measure(mutant: Mutant, *, limit_s: float, out: Path) -> Measured:
 
 def _hunt(raft: Path, limit_s: float, figures: Path) -> dict[str, Any]:
     figures.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "labtools", "hunt", "--raft", str(raft), "--jobs", "1", "--seed", str(SEED)]
-    command += ["--for", f"{limit_s:.0f}s", "--json", str(figures), "--out", str(figures.parent / "found")]
+    values = {"raft": raft, "jobs": 1, "seed": SEED, "for": f"{limit_s:.0f}s", "out": figures.parent / "found"}
+    command = [sys.executable, "-m", "labtools", "hunt", *arguments(values), "--json", str(figures)]
     subprocess.run(command, capture_output=True, timeout=_LOST_S, check=False, stdin=subprocess.DEVNULL)
     found: dict[str, Any] = json.loads(figures.read_text())
     return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from labsim.deciding import Changed, Plain
 from labtest.choicefile import read_choices
 from labtest.launcher import PeerLauncher
 from labtest.loading import load_peer
+from labtest.options import KV, RACE, add_options
 from labtools.selecting import SCENARIO, load_tests, select
 
 SEED = 1
@@ -46,8 +48,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("raft", type=Path)
     parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("--kv", type=Path)
-    parser.add_argument("--race", action="store_true")
+    add_options(parser.add_argument, replace(KV, default=None), RACE)
     args = parser.parse_args()
     launcher = load_peer(args.raft, kv=args.kv, race=args.race)
     print(json.dumps([repeat(file, launcher) for file in args.files]))

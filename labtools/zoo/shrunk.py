@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from labtest.options import arguments
 from labtools.workers.shrinker import shrunk_elsewhere
 from labtools.zoo.mutants import BUILD, REFERENCE, ZOO, Mutant
 
@@ -66,10 +67,10 @@ def measure(mutant: Mutant, test: str, seed: int, *, out: Path) -> Measured:
     raft, kv = (REFERENCE / "raft.py", path) if mutant.of_service else (path, None)
     figures_file = out / f"{mutant.id}.json"
     figures_file.parent.mkdir(parents=True, exist_ok=True)
-    options = ["--raft", str(raft), *([] if kv is None else ["--kv", str(kv)]), *(["--race"] if mutant.races else [])]
+    values = {"raft": raft, "kv": kv, "race": mutant.races}
     folder = Path.cwd()
     figures = shrunk_elsewhere(
-        test, seed, options, limit_s=_LIMIT_S, out=out / mutant.id, folder=folder, figures=figures_file
+        test, seed, values, limit_s=_LIMIT_S, out=out / mutant.id, folder=folder, figures=figures_file
     )
     if figures is None:
         return measured
@@ -89,8 +90,7 @@ def measure(mutant: Mutant, test: str, seed: int, *, out: Path) -> Measured:
 
 
 def repeated(raft: Path, kv: Path | None, files: Sequence[str], *, race: bool = False) -> list[dict[str, Any]]:
-    command = ["-m", "labtools.zoo.repeating", str(raft), *files, *([] if kv is None else ["--kv", str(kv)])]
-    command += ["--race"] if race else []
+    command = ["-m", "labtools.zoo.repeating", str(raft), *files, *arguments({"kv": kv, "race": race})]
     found: list[dict[str, Any]] = json.loads(_python(command))
     return found
 

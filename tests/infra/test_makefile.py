@@ -1,21 +1,28 @@
-"""What the test targets of the Makefile ask pytest for."""
+"""What the targets of the Makefile ask pytest and `lab` for."""
 
 import os
+import re
+import shlex
 import subprocess
 
 import pytest
 
 from infra.students import ROOT
+from labtest.options import KV, OF_MAKE, RUN, RUN_OF_PEER, path
 
 
-def asked_of_pytest(*arguments):
-    """The arguments of the one pytest that make would start. -o: .venv is as it is, and no business of this test."""
-    ours = ("MAKE", "MFLAGS", "SEED", "RUNS", "TEST", "JOBS", "RAFT", "RACE", "REALTIME", "EXTRA")
+def asked_of(program, *arguments):
+    """The arguments of the one that make would start. -o: .venv is as it is, and no business of this test."""
+    ours = ("MAKE", "MFLAGS", "TEST", "REALTIME", "EXTRA", *(option.variable for option in OF_MAKE))
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     command = ["make", "-n", "-o", ".venv/.ready", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=True)
-    (line,) = [line for line in done.stdout.splitlines() if " -m pytest " in line]
-    return line.partition(" -m pytest ")[2].split()
+    (line,) = [line for line in done.stdout.splitlines() if f"{program} " in line]
+    return shlex.split(line.partition(f"{program} ")[2])
+
+
+def asked_of_pytest(*arguments):
+    return asked_of(" -m pytest", *arguments)
 
 
 def workers(*arguments):
@@ -56,3 +63,31 @@ def test_race_is_all_parts_with_race():
     assert "--race" in asked
     assert "--race" not in asked_of_pytest("test-2a")
     assert "--race" in asked_of_pytest("test-2a", "RACE=1")
+
+
+def test_makefile_and_table_of_options_agree():
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    found = dict(re.findall(r"^OPTION_(\w+) += (?:\$\(if .*?,)?(--\S+)", text, re.MULTILINE))
+    assert found == {option.variable: option.flag for option in OF_MAKE}
+    with_value = re.findall(r"^OPTION_(\w+) += .*--\S+ (?:\$\(call quoted,)?\$\(\1\)", text, re.MULTILINE)
+    assert with_value == [option.variable for option in OF_MAKE if option.metavar]
+    (run,) = re.findall(r"^RUN += (.*)", text, re.MULTILINE)
+    assert run.split() == [option.variable for option in RUN]
+
+
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [
+        *((target, RUN) for target in ("replay", "shrink", "timeline", "page", "stress", "test-2a")),
+        *((target, RUN_OF_PEER) for target in ("scenario", "hunt")),
+    ],
+)
+def test_targets_pass_on_how_a_run_is_made(target, options):
+    values = {option: "it's my/raft.py" if option.type is path else "1" for option in RUN}
+    given = [f"{option.variable}={value}" for option, value in values.items()]
+    asked = asked_of(" -m pytest" if target == "test-2a" else "/lab", target, "TEST=test_x", *given)
+    for option in options:
+        assert option.flag in asked
+        if option.metavar:
+            assert asked[asked.index(option.flag) + 1] == values[option]
+    assert (KV.flag in asked) is (KV in options)

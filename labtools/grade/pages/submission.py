@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from labtest.options import command_line
 from labtools.grade.pages.html import (
     Html,
     bar,
@@ -235,7 +236,7 @@ def _shrunk(test: _Told, shown: Shown) -> Html:
     left = f"{shown.events_left:,} of {shown.events:,} events are left of {test.name} with seed {shown.seed}."
     ways = [test.link(shown.shrunk_page, "Step through it")] if shown.shrunk_page else []
     if shown.choices:
-        replay = el("code", f"lab replay {shown.choices} --isolated")
+        replay = el("code", command_line(f"lab replay {shown.choices}", {"isolated": True}))
         ways.append(join([test.link(shown.choices, "the file that replays it"), " (", replay, ")"]))
     links = join(", " if n % 2 else ways[n // 2] for n in range(2 * len(ways) - 1))
     told = shown.timeline.rstrip()

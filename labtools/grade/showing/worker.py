@@ -29,6 +29,7 @@ from labtest.isolation.protocol import Ended
 from labtest.lab_test import LabTest
 from labtest.layout import PEER, SERVICE
 from labtest.loading import DEFAULT, DEFAULT_KV
+from labtest.options import command_line
 from labtest.running import Run, run_test
 from labtools.grade.judging.worker import Request, begin_alone, make_launcher, shown_path
 from labtools.grade.values.results import Shown
@@ -165,7 +166,9 @@ def _draw(wanted: Wanted, test: LabTest, launcher: _Counted) -> Drawn | None:
         files[shown.choices] = _choices(shrunk, test)
         if wanted.page:
             shown.shrunk_page = f"{name}-shrunk.html"
-            files[shown.shrunk_page] = _page(best.run, test, request, f"lab replay {shown.choices} --isolated")
+            files[shown.shrunk_page] = _page(
+                best.run, test, request, command_line(f"lab replay {shown.choices}", {"isolated": True})
+            )
     return Drawn(shown, files)
 
 

@@ -103,7 +103,7 @@ def test_where_no_scenario_of_the_run_is_short_one_is_drawn(tmp_path):
     (best, *_) = shrinking._stepped(attempts, long, scenario)
     assert attempts.again(best.plan).run.digest == best.run.digest
     left = Shrunk(original, best, 1, in_time=True, scenario=scenario, drawn=True)
-    said = tell(left, write(left, test, 0, tmp_path / "out", raft=str(path)), test.name, 0)
+    said = tell(left, write(left, test, 0, tmp_path / "out", raft=str(path)), test.name, 0, {})
     assert f"scenario  out/{test.name}-0.scenario, another run that breaks the same rule:" in said
     peers = parse_script("\n".join(scenario), "x.scenario").peers
     assert f"It needs only these steps, with {peers} servers" in said

@@ -10,13 +10,15 @@ import pytest
 from rich.console import Console
 
 from labtest import records
+from labtest.loading import DEFAULT, DEFAULT_KV
 from labtest.verdict import Ending, Verdict
-from labtools.selecting import replay_line
+from labtools.selecting import select
 from labtools.stress import progress
 from labtools.stress.campaign import Plan, PoolLost, run_campaign
 from labtools.stress.outcome import Outcome
 from labtools.stress.summary import as_text, rate, wrapped
 from labtools.stress.tally import Tally
+from labtools.workers.kit import Kit
 
 
 class FakePool:
@@ -173,10 +175,12 @@ def test_rates_read_as_people_say_them():
     assert rate(1, 1) == "the one run made"
 
 
-def test_replay_lines_survive_a_shell():
-    assert replay_line("test_x", 7, "raft/raft.py") == "make replay TEST=test_x SEED=7"
-    assert replay_line("test_x", 7, "my peers/raft.py") == "make replay TEST=test_x SEED=7 RAFT='my peers/raft.py'"
-    assert replay_line("test_x", 7, "a/raft.py", "h.py") == "lab replay test_x --seed 7 --file h.py --raft a/raft.py"
+def test_a_line_names_the_service_for_tests_of_one_alone():
+    tests = select(["test_initial_election_2a", "test_basic_3a"])
+    given = {"raft": "raft/raft.py", "kv": "my/server.py", "race": True}
+    kit = Kit.of(DEFAULT, tests, kv=DEFAULT_KV, given=given, run_limit_s=1, memory_mb=0)
+    assert kit.replay_line("test_initial_election_2a", 7) == "make replay TEST=test_initial_election_2a SEED=7 RACE=1"
+    assert kit.replay_line("test_basic_3a", 7, "page").endswith("SEED=7 KV=my/server.py RACE=1")
 
 
 # ---- progress ------------------------------------------------------------------------------------------------
