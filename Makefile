@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 EXTRA ?= 1
 
-# What each variable is on a command line, as labtest/options.py has it, and which of them say how a run is made.
+# What each variable is on a command line, as raftlab/harness/options.py has it, and which of them say how a run is made.
 # In one pair of quotes, so that a path may have spaces.
 quoted = '$(subst ','\'',$(1))'
 OPTION_RAFT     = --raft $(call quoted,$(RAFT))
@@ -125,17 +125,17 @@ lint: $(READY) ## ruff and mypy --strict
 clean: ## remove .venv and everything built
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
 
-# ---- From here on, only in the whole project; a handout's Makefile ends above (labtools/handout.py).
+# ---- From here on, only in the whole project; a handout's Makefile ends above (raftlab/tools/handout.py).
 
-.PHONY: zoo soak grade handout bench
+.PHONY: zoo lint-mutants soak grade handout bench
 
 zoo: $(READY) ## every wrong Raft: caught by what, after how many runs [RUNS=n] [JOBS=n]
 	@$(BIN)/lab zoo run $(call options,RUNS JOBS ISOLATED)
 
-STRANGERS := $(wildcard tests/zoo/strangers/*/raft.py)
+STRANGERS := $(wildcard tests/peers/*/raft.py)
 
 soak: $(READY) ## hours: every test over 1,000 seeds on the reference, over 100 on each stranger; real processes for long [JOBS=n]
-	@RAFTLAB_SOAK=1 $(BIN)/python -m pytest -q -n 0 --timeout 1800 tests/infra/labtools/cluster tests/infra/labrpc/test_tcp.py tests/infra/labtools/zoo tests/infra/labtools/grade tests/infra/labtest/test_choices.py tests/infra/labtest/scenarios/test_library.py
+	@RAFTLAB_SOAK=1 $(BIN)/python -m pytest -q -n 0 --timeout 1800 tests/unit/cluster tests/unit/cluster/test_tcp.py tests/unit/mutants tests/unit/tools/grade tests/unit/trace/test_choice_file.py tests/unit/scenarios/test_library.py
 	@$(BIN)/lab zoo hunt 120 $(call options,JOBS)
 	@for peer in $(STRANGERS) raft/raft.py; do \
 	  $(BIN)/lab stress --raft $$peer --runs $$(test $$peer = raft/raft.py && echo 1000 || echo 100) \
@@ -148,6 +148,11 @@ grade: $(READY) ## score a class: SUBMISSIONS=dir [HIDDEN=dir] [RUBRIC=file.toml
 handout: $(READY) ## the tree a student starts from: OUT=dir
 	@test -n "$(OUT)" || { echo "usage: make handout OUT=dir"; exit 2; }
 	@$(BIN)/lab handout $(call quoted,$(OUT))
+
+# The tool that measures mutants is checked like the packages.
+lint: lint-mutants
+lint-mutants: $(READY)
+	$(BIN)/mypy -p tests.mutants.tool
 
 bench: $(READY) ## figures: what an operation costs here, beside the same on real threads
 	$(BIN)/python -m bench

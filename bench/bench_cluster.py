@@ -36,12 +36,12 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import labgob
-from labrpc.tcp import Address, Credentials
-from labtest.loading import DEFAULT, DEFAULT_KV, load_program
-from labtools.cluster.asking import make_clerk, make_lines
-from labtools.cluster.disk import Disk, Owner
-from labtools.cluster.load import Figures, figures
-from labtools.cluster.processes import Processes
+from raftlab.cluster.client import make_clerk, make_lines
+from raftlab.cluster.disk import Disk, Owner
+from raftlab.cluster.load import Figures, figures
+from raftlab.cluster.processes import Processes
+from raftlab.cluster.tcp import Address, Credentials
+from raftlab.harness.loader import DEFAULT, DEFAULT_KV, load_program
 
 _ROUNDS = 2
 _CLIENTS = (1, 64)

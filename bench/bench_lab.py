@@ -18,14 +18,14 @@ from statistics import median
 from typing import Any
 
 from labsim import Simulation
-from labsim.deciding import Seeded, TesterStream
-from labtest.isolation import walls
-from labtest.isolation.programs import load_sandboxed
-from labtest.lab_test import LabTest
-from labtest.loading import DEFAULT, load_peer
-from labtest.running import run_test
-from labtools.selecting import select
-from labtools.timeline.command import print_timeline
+from labsim.choices import Seeded, TesterStream
+from raftlab.harness.lab_test import LabTest
+from raftlab.harness.loader import DEFAULT, load_peer
+from raftlab.harness.run import run_test
+from raftlab.sandbox import confinement
+from raftlab.sandbox.launcher import load_sandboxed
+from raftlab.tools.selection import select
+from raftlab.tools.timeline.command import print_timeline
 
 # Where things happen to lie in memory makes one process faster than the next, for as long as it lives.
 _PROCESSES = 3
@@ -149,7 +149,7 @@ def _isolated_s() -> tuple[float, float]:
     In a process of its own, which has no other children. Without bubblewrap, which does not wait for its child, so that
     nobody would learn what the guests took; it stands around the nursery and costs a run nothing.
     """
-    walls.bubblewrap, walls.nobody = lambda: None, lambda: 0  # type: ignore[assignment]  # for this process
+    confinement.bubblewrap, confinement.nobody = lambda: None, lambda: 0  # type: ignore[assignment]  # for this process
     here, there = load_peer(DEFAULT), load_sandboxed(DEFAULT)
     one_process_s = isolated_s = 0.0
     for test in _tests():

@@ -15,12 +15,12 @@ from statistics import median, quantiles
 from typing import Any
 
 from labsim import time as virtual
-from labtest.collection import collect
-from labtest.loading import DEFAULT, load_peer
-from labtest.running import run_test
-from labtools.page.command import told_of, write_page
-from labtools.page.fields import watched_run
-from tests.infra.labtools.page.browser import CHROMIUM, Browser
+from raftlab.harness.loader import DEFAULT, load_peer
+from raftlab.harness.run import run_test
+from raftlab.scenarios.collection import collect
+from raftlab.tools.page.command import told_of, write_page
+from raftlab.tools.page.fields import watched_run
+from tests.unit.tools.page.browser import CHROMIUM, Browser
 
 _ROUNDS = 28
 _FRAME = (

@@ -10,15 +10,15 @@ import gc
 import time
 from collections.abc import Iterator
 
-from labtest.in_process import InProcessLauncher
-from labtest.lab_test import LabTest
-from labtest.launcher import PeerLauncher
-from labtest.layout import PEER_FILES
-from labtest.loading import DEFAULT, DEFAULT_KV
-from labtest.program import execute_program
-from labtest.race import Race
-from labtest.running import run_test
-from labtools.selecting import select
+from raftlab.harness.in_process import InProcessLauncher
+from raftlab.harness.lab_test import LabTest
+from raftlab.harness.launcher import PeerLauncher
+from raftlab.harness.loader import DEFAULT, DEFAULT_KV
+from raftlab.harness.program import execute_program
+from raftlab.harness.run import run_test
+from raftlab.layout import PEER_FILES
+from raftlab.races import Race
+from raftlab.tools.selection import select
 
 _SEEDS = range(1, 4)
 _KINDS = {"plain": None, "turns": {"watch": False}, "race": {}}

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from labtest.lab_test import LabTest
-from labtest.loading import DEFAULT, load_peer
-from labtools.selecting import select
-from labtools.stress.campaign import Plan, run_campaign
-from labtools.stress.pool import Batch, LocalPool
-from labtools.stress.tally import Tally
-from labtools.workers.kit import Kit
+from raftlab.harness.lab_test import LabTest
+from raftlab.harness.loader import DEFAULT, load_peer
+from raftlab.tools.selection import select
+from raftlab.tools.stress.pool import Batch, LocalPool
+from raftlab.tools.stress.stress_run import Plan, run_campaign
+from raftlab.tools.stress.tally import Tally
+from raftlab.tools.workers.job_bundle import Kit
 
 # A short run, where every cost of ours shows, and a long one.
 _TESTS = (("test_basic_agree_2b", 100), ("test_figure8_2c", 4))
@@ -26,7 +26,7 @@ _ROUNDS = 5
 
 def _bare(test: LabTest, runs: int) -> Callable[[], None]:
     launcher = load_peer(DEFAULT)
-    from labtest.running import run_test
+    from raftlab.harness.run import run_test
 
     def loop() -> None:
         for seed in range(runs):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from labsim.deciding import Between, ChoiceKind, next_bits
+from labsim.choices import Between, ChoiceKind, next_bits
 
 _MS = 1_000_000  # in nanoseconds
 

@@ -5,7 +5,7 @@ gone. Nothing is shared between caller and handler: both see decoded copies. A m
 method, wrong type, an exception in a handler) ends the run with an error and is never a silent None.
 
 conditions.py says what can be wrong with a network. What becomes of a message is drawn there too, for whoever decides
-(labsim/deciding.py): its key is the link, the method and how many such requests went that way before. Inside a
+(labsim/choices.py): its key is the link, the method and how many such requests went that way before. Inside a
 simulation all of it takes virtual time; outside one it works on real threads and the real clock.
 
 events.py says what a network puts into the trace about messages.
@@ -41,7 +41,7 @@ from labrpc.message import Message
 from labrpc.server import Server
 from labrpc.transport import RealCaller, RealTransport, VirtualTransport, make_transport
 from labsim import Task, WaitKind
-from labsim.deciding import ChoiceKind
+from labsim.choices import ChoiceKind
 from labsim.trace import fingerprint_of
 
 

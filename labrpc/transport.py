@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from labrpc.errors import RpcError
 from labsim import Node, Simulation, Task, TaskFailed, current_simulation, work_for
-from labsim.deciding import Seeded
+from labsim.choices import Seeded
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -16,6 +16,7 @@ the trace. Start reading at simulation.py.
 """
 
 from labsim import queue, random, threading, time
+from labsim.current import here
 from labsim.errors import (
     Deadlock,
     Livelock,
@@ -26,7 +27,6 @@ from labsim.errors import (
     TaskFailed,
     Unresponsive,
 )
-from labsim.here import here
 from labsim.log import log
 from labsim.simulation import Simulation
 from labsim.task import Node, Task

@@ -18,7 +18,7 @@ from types import CodeType
 from typing import Any, NoReturn, Self
 
 from labsim import stacks
-from labsim.here import here
+from labsim.current import here
 from labsim.simulation import Simulation
 
 _OURS = ("labsim.drop_in", "labsim.threading", "labsim.queue")

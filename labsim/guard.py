@@ -21,8 +21,8 @@ from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple, NoReturn
 
+from labsim.current import here
 from labsim.errors import RealWorldError
-from labsim.here import here
 from labsim.stacks import add_library, is_library, is_readers, place_of, short_path
 
 # time.time() inside a simulation starts here: a round number, so that 1000000012.5 still reads as 12.5 s.

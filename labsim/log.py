@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from labsim.here import here
+from labsim.current import here
 from labsim.trace import LOG, Event, LogLine
 
 

@@ -10,9 +10,9 @@ import random as _random
 from sys import _getframe
 from typing import TYPE_CHECKING, Any, Self
 
-from labsim.deciding import TesterStream
+from labsim.choices import TesterStream
+from labsim.current import here
 from labsim.errors import RealWorldError
-from labsim.here import here
 
 
 class Random(_random.Random):

@@ -30,7 +30,8 @@ from zlib import crc32
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]  # it ships no types
 
 from labsim import garbage, guard, stacks, waits, watchdog
-from labsim.deciding import ChoiceKind, Decider, NodeSeed, Seeded, TesterStream
+from labsim.choices import ChoiceKind, Decider, NodeSeed, Seeded, TesterStream
+from labsim.current import here
 from labsim.errors import (
     Deadlock,
     Livelock,
@@ -40,7 +41,6 @@ from labsim.errors import (
     TaskFailed,
     Unresponsive,
 )
-from labsim.here import here
 from labsim.task import Call, Node, Task
 from labsim.trace import Event, Listener, Subscription
 

@@ -17,9 +17,9 @@ from threading import TIMEOUT_MAX as TIMEOUT_MAX
 from threading import BrokenBarrierError, ThreadError
 from typing import Any, Self, TypeVar
 
+from labsim.current import here
 from labsim.drop_in import DropIn, Primitive, make_standard, refuse_to_copy
 from labsim.errors import SimulationError
-from labsim.here import here
 from labsim.simulation import Simulation, seconds_to_ns
 from labsim.task import Task
 from labsim.waits import WaitKind

@@ -12,8 +12,8 @@ from threading import TIMEOUT_MAX
 from time import altzone, daylight, mktime, strptime, struct_time, timezone, tzname
 from typing import Any, NoReturn, SupportsIndex
 
+from labsim.current import here
 from labsim.guard import EPOCH_NS
-from labsim.here import here
 from labsim.simulation import seconds_to_ns
 
 __all__ = [

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 from greenlet import getcurrent  # type: ignore[import-untyped]  # it ships no types
 
 from labsim import stacks
+from labsim.current import here
 from labsim.errors import Unresponsive
-from labsim.here import here
 
 if TYPE_CHECKING:
     from labsim.simulation import Simulation

@@ -1,8 +1,8 @@
 """Part 2D, log compaction (§7): snapshots cut the log, and reach followers that need what was cut."""
 
 from labsim import random, time
-from labtest.config import MAX_LOG_SIZE
-from labtest.service import SNAPSHOT_INTERVAL
+from raftlab.harness.config import MAX_LOG_SIZE
+from raftlab.harness.service import SNAPSHOT_INTERVAL
 
 ELECTION_S = 1.0
 

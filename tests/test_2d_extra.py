@@ -1,7 +1,7 @@
 """More of part 2D: snapshots that arrive late, twice, over another log, in a new term, or in the middle of a crash."""
 
 from labsim import random, time
-from labtest.service import SNAPSHOT_INTERVAL
+from raftlab.harness.service import SNAPSHOT_INTERVAL
 
 # So soon after its leader was heard no right peer campaigns: timeouts are 150 ms and more, give or take a tick.
 QUIET_S = 0.090

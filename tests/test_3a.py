@@ -5,7 +5,7 @@ it is over.
 """
 
 from labsim import time
-from labtest.workload import ELECTION_S, at_work, written
+from raftlab.harness.workload import ELECTION_S, at_work, written
 
 
 def test_basic_3a(make_kv_config):

@@ -1,7 +1,7 @@
 """More of part 3A: leaders that are leaders no more, requests that come twice, and crashes in the middle of things."""
 
 from labsim import random, time
-from labtest.workload import ELECTION_S, at_work, read_all, written
+from raftlab.harness.workload import ELECTION_S, at_work, read_all, written
 
 
 def test_paused_leader_3a(make_kv_config):

@@ -4,7 +4,7 @@ MIT's tests by their ideas and numbers.
 """
 
 from labsim import time
-from labtest.workload import ELECTION_S, LOG_SIZE_MAX, at_work, check_sizes, written
+from raftlab.harness.workload import ELECTION_S, LOG_SIZE_MAX, at_work, check_sizes, written
 
 
 def test_snapshot_rpc_3b(make_kv_config):

@@ -1,7 +1,7 @@
 """More of part 3B: what a snapshot must hold beside the data, and crashes around it."""
 
 from labsim import random, time
-from labtest.workload import ELECTION_S, check_sizes, read_all, restart_all, written
+from raftlab.harness.workload import ELECTION_S, check_sizes, read_all, restart_all, written
 
 MAX_RAFT_STATE = 1000
 

@@ -10,12 +10,12 @@ from multiprocessing import get_context
 from typing import Any
 
 from labsim import Event, Simulation
-from labtest.determinism import describe
-from labtest.isolation.loader import launcher_for
-from labtest.lab_test import LabTest
-from labtest.loading import DEFAULT, DEFAULT_KV
-from labtest.running import run_test
-from labtools.selecting import default_files, load_tests, scenario_files
+from raftlab.harness.determinism import describe
+from raftlab.harness.lab_test import LabTest
+from raftlab.harness.loader import DEFAULT, DEFAULT_KV
+from raftlab.harness.run import run_test
+from raftlab.sandbox.loader import launcher_for
+from raftlab.tools.selection import default_files, load_tests, scenario_files
 
 DIGEST_CHARS = 16
 

@@ -1,1 +1,0 @@
-"""labtools: what is run around the tests. One command, `lab`; start reading at cli.py."""

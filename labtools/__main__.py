@@ -1,7 +1,0 @@
-"""`python -m labtools` is `lab`."""
-
-import sys
-
-from labtools.cli import main
-
-sys.exit(main())

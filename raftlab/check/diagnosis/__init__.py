@@ -1,0 +1,93 @@
+"""The likely cause of a failure, in plain words, where a known pattern fits the trace.
+
+Promise: every number is read off the trace, and only the stretch in which the test waited in vain is looked at. Two
+diagnoses at most, the more telling first. Not promised: that there is one. A pattern that merely might fit says
+nothing, because a wrong hint costs its reader more than none.
+
+A diagnosis is one function of a `Story` that returns a `Finding` or None, with `@diagnosis(...)` above it, in any
+module of this package. Start at examine(), then `registry.py` and `trace_analysis.py`.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import textwrap
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+from labsim import Deadlock, Event, SimulationError, TaskFailed
+from raftlab.check.diagnosis.registry import Diagnosis, Finding, about_costs, in_order
+from raftlab.check.diagnosis.trace_analysis import Story
+from raftlab.check.failure import Failure, PeerProcessFailed
+from raftlab.check.harness_rules import KEPT_RULES
+from raftlab.check.rules import RULES
+from raftlab.check.rules.budgets import Budgets
+
+__all__ = ["DIAGNOSES", "Finding", "Found", "diagnose", "examine"]
+
+for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
+    import_module(_module.name)
+
+DIAGNOSES = in_order()
+_ABOUT_COSTS = about_costs()
+
+_OMISSIONS = {rule.name for rule in RULES if rule.is_omission} | {rule.name for rule in KEPT_RULES if rule.is_omission}
+
+_AT_MOST = 2
+_WIDTH = 110
+
+
+class Found(NamedTuple):
+    name: str
+    finding: Finding
+
+
+def examine(events: Sequence[Event], error: BaseException, *, end_ns: int | None = None) -> list[Found]:
+    """The diagnoses that fit, best first. `end_ns`: when the run ended, if that was later than its last event."""
+    wanted = _candidates(error)
+    if not wanted or not events:
+        return []
+    story = Story(events, error, end_ns)
+    if not story.readable:
+        wanted = [diagnosis for diagnosis in wanted if diagnosis.any_fields]
+    found: list[Found] = []
+    for diagnosis in wanted:
+        if found and diagnosis.last_resort:
+            break
+        finding = diagnosis.examine(story)
+        if finding is not None:
+            found.append(Found(diagnosis.name, finding))
+            if len(found) == _AT_MOST or diagnosis.alone:
+                break
+    return found
+
+
+def _candidates(error: BaseException) -> Sequence[Diagnosis]:
+    if isinstance(error, TaskFailed) or (isinstance(error, PeerProcessFailed) and error.is_exception):
+        # The exception itself is the news.
+        return [diagnosis for diagnosis in DIAGNOSES if diagnosis.exceptions]
+    if isinstance(error, Deadlock):
+        return [diagnosis for diagnosis in DIAGNOSES if diagnosis.deadlocks]
+    if isinstance(error, SimulationError) or not isinstance(error, Exception):
+        return ()
+    if isinstance(error, Failure) and (error.costs or error.rule == Budgets.name):
+        return _ABOUT_COSTS
+    if isinstance(error, Failure) and error.rule is not None and error.rule not in _OMISSIONS:
+        return [diagnosis for diagnosis in DIAGNOSES if diagnosis.explains(error.rule)]
+    return [diagnosis for diagnosis in DIAGNOSES if diagnosis.order is not None]
+
+
+def diagnose(events: Sequence[Event], error: BaseException, *, end_ns: int | None = None) -> list[str]:
+    """At most two likely causes, each a paragraph of lines that fit a terminal. `end_ns`: as for examine()."""
+    try:
+        found = examine(events, error, end_ns=end_ns)
+    except Exception:
+        # A peer may put anything into Figure 2's fields. The failure itself must be told all the same.
+        return []
+    return [_paragraph(one.finding) for one in found]
+
+
+def _paragraph(finding: Finding) -> str:
+    lines = [*textwrap.wrap(finding.facts, _WIDTH), *textwrap.wrap(f"Likely: {finding.likely}", _WIDTH)]
+    return "\n".join(lines)

@@ -1,0 +1,122 @@
+"""What an exception in a peer comes from."""
+
+from __future__ import annotations
+
+from labrpc import RpcError
+from labsim import TaskFailed
+from raftlab.check.diagnosis.registry import Finding, diagnosis
+from raftlab.check.diagnosis.trace_analysis import Kept, Rpc, Story, at
+from raftlab.trace.decoding import APPEND, INSTALL, VOTE
+from raftlab.trace.events import STARTED
+
+
+@diagnosis(20, exceptions=True)
+def prev_beyond_the_log(story: Story) -> Finding | None:
+    """An IndexError in AppendEntries, whose prev_log_index is higher than the log has ever been."""
+    error = story.error
+    if not isinstance(error, TaskFailed) or not isinstance(error.__cause__, (IndexError, KeyError)):
+        return None
+    request = _request_under_way(story, error)
+    if request is None or request.reading is None:
+        return None
+    prev, last = request.args.prev_log_index, _longest_log(story, request)
+    if prev <= last:
+        return None
+    return Finding(
+        f"Peer {request.target} was asked by peer {request.source} to append behind entry {prev} (prev_log_index), and "
+        f"its log has never been shown to go beyond {last}.",
+        "it looks at the term of an entry that it does not have. Ask first whether the log goes as far as "
+        "prev_log_index, and refuse if not (Figure 2: AppendEntries 2).",
+    )
+
+
+def _request_under_way(story: Story, error: TaskFailed) -> Rpc | None:
+    """The AppendEntries whose handler has just failed."""
+    if error.entry != APPEND.rpartition(".")[2]:
+        return None
+    arrived = [rpc for rpc in story.all_rpcs if rpc.method == APPEND and rpc.target == error.node]
+    arrived = [rpc for rpc in arrived if rpc.delivered_ns is not None and rpc.answered_ns is None]
+    # One that came in now, where nothing else did: its handler has waited for nobody.
+    now = [rpc for rpc in arrived if rpc.delivered_ns == story.end_ns]
+    return now[0] if len(now) == 1 else None
+
+
+def _longest_log(story: Story, request: Rpc) -> int:
+    """The highest index that its receiver can have had before that request came in."""
+    peer, longest = request.target, 0
+    for event in story.other.get(STARTED, ()):
+        if event.node == peer and event.detail.is_leader:
+            longest = max(longest, event.detail.index)
+    for rpc in story.all_rpcs:
+        reading = rpc.reading
+        if reading is None or rpc is request:
+            continue
+        if rpc.method == VOTE:
+            longest = max(longest, reading.args.last_log_index if rpc.source == peer else 0)
+        elif rpc.method == INSTALL:
+            longest = max(longest, reading.args.last_included_index if peer in (rpc.source, rpc.target) else 0)
+        elif rpc.source == peer or (rpc.target == peer and rpc.delivered_ns is not None and not _refused(rpc)):
+            longest = max(longest, reading.last_index)
+    return longest
+
+
+def _refused(rpc: Rpc) -> bool:
+    return rpc.answered is not None and not rpc.answered.success
+
+
+@diagnosis(30, exceptions=True, any_fields=True)
+def index_error_after_snapshot(story: Story) -> Finding | None:
+    error = story.error
+    if not isinstance(error, TaskFailed) or not isinstance(error.__cause__, (IndexError, KeyError)):
+        return None
+    peer = error.node
+    if peer is None or prev_beyond_the_log(story) is not None:
+        return None
+    kept = story.snapshot_of(peer)
+    if kept is None and _was_in_snapshot(error.__cause__):
+        # It may have failed before it could save anything: an exception out of the service's own task.
+        kept = Kept(story.end_ns, "in snapshot()")
+    if kept is None:
+        return None
+    return Finding(
+        f"Peer {peer} has kept a snapshot instead of the beginning of its log since {at(kept.since_ns)} ({kept.how}).",
+        "the log no longer begins at index 1, so an index of the paper is not a place in the list any more: subtract "
+        "the snapshot's last_included_index everywhere, and do not look at entries it has replaced (§7).",
+    )
+
+
+def _was_in_snapshot(error: BaseException) -> bool:
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_name == "snapshot":
+            return True
+        traceback = traceback.tb_next
+    return False
+
+
+@diagnosis(300, exceptions=True)
+def answers_mixed_up(story: Story) -> Finding | None:
+    """A handler returned the answer to another request, which is still on the peer's desk."""
+    error = story.error
+    cause = error.__cause__
+    if not isinstance(error, TaskFailed) or not isinstance(cause, RpcError) or cause.returned is None:
+        return None
+    methods = {
+        rpc.method
+        for rpc in story.all_rpcs
+        if rpc.answer is not None and rpc.answer.reply_type is not None
+        if rpc.answer.reply_type.__name__ == cause.returned.__name__
+    }
+    calls = [rpc for rpc in story.all_rpcs if rpc.target == error.node]
+    waiting = [rpc for rpc in calls if rpc.delivered_ns is not None and rpc.answered_ns is None]
+    asked = [rpc for rpc in waiting if rpc.method.endswith(f".{error.entry}")]
+    other = [rpc for rpc in waiting if rpc.method in methods and not rpc.method.endswith(f".{error.entry}")]
+    if not asked or not other:
+        return None
+    return Finding(
+        f"Peer {error.node} had two requests on its desk, the {asked[-1].name} of peer {asked[-1].source} since "
+        f"{at(asked[-1].delivered_ns or 0)} and the {other[-1].name} of peer {other[-1].source} since "
+        f"{at(other[-1].delivered_ns or 0)}, and returned to the first what is an answer to the second.",
+        "all who ask wait for their answers in one place, a queue or a field of the peer's, and whoever looks there "
+        "first takes what is another's. Give each call a place of its own.",
+    )

@@ -1,0 +1,324 @@
+"""Why a leader does not last, or does not know that it leads (§5.1, §5.2)."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from statistics import median
+from typing import NamedTuple
+
+from labsim import Event
+from raftlab.check.diagnosis.registry import Finding, diagnosis
+from raftlab.check.diagnosis.threads import (
+    IN_SECONDS,
+    asleep,
+    in_words,
+    own_threads,
+    sleeper_of,
+    whole_ns,
+)
+from raftlab.check.diagnosis.trace_analysis import MS, Campaign, Rpc, S, Story, at, lasting, peers, times
+from raftlab.trace.decoding import VOTE
+
+# Who is told to campaign does so at once, and is told so once, or once more.
+_INVITED_NS = S // 5
+_INVITED_MAX = 2
+
+
+@diagnosis(140)
+def leads_and_denies_it(story: Story) -> Finding | None:
+    """The others follow a leader whose get_state() says that it is none."""
+    if not story.led:
+        return None
+    leader = story.led[-1].source
+    state = story.snapshot.states.get(leader)
+    office = [rpc for rpc in story.led if rpc.source == leader and rpc.args is not None]
+    term = office[-1].args.term if office else 0
+    office = [rpc for rpc in office if rpc.args.term == term]
+    if state is None or state.is_leader or state.term != term or state.asked_ns < office[0].sent_ns + S // 5:
+        return None
+    # It had spoken for long when it was asked, still does, and a majority follows: so it leads.
+    until_ns = office[-1].sent_ns
+    followers = {rpc.target for rpc in office if rpc.target != leader and _accepted(rpc, story.end_ns)}
+    short = until_ns - office[0].sent_ns < S // 2 or until_ns < state.asked_ns - S // 5
+    if short or len(followers) + 1 < story.quorum or story.term_at(leader, story.end_ns) > term:
+        return None
+    return Finding(
+        f"Peer {leader} sends AppendEntries of term {term}, from {at(office[0].sent_ns)} to {at(until_ns)}, and "
+        f"{peers(followers)} follow{'s' if len(followers) == 1 else ''} it. But its get_state(), asked at "
+        f"{at(state.asked_ns)}, says that it does not lead.",
+        "the election is all right, and get_state() is wrong: does it compare its role with something that is never "
+        "equal, a string with an enum, say?",
+    )
+
+
+@diagnosis(130, alone=True)
+def leader_calls_itself(story: Story) -> Finding | None:
+    """An AppendEntries to itself turns a leader into its own follower."""
+    found = []
+    for rpc in story.led:
+        if rpc.source != rpc.target or rpc.answered_ns is None or not _accepted(rpc, story.end_ns):
+            continue
+        leader, term, heard_ns = rpc.source, rpc.args.term, rpc.answered_ns
+        ended_ns = min((when for when, known, _, _ in story.told[leader] if known > term), default=story.end_ns)
+        spoke = any(r.source == leader and r.sent_ns > heard_ns and r.args and r.args.term == term for r in story.led)
+        if not spoke and ended_ns - heard_ns > S // 5:
+            found.append((rpc, ended_ns - heard_ns))
+    # Once it may have ended by chance just then.
+    if len(found) < 2 and not any(silent_ns > S for _, silent_ns in found):
+        return None
+    rpc, _ = found[-1]
+    many = f" That is one of {len(found)} such offices." if len(found) > 1 else ""
+    return Finding(
+        f"Peer {rpc.source}, leader of term {rpc.args.term}, sent itself an AppendEntries at {at(rpc.sent_ns)}, "
+        f"answered it, and has not spoken as leader of that term since.{many}",
+        "a leader that hears from 'the leader' becomes a follower: send to all peers but itself, peers[me].",
+    )
+
+
+def _accepted(rpc: Rpc, before_ns: int) -> bool:
+    """Whether its receiver took the sender for the leader of its own term, by then."""
+    if rpc.answered_ns is None or rpc.answered_ns >= before_ns or rpc.args is None:
+        return False
+    answer = rpc.answered
+    return answer is not None and answer.term == rpc.args.term
+
+
+# ---- followers that campaign while their leader leads -------------------------------------------------------
+
+
+class _Deposed(NamedTuple):
+    """A follower that campaigned while its leader still led."""
+
+    campaign: Campaign
+    leader: str
+    term: int
+    voted_ns: int  # when it voted for that leader, if it did so since the calm
+    heard: list[Rpc]  # what it got from that leader, in order of delivery
+    told: list[Event]  # RPCs of its own that the leader sent it just before: perhaps it was to campaign
+
+    @property
+    def since_ns(self) -> int:
+        """When its timer was last to be reset."""
+        return self.heard[-1].delivered_ns or 0 if self.heard else self.voted_ns
+
+    @property
+    def gaps(self) -> list[int]:
+        """The times between arrivals."""
+        arrivals = [rpc.delivered_ns or 0 for rpc in self.heard]
+        return [later - earlier for earlier, later in itertools.pairwise(arrivals)]
+
+    @property
+    def in_spite_of_heartbeats(self) -> bool:
+        # It has waited longer than this before, so its timeout is not what is too short.
+        gaps, silent_ns = self.gaps, self.campaign.at_ns - self.since_ns
+        return len(gaps) >= 2 and silent_ns <= max(gaps) and 2 * silent_ns <= 3 * median(gaps)
+
+
+def _depositions(story: Story) -> list[_Deposed]:
+    found = []
+    for campaign in story.campaigns:
+        follower, began_ns = campaign.peer, campaign.at_ns
+        heard = [rpc for rpc in story.led if rpc.target == follower and _accepted(rpc, began_ns)]
+        votes = [v for v in story.votes if v.voter == follower and story.calm_ns <= v.at_ns < began_ns]
+        term = max([rpc.args.term for rpc in heard] + [vote.term for vote in votes], default=0)
+        heard = sorted((r for r in heard if r.args.term == term), key=lambda rpc: rpc.delivered_ns or 0)
+        leaders = {rpc.source for rpc in heard} or {vote.candidate for vote in votes if vote.term == term}
+        leader = min(leaders, default=follower)
+        if leader == follower or not _led(story, leader, term, began_ns):
+            continue
+        # Otherwise somebody else had moved the cluster on, or the leader had stepped down.
+        if term < story.term_at(follower, began_ns - 1) or story.term_at(leader, began_ns - 1) > term:
+            continue
+        voted_ns = max((vote.at_ns for vote in votes if vote.term == term), default=0)
+        told = _invitations(story, leader, campaign, term)
+        found.append(_Deposed(campaign, leader, term, voted_ns, heard, told))
+    return found
+
+
+def _invitations(story: Story, leader: str, campaign: Campaign, term: int) -> list[Event]:
+    """RPCs of its own that a leader has sent, while it led, to who campaigns just then. What it sends all the time is
+    about something else."""
+    spoke_ns = [rpc.sent_ns for rpc in story.led if rpc.source == leader and rpc.args and rpc.args.term == term]
+    calls = [
+        call
+        for call in story.own_calls
+        if call.node == leader
+        and call.detail.target == campaign.peer
+        and min(spoke_ns, default=campaign.at_ns) <= call.at_ns < campaign.at_ns
+    ]
+    often = Counter(call.detail.service_method for call in calls)
+    return [
+        call
+        for call in calls
+        if call.at_ns > campaign.at_ns - _INVITED_NS and often[call.detail.service_method] <= _INVITED_MAX
+    ]
+
+
+def _led(story: Story, peer: str, term: int, before_ns: int) -> bool:
+    """Whether that peer has spoken as leader of that term by then, to anybody."""
+    return any(
+        rpc.source == peer and rpc.sent_ns < before_ns and rpc.args is not None and rpc.args.term == term
+        for rpc in story.led
+    )
+
+
+@diagnosis(250)
+def heartbeats_too_slow(story: Story) -> Finding | None:
+    found = []
+    depositions = [deposed for deposed in _depositions(story) if not deposed.told]
+    if any(deposed.in_spite_of_heartbeats for deposed in depositions):
+        return None
+    for deposed in depositions:
+        follower, began_ns = deposed.campaign.peer, deposed.campaign.at_ns
+        to_it = story.calls_between(deposed.leader, follower)
+        sent = [rpc.sent_ns for rpc in to_it if rpc.sent_ns <= began_ns and rpc.args and rpc.args.term == deposed.term]
+        # Nothing under way to the follower: no loss and no delay is to blame.
+        last = [rpc.sent_ns for rpc in deposed.heard[-1:]]
+        if sent[-1:] == last and began_ns - (last[0] if last else deposed.since_ns) >= 20 * MS:
+            found.append((deposed, began_ns - deposed.since_ns))
+    if not found:
+        return None
+    deposed, timeout_ns = found[-1]
+    waiting = _waiting_for(story, deposed)
+    many = f" That is one of {len(found)} such elections since {at(story.calm_ns)}." if len(found) > 1 else ""
+    follower = deposed.campaign.peer
+    if deposed.heard:
+        silence = f"nothing after {at(deposed.heard[-1].sent_ns)}; {lasting(timeout_ns)} later"
+    else:
+        silence = f"nothing at all; {lasting(timeout_ns)} after it had voted for peer {deposed.leader}"
+    facts = (
+        f"Peer {deposed.leader} led term {deposed.term}, and sent peer {follower} {silence}, at "
+        f"{at(deposed.campaign.at_ns)}, peer {follower}'s election timer ran out.{many}"
+    )
+    if waiting is not None:
+        facts += (
+            f" Peer {deposed.leader} was then waiting for peer {waiting.target}'s answer to an {waiting.name} "
+            f"of {at(waiting.sent_ns)}."
+        )
+        return Finding(
+            facts,
+            "one sender serves all followers and waits for a peer that does not answer; give each call a thread of "
+            "its own (§5.3, §5.5).",
+        )
+    if _speak_once(story, [deposed for deposed, _ in found]):
+        leader = _last_leader(story)
+        return Finding(
+            f"{facts} No leader has sent anybody a second AppendEntries. The last one was peer {leader[0]}. "
+            f"{in_words(own_threads(story, leader))}",
+            "what sends heartbeats after the first round does nothing: its thread has ended, or it fails each time, "
+            "and an exception is swallowed (except Exception: pass).",
+        )
+    sleeper = sleeper_of(story, [deposed.leader])
+    if sleeper is not None:
+        return Finding(
+            f"{facts} {asleep(sleeper)}", f"heartbeats are too slow. If that thread sends them, {IN_SECONDS}"
+        )
+    return Finding(
+        facts,
+        "heartbeats are too slow for these election timeouts, or their sender waits for something; send several "
+        "per shortest timeout (§5.2, §5.6).",
+    )
+
+
+def _speak_once(story: Story, depositions: list[_Deposed]) -> bool:
+    """Whether leaders speak to everybody once and never again, though none of the last one's threads waits so long."""
+    offices = Counter((rpc.source, rpc.target, rpc.args.term) for rpc in story.led if rpc.args is not None)
+    threads = own_threads(story, _last_leader(story))
+    shortest_ns = min(deposed.campaign.at_ns - deposed.since_ns for deposed in depositions)
+    return (
+        len({deposed.term for deposed in depositions}) > 1
+        and max(offices.values()) == 1
+        and bool(threads)
+        and all(whole_ns(wait) < shortest_ns for wait in threads)
+    )
+
+
+def _last_leader(story: Story) -> list[str]:
+    return [rpc.source for rpc in story.led[-1:]]
+
+
+def _waiting_for(story: Story, deposed: _Deposed) -> Rpc | None:
+    """The first call of the leader to somebody else after its last to that follower, if none of them was answered."""
+    since_ns = deposed.heard[-1].sent_ns if deposed.heard else deposed.voted_ns
+    calls = [
+        rpc for rpc in story.led if rpc.source == deposed.leader and since_ns < rpc.sent_ns < deposed.campaign.at_ns
+    ]
+    if any(rpc.replied_ns is not None and rpc.replied_ns < deposed.campaign.at_ns for rpc in calls):
+        return None
+    return calls[0] if calls else None
+
+
+@diagnosis(240)
+def heartbeats_do_not_reset_the_timer(story: Story) -> Finding | None:
+    found = [deposed for deposed in _depositions(story) if deposed.in_spite_of_heartbeats and not deposed.told]
+    needed = 1 if story.end_ns - story.calm_ns < 5 * S else 2
+    if len(found) < needed:
+        return None
+    deposed = found[-1]
+    silent_ns = deposed.campaign.at_ns - deposed.since_ns
+    many = f" {times(len(found)).capitalize()} so since {at(story.calm_ns)}." if len(found) > 1 else ""
+    return Finding(
+        f"Peer {deposed.campaign.peer} campaigned at {at(deposed.campaign.at_ns)}, {lasting(silent_ns)} after an "
+        f"AppendEntries of its leader, peer {deposed.leader}, had come in. It had had {len(deposed.heard)} of them "
+        f"in term {deposed.term}, never more than {lasting(max(deposed.gaps))} apart.{many}",
+        "a valid AppendEntries, with or without entries, does not reset the election timer (§5.2).",
+    )
+
+
+@diagnosis(230)
+def leadership_is_handed_over(story: Story) -> Finding | None:
+    """Leaders tell others to campaign, by an RPC that the paper does not have."""
+    found = [deposed for deposed in _depositions(story) if deposed.told]
+    if len(found) < 2:
+        return None
+    deposed = found[-1]
+    call, campaign = deposed.told[-1], deposed.campaign
+    method = call.detail.service_method
+    return Finding(
+        f"Peer {deposed.leader} led term {deposed.term}, and at {at(call.at_ns)} it sent peer {campaign.peer} "
+        f"{method}, which is no RPC of the paper. {lasting(campaign.at_ns - call.at_ns).capitalize()} later peer "
+        f"{campaign.peer} campaigned. {times(len(found)).capitalize()} so since {at(story.calm_ns)}.",
+        f"if {method} hands leadership over, leaders do so too readily. While nothing fails the leader is to stay.",
+    )
+
+
+@diagnosis(200, rules=("higher-term-wins", "speaks-in-its-term"))
+def no_step_down(story: Story) -> Finding | None:
+    """Somebody still speaks in a term that it has been told is over."""
+    found = []
+    for rpc in story.rpcs:
+        args = rpc.args
+        if args is None:
+            continue
+        known = [
+            (when_ns, term, teacher, how)
+            for when_ns, term, teacher, how in story.told.get(rpc.source, ())
+            # A request that still waits for its handler has told nothing yet.
+            if term > args.term
+            and (how != "request" or (teacher.answered_ns or rpc.sent_ns) < rpc.sent_ns)
+            # §6: whoever has heard its leader lately may disregard a candidate, its term included.
+            and not (how == "request" and teacher.method == VOTE and _disregarded(teacher))
+        ]
+        if known and rpc.sent_ns > known[0][0] + 50 * MS:
+            found.append((rpc, known[0]))
+    if not found:
+        return None
+    rpc, (when_ns, term, teacher, how) = found[0]
+    if how == "campaign":
+        return None
+    if how == "reply":
+        source = f"by peer {teacher.target}'s reply to its {teacher.name}"
+        likely = "a higher term is not acted on when it comes in a reply; step down on any higher term (§5.1)."
+    else:
+        source = f"by peer {teacher.source}'s {teacher.name}"
+        likely = "a higher term in a request is not adopted; become a follower of that term, leader or not (§5.1)."
+    return Finding(
+        f"Peer {rpc.source} was told of term {term} at {at(when_ns)}, {source}, and "
+        f"{lasting(rpc.sent_ns - when_ns)} later it still sends {rpc.name} of term {rpc.args.term}.",
+        likely,
+    )
+
+
+def _disregarded(request: Rpc) -> bool:
+    return request.answered is not None and request.answered.term < request.args.term

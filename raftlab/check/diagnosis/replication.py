@@ -1,0 +1,361 @@
+"""Why a command does not reach the followers, or costs too much on the way (§5.3, §7)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from labsim import Event
+from raftlab.check.diagnosis.registry import Finding, diagnosis
+from raftlab.check.diagnosis.trace_analysis import Rpc, S, Story, at, lasting
+from raftlab.trace.decoding import APPEND, INSTALL
+from raftlab.trace.events import APPLY, STARTED
+
+# Within this time of virtual milliseconds anything that a peer does of itself has been done.
+_SOON_NS = S // 2
+
+
+def _links(story: Story, method: str) -> Iterator[tuple[str, str, int, list[Rpc]]]:
+    """What each leader sent to each connected follower in each term: (leader, follower, term, calls)."""
+    found: dict[tuple[str, str, int], list[Rpc]] = {}
+    for rpc in story.led:
+        if rpc.method == method and rpc.target in story.connected and rpc.args is not None:
+            found.setdefault((rpc.source, rpc.target, rpc.args.term), []).append(rpc)
+    for (leader, follower, term), calls in found.items():
+        yield leader, follower, term, calls
+
+
+# ---- going back ---------------------------------------------------------------------------------------------
+
+
+def _rejections(calls: list[Rpc], term: int) -> list[Rpc]:
+    """Those refused for the log's sake, each sent after the refusal before it had arrived. Ends with a success."""
+    found: list[Rpc] = []
+    for rpc in calls:
+        reply = rpc.reply
+        if reply is None or rpc.replied_ns is None:
+            continue
+        if reply.success:
+            found.clear()
+        elif reply.term == term and (not found or rpc.sent_ns >= (found[-1].replied_ns or 0)):
+            found.append(rpc)
+    return found
+
+
+@diagnosis(340, costs=20)
+def same_place_rejected(story: Story) -> Finding | None:
+    for leader, follower, term, calls in _links(story, APPEND):
+        refused = _rejections(calls, term)
+        last = [rpc for rpc in refused if rpc.args.prev_log_index == refused[-1].args.prev_log_index]
+        # Lately: at the end, and not in between.
+        if len(last) >= 4 and refused[-4:] == last[-4:] and _is_late(story, refused[-1]):
+            facts = (
+                f"Since {at(last[0].sent_ns)} peer {leader}, leader of term {term}, has asked peer {follower} "
+                f"{len(last)} times to append behind index {last[0].args.prev_log_index} (prev_log_index), and was "
+                f"refused every time."
+            )
+            if story.snapshot_of(leader) and not any(rpc.method == INSTALL for rpc in story.led):
+                return Finding(
+                    f"{facts} Peer {leader} has a snapshot, and has sent no InstallSnapshot.",
+                    "next_index does not move back after a rejection, or what the follower lacks is no longer in "
+                    "the leader's log: then its snapshot must be sent (§7).",
+                )
+            return Finding(
+                facts,
+                "next_index does not move back after a rejection, or the hint in the reply points no lower; it must "
+                "fall until the logs match (§5.3).",
+            )
+    return None
+
+
+@diagnosis(380, costs=10)
+def back_up_one_by_one(story: Story) -> Finding | None:
+    longest: tuple[list[Rpc], str, str, int] = ([], "", "", 0)
+    for leader, follower, term, calls in _links(story, APPEND):
+        run: list[Rpc] = []
+        answered = (rpc for rpc in calls if rpc.reply is not None and not rpc.reply.success and rpc.reply.term == term)
+        for rpc in answered:
+            if run and rpc.args.prev_log_index != run[-1].args.prev_log_index - 1:
+                run = []
+            run.append(rpc)
+            if len(run) > len(longest[0]):
+                longest = (list(run), leader, follower, term)
+    run, leader, follower, term = longest
+    if len(run) < 10:
+        return None
+    first, last = run[0], run[-1]
+    return Finding(
+        f"Peer {leader}, leader of term {term}, backed up peer {follower} one entry at a time: "
+        f"{len(run)} AppendEntries in a row were rejected, at prev_log_index {first.args.prev_log_index} down to "
+        f"{last.args.prev_log_index}, from {at(first.sent_ns)} on, within "
+        f"{lasting((last.replied_ns or last.sent_ns) - first.sent_ns)}.",
+        "that is too slow for a long divergence. Let the follower say where the conflicting term begins, and skip "
+        "a whole term per rejection (§5.3, the paragraph on reducing rejected AppendEntries).",
+    )
+
+
+@diagnosis(350, costs=30)
+def same_snapshot_again(story: Story) -> Finding | None:
+    for leader, follower, term, calls in _links(story, INSTALL):
+        repeated: list[Rpc] = []
+        for rpc in calls:
+            if rpc.reply is None or rpc.reply.term != term:
+                continue
+            if repeated and (
+                _part_of_snapshot(rpc) != _part_of_snapshot(repeated[-1])
+                or rpc.sent_ns < (repeated[-1].replied_ns or 0)
+            ):
+                repeated = []
+            repeated.append(rpc)
+        if len(repeated) >= 3 and _is_late(story, repeated[-1]):
+            index, offset = _part_of_snapshot(repeated[0])
+            what = f"the snapshot through index {index}"
+            likely = (
+                "after an InstallSnapshot was answered, next_index is not moved on to last_included_index + 1 (§7)."
+            )
+            if offset is not None:
+                what = f"the part at offset {offset} of {what}"
+                likely = (
+                    "it does not go on as the answer asks for: to the next part or, where the follower has lost what "
+                    "came before, back to the first one (Figure 13)."
+                )
+            return Finding(
+                f"Peer {leader}, leader of term {term}, sent peer {follower} {what} {len(repeated)} times from "
+                f"{at(repeated[0].sent_ns)} on, each time after peer {follower} had answered the one before.",
+                likely,
+            )
+    return None
+
+
+def _part_of_snapshot(rpc: Rpc) -> tuple[int, int | None]:
+    """Its index and, where peers send it in parts, the offset."""
+    return rpc.args.last_included_index, getattr(rpc.args, "offset", None)
+
+
+# ---- sent needlessly ----------------------------------------------------------------------------------------
+
+
+@diagnosis(costs=40)
+def unanswered_taken_as_refusal(story: Story) -> Finding | None:
+    """prev_log_index goes down and down, though nobody has refused anything."""
+    links: dict[tuple[str, str, int], list[Rpc]] = {}
+    for rpc in story.all_rpcs:  # acts of the tester do not matter here
+        if rpc.method == APPEND and rpc.args is not None and rpc.sent_ns > story.end_ns - 20 * S:
+            links.setdefault((rpc.source, rpc.target, rpc.args.term), []).append(rpc)
+    for (leader, follower, term), calls in links.items():
+        # Whoever sends ahead of the answers may go back once, to what is acknowledged; nobody sinks lower and lower.
+        lower: list[Rpc] = []
+        for rpc in calls:
+            if rpc.replied_ns is not None or (lower and rpc.args.prev_log_index > lower[-1].args.prev_log_index):
+                lower.clear()
+            elif not lower or rpc.args.prev_log_index < lower[-1].args.prev_log_index:
+                lower.append(rpc)
+            if len(lower) > 3:
+                break
+        refused = any(rpc.answered is not None and not rpc.answered.success for rpc in calls)
+        if len(lower) > 3 and not refused:
+            first, last = lower[0], lower[-1]
+            return Finding(
+                f"Peer {leader}, leader of term {term}, got no answer from peer {follower} and went back: at "
+                f"{at(first.sent_ns)} it sent what follows entry {first.args.prev_log_index} (prev_log_index), at "
+                f"{at(last.sent_ns)} what follows {last.args.prev_log_index}. Peer {follower} has refused nothing in "
+                "that term.",
+                "a call that returns None is taken for a refusal. It says nothing about the follower's log: leave "
+                "next_index as it is, and try again (§5.3).",
+            )
+    return None
+
+
+_FEW_REPEATS = 10
+
+
+@diagnosis(costs=50)
+def acknowledged_sent_again(story: Story) -> Finding | None:
+    """Much of what goes to followers are entries that they have acknowledged to this leader before."""
+    again: list[tuple[Rpc, int]] = []
+    carrying: list[Rpc] = []
+    for _, _, _, calls in _links(story, APPEND):
+        acknowledged = sorted(
+            (rpc.replied_ns, rpc.reading.last_index)
+            for rpc in calls
+            if rpc.replied_ns is not None and rpc.reading is not None and rpc.reply is not None and rpc.reply.success
+        )
+        known, position = 0, 0
+        for rpc in calls:
+            while position < len(acknowledged) and acknowledged[position][0] < rpc.sent_ns:
+                known, position = max(known, acknowledged[position][1]), position + 1
+            if rpc.args.entries:
+                carrying.append(rpc)
+                if rpc.args.prev_log_index < known:
+                    again.append((rpc, known))
+    if not again or 4 * _size(rpc for rpc, _ in again) < _size(carrying):
+        return None
+    rpc, known = again[-1]
+    return Finding(
+        f"{len(again)} of {len(carrying)} AppendEntries with entries, and {_size(rpc for rpc, _ in again)} of their "
+        f"{_size(carrying)} bytes, brought some again that their receiver had acknowledged before. At "
+        f"{at(rpc.sent_ns)} peer {rpc.source}, leader of term {rpc.args.term}, sent peer {rpc.target} the entries from "
+        f"{rpc.args.prev_log_index + 1} on, and had had its yes to all up to {known}.",
+        "next_index is not moved on when a success comes in, or goes back when a late answer does (match_index only "
+        "grows), or is not looked at when entries are chosen. Send each follower what follows its next_index (§5.3).",
+    )
+
+
+def _size(calls: Iterable[Rpc]) -> int:
+    return sum(len(rpc.message.request) for rpc in calls)
+
+
+@diagnosis(costs=60)
+def sent_before_the_answer(story: Story) -> Finding | None:
+    """The same entries go to a follower again and again while the answer to the first is under way."""
+    again: list[Rpc] = []
+    carrying = 0
+    for _, _, _, calls in _links(story, APPEND):
+        latest: Rpc | None = None
+        for rpc in (rpc for rpc in calls if rpc.args.entries):
+            carrying += 1
+            if (
+                latest is not None
+                and latest.replied_ns is not None
+                and rpc.sent_ns < latest.replied_ns < rpc.sent_ns + _SOON_NS // 10
+                and rpc.args.prev_log_index <= latest.args.prev_log_index
+            ):
+                again.append(rpc)
+            latest = rpc
+    if len(again) < _FEW_REPEATS or 2 * len(again) < carrying:
+        return None
+    rpc = again[-1]
+    return Finding(
+        f"{len(again)} of {carrying} AppendEntries with entries left while the answer to the same entries was still "
+        f"under way; at {at(rpc.sent_ns)}, for instance, peer {rpc.source} sent peer {rpc.target} the entries from "
+        f"{rpc.args.prev_log_index + 1} on once more.",
+        "every start() sends all that is not acknowledged yet. Let one sender serve each follower: what comes in while "
+        "it waits for an answer goes out with its next call.",
+    )
+
+
+_FASTEST_HEARTBEAT_NS = S // 20
+_USUAL_HEARTBEAT_NS = S // 10  # in less than that, several may have had one reason
+
+
+@diagnosis(costs=70)
+def heartbeats_too_often(story: Story) -> Finding | None:
+    """Nothing is new, and yet a leader speaks more often than ever makes sense."""
+    for leader, follower, term, calls in _links(story, APPEND):
+        since_ns = max(story.end_ns - S, calls[0].sent_ns)
+        late = [rpc for rpc in calls if rpc.sent_ns >= since_ns]
+        if len(late) < _FEW_REPEATS or any(rpc.args.entries or rpc.args != late[0].args for rpc in late):
+            continue
+        gap_ns = (late[-1].sent_ns - late[0].sent_ns) / (len(late) - 1)
+        if gap_ns < _FASTEST_HEARTBEAT_NS and late[-1].sent_ns - late[0].sent_ns >= _USUAL_HEARTBEAT_NS:
+            return Finding(
+                f"Peer {leader}, leader of term {term}, sent peer {follower} the same AppendEntries without entries "
+                f"{len(late)} times from {at(late[0].sent_ns)} to {at(late[-1].sent_ns)}: one every {lasting(gap_ns)}.",
+                "a heartbeat is sent without a pause, or after every answer. One every 100 ms is enough to keep "
+                "followers from campaigning (§5.2).",
+            )
+    return None
+
+
+def _is_late(story: Story, rpc: Rpc) -> bool:
+    return rpc.sent_ns > story.end_ns - S
+
+
+# ---- never sent ---------------------------------------------------------------------------------------------
+
+
+@diagnosis(330)
+def start_never_sent(story: Story) -> Finding | None:
+    for event in story.other.get(STARTED, ()):
+        command, index, term = event.detail.command, event.detail.index, event.detail.term
+        leader, when_ns = event.node, event.at_ns
+        if (
+            not event.detail.is_leader
+            or when_ns < story.calm_ns
+            or leader not in story.connected
+            or when_ns > story.end_ns - _SOON_NS
+            or story.servers < 2
+            or story.term_at(leader, when_ns + _SOON_NS) > term
+        ):
+            continue
+        first = bisect_left(story.led, when_ns, key=lambda rpc: rpc.sent_ns)
+        sent = [rpc for rpc in story.led[first:] if rpc.source == leader]
+        if any(_reaches(rpc, index) for rpc in sent) or _applied_elsewhere(story, event):
+            continue
+        returned = (
+            f"start({_short(command)}) of peer {leader} returned index {index}, term {term}, and that it leads, at "
+            f"{at(when_ns)}"
+        )
+        other = _sent_as(sent, command)
+        if other is not None:
+            return Finding(
+                f"{returned}; the command went out as entry {other}.",
+                "start() returns the wrong index; it is that of the entry just appended.",
+            )
+        facts = (
+            f"{returned}; in the {lasting(story.end_ns - when_ns)} since then no AppendEntries has carried entry "
+            f"{index}."
+        )
+        if slow := _on_its_way(sent, story.end_ns):
+            return Finding(
+                f"{facts} {slow}",
+                "so many entries go out too slowly: send more of them in one message, and the next ones sooner.",
+            )
+        if sent:
+            return Finding(
+                f"{facts} {len(sent)} have gone out without it.",
+                "the command is not appended to the log, or heartbeats are sent without the entries that "
+                "next_index asks for (§5.3).",
+            )
+        return Finding(facts, "the thread that sends is not woken by start(), or it has ended.")
+    return None
+
+
+def _applied_elsewhere(story: Story, started: Event) -> bool:
+    """Others have that entry by now: it has gone out in some way of the peer's own."""
+    return any(
+        event.node != started.node
+        and event.at_ns > started.at_ns
+        and event.detail.command_index >= started.detail.index
+        for event in story.other.get(APPLY, ())
+    )
+
+
+def _on_its_way(sent: list[Rpc], end_ns: int) -> str:
+    """Whether older entries have gone out to somebody until the end, later ones and later ones; in words."""
+    by_target: dict[str, list[Rpc]] = {}
+    for rpc in sent:
+        if rpc.method == APPEND and rpc.args is not None and rpc.args.entries:
+            by_target.setdefault(rpc.target, []).append(rpc)
+    for target, rpcs in by_target.items():
+        first, last = rpcs[0].args.prev_log_index + 1, rpcs[-1].args.prev_log_index + len(rpcs[-1].args.entries)
+        if rpcs[-1].args.prev_log_index >= first and rpcs[-1].sent_ns > end_ns - _SOON_NS:
+            most = max(len(rpc.args.entries) for rpc in rpcs)
+            many = "one entry" if most == 1 else f"at most {most} entries"
+            return f"Peer {target} was sent entries {first} to {last} meanwhile, {many} in a message."
+    return ""
+
+
+def _sent_as(sent: list[Rpc], command: Any) -> int | None:
+    """The index under which that command was sent."""
+    for rpc in sent:
+        if rpc.method == APPEND and (args := rpc.args) is not None:
+            for index, entry in enumerate(args.entries, args.prev_log_index + 1):
+                if entry.command == command and type(entry.command) is type(command):
+                    return index
+    return None
+
+
+def _reaches(rpc: Rpc, index: int) -> bool:
+    reading = rpc.reading
+    if reading is None:
+        return True  # who knows
+    if rpc.method == INSTALL:
+        return bool(reading.args.last_included_index >= index)
+    return bool(reading.last_index >= index)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 20 else f"{text[:17]}..."

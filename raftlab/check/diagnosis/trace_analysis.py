@@ -1,0 +1,410 @@
+"""A trace put in order for whoever asks what went wrong: calls, campaigns, offices, and who could talk to whom.
+
+Promise: everything is read off the trace, so it holds for any peer; a message without Figure 2's fields is skipped.
+The stretch that counts is the one since the tester last changed anything (`calm_ns`), and nothing older is decoded
+unless a diagnosis asks for it. Times are virtual nanoseconds. Start at Story.__init__, then `campaigns`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import labgob
+from labrpc import Message
+from labsim import Event
+from raftlab.check.cluster_snapshot import ClusterSnapshot
+from raftlab.check.failure import Failure
+from raftlab.trace.decoding import APPEND, INSTALL, VOTE, Reader, Reading
+from raftlab.trace.events import (
+    ACTS,
+    ANSWER,
+    APPLY,
+    BOOT,
+    CLUSTER,
+    CONNECT,
+    CRASH,
+    DELIVER,
+    DISCONNECT,
+    FREEZE_CLOCK,
+    MESSAGE_KINDS,
+    PAUSE,
+    PERSIST,
+    REPLY,
+    RESTART,
+    RESTORE,
+    RESUME,
+    SEND,
+    STOP,
+    UNFREEZE_CLOCK,
+    CallJoin,
+    CallLife,
+    change_cuts,
+)
+
+MS = 1_000_000
+S = 1_000_000_000
+
+# A test waits 10 s at most for one thing; what is older than this says little about why it waited in vain.
+_LONGEST_STRETCH_NS = 20 * S
+
+_UNREAD = object()
+
+
+class Rpc(CallLife):
+    """One call, from its send to its end, as far as it got. Of a duplicated request, the copy that got there first."""
+
+    __slots__ = ("_answered", "_reader", "_reading", "answer", "method", "sent_ns", "source", "target")
+
+    def __init__(self, reader: Reader, message: Message, original: Rpc | None, sent_ns: int) -> None:
+        super().__init__(message, original)
+        self._reader = reader
+        self._reading: Any = _UNREAD
+        self._answered: tuple[Message | None, Any] = (None, None)  # whose reply was read, and what it says
+        self.method = message.service_method
+        self.source = message.source
+        self.target = message.target
+        self.sent_ns = sent_ns
+        self.answer: Message | None = None  # the copy that was answered first
+
+    def take(self, event: Event) -> None:
+        call = self if self.original is None else self.original
+        if event.kind == DELIVER and call.delivered_ns is None:
+            call.delivered_ns = event.at_ns
+        elif event.kind == ANSWER and call.answered_ns is None:
+            call.answered_ns, call.answer = event.at_ns, event.detail
+        elif event.kind == REPLY:
+            call.replied_ns, call.answer = event.at_ns, event.detail
+
+    @property
+    def name(self) -> str:
+        return {VOTE: "RequestVote", APPEND: "AppendEntries", INSTALL: "InstallSnapshot"}[self.method]
+
+    @property
+    def reading(self) -> Reading | None:
+        if self._reading is _UNREAD:
+            self._reading = self._reader.read(self.message)
+        return self._reading  # type: ignore[no-any-return]
+
+    @property
+    def args(self) -> Any:
+        """None if they lack Figure 2's fields."""
+        reading = self.reading
+        return None if reading is None else reading.args
+
+    @property
+    def answered(self) -> Any:
+        """What the receiver answered, whether that arrived or not."""
+        if self._answered[0] is not self.answer:
+            self._answered = (self.answer, None if self.answer is None else self._reader.read_reply(self.answer))
+        return self._answered[1]
+
+    @property
+    def reply(self) -> Any:
+        """What the caller got."""
+        return self.answered if self.replied_ns is not None else None
+
+
+@dataclass
+class Campaign:
+    """One peer's try at one term."""
+
+    peer: str
+    term: int
+    at_ns: int
+    log: tuple[int, int]  # (last term, last index): compares as §5.4.1 does
+    requests: list[Rpc] = field(default_factory=list)
+
+    def granted_by(self) -> dict[str, int]:
+        """The votes that arrived, and when; not counting its own."""
+        arrived: dict[str, int] = {}
+        for rpc in self.requests:
+            reply = rpc.reply
+            if reply is not None and reply.vote_granted and rpc.replied_ns is not None and rpc.target != self.peer:
+                arrived.setdefault(rpc.target, rpc.replied_ns)
+        return arrived
+
+
+class Vote(NamedTuple):
+    at_ns: int
+    voter: str
+    term: int
+    candidate: str
+    rpc: Rpc | None = None  # what it answers; None for a candidate's own
+
+
+class Kept(NamedTuple):
+    """A snapshot in the place of the beginning of a log."""
+
+    since_ns: int
+    how: str
+
+
+class Story:
+    def __init__(self, events: Sequence[Event], error: BaseException, end_ns: int | None = None) -> None:
+        self.error = error
+        self.snapshot = error.snapshot if isinstance(error, Failure) else ClusterSnapshot()
+        clusters = [i for i, event in enumerate(events) if event.kind == CLUSTER]
+        # A test may make one cluster after another; only the last one failed.
+        self.events = events[clusters[-1] :] if clusters else events
+        self.servers: int = events[clusters[-1]].detail if clusters else 0
+        self.quorum = self.servers // 2 + 1
+        stops = [i for i, event in enumerate(self.events) if event.kind == STOP]
+        if stops:
+            # The test was over, and its peers were told to stop: from here on silence is right.
+            self.events = self.events[: stops[0] + 1]
+            end_ns = None
+        # A cluster that has fallen silent ends later than its trace.
+        self.end_ns = max(self.events[-1].at_ns if self.events else 0, end_ns or 0)
+        self._reader = Reader()
+        self.up: set[str] = set()
+        self.connected: set[str] = set()  # in the end: up, plugged in, and on the side of a cut where most are
+        self._plugged: set[str] = set()  # and up
+        self._cut: set[tuple[str, str]] = set()  # from whom to whom
+        self._away: set[tuple[str, str]] = set()  # whom the tester has paused, or whose clock it holds
+        self.changed_ns = 0
+        self.all_rpcs: list[Rpc] = []
+        self.own_calls: list[Event] = []  # sends of RPCs that are none of the paper's
+        self.other: dict[str, list[Event]] = {}  # what is not a message, by kind
+        self._take_in()
+        self.calm_ns = max(self.changed_ns, self.end_ns - _LONGEST_STRETCH_NS)
+        self.rpcs = self.since(self.calm_ns)
+
+    def _take_in(self) -> None:
+        join = CallJoin(lambda message, original, sent_ns: Rpc(self._reader, message, original, sent_ns))
+        for event in self.events:
+            kind = event.kind
+            if kind in MESSAGE_KINDS:
+                if event.detail.service_method in (VOTE, APPEND, INSTALL):
+                    rpc = join.take(event)
+                    if kind == SEND:
+                        self.all_rpcs.append(rpc)
+                elif kind == SEND:
+                    self.own_calls.append(event)
+                continue
+            self.other.setdefault(kind, []).append(event)
+            if kind in ACTS:
+                self._change(kind, event)
+        self.connected = self._largest_group()
+
+    def _change(self, kind: str, event: Event) -> None:
+        if kind in (BOOT, RESTART):
+            self.up.add(event.node)
+        elif kind in (PAUSE, FREEZE_CLOCK):
+            self._away.add((event.node, kind))
+        elif kind in (RESUME, UNFREEZE_CLOCK):
+            self._away.discard((event.node, PAUSE if kind == RESUME else FREEZE_CLOCK))
+        elif kind == CRASH:
+            self._away -= {(event.node, PAUSE), (event.node, FREEZE_CLOCK)}
+            self.up.discard(event.node)
+            self._plugged.discard(event.node)
+        elif kind == CONNECT and event.node in self.up:
+            self._plugged.add(event.node)
+        elif kind == DISCONNECT:
+            if event.node not in self._plugged:
+                return
+            self._plugged.discard(event.node)
+        else:
+            change_cuts(self._cut, event)
+        self.changed_ns = event.at_ns
+
+    def _largest_group(self) -> set[str]:
+        """Of the peers that run and are plugged in, the most that can talk to each other, directly or by a third."""
+        groups: list[set[str]] = []
+        for peer in sorted(self._plugged - {peer for peer, _ in self._away}):
+            near = [group for group in groups if any(self._talk(peer, other) for other in group)]
+            groups = [group for group in groups if group not in near]
+            groups.append({peer}.union(*near))
+        return max(groups, key=len, default=set())
+
+    def _talk(self, one: str, other: str) -> bool:
+        return (one, other) not in self._cut and (other, one) not in self._cut
+
+    def since(self, at_ns: int) -> list[Rpc]:
+        """The calls made since then, in order, by peers that were and are connected."""
+        first = bisect_left(self.all_rpcs, at_ns, key=lambda rpc: rpc.sent_ns)
+        return [rpc for rpc in self.all_rpcs[first:] if rpc.source in self.connected]
+
+    @cached_property
+    def readable(self) -> bool:
+        """Whether the peers speak in Figure 2's words; by the first call of each kind."""
+        first: dict[str, Rpc] = {}
+        for rpc in self.all_rpcs:
+            if rpc.answer is not None:
+                first.setdefault(rpc.method, rpc)
+            if len(first) == 3:
+                break
+        return all(rpc.args is not None and rpc.answered is not None for rpc in first.values())
+
+    # ---- elections -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def campaigns(self) -> list[Campaign]:
+        """Since the calm, by connected peers, in order."""
+        return self._campaigns_of(self.rpcs)
+
+    @cached_property
+    def all_campaigns(self) -> list[Campaign]:
+        """Of the whole run, by anyone."""
+        return self._campaigns_of(self.all_rpcs)
+
+    def _campaigns_of(self, rpcs: Iterable[Rpc]) -> list[Campaign]:
+        found: dict[tuple[str, int], Campaign] = {}
+        for rpc in rpcs:
+            if rpc.method == VOTE and (args := rpc.args) is not None:
+                campaign = found.get((rpc.source, args.term))
+                if campaign is None:
+                    log = (args.last_log_term, args.last_log_index)
+                    campaign = found[rpc.source, args.term] = Campaign(rpc.source, args.term, rpc.sent_ns, log)
+                campaign.requests.append(rpc)
+        return list(found.values())
+
+    @cached_property
+    def votes(self) -> list[Vote]:
+        """Every vote cast in the whole run, in order. To campaign is to vote for oneself."""
+        found = []
+        for campaign in self.all_campaigns:
+            found.append(Vote(campaign.at_ns, campaign.peer, campaign.term, campaign.peer))
+            for rpc in campaign.requests:
+                answer = rpc.answered
+                if answer is not None and answer.vote_granted and rpc.answered_ns is not None:
+                    found.append(Vote(rpc.answered_ns, rpc.target, campaign.term, campaign.peer, rpc))
+        return sorted(found, key=lambda vote: vote[:4])
+
+    def restarts_between(self, peer: str, from_ns: int, to_ns: int) -> list[int]:
+        return [e.at_ns for e in self.other.get(RESTART, ()) if e.node == peer and from_ns <= e.at_ns <= to_ns]
+
+    @cached_property
+    def led(self) -> list[Rpc]:
+        """What leaders have sent since the calm: AppendEntries and InstallSnapshot."""
+        return [rpc for rpc in self.rpcs if rpc.method != VOTE]
+
+    @cached_property
+    def leaderless_ns(self) -> int:
+        """Since when no connected peer has spoken as leader."""
+        return max(self.led[-1].sent_ns if self.led else 0, self.calm_ns)
+
+    @cached_property
+    def told(self) -> dict[str, list[tuple[int, int, Rpc, str]]]:
+        """For each peer, each time since the calm that it learnt of a higher term: (time, term, call, how).
+
+        How: "campaign" of its own, "request", "reply".
+        """
+        learnt: list[tuple[int, str, int, Rpc, str]] = []
+        for rpc in self.rpcs:
+            args = rpc.args
+            if args is None:
+                continue
+            if rpc.method == VOTE:
+                learnt.append((rpc.sent_ns, rpc.source, args.term, rpc, "campaign"))
+            if rpc.delivered_ns is not None:
+                learnt.append((rpc.delivered_ns, rpc.target, args.term, rpc, "request"))
+            if rpc.replied_ns is not None and (reply := rpc.reply) is not None:
+                learnt.append((rpc.replied_ns, rpc.source, reply.term, rpc, "reply"))
+        learnt.sort(key=lambda item: item[0])
+        told: dict[str, list[tuple[int, int, Rpc, str]]] = {}
+        for at_ns, peer, term, rpc, how in learnt:
+            known = told.setdefault(peer, [])
+            if not known or term > known[-1][1]:
+                known.append((at_ns, term, rpc, how))
+        return told
+
+    def term_at(self, peer: str, at_ns: int) -> int:
+        """The highest term that peer had learnt of by then, as far as the calm stretch shows."""
+        return max((term for when, term, _, _ in self.told.get(peer, ()) if when <= at_ns), default=0)
+
+    def calls_between(self, source: str, target: str) -> list[Rpc]:
+        return [rpc for rpc in self.led if rpc.source == source and rpc.target == target]
+
+    # ---- snapshots -------------------------------------------------------------------------------------------
+
+    def snapshot_of(self, peer: str) -> Kept | None:
+        """Since when that peer has had its first snapshot, and from where."""
+        found: list[Kept] = []
+        for event in self.other.get(PERSIST, ()):
+            if event.node == peer and len(event.detail.snapshot):
+                found.append(Kept(event.at_ns, "saved by its persister"))
+                break
+        restored = [e.at_ns for e in self.other.get(RESTORE, ()) if e.node == peer and e.detail]
+        found += [Kept(at_ns, "read from disk") for at_ns in restored[:1]]
+        for rpc in self.all_rpcs:
+            if rpc.method == INSTALL and rpc.target == peer and rpc.delivered_ns is not None:
+                found.append(Kept(rpc.delivered_ns, f"sent by peer {rpc.source}, InstallSnapshot"))
+                break
+        return min(found, default=None)
+
+    def snapshot_index(self, peer: str) -> int:
+        """Where the latest snapshot on that peer's disk ends, 0 if it has none or not the service's."""
+        for event in reversed(self.other.get(PERSIST, ())):
+            if event.node == peer:
+                with suppress(labgob.DecodeError):
+                    return labgob.Decoder(event.detail.snapshot).decode(int) if event.detail.snapshot else 0
+                break
+        return 0
+
+    # ---- the service's side ----------------------------------------------------------------------------------
+
+    @cached_property
+    def applied(self) -> dict[str, int]:
+        """How far each peer's service is, in its present incarnation."""
+        applied: dict[str, int] = {}
+        for event in sorted((*self.other.get(RESTORE, ()), *self.other.get(APPLY, ())), key=lambda event: event.at_ns):
+            if event.kind == RESTORE:
+                applied[event.node] = event.detail
+            else:
+                index = event.detail.snapshot_index if event.detail.snapshot_valid else event.detail.command_index
+                applied[event.node] = index
+        return applied
+
+    @cached_property
+    def progress_ns(self) -> int:
+        """When anybody last applied something that nobody had applied before; not before the calm."""
+        highest, at_ns = 0, 0
+        for event in self.other.get(APPLY, ()):
+            message = event.detail
+            index = message.snapshot_index if message.snapshot_valid else message.command_index
+            if index > highest:
+                highest, at_ns = index, event.at_ns
+        return max(at_ns, self.calm_ns)
+
+
+# ---- words ---------------------------------------------------------------------------------------------------
+
+
+def at(ns: int) -> str:
+    return f"{ns / S:.3f} s"
+
+
+def lasting(ns: int | float) -> str:
+    if ns >= 10 * S:
+        return f"{ns / S:.0f} s"
+    if ns >= S:
+        return f"{ns / S:.1f} s"
+    if ns >= 10 * MS or ns == 0:
+        return f"{ns / MS:.0f} ms"
+    return f"{ns / MS:.1f} ms"
+
+
+def peers(names: Iterable[str]) -> str:
+    """ "peer 1", "peers 0 and 2", "peers 0, 1 and 2"."""
+    known = sorted(names)
+    if len(known) < 2:
+        return f"peer {''.join(known)}"
+    return f"peers {', '.join(known[:-1])} and {known[-1]}"
+
+
+def times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+def terms(found: Iterable[int]) -> str:
+    known = sorted(set(found))
+    return f"term {known[0]}" if len(known) == 1 else f"terms {known[0]}–{known[-1]}"
+
+
+def log_end(log: tuple[int, int]) -> str:
+    return "is empty" if log == (0, 0) else f"ends at {log[1]} of term {log[0]}"

@@ -1,0 +1,237 @@
+"""Trying orders, for histories in which equal values were written: Wing and Gong's search with Lowe's memory.
+
+One operation after the other is put in place: any whose turn it can be, that is, which was called before the first
+return of those that are left. A set of operations that are placed and the value that they leave are never tried twice.
+A get whose value fits is placed at once, because it changes nothing, so only writes are ever a choice. A write that
+has not returned may be placed or left out.
+
+Values are known by their length and a number (their bytes modulo a prime of 127 bits), so that an append costs the
+same however long the value has become.
+
+Start at `check()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from raftlab.check.linearizability.history import NEVER, Kind, Operation, Outcome, Violation
+from raftlab.check.linearizability.labels import did
+
+_PRIME = (1 << 127) - 309
+_EXPLAIN_STEPS = 20_000  # for each try at leaving something out of a violation,
+_EXPLAIN_STEPS_MAX = 300_000  # and for all of them
+_ALIVE_STEPS = 10_000
+
+_Value = tuple[int, int]  # length in bytes, number
+_NOTHING: _Value = (0, 0)
+
+
+class Found(NamedTuple):
+    outcome: Outcome
+    violation: Violation | None = None
+    steps: int = 0
+
+
+def check(key: str, operations: Sequence[Operation], *, steps: int, alive: Callable[[], None] = lambda: None) -> Found:
+    """The operations of one key. `alive` is called now and then, for whoever would think that nothing moves."""
+    search = _Search(operations, steps, alive)
+    outcome = search.run()
+    violation = None
+    if outcome is Outcome.VIOLATION:
+        violation = _Explainer(key, operations, alive).explained()
+    return Found(outcome, violation, search.steps)
+
+
+def _value(text: str) -> _Value:
+    data = text.encode("utf-8", "surrogatepass")
+    return len(data), int.from_bytes(data, "big") % _PRIME
+
+
+class _Step:
+    """One operation, ready to be placed."""
+
+    __slots__ = ("bit", "called", "is_append", "is_get", "returned", "shift", "value")
+
+    def __init__(self, operation: Operation, place: int) -> None:
+        self.bit = 1 << place
+        self.called = operation.called
+        self.returned = operation.returned
+        self.is_get = operation.kind is Kind.GET
+        self.is_append = operation.kind is Kind.APPEND
+        self.value = _value(operation.value)
+        self.shift = pow(256, self.value[0], _PRIME)
+
+    def after(self, value: _Value) -> _Value:
+        if not self.is_append:
+            return self.value
+        return value[0] + self.value[0], (value[1] * self.shift + self.value[1]) % _PRIME
+
+
+class _Search:
+    """What is placed: all operations before `base`, and of those from it on the bits of `mask`, counted from it."""
+
+    def __init__(self, operations: Sequence[Operation], steps: int, alive: Callable[[], None]) -> None:
+        ordered = sorted(operations, key=lambda operation: operation.called)
+        certain = [operation for operation in ordered if not operation.pending]
+        self._all = [_Step(operation, 0) for operation in certain]
+        # Apart from the others: one that never returns would keep `base` where it is for ever.
+        self._open = [
+            _Step(operation, place)
+            for place, operation in enumerate(operation for operation in ordered if operation.pending)
+        ]
+        self._limit = steps
+        self._alive = alive
+        self._alive_at = _ALIVE_STEPS
+        self.steps = 0
+
+    def run(self) -> Outcome:
+        base, mask, value = self._placed_gets(0, 0, _NOTHING)
+        seen = {(base, mask, 0, value)}
+        stack = [self._next(base, mask, 0, value)]
+        if base == len(self._all):
+            return Outcome.OK
+        while stack:
+            state = next(stack[-1], None)
+            if state is None:
+                stack.pop()
+                continue
+            if state in seen:
+                continue
+            if self.steps >= self._limit:
+                return Outcome.UNKNOWN
+            if self.steps >= self._alive_at:
+                self._alive_at += _ALIVE_STEPS
+                self._alive()
+            seen.add(state)
+            base, mask, opened, value = state
+            if base == len(self._all):
+                return Outcome.OK
+            stack.append(self._next(base, mask, opened, value))
+        return Outcome.VIOLATION
+
+    def _next(self, base: int, mask: int, opened: int, value: _Value) -> Iterator[tuple[int, int, int, _Value]]:
+        """Each state that one more write leads to."""
+        until = NEVER
+        for place, step in self._left(base, mask):
+            if step.called > until:
+                break
+            until = min(until, step.returned)
+            if not step.is_get:
+                self.steps += 1
+                yield self._placed(base, mask | 1 << place, opened, step.after(value))
+        for step in self._open:
+            if step.called > until:
+                break
+            if not opened & step.bit:
+                self.steps += 1
+                yield self._placed(base, mask, opened | step.bit, step.after(value))
+
+    def _placed(self, base: int, mask: int, opened: int, value: _Value) -> tuple[int, int, int, _Value]:
+        base, mask, value = self._placed_gets(base, mask, value)
+        return base, mask, opened, value
+
+    def _placed_gets(self, base: int, mask: int, value: _Value) -> tuple[int, int, _Value]:
+        """Place every get whose turn it can be and which fits, and move `base` on."""
+        until = NEVER
+        placed = True
+        while placed:
+            placed, until = False, NEVER
+            for place, step in self._left(base, mask):
+                if step.called > until:
+                    break
+                if step.is_get and step.value == value:
+                    mask |= 1 << place
+                    placed = True
+                else:
+                    until = min(until, step.returned)
+        while mask & 1:
+            mask >>= 1
+            base += 1
+        return base, mask, value
+
+    def _left(self, base: int, mask: int) -> Iterator[tuple[int, _Step]]:
+        """Those that are not placed, in the order of their calls, and their places from base on."""
+        steps = self._all
+        for place in range(len(steps) - base):
+            if not mask >> place & 1:
+                yield place, steps[base + place]
+
+
+# ---- which operations --------------------------------------------------------------------------------------------
+
+
+class _Explainer:
+    """As few operations as some tries can make them: gets left out, and writes that might as well not have returned.
+
+    If the history is wrong without a get, it is wrong; and if it is wrong even where a write may or may not have
+    happened, that write's return is not what makes it so.
+    """
+
+    def __init__(self, key: str, operations: Sequence[Operation], alive: Callable[[], None]) -> None:
+        self._key = key
+        self._operations = operations
+        self._alive = alive
+        self._left = _EXPLAIN_STEPS_MAX
+
+    def explained(self) -> Violation:
+        last = self._first_wrong_return()
+        kept = _until(self._operations, last.returned)
+        for one in sorted(kept, key=lambda operation: -operation.called):
+            if one.called == last.called or one.pending:
+                continue
+            without = [operation for operation in kept if operation is not one]
+            if one.kind is not Kind.GET:
+                without.append(_opened(one))
+            if self._is_wrong(without):
+                kept = without
+        by_call = {operation.called: operation for operation in self._operations}
+        needed = [by_call[one.called] for one in kept if not one.pending or _may_matter(one, kept)]
+        text = f"no order of these operations explains that {did(last)}"
+        if last.kind is not Kind.GET:
+            text = f"no order explains these operations once {did(last)}"
+        return Violation(self._key, text, sorted(needed, key=lambda operation: operation.called))
+
+    def _first_wrong_return(self) -> Operation:
+        """The end of the shortest beginning that is wrong: the return that nothing allows."""
+        ended = sorted((one for one in self._operations if not one.pending), key=lambda one: one.returned)
+        low, high = 1, len(ended)
+        while low < high:
+            middle = (low + high) // 2
+            if self._is_wrong(_until(self._operations, ended[middle - 1].returned)):
+                high = middle
+            else:
+                low = middle + 1
+        return ended[high - 1]
+
+    def _is_wrong(self, operations: Sequence[Operation]) -> bool:
+        """Known to be. In doubt everything stays as it is, and is wrong all the same."""
+        if self._left <= 0:
+            return False
+        search = _Search(operations, min(_EXPLAIN_STEPS, self._left), self._alive)
+        outcome = search.run()
+        self._left -= search.steps + 1
+        return outcome is Outcome.VIOLATION
+
+
+def _until(operations: Sequence[Operation], moment: int) -> list[Operation]:
+    """What was known then: later calls are not there yet, later returns have not come, and such gets say nothing."""
+    known = []
+    for operation in operations:
+        if operation.called > moment:
+            continue
+        if operation.returned <= moment:
+            known.append(operation)
+        elif operation.kind is not Kind.GET:
+            known.append(_opened(operation))
+    return known
+
+
+def _opened(operation: Operation) -> Operation:
+    return Operation(operation.client, operation.kind, operation.key, operation.value, operation.called)
+
+
+def _may_matter(write: Operation, kept: Sequence[Operation]) -> bool:
+    """Of a write that may be left out: whether something that was read has its value in it."""
+    return bool(write.value) and any(write.value in operation.value for operation in kept if operation.kind is Kind.GET)

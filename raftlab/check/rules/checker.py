@@ -1,0 +1,499 @@
+"""Checks events against the rules: each goes past the rules that asked for its kind.
+
+It holds the first violation, and where the trace is to end with it. Ending the run and cutting its trace is left to
+the caller. Start at `RuleChecker.observe()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import NamedTuple, NoReturn
+
+from labrpc import Message
+from labsim import Event
+from raftlab.check.failure import Failure
+from raftlab.check.rules.budgets import AnswersRequests, Budgets
+from raftlab.check.rules.commits import (
+    AppliesOnlyTheCommitted,
+    AppliesWhatIsCommitted,
+    EarnedCommit,
+    OnlyStartedCommands,
+    StartsInOrder,
+    StartTellsTheIndex,
+)
+from raftlab.check.rules.durability import (
+    SavedBeforeCampaign,
+    SavedBeforeCounting,
+    SavedBeforeReply,
+    SavesInOrder,
+    SnapshotStays,
+)
+from raftlab.check.rules.election import (
+    EarnedLeadership,
+    FollowersFollow,
+    HigherTermWins,
+    OneLeaderPerTerm,
+    OneVotePerTerm,
+    SpeaksInItsTerm,
+    TermsNeverFall,
+    VotesForTheFirst,
+)
+from raftlab.check.rules.facts import Facts, Seat, hashable
+from raftlab.check.rules.logs import (
+    AcknowledgedEntriesStay,
+    EntryBeforeExists,
+    EntryTerms,
+    HonestCandidate,
+    LeaderAppendOnly,
+    LeaderCompleteness,
+    LogMatching,
+    SuccessMeansMatch,
+    UpToDateVote,
+)
+from raftlab.check.rules.rule import TERM_NEWS, Rule, describe_message
+from raftlab.trace import events
+from raftlab.trace.decoding import APPEND, INSTALL, VOTE, Reader, Reading
+
+# In this order they check an event. And this is their precedence: of rules that are broken in one instant the first
+# speaks, because causes stand before what follows from them. docs/checks.md has the same order.
+RULES: tuple[type[Rule], ...] = (
+    OneVotePerTerm,
+    EarnedLeadership,
+    OneLeaderPerTerm,
+    TermsNeverFall,
+    SpeaksInItsTerm,
+    HigherTermWins,
+    FollowersFollow,
+    VotesForTheFirst,
+    EntryBeforeExists,
+    LogMatching,
+    LeaderAppendOnly,
+    EntryTerms,
+    SuccessMeansMatch,
+    AcknowledgedEntriesStay,
+    HonestCandidate,
+    UpToDateVote,
+    EarnedCommit,
+    LeaderCompleteness,
+    AppliesOnlyTheCommitted,
+    OnlyStartedCommands,
+    StartsInOrder,
+    AppliesWhatIsCommitted,
+    StartTellsTheIndex,
+    SavedBeforeReply,
+    SavedBeforeCampaign,
+    SavedBeforeCounting,
+    SavesInOrder,
+    SnapshotStays,
+    AnswersRequests,
+    Budgets,
+)
+
+_SHORT = {VOTE: "vote", APPEND: "append", INSTALL: "install"}
+
+# Rules about what does not happen: who is blocked is evidence.
+ABOUT_WAITING = frozenset((AnswersRequests.name, AppliesWhatIsCommitted.name))
+
+_Handlers = list[Callable[..., None]]
+
+
+class _StepHandlers:
+    """The rules' handlers for one step of one RPC, where its terms are news and where they are not (see rule.py)."""
+
+    __slots__ = ("with_term_news", "without_term_news")
+
+    def __init__(self, rules: list[Rule], step: str, rpc: str) -> None:
+        names = (f"{step}_{rpc}", step)
+        self.without_term_news: _Handlers = _named(rules, *names)
+        self.with_term_news: _Handlers = _named(rules, *names, *(f"{name}{TERM_NEWS}" for name in names))
+
+
+def _named(rules: list[Rule], *names: str) -> _Handlers:
+    """The methods of these names, in the order of RULES. `rules` are its first ones, or all."""
+    return [getattr(rules[place], name) for place, name in _methods(*names) if place < len(rules)]
+
+
+@cache
+def _methods(*names: str) -> list[tuple[int, str]]:
+    """Which rules have a method of one of these names, by their place in RULES. Cached: many a test is short."""
+    return [(place, name) for place, rule in enumerate(RULES) for name in names if hasattr(rule, name)]
+
+
+# Checking one event at a time costs half as much again: what happens in between drives the rules out of the
+# processor's caches. More than this at a time gains little.
+CHUNK = 256
+
+
+class Violation(NamedTuple):
+    """A rule is broken, and the trace ends with the event that breaks it."""
+
+    failure: Failure
+    events: int  # how many the trace has, up to that one
+
+
+class RuleChecker:
+    """Give it a trace's events in any chunks, and finish() when the run is over.
+
+    In chunks, because that is cheaper: so a run goes on a little after a rule was broken.
+    """
+
+    def __init__(self, trace: Sequence[Event]) -> None:
+        self.violation: Violation | None = None
+        self._trace = trace
+        self._observed = 0  # how many events
+        self._handlers: dict[str, Callable[[Event], None]] = {}
+        self._reader = Reader()
+        self._begin()
+
+    def _begin(self) -> None:
+        """What the rules know is about one cluster; the next one in the same test begins with nothing."""
+        self._handlers |= {
+            events.SEND: self._handle_send,
+            events.DELIVER: self._handle_deliver,
+            events.ANSWER: self._handle_answer,
+            events.REPLY: self._handle_reply,
+            events.PERSIST: self._handle_persist,
+            events.SAVING: self._handle_saving,
+            events.SLOW_DISKS: self._handle_slow_disks,
+            events.SLOW_SNAPSHOTS: self._handle_slow_snapshots,
+            events.BUSY: self._handle_busy,
+            events.APPLY: self._handle_apply,
+            events.START: self._handle_start,
+            events.STARTED: self._handle_started,
+            events.RESTORE: self._handle_restore,
+            events.CRASH: self._handle_crash,
+            events.PAUSE: self._handle_leave,
+            events.FREEZE_CLOCK: self._handle_leave,
+            events.PREEMPT: self._handle_preempt,
+            events.CAUGHT_UP: self._handle_caught_up,
+            events.RESUME: self._handle_return,
+            events.UNFREEZE_CLOCK: self._handle_return,
+            events.CLUSTER: self._handle_cluster,
+            events.SERVICE: self._handle_service,
+            events.SNAPSHOT: self._handle_snapshot,
+            events.STOP: self._handle_stop,
+        }
+        self._service = ""  # what the methods of a service begin with: it is no Raft, and no rule is about it
+        self.facts = Facts(self._trace, self._reader)
+        self._rules: list[Rule] = [rule(self.facts, self._violated) for rule in RULES]
+        self._find_handlers()
+
+    def _find_handlers(self) -> None:
+        self._on_send = self._step_handlers("on_send")
+        self._on_any_send = _named(self._rules, "on_any_send")
+        self._on_any_answer = _named(self._rules, "on_any_answer")
+        self._on_deliver = self._step_handlers("on_deliver")
+        self._on_answer = self._step_handlers("on_answer")
+        self._on_reply = self._step_handlers("on_reply")
+        self._on_fresh = _named(self._rules, "on_fresh")
+        self._on_refuse = _named(self._rules, "on_refuse")
+        self._on_command = _named(self._rules, "on_command")
+        self._on_started = _named(self._rules, "on_started")
+        self._on_restore = _named(self._rules, "on_restore")
+        self._on_crash = _named(self._rules, "on_crash")
+        self._on_persist = _named(self._rules, "on_persist")
+        self._on_first_save = _named(self._rules, "on_first_save")
+
+    def _step_handlers(self, step: str) -> dict[str, _StepHandlers]:
+        return {method: _StepHandlers(self._rules, step, short) for method, short in _SHORT.items()}
+
+    @property
+    def unread(self) -> list[str]:
+        """By which methods peers say what the checks cannot read; none where that is pre-votes alone."""
+        methods = self._reader.unread
+        return methods if self._has_missed or any(method in _SHORT for method in methods) else []
+
+    @property
+    def _has_missed(self) -> bool:
+        """Somebody has been told something that may have been anything."""
+        return any(seat.last_unread for seat in self.facts.seats.values())
+
+    @property
+    def off(self) -> list[str]:
+        """What the checks cannot read of this peer's messages, and what follows from that, a line each."""
+        unread = self._reader.off
+        if not unread:
+            return []
+        about_all = self._has_missed
+        rules = [rule for rule in RULES if rule.concludes_from_silence and (rule.is_about_votes or about_all)]
+        names = [rule.name for rule in rules]
+        return [
+            *unread,
+            "What such a message says nobody knows, so these assume the best of whoever gets one: " + ", ".join(names),
+        ]
+
+    def observe(self, chunk: Sequence[Event]) -> None:
+        """Check what is new in the trace against the rules, up to the first violation."""
+        if self.violation is not None:
+            return
+        handler_of = self._handlers.get
+        number = self._observed
+        self._observed += len(chunk)
+        try:
+            for event in chunk:
+                number += 1
+                handler = handler_of(event.kind)
+                if handler is not None:
+                    handler(event)
+        except Failure as failure:
+            failure, number = self._first_of_the_instant(self._suspicion() or failure, number)
+            self.violation = Violation(failure.extended(peer=self._trace[number - 1].node), number)
+
+    def finish(self) -> None:
+        """Check what is left when the run is over."""
+        self.observe(self._trace[self._observed :])
+
+    def _suspicion(self) -> Failure | None:
+        """What a rule has noticed before this, and would have reported a little later."""
+        try:
+            for rule in self._rules:
+                rule.accuse_suspects()
+        except Failure as earlier:
+            return earlier
+        return None
+
+    def _first_of_the_instant(self, failure: Failure, number: int) -> tuple[Failure, int]:
+        """Whether a rule that stands before this one in RULES is broken in what else has happened in that instant.
+
+        `number`: how many events there were when this one broke. The rules before it have checked that event.
+        """
+        places = {rule.name: place for place, rule in enumerate(RULES)}
+        trace, rules, at_ns = self._trace, self._rules, self._trace[number - 1].at_ns
+        self._rules = []
+        self._find_handlers()
+        self._handle(trace[number - 1])  # only to take it in
+        found, found_number = failure, number
+        for later in range(number, len(trace)):
+            if trace[later].at_ns > at_ns:
+                break
+            self._rules = rules[: places[found.rule or ""]]
+            self._find_handlers()
+            try:
+                self._handle(trace[later])
+            except Failure as earlier:
+                found, found_number = earlier, later + 1
+        return found, found_number
+
+    def _handle(self, event: Event) -> None:
+        handler = self._handlers.get(event.kind)
+        if handler is not None:
+            handler(event)
+
+    # Most events say nothing new about terms. So each of these four finds out first whether this one does, and calls
+    # only the rules that then have something to check: that is what keeps checking cheap.
+
+    def _handle_send(self, event: Event) -> None:
+        message: Message = event.detail
+        method = message.service_method
+        if self._service and method.startswith(self._service):
+            return
+        facts = self.facts
+        seat = facts.seats[event.node]
+        for handle in self._on_any_send:
+            handle(event, seat, message)
+        handlers = self._on_send.get(method)
+        if handlers is None:
+            facts.reader.cannot_read(method)
+            seat.asked_unread = seat.asked_unread or facts.reader.is_like_a_vote(message)
+            return
+        args = facts.reader.read_head(message)
+        if args is None:
+            seat.asked_unread = seat.asked_unread or method == VOTE
+            return
+        facts.sequence += 1
+        term = args.term
+        nothing_new = term == seat.term == seat.told_term and (term == seat.leads or method == VOTE)
+        if nothing_new and args is seat.said:
+            seat.last_spoke = facts.sequence  # repeated: there is nothing else to learn from it
+            return
+        for handle in handlers.without_term_news if nothing_new else handlers.with_term_news:
+            handle(event, seat, message, args)
+        facts.sent(event, seat, args, method)
+
+    def _handle_deliver(self, event: Event) -> None:
+        message: Message = event.detail
+        method = message.service_method
+        if self._service and method.startswith(self._service):
+            return
+        handlers = self._on_deliver.get(method)
+        facts = self.facts
+        seat = facts.seats[event.node]
+        reading = None if handlers is None else facts.reader.read(message)
+        if reading is None or handlers is None:
+            facts.miss(seat, message.source, like_a_vote=facts.reader.is_like_a_vote(message))
+            return
+        facts.sequence += 1
+        args = reading.args
+        if method == APPEND and args.entries:
+            self._handle_entries(event, seat, message, reading)
+        for handle in handlers.without_term_news if args.term == seat.term else handlers.with_term_news:
+            handle(event, seat, message, reading)
+        facts.delivered(event, seat, reading, method, message)
+        if reading.hint > seat.hinted:
+            seat.hinted = reading.hint
+        if reading.brings_more:
+            facts.miss(seat, message.source)
+
+    def _handle_entries(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+        fresh = self.facts.fresh(reading)
+        if fresh:
+            for handle in self._on_fresh:
+                handle(event, message, reading, fresh)
+            self.facts.show(reading.args.term, fresh)
+        self.facts.receive(seat, reading)
+
+    def _handle_answer(self, event: Event) -> None:
+        message: Message = event.detail
+        facts = self.facts
+        delivery = facts.deliveries.get(id(message))
+        if delivery is None:
+            return
+        for handle in self._on_any_answer:
+            handle(event, facts.seats[event.node], message)
+        reply = delivery.reply = facts.reader.read_reply(message)
+        delivery.hint = facts.reader.hint
+        if reply is None:
+            return
+        facts.sequence += 1
+        method = message.service_method
+        handlers = self._on_answer[method]
+        seat = facts.seats[event.node]
+        reading = delivery.reading
+        if method == APPEND and not reply.success:
+            for handle in self._on_refuse:
+                handle(event, seat, message, reading, reply, delivery)
+        nothing_new = reply.term == reading.args.term == seat.term
+        for handle in handlers.without_term_news if nothing_new else handlers.with_term_news:
+            handle(event, seat, message, reading, reply, delivery)
+        facts.answered(event, seat, delivery, reply, method, message)
+
+    def _handle_reply(self, event: Event) -> None:
+        message: Message = event.detail
+        if self._service and message.service_method.startswith(self._service):
+            return
+        facts = self.facts
+        seat = facts.seats[event.node]
+        delivery = facts.deliveries.pop(id(message), None)
+        if delivery is None or delivery.reply is None:
+            facts.miss(seat, message.target, like_a_vote=facts.reader.is_like_a_vote(message))
+            return
+        facts.sequence += 1
+        method = message.service_method
+        handlers = self._on_reply[method]
+        reading, reply = delivery.reading, delivery.reply
+        for handle in handlers.without_term_news if reply.term == seat.term else handlers.with_term_news:
+            handle(event, seat, message, reading, reply)
+        facts.replied(event, seat, reading, reply, method, message.target, delivery.hint)
+
+    def _handle_persist(self, event: Event) -> None:
+        if self._on_first_save:
+            handlers, self._on_first_save = self._on_first_save, []
+            for handle in handlers:
+                handle()
+        facts = self.facts
+        facts.sequence += 1
+        seat = facts.seats[event.node]
+        for handle in self._on_persist:
+            handle(event, seat, event.detail)
+        facts.saved(seat, event.detail.number, event.detail.snapshot, event.at_ns)
+
+    def _handle_saving(self, event: Event) -> None:
+        self.facts.sequence += 1
+        self.facts.saving(self.facts.seats[event.node], event.detail)
+
+    def _handle_slow_disks(self, event: Event) -> None:
+        self.facts.save_ns_max = max(self.facts.save_ns_max, int(event.detail.max_ms * 1e6))
+
+    def _handle_slow_snapshots(self, event: Event) -> None:
+        self.facts.snapshot_ns_max = max(self.facts.snapshot_ns_max, int(event.detail * 1e6))
+
+    def _handle_busy(self, event: Event) -> None:
+        self.facts.seats[event.node].busy = event.detail
+
+    def _handle_apply(self, event: Event) -> None:
+        seat = self.facts.seats[event.node]
+        message = event.detail
+        if getattr(message, "command_valid", False):
+            for handle in self._on_command:
+                handle(event, seat, message.command_index, message.command)
+        seat.applied = message.snapshot_index if getattr(message, "snapshot_valid", False) else message.command_index
+
+    def _handle_start(self, event: Event) -> None:
+        command = event.detail
+        self.facts.starts(self.facts.seats[event.node])
+        self.facts.commands.add(command if command.__class__ is int else hashable(command))
+
+    def _handle_started(self, event: Event) -> None:
+        started = event.detail
+        seat = self.facts.seats[event.node]
+        began = self.facts.returned(seat)
+        self.facts.sequence += 1
+        if started.is_leader:
+            for handle in self._on_started:
+                handle(event, seat, started, began)
+            self.facts.started(seat, started.index, started.term, began)
+
+    def _handle_restore(self, event: Event) -> None:
+        seat = self.facts.seats[event.node]
+        for handle in self._on_restore:
+            handle(seat)
+        self.facts.restored(seat, event.detail)
+
+    def _handle_crash(self, event: Event) -> None:
+        seat = self.facts.seats[event.node]
+        for handle in self._on_crash:
+            handle(seat)
+        self.facts.crashed(seat)
+
+    def _handle_leave(self, event: Event) -> None:
+        self.facts.leaves(self.facts.seats[event.node], event.kind, event.at_ns)
+
+    def _handle_return(self, event: Event) -> None:
+        left = events.PAUSE if event.kind == events.RESUME else events.FREEZE_CLOCK
+        self.facts.returns(self.facts.seats[event.node], left, event.at_ns)
+
+    def _handle_preempt(self, event: Event) -> None:
+        # Clients are nodes too, and no servers.
+        if event.detail.late_ns and event.node in self.facts.seats:
+            self.facts.leaves(self.facts.seats[event.node], event.kind, event.at_ns)
+
+    def _handle_caught_up(self, event: Event) -> None:
+        if event.node in self.facts.seats:
+            self.facts.returns(self.facts.seats[event.node], events.PREEMPT, event.at_ns)
+
+    def _handle_cluster(self, event: Event) -> None:
+        if self.facts.servers:
+            self._begin()
+        self.facts.servers = event.detail
+
+    def _handle_service(self, event: Event) -> None:
+        self._service = f"{event.detail}."
+        self.facts.own_snapshots = {}
+
+    def _handle_snapshot(self, event: Event) -> None:
+        if self.facts.own_snapshots is not None:
+            self.facts.own_snapshots[event.detail.snapshot] = event.detail.index
+
+    def _handle_stop(self, event: Event) -> None:
+        """Peers told to stop owe nobody anything: one may refuse what it had accepted."""
+        self._handlers.clear()
+        self._handlers[events.CLUSTER] = self._handle_cluster
+
+    def _violated(
+        self, rule: Rule, text: str, *evidence: tuple[int, Message, str] | str, peer: str | None = None
+    ) -> NoReturn:
+        lines = [e if isinstance(e, str) else describe_message(*e) for e in evidence]
+        accused = _accused(evidence) if peer is None else peer
+        messages = [(e[0], e[1]) for e in evidence if not isinstance(e, str)]
+        raise Failure(f"{rule.title} ({rule.section}): {text}", lines, rule=rule.name, peer=accused, messages=messages)
+
+
+def _accused(evidence: tuple[tuple[int, Message, str] | str, ...]) -> str | None:
+    """Whose message the last piece of evidence is, where it is one that a peer sent or answered."""
+    for _, message, what in reversed([piece for piece in evidence if not isinstance(piece, str)]):
+        return {"sent": message.source, "answered": message.target}.get(what)
+    return None
+
+
+__all__ = ["ABOUT_WAITING", "CHUNK", "RULES", "RuleChecker", "Violation"]

@@ -1,0 +1,267 @@
+"""Committing and applying: §5.3 and §5.4.2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labrpc import Message
+from labsim import Event
+from raftlab.check.rules.facts import Delivery, Facts, Seat, hashable, same_command
+from raftlab.check.rules.rule import Fresh, Rule, Violated, half_is_none, peers_
+from raftlab.trace.decoding import APPEND, Reading
+from raftlab.trace.events import DELIVER, START, STARTED, Started
+
+
+class EarnedCommit(Rule):
+    name = "earned-commit"
+    title = "A leader commits only what a majority has acknowledged, in its own term"
+    section = "§5.3, §5.4.2"
+    concludes_from_silence = True
+
+    def on_send_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+        if args.leader_commit > seat.known_committed:
+            self._judge(seat, args.term, args.leader_commit, (event.at_ns, message, "sent"))
+
+    def on_command(self, event: Event, seat: Seat, index: int, command: Any) -> None:
+        # Many a leader applies before it next tells anybody, or even speaks, and some when they lead no more.
+        if index > seat.may_apply and self.facts.servers > 1 and _has_counted_it(self.facts, seat, index, event.at_ns):
+            of_term = _of_term(self.facts.offices[seat.office].entry_terms.get(index))
+            evidence = f"  {event.at_ns / 1e9:.6f} s  peer {seat.name} applied entry {index}{of_term}"
+            self._judge(seat, seat.office, index, evidence, applied=True)
+
+    def _judge(
+        self, seat: Seat, term: int, index: int, evidence: tuple[int, Message, str] | str, *, applied: bool = False
+    ) -> None:
+        facts = self.facts
+        office = facts.offices[term]
+        own_later = [later for later, of in office.entry_terms.items() if later > index and of == term]
+        if any(self._is_held(seat, term, later) for later in own_later):
+            facts.commits(seat, index)  # which an entry of its own term takes along
+            return
+        if facts.may_know_committed(seat, index):
+            facts.commits(seat, index)
+            return
+        holders = facts.holders(seat, term, index)
+        of_term = office.entry_terms.get(index)
+        leads = f"peer {seat.name}, leading term {term},"
+        if seat.told_term > term:
+            leads = f"peer {seat.name}, which led term {term} and has just heard of term {seat.told_term},"
+        if self._is_held(seat, term, index):
+            if of_term in (None, term):
+                facts.commits(seat, index)  # acknowledged in some other way than Figure 2's
+                return
+            self.violated(
+                f"{leads} committed entry {index} of term {of_term} by counting its "
+                "replicas; only an entry of its own term commits that way, and takes older ones along (Figure 8)",
+                evidence,
+            )
+        entry, count = f"entry {index}{_of_term(of_term)}", len(holders) + 1
+        did = f"has applied {entry}" if applied else f"says that {entry} is committed"
+        self.violated(
+            f"{leads} {did}, but {_acknowledged(holders)}: "
+            f"with its own that makes {count} of {facts.servers}{half_is_none(count, facts.servers)}",
+            evidence,
+        )
+
+    def _is_held(self, seat: Seat, term: int, index: int) -> bool:
+        return 2 * (len(self.facts.holders(seat, term, index)) + 1) > self.facts.servers
+
+
+def _has_counted_it(facts: Facts, seat: Seat, index: int, at_ns: int) -> bool:
+    """Whether what it applies is what it has counted itself: it leads, or has led until a moment ago and nobody else
+    has told it of that commit."""
+    if not seat.office:
+        return False
+    lately = facts.own_ns(seat, seat.told_since_ns, at_ns) <= facts.slack_ns and index > _told(seat)
+    return seat.office >= seat.told_term or lately
+
+
+def _told(seat: Seat) -> int:
+    """The highest leader_commit that it was told."""
+    return max((commit for commit, _ in seat.told_commits.values()), default=0)
+
+
+def _of_term(term: int | None) -> str:
+    return "" if term is None else f" of term {term}"
+
+
+def _acknowledged(holders: list[str]) -> str:
+    if not holders:
+        return "no follower has acknowledged it"
+    return f"only {peers_(holders)} {'has' if len(holders) == 1 else 'have'} acknowledged it"
+
+
+class AppliesOnlyTheCommitted(Rule):
+    name = "applies-only-committed"
+    title = "A peer applies only what it knows to be committed"
+    section = "Figure 2: AppendEntries 5, All Servers"
+    concludes_from_silence = True
+
+    def on_command(self, event: Event, seat: Seat, index: int, command: Any) -> None:
+        if (
+            index > seat.may_apply
+            and self.facts.servers > 1
+            and not _has_counted_it(self.facts, seat, index, event.at_ns)
+        ):
+            self._too_early(event, seat, index)
+
+    def _too_early(self, event: Event, seat: Seat, index: int) -> None:
+        if seat.last_unread or self.facts.may_know_committed(seat, index):
+            self.facts.commits(seat, index)
+            return
+        told = _told(seat)
+        evidence: list[tuple[int, Message, str] | str] = [
+            f"  {event.at_ns / 1e9:.6f} s  peer {seat.name} applied entry {index}"
+        ]
+        heard = self.facts.latest(
+            event, lambda e: e.kind == DELIVER and e.node == seat.name and e.detail.service_method == APPEND
+        )
+        if heard is not None:
+            evidence.insert(0, (heard.at_ns, heard.detail, "delivered"))
+        if told >= index:
+            self.violated(
+                f"peer {seat.name} applied entry {index}, which it was told is committed, but no AppendEntries has "
+                f"shown that its log matches the leader's beyond {seat.may_apply}: commit_index goes up to the last "
+                "new entry at most",
+                *evidence,
+            )
+        self.violated(
+            f"peer {seat.name} applied entry {index}, but was told of commits up to {told} only: whoever does not lead "
+            "learns from leader_commit",
+            *evidence,
+        )
+
+
+class OnlyStartedCommands(Rule):
+    name = "only-started"
+    title = "Every applied command was given to start()"
+    section = "§5.3"
+
+    def on_command(self, event: Event, seat: Seat, index: int, command: Any) -> None:
+        if hashable(command) not in self.facts.commands:
+            self.violated(f"peer {seat.name} applied {command!r} at index {index}, which nobody ever started")
+
+
+class StartsInOrder(Rule):
+    """Calls that overlap may return in any order, so only a call that began after another had returned is compared."""
+
+    name = "starts-in-order"
+    title = "A leader's commands get consecutive indexes"
+    section = "§5.3"
+
+    def __init__(self, facts: Facts, violated: Violated) -> None:
+        super().__init__(facts, violated)
+        # By server, incarnation and term: (when start() returned, the highest index by then, how many by then).
+        self._returned: dict[tuple[str, int, int], list[tuple[int, int, int]]] = {}
+
+    def on_started(self, event: Event, seat: Seat, started: Started, began: int) -> None:
+        returned = self._returned.setdefault((seat.name, event.incarnation, started.term), [])
+        before = next((one for one in reversed(returned) if one[0] < began), None)
+        if before is not None and started.index <= before[1]:
+            self.violated(
+                f"start() of peer {seat.name} gave index {started.index} in term {started.term}, though an earlier "
+                f"call had returned {before[1]}"
+            )
+        highest, count = max(started.index, returned[-1][1] if returned else 0), len(returned) + 1
+        alone = before is not None and before is returned[-1] and not seat.starts
+        if (
+            alone
+            and before is not None
+            and started.index != before[1] + 1
+            and before[1] - returned[0][1] == before[2] - 1
+        ):
+            self.violated(
+                f"start() of peer {seat.name} gave index {started.index} in term {started.term}, right after "
+                f"{before[1]}"
+            )
+        returned.append((self.facts.sequence, highest, count))
+
+
+class AppliesWhatIsCommitted(Rule):
+    name = "committed-gets-applied"
+    title = "A peer applies what it was told is committed"
+    section = "Figure 2: AppendEntries 5, All Servers"
+    is_omission = True
+
+    _PATIENCE_NS = 1_000_000_000
+
+    def __init__(self, facts: Facts, violated: Violated) -> None:
+        super().__init__(facts, violated)
+        # server -> incarnation, index it must apply, when it said yes to that, the message
+        self._owed: dict[str, tuple[int, int, int, Message]] = {}
+
+    def on_restore(self, seat: Seat) -> None:
+        self._owed.pop(seat.name, None)
+
+    def on_answer_append(
+        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
+    ) -> None:
+        if seat.busy:
+            self._owed.pop(seat.name, None)
+            return
+        if message.source == seat.name:
+            return  # of what it has said itself, perhaps before a crash, it learns nothing
+        owed = self._owed.get(seat.name)
+        if owed is not None and seat.applied >= owed[1]:
+            owed = None
+            del self._owed[seat.name]
+        if owed is not None:
+            patience_ns = self._PATIENCE_NS + self.facts.slack_ns + self.facts.snapshot_ns_max
+            if owed[0] == event.incarnation and self.facts.own_ns(seat, owed[2], event.at_ns) > patience_ns:
+                self.violated(
+                    f"peer {seat.name} said yes to an AppendEntries that tells of entry {owed[1]} being committed, and "
+                    f"{(event.at_ns - owed[2]) / 1e9:.1f} s later has applied up to {seat.applied} only",
+                    (owed[2], owed[3], "answered"),
+                )
+        elif reply.success:
+            index = min(reading.args.leader_commit, reading.last_index)
+            if index > seat.applied:
+                self._owed[seat.name] = (event.incarnation, index, event.at_ns, message)
+
+
+class StartTellsTheIndex(Rule):
+    name = "start-tells-index"
+    title = "start() returns the index at which the command will appear"
+    section = "§5.3"
+
+    def __init__(self, facts: Facts, violated: Violated) -> None:
+        super().__init__(facts, violated)
+        self._started: dict[tuple[int, int], tuple[Any, str]] = {}
+
+    def on_started(self, event: Event, seat: Seat, started: Started, began: int) -> None:
+        self._started[started.term, started.index] = (started.command, seat.name)
+
+    def on_fresh(self, event: Event, message: Message, reading: Reading, fresh: Fresh) -> None:
+        for index, entry in fresh:
+            started = self._started.get((entry.term, index))
+            # What nobody has started may be that command in the peer's own wrapping.
+            if (
+                started is not None
+                and started[0] != entry.command
+                and hashable(entry.command) in self.facts.commands
+                and not same_command(started[0], entry.command)
+            ):
+                self.violated(
+                    f"start({started[0]!r}) of peer {started[1]} gave index {index} in term {entry.term}, "
+                    f"but the entry sent there is {entry.command!r}"
+                    f"{self._mixed_up(started[1], started[0], entry.command)}",
+                    (event.at_ns, message, "delivered"),
+                )
+
+    def _mixed_up(self, peer: str, one: Any, other: Any) -> str:
+        """Whether start() was at work on both commands at once."""
+        began: dict[Any, int] = {}
+        ended: dict[Any, int] = {}
+        trace = self.facts.trace
+        for place, event in enumerate(trace):
+            if event.node == peer and event.kind == START:
+                began.setdefault(hashable(event.detail), place)
+            elif event.node == peer and event.kind == STARTED:
+                ended.setdefault(hashable(event.detail.command), place)
+        (a, b), late = (hashable(one), hashable(other)), len(trace)
+        if a not in began or b not in began or max(began[a], began[b]) > min(ended.get(a, late), ended.get(b, late)):
+            return ""
+        return (
+            f". start({other!r}) was called before start({one!r}) had returned: what belongs to two calls that overlap "
+            "is mixed up, so let each have its own"
+        )

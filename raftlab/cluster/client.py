@@ -1,0 +1,137 @@
+"""A client's side: the clerk of the service, over TCP, with a limit to its patience; and asking a process how it is.
+
+`lab cluster put`, `append`, `get` and `status`, from any shell, start at `add_commands()`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from typing import Any
+
+from labrpc import RpcError, Server, Service
+from raftlab.cluster import options
+from raftlab.cluster.options import UsageError, joined
+from raftlab.cluster.status import Monitor, StatusArgs, StatusReply, table
+from raftlab.cluster.tcp import Address, Credentials, Line, TcpEnd
+from raftlab.guest.contract import CLERK, SERVICE
+
+_STATUS_S = 1.0
+# A little longer than a server lets a request wait. Then another server is asked.
+_CALL_S = 1.5
+
+
+_OPERATIONS = {
+    "put": ("set a value", ("KEY", "VALUE")),
+    "append": ("append to a value", ("KEY", "VALUE")),
+    "get": ("print a value", ("KEY",)),
+    "status": ("print the state of each peer", ()),
+}
+
+
+def add_commands(commands: Any) -> None:
+    """To those of `lab cluster`."""
+    for operation, (text, words) in _OPERATIONS.items():
+        parser = commands.add_parser(operation, help=text, description=f"On a running cluster: {text}.")
+        parser.set_defaults(run=_status if operation == "status" else _ask, words=words)
+        for word in words:
+            parser.add_argument(word)
+        options.add_peers(parser, default=joined(options.local_addresses(options.PORT, options.PEERS)))
+        if words:
+            parser.add_argument(
+                "--within", type=float, default=10.0, metavar="S", help="give up after (default: %(default)g s)"
+            )
+            options.add_program(parser)
+        options.add_tls(parser)
+
+
+def _ask(args: argparse.Namespace) -> int:
+    if args.within <= 0:
+        raise UsageError(f"--within must be more than 0 s, got {args.within:g}")
+    addresses = options.parse_addresses(args.peers)
+    lines = make_lines(addresses, options.credentials(args, addresses))
+    clerk = make_clerk(options.load(args), lines)
+    value = within(
+        args.within, addresses, getattr(clerk, args.operation), *(getattr(args, word) for word in args.words)
+    )
+    if args.operation == "get":
+        print(value)
+    return 0
+
+
+def _status(args: argparse.Namespace) -> int:
+    addresses = options.parse_addresses(args.peers)
+    asked = Statuses(addresses, options.credentials(args, addresses))
+    replies = [asked.ask(peer) for peer in range(len(addresses))]
+    rows = [(peer, "answers" if reply else "silent", reply) for peer, reply in enumerate(replies)]
+    print("\n".join(table(rows)))
+    return 0 if any(replies) else 1
+
+
+class NoAnswer(Exception):
+    """Nobody has answered in time."""
+
+
+def offers(program: Any) -> Server:
+    """A server that nobody calls: it knows the methods of the service, and so the types of their replies."""
+    server = Server()
+    service = program.template.module(SERVICE).KVServer
+    server.add_service(Service(object.__new__(service), "KVServer"))
+    return server
+
+
+def make_clerk(program: Any, lines: list[Line]) -> Any:
+    """Its methods are get, put and append, and wait until they are done."""
+    home = offers(program)
+    return program.template.module(CLERK).Clerk([TcpEnd(line, home) for line in lines])
+
+
+def make_lines(addresses: list[Address], credentials: Credentials) -> list[Line]:
+    return [Line(address, credentials, timeout_s=_CALL_S) for address in addresses]
+
+
+def within(limit_s: float, addresses: list[Address], method: Any, *args: str) -> Any:
+    """What the clerk's method returns. Raises NoAnswer: whether it takes effect is open then."""
+    results: list[Any] = []
+    errors: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            results.append(method(*args))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise NoAnswer(
+            f"no answer within {limit_s:g} s from {joined(addresses)}: a majority of the peers must be there. "
+            "If it was a put or append, it may still take effect"
+        )
+    return results[0]
+
+
+class Statuses:
+    """Asks processes how they are, each over a line of its own that gives up soon."""
+
+    def __init__(self, addresses: list[Address], credentials: Credentials) -> None:
+        home = Server()
+        home.add_service(Service(object.__new__(Monitor), "Status"))
+        lines = [Line(address, credentials, timeout_s=_STATUS_S) for address in addresses]
+        self._lines = lines
+        self._ends = [TcpEnd(line, home) for line in lines]
+
+    def ask(self, peer: int) -> StatusReply | None:
+        self._lines[peer].retry_now()
+        try:
+            found: StatusReply | None = self._ends[peer].call("Status.report", StatusArgs())
+        except RpcError:
+            return None  # something else answers there
+        return found
+
+    def close(self) -> None:
+        for line in self._lines:
+            line.close()

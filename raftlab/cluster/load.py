@@ -1,0 +1,73 @@
+"""Clients that do nothing but put, and what they have measured: for the prompt, the bench and the tests.
+
+Start at `Load`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, NamedTuple
+
+from raftlab.cluster.client import make_clerk, make_lines
+from raftlab.cluster.tcp import Address, Credentials
+
+_KEYS = 10  # of each client
+
+
+class Figures(NamedTuple):
+    clients: int
+    puts: int
+    seconds: float
+    p50_ms: float
+    p99_ms: float
+
+    @property
+    def per_s(self) -> float:
+        return self.puts / self.seconds
+
+    def __str__(self) -> str:
+        return (
+            f"{self.clients} client{'' if self.clients == 1 else 's'}: {self.per_s:,.0f} puts/s, "
+            f"p50 {self.p50_ms:.2f} ms, p99 {self.p99_ms:.2f} ms ({self.puts:,} puts in {self.seconds:.1f} s)"
+        )
+
+
+def figures(clients: int, took_s: list[float], seconds: float) -> Figures:
+    ordered = sorted(took_s) or [0.0]
+    p50, p99 = (1000 * ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.99))
+    return Figures(clients, len(took_s), seconds, p50, p99)
+
+
+class Load:
+    """So many clients, each with one put at a time, over one connection to each peer. Begins when it is made."""
+
+    def __init__(
+        self, program: Any, addresses: list[Address], credentials: Credentials, *, clients: int, seconds: float
+    ) -> None:
+        self._lines = make_lines(addresses, credentials)
+        self._clients = clients
+        self._began_s = time.monotonic()
+        self._until_s = self._began_s + seconds
+        self._took_s: list[float] = []
+        self._threads = [
+            threading.Thread(target=self._put, args=(number, make_clerk(program, self._lines)), daemon=True)
+            for number in range(clients)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _put(self, number: int, clerk: Any) -> None:
+        count = 0
+        while (began_s := time.monotonic()) < self._until_s:
+            count += 1
+            clerk.put(f"load-{number}-{count % _KEYS}", f"value {count}")
+            self._took_s.append(time.monotonic() - began_s)
+
+    def wait(self) -> Figures:
+        """Until it is over. If no majority is there, that may be never."""
+        for thread in self._threads:
+            thread.join()
+        for line in self._lines:
+            line.close()
+        return figures(self._clients, self._took_s, time.monotonic() - self._began_s)

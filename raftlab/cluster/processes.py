@@ -1,0 +1,151 @@
+"""The processes of a cluster on this machine: started, killed, stopped and continued by number.
+
+Promise: none is left when close() has returned, nor when this process has ended in any other way. Start at `Processes`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+
+from raftlab.cluster.client import Statuses
+from raftlab.cluster.options import UsageError, joined
+from raftlab.cluster.status import StatusReply
+from raftlab.cluster.tcp import Address, Credentials
+
+READY_S = 15.0
+_STOP_S = 3.0
+_LOOK_S = 0.02
+
+
+class State(StrEnum):
+    RUNNING = "running"
+    PAUSED = "paused"
+    KILLED = "killed"  # by us
+    ENDED = "ended"  # by itself
+
+
+class Processes:
+    """`lab cluster serve`, once for each address. Start and close it in one and the same thread, the main one."""
+
+    def __init__(self, folder: Path, addresses: list[Address], credentials: Credentials, more: Sequence[str]) -> None:
+        """`more`: arguments for each of them."""
+        self.addresses = addresses
+        self.folder = folder
+        self._more = list(more)
+        self._processes: list[subprocess.Popen[bytes] | None] = [None] * len(addresses)
+        self._states = [State.KILLED] * len(addresses)
+        self._statuses = Statuses(addresses, credentials)
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def log(self, peer: int) -> Path:
+        return self.folder / f"peer-{peer}.log"
+
+    def pid(self, peer: int) -> int:
+        process = self._processes[peer]
+        assert process is not None
+        return process.pid
+
+    def state(self, peer: int) -> State:
+        process = self._processes[peer]
+        if process is not None and process.poll() is not None and self._states[peer] is not State.KILLED:
+            self._states[peer] = State.ENDED
+        return self._states[peer]
+
+    def is_alive(self, peer: int) -> bool:
+        return self.state(peer) in (State.RUNNING, State.PAUSED)
+
+    def last_words(self, peer: int, lines: int = 1) -> str:
+        """The end of its log."""
+        text = self.log(peer).read_text(encoding="utf-8", errors="replace") if self.log(peer).exists() else ""
+        return "\n".join(text.rstrip().splitlines()[-lines:])
+
+    # ---- One of them ---------------------------------------------------------------------------------
+
+    def start(self, peer: int) -> None:
+        """As if by hand. It answers a little later: see wait_for()."""
+        command = [sys.executable, "-m", "raftlab", "cluster", "serve", "--me", str(peer)]
+        command += ["--peers", joined(self.addresses), "--data", str(self.folder / f"peer-{peer}")]
+        command += ["--parent", str(os.getpid()), *self._more]
+        with self.log(peer).open("ab") as log:
+            # A session of its own: Ctrl-C at the prompt is for the prompt.
+            self._processes[peer] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self._states[peer] = State.RUNNING
+
+    def kill(self, peer: int) -> None:
+        """SIGKILL: not a line of it runs any more."""
+        process = self._processes[peer]
+        assert process is not None
+        process.kill()
+        process.wait()
+        self._states[peer] = State.KILLED
+
+    def pause(self, peer: int) -> None:
+        """SIGSTOP."""
+        os.kill(self.pid(peer), signal.SIGSTOP)
+        self._states[peer] = State.PAUSED
+
+    def resume(self, peer: int) -> None:
+        """SIGCONT."""
+        os.kill(self.pid(peer), signal.SIGCONT)
+        self._states[peer] = State.RUNNING
+
+    def status(self, peer: int) -> StatusReply | None:
+        return self._statuses.ask(peer) if self.state(peer) is State.RUNNING else None
+
+    # ---- All of them ---------------------------------------------------------------------------------
+
+    def start_all(self) -> StatusReply:
+        """What the leader says, when all answer and one leads."""
+        for peer in range(len(self.addresses)):
+            self.start(peer)
+        return self.wait_for(range(len(self.addresses)))
+
+    def wait_for(self, peers: Sequence[int], *, leader: bool = True) -> StatusReply:
+        """Until these answer, and one of all leads and the others know. Raises UsageError if one ends."""
+        until_s = time.monotonic() + READY_S
+        while True:
+            replies = {peer: self.status(peer) for peer in peers}
+            for peer in peers:
+                if self.state(peer) is State.ENDED:
+                    words = self.last_words(peer).removeprefix("lab cluster serve: ")
+                    raise UsageError(f"peer {peer} did not start: {words or f'see {self.log(peer)}'}")
+            known = [reply for reply in replies.values() if reply is not None]
+            if len(known) == len(peers) and known and (not leader or all(reply.leader >= 0 for reply in known)):
+                return next((reply for reply in known if reply.leads), known[0])
+            if time.monotonic() > until_s:
+                silent = [str(peer) for peer, reply in replies.items() if reply is None]
+                what = f"peer {', '.join(silent)} does not answer" if silent else "there is no leader"
+                raise UsageError(f"{what} after {READY_S:.0f} s; the logs are in {self.folder}")
+            time.sleep(_LOOK_S)
+
+    def close(self) -> None:
+        """Stop them all, gently at first."""
+        running = [process for process in self._processes if process is not None and process.poll() is None]
+        for process in running:
+            with suppress(ProcessLookupError):
+                process.terminate()
+                process.send_signal(signal.SIGCONT)
+        until_s = time.monotonic() + _STOP_S
+        for process in running:
+            try:
+                process.wait(max(0.0, until_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._statuses.close()

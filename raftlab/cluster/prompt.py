@@ -1,0 +1,248 @@
+"""What a person types at a cluster, and what it says to that.
+
+Each command is a method of `Prompt` named `do_...`; its docstring is its help. Start at `Prompt.run()`.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from labrpc.errors import RpcError
+from raftlab.cluster.client import NoAnswer, make_clerk, make_lines, within
+from raftlab.cluster.load import Load
+from raftlab.cluster.options import UsageError
+from raftlab.cluster.processes import Processes, State
+from raftlab.cluster.status import table
+from raftlab.cluster.tcp import Credentials
+
+PROMPT = "cluster> "
+PATIENCE_S = 10.0
+_CLIENTS_MAX = 512
+_LOG_LINES = 15
+
+
+class _Wrong(Exception):
+    """The command cannot be carried out; the text says why."""
+
+
+class Prompt:
+    """One session. `interactive`: a person sits there; else commands come from a file or a pipe."""
+
+    def __init__(self, processes: Processes, program: Any, credentials: Credentials, *, interactive: bool) -> None:
+        self._processes = processes
+        self._program = program
+        self._credentials = credentials
+        self._interactive = interactive
+        self._lines = make_lines(processes.addresses, credentials)
+        self._clerk: Any = None
+        self._told = [State.RUNNING] * len(processes.addresses)
+        self._load: threading.Thread | None = None
+        self._failed = False
+
+    def run(self) -> int:
+        """Until `quit`, Ctrl-D or Ctrl-C. 1 if nobody sits there and a command has failed."""
+        with _history(self._interactive):
+            while (line := self._read()) is not None:
+                try:
+                    if self.obey(line):
+                        break
+                except KeyboardInterrupt:
+                    self._say("given up; if it was a put or an append, it may still take effect")
+        if self._load is not None and not self._interactive:
+            self._load.join()
+        return 1 if self._failed and not self._interactive else 0
+
+    def _read(self) -> str | None:
+        """A line; None: there will be no more."""
+        self._tell_ended()
+        if not self._interactive:
+            return sys.stdin.readline() or None
+        try:
+            return input(PROMPT)
+        except (EOFError, OSError, KeyboardInterrupt):  # Ctrl-D, the terminal is gone, Ctrl-C
+            self._say("")
+            return None
+
+    def _say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def _tell_ended(self) -> None:
+        """Whoever has ended by itself since the last time."""
+        for peer, told in enumerate(self._told):
+            state = self._processes.state(peer)
+            if state is State.ENDED and told is not State.ENDED:
+                self._say(f"peer {peer} has ended by itself. Its log ends so:\n{self._processes.last_words(peer, 3)}")
+            self._told[peer] = state
+
+    def obey(self, line: str) -> bool:
+        """True if that was the last."""
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            words = []
+            self._wrong(f"{error}; quote the value as a shell would")
+        if not words:
+            return False
+        if words[0] in ("quit", "exit"):
+            return True
+        command: Callable[..., None] | None = getattr(self, f"do_{words[0]}", None)
+        try:
+            if command is None:
+                raise _Wrong(f"no command {words[0]!r}; there are {', '.join(_commands())}, quit")
+            command(*self._fitting(words))
+        except (_Wrong, NoAnswer, UsageError, RpcError) as error:
+            self._wrong(str(error))
+        return False
+
+    def _wrong(self, text: str) -> None:
+        self._failed = True
+        self._say(text)
+
+    def _fitting(self, words: list[str]) -> list[str]:
+        usage = _commands()[words[0]]
+        wanted = usage.split()[1:]
+        least = sum(not word.startswith("[") for word in wanted)
+        if not least <= len(words) - 1 <= len(wanted):
+            raise _Wrong(f"usage: {usage}")
+        return words[1:]
+
+    def _peer(self, text: str, *states: State) -> int:
+        count = len(self._told)
+        if not (text.isascii() and text.isdigit()) or int(text) >= count:
+            raise _Wrong(f"a peer is 0..{count - 1}, got {text}")
+        state = self._processes.state(int(text))
+        if state not in states:
+            raise _Wrong(f"peer {text} is {state}, and must be {' or '.join(states)} for that")
+        return int(text)
+
+    def _ask(self, method: str, *args: str) -> tuple[Any, str]:
+        # A clerk has one call at a time. One that was given up may still be at it, and keeps its own.
+        clerk, self._clerk = self._clerk or make_clerk(self._program, self._lines), None
+        began_s = time.monotonic()
+        answer = within(PATIENCE_S, self._processes.addresses, getattr(clerk, method), *args)
+        self._clerk = clerk
+        return answer, f"{1000 * (time.monotonic() - began_s):.1f} ms"
+
+    # ---- The commands --------------------------------------------------------------------------------
+
+    def do_put(self, key: str, value: str) -> None:
+        """put KEY VALUE: replace the value of a key"""
+        self._say(f"ok ({self._ask('put', key, value)[1]})")
+
+    def do_append(self, key: str, value: str) -> None:
+        """append KEY VALUE: put something behind the value of a key"""
+        self._say(f"ok ({self._ask('append', key, value)[1]})")
+
+    def do_get(self, key: str) -> None:
+        """get KEY: its value, nothing if it has none"""
+        self._say(self._ask("get", key)[0])
+
+    def do_status(self) -> None:
+        """status: who leads, how far each peer is, how long a save takes"""
+        peers = range(len(self._told))
+        self._say("\n".join(table([(peer, self._process(peer), self._processes.status(peer)) for peer in peers])))
+
+    def _process(self, peer: int) -> str:
+        state = self._processes.state(peer)
+        return f"{state} {self._processes.pid(peer)}" if self._processes.is_alive(peer) else str(state)
+
+    def do_kill(self, peer: str) -> None:
+        """kill N: SIGKILL; what it had saved stays"""
+        number = self._peer(peer, State.RUNNING, State.PAUSED)
+        self._processes.kill(number)
+        self._say(f"peer {number} is killed")
+
+    def do_start(self, peer: str) -> None:
+        """start N: again, from what it had saved"""
+        number = self._peer(peer, State.KILLED, State.ENDED)
+        began_s = time.monotonic()
+        self._processes.start(number)
+        self._processes.wait_for([number], leader=False)
+        self._say(f"peer {number} runs again, after {time.monotonic() - began_s:.1f} s")
+
+    def do_pause(self, peer: str) -> None:
+        """pause N: SIGSTOP; it is there, and does nothing"""
+        number = self._peer(peer, State.RUNNING)
+        self._processes.pause(number)
+        self._say(f"peer {number} stands still")
+
+    def do_resume(self, peer: str) -> None:
+        """resume N: SIGCONT; to it no time has passed"""
+        number = self._peer(peer, State.PAUSED)
+        self._processes.resume(number)
+        self._say(f"peer {number} goes on")
+
+    def do_load(self, clients: str = "64", seconds: str = "5") -> None:
+        """load [CLIENTS] [SECONDS]: puts from so many clients at once (64, 5 s), while you do other things"""
+        if not clients.isdigit() or not 1 <= int(clients) <= _CLIENTS_MAX:
+            raise _Wrong(f"CLIENTS must be 1..{_CLIENTS_MAX}, got {clients}")
+        if not seconds.isdigit() or not 1 <= int(seconds) <= 3600:
+            raise _Wrong(f"SECONDS must be 1..3600, got {seconds}")
+        if self._load is not None and self._load.is_alive():
+            raise _Wrong("there is a load already; wait until it has told its figures")
+        load = Load(
+            self._program, self._processes.addresses, self._credentials, clients=int(clients), seconds=int(seconds)
+        )
+
+        def tell() -> None:
+            told = load.wait()
+            self._say(f"\r{told}" if self._interactive else str(told))
+            if self._interactive:
+                print(PROMPT, end="", flush=True)  # which was there before
+
+        self._load = threading.Thread(target=tell, daemon=True)
+        self._load.start()
+
+    def do_log(self, peer: str) -> None:
+        """log N: the end of its log"""
+        number = self._peer(peer, *State)
+        self._say(self._processes.last_words(number, _LOG_LINES) or f"{self._processes.log(number)} is empty")
+
+    def do_help(self) -> None:
+        """help: this list"""
+        usages = [(usage, text) for usage, text in _helps().values()]
+        width = max(len(usage) for usage, _ in usages)
+        self._say(
+            "\n".join(f"{usage:{width}}  {text}" for usage, text in [*usages, ("quit", "stop all, keep the data")])
+        )
+
+
+def _helps() -> dict[str, tuple[str, str]]:
+    """By command: how to say it, and what it does."""
+    methods = {name[3:]: method for name, method in vars(Prompt).items() if name.startswith("do_")}
+    return {name: _parted(str(method.__doc__)) for name, method in methods.items()}
+
+
+def _parted(doc: str) -> tuple[str, str]:
+    usage, _, text = doc.partition(": ")
+    return usage, text
+
+
+def _commands() -> dict[str, str]:
+    return {name: usage for name, (usage, _) in _helps().items()}
+
+
+@contextmanager
+def _history(interactive: bool) -> Iterator[None]:
+    """Arrow keys and completion, where there is a readline."""
+    if interactive:
+        try:
+            import readline
+        except ImportError:
+            pass  # Windows
+        else:
+            names = [*_commands(), "quit"]
+
+            def complete(text: str, number: int) -> str | None:
+                fitting = [] if readline.get_begidx() else [f"{name} " for name in names if name.startswith(text)]
+                return fitting[number] if number < len(fitting) else None
+
+            readline.set_completer(complete)
+            readline.parse_and_bind("tab: complete")
+    yield

@@ -1,0 +1,198 @@
+"""One process of a cluster: a peer and the service above it, as in the lab, with TCP around and a disk below them.
+
+Promise: what this process has answered survives its death, whatever kind. It ends, and says why, when it cannot
+save, and when any thread of the peer or the service ends with an exception: half a peer is worse than none. Not
+promised: that a raft.py with mistakes does any good here; the lab's tests find them more easily.
+
+Start at `serve()`; `lab cluster serve` does, in `add_command()`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from labrpc import Server, Service
+from raftlab.cluster import lifetime, options
+from raftlab.cluster.disk import Disk, DiskError, Owner, persister_on
+from raftlab.cluster.options import UsageError
+from raftlab.cluster.status import ApplyQueue, Monitor, Watch
+from raftlab.cluster.tcp import Address, Credentials, Line, TcpEnd
+from raftlab.cluster.tcp_server import TcpServer
+from raftlab.guest.contract import PEER, SERVICE
+
+# How it ended, for who started it.
+FAILED, REFUSED, DISK_FAILED = 1, 2, 3
+
+# A thread that computes lets others in after so long. Most here only pass something on, and should not wait longer.
+_SWITCH_S = 0.0005
+# The lab's apply_ch holds one message, so that a peer that applies with its lock held is seen to. Here a long log is to
+# be applied without a switch of threads for each entry.
+_APPLY_ROOM = 128
+_STOPS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Setup(NamedTuple):
+    me: int
+    addresses: list[Address]
+    folder: Path
+    credentials: Credentials
+    max_raft_state: int | None
+    parent: int | None  # a process without which this one has nothing to do
+
+
+def add_command(commands: Any) -> None:
+    """To those of `lab cluster`."""
+    text = "run one process by hand"
+    parser = commands.add_parser("serve", help=text, description=f"{text.capitalize()}.")
+    parser.set_defaults(run=_serve)
+    parser.add_argument("--me", type=int, required=True, metavar="N", help="which of the peers this is, from 0")
+    options.add_peers(parser)
+    parser.add_argument("--data", type=Path, metavar="DIR", help="where it saves (default: build/serve/peer-N)")
+    options.add_max_raft_state(parser)
+    options.add_program(parser)
+    options.add_tls(parser)
+    parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
+
+
+def _serve(args: argparse.Namespace) -> int:
+    addresses = options.parse_addresses(args.peers)
+    if not 0 <= args.me < len(addresses):
+        raise UsageError(f"--me must be 0..{len(addresses) - 1}, because --peers names {len(addresses)}; got {args.me}")
+    ours = options.credentials(args, addresses, args.me)
+    folder = args.data or Path("build/serve") / f"peer-{args.me}"
+    return serve(Setup(args.me, addresses, folder, ours, options.max_raft_state(args), args.parent), options.load(args))
+
+
+def say_for(me: int) -> Callable[[str], None]:
+    """A line of the log: when, who, what."""
+
+    def say(text: str) -> None:
+        now_s = time.time()
+        clock = time.strftime("%H:%M:%S", time.localtime(now_s))
+        # One write, so that threads do not come between.
+        sys.stderr.write(f"{clock}.{int(now_s * 1000) % 1000:03} peer {me}: {text}\n")
+        sys.stderr.flush()
+
+    return say
+
+
+def _hold_signals() -> None:
+    """From now on they wait for the main thread: taken by another one, they would not wake it."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+
+
+def _wait_for_signal() -> None:
+    if hasattr(signal, "sigwait"):
+        signal.sigwait(_STOPS)
+        return
+    stop = threading.Event()  # Windows
+    for number in _STOPS:
+        signal.signal(number, lambda *_: stop.set())
+    while not stop.wait(0.5):
+        pass
+
+
+def serve(setup: Setup, program: Any) -> int:
+    """Until it is told to stop."""
+    me, addresses, say = setup.me, setup.addresses, say_for(setup.me)
+    lifetime.end_with(setup.parent)
+    _hold_signals()
+    sys.setswitchinterval(_SWITCH_S)
+
+    def failed(error: BaseException) -> NoReturn:
+        say(f"ends, because a thread of it did:\n{''.join(traceback.format_exception(error)).rstrip()}")
+        os._exit(FAILED)
+
+    def thread_failed(args: Any) -> None:
+        if args.exc_type is not SystemExit:
+            failed(args.exc_value)
+
+    threading.excepthook = thread_failed
+    began_s = time.monotonic()
+    try:
+        disk = Disk(setup.folder, Owner(me, len(addresses)))
+    except (DiskError, OSError) as error:
+        raise UsageError(str(error)) from None
+    found = "" if disk.number else "; it is new"
+    say(
+        f"data in {setup.folder}{found}: save {disk.number}, {len(disk.raft_state):,} bytes of log, "
+        f"{len(disk.snapshot):,} of snapshot, read in {time.monotonic() - began_s:.2f} s"
+    )
+    if disk.torn:
+        say(f"the last save in {disk.torn} was torn, and nobody was told of it: the one before it counts")
+    persister = persister_on(disk)
+    write = persister.on_save
+    assert write is not None
+
+    def save(number: int, raft_state: bytes, snapshot: bytes) -> None:
+        try:
+            write(number, raft_state, snapshot)
+        except OSError as error:
+            fix = (
+                "free some room and start it again"
+                if error.errno == errno.ENOSPC
+                else "look after it, then start again"
+            )
+            say(
+                f"stops, because {setup.folder} cannot be written: {error.strerror}. "
+                f"Nothing that was acknowledged is lost; {fix}"
+            )
+            os._exit(DISK_FAILED)
+
+    persister.on_save = save
+
+    server = Server()
+    watch = Watch(me, len(addresses))
+    lines = [
+        Line(address, setup.credentials, say=say, name=f"peer {peer} at {address}")
+        for peer, address in enumerate(addresses)
+    ]
+    try:
+        network = TcpServer(
+            server,
+            addresses[me],
+            setup.credentials,
+            say=say,
+            failed=failed,
+            served=watch.served,
+            greeted=lambda hello: lines[hello.peer].retry_now() if 0 <= hello.peer < len(lines) else None,
+        )
+    except OSError as error:
+        disk.close()
+        fix = "stop who uses it, or take other ports" if error.errno == errno.EADDRINUSE else "give an address of ours"
+        raise UsageError(f"cannot listen at {addresses[me]}: {error.strerror}; {fix}") from None
+    ends = [TcpEnd(line, server, watch.sent(peer)) for peer, line in enumerate(lines)]
+    apply_ch = ApplyQueue(_APPLY_ROOM)
+    module = program.template.module
+    raft = module(PEER).Raft(ends, me, persister, apply_ch)
+    server.add_service(Service(raft, "Raft"))
+    kv = module(SERVICE).KVServer(ends, me, raft, apply_ch, persister, setup.max_raft_state)
+    server.add_service(Service(kv, "KVServer"))
+    server.add_service(Service(Monitor(watch, raft, apply_ch, disk, network, say), "Status"))
+    gc.collect()
+    gc.freeze()  # what is loaded stays, and need not be looked at again
+    network.start()
+    say(f"serves at {addresses[me]}, process {os.getpid()}")
+    for line in lines[:me] + lines[me + 1 :]:
+        # So that they know at once that this one is back.
+        threading.Thread(target=line.connect, daemon=True).start()
+    _wait_for_signal()
+    network.close()
+    kv.kill()
+    raft.kill()
+    say("stopped")
+    sys.stderr.flush()
+    # Threads that wait for others' replies may stay for seconds, and have nothing left to save.
+    os._exit(0)

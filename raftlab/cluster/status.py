@@ -1,0 +1,216 @@
+"""What one process knows of itself and its peers, for `status` and for the log lines: read off what passes by.
+
+Promise: it works for any raft.py, because it reads only the messages (Figure 2's fields), get_state() and what goes
+through apply_ch; nothing it keeps grows. Not promised: what nobody has said; a peer that has just begun to lead knows
+no lag yet.
+
+Start at `Watch`, then `table()`.
+"""
+
+from __future__ import annotations
+
+import queue
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from raftapi import ApplyMsg
+from raftlab.cluster.disk import Disk
+from raftlab.cluster.tcp_server import TcpServer
+
+_RATE_S = 5.0
+_LOOK_S = 0.1
+
+
+@dataclass
+class StatusArgs:
+    pass
+
+
+@dataclass
+class StatusReply:
+    """One process, as it sees itself."""
+
+    peer: int
+    term: int
+    leads: bool
+    leader: int  # of that term, -1 if unknown
+    commit: int
+    applied: int
+    log_bytes: int
+    snapshot_bytes: int
+    saves: int
+    save_ms: float  # median of the last ones, fsync and all
+    puts_per_s: float
+    refused: int  # connections that were closed because of what came from them
+    up_s: float
+    lag: dict[int, int] = field(default_factory=dict)  # by peer, of a leader: entries it has not acknowledged
+
+
+class ApplyQueue(queue.Queue[ApplyMsg]):
+    """An apply_ch that remembers how far the service has come."""
+
+    index = 0
+
+    def _get(self) -> ApplyMsg:
+        msg: ApplyMsg = super()._get()
+        self.index = msg.snapshot_index if msg.snapshot_valid else msg.command_index
+        return msg
+
+
+class Watch:
+    """Told of every call that was answered, here and elsewhere."""
+
+    def __init__(self, me: int, peers: int) -> None:
+        self.me = me
+        self._mu = threading.Lock()
+        self._peers = peers
+        self._leader = (0, -1)  # of the latest term in which one was heard
+        self._commit = 0
+        self._last = 0  # that this one has sent in the term it leads
+        self._sent_term = 0
+        self._match: dict[int, int] = {}
+        self._puts: deque[tuple[float, int]] = deque(maxlen=int(_RATE_S / _LOOK_S) + 2)
+        self._put_count = 0
+        self._began_s = time.monotonic()
+
+    # ---- What passes by ------------------------------------------------------------------------------
+
+    def sent(self, peer: int) -> Callable[[str, Any, Any], None]:
+        """For the end that leads to that peer."""
+
+        def answered(method: str, args: Any, reply: Any) -> None:
+            if method != "Raft.append_entries":
+                return
+            with self._mu:
+                if args.term != self._sent_term:
+                    self._sent_term, self._last, self._match = args.term, 0, {}
+                last = args.prev_log_index + len(args.entries)
+                self._last = max(self._last, last)
+                self._commit = max(self._commit, args.leader_commit)
+                if reply.success:
+                    self._match[peer] = max(self._match.get(peer, 0), last)
+
+        return answered
+
+    def served(self, method: str, args: Any) -> None:
+        if method == "Raft.append_entries":
+            with self._mu:
+                self._leader = max(self._leader, (args.term, args.leader_id))
+                self._commit = max(self._commit, min(args.leader_commit, args.prev_log_index + len(args.entries)))
+        elif method == "KVServer.put_append":
+            self._put_count += 1
+
+    def tick(self) -> None:
+        self._puts.append((time.monotonic(), self._put_count))
+
+    # ---- What is known -------------------------------------------------------------------------------
+
+    def report(self, state: tuple[int, bool], applied: int, disk: Disk, server: TcpServer) -> StatusReply:
+        term, leads = state
+        with self._mu:
+            lag = {}
+            if leads and self._sent_term == term:
+                others = [peer for peer in range(self._peers) if peer != self.me]
+                lag = {peer: self._last - self._match[peer] if peer in self._match else -1 for peer in others}
+            leader = self.me if leads else self._leader[1] if self._leader[0] == term else -1
+            return StatusReply(
+                peer=self.me,
+                term=term,
+                leads=leads,
+                leader=leader,
+                commit=max(self._commit, applied),
+                applied=applied,
+                log_bytes=len(disk.raft_state),
+                snapshot_bytes=len(disk.snapshot),
+                saves=disk.number,
+                save_ms=1000 * statistics.median(tuple(disk.saves_s) or (0.0,)),
+                puts_per_s=self._rate() if leads else 0.0,
+                refused=sum(server.refused.values()),
+                up_s=time.monotonic() - self._began_s,
+                lag=lag,
+            )
+
+    def _rate(self) -> float:
+        puts = list(self._puts)
+        if len(puts) < 2 or puts[-1][0] == puts[0][0]:
+            return 0.0
+        return (puts[-1][1] - puts[0][1]) / (puts[-1][0] - puts[0][0])
+
+
+class Monitor:
+    """The service Status of one process; and a thread that says when its office changes."""
+
+    def __init__(
+        self, watch: Watch, peer: Any, apply_ch: ApplyQueue, disk: Disk, server: TcpServer, say: Callable[[str], None]
+    ) -> None:
+        self._watch = watch
+        self._peer = peer
+        self._apply_ch = apply_ch
+        self._disk = disk
+        self._server = server
+        self._say = say
+        threading.Thread(target=self._look, name="monitor", daemon=True).start()
+
+    def report(self, args: StatusArgs) -> StatusReply:
+        return self._watch.report(self._peer.get_state(), self._apply_ch.index, self._disk, self._server)
+
+    def _look(self) -> None:
+        told: tuple[int, int] | None = None
+        led = False
+        while True:
+            self._watch.tick()
+            now = self.report(StatusArgs())
+            if (now.term, now.leader) != told and now.leader >= 0:
+                told = (now.term, now.leader)
+                self._say(f"term {now.term}: {'leads' if now.leads else f'follows peer {now.leader}'}")
+            elif led and not now.leads:
+                self._say(f"term {now.term}: leads no more")
+            led = now.leads
+            time.sleep(_LOOK_S)
+
+
+def table(rows: Sequence[tuple[int, str, StatusReply | None]]) -> list[str]:
+    """For a person: a line for each peer, with what became of its process if it does not answer."""
+    head = ("peer", "process", "role", "term", "commit", "applied", "lag", "log", "snapshot", "save", "puts/s")
+    lags = next((reply.lag for _, _, reply in rows if reply is not None and reply.leads), {})
+    lines: list[tuple[str, ...]] = [head]
+    for peer, process, reply in rows:
+        lag = "" if peer not in lags else "unknown" if lags[peer] < 0 else str(lags[peer])
+        if reply is None:
+            lines.append((str(peer), process, *[""] * 4, lag, *[""] * 4))
+            continue
+        lines.append(
+            (
+                str(peer),
+                process,
+                "leader" if reply.leads else "follower" if reply.leader >= 0 else "no leader",
+                str(reply.term),
+                str(reply.commit),
+                str(reply.applied),
+                lag,
+                size(reply.log_bytes),
+                size(reply.snapshot_bytes),
+                f"{reply.save_ms:.2f} ms",
+                f"{reply.puts_per_s:.0f}" if reply.leads else "",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    left = ("peer", "process", "role")
+    return [
+        "  ".join(
+            cell.ljust(width) if name in left else cell.rjust(width)
+            for cell, width, name in zip(line, widths, head, strict=True)
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def size(count: int) -> str:
+    return (
+        f"{count} B" if count < 10_000 else f"{count / 1000:.0f} kB" if count < 10_000_000 else f"{count / 1e6:.0f} MB"
+    )

@@ -1,0 +1,245 @@
+"""The server's side of calls over TCP: who may connect, what each connection may do, and how requests are carried out.
+
+Promise: whatever comes in that is not ours closes its connection, is counted, and is said once for each kind of
+trouble; it never reaches a handler. An exception in a handler is handed to whoever runs the server. Not promised: any
+order among requests, which are carried out at once. tcp.py has the caller's side and the messages.
+
+Start at `TcpServer._welcome()`, then `_Connection.serve()`.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from labrpc.errors import RpcError
+from labrpc.server import Server
+from raftlab.cluster.streams import Broken, Stream, Trouble
+from raftlab.cluster.tcp import (
+    CLIENT,
+    HELLO_S,
+    MAGIC,
+    PEER_FRAME_MAX,
+    Address,
+    Credentials,
+    Hello,
+    Reply,
+    Request,
+    hellos,
+    pack,
+    requests,
+    unpack,
+)
+
+CLIENT_FRAME_MAX = 1 << 20  # what clients say is short
+CALLS_MAX = 512  # on one connection at once; more wait unread
+IDLE_MAX = 8  # threads of a connection that are kept for its next calls
+CONNECTIONS_MAX = 1024
+
+
+class TcpServer:
+    """Serves a labrpc.Server's services at one address, from start() on.
+
+    `for_peers`: the services that only peers of the same cluster may call. `failed` is told of an exception in a
+    handler, which must not be passed over. `served` hears of every call that was carried out, `greeted` of everybody
+    who connects.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        address: Address,
+        credentials: Credentials,
+        *,
+        for_peers: frozenset[str] = frozenset({"Raft"}),
+        say: Callable[[str], None] = lambda text: None,
+        failed: Callable[[BaseException], None],
+        served: Callable[[str, Any], None] = lambda service_method, args: None,
+        greeted: Callable[[Hello], None] = lambda hello: None,
+    ) -> None:
+        credentials.check(address)
+        self._server = server
+        self._credentials = credentials
+        self._context = None if credentials.tls is None else credentials.tls.context(server_side=True)
+        self._for_peers = for_peers
+        self._say = say
+        self._failed = failed
+        self._served = served
+        self._greeted = greeted
+        self.refused: Counter[Trouble] = Counter()  # connections, by why they were closed
+        self._mu = threading.Lock()
+        self._streams: set[Stream] = set()
+        self._closed = False
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        self._listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._listener.bind(address)
+            self._listener.listen(128)
+        except OSError:
+            self._listener.close()
+            raise
+        self.address = Address(address.host, self._listener.getsockname()[1])
+        self._accepting = threading.Thread(target=self._accept, name=f"at {self.address}", daemon=True)
+
+    def start(self) -> None:
+        """Let callers in, who may have been waiting since this was made."""
+        self._accepting.start()
+
+    def close(self) -> None:
+        with self._mu:
+            self._closed = True
+            streams = list(self._streams)
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for stream in streams:
+            stream.close()
+        if self._accepting.ident is not None:
+            self._accepting.join(1.0)
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                sock, source = self._listener.accept()
+            except OSError as error:
+                if not self._closed:
+                    self._trouble(Trouble.CROWD, f"a connection could not be taken: {error.strerror}")
+                    time.sleep(0.1)  # no more files, most likely: they come back when others leave
+                continue
+            if len(self._streams) >= CONNECTIONS_MAX:
+                self._trouble(Trouble.CROWD, f"there are {CONNECTIONS_MAX:,} connections, and no room for more")
+                sock.close()
+                continue
+            try:
+                stream = Stream(sock, self._context, limit=len(MAGIC))
+            except OSError:
+                sock.close()  # gone already
+                continue
+            with self._mu:
+                self._streams.add(stream)
+            threading.Thread(target=self._welcome, args=(stream, source[0]), daemon=True).start()
+
+    def _welcome(self, stream: Stream, source: str) -> None:
+        """The first words: who is it?"""
+        connection = None
+        try:
+            stream.shake_hands()
+            if stream.receive(within_s=HELLO_S) != MAGIC:
+                raise Broken("it does not begin as our connections do", Trouble.GARBAGE)
+            stream.limit = CLIENT_FRAME_MAX
+            hello = unpack(hellos, stream.receive(within_s=HELLO_S))
+            ours = self._credentials.hello.cluster
+            if hello.peer != CLIENT and hello.cluster != ours:
+                why = (
+                    f"peer {hello.peer} there was started with other --peers than this one: {hello.cluster}, not {ours}"
+                )
+                self._ended(stream, source, Broken(why, Trouble.FOREIGN), Reply(0, b"", why))
+                return
+            stream.send(pack(Reply(0, b"")))
+            if hello.peer != CLIENT:
+                stream.limit = PEER_FRAME_MAX
+            self._greeted(hello)
+            connection = _Connection(self, stream, source, hello)
+        except Broken as error:
+            self._ended(stream, source, error)
+        if connection is not None:
+            connection.serve()
+
+    def _ended(self, stream: Stream, source: str, error: Broken, last_words: Reply | None = None) -> None:
+        if error.trouble is not None and not self._closed:
+            self._trouble(error.trouble, f"closed a connection from {source}: {error}")
+        if last_words is not None:
+            with suppress(Broken):
+                stream.send(pack(last_words))
+        stream.release()
+        with self._mu:
+            self._streams.discard(stream)
+
+    def _trouble(self, trouble: Trouble, text: str) -> None:
+        self.refused[trouble] += 1
+        if self.refused[trouble] == 1:
+            self._say(f"{text} (the like is only counted from now on)")
+
+
+class _Connection:
+    """One connection to serve. Its threads take turns: one receives, the others carry out what they have received.
+
+    So a request is carried out by the thread that received it, which need not wake another first.
+    """
+
+    def __init__(self, owner: TcpServer, stream: Stream, source: str, hello: Hello) -> None:
+        self._owner = owner
+        self._stream = stream
+        self._source = source
+        self._hello = hello
+        self._receiving = threading.Lock()
+        self._mu = threading.Lock()  # guards what follows
+        self._idle = 0  # threads that receive, or wait for their turn
+        self._busy = 0
+        self._over = False
+
+    def serve(self) -> None:
+        """Until the connection is broken."""
+        with self._mu:
+            self._idle += 1
+        while True:
+            with self._receiving:
+                if self._over:
+                    return
+                request = self._receive()
+                if request is None:
+                    self._over = True
+                    return
+                with self._mu:
+                    self._idle -= 1
+                    self._busy += 1
+                    another = not self._idle and self._busy < CALLS_MAX
+                if another:
+                    threading.Thread(target=self.serve, daemon=True).start()
+            self._carry_out(request)
+            with self._mu:
+                self._busy -= 1
+                if self._idle >= IDLE_MAX:
+                    return
+                self._idle += 1
+
+    def _receive(self) -> Request | None:
+        try:
+            return unpack(requests, self._stream.receive())
+        except Broken as error:
+            self._owner._ended(self._stream, self._source, error)
+            return None
+
+    def _carry_out(self, request: Request) -> None:
+        owner = self._owner
+        service = request.service_method.rpartition(".")[0]
+        try:
+            if service in owner._for_peers and self._hello.peer == CLIENT:
+                raise RpcError(f"only peers may call {request.service_method}")
+            handler, args = owner._server.read(request.service_method, request.args, "", "a caller", "this server")
+        except RpcError as error:
+            owner._trouble(Trouble.GARBAGE, f"a call from {self._source} that cannot work: {error}")
+            self._send(Reply(request.id, b"", str(error)))
+            self._stream.close()
+            return
+        try:
+            reply = owner._server.run(handler, args, request.service_method, "this server")
+        except BaseException as error:
+            owner._failed(error)
+            return
+        self._send(Reply(request.id, reply))
+        owner._served(request.service_method, args)
+
+    def _send(self, reply: Reply) -> None:
+        try:
+            self._stream.send(pack(reply))
+        except Broken as error:
+            self._stream.close()
+            if error.trouble is not None:
+                self._owner._trouble(error.trouble, f"closed a connection from {self._source}: {error}")

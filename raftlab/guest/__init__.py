@@ -1,0 +1,1 @@
+"""What runs inside a sandboxed peer's process. Start at fork_server.py, which starts them, and peer_process.py."""

@@ -1,0 +1,160 @@
+"""A peer's files as compiled code: compiled in the nursery, which runs none of it, and executed in each guest anew."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import linecache
+import sys
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import PurePosixPath
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from raftlab.guest.contract import (
+    CLASSES,
+    CLERK,
+    PACKAGE,
+    PEER,
+    SERVICE,
+    SERVICE_PACKAGE,
+    describe_load_error,
+    missing_from,
+)
+from raftlab.layout import PEER_FILES
+
+if TYPE_CHECKING:
+    from raftlab.races import Race
+
+# These do something when they are imported, or are of no use to a peer.
+_NOT_WARMED = frozenset(("antigravity", "idlelib", "test", "this", "tkinter", "turtle", "turtledemo"))
+
+
+class CodeError(Exception):
+    """The peer's files cannot be tested; the text says where and why."""
+
+
+class Code(MetaPathFinder, Loader):
+    """The modules of one submission, by name. Whoever imports one executes it."""
+
+    def __init__(self, files: Mapping[str, bytes], modules: Mapping[str, str], race: Race | None = None) -> None:
+        """`files` by the path that the reader knows; `modules`: by name, the path of each. `race` rewrites them."""
+        self.race = race
+        self._helpers: dict[str, Any] | None = None  # what rewritten code calls
+        self.classes: dict[str, Any] = {}  # by the name of their object, those that were loaded
+        self._codes: dict[str, CodeType] = {}
+        self._files: dict[str, str] = {}
+        self._broken: dict[str, Exception] = {}
+        if race is not None:
+            race.read_fields(source for path, source in files.items() if PurePosixPath(path).name not in PEER_FILES)
+        for path, source in files.items():
+            names = [name for name, its_path in modules.items() if its_path == path]
+            linecache.cache[path] = (len(source), None, source.decode(errors="replace").splitlines(keepends=True), path)
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    tree = ast.parse(source, path)
+                    if race is None or PurePosixPath(path).name in PEER_FILES:
+                        code = compile(tree, path, "exec", dont_inherit=True)
+                    else:
+                        code = race.rewritten(names, source, path)
+            except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
+                self._broken.update(dict.fromkeys(names, error))
+                self._files.update(dict.fromkeys(names, path))
+                continue
+            for name in names:
+                self._codes[name] = code
+                self._files[name] = path
+            _warm_up(tree)
+
+    @property
+    def has_service(self) -> bool:
+        return SERVICE in self._files
+
+    def take_over(self) -> None:
+        """From now on these are the modules of this process."""
+        package = sys.modules[PACKAGE]
+        for name in self._files:
+            sys.modules.pop(name, None)
+            sys.modules.pop(SERVICE_PACKAGE, None)
+            parent, _, child = name.rpartition(".")
+            if parent == PACKAGE:
+                vars(package).pop(child, None)
+        sys.meta_path.insert(0, self)
+
+    def load_class(self, name: str) -> Any:
+        """The class of that name, Raft, KVServer or Clerk; its module is executed now if it has not been."""
+        if name in self.classes:
+            return self.classes[name]
+        module_name = next(module for module, (class_name, _) in CLASSES.items() if class_name == name)
+        path = self._files[module_name]
+        try:
+            module = importlib.import_module(module_name)
+        except BaseException as error:
+            if type(error).__name__ == "GreenletExit":
+                raise
+            raise CodeError(describe_load_error(self._blamed(path, error), error)) from None
+        loaded = getattr(module, name, None)
+        problem = missing_from(module, loaded, *CLASSES[module_name])
+        if problem:
+            raise CodeError(f"{path}: {problem}")
+        self.classes[name] = loaded
+        return loaded
+
+    def load_all(self) -> None:
+        """All of them: CodeError if one cannot be."""
+        for name in (PEER, SERVICE, CLERK):
+            if name in self._files:
+                self.load_class(CLASSES[name][0])
+
+    def _blamed(self, path: str, error: BaseException) -> str:
+        """The file of ours that the error came from."""
+        files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+        return next((file for file in reversed(files) if file in self._files.values()), path)
+
+    # ---- importing -----------------------------------------------------------------------------------------------
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname == SERVICE_PACKAGE and self.has_service:
+            return ModuleSpec(fullname, self, is_package=True)
+        if fullname not in self._files:
+            return None
+        return ModuleSpec(fullname, self, origin=self._files[fullname])
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
+        if name == SERVICE_PACKAGE:
+            return  # there is nothing in it but its modules
+        if name in self._broken:
+            raise self._broken[name]
+        module.__file__ = self._files[name]
+        if self.race is not None:
+            if self._helpers is None:
+                self._helpers = self.race.helpers()
+            vars(module).update(self._helpers)
+        exec(self._codes[name], vars(module))
+
+
+def _warm_up(tree: ast.Module) -> None:
+    """Import what it imports of the standard library, so that each guest finds it there."""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module]
+        for name in names:
+            top = name.partition(".")[0]
+            if top in sys.stdlib_module_names and top not in _NOT_WARMED and not top.startswith("_"):
+                with suppress(Exception):
+                    importlib.import_module(name)

@@ -1,0 +1,73 @@
+"""Why a guest has ended, as its host is told. Start at `last_words()`."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from labsim import SimulationError, Standstill, TaskFailed
+from labsim.stacks import Place, is_readers, place_of
+from raftlab.check.task_errors import describe_error, first_line
+from raftlab.guest import protocol
+from raftlab.guest.code import CodeError
+from raftlab.guest.protocol import Failed, Raced
+from raftlab.races.data_race import Unordered
+
+
+def last_words(error: BaseException) -> Failed | Raced:
+    return _raced(error) or _failed(error)
+
+
+def sayable(text: str) -> str:
+    """Without halves of characters, which no encoding has."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def _raced(error: BaseException) -> Raced | None:
+    race = getattr(error, "race", None)
+    if not isinstance(race, Unordered):
+        return None
+    from raftlab.guest.races import raced  # most guests need none
+
+    return raced(race)
+
+
+def _failed(error: BaseException) -> Failed:
+    origin = error.__cause__ if isinstance(error, TaskFailed) and error.__cause__ is not None else error
+    returned = getattr(origin, "returned", None)
+    return Failed(
+        kind=type(error).__name__,
+        name=sayable(type(origin).__name__[: protocol.NAME_MAX]),
+        text=sayable(_text(error, origin)[: protocol.TEXT_MAX]),
+        told=[sayable(line[: protocol.NAME_MAX * 4]) for line in describe_error(error)[:200]],
+        where=_places(error, origin)[:20],
+        task=getattr(error, "task", "")[: protocol.NAME_MAX],
+        entry=getattr(error, "entry", "")[: protocol.NAME_MAX],
+        returned=returned.__name__[: protocol.NAME_MAX] if isinstance(returned, type) else "",
+        in_snapshot=any(place.function == "snapshot" for place in _traced(origin.__traceback__)),
+    )
+
+
+def _text(error: BaseException, origin: BaseException) -> str:
+    if isinstance(error, CodeError):
+        return str(error)
+    if isinstance(error, SimulationError) and not isinstance(error, TaskFailed):
+        return str(error).partition("\n")[0]
+    return first_line(origin)
+
+
+def _places(error: BaseException, origin: BaseException) -> list[Place]:
+    """The peer's own lines, the innermost first."""
+    named: list[Place] = []
+    if isinstance(error, Standstill):
+        named = [wait.where for wait in error.waits if wait.where is not None]
+    elif isinstance(error, SimulationError) and (where := getattr(error, "where", None)) is not None:
+        named = [where]
+    return [place for place in (*_traced(origin.__traceback__), *named) if is_readers(place.file)]
+
+
+def _traced(tb: TracebackType | None) -> list[Place]:
+    places = []
+    while tb is not None:
+        places.append(place_of(tb.tb_frame, tb.tb_lineno))
+        tb = tb.tb_next
+    return places[::-1]

@@ -1,0 +1,230 @@
+"""The process that guests are forked from: warm, so that a guest costs a fork, and without a line of the peer run.
+
+Its standard input is a socket to the host. The first frame, a `Greeting`, brings the peer's files, which are compiled
+and not executed. Then each byte is an order: FORK gives the host a guest (its process number, and its socket and pidfd
+with it), WAIT and a process number tell how that one ended. Guests are forked ahead, wait for their Setup, and are
+strangers to each other: each has its own socket and nothing else that it could write to.
+
+Run as `python -m raftlab.guest.fork_server`. Start at `main()`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import mmap
+import os
+import resource
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_origin, get_type_hints
+
+import msgspec
+
+import labgob
+from labsim import guard
+from raftlab.guest import scratch_files
+from raftlab.guest.code import Code
+from raftlab.guest.peer_process import Line, be_guest
+from raftlab.guest.protocol import FORK, PID_BYTES, WAIT, Ended, Greeting, Ready, Setup
+from raftlab.layout import PEER, PEER_FILES
+
+if TYPE_CHECKING:
+    from raftlab.races import Race
+
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP = 1, 4, 38, 22
+_SECCOMP_MODE_FILTER = 2
+_COMPILE_BYTES = 1 << 30
+_COMPILE_CPU_S = 20
+
+
+class _Program(ctypes.Structure):
+    """struct sock_fprog"""
+
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+
+class _Lock:
+    """What a guest does to itself before it runs a line of the peer."""
+
+    def __init__(self, filter_: bytes) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._begins_with = _memory_now()
+        self._filter = ctypes.create_string_buffer(filter_, len(filter_)) if filter_ else None
+        if self._filter is not None:
+            self._program = _Program(len(filter_) // 8, ctypes.addressof(self._filter))
+
+    def __call__(self, setup: Setup) -> None:
+        if setup.cpu_s:
+            # A signal that may be caught, then one that may not.
+            resource.setrlimit(resource.RLIMIT_CPU, (setup.cpu_s, setup.cpu_s + 1))
+        if setup.memory_mb:
+            most = self._begins_with + (setup.memory_mb << 20)
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        for kind, limit in (
+            (resource.RLIMIT_FSIZE, scratch_files.FILE_BYTES_MAX),
+            (resource.RLIMIT_NOFILE, scratch_files.FILES_MAX),
+            (resource.RLIMIT_NPROC, 0),
+            (resource.RLIMIT_CORE, 0),
+        ):
+            resource.setrlimit(kind, (limit, limit))
+        self._prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        if self._filter is not None:
+            self._prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(self._program))
+
+    def at_birth(self) -> None:
+        self._prctl(_PR_SET_DUMPABLE, 0)
+        self._prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+
+    def _prctl(self, option: int, *values: object) -> None:
+        if self._libc.prctl(option, *values, *[0] * (4 - len(values))) != 0:
+            raise OSError(ctypes.get_errno(), f"prctl({option})")
+
+
+def main() -> NoReturn:
+    host = socket.socket(fileno=os.dup(0))
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1):
+        os.dup2(nowhere, fd)
+    line = Line(host.fileno())
+    greeting = line.read(msgspec.msgpack.Decoder(Greeting))
+    os.sched_setaffinity(0, {greeting.cpu})
+    if greeting.uid and os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(greeting.uid, greeting.uid, greeting.uid)
+        os.setresuid(greeting.uid, greeting.uid, greeting.uid)
+    line.write(Ready())
+    with _compiling():
+        code = Code(greeting.files, greeting.modules, _race() if greeting.race else None)
+    lock = _Lock(greeting.filter)
+    warm_up()
+    code.take_over()
+    gc.collect()
+    gc.freeze()  # a guest that collects must not copy every page of ours
+    line.write(Ready())
+    scratch_files.install()
+    # For every guest: what the peer imports is guarded from the beginning.
+    with guard.installed():
+        _obey(host, line, code, lock)
+
+
+def _race() -> Race:
+    from raftlab.guest.races import make_race  # most need none
+
+    return make_race()
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """The compiler is C, and its input an enemy's: what it may take has a limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (_memory_now() + _COMPILE_BYTES, hard))
+    resource.setrlimit(resource.RLIMIT_CPU, (_COMPILE_CPU_S, resource.RLIM_INFINITY))
+    yield
+    resource.setrlimit(resource.RLIMIT_CPU, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+
+
+def _obey(host: socket.socket, line: Line, code: Code, lock: _Lock) -> NoReturn:
+    ended: dict[int, Ended] = {}
+    while True:
+        order = host.recv(1)
+        if order == FORK:
+            _reap(ended)
+            _fork(host, code, lock)
+        elif order == WAIT:
+            pid = int.from_bytes(host.recv(PID_BYTES, socket.MSG_WAITALL), "big")
+            if pid not in ended:
+                ended[pid] = _ended(os.wait4(pid, 0))
+            line.write(ended.pop(pid))
+        else:
+            _reap(ended)
+            os._exit(0)
+
+
+def _memory_now() -> int:
+    """How many bytes of addresses this process has: the lowest limit under which it still gets a page.
+
+    Found by trying, because /proc is not here.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    low, high = 0, 1 << 40
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    while high - low > 1 << 20:
+        middle = (low + high) // 2
+        try:
+            resource.setrlimit(resource.RLIMIT_AS, (middle, hard))
+            mmap.mmap(-1, mmap.PAGESIZE).close()
+            high = middle
+        except (OSError, ValueError):
+            low = middle
+    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    return high
+
+
+def _reap(ended: dict[int, Ended]) -> None:
+    while True:
+        try:
+            waited = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not waited[0]:
+            return
+        ended[waited[0]] = _ended(waited)
+
+
+def _ended(waited: tuple[int, int, resource.struct_rusage]) -> Ended:
+    return Ended(waited[1], waited[2].ru_utime + waited[2].ru_stime)
+
+
+def _fork(host: socket.socket, code: Code, lock: _Lock) -> None:
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        status = 70
+        try:
+            lock.at_birth()
+            # Not the nursery's, which all would have in common.
+            os.dup2(0, 2)
+            fd = os.dup2(ours.fileno(), 3)
+            os.closerange(4, 1 << 16)
+            be_guest(fd, code, lock)
+        finally:
+            os._exit(status)
+    ours.close()
+    pidfd = os.pidfd_open(pid)
+    socket.send_fds(host, [pid.to_bytes(PID_BYTES, "big")], [theirs.fileno(), pidfd])
+    os.close(pidfd)
+    theirs.close()
+
+
+def warm_up() -> None:
+    """Make what every guest would make anew: the modules that come with raft.py, and the ways to write and read what
+    these declare."""
+    for file in PEER_FILES:
+        name = PEER if file == "__init__.py" else f"{PEER}.{file.removesuffix('.py')}"
+        module = importlib.import_module(name)
+        own = [value for value in vars(module).values() if getattr(value, "__module__", "") == name]
+        for cls in filter(is_dataclass, own):
+            with suppress(TypeError, labgob.GobError):  # of a field that is not in the paper
+                message = _some(cls)
+                labgob.decode(labgob.encode(message), cls)
+                labgob.decode(labgob.encode([message]), list[cls])  # type: ignore[valid-type]  # known here only
+
+
+def _some(kind: Any) -> Any:
+    """A value of that type."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        types = get_type_hints(kind)
+        return kind(**{field.name: _some(types[field.name]) for field in fields(kind)})
+    if get_origin(kind) is list:
+        return [_some(item) for item in get_args(kind)]
+    return None if kind is Any else kind()
+
+
+if __name__ == "__main__":
+    main()

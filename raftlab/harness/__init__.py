@@ -1,0 +1,1 @@
+"""What makes runs: `Config`, servers, launchers, runtimes. Start at config.py, what a test calls, and run.py."""

@@ -1,0 +1,78 @@
+"""Clients of the service under test: each is a node with a clerk of the student's, and every call is taken down.
+
+Start at `Client`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from labrpc import ClientEnd
+from labsim import Node
+from labsim.trace import fingerprint_of
+from raftapi import Clerk
+from raftlab.check.failure import short
+from raftlab.check.linearizability import History, Kind, Operation
+from raftlab.harness.runtime import Runtime, Stuck
+from raftlab.trace import events
+
+# Of one call. Servers may be cut off for a few seconds at a time; nothing that the tests do takes longer.
+OPERATION_LIMIT_S = 40.0
+
+
+class Client:
+    """One client: get, put and append of its clerk, and what became of each."""
+
+    def __init__(
+        self,
+        name: str,
+        node: Node | None,
+        ends: list[ClientEnd],
+        reaches: list[int],
+        history: History,
+        runtime: Runtime,
+        emit: Callable[[str, Node | None, Any, int], None],
+        fail: Callable[[str], NoReturn],
+        fail_in_vain: Callable[[str], NoReturn],
+    ) -> None:
+        self.name = name
+        self.node = node
+        self.ends = ends
+        self.reaches = reaches  # the servers that it is plugged to
+        self.clerk: Clerk  # made once this client is plugged in: it may call at once
+        self._history = history
+        self._runtime = runtime
+        self._emit = emit
+        self._fail = fail
+        self._fail_in_vain = fail_in_vain
+
+    def get(self, key: str) -> str:
+        value = self._do(Kind.GET, key, "", lambda: self.clerk.get(key))
+        return str(value)
+
+    def put(self, key: str, value: str) -> None:
+        self._do(Kind.PUT, key, value, lambda: self.clerk.put(key, value))
+
+    def append(self, key: str, value: str) -> None:
+        self._do(Kind.APPEND, key, value, lambda: self.clerk.append(key, value))
+
+    def _do(self, kind: Kind, key: str, value: str, call: Callable[[], Any]) -> Any:
+        operation = self._history.call(self.name, kind, key, value)
+        self._note(events.INVOKE, operation)
+        try:
+            result = self._runtime.wait_for(self.node, call, entry=kind, limit_s=OPERATION_LIMIT_S)
+        except Stuck:
+            asked = f"{kind}({key!r}{'' if kind is Kind.GET else f', {short(value)}'})"
+            self._fail_in_vain(
+                f"{asked} of {self.name} has not returned for {OPERATION_LIMIT_S:g} s{self._runtime.clock}"
+            )
+        if kind is Kind.GET and not isinstance(result, str):
+            self._fail(f"get({key!r}) of {self.name} returned {short(result)}; it must return a str")
+        self._history.returns(operation, result if kind is Kind.GET else None)
+        self._note(events.RETURN, operation)
+        return result
+
+    def _note(self, kind: str, operation: Operation) -> None:
+        detail = events.Operation(operation.kind.value, operation.key, operation.value)
+        self._emit(kind, self.node, detail, fingerprint_of(detail.op, detail.key, detail.value))

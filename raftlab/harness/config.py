@@ -1,0 +1,390 @@
+"""The harness: a cluster under test, and what must be true of it.
+
+MIT's config.go with Python names. A condition that does not hold ends the test at once with a Failure that says what
+was expected and what was seen. What can be done to the servers (start, crash, connect, slow disks, cuts) is inherited
+from servers.py.
+
+Start reading at `Config.one()`.
+"""
+
+from __future__ import annotations
+
+import time as _time
+from collections.abc import Callable
+from contextlib import suppress
+from copy import deepcopy
+from typing import Any, NamedTuple, NoReturn
+
+from labsim import NodeKilled, TaskFailed, random, time
+from raftapi import Peer
+from raftlab.check.cluster_snapshot import State
+from raftlab.check.failure import Failure, short
+from raftlab.check.harness_rules import QUIET_DEATH, START_RETURNS_AT_ONCE
+from raftlab.check.rules import RuleChecker
+from raftlab.check.task_errors import source_line
+from raftlab.harness.launcher import PeerLauncher
+from raftlab.harness.runtime import RealTimeRuntime, Stuck
+from raftlab.harness.servers import Seat, Servers
+from raftlab.trace import events
+
+MAX_TEST_S = 120.0
+MAX_LOG_SIZE = 2000  # bytes of saved Raft state that a snapshotting peer may keep (2D)
+
+_AGREEMENT_S = 10.0
+_DYING_S = 1.0
+
+
+class Stats(NamedTuple):
+    """MIT's line: what a test took."""
+
+    virtual_s: float
+    peers: int
+    rpcs: int
+    bytes: int
+    commands: int
+    real_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"... Passed -- {self.virtual_s:5.1f} {self.peers:2d} {self.rpcs:5d} {self.bytes:8d} {self.commands:4d}"
+            f"   ({self.real_s:.2f} s real)"
+        )
+
+
+_SIGNS_OF_LIFE = {events.SEND: "sends", events.PERSIST: "saves", events.APPLY: "applies"}
+
+
+class Config(Servers):
+    """A cluster under test. Made by the `make_config` fixture."""
+
+    _long_delays = True  # a call that leads nowhere may take seconds to say so
+
+    def __init__(
+        self, launcher: PeerLauncher, *, servers: int = 3, unreliable: bool = False, snapshot: bool = False
+    ) -> None:
+        if servers < 1:
+            raise ValueError(f"make_config(): servers must be at least 1, got {servers}")
+        if snapshot and not launcher.has_method("snapshot"):
+            raise Failure("Raft has no method snapshot(index, snapshot); part 2D needs it")
+        super().__init__(launcher, servers=servers, snapshot=snapshot, long_delays=self._long_delays)
+        self.description = ""
+        self.stats: Stats | None = None
+        self.checker: RuleChecker | None = None  # of the run, set by run_test()
+        self._finished = False
+        self.set_unreliable(unreliable)
+        self._runtime.after(MAX_TEST_S, self._out_of_time)
+        self._begin_counting()
+        try:
+            for i in range(servers):
+                self.start1(i)
+        except BaseException:
+            self.cleanup()  # on real threads the first peers run already
+            raise
+        for i in range(servers):
+            self.connect(i)
+
+    # ---- the course of a test ----------------------------------------------------------------------------
+
+    def begin(self, description: str) -> None:
+        """Name what is tested now, and count from here."""
+        self.description = description
+        self._emit(events.PHASE, None, description, 0)
+        self._begin_counting()
+
+    def _begin_counting(self) -> None:
+        self._began_s = self._runtime.now
+        self._began_real_s = _time.perf_counter()
+        self._rpcs_before = self.rpc_total()
+        self._bytes_before = self.bytes_total()
+        self._max_index_before = self._committed.max_index
+
+    def end(self) -> Stats:
+        """The test has passed: MIT's figures. Called for every test that does not call it itself."""
+        self._raise_if_failed()
+        self._finished = True
+        for seat in self._seats:
+            if seat.paused:
+                self.resume(seat.index)
+            if seat.clock_held:
+                self.unfreeze_clock(seat.index)
+        if self.stats is None:
+            self.stats = Stats(
+                self._runtime.now - self._began_s,
+                self.n,
+                self.rpc_total() - self._rpcs_before,
+                self.bytes_total() - self._bytes_before,
+                self._committed.max_index - self._max_index_before,
+                _time.perf_counter() - self._began_real_s,
+            )
+            self._check_quiet_death()
+        return self.stats
+
+    def _check_quiet_death(self) -> None:
+        """A peer told to stop stops: after a second's grace it sends, saves and applies nothing."""
+        if self._virtual is None:
+            return
+        self._emit(events.STOP, None, None, 0)
+        for seat in self._seats:
+            if seat.peer is not None:
+                self._tell_to_stop(seat, seat.peer)
+        time.sleep(_DYING_S)
+        mark = len(self._trace)
+        time.sleep(_DYING_S)
+        for event in self._trace[mark:]:
+            if event.kind in _SIGNS_OF_LIFE:
+                self.fail(
+                    f"Peer {event.node} was told to stop by kill() and goes on over a second later: it "
+                    f"{_SIGNS_OF_LIFE[event.kind]} at {event.at_ns / 1e9:.3f} s. Its threads must look whether it was "
+                    "killed",
+                    QUIET_DEATH,
+                )
+
+    def _tell_to_stop(self, seat: Seat, peer: Peer) -> None:
+        self._ask(seat, "kill()", peer.kill, entry="kill")
+
+    def cleanup(self) -> None:
+        """Stop all peers; on real threads nothing else would."""
+        self._finished = True
+        if not isinstance(self._runtime, RealTimeRuntime):
+            return
+        try:
+            for seat in self._seats:
+                if seat.peer is not None:
+                    with suppress(Stuck, TaskFailed):  # the test is over; there is one more peer to stop
+                        self._runtime.call(seat.node, seat.peer.kill, entry="kill", limit_s=1.0)
+                if seat.service is not None:
+                    seat.service.stop()
+            self._network.cleanup()
+        finally:
+            self._runtime.close()
+
+    def _out_of_time(self) -> None:
+        if not self._finished:
+            self.fail(f"The test took longer than {MAX_TEST_S:.0f} s{self._runtime.clock}")
+
+    # ---- asking peers ----------------------------------------------------------------------------------------------
+
+    def get_state(self, i: int) -> tuple[int, bool]:
+        """(term, is_leader) as peer i sees it; one that another thread crashes meanwhile leads nothing."""
+        seat = self._seat(i)
+        peer = self._answering("get_state", seat)
+        try:
+            state = self._ask(seat, "get_state()", peer.get_state, entry="get_state")
+        except NodeKilled:
+            return 0, False
+        match state:
+            case (int(term), bool(is_leader)) if not isinstance(term, bool):
+                seat.last_state = State(term, is_leader, round(self._runtime.now * 1e9))
+                return term, is_leader
+        self._wrong_shape(peer.get_state, i, state, "(term: int, is_leader: bool)")
+
+    def start(self, i: int, command: Any) -> tuple[int, int, bool]:
+        """Hand a command to peer i: (index, term, is_leader); one that is crashed meanwhile takes nothing."""
+        seat = self._seat(i)
+        peer = self._answering("start", seat)
+        # The peer gets its own, to do with as it likes, and so does the trace, which is read later.
+        given, noted = command, command
+        if not isinstance(command, int | str):
+            given, noted = deepcopy(command), deepcopy(command)
+        start = self._watched_start(seat, peer, given, noted)
+        try:
+            index, term, is_leader = self._ask(seat, "start()", start, entry="start")
+        except NodeKilled:
+            return -1, 0, False
+        return index, term, is_leader
+
+    def _watched_start(self, seat: Seat, peer: Peer, given: Any, noted: Any) -> Callable[[], Any]:
+        """A call of the peer's start(), with its events. `noted` is for the trace."""
+
+        def start() -> Any:
+            """Runs as a task of the peer, so that what it returns is noted before anything else happens."""
+            note = self._note_start(seat, peer, noted)
+            result = peer.start(given)
+            note(result)
+            return result
+
+        return start
+
+    def _note_start(self, seat: Seat, peer: Peer, noted: Any) -> Callable[[Any], None]:
+        """A call of start() begins; what is returned is told what that came to."""
+        i, node, began_s = seat.index, seat.node, self._runtime.now
+        self._emit(events.START, node, noted, 0)
+
+        def note(result: Any) -> None:
+            if self._virtual is not None and self._virtual.now != began_s:
+                # Then it may wait for its own disk, and for who holds the lock meanwhile.
+                disks_are_slow = self._slowest_save_ms > 0
+                took_s = self._runtime.own_s(node, began_s)
+                if took_s and not disks_are_slow:
+                    self.fail(
+                        f"start() of peer {i} took {took_s:.3f} s (virtual); it must hand the command "
+                        "over and return at once, without waiting for anybody",
+                        START_RETURNS_AT_ONCE,
+                    )
+            match result:
+                case (int(), int(), bool()):
+                    started = events.Started(noted, *result)
+                    self._emit(events.STARTED, node, started, result[0] & 0xFFFFFFFF)
+                    return
+            self._wrong_shape(peer.start, i, result, "(index: int, term: int, is_leader: bool)")
+
+        return note
+
+    def _answering(self, what: str, seat: Seat) -> Peer:
+        if seat.peer is None:
+            raise ValueError(f"{what}(): server {seat.index} is down")
+        if seat.paused:
+            raise ValueError(f"{what}(): server {seat.index} is paused, and nothing of it runs until resume()")
+        return seat.peer
+
+    def _wrong_shape(self, method: Callable[..., Any], i: int, result: Any, shape: str) -> NoReturn:
+        text = f"{method.__name__}() of peer {i} returned {short(result)}; it must return {shape}"
+        self._runtime.fail(Failure(text, [*self._runtime.test_step(), *source_line(method)]))
+
+    def check_one_leader(self) -> int:
+        """Within 5 s the connected servers have one leader. Two leaders in one term are always wrong."""
+        for _ in range(10):
+            time.sleep(random.uniform(0.450, 0.550))
+            leaders: dict[int, list[int]] = {}
+            for i in range(self.n):
+                if self.reachable(i):
+                    term, is_leader = self.get_state(i)
+                    if is_leader:
+                        leaders.setdefault(term, []).append(i)
+            for term in sorted(leaders):
+                if len(leaders[term]) > 1:
+                    self.fail(
+                        f"Term {term} has {len(leaders[term])} leaders, peers {leaders[term]} (election safety, §5.2)"
+                    )
+            if leaders:
+                return leaders[max(leaders)][0]
+        self.fail("Expected one leader among the connected servers, but there was none for 5 s (§5.2)")
+
+    def check_terms(self) -> int:
+        """All connected servers are in the same term: that term."""
+        term = None
+        for i in range(self.n):
+            if self.reachable(i):
+                its_term, _ = self.get_state(i)
+                if term is None:
+                    term = its_term
+                elif term != its_term:
+                    self.fail(
+                        f"Connected servers disagree about the term: peer {i} is in {its_term}, another in {term}"
+                    )
+        if term is None:
+            raise ValueError("check_terms(): no server is connected")
+        return term
+
+    def check_no_leader(self) -> None:
+        """No connected server believes it leads."""
+        for i in range(self.n):
+            if self.reachable(i):
+                term, is_leader = self.get_state(i)
+                if is_leader:
+                    self.fail(f"Expected no leader without a majority, but peer {i} leads in term {term} (§5.2)")
+
+    def _answers(self, i: int) -> bool:
+        return self.is_up(i) and not self.is_paused(i)
+
+    def leader_now(self) -> int | None:
+        """A server that believes it leads right now, connected or not; the last such, as in the MIT tests."""
+        leader = None
+        for i in range(self.n):
+            if self._answers(i) and self.get_state(i)[1]:
+                leader = i
+        # A crash that is armed may have come while the others were asked.
+        return leader if leader is not None and self._answers(leader) else None
+
+    def wait_for_leader(self, after_term: int = 0) -> tuple[int, int]:
+        """Within 5 s some connected server leads a later term than that: it, and its term."""
+        for _ in range(1000):
+            for i in range(self.n):
+                if self.reachable(i):
+                    term, leads = self.get_state(i)
+                    if leads and term > after_term:
+                        return i, term
+            time.sleep(0.005)
+        self.fail(f"Expected a leader of a term after {after_term}, but there was none for 5 s (§5.2)")
+
+    # ---- agreement -----------------------------------------------------------------------------------------------
+
+    def n_committed(self, index: int) -> tuple[int, Any]:
+        """How many servers have applied a command at that index, and the command."""
+        self._raise_if_failed()
+        count, command = 0, None
+        for seat in self._seats:
+            if seat.service is not None and index in seat.service.commands:
+                # That all of them hold the same one is checked when each is applied.
+                count, command = count + 1, seat.service.commands[index]
+        return count, command
+
+    def wait(self, index: int, servers: int, start_term: int | None = None) -> Any:
+        """Wait until that many servers have applied index: the command; None if the term moved on first."""
+        pause_s = 0.010
+        for _ in range(30):
+            if self.n_committed(index)[0] >= servers:
+                break
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, 1.0)
+            if start_term is not None:
+                for i in range(self.n):
+                    if self._answers(i) and self.get_state(i)[0] > start_term:
+                        return None
+        count, command = self.n_committed(index)
+        if count < servers:
+            self.fail(f"Index {index} was applied by {_servers(count)} in the end, expected {servers}", awaited=index)
+        return command
+
+    def one(self, command: Any, servers: int, *, retry: bool) -> int:
+        """Agree on a command: start it at whoever leads, wait for that many servers to apply it; its index.
+
+        Within 10 s. With `retry`, a command that got lost with its leader is given to the next one.
+        """
+        if not 1 <= servers <= self.n:
+            raise ValueError(f"one(): servers must be 1..{self.n}, got {servers}")
+        give_up_s = self._runtime.now + _AGREEMENT_S
+        nobody_led = True
+        candidate = 0
+        while self._runtime.now < give_up_s:
+            index = None
+            for _ in range(self.n):
+                candidate = (candidate + 1) % self.n
+                if self.reachable(candidate):
+                    node, asked_s = self._seats[candidate].node, self._runtime.now
+                    its_index, _, accepted = self.start(candidate, command)
+                    # Another thread of the test may have paused it meanwhile.
+                    give_up_s += self._runtime.now - asked_s - self._runtime.own_s(node, asked_s)
+                    if accepted:
+                        index, nobody_led = its_index, False
+                        break
+            if index is None:
+                time.sleep(0.050)
+                continue
+            if self._committed_within(index, command, servers, 2.0):
+                return index
+            if not retry:
+                count, found = self.n_committed(index)
+                seen = f"{_servers(count)} applied {short(found)}" if count else "no server applied anything"
+                self.fail(
+                    f"one({short(command)}): peer {candidate} took the command as index {index}, "
+                    f"but after 2 s {seen} there; expected it on {_servers(servers)}"
+                )
+        if nobody_led:
+            self.fail(
+                f"one({short(command)}): no agreement in 10 s (virtual): no connected peer took the command as leader"
+            )
+        self.fail(f"one({short(command)}): no agreement in 10 s (virtual); expected it on {_servers(servers)}")
+
+    def _committed_within(self, index: int, command: Any, servers: int, limit_s: float) -> bool:
+        until_s = self._runtime.now + limit_s
+        while self._runtime.now < until_s:
+            count, found = self.n_committed(index)
+            if count >= servers and found == command:
+                return True
+            time.sleep(0.020)
+        return False
+
+
+def _servers(count: int) -> str:
+    return "1 server" if count == 1 else f"{count} servers"

@@ -1,0 +1,196 @@
+"""Is one seed one run? The same test twice, in two processes with different hash seeds, event by event.
+
+Two runs in one process would agree even for a peer that iterates over a set of strings or sorts by id(): only
+another process has other hashes and other addresses. So that addresses differ in their order too, and not only in
+where they begin, the second process stirs its memory first.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from labrpc import Message
+from labsim import Event, Simulation
+from labsim.stacks import is_readers, own_frames, short_path
+from raftlab.harness.options import Values, arguments
+from raftlab.trace.events import ANSWER, PERSIST, REPLY, SEND
+
+_MAX_TEXT = 200
+_MAX_SUSPECTS = 6
+_BESIDE = ("persister.py", "messages.py")  # given to the student with raft.py, and never the cause
+
+
+class Recorder:
+    """Keeps each event of a run as plain values, with the peer's line that caused it."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._lines: list[list[Any]] = []
+        simulation.subscribe(self._record)
+
+    def _record(self, events: Sequence[Event]) -> None:
+        cause = _cause()
+        self._lines += [[event.at_ns, event.kind, event.node, describe(event), cause] for event in events]
+
+    @property
+    def lines(self) -> list[list[Any]]:
+        """As many as the trace has: it ends where a rule was broken."""
+        return self._lines[: len(self._simulation.trace or ())]
+
+
+def describe(event: Event) -> str:
+    detail = event.detail
+    if isinstance(detail, Message):
+        text = f"{detail.service_method} {detail.source}->{detail.target}"
+        if event.kind == SEND:
+            return f"{text} {detail.decode_args()}"
+        if event.kind in (ANSWER, REPLY):
+            return f"{text} {detail.decode_reply()}"
+        return f"{text} {event.note}".rstrip()
+    if event.kind == PERSIST:
+        return f"{len(detail.raft_state)} bytes, checksum {crc32(detail.raft_state)}"
+    return "" if detail is None else repr(detail)
+
+
+def _cause() -> str:
+    frame = sys._getframe(2)
+    for f in own_frames(frame):
+        filename = f.f_code.co_filename
+        if is_readers(filename) and Path(filename).name not in _BESIDE:
+            return f"{short_path(filename)}:{f.f_lineno} in {f.f_code.co_name}"
+    return ""
+
+
+def stir_memory() -> None:
+    """Leave the free memory of small objects in disorder, so that no two processes hand it out alike."""
+    shuffle = random.SystemRandom().shuffle
+    for size in range(0, 512, 16):
+        junk = [bytes(size + 1) for _ in range(400)]
+        shuffle(junk)
+        del junk[::2]
+        _kept.append(junk[:20])
+        while junk:
+            junk.pop()
+
+
+_kept: list[Any] = []  # some of it for good, so that no pool is empty and orderly again
+
+
+def write_record(path: Path, events: list[Any], digest: str) -> None:
+    path.write_text(json.dumps({"digest": digest, "events": events}), encoding="utf-8")
+
+
+def record_elsewhere(test: str, values: Values, root: Path, ini: Path | None) -> tuple[list[Any], str]:
+    """The events and the digest of the same run in a new process with another hash seed."""
+    with tempfile.TemporaryDirectory() as folder:
+        record = Path(folder) / "events.json"
+        mine = os.environ.get("PYTHONHASHSEED", "")
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST_")}
+        environment["PYTHONHASHSEED"] = "1" if mine != "1" else "2"
+        command = [sys.executable, "-m", "pytest", test, f"--rootdir={root}", *(["-c", str(ini)] if ini else [])]
+        command += ["-q", "-p", "no:cacheprovider", "-n", "0", *arguments(values), "--record-events", str(record)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if not record.exists():
+            raise RuntimeError(f"the second run could not be made:\n{done.stdout}{done.stderr}")
+        told = json.loads(record.read_text(encoding="utf-8"))
+        return list(told["events"]), str(told["digest"])
+
+
+def first_difference(here: list[Any], there: list[Any]) -> str | None:
+    """None, or the first event that differs and the line that caused it."""
+    here = json.loads(json.dumps(here))
+    for number, (a, b) in enumerate(zip(here, there, strict=False)):
+        if a[:4] != b[:4]:
+            return (
+                f"One seed gave two runs. The first event that differs is number {number + 1}:\n"
+                f"  here       {_show(a, b)}\n"
+                f"  elsewhere  {_show(b, a)}"
+            )
+    if len(here) != len(there):
+        shorter, longer = sorted((here, there), key=len)
+        which = "here" if longer is here else "elsewhere"
+        return (
+            f"One seed gave two runs. After {len(shorter)} equal events one is over, and {which} it goes on with\n"
+            f"  {_show(longer[len(shorter)])}"
+        )
+    return None
+
+
+def _show(event: list[Any], other: list[Any] | None = None) -> str:
+    at_ns, kind, node, text, cause = event
+    # Of a long text the beginning is shown, unless that is what the two have in common.
+    if len(text) > _MAX_TEXT:
+        pairs = zip(text, other[3] if other is not None else "", strict=False)
+        same = next((i for i, (a, b) in enumerate(pairs) if a != b), 0)
+        start = max(0, min(same - _MAX_TEXT // 2, len(text) - _MAX_TEXT))
+        text = f"{'...' if start else ''}{text[start : start + _MAX_TEXT]}..."
+    who = f"peer {node}" if node else "network" if "->" in text else "tester"
+    return f"{at_ns / 1e9:.6f} s  {who} {kind}: {text}".rstrip() + (
+        f"\n             caused at {cause}" if cause else ""
+    )
+
+
+# ---- suspects ------------------------------------------------------------------------------------------------
+
+_BUILTINS = {
+    "set": "a set's order differs from process to process; sorted() gives it one",
+    "frozenset": "a set's order differs from process to process; sorted() gives it one",
+    "id": "id() is an address, another one in every process",
+    "hash": "hash() of a string differs from process to process",
+}
+_METHODS = {
+    "now": "the real clock; use 'from labsim import time'",
+    "utcnow": "the real clock; use 'from labsim import time'",
+    "today": "the real clock; use 'from labsim import time'",
+    "getpid": "another one in every process",
+    "listdir": "the real file system",
+    "getenv": "the environment differs from process to process",
+    "gettempdir": "the real file system",
+}
+
+
+def suspects(path: Path) -> list[str]:
+    """Lines of the peer's file that could make two runs differ, each with the reason."""
+    try:
+        source = path.read_text(encoding="utf-8")
+        tree = ast.parse(source)
+    except (OSError, SyntaxError, ValueError):
+        return []
+    lines = source.splitlines()
+    found: dict[int, str] = {}
+    harmless = {id(argument) for node in ast.walk(tree) for argument in _order_does_not_matter(node)}
+    for node in ast.walk(tree):
+        why = None
+        if id(node) in harmless:
+            continue
+        if isinstance(node, (ast.Set, ast.SetComp)):
+            why = _BUILTINS["set"]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            why = _BUILTINS.get(node.func.id)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            why = _METHODS.get(node.func.attr)
+        elif isinstance(node, ast.keyword) and isinstance(node.value, ast.Name) and node.value.id in ("id", "hash"):
+            why = _BUILTINS[node.value.id]
+        if why is not None:
+            found.setdefault(node.lineno, why)  # type: ignore[attr-defined]  # these three have one
+    told = [f"{short_path(str(path))}:{line}  {lines[line - 1].strip()}   ({found[line]})" for line in sorted(found)]
+    return told[:_MAX_SUSPECTS]
+
+
+def _order_does_not_matter(node: ast.AST) -> list[ast.expr]:
+    """What this node asks of a set has one answer, whatever the order."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return node.args if node.func.id in ("sorted", "len", "min", "max", "sum", "any", "all") else []
+    if isinstance(node, ast.Compare):
+        return [node.left, *node.comparators]
+    return []

@@ -1,0 +1,178 @@
+"""Peers, services and clerks in this process: the fastest way, and the one of students' own runs.
+
+Not promised: that they keep their hands off the tester. For grades isolation/ launches them in a sandbox.
+
+Start at `InProcessLauncher`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from labrpc import ClientEnd, Network, Server
+from labrpc import Service as RpcService
+from labsim import Node, Simulation, current_simulation, queue
+from raftapi import KVServer, Peer
+from raftlab.guest.contract import checked_snapshot
+from raftlab.harness.feeders import Feeders
+from raftlab.harness.launcher import PeerContext, RaftCalls
+
+if TYPE_CHECKING:
+    from raftapi import Clerk
+    from raftlab.harness.program import Program
+    from raftlab.races import Race
+
+
+class ServiceProgram(Protocol):
+    """What a service and its clerk are made of."""
+
+    def make_service(self, *args: Any) -> Any: ...
+    def make_clerk(self, *args: Any) -> Any: ...
+
+
+class InProcessLauncher:
+    """Each launch calls `make_raft` as the class Raft is called; a Program makes modules of its own for each."""
+
+    work_clock = staticmethod(time.process_time)
+
+    def __init__(
+        self,
+        make_raft: Callable[..., Peer],
+        peer_class: Any = None,
+        *,
+        service: ServiceProgram | None = None,
+        race: Race | None = None,
+    ) -> None:
+        """`peer_class`: where `make_raft` is not the class itself, the class to be looked at."""
+        self._make_raft = make_raft
+        self._service = service
+        self._race = race
+        self.classes: Sequence[Any] = (make_raft if peer_class is None else peer_class,)
+
+    @classmethod
+    def of_program(cls, program: Program) -> InProcessLauncher:
+        service = program if program.has_service else None
+        return cls(program, program.peer_class, service=service, race=program.race)
+
+    @property
+    def has_service(self) -> bool:
+        return self._service is not None
+
+    @property
+    def remarks(self) -> list[str]:
+        return [] if self._race is None else self._race.remarks
+
+    def has_method(self, name: str) -> bool:
+        return callable(getattr(self.classes[0], name, None))
+
+    @contextmanager
+    def run(self, simulation: Simulation | None) -> Iterator[None]:
+        if self._race is not None and simulation is not None:
+            self._race.begin_run(simulation)
+        yield
+
+    def launch(self, context: PeerContext) -> InProcessPeer:
+        return InProcessPeer(context, self._make_raft, self._service)
+
+    def launch_clerk(self, node: Node, network: Network, ends: Sequence[ClientEnd], number: int) -> Callable[[], Clerk]:
+        assert self._service is not None
+        return partial(self._service.make_clerk, list(ends))
+
+
+class InProcessPeer:
+    """One incarnation: the objects themselves."""
+
+    def __init__(self, context: PeerContext, make_raft: Callable[..., Peer], service: ServiceProgram | None) -> None:
+        self._context = context
+        self._make_raft = make_raft
+        self._service = service
+        self._raft: Peer | None = None
+        self.channel = QueueChannel()
+        self.server = Server(context.node)
+
+    def construct(self) -> Peer:
+        context = self._context
+        raft = self._make_raft(context.ends, context.index, context.disk.persister, self.channel.queue)
+        self.server.add_service(RpcService(raft, "Raft"))
+        self._raft = raft
+        return raft
+
+    def construct_service(self, max_raft_state: int | None) -> KVServer:
+        context, calls = self._context, self._context.raft_calls
+        assert calls is not None and self._service is not None and self._raft is not None
+        raft, disk = WatchedPeer(self._raft, calls), context.disk.persister
+        args = (context.ends, context.index, raft, self.channel.queue, disk, max_raft_state)
+        service: KVServer = self._service.make_service(*args)
+        self.server.add_service(RpcService(service, "KVServer"))
+        return service
+
+
+class QueueChannel:
+    """apply_ch itself. Its methods are replaced: a subclass of Queue would have a mutex, and another schedule."""
+
+    def __init__(self) -> None:
+        self.queue: queue.Queue[Any] = queue.Queue(1)
+        self.feeders = Feeders()
+        simulation = current_simulation()
+        if simulation is not None:
+            self.feeders.watch(self.queue, simulation)
+        # The queue's own: a call in between would cost as much again.
+        self.get = self.queue.get
+        self.waiting = self.queue.qsize
+
+    def put(self, message: Any) -> None:
+        with suppress(queue.Full):
+            self.queue.put_nowait(message)
+
+    def intercept(self, taken: Callable[[Any], None], offered: Callable[[], None]) -> None:
+        get, put = self.queue.get, self.queue.put
+
+        def intercepted_get(block: bool = True, timeout: float | None = None) -> Any:
+            message = get(block, timeout)
+            taken(message)
+            return message
+
+        def intercepted_put(item: Any, block: bool = True, timeout: float | None = None) -> None:
+            offered()
+            put(item, block, timeout)
+
+        intercepted_get.__name__, intercepted_put.__name__ = get.__name__, put.__name__
+        self.queue.get, self.queue.put = intercepted_get, intercepted_put  # type: ignore[method-assign]  # see above
+
+
+class WatchedPeer:
+    """What a service gets as its Raft: the peer itself, but start() and snapshot() leave a trace."""
+
+    def __init__(self, peer: Peer, calls: RaftCalls) -> None:
+        self._peer = peer
+        self._calls = calls
+
+    def start(self, command: Any) -> tuple[int, int, bool]:
+        """The trace keeps a copy: the service may go on with its own."""
+        noted = command if isinstance(command, int | str | bytes) else copy(command)
+        note = self._calls.start(self._peer, noted)
+        result = self._peer.start(command)
+        note(result)
+        index, term, is_leader = result
+        return index, term, is_leader
+
+    def get_state(self) -> tuple[int, bool]:
+        term, is_leader = self._peer.get_state()
+        return term, is_leader
+
+    def snapshot(self, index: int, snapshot: bytes) -> None:
+        checked_snapshot(index, snapshot)
+        self._calls.snapshot(index, snapshot)
+        self._peer.snapshot(index, snapshot)
+
+    def kill(self) -> None:
+        self._peer.kill()
+
+    def __getattr__(self, name: str) -> Any:
+        """What else the student's Raft has."""
+        return getattr(self._peer, name)

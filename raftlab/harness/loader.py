@@ -1,0 +1,111 @@
+"""Loading a student's files into this process, with a sentence instead of a stack when that fails."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from labsim.stacks import short_path
+from raftlab.guest.contract import CLASSES, PEER, ImportTooLong, describe_load_error, missing_from
+from raftlab.harness.in_process import InProcessLauncher
+from raftlab.harness.program import Program, execute_program
+from raftlab.layout import PEER_FILES
+
+if TYPE_CHECKING:
+    from raftlab.races import Race
+
+DEFAULT = Path("raft/raft.py")
+DEFAULT_KV = Path("kv/server.py")
+# A file that computes has used most of it itself by then. On a busy machine it has not, and gets several times as long.
+IMPORT_LIMIT_S = 10.0
+_STUCK_FACTOR = 6
+
+
+class LoadError(Exception):
+    """The student's file cannot be tested; the text says where and why."""
+
+
+def load_peer(path: Path, *, kv: Path | None = None, race: bool = False) -> InProcessLauncher:
+    """The class Raft of that file, to be launched in this process: each time in modules of its own.
+
+    A file with its own messages.py beside it brings its whole package; a file alone uses ours. `kv`: the server.py of
+    the service above it, if one is to be tested. `race`: any of its lines may lose its turn, and races are failures.
+    """
+    return InProcessLauncher.of_program(load_program(path, kv=kv, race=race))
+
+
+def load_program(path: Path, *, kv: Path | None = None, race: bool = False) -> Program:
+    """The same files, for whoever runs them otherwise."""
+    path = found(path, "raft.py", "RAFT")
+    kv = None if kv is None else found(kv, "server.py", "KV")
+    try:
+        # A warning about the student's file is the student's to see, not ours to fail on.
+        with warnings.catch_warnings(), _time_limit():
+            warnings.simplefilter("ignore")
+            program = execute_program(path, kv, _race() if race else None)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise LoadError(describe_load_error(_blamed(path, kv, error), error)) from None
+    for name, (class_name, required) in CLASSES.items():
+        if name != PEER and kv is None:
+            continue
+        module = program.template.module(name)
+        problem = missing_from(module, getattr(module, class_name, None), class_name, required)
+        if problem:
+            raise LoadError(f"{short_path(str(module.__file__))}: {problem}")
+    return program
+
+
+def _race() -> Race:
+    from raftlab.races import Race  # most runs need none
+
+    return Race(PEER_FILES)
+
+
+def found(path: Path, file: str, option: str) -> Path:
+    """The file that was meant, if there is one: LoadError if not."""
+    path = path / file if path.is_dir() else path
+    if not path.is_file():
+        raise LoadError(f"{short_path(str(path))}: no such file; {option} must name a {file}")
+    return path.resolve()
+
+
+def _blamed(path: Path, kv: Path | None, error: BaseException) -> str:
+    """The file of the service if the error came from there."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    return next((file for file in reversed(files) if kv is not None and Path(file).parent == kv.parent), str(path))
+
+
+@contextmanager
+def _time_limit() -> Iterator[None]:
+    """A file that never ends importing must not hang the tester. By a signal, so in the main thread only."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    used_s = time.process_time()
+    looks = 0
+
+    def look(signal_number: int, frame: FrameType | None) -> None:
+        nonlocal looks
+        looks += 1
+        if time.process_time() - used_s >= IMPORT_LIMIT_S / 2 or looks >= _STUCK_FACTOR:
+            raise ImportTooLong(f"{looks * IMPORT_LIMIT_S:.0f} s")
+
+    previous = signal.signal(signal.SIGALRM, look)
+    # A timer that runs already (a test's time limit) goes on afterwards, if a little late.
+    left_s, _ = signal.setitimer(signal.ITIMER_REAL, IMPORT_LIMIT_S, IMPORT_LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left_s)
+        signal.signal(signal.SIGALRM, previous)

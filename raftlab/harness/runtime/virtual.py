@@ -1,0 +1,114 @@
+"""Peers in a simulation: time is virtual, a crash is a power cut, and everything that happens is in a trace."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn, TypeVar
+
+from labsim import Event, Node, NodeKilled, Simulation, Task, Wait
+from labsim.blocked import waiting_holder
+from labsim.choices import Chance, Place
+from labsim.simulation import NS_PER_S
+from labsim.waits import wait_of
+from raftlab.check.cluster_snapshot import ClusterSnapshot, State, take_snapshot
+from raftlab.guest.contract import call_peer
+from raftlab.harness.runtime.runtime import Stuck, test_frames
+
+T = TypeVar("T")
+
+
+class VirtualRuntime:
+    clock = " (virtual)"
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.emit = simulation.emit
+        self._asked: Task | None = None  # the call that has not returned in time
+        self._call_waits: dict[Task, list[Wait]] = {}  # by call that is under way
+
+    @property
+    def trace(self) -> Sequence[Event]:
+        """Without a trace the run is the same, only nobody looks."""
+        return self.simulation.trace or ()
+
+    @property
+    def now(self) -> float:
+        return self.simulation.now_ns / NS_PER_S
+
+    def node(self, name: str) -> Node:
+        return self.simulation.node(name)
+
+    def call(
+        self, node: Node | None, fn: Callable[..., T], *args: Any, entry: str, limit_s: float, name: str = ""
+    ) -> T:
+        """As a task of the node, so that its threads and its random numbers are the node's."""
+        simulation = self.simulation
+        name = name or f"{entry}()"
+        task = simulation.spawn(call_peer, fn, args, node=node, name=name, entry=entry)
+        began_ns = simulation.now_ns
+        # The clock moves when all wait: whoever kept a lock only for its turn has let go of it by then.
+        if not simulation.join(task, 1):
+            self._wait_longer(task, began_ns, int(limit_s * 1e9))
+        if task.killed:
+            raise NodeKilled(f"{name}: node {node} went down")
+        return task.value  # type: ignore[no-any-return]
+
+    def _wait_longer(self, task: Task, began_ns: int, limit_ns: int) -> None:
+        simulation = self.simulation
+        first = [task, holder] if (holder := waiting_holder(task)) is not None else [task]
+        self._call_waits[task] = [wait_of(simulation, one) for one in first]
+        left_ns = limit_ns
+        while not simulation.join(task, left_ns):
+            # Of its own time: while it is paused it cannot return.
+            left_ns = limit_ns - (simulation.now_ns - began_ns - simulation.taken_ns(task.node, began_ns))
+            if left_ns <= 0:
+                self._asked = task
+                raise Stuck
+        del self._call_waits[task]
+
+    def wait_for(self, node: Node | None, fn: Callable[..., T], *args: Any, entry: str, limit_s: float) -> T:
+        simulation = self.simulation
+        task = simulation.spawn(call_peer, fn, args, node=node, name=f"{entry}()", entry=entry)
+        if not simulation.join(task, int(limit_s * 1e9)):
+            self._asked = task
+            raise Stuck
+        if task.killed:
+            raise NodeKilled(f"{entry}(): node {node} went down")
+        return task.value  # type: ignore[no-any-return]
+
+    def spawn(self, node: Node | None, fn: Callable[[], None], *, name: str) -> None:
+        self.simulation.spawn(fn, node=node, name=name)
+
+    def own_s(self, node: Node | None, since_s: float) -> float:
+        # In whole nanoseconds: nothing left must be nothing.
+        since_ns = int(since_s * 1e9 + 0.5)
+        return (self.simulation.now_ns - since_ns - self.simulation.taken_ns(node, since_ns)) / 1e9
+
+    def wait_for_disk(self, duration_ns: int) -> None:
+        simulation = self.simulation
+        simulation.call_later(duration_ns, simulation.wake, simulation.current)
+        simulation.park("a save on a slow disk")
+
+    def choose(self, place: Place, ordinal: int, chance: Chance[T]) -> T:
+        return self.simulation.decider.choose(place, ordinal, chance)
+
+    def after(self, delay_s: float, fn: Callable[[], None]) -> None:
+        self.simulation.call_later(int(delay_s * 1e9), fn)
+
+    def fail(self, failure: BaseException) -> NoReturn:
+        self.simulation.fail(failure)
+
+    def test_step(self) -> list[str]:
+        main = next(self.simulation.tasks())
+        return test_frames(sys._getframe(1) if self.simulation.current is main else self.simulation.frames_of(main))
+
+    def snapshot(self, states: Mapping[str, State]) -> ClusterSnapshot:
+        # What the call that is running now waited for first, and what whoever kept it back waited for then.
+        call_waits = self._call_waits.get(self.simulation.current, ())
+        return replace(take_snapshot(self.simulation, self._asked), states=states, call_waits=tuple(call_waits))
+
+    def note_progress(self) -> None:
+        """The tester itself is at work, for long perhaps: no task is stuck, whatever the watchdog sees."""
+        self.simulation.switches += 1

@@ -1,0 +1,263 @@
+"""The service above each peer: it reads apply_ch, keeps what was applied, and compares it with everybody else.
+
+Every applied command is checked when it comes: the indexes of one incarnation rise by one, and one index holds
+one command, across peers, restarts and snapshots. A restarted service starts from its snapshot and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import labgob
+from labsim import current_simulation, queue, time
+from labsim.stacks import own_frames
+from raftapi import ApplyMsg
+from raftlab.check.failure import short
+from raftlab.check.harness_rules import APPLY_ORDER, SNAPSHOT_FORWARD, SNAPSHOT_SAVED, STATE_MACHINE_SAFETY, KeptRule
+from raftlab.check.rules.facts import same_command
+from raftlab.harness.launcher import ApplyChannel
+
+# As in the MIT lab: a service that snapshots does so at every tenth command.
+SNAPSHOT_INTERVAL = 10
+_SAVED_WITHIN_S = 0.2
+_SAVES_IN_A_ROW = 10  # that may come first, on a slow disk
+
+
+class Committed:
+    """What has been applied at each index by anyone, ever. The one thing that outlives every crash."""
+
+    def __init__(self) -> None:
+        self._commands: dict[int, tuple[Any, int]] = {}
+        self.max_index = 0
+
+    def add(self, index: int, command: Any, peer: int) -> str | None:
+        """None, or what is wrong with it."""
+        known = self._commands.get(index)
+        if known is None:
+            self._commands[index] = (command, peer)
+            self.max_index = max(self.max_index, index)
+        elif not same_command(known[0], command):
+            return (
+                f"State machine safety (§5.4.3) is broken: at index {index} peer {peer} applied {short(command)}, "
+                f"but peer {known[1]} had applied {short(known[0])} there"
+            )
+        return None
+
+
+class Listener:
+    """Reads apply_ch and holds every message against the rules: one incarnation's state machine, or a tap before it."""
+
+    def __init__(
+        self,
+        peer: int,
+        channel: ApplyChannel,
+        committed: Committed,
+        fail: Callable[[str, KeptRule | None], NoReturn],
+        applied: Callable[[ApplyMsg], None],
+    ) -> None:
+        self._peer = peer
+        self._channel = channel
+        self._committed = committed
+        self._fail = fail
+        self._applied = applied
+        self.commands: dict[int, Any] = {}
+        self.last_applied = 0
+
+    def stop(self) -> None:
+        """On real threads, where no crash ends it."""
+        raise NotImplementedError
+
+    def _take(self, message: ApplyMsg) -> None:
+        """What the peer has handed up, whatever it is."""
+        # By name: a submission with a messages.py of its own has an ApplyMsg of its own.
+        if type(message).__name__ != ApplyMsg.__name__:
+            self._fail(f"peer {self._peer} put {short(message)} on apply_ch; it must be an ApplyMsg", None)
+        self._applied(message)
+        if message.snapshot_valid:
+            self._install(message)
+        elif message.command_valid:
+            self._apply(message)
+        else:
+            self._fail(
+                f"peer {self._peer} put an ApplyMsg on apply_ch with neither command_valid nor snapshot_valid",
+                None,
+            )
+
+    def _apply(self, message: ApplyMsg) -> None:
+        index = message.command_index
+        if index != self.last_applied + 1:
+            self._fail(
+                f"peer {self._peer} applied index {index}, but the next in order is {self.last_applied + 1} "
+                f"(All Servers, Figure 2: apply log[last_applied])"
+                f"{self._lost(self.last_applied + 1) or self._two_feeders(index)}",
+                APPLY_ORDER,
+            )
+        wrong = self._committed.add(index, message.command, self._peer)
+        if wrong is not None:
+            self._fail(wrong, STATE_MACHINE_SAFETY)
+        self.commands[index] = message.command
+        self.last_applied = index
+
+    def _install(self, message: ApplyMsg) -> None:
+        # The one that it began with may be handed up again after a restart: that rolls nothing back.
+        if message.snapshot_index < self.last_applied:
+            self._fail(
+                f"peer {self._peer} handed up a snapshot of index {message.snapshot_index}, but its service is "
+                f"already at {self.last_applied}: a snapshot must never roll the state back (§7)",
+                SNAPSHOT_FORWARD,
+            )
+
+    def _lost(self, index: int) -> str:
+        """Whether that index was to be put on apply_ch, and is not there because the put gave up."""
+        given_up = self._channel.feeders.given_up
+        if index not in given_up:
+            return ""
+        feeder, at_s = given_up[index]
+        return (
+            f". {feeder} tried to put {index} on apply_ch, which was full, and gave up at {at_s:.3f} s (queue.Full): "
+            "try again until there is room, and do not go on to the next before"
+        )
+
+    def _two_feeders(self, index: int) -> str:
+        """Who else puts messages on apply_ch, or is about to put the one that is missing: their order is chance."""
+        latest = self._channel.feeders.latest
+        feeder = next((name for name, last in latest.items() if last == index), None)
+        if feeder is None:
+            return ""
+        other = next((name for name in reversed(latest) if name != feeder), None)
+        did = "" if other is None else f"{other} put index {latest[other]}"
+        holder = self._holder(self.last_applied + 1)
+        if holder not in (None, feeder):
+            did = f"{holder} has yet to put index {self.last_applied + 1}"
+        if not did:
+            return ""
+        return (
+            f". {feeder} put index {index} on apply_ch, {did}: which of two threads comes first is chance, so let one "
+            "of them feed apply_ch"
+        )
+
+    def _holder(self, index: int) -> str | None:
+        """The task of this peer that has a message of that index among its variables."""
+        simulation = current_simulation()
+        for task in () if simulation is None else simulation.tasks():
+            if simulation is None or task is simulation.current or task.node is not simulation.current.node:
+                continue
+            for frame in own_frames(simulation.frames_of(task)):
+                for value in frame.f_locals.values():
+                    if type(value).__name__ == ApplyMsg.__name__ and getattr(value, "command_index", 0) == index:
+                        return task.name
+        return None
+
+
+class Service(Listener):
+    """One incarnation's state machine: the list of all commands, snapshotted now and then."""
+
+    def __init__(
+        self,
+        peer: int,
+        channel: ApplyChannel,
+        committed: Committed,
+        fail: Callable[[str, KeptRule | None], NoReturn],
+        applied: Callable[[ApplyMsg], None],
+        saved_snapshot: Callable[[], bytes],
+        save_s_max: Callable[[], float],
+        stopwatch: Callable[[], Callable[[], float]],
+        *,
+        snapshots: bool,
+    ) -> None:
+        super().__init__(peer, channel, committed, fail, applied)
+        self._saved_snapshot = saved_snapshot
+        self._save_s_max = save_s_max
+        self._stopwatch = stopwatch
+        self._snapshots = snapshots
+        self.snapshot_every = SNAPSHOT_INTERVAL  # commands; 0: only when asked
+        # Snapshots that were not on the disk when it last looked, and how long ago they were given.
+        self._given: list[tuple[int, Callable[[], float]]] = []
+        self._stopped = False
+        self.take_snapshot: Callable[[int, bytes], None] = lambda index, data: None  # the peer's, once it is there
+        self.snapshot_ms = 0.0  # how long it takes to make one
+        self._freed: queue.Queue[None] | None = None  # while it is busy: hears when it no longer is
+
+    def restore(self, snapshot: bytes) -> None:
+        """Start from what the disk holds, as a restarted process must."""
+        if snapshot:
+            self._load(snapshot, "the snapshot on its disk")
+
+    def stop(self) -> None:
+        """On real threads, where no crash ends it: hear what is on its way, then nothing more."""
+        self._stopped = True
+        self._channel.put(ApplyMsg())  # if there is no room, there is a message, which will do
+
+    def run(self) -> None:
+        while True:
+            message = self._channel.get()
+            if self._stopped:
+                return
+            while self._freed is not None:
+                self._freed.get()
+            self._take(message)
+
+    @property
+    def busy(self) -> bool:
+        return self._freed is not None
+
+    def be_busy(self, yes: bool) -> None:
+        """Busy with something else: the next message waits, and all that come after it."""
+        freed, self._freed = self._freed, queue.Queue() if yes else None
+        if freed is not None:
+            freed.put(None)
+
+    def _apply(self, message: ApplyMsg) -> None:
+        super()._apply(message)
+        index = message.command_index
+        if self._snapshots and self.snapshot_every and index % self.snapshot_every == self.snapshot_every - 1:
+            self.snapshot(index)
+
+    def snapshot(self, index: int) -> None:
+        self._check_saved()
+        data = labgob.Encoder()
+        data.encode(index)
+        data.encode([self.commands.get(i) for i in range(1, index + 1)])
+        if self.snapshot_ms:
+            time.sleep(self.snapshot_ms / 1000)
+        self._given.append((index, self._stopwatch()))
+        self.take_snapshot(index, data.bytes())
+
+    def _check_saved(self) -> None:
+        """The snapshots it was given before this one. A peer may leave the saving to another thread, for a while."""
+        saved = self._saved_snapshot()
+        saved_index = labgob.Decoder(saved).decode(int) if saved else 0
+        self._given = [given for given in self._given if given[0] > saved_index]
+        for index, since_s in self._given[:1]:
+            waited_s = since_s()
+            if waited_s > _SAVED_WITHIN_S + _SAVES_IN_A_ROW * self._save_s_max():
+                self._fail(
+                    f"peer {self._peer} was given a snapshot at index {index}, and {waited_s:.1f} s later its disk "
+                    f"holds one of index {saved_index}: snapshot() must save it together with the shorter log (§7)",
+                    SNAPSHOT_SAVED,
+                )
+
+    def _install(self, message: ApplyMsg) -> None:
+        super()._install(message)
+        self._load(message.snapshot, "a snapshot it was handed")
+        if self.last_applied != message.snapshot_index:
+            self._fail(
+                f"peer {self._peer} handed up a snapshot as index {message.snapshot_index}, "
+                f"but it was taken at index {self.last_applied}",
+                SNAPSHOT_FORWARD,
+            )
+
+    def _load(self, snapshot: bytes, which: str) -> None:
+        try:
+            data = labgob.Decoder(snapshot)
+            index = data.decode(int)
+            commands = data.decode(list[Any])
+        except labgob.DecodeError as error:
+            self._fail(f"peer {self._peer}: {which} is not one the service made: {error}", None)
+        self.commands = dict(enumerate(commands, start=1))
+        self.last_applied = index
+        for i, command in self.commands.items():
+            wrong = self._committed.add(i, command, self._peer)
+            if wrong is not None:
+                self._fail(wrong, STATE_MACHINE_SAFETY)

@@ -1,0 +1,1 @@
+"""The lab in pytest: options, fixtures, output. Start at plugin.py."""

@@ -1,0 +1,655 @@
+"""The pytest plugin: a test that asks for `make_config` or `make_scenario`, or a scenario, runs inside a simulation.
+
+It adds --seed, --runs, --raft, --realtime and --check-determinism, prints MIT's line for what passes, and a short
+report with the line that replays it for what fails.
+
+Promise: one seed is one run, alone or among others, in this process or in a worker. The test function itself runs
+inside the simulation; its other fixtures are set up outside, before it, and torn down after.
+
+Start reading at `pytest_pyfunc_call()`.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import re
+import shlex
+import shutil
+import textwrap
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from labsim import Simulation
+from labsim.stacks import short_path
+from raftlab.check.failure import Failure
+from raftlab.harness import determinism, records, report
+from raftlab.harness.lab_test import Kind, LabTest
+from raftlab.harness.launcher import PeerLauncher
+from raftlab.harness.loader import DEFAULT, DEFAULT_KV, LoadError
+from raftlab.harness.options import KV, RAFT, RUN, RUNS, SEED, add_options, command_line, given, run_line
+from raftlab.harness.run import Run, run_test
+from raftlab.harness.verdict import verdict_of
+from raftlab.pytest_plugin import hooks
+from raftlab.pytest_plugin.hooks import LAB_TEST
+from raftlab.sandbox.loader import launcher_for
+from raftlab.scenarios.collection import collect
+
+SCENARIO = ".scenario"  # the suffix of a file of steps
+
+_LAUNCHER = pytest.StashKey[PeerLauncher]()
+_SEED = pytest.StashKey[int]()
+_MAX_CHUNKS = 16  # per test, so that workers share the work of --runs evenly
+_OTHERS_WIDTH = 100  # of the lines that name the other runs of a failure
+_MAX_OUTPUT_LINES = 100  # of what a failed test printed
+
+_NOT_ISOLATED = {
+    "--realtime": "the host owns virtual time, and on real threads there is none",
+    "--pdb": "the peer's frames are in another process",
+    "--check-determinism": "it looks into the peer's threads, which are in another process",
+}
+
+# Properties of a pytest report, which travel from a worker to the process that prints.
+_PASSED = "raftlab"
+_FAILED = "raftlab-failed"
+_CHECK_OFF = "raftlab-check-off"
+_REMARK = "raftlab-remark"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("raftlab", "the Raft lab")
+    add_options(
+        group.addoption,
+        *RUN,
+        replace(SEED, help="the first seed (default: a fresh one, printed)"),
+        replace(RUNS, type=int, default=1, help="run each lab test over N seeds: N, N+1, ..."),
+        replace(RAFT, default=None, help=f"{RAFT.help} ({DEFAULT})"),
+        replace(KV, default=None, help=f"{KV.help} ({DEFAULT_KV})"),
+    )
+    group.addoption("--realtime", action="store_true", help="real threads and the real clock instead of virtual time")
+    group.addoption(
+        "--check-determinism",
+        action="store_true",
+        help="run each lab test again in another process and name the first event that differs",
+    )
+    group.addoption("--record-events", type=Path, help="write the events of the run to this file (for the above)")
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    pluginmanager.add_hookspecs(hooks)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    worker = getattr(config, "workerinput", None)
+    if worker is not None:
+        config.stash[_SEED] = worker["raftlab_seed"]
+    else:
+        seed = config.getoption("--seed")
+        config.stash[_SEED] = random.SystemRandom().randrange(2**31) if seed is None else seed
+    if config.getoption("--runs") < 1:
+        raise pytest.UsageError(f"--runs must be at least 1, got {config.getoption('--runs')}")
+    if config.getoption("--isolated"):
+        for option, why in _NOT_ISOLATED.items():
+            if config.getoption(option):
+                raise pytest.UsageError(f"{option} cannot be had with --isolated: {why}")
+    if config.getoption("--realtime") and config.getoption("--race"):
+        raise pytest.UsageError("--race needs virtual time; on real threads nobody knows who lost the turn when")
+    if config.getoption("--realtime") and config.getoption("--check-determinism"):
+        raise pytest.UsageError("--check-determinism needs virtual time; real threads never run twice alike")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["raftlab_seed"] = node.config.stash[_SEED]
+
+
+def _header(config: pytest.Config) -> str:
+    runs = config.getoption("--runs")
+    seeds = f"seed {config.stash[_SEED]}" if runs == 1 else f"{runs} seeds from {config.stash[_SEED]}"
+    clock = ", real time" if config.getoption("--realtime") else ""
+    where = ", isolated" if config.getoption("--isolated") else ""
+    where += ", looking for races" if _race(config) else ""
+    service = "" if config.getoption("--kv") is None else f" with {short_path(str(_kv(config)))}"
+    return f"raftlab: {short_path(str(_raft(config)))}{service}, {seeds}{clock}{where}"
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return _header(config)
+
+
+# ---- the peer ------------------------------------------------------------------------------------------------
+
+
+def _raft(config: pytest.Config) -> Path:
+    """What --raft says; else the working directory's raft/raft.py, or the project's when pytest runs below it."""
+    return _chosen(config, "--raft", DEFAULT)
+
+
+def _kv(config: pytest.Config) -> Path:
+    return _chosen(config, "--kv", DEFAULT_KV)
+
+
+def _chosen(config: pytest.Config, option: str, default: Path) -> Path:
+    given: Path | None = config.getoption(option)
+    if given is not None:
+        return given
+    return default if default.exists() or not (config.rootpath / default).exists() else config.rootpath / default
+
+
+def _race(config: pytest.Config) -> bool:
+    return bool(config.getoption("--race"))
+
+
+def _kv_of(item: pytest.Function) -> Path | None:
+    """The service, if it is a test of one."""
+    return _kv(item.config) if item.stash[LAB_TEST].wants_service else None
+
+
+def _launcher(config: pytest.Config, *, kv: bool) -> PeerLauncher:
+    """Of the peer, with the service above it if there are tests of one, or LoadError."""
+    if _LAUNCHER not in config.stash or (kv and not config.stash[_LAUNCHER].has_service):
+        isolated = config.getoption("--isolated")
+        config.stash[_LAUNCHER] = launcher_for(
+            _raft(config), isolated=isolated, kv=_kv(config) if kv else None, race=_race(config)
+        )
+    return config.stash[_LAUNCHER]
+
+
+def _refuse_unloadable(config: pytest.Config, *, kv: bool) -> None:
+    """Say it once, now, rather than in every test."""
+    try:
+        _launcher(config, kv=kv)
+    except LoadError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # A worker that refuses to collect breaks the whole run; there each test says it.
+    tests = [item.stash[LAB_TEST] for item in items if LAB_TEST in item.stash]
+    if not hasattr(config, "workerinput") and tests:
+        _refuse_unloadable(config, kv=any(test.wants_service for test in tests))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    config = session.config
+    if hasattr(config, "workerinput"):
+        return
+    config.pluginmanager.register(_Printer(config), "raftlab-printer")
+    # With workers this process collects nothing, so it has to guess whether the peer will be needed.
+    if config.getoption("numprocesses", None):
+        mentioned = [kind for arg in config.args for kind in _mentioned(arg)]
+        if mentioned:
+            _refuse_unloadable(config, kv=Kind.SERVICE in mentioned)
+
+
+def _mentioned(arg: str) -> list[Kind]:
+    path = Path(arg.partition("::")[0])
+    files = [*path.rglob("test_*.py"), *path.rglob(f"*{SCENARIO}")] if path.is_dir() else [path]
+    found = []
+    for file in sorted(files):
+        if file.suffix == SCENARIO:
+            found.append(Kind.SCENARIO)
+            continue
+        with suppress(OSError):
+            text = file.read_bytes()
+            found += [kind for kind in Kind if kind.value.encode() in text]
+    return found
+
+
+# ---- the tests -----------------------------------------------------------------------------------------------
+
+
+def pytest_collection_finish() -> None:
+    """What is collected stays: whoever looks for garbage from now on need not look through it."""
+    gc.freeze()
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    if file_path.suffix != SCENARIO:
+        return None
+    from raftlab.pytest_plugin.scenarios import ScenarioFile  # most runs have no scenarios
+
+    file: ScenarioFile = ScenarioFile.from_parent(parent, path=file_path)
+    return file
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A scenario is stashed already."""
+    if not isinstance(item, pytest.Function) or LAB_TEST in item.stash:
+        return
+
+    def call(made: Any) -> None:
+        asked = item.stash[LAB_TEST].kind.value
+        others = {name: item.funcargs[name] for name in item._fixtureinfo.argnames if name != asked}
+        item.obj(**{asked: made}, **others)
+
+    test = collect(call, name=item.originalname, file=item.path, parameters=item._fixtureinfo.argnames)
+    if test is not None:
+        item.stash[LAB_TEST] = test
+
+
+_LAB_SEEDS = "lab_seeds"  # the fixture below
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Many runs of one test become a few items, each a stretch of seeds."""
+    runs = metafunc.config.getoption("--runs")
+    if runs > 1 and _LAB_SEEDS in metafunc.fixturenames:
+        chunks = min(runs, _MAX_CHUNKS)
+        edges = [runs * k // chunks for k in range(chunks + 1)]
+        first = metafunc.config.stash[_SEED]
+        stretches = [_Seeds(range(first + a, first + b)) for a, b in pairwise(edges) if a < b]
+        metafunc.parametrize(_LAB_SEEDS, stretches, indirect=True, ids=[str(stretch) for stretch in stretches])
+
+
+class _Seeds:
+    """What the fixture is outside the test: the seeds to run with. Inside, it is the function that makes a Config."""
+
+    def __init__(self, seeds: range) -> None:
+        self.seeds = seeds
+
+    def __str__(self) -> str:
+        return f"seeds {self.seeds[0]}-{self.seeds[-1]}"
+
+    def __call__(self, **_: Any) -> NoReturn:
+        pytest.fail("make_config() works in the test itself; a fixture runs outside the simulation", pytrace=False)
+
+
+@pytest.fixture
+def lab_seeds(request: pytest.FixtureRequest) -> _Seeds:
+    """What the other fixtures are outside the test."""
+    seed = request.config.stash[_SEED]
+    return getattr(request, "param", None) or _Seeds(range(seed, seed + 1))
+
+
+@pytest.fixture
+def make_config(lab_seeds: _Seeds) -> _Seeds:
+    """make_config(servers=3, unreliable=False, snapshot=False): a cluster under test."""
+    return lab_seeds
+
+
+@pytest.fixture
+def make_scenario(lab_seeds: _Seeds) -> _Seeds:
+    """make_scenario(peers=3, snapshots=False, strict=False): a cluster in which nothing happens by itself."""
+    return lab_seeds
+
+
+@pytest.fixture
+def make_kv_config(lab_seeds: _Seeds) -> _Seeds:
+    """make_kv_config(servers=3, unreliable=False, max_raft_state=None): a cluster with a service, under test."""
+    return lab_seeds
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    # What stands in the buffer is no test's output: see pytest_pyfunc_call().
+    item.config.get_terminal_writer().flush()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    test = pyfuncitem.stash.get(LAB_TEST, None)
+    if test is None:
+        return None
+    try:
+        launcher = _launcher(pyfuncitem.config, kv=test.wants_service)
+    except LoadError as error:
+        raise LabFailure(str(error), _Failed.to_load(pyfuncitem, error)) from None
+    stretch = _seeds(pyfuncitem)
+    total = 0.0
+    for seed in stretch.seeds:
+        run = _run(pyfuncitem, test, launcher, seed)
+        total += run.real_s
+        for line in run.checks_off:
+            if (_CHECK_OFF, line) not in pyfuncitem.user_properties:
+                pyfuncitem.user_properties.append((_CHECK_OFF, line))
+        for line in run.remarks:
+            if (_REMARK, line) not in pyfuncitem.user_properties:
+                pyfuncitem.user_properties.append((_REMARK, line))
+        if run.error is not None:
+            # Into the test's own output, while that is caught: what pytest-timeout has printed, which is then left out.
+            pyfuncitem.config.get_terminal_writer().flush()
+            if isinstance(run.error, (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception)):
+                raise run.error
+            raise LabFailure(_describe(pyfuncitem, run), _Failed.of(pyfuncitem, run)) from None
+    lines = run.lines
+    if len(stretch.seeds) > 1:
+        lines.append(f"  ... {len(stretch.seeds)} runs passed, {total:.1f} s real")
+    pyfuncitem.user_properties.append((_PASSED, "\n".join(lines)))
+    return True
+
+
+def _seeds(item: pytest.Function) -> _Seeds:
+    seeds = item.funcargs[item.stash[LAB_TEST].kind.value]
+    assert isinstance(seeds, _Seeds)
+    return seeds
+
+
+def _run(item: pytest.Function, test: LabTest, launcher: PeerLauncher, seed: int) -> Run:
+    config = item.config
+    record = config.getoption("--record-events")
+    if record is None and not config.getoption("--check-determinism"):
+        return run_test(test, launcher, seed, realtime=config.getoption("--realtime"))
+    if record is not None:
+        determinism.stir_memory()
+    simulation = Simulation(seed)
+    recorder = determinism.Recorder(simulation)
+    run = run_test(test, launcher, seed, simulation=simulation)
+    if record is not None:
+        determinism.write_record(record, recorder.lines, run.digest)
+    elif not isinstance(run.error, pytest.skip.Exception):
+        _compare(item, run, recorder.lines)
+    return run
+
+
+def _compare(item: pytest.Function, run: Run, events: list[Any]) -> None:
+    config = item.config
+    raft, kv = _raft(config), _kv_of(item)
+    files = {RAFT.name: raft.absolute(), KV.name: None if kv is None else kv.absolute()}
+    values = {**_given(item), SEED.name: run.seed, RUNS.name: 1, **files}
+    there, digest = determinism.record_elsewhere(_node_id(item), values, config.rootpath, config.inipath)
+    difference = determinism.first_difference(events, there)
+    if difference is None and digest != run.digest:
+        difference = "One seed gave two runs: the events are the same, but the threads took turns in another order."
+    if difference is not None:
+        suspects = determinism.suspects(raft / "raft.py" if raft.is_dir() else raft)
+        told = "\n".join(["Worth a look:", *(f"  {line}" for line in suspects)]) if suspects else _USUAL_CAUSES
+        run.error = NotDeterministic(f"{difference}\n{told}")
+
+
+_USUAL_CAUSES = "Usual causes: the order of a set, id() or hash() used for order, a real clock, unseeded chance."
+
+
+def _node_id(item: pytest.Function) -> str:
+    """By its absolute path, and without the parameter that --runs adds."""
+    seeds = str(_seeds(item))
+    name = item.name.replace(f"[{seeds}]", "").replace(f"{seeds}-", "").replace(f"-{seeds}", "")
+    names = [parent.name for parent in item.listchain() if isinstance(parent, pytest.Class)]
+    return "::".join([str(item.path), *names, name])
+
+
+# ---- what is said --------------------------------------------------------------------------------------------
+
+
+class NotDeterministic(Failure):
+    """One seed gave two runs."""
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """A failure as it travels from a worker: what a line in a list needs, and what is wrong, as a value."""
+
+    test: str
+    seed: int | None
+    headline: str
+    mistake: str  # of the verdict: failures that share it are told as one
+
+    @classmethod
+    def of(cls, item: pytest.Function, run: Run) -> _Failed:
+        assert run.error is not None
+        verdict = verdict_of(run.error, records.place_of_peer(_raft(item.config), _kv_of(item)), item.path)
+        return cls(_shown_name(item), run.seed, report.headline(run.error), verdict.mistake)
+
+    @classmethod
+    def to_load(cls, item: pytest.Function, error: LoadError) -> _Failed:
+        headline = str(error).partition("\n")[0]
+        return cls(_shown_name(item), None, headline, LoadError.__name__)
+
+    @classmethod
+    def read(cls, report: pytest.TestReport) -> _Failed | None:
+        told: Any = next((value for name, value in report.user_properties if name == _FAILED), None)
+        return None if told is None else cls(**told)
+
+    @property
+    def run(self) -> str:
+        return self.test if self.seed is None else f"{self.test}  seed {self.seed}"
+
+
+class LabFailure(Exception):
+    """Carries the finished report; pytest need not add its own."""
+
+    def __init__(self, text: str, failed: _Failed) -> None:
+        super().__init__(text)
+        self.failed = failed
+
+
+def _shown_name(item: pytest.Function) -> str:
+    """Without the parameter that --runs adds: the seed says more."""
+    return _node_id(item).rpartition("::")[2]
+
+
+def _describe(item: pytest.Function, run: Run) -> str:
+    assert run.error is not None
+    replay = _replay_line(item, run.seed)
+    shrink, page = _make_line("shrink", item, run.seed), _make_line("page", item, run.seed)
+    text = report.describe(run.error, item.originalname, run.seed, replay, causes=run.causes, shrink=shrink, page=page)
+    for line in item.ihook.pytest_raftlab_failed(item=item, run=run):
+        text += f"\n  {line}"
+    if not item.config.getoption("--realtime") and _is_replayable(item):
+        raft, kv = _raft(item.config), _kv_of(item)
+        with suppress(OSError):  # a folder that cannot be written to is no reason to hide the failure
+            records.Record(
+                test=item.originalname,
+                seed=run.seed,
+                raft=str(raft),
+                kv="" if kv is None else str(kv),
+                isolated=item.config.getoption("--isolated"),
+                race=_race(item.config),
+                digest=run.digest,
+                report=text,
+                code=records.code_of(raft, item.path, kv),
+            ).write(records.PYTEST)
+    return text
+
+
+def _replay_line(item: pytest.Function, seed: int) -> str:
+    if item.config.getoption("--realtime"):
+        return "none: real threads never run twice alike (without --realtime they do)"
+    if _is_replayable(item) and item.path.suffix != SCENARIO:
+        return _make_line("replay", item, seed)
+    file = short_path(str(item.path))
+    if _is_replayable(item):
+        command = f"make scenario FILE={shlex.quote(file)}"
+    else:
+        command = f"pytest {shlex.quote(_node_id(item).replace(str(item.path), file, 1))}"
+    return command_line(command, {SEED.name: seed, **_given(item)})
+
+
+def _make_line(does: str, item: pytest.Function, seed: int) -> str:
+    """What shrinks the run, or draws it, where make finds the test by its name. A scenario is short already."""
+    if item.config.getoption("--realtime") or not _is_replayable(item) or item.path.suffix == SCENARIO:
+        return ""
+    return run_line(does, item.originalname, seed, _given(item))
+
+
+def _given(item: pytest.Function) -> dict[str, Any]:
+    return given(item.config.option, service=item.stash[LAB_TEST].wants_service)
+
+
+def _is_replayable(item: pytest.Function) -> bool:
+    """Whether `make replay` finds it by its name: it knows the lab's own files, and plain functions only.
+
+    Or `make scenario`, by its file.
+    """
+    if item.path.suffix == SCENARIO:
+        return not _race(item.config)
+    plain = len(item._fixtureinfo.argnames) == 1 and item.cls is None
+    return plain and item.path.parent.name == "tests" and item.path.name.startswith(("test_2", "test_3"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    result = yield
+    if call.excinfo is not None and isinstance(call.excinfo.value, LabFailure):
+        result.longrepr = str(call.excinfo.value)
+        result.user_properties.append((_FAILED, asdict(call.excinfo.value.failed)))
+        if not item.config.getoption("--realtime"):
+            result.sections = [(name, _OTHER_THREADS.sub("", text)) for name, text in result.sections]
+        result.sections = [(name, _shortened(text)) for name, text in result.sections if text]
+    return result
+
+
+# pytest-timeout prints the stacks of all other OS threads. In virtual time no peer is among them.
+_OTHER_THREADS = re.compile(r"\++ Timeout \++\n~.*?\n\++ Timeout \++\n?", re.DOTALL)
+
+
+def _shortened(output: str) -> str:
+    """The end of what was printed: there is the failure, and a peer that prints a lot would bury the report."""
+    lines = output.splitlines(keepends=True)
+    if len(lines) <= _MAX_OUTPUT_LINES:
+        return output
+    left_out = len(lines) - _MAX_OUTPUT_LINES
+    return "".join([f"... {left_out:,} lines before; pytest -s -n 0 shows all\n", *lines[left_out:]])
+
+
+def _property(report: pytest.TestReport, name: str) -> str:
+    return next((str(value) for key, value in report.user_properties if key == name and value is not None), "")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport, config: pytest.Config) -> Any:
+    """No dot and no F for a lab test: its own line says more."""
+    if isinstance(report, pytest.TestReport) and report.when == "call":
+        if report.passed and _property(report, _PASSED):
+            return "passed", "", ""
+        if report.failed and _Failed.read(report) is not None:
+            return "failed", "", ("FAILED", {"red": True})
+    return None
+
+
+@dataclass
+class _Crash:
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class _Report:
+    """A finished report in the shape that pytest asks of one: text for the terminal, one line for the summary."""
+
+    def __init__(self, text: str, headline: str) -> None:
+        self._text = text
+        self.reprcrash = _Crash(headline)
+
+    def __str__(self) -> str:
+        return self._text
+
+    def toterminal(self, tw: Any) -> None:
+        for line in self._text.splitlines():
+            tw.line(line)
+
+
+class _Printer:
+    """Prints the lab's lines as reports come in, from this process or from workers, and at the end what failed.
+
+    One mistake fails many tests. It is told once, by the first of them, and the others stand below it.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._header_due = config.get_verbosity() < 0  # -q leaves the header out, and with it the seed
+        self._first: dict[str, _Failed] = {}  # by mistake
+        self._checks_off: dict[str, None] = {}
+        self._remarks: dict[str, None] = {}
+        self._order: dict[str, int] = {}  # of the tests, where workers finish them in another one
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        self._order = self._order or {node_id: place for place, node_id in enumerate(ids)}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        lines, failed = _property(report, _PASSED), _Failed.read(report)
+        if report.when != "call" or not (lines or failed):
+            return
+        self._checks_off |= {str(line): None for name, line in report.user_properties if name == _CHECK_OFF}
+        self._remarks |= {str(line): None for name, line in report.user_properties if name == _REMARK}
+        if report.failed and failed:
+            longrepr = _Report(str(report.longrepr), failed.headline)
+            report.longrepr = longrepr  # type: ignore[assignment]  # all pytest asks for
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None:
+            return
+        reporter.ensure_newline()
+        if self._header_due:
+            self._header_due = False
+            reporter.write_line(_header(self._config))
+        if report.passed and lines:
+            reporter.write_line(lines)
+        elif report.failed and failed:
+            first = self._first.setdefault(failed.mistake, failed)
+            said = failed.headline if first is failed else f"as {first.test}"
+            for line in _wrapped(f"FAILED {failed.run}: {said}", reporter):
+                reporter.write_line(line, red=True)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None, None, None]:
+        everything = terminalreporter.stats.get("failed", [])
+        ours = [report for report in everything if isinstance(report.longrepr, _Report)]
+        if not ours or self._config.getoption("tbstyle") == "no":
+            yield
+        else:
+            # pytest would tell each in full, and all of them again as a list.
+            terminalreporter.stats["failed"] = [report for report in everything if report not in ours]
+            try:
+                self._tell(ours, terminalreporter)
+                yield
+            finally:
+                terminalreporter.stats["failed"] = everything
+        for line in self._checks_off:
+            terminalreporter.write_line(f"{line}.", yellow=True)
+        for line in self._remarks:
+            terminalreporter.write_line(f"Remark: {line}.", yellow=True)
+
+    def _tell(self, reports: list[pytest.TestReport], reporter: Any) -> None:
+        by_mistake: dict[str, list[tuple[pytest.TestReport, _Failed]]] = {}
+        for each in sorted(reports, key=lambda each: self._order.get(each.nodeid, -1)):
+            failed = _Failed.read(each)
+            assert failed is not None
+            by_mistake.setdefault(failed.mistake, []).append((each, failed))
+        reporter.write_sep("=", "FAILURES")
+        for number, ((first, _), *others) in enumerate(by_mistake.values()):
+            if number:
+                reporter.write_sep("_")
+            reporter.write_line(str(first.longrepr))
+            if others:
+                _tell_others([failed for _, failed in others], reporter)
+            self._tell_output(first, reporter)
+        reporter.write_line("")
+
+    def _tell_output(self, of: pytest.TestReport, reporter: Any) -> None:
+        wanted = self._config.getoption("showcapture")
+        for name, content in of.sections:
+            if wanted != "no" and (wanted == "all" or wanted in name):
+                reporter.write_sep("-", name)
+                reporter.write_line(content.rstrip("\n"))
+
+
+def _tell_others(failures: list[_Failed], reporter: Any) -> None:
+    """Their names and seeds: the first one's report says how to replay a run."""
+    by_seed: dict[int | None, list[str]] = {}
+    for failed in failures:
+        by_seed.setdefault(failed.seed, []).append(failed.test)
+    reporter.write_line(f"\n  The same in {len(failures)} more run{'s' if len(failures) > 1 else ''}:")
+    for seed, tests in by_seed.items():
+        names = ("" if seed is None else f"seed {seed}: ") + ", ".join(tests)
+        for line in textwrap.wrap(names, _OTHERS_WIDTH, break_long_words=False, break_on_hyphens=False):
+            reporter.write_line(f"    {line}")
+
+
+def _wrapped(text: str, reporter: Any) -> list[str]:
+    """Whole words, at the terminal's width; what is piped is for programs, and stays a line."""
+    if not reporter.isatty:
+        return [text]
+    width = shutil.get_terminal_size().columns
+    return textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

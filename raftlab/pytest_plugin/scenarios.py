@@ -1,0 +1,39 @@
+"""Scenarios in pytest: each file is one test, with seeds, reports and all the rest, like a function that asks for
+make_config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+from raftlab.pytest_plugin.hooks import LAB_TEST
+from raftlab.scenarios.as_test import as_test
+from raftlab.scenarios.text import ScriptError, read_script
+
+
+class ScenarioFile(pytest.Module):
+    """A module, as far as pytest can see, with one test function in it."""
+
+    def _getobj(self) -> ModuleType:
+        try:
+            self._lab_test = as_test(read_script(self.path))
+        except ScriptError as error:
+            raise self.CollectError(str(error)) from None
+        module = ModuleType(self._lab_test.name)
+        setattr(module, self._lab_test.name, self._lab_test.function)
+        return module
+
+    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
+        for item in super().collect():
+            item.stash[LAB_TEST] = self._lab_test
+            yield item
+
+    def istestfunction(self, obj: object, name: str) -> bool:
+        return callable(obj)
+
+    def _register_setup_module_fixture(self) -> None:
+        """There is none."""
+
+    _register_setup_function_fixture = _register_setup_module_fixture

@@ -1,0 +1,385 @@
+"""A peer's source, rewritten: a call between all statements, and around whatever reads or writes a field.
+
+Promise: the program does what it did, in the same order, and everything in it keeps its line: tracebacks, inspect and
+the debugger show the student's file. Not rewritten: what is done when a module is imported, what runs where nobody can
+wait or the lab itself asks (`__del__`, `__repr__`, `__eq__`, ...), and `async` functions.
+
+    self.x                  __see__(self, 'x', 7)
+    self.x = e              __put__(e, self, 'x', 8)
+    self.x += e             .t = self; .v = __see__(.t, 'x', 9); .v += e; __turn__(); __put__(.v, .t, 'x', 10)
+    self.log.append(e)      __write__(__see__(self, 'log', 11), None, 12).append(e)
+    self.log[i]             __read__(__see__(self, 'log', 13), i, 14)[i]
+
+The numbers name sites (sites.py). preemption.py and detector.py define the calls. fields.py finds first which names
+are worth it. Start at `rewrite()`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from raftlab.races.fields import READERS, WRITERS, Fields, mangled
+from raftlab.races.sites import Sites
+
+S = TypeVar("S", bound=ast.stmt)
+
+# What the lab itself may ask, or Python where nobody can wait.
+_LEFT_ALONE = frozenset(
+    f"__{name}__"
+    for name in (
+        *("class_getitem", "copy", "deepcopy", "del", "delattr", "dir", "eq", "format", "ge", "getattr"),
+        *("getattribute", "getstate", "gt", "hash", "init_subclass", "le", "lt", "ne", "new", "reduce", "reduce_ex"),
+        *("repr", "set_name", "setattr", "setstate", "sizeof", "str"),
+    )
+)
+# In the key's place: the whole container; and one element, but who knows which.
+_UNKNOWN = Ellipsis
+
+
+def rewrite(source: bytes, file: str, sites: Sites, fields: Fields, *, turns: bool = True, watch: bool = True) -> Any:
+    """The code of a module. SyntaxError as Python's own."""
+    tree = ast.parse(source, file)
+    if turns or watch:
+        sites.begin_file(file, source)
+        tree = _Rewriter(sites, fields, turns=turns, watch=watch).visit(tree)
+        ast.fix_missing_locations(tree)
+    return compile(tree, file, "exec", dont_inherit=True)
+
+
+class _Rewriter(ast.NodeTransformer):
+    def __init__(self, sites: Sites, fields: Fields, *, turns: bool, watch: bool) -> None:
+        self._sites = sites
+        self._fields = fields
+        self._turns = turns
+        self._watch = watch
+        self._function = ""  # in which we are; "" outside all
+        self._class = ""
+        self._first = ""  # the function's first parameter
+        self._aliases: frozenset[str] = frozenset()  # local names of what may be a container held in a field
+        self._outer: frozenset[str] = frozenset()  # names that the function declares global or nonlocal
+        self._temporaries = 0
+
+    # ---- functions, classes, statements --------------------------------------------------------------------
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        outer = self._class, self._function
+        self._class, self._function = node.name, ""
+        node.body = [self.visit(statement) for statement in node.body]
+        self._class, self._function = outer
+        return node
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        if node.name in _LEFT_ALONE:
+            return node
+        if self._function:
+            node.args = self.visit(node.args)
+        outer = self._function, self._first, self._aliases, self._outer
+        arguments = [*node.args.posonlyargs, *node.args.args]
+        self._function = node.name
+        self._first = arguments[0].arg if arguments and self._class else ""
+        # A nested function sees its outer's names.
+        self._aliases = self._aliases | self._fields.aliases_in(node)
+        self._outer = frozenset(
+            name for inner in ast.walk(node) if isinstance(inner, (ast.Global, ast.Nonlocal)) for name in inner.names
+        )
+        node.body = self._block(node.body)
+        self._function, self._first, self._aliases, self._outer = outer
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        outer = self._function
+        self._function = self._function or "<lambda>"
+        node.body = self.visit(node.body)
+        self._function = outer
+        return node
+
+    def _block(self, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+        """Of a function: each statement with a call before it."""
+        new: list[ast.stmt] = []
+        for number, statement in enumerate(statements):
+            is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+            if self._turns and not is_text and not isinstance(statement, (ast.Global, ast.Nonlocal, ast.Pass)):
+                new.append(self._turn(statement))
+            made = self.visit(statement)
+            new += made if isinstance(made, list) else [made]
+            if self._turns and number + 1 < len(statements) and _lets_go(statement):
+                following = statements[number + 1 :]
+                new.append(self._turn(following[0], "__split__" if _takes_again(following) else "__gap__"))
+        return new
+
+    def _turn(self, at: ast.AST, name: str = "__turn__") -> ast.stmt:
+        return _at(at, ast.Expr(ast.Call(ast.Name(name, ast.Load()), [], [])))
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        if self._function and not isinstance(node, ast.Lambda):
+            for name in ("body", "orelse", "finalbody"):
+                block = getattr(node, name, None)
+                if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
+                    setattr(node, name, self._block(block))
+            # The rest: expressions, handlers, cases.
+            for name, value in ast.iter_fields(node):
+                if name in ("body", "orelse", "finalbody") and isinstance(value, list):
+                    continue
+                if isinstance(value, ast.AST):
+                    setattr(node, name, self.visit(value))
+                elif isinstance(value, list):
+                    setattr(node, name, [self.visit(one) if isinstance(one, ast.AST) else one for one in value])
+            return node
+        return super().generic_visit(node)
+
+    def visit_Match(self, node: ast.Match) -> ast.AST:
+        if not self._function:
+            return super().generic_visit(node)
+        node.subject = self.visit(node.subject)
+        for case in node.cases:  # a pattern's names are no expressions
+            if case.guard is not None:
+                case.guard = self.visit(case.guard)
+            case.body = self._block(case.body)
+        return node
+
+    # ---- assignments -----------------------------------------------------------------------------------------
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        if not self._function:
+            return super().generic_visit(node)
+        target = node.targets[0]
+        if len(node.targets) == 1 and isinstance(target, ast.Attribute) and self._is_written(target):
+            return self._put(self.visit(node.value), self.visit(target.value), target, node)
+        node.value = self.visit(node.value)
+        node.targets = [self.visit(target) for target in node.targets]
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+        if not self._function:
+            return node
+        if node.value is None:
+            return node  # no more than a remark
+        if isinstance(node.target, ast.Attribute) and self._is_written(node.target):
+            return self._put(self.visit(node.value), self.visit(node.target.value), node.target, node)
+        node.value = self.visit(node.value)
+        node.target = self.visit(node.target)
+        return node
+
+    def _put(self, value: ast.expr, owner: ast.expr, target: ast.Attribute, statement: ast.stmt) -> ast.stmt:
+        constant = isinstance(statement, (ast.Assign, ast.AnnAssign)) and isinstance(statement.value, ast.Constant)
+        site = self._site(target, constant=constant, made=self._is_own_init(target))
+        name = ast.Constant(self._mangled(target.attr))
+        return _at(statement, ast.Expr(_call("__put__", value, owner, name, site)))
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+        target = node.target
+        if not self._function or (isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Slice)):
+            return self.generic_visit(node)
+        if isinstance(target, ast.Name):
+            node.value = self.visit(node.value)
+            if not self._turns or target.id not in self._outer:
+                return node
+            value = self._temporary()
+            return [
+                _at(node, ast.Assign([_store(value)], ast.Name(target.id, ast.Load()))),
+                _at(node, ast.AugAssign(_store(value), node.op, node.value)),
+                self._turn(node),
+                _at(node, ast.Assign([ast.Name(target.id, ast.Store())], _load(value))),
+            ]
+        owner, value = self._temporary(), self._temporary()
+        made: list[ast.stmt] = []
+        if isinstance(target, ast.Attribute):
+            made.append(_at(node, ast.Assign([_store(owner)], self.visit(target.value))))
+            load: ast.expr = ast.copy_location(ast.Attribute(_load(owner), target.attr, ast.Load()), target)
+            store: ast.expr = ast.Attribute(_load(owner), target.attr, ast.Store())
+        else:
+            held = self._container(target.value)
+            key = self._temporary()
+            made.append(_at(node, ast.Assign([_store(owner)], held or self.visit(target.value))))
+            made.append(_at(node, ast.Assign([_store(key)], self.visit(target.slice))))
+            read = write = _load(owner)
+            if held is not None:
+                read = _call("__read__", _load(owner), _load(key), self._site(target.value))
+                write = _call("__write__", _load(owner), _load(key), self._site(target.value))
+            load = ast.copy_location(ast.Subscript(read, _load(key), ast.Load()), target)
+            store = ast.Subscript(write, _load(key), ast.Store())
+        if isinstance(target, ast.Attribute) and self._is_seen(target):
+            load = self._see(_load(owner), target)
+        made.append(_at(node, ast.Assign([_store(value)], load)))
+        made.append(_at(node, ast.AugAssign(_store(value), node.op, self.visit(node.value))))
+        if self._turns:
+            made.append(self._turn(node))
+        if isinstance(target, ast.Attribute) and self._is_written(target):
+            made.append(self._put(_load(value), _load(owner), target, node))
+        else:
+            made.append(_at(node, ast.Assign([store], _load(value))))
+        return made
+
+    # ---- expressions -----------------------------------------------------------------------------------------
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        if not self._function or not self._watch:
+            return super().generic_visit(node)
+        owner = self.visit(node.value)
+        if isinstance(node.ctx, ast.Load):
+            if self._is_seen(node):
+                return self._see(owner, node)
+        elif self._is_written(node):
+            site = self._site(node, made=self._is_own_init(node))
+            owner = _call("__target__", owner, ast.Constant(self._mangled(node.attr)), site)
+        return ast.copy_location(ast.Attribute(owner, node.attr, node.ctx), node)
+
+    def _see(self, owner: ast.expr, node: ast.Attribute) -> ast.expr:
+        call = _call("__see__", owner, ast.Constant(self._mangled(node.attr)), self._site(node))
+        return ast.copy_location(call, node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        held = self._container(node.value)
+        if held is None:
+            return super().generic_visit(node)
+        load = isinstance(node.ctx, ast.Load)
+        site = self._site(node.value)
+        if isinstance(node.slice, (ast.Name, ast.Constant)):
+            key: ast.expr = ast.Name(node.slice.id, ast.Load()) if isinstance(node.slice, ast.Name) else node.slice
+        elif isinstance(node.slice, ast.Slice):
+            key = ast.Constant(None)
+        elif load:
+            return ast.copy_location(_call("__item__", held, self.visit(node.slice), site), node)
+        else:
+            key = ast.Constant(_UNKNOWN)
+        touched = _call("__read__" if load else "__write__", held, key, site)
+        return ast.copy_location(ast.Subscript(touched, self.visit(node.slice), node.ctx), node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if not self._function or not self._watch:
+            return super().generic_visit(node)
+        func = node.func
+        held = self._container(func.value) if isinstance(func, ast.Attribute) else None
+        if isinstance(func, ast.Attribute) and held is not None and func.attr in (READERS | WRITERS):
+            key: ast.expr = ast.Constant(None)
+            if func.attr in ("get", "setdefault") and node.args and isinstance(node.args[0], (ast.Name, ast.Constant)):
+                key = node.args[0]
+            touched = _call("__write__" if func.attr in WRITERS else "__read__", held, key, self._site(func.value))
+            node.func = ast.copy_location(ast.Attribute(touched, func.attr, ast.Load()), func)
+        else:
+            node.func = self.visit(func)
+        node.args = [self._whole(argument) for argument in node.args]
+        for keyword in node.keywords:
+            keyword.value = self._whole(keyword.value)
+        return node
+
+    def visit_For(self, node: ast.For) -> ast.AST:
+        if not self._function:
+            return super().generic_visit(node)
+        node.iter = self._whole(node.iter)
+        node.target = self.visit(node.target)
+        node.body = self._block(node.body)
+        node.orelse = self._block(node.orelse)
+        return node
+
+    def visit_comprehension(self, node: ast.comprehension) -> ast.AST:
+        node.iter = self._whole(node.iter)
+        node.target = self.visit(node.target)
+        node.ifs = [self.visit(test) for test in node.ifs]
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        if any(not isinstance(operator, (ast.Is, ast.IsNot)) for operator in node.ops):
+            node.left = self._whole(node.left)
+            node.comparators = [self._whole(operand) for operand in node.comparators]
+            return node
+        return super().generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        node.left, node.right = self._whole(node.left), self._whole(node.right)
+        return node
+
+    def visit_Starred(self, node: ast.Starred) -> ast.AST:
+        node.value = self._whole(node.value) if isinstance(node.ctx, ast.Load) else self.visit(node.value)
+        return node
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        node.operand = self._whole(node.operand)
+        return node
+
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.AST:
+        node.value = self._whole(node.value)
+        return node
+
+    def _whole(self, node: ast.expr) -> Any:
+        """Where all of a container is looked at, if it is one."""
+        held = self._container(node)
+        if held is None:
+            return self.visit(node)
+        return ast.copy_location(_call("__read__", held, ast.Constant(None), self._site(node)), node)
+
+    def _container(self, node: ast.expr) -> ast.expr | None:
+        """What may be a container that is held in a field, rewritten; None if it is something else."""
+        if not self._watch or not self._function:
+            return None
+        if isinstance(node, ast.Name) and node.id in self._aliases:
+            return node
+        if isinstance(node, ast.Attribute) and self._mangled(node.attr) in self._fields.containers:
+            return self.visit(node)  # type: ignore[no-any-return]
+        return None
+
+    # ---- what is worth it --------------------------------------------------------------------------------------
+
+    def _is_seen(self, node: ast.Attribute) -> bool:
+        return self._watch and self._mangled(node.attr) in self._fields.changing
+
+    def _is_written(self, node: ast.Attribute) -> bool:
+        name = self._mangled(node.attr)
+        return self._watch and (name in self._fields.changing or name in self._fields.containers)
+
+    def _is_own_init(self, node: ast.Attribute) -> bool:
+        is_self = isinstance(node.value, ast.Name) and node.value.id == self._first
+        return is_self and self._function in ("__init__", "__post_init__")
+
+    def _mangled(self, name: str) -> str:
+        return mangled(name, self._class)
+
+    def _site(self, node: ast.expr, *, constant: bool = False, made: bool = False) -> ast.Constant:
+        return ast.Constant(self._sites.add(node, self._function, constant=constant, made=made))
+
+    def _temporary(self) -> str:
+        # No identifier: no name of the student's, and nothing that a report shows.
+        self._temporaries += 1
+        return f".race{self._temporaries}"
+
+
+def _lets_go(statement: ast.stmt) -> bool:
+    """Of a lock, most likely: `with self.mu:`, which is no call, so nothing made for this one block; or a release()."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        func = statement.value.func
+        return isinstance(func, ast.Attribute) and func.attr == "release"
+    return isinstance(statement, ast.With) and isinstance(statement.items[0].context_expr, (ast.Attribute, ast.Name))
+
+
+def _takes_again(statements: Sequence[ast.stmt]) -> bool:
+    """The next critical section begins here, before anything is called that could wait."""
+    for statement in statements:
+        if isinstance(statement, ast.With) and _lets_go(statement):
+            return True
+        if any(isinstance(node, ast.Call) for node in ast.walk(statement)):
+            return False
+    return False
+
+
+def _at(where: ast.AST, new: S) -> S:
+    for node in ast.walk(new):
+        if "lineno" in node._attributes and not hasattr(node, "lineno"):
+            ast.copy_location(node, where)
+    return new
+
+
+def _call(name: str, *arguments: ast.expr) -> ast.Call:
+    return ast.Call(ast.Name(name, ast.Load()), list(arguments), [])
+
+
+def _load(name: str) -> ast.expr:
+    return ast.Name(name, ast.Load())
+
+
+def _store(name: str) -> ast.Name:
+    return ast.Name(name, ast.Store())

@@ -1,0 +1,286 @@
+"""A peer's files, launched in a sandbox: each incarnation in a process of its own. Start at `load_sandboxed()`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+import labgob
+from labrpc import ClientEnd, Network
+from labsim import Node, Simulation
+from labsim.stacks import short_path
+from raftlab.guest import protocol
+from raftlab.guest.contract import CLERK, PACKAGE, PEER, SERVICE, SERVICE_PACKAGE
+from raftlab.guest.protocol import Ask, Failed, Returned, Setup, Turn
+from raftlab.harness.launcher import PeerContext
+from raftlab.harness.loader import LoadError, found
+from raftlab.harness.records import files_of, files_of_service
+from raftlab.layout import ROOT
+from raftlab.races.data_race import Remark
+from raftlab.sandbox.processes import GuestProcess, Nursery, NurseryLost
+from raftlab.sandbox.stubs import SandboxedClerk, SandboxedPeer
+from raftlab.sandbox.supervisor import Guest
+
+if TYPE_CHECKING:
+    from raftapi import Clerk
+
+_SPARES = 3
+LOAD = "__load__"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one run's guests may use."""
+
+    turn_s: float = 30.0  # real seconds for one turn of one guest
+    cpu_s: int = 60  # processor seconds of one guest
+    memory_mb: int = 1024  # of all guests that live at one time, beyond what a guest begins with
+    real_s: float = 600.0  # of the whole run
+
+
+class SandboxedLauncher:
+    """Launches one peer's files, each incarnation as a guest."""
+
+    # What guests take is not this process's time.
+    work_clock = staticmethod(monotonic)
+    classes: Sequence[Any] = ()
+
+    def __init__(
+        self,
+        files: Mapping[str, bytes],
+        raft: str,
+        service: ServicePaths | None = None,
+        *,
+        limits: Limits | None = None,
+        show: Callable[[str], object] | None = None,
+        race: bool = False,
+    ) -> None:
+        """`files` by the path that the reader knows; `raft` is that of raft.py. `show` gets what guests print. `race`:
+        any line may lose its turn, and races are failures.
+
+        With a service, each server is one guest, its peer inside, and so is each clerk.
+        """
+        self.limits = Limits() if limits is None else limits
+        self.deadline_s = float("inf")
+        self.dropped = 0  # characters that guests wanted to say and nobody kept
+        self.bytes_before = 0  # that came, in this run, from guests that are gone
+        # How each type of message is called by who has declared it. A plain value's type is told by its bytes.
+        self.type_names: dict[Any, str] = {}
+        self.show = sys.stdout.write if show is None else show
+        self.files = dict(files)
+        self.race = race
+        self._remarks: dict[Remark, None] = {}
+        self._modules = _named(files, raft, service)
+        self.has_service = service is not None
+        self._nursery: Nursery | None = None
+        self._living: dict[Guest, None] = {}
+        self._simulation: Simulation | None = None  # of the run under way
+        self._methods: list[str] | None = None  # of its Raft, once it could be loaded
+        self._cpus: set[int] = set()  # that this process had before a run
+        self._chars_left = protocol.LOG_CHARS_MAX
+
+    def load(self) -> None:
+        """Try whether it can be loaded: LoadError if not."""
+        problem = self._try_to_load()
+        if problem:
+            raise LoadError(problem)
+
+    def has_method(self, name: str) -> bool:
+        if self._methods is None:
+            self._try_to_load()
+        return self._methods is not None and name in self._methods
+
+    def _try_to_load(self) -> str:
+        process = self._fresh()
+        setup = Setup("0", 1, 0, 0, 0, 0, b"", b"", lockstep=False)
+        try:
+            process.begin(setup, self.limits.turn_s)
+            done = process.turn(Turn(0, False, [Ask(1, f".{LOAD}", labgob.encode([]))]))
+            for deed in done.deeds:
+                if isinstance(deed, Returned) and deed.data is not None:
+                    problem, *self._methods = labgob.decode(deed.data, list[list[str]])[0]
+                    return problem
+                if isinstance(deed, Failed):
+                    return f"{self._files_named}: {deed.text}"
+        except TimeoutError:
+            return f"{self._files_named}: importing it has not ended after {self.limits.turn_s:g} s"
+        except (EOFError, ValueError, msgspec.MsgspecError):
+            pass
+        finally:
+            process.end()
+        return f"{self._files_named}: importing it ends the program"
+
+    @property
+    def _files_named(self) -> str:
+        """Those of which one is meant, and nobody here knows which."""
+        return " or ".join(self._modules[name] for name in (PEER, SERVICE, CLERK) if name in self._modules)
+
+    # ---- runs ----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def run(self, simulation: Simulation | None) -> Iterator[None]:
+        if simulation is None:
+            raise ValueError("run(): sandboxed peers run in virtual time; on real threads there is none")
+        self._end_guests()
+        if simulation.unresponsive_s is not None:
+            # A host that waits for a guest is not stuck: the guest has a limit of its own.
+            simulation.unresponsive_s = self.limits.turn_s
+        if self._nursery is None:
+            self._begin_nursery()
+        assert self._nursery is not None
+        self._simulation = simulation
+        self._cpus = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {self._nursery.cpu})
+        self.bytes_before = 0
+        self.deadline_s = monotonic() + self.limits.real_s
+        self.dropped = 0
+        self._chars_left = protocol.LOG_CHARS_MAX
+        self._remarks = {}
+        try:
+            # The peers' classes are not here.
+            with labgob.carrying_unknown():
+                yield
+        finally:
+            self._end_guests()
+
+    def launch(self, context: PeerContext) -> SandboxedPeer:
+        assert self._simulation is not None
+        return SandboxedPeer(self, self._simulation, context)
+
+    def launch_clerk(self, node: Node, network: Network, ends: Sequence[ClientEnd], number: int) -> Callable[[], Clerk]:
+        assert self._simulation is not None
+        return SandboxedClerk(self, self._simulation, node, network, ends, number).construct
+
+    def _end_guests(self) -> None:
+        """No guest of it lives any more."""
+        self._simulation = None
+        if self._cpus:
+            os.sched_setaffinity(0, self._cpus)
+            self._cpus = set()
+        for guest in list(self._living):
+            guest.end()
+
+    def may_say(self, chars: int) -> bool:
+        """Whether that much more is kept, of all that a run's guests say."""
+        self._chars_left -= chars
+        if self._chars_left < 0:
+            self.dropped += chars
+        return self._chars_left >= 0
+
+    def remark(self, remark: Remark) -> None:
+        """A guest's word of what is unordered and no failure."""
+        if len(self._remarks) < protocol.REMARKS_MAX:
+            self._remarks[remark] = None
+
+    @property
+    def remarks(self) -> list[str]:
+        """Of the last run, a line each."""
+        if not self._remarks:
+            return []
+        from raftlab.races.report import remark_text  # most runs need none
+
+        return list(dict.fromkeys(map(remark_text, self._remarks)))
+
+    def take_guest(self, guest: Guest) -> GuestProcess:
+        process = self._fresh()
+        self._living[guest] = None
+        return process
+
+    def forget(self, guest: Guest, bytes_read: int) -> None:
+        if guest in self._living:
+            del self._living[guest]
+            self.bytes_before += bytes_read
+
+    def _fresh(self) -> GuestProcess:
+        if self._nursery is None:
+            self._begin_nursery()
+        assert self._nursery is not None
+        self._nursery.order(1)
+        return self._nursery.guest()
+
+    def _begin_nursery(self) -> None:
+        self._nursery = Nursery(self.files, self._modules, race=self.race)
+        self._nursery.order(_SPARES)
+
+    def __del__(self, suppress: Callable[..., Any] = suppress) -> None:
+        """At the end of the program the names of this module may be gone before its objects are."""
+        with suppress(Exception):
+            self.close()
+
+    def close(self) -> None:
+        """End every process of it."""
+        self._end_guests()
+        if self._nursery is not None:
+            self._nursery.close()
+            self._nursery = None
+
+
+class ServicePaths(NamedTuple):
+    """Where its files are, by the paths that the reader knows."""
+
+    server: str
+    clerk: str
+    messages: str
+
+
+def _named(files: Mapping[str, bytes], raft: str, service: ServicePaths | None) -> dict[str, str]:
+    """Which file is imported under which name: as part of its package, and by itself if it lies beside it."""
+    names = {PEER: raft}
+    folder = PurePosixPath(raft).parent
+    own_package = str(folder / "messages.py") in files
+    beside = {name: path for path in files if path != raft and (name := _beside(path, folder))}
+    for name, path in beside.items():
+        if own_package:
+            names[f"{PACKAGE}.{name}"] = path
+        if not own_package or name != "messages":
+            names[name] = path
+    if service is not None:
+        names |= {SERVICE: service.server, CLERK: service.clerk}
+        folder = PurePosixPath(service.messages).parent
+        for path in files:
+            if path not in (service.server, service.clerk) and (name := _beside(path, folder)):
+                names[f"{SERVICE_PACKAGE}.{name}"] = path
+                if name != "messages":
+                    names.setdefault(name, path)
+    return names
+
+
+def _beside(path: str, folder: PurePosixPath) -> str:
+    place = PurePosixPath(path)
+    return place.stem if place.parent == folder and place.stem != "__init__" else ""
+
+
+def load_sandboxed(
+    path: Path, kv: Path | None = None, *, limits: Limits | None = None, race: bool = False
+) -> SandboxedLauncher:
+    """As raftlab.harness.loader.load_peer(), but not a line of the file is run in this process."""
+    if not hasattr(os, "pidfd_open"):
+        raise LoadError("isolated runs need Linux: their walls are made of Linux's means; leave --isolated out")
+    path = found(path, "raft.py", "RAFT")
+    places, service = files_of(path), None
+    if kv is not None:
+        kv = found(kv, "server.py", "KV")
+        # What does not lie beside it is the lab's.
+        own = [kv.parent / "client.py", kv.parent / "messages.py"]
+        clerk, messages = (file if file.exists() else ROOT / SERVICE_PACKAGE / file.name for file in own)
+        places += [*files_of_service(kv), *(file for file in (clerk, messages) if file.exists())]
+        service = ServicePaths(*(short_path(str(file.resolve())) for file in (kv, clerk, messages)))
+    files = {short_path(str(file.resolve())): file.read_bytes() for file in places}
+    launcher = SandboxedLauncher(files, short_path(str(path)), service, limits=limits, race=race)
+    try:
+        launcher.load()
+    except NurseryLost as error:
+        launcher.close()
+        raise LoadError(str(error)) from None
+    except LoadError:
+        launcher.close()
+        raise
+    return launcher

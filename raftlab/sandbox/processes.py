@@ -1,0 +1,228 @@
+"""Processes, seen from outside: the nursery, and the guests that are forked from it. Bytes in, bytes out.
+
+Promise: a process that is gone, silent or speaks nonsense is an exception here, never a wait without end. What a
+guest's words mean is supervisor.py's business. Start at `Nursery`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from struct import pack
+from typing import Any
+
+import msgspec
+
+from labsim import SimulationError
+from raftlab.guest import protocol
+from raftlab.guest.protocol import Done, Setup, Turn
+from raftlab.harness.loader import LoadError
+from raftlab.layout import ROOT
+from raftlab.sandbox import confinement
+
+_START_LIMIT_S = 60.0
+_END_LIMIT_S = 1.0
+_decode_done = msgspec.msgpack.Decoder(Done).decode
+
+
+class NurseryLost(SimulationError):
+    """The nursery is gone, or cannot be started: no peer's doing."""
+
+
+class GuestKilled(SimulationError):
+    """Somebody outside has ended a guest's process: the run says nothing, and is to be repeated."""
+
+
+class GuestProcess:
+    """One process that runs one incarnation, as far as bytes go."""
+
+    def __init__(self, nursery_: Nursery, pid: int, line: int, process: int) -> None:
+        self._nursery = nursery_
+        self._pid = pid
+        self._line = line
+        self._process = process
+        self._reader = protocol.FrameReader(line)
+        self.bytes_read = 0
+
+    def begin(self, setup: Setup, turn_s: float) -> None:
+        socket_ = socket.socket(fileno=os.dup(self._line))
+        socket_.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, pack("ll", int(turn_s), int(turn_s % 1 * 1e6)))
+        socket_.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, pack("ll", int(turn_s), int(turn_s % 1 * 1e6)))
+        socket_.close()
+        self._write(protocol.frame(setup))
+        self._read()
+
+    def turn(self, turn: Turn, limit_s: float | None = None) -> Done:
+        """EOFError: the process is gone. TimeoutError: it does not answer. ValueError: it said what cannot be.
+
+        A limit of its own is for questions that need not be answered.
+        """
+        self._write(protocol.frame(turn))
+        if limit_s is not None and not select.select([self._line], [], [], limit_s)[0]:
+            raise TimeoutError
+        return self._read()
+
+    def _write(self, data: bytes) -> None:
+        try:
+            while data:
+                data = data[os.write(self._line, data) :]
+        except BlockingIOError:
+            raise TimeoutError from None
+        except OSError:
+            raise EOFError from None
+
+    def _read(self) -> Done:
+        try:
+            data = self._reader.read()
+            self.bytes_read += len(data)
+            return _decode_done(data)
+        except BlockingIOError:
+            raise TimeoutError from None
+        except OSError:
+            raise EOFError from None
+
+    def end(self) -> None:
+        """Now, whatever it is at."""
+        if self._line >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._process, signal.SIGKILL)
+            self.close()
+
+    def close(self) -> None:
+        os.close(self._line)
+        os.close(self._process)
+        self._line = self._process = -1
+
+    def obituary(self) -> protocol.Ended | None:
+        """How it ended; None if it lives, and only its line is closed."""
+        if not select.select([self._process], [], [], _END_LIMIT_S)[0]:
+            return None
+        return self._nursery.ended(self._pid)
+
+
+def _home_cpu() -> int:
+    """The processor that a run keeps to, host and guests.
+
+    One of them runs at a time, and waking somebody on another processor costs more than most turns do. Workers beside
+    each other have different ones.
+    """
+    ours = sorted(os.sched_getaffinity(0))
+    worker = os.environ.get("RAFTLAB_WORKER") or os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    if worker.isdecimal():
+        return ours[int(worker) % len(ours)]
+    return int(ctypes.CDLL(None).sched_getcpu())
+
+
+class Nursery:
+    """The process that guests are forked from, seen from outside."""
+
+    def __init__(self, files: Mapping[str, bytes], modules: Mapping[str, str], *, race: bool = False) -> None:
+        """`files` by the path that the reader knows; `modules`: by name, the path of each."""
+        if confinement.closed():
+            raise NurseryLost(confinement.closed())
+        ours, theirs = socket.socketpair()
+        self._process = subprocess.Popen(
+            confinement.nursery_command(),
+            stdin=theirs.fileno(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=confinement.environment(),
+            cwd=ROOT,  # not /, to which every path would be relative
+            start_new_session=True,  # Ctrl-C is for whoever started it
+        )
+        theirs.close()
+        self._socket = ours
+        ours.settimeout(_START_LIMIT_S)
+        self.cpu = _home_cpu()
+        known = dict(files), dict(modules)
+        greeting = protocol.Greeting(*known, confinement.guest_filter(), self.cpu, confinement.nobody(), race=race)
+        try:
+            ours.sendall(protocol.frame(greeting))
+            self._read_frame(protocol.Ready)
+        except OSError:
+            _, text = self._end()
+            raise NurseryLost(f"the process that peers are to run in does not start: {text}") from None
+        try:
+            self._read_frame(protocol.Ready)
+        except OSError:
+            number, text = self._end()
+            if number == signal.SIGKILL:
+                raise NurseryLost("the process that peers are to run in was killed") from None
+            how = f"was ended by {signal.Signals(number).name}" if number else "did not come to an end"
+            one = " or ".join(dict.fromkeys(modules.values()))
+            raise LoadError(f"{one}: it cannot be compiled: the compiler {how}") from None
+        self._ordered = 0
+
+    def _end(self) -> tuple[int, str]:
+        """End it where it has not ended: the signal that did, 0 if none did before, and its last words."""
+        code = self._process.poll() if not select.select([self._socket], [], [], 0)[0] else self._process.wait()
+        self._process.kill()
+        _, said = self._process.communicate()
+        self._socket.close()
+        # bubblewrap tells of a signal as a shell does.
+        number = 0 if code is None else -code if code < 0 else max(code - 128, 0)
+        return number, said.decode(errors="replace").strip()[-2000:] or "it says nothing"
+
+    def order(self, number: int) -> None:
+        """Have that many guests forked, ahead of need."""
+        self._ordered += number
+        try:
+            self._socket.sendall(protocol.FORK * number)
+        except OSError:
+            raise NurseryLost("the process that peers are forked from is gone") from None
+
+    def guest(self) -> GuestProcess:
+        """A fresh one, which knows nothing yet."""
+        if self._ordered < 1:
+            self.order(1)
+        try:
+            data, fds, _, _ = socket.recv_fds(self._socket, protocol.PID_BYTES, 2)
+        except OSError:
+            data, fds = b"", []
+        self._ordered -= 1
+        if len(fds) != 2:
+            raise NurseryLost("the process that peers are forked from is gone")
+        return GuestProcess(self, int.from_bytes(data, "big"), *fds)
+
+    def ended(self, pid: int) -> protocol.Ended:
+        # What is ordered is on its way, and is told first.
+        spares = [self.guest() for _ in range(self._ordered)]
+        for spare in spares:
+            spare.end()
+        try:
+            self._socket.sendall(protocol.WAIT + pid.to_bytes(protocol.PID_BYTES, "big"))
+            ended: protocol.Ended = self._read_frame(protocol.Ended)
+            return ended
+        except OSError:
+            raise NurseryLost("the process that peers are forked from is gone") from None
+
+    def _read_frame(self, type_: type[Any]) -> Any:
+        head = self._exactly(protocol.LENGTH_BYTES)
+        return msgspec.msgpack.decode(self._exactly(int.from_bytes(head, "big")), type=type_)
+
+    def _exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = self._socket.recv(size - len(data))
+            if not more:
+                raise ConnectionError
+            data += more
+        return data
+
+    def close(self) -> None:
+        """It, and every guest with it."""
+        self._socket.close()
+        try:
+            # It ends when nobody speaks to it any more, and so do its guests.
+            self._process.wait(_END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stderr is not None:
+            self._process.stderr.close()

@@ -1,0 +1,143 @@
+"""What the harness gets in the place of a peer, a service or a clerk that is in a sandbox: each call is asked there.
+
+What a clerk returns is what its client is said to have got: that is the history which is checked. Start at
+`SandboxedPeer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from labrpc import ClientEnd, Network, Server
+from labsim import Node, Simulation
+from raftlab.guest.protocol import Setup
+from raftlab.harness.launcher import PeerContext
+from raftlab.sandbox.supervisor import Disk, Guest, Ties, Within
+
+if TYPE_CHECKING:
+    from raftlab.sandbox.launcher import SandboxedLauncher
+
+# Of the memory of all servers together, what one clerk may use beyond what it begins with.
+_CLERKS_SHARE = 16
+
+
+class SandboxedPeer:
+    """One incarnation of a server, with its service if it has one: a process, in which nothing has been made yet."""
+
+    def __init__(self, launcher: SandboxedLauncher, simulation: Simulation, context: PeerContext) -> None:
+        node, saved, calls = context.node, context.disk.persister, context.raft_calls
+        self._raft = raft = SandboxedRaft()
+        self.server = Server(node)
+
+        def save(number: int, raft_state: bytes, snapshot: bytes | None) -> None:
+            if snapshot is None:
+                snapshot = saved.read_snapshot()
+            if saved.on_save is not None:
+                saved.on_save(number, raft_state, snapshot)
+            saved._saved = (raft_state, snapshot)  # its hooks have had their say
+
+        within = {}
+        if calls is not None:
+            start, snapshot = calls.start, calls.snapshot
+            within = {
+                "start": Within((object,), lambda command: start(raft, command)),
+                "snapshot": Within((int, bytes), snapshot),
+            }
+        disk = Disk(context.disk.begin_save, save, context.disk.is_slow)
+        setup = Setup(
+            node.name,
+            node.incarnation,
+            context.index,
+            len(context.ends),
+            node.stream.getrandbits(63),
+            simulation.now_ns,
+            saved.read_raft_state(),
+            saved.read_snapshot(),
+            lockstep=context.reader_may_be_busy,
+            reads_itself=calls is not None,
+            memory_mb=max(1, launcher.limits.memory_mb // len(context.ends)),
+            cpu_s=launcher.limits.cpu_s,
+        )
+        ties = Ties(context.network, self.server, context.ends, disk, within)
+        guest = Guest(launcher, simulation, node, ties, setup, f"peer {context.index}")
+        raft.guest = self.server.remote = guest
+        self.channel = guest.channel
+        simulation.spawn(guest.drive, node=node, name=f"guest {context.index}")
+
+    def construct(self) -> SandboxedRaft:
+        self._raft.guest.ask("Raft.__init__")
+        return self._raft
+
+    def construct_service(self, max_raft_state: int | None) -> SandboxedService:
+        guest = self._raft.guest
+        guest.ask("KVServer.__init__", max_raft_state)
+        return SandboxedService(guest)
+
+
+class SandboxedRaft:
+    guest: Guest
+
+    def start(self, command: Any) -> Any:
+        return self.guest.ask("Raft.start", command)
+
+    def get_state(self) -> Any:
+        return self.guest.ask("Raft.get_state")
+
+    def snapshot(self, index: int, snapshot: bytes) -> None:
+        self.guest.ask("Raft.snapshot", index, snapshot)
+
+    def kill(self) -> None:
+        self.guest.ask("Raft.kill")
+
+
+class SandboxedService:
+    def __init__(self, guest: Guest) -> None:
+        self._guest = guest
+
+    def kill(self) -> None:
+        self._guest.ask("KVServer.kill")
+
+
+class SandboxedClerk:
+    """A process with neither a disk nor a server."""
+
+    def __init__(
+        self,
+        launcher: SandboxedLauncher,
+        simulation: Simulation,
+        node: Node,
+        network: Network,
+        ends: Sequence[ClientEnd],
+        number: int,
+    ) -> None:
+        setup = Setup(
+            node.name,
+            node.incarnation,
+            number,
+            len(ends),
+            node.stream.getrandbits(63),
+            simulation.now_ns,
+            b"",
+            b"",
+            lockstep=False,
+            memory_mb=max(1, launcher.limits.memory_mb // _CLERKS_SHARE),
+            cpu_s=launcher.limits.cpu_s,
+        )
+        # It serves nobody: the server is never made known to the network.
+        ties = Ties(network, Server(node), ends)
+        self._guest = Guest(launcher, simulation, node, ties, setup, f"the clerk of {node.name}")
+        simulation.spawn(self._guest.drive, node=node, name=f"guest {node.name}")
+
+    def construct(self) -> SandboxedClerk:
+        self._guest.ask("Clerk.__init__")
+        return self
+
+    def get(self, key: str) -> Any:
+        return self._guest.ask("Clerk.get", key)
+
+    def put(self, key: str, value: str) -> None:
+        self._guest.ask("Clerk.put", key, value)
+
+    def append(self, key: str, value: str) -> None:
+        self._guest.ask("Clerk.append", key, value)

@@ -1,0 +1,60 @@
+"""What `show` shows: the state of all peers, and what is in flight, the same for every seed.
+
+Terms and leaders are what get_state() says, votes and campaigns are read off the wire, what was applied is what the
+service was handed. The log and commit_index are the peer's own fields, where it has them; a log is otherwise what the
+messages tell that it must be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from labrpc.network import Held
+from raftlab.harness.config import Config
+from raftlab.scenarios import fields
+from raftlab.scenarios.in_flight import describe, direction
+from raftlab.scenarios.observations import Seen
+
+_HEAD = ("peer", "role", "term", "voted", "log", "commit", "applied")
+
+
+def show(config: Config, seen: Seen, states: Mapping[int, tuple[int, bool]], in_flight: Sequence[Held]) -> str:
+    rows = [_HEAD, *(_row(config, seen, i, states.get(i)) for i in range(config.n))]
+    widths = [max(len(row[column]) for row in rows if len(row) > column) for column in range(len(_HEAD))]
+    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows]
+    return "\n".join([*lines, *_flight(in_flight)])
+
+
+def _row(config: Config, seen: Seen, i: int, state: tuple[int, bool] | None) -> tuple[str, ...]:
+    if not config.is_up(i):
+        return (str(i), "down")
+    if state is None:
+        return (str(i), "paused")
+    term, leads = state
+    campaigns = i in seen.campaigning and seen.campaigns[i] == term and not seen.follows(i, term)
+    role = "leader" if leads else "candidate" if campaigns else "follower"
+    peer = config.peer(i)
+    voted = seen.voted_for(i, term)
+    log, before = fields.read(peer, "log"), 0
+    if log is fields.UNREADABLE:
+        log = seen.logs[i]
+    else:
+        before = fields.read_snapshot_index(peer)
+    terms = fields.told(log) if log else "-"
+    return (
+        str(i),
+        role,
+        str(term),
+        "-" if voted is None else str(voted),
+        f"[..{before}] {terms}" if before else terms,
+        fields.told(fields.read(peer, "commit_index")),
+        str(max(config.applied(i), default=0)),
+    )
+
+
+def _flight(in_flight: Sequence[Held]) -> list[str]:
+    """By who to whom, and there in the order of sending: what the peers of a cluster do at once has no order."""
+    if not in_flight:
+        return ["in flight: nothing"]
+    ordered = sorted(in_flight, key=lambda held: direction(held.message, is_reply=held.is_reply))
+    return ["in flight:", *(f"  {describe(held)}" for held in ordered)]

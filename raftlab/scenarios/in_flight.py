@@ -1,0 +1,206 @@
+"""What is in flight in a scenario: messages that wait for a step, and how a step names them.
+
+Start at `Selector`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from labgob import DecodeError
+from labrpc.conditions import TRANSIT_KINDS, Fate
+from labrpc.message import Message
+from labrpc.network import Held
+from labsim import Task
+from labsim.choices import Chance, ChoiceKind, Decider, Place
+from raftlab.check.failure import short
+from raftlab.check.rules.facts import same_command
+from raftlab.trace.decoding import APPEND, INSTALL, VOTE
+
+T = TypeVar("T")
+
+# How a step calls the RPCs of the paper; others go by the name of their method.
+KINDS = {"vote": VOTE, "append": APPEND, "snapshot": INSTALL}
+_WORDS = {method: word for word, method in KINDS.items()}
+
+# What a call takes to notice that it leads over a link that is cut.
+_NOTICE_CUT_NS = 50_000_000
+
+_HELD: Any = Fate(held=True)
+_AT_ONCE: Any = Fate()
+
+
+class Scripted:
+    """While it is `holding`, every message waits in flight. Everything else, and always, another decider decides."""
+
+    def __init__(self, inner: Decider) -> None:
+        self._inner = inner
+        self.holding = True
+
+    def pick(self, now_ns: int, tasks: Sequence[Task]) -> int:
+        return self._inner.pick(now_ns, tasks)
+
+    def choose(self, place: Place, ordinal: int, chance: Chance[T]) -> T:
+        if self.holding:
+            if place[0] in TRANSIT_KINDS:
+                # What a peer says to itself is no step of anybody's.
+                source, _, target = place[1].partition("->")
+                return _AT_ONCE if source == target else _HELD  # type: ignore[no-any-return]  # as such a chance gives
+            if place[0] == ChoiceKind.NO_REPLY:
+                return _NOTICE_CUT_NS  # type: ignore[return-value]  # a time, as that chance gives
+        return self._inner.choose(place, ordinal, chance)
+
+
+class SelectorError(ValueError):
+    """What should name messages does not; the text says what would."""
+
+
+_USAGE = "write 0->1 vote, 1->0 reply, 0->* append, 0->1 vote term 2, 0->1 append with x, or 0->1 append 3 (the third)"
+_SELECTOR = re.compile(
+    r"(?P<source>\d+|\*)\s*->\s*(?P<target>\d+|\*)"
+    r"(?:\s+(?!with\b|reply\b|term\b)(?P<kind>[a-z_]+))?(?P<reply>\s+reply)?"
+    r"(?:\s+(?P<ordinal>\d+))?(?:\s+term\s+(?P<term>\d+))?(?:\s+with\s+(?P<command>\S+))?"
+)
+
+
+class Selector(NamedTuple):
+    """Which messages a step is about: one direction between two peers, or `*`, and what goes there."""
+
+    source: int | None  # None: any
+    target: int | None
+    method: str | None = None
+    reply: bool | None = None
+    ordinal: int | None = None
+    term: int | None = None  # of the request
+    command: Any = None  # that the AppendEntries carries, or that it is a reply to
+    has_command: bool = False
+
+    @classmethod
+    def read(cls, text: str) -> Selector:
+        found = _SELECTOR.fullmatch(text.strip())
+        if found is None:
+            raise SelectorError(f"{text.strip()!r} names no messages; {_USAGE}")
+        kind, command = found["kind"], found["command"]
+        if command is not None and kind != "append":
+            raise SelectorError(f"only an append carries a command; {_USAGE}")
+        method = None if kind is None else KINDS.get(kind, f"Raft.{kind}")
+        return cls(
+            _peer(found["source"]),
+            _peer(found["target"]),
+            method,
+            # Without a kind it may be either.
+            True if found["reply"] else None if kind is None else False,
+            None if found["ordinal"] is None else int(found["ordinal"]),
+            None if found["term"] is None else int(found["term"]),
+            None if command is None else read_command(command),
+            command is not None,
+        )
+
+    def between(self, source: int, target: int) -> Selector:
+        return self._replace(source=source, target=target)
+
+    def fits(self, message: Message, *, is_reply: bool) -> bool:
+        source, target = direction(message, is_reply=is_reply)
+        return (
+            self.source in (None, source)
+            and self.target in (None, target)
+            and self.method in (None, message.service_method)
+            and self.reply in (None, is_reply)
+            and self.ordinal in (None, message.ordinal)
+            and (self.term is None or self.term == term_of(message))
+            and (not self.has_command or any(same_command(self.command, each) for each in commands_in(message)))
+        )
+
+    def __str__(self) -> str:
+        words = [f"{'*' if self.source is None else self.source}->{'*' if self.target is None else self.target}"]
+        if self.method is not None:
+            words.append(kind_of(self.method))
+        if self.reply:
+            words.append("reply")
+        if self.ordinal is not None:
+            words.append(str(self.ordinal))
+        if self.term is not None:
+            words.append(f"term {self.term}")
+        if self.has_command:
+            words.append(f"with {self.command}")
+        return " ".join(words)
+
+
+def _peer(text: str) -> int | None:
+    return None if text == "*" else int(text)
+
+
+def read_command(text: str) -> Any:
+    """A command as it stands in a step: a number, or a word."""
+    return int(text) if re.fullmatch(r"-?\d+", text) else text
+
+
+def kind_of(method: str) -> str:
+    return _WORDS.get(method) or method.removeprefix("Raft.")
+
+
+def direction(message: Message, *, is_reply: bool) -> tuple[int, int]:
+    source, target = int(message.source), int(message.target)
+    return (target, source) if is_reply else (source, target)
+
+
+def term_of(message: Message) -> int | None:
+    """Of a request; None if it cannot be read."""
+    try:
+        term = getattr(message.decode_args(), "term", None)
+    except DecodeError:
+        return None
+    return term if isinstance(term, int) else None
+
+
+def commands_in(message: Message) -> list[Any]:
+    """What an AppendEntries carries, as far as it can be read."""
+    if message.service_method != APPEND:
+        return []
+    try:
+        return [entry.command for entry in message.decode_args().entries]
+    except (DecodeError, AttributeError, TypeError):
+        return []
+
+
+def describe(held: Held) -> str:
+    """One line of what `show` shows: who to whom, what, its number, and what it says."""
+    message = held.message
+    source, target = direction(message, is_reply=held.is_reply)
+    reply = " reply" if held.is_reply else ""
+    said = _reply_says(message) if held.is_reply else _request_says(message)
+    return f"{source}->{target} {kind_of(message.service_method)}{reply} {message.ordinal}  {said}"
+
+
+def _request_says(message: Message) -> str:
+    args = message.decode_args()
+    try:
+        if message.service_method == VOTE:
+            return f"term {args.term}, last entry {args.last_log_index} of term {args.last_log_term}"
+        if message.service_method == APPEND:
+            entries = " ".join(f"{short(entry.command)}@{entry.term}" for entry in args.entries) or "no entries"
+            return (
+                f"term {args.term}, after {args.prev_log_index} of term {args.prev_log_term}: {entries}; "
+                f"commit {args.leader_commit}"
+            )
+        if message.service_method == INSTALL:
+            return f"term {args.term}, snapshot up to {args.last_included_index} of term {args.last_included_term}"
+    except (AttributeError, TypeError):
+        pass  # it has not the paper's fields
+    return short(args)
+
+
+def _reply_says(message: Message) -> str:
+    reply = message.decode_reply()
+    try:
+        if message.service_method == VOTE:
+            return f"term {reply.term}, {'granted' if reply.vote_granted else 'refused'}"
+        if message.service_method == APPEND:
+            return f"term {reply.term}, {'success' if reply.success else 'failure'}"
+        if message.service_method == INSTALL:
+            return f"term {reply.term}"
+    except (AttributeError, TypeError):
+        pass
+    return short(reply)

@@ -1,0 +1,246 @@
+"""Logs with given terms, by a history that Raft allows: who led which term, and to whom it brought what.
+
+The history is a lazy one: an entry reaches a peer as late as it can, because a peer with a shorter log votes for more
+candidates. What no lazy history can produce, none can in which leaders send all that they have, as most do.
+
+Why. One leader made all entries of a term, so all logs that have some have the same entries before them, and no more of
+them than the leader made. Whether it can be elected depends on that common beginning and on the logs of the others at
+that time; these grow only when a peer leads, or gets the last entries of its own log: in their term, or from a later
+leader that begins with just this log.
+
+Start at `plan_history()`; `HistoryBuilder` makes it happen, message by message, on any peer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, pairwise, product, zip_longest
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from raftlab.scenarios.scenario import Scenario
+
+_ASSIGNMENTS_MAX = 2_000
+
+
+class IllegalLogs(ValueError):
+    """No history leads there; the text names the term at fault."""
+
+
+class Office(NamedTuple):
+    """What happens in one term."""
+
+    term: int
+    leader: int
+    first: int  # the index of the term's first entry
+    last: int  # of its last one
+    brought: dict[int, int]  # by follower: up to which index it gets the leader's log in this term
+    committed: int  # up to which index all who hold it learn, in this term, that it is committed; 0: nothing new
+
+
+def plan_history(logs: Sequence[Sequence[int]], commit: int = 0) -> list[Office]:
+    """Who led each term, and what it brought to whom."""
+    spans = _spans(logs)
+    holders = _holders_of_commit(logs, commit)
+    at_fault = (0, "")
+    for afterwards in (False, True):
+        best: list[Office] = []
+        for leaders in _assignments(logs, spans):
+            offices = _offices(logs, spans, leaders, commit, holders, afterwards=afterwards)
+            fault = _first_impossible(logs, offices)
+            if fault is not None:
+                at_fault = at_fault if afterwards else max(at_fault, fault)
+            elif not _in_a_row(offices):
+                return offices
+            elif not best or _in_a_row(offices) < _in_a_row(best):
+                best = offices
+        if best or not spans:
+            return best
+    if prod(len(able) for able in _able(logs, spans)) > _ASSIGNMENTS_MAX:
+        raise IllegalLogs(f"no history was found in {_ASSIGNMENTS_MAX:,} tries; with fewer terms or peers it may be")
+    raise IllegalLogs(at_fault[1])
+
+
+def _in_a_row(offices: Sequence[Office]) -> int:
+    """How often one peer leads two terms in a row: a leader has to be restarted to campaign again."""
+    return sum(one.leader == other.leader for one, other in pairwise(offices))
+
+
+def _spans(logs: Sequence[Sequence[int]]) -> dict[int, tuple[int, int]]:
+    """By term: the indexes of the first and the last entry that its leader made."""
+    spans: dict[int, tuple[int, int]] = {}
+    first_with: dict[int, int] = {}  # by term: a peer whose log has it
+    for peer, log in enumerate(logs):
+        for before, (index, term) in zip([0, *log], enumerate(log, start=1), strict=False):
+            if term < 1:
+                raise IllegalLogs(f"peer {peer} has term {term} at index {index}; terms begin with 1")
+            if term < before:
+                raise IllegalLogs(f"peer {peer} has term {term} at index {index} after term {before}: terms never fall")
+            if term != before:
+                first, last = spans.get(term, (index, index))
+                other = first_with.setdefault(term, peer)
+                if list(logs[other][: first - 1]) != list(log[: index - 1]):
+                    raise IllegalLogs(
+                        f"peers {other} and {peer} both have entries of term {term}, but not the same entries before "
+                        "them, and the leader of a term has one log (log matching, §5.3)"
+                    )
+                spans[term] = (first, last)
+            spans[term] = (spans[term][0], max(spans[term][1], index))
+    return dict(sorted(spans.items()))
+
+
+def _holders_of_commit(logs: Sequence[Sequence[int]], commit: int) -> list[int]:
+    if not commit:
+        return []
+    holding: dict[tuple[int, ...], list[int]] = {}
+    for peer, log in enumerate(logs):
+        if len(log) >= commit:
+            holding.setdefault(tuple(log[:commit]), []).append(peer)
+    most = max(holding.values(), key=len, default=[])
+    if 2 * len(most) <= len(logs):
+        raise IllegalLogs(f"index {commit} cannot be committed: {len(most)} of {len(logs)} peers hold the same entry")
+    return most
+
+
+def _able(logs: Sequence[Sequence[int]], spans: Mapping[int, tuple[int, int]]) -> list[list[int]]:
+    """Who may have led each term: whoever has all its entries. Somebody else first each time, if possible."""
+    choices = []
+    for place, (term, (_, last)) in enumerate(spans.items()):
+        able = [peer for peer, log in enumerate(logs) if len(log) >= last and log[last - 1] == term]
+        turn = place % len(able)
+        choices.append(able[turn:] + able[:turn])
+    return choices
+
+
+def _assignments(logs: Sequence[Sequence[int]], spans: Mapping[int, tuple[int, int]]) -> Iterator[dict[int, int]]:
+    for leaders in islice(product(*_able(logs, spans)), _ASSIGNMENTS_MAX):
+        yield dict(zip(spans, leaders, strict=True))
+
+
+def _offices(
+    logs: Sequence[Sequence[int]],
+    spans: Mapping[int, tuple[int, int]],
+    leaders: Mapping[int, int],
+    commit: int,
+    holders: Sequence[int],
+    *,
+    afterwards: bool,
+) -> list[Office]:
+    """`afterwards`: of peers with equal logs only one gets its log in time. It is elected when all is over, in a term
+    without entries, and brings it to the others."""
+    brought: dict[int, dict[int, int]] = {term: {} for term in spans}
+
+    def bring(peer: int, length: int, before: int) -> None:
+        """It has to have its log up to there, before that term: it gets it as late as possible."""
+        if not length or leaders[logs[peer][length - 1]] == peer:
+            return  # it made these entries
+        term = logs[peer][length - 1]
+        for later in spans:
+            # Any leader that begins with just this log can bring it.
+            begins = logs[leaders[later]][: spans[later][0] - 1]
+            if term < later < before and list(begins) == list(logs[peer][:length]) and leaders[later] != peer:
+                term = later
+        brought[term][peer] = max(length, brought[term].get(peer, 0))
+
+    late: dict[tuple[int, ...], list[int]] = {}
+    for peer, log in enumerate(logs):
+        late.setdefault(tuple(log), []).append(peer)
+    end = max(spans, default=0) + 1
+    for log, peers in late.items():
+        made = [peer for peer in peers if log and leaders[log[-1]] == peer]
+        peers.sort(key=lambda peer: peer not in made)
+        for peer in peers[:1] if afterwards else peers:
+            bring(peer, len(log), end)
+    for term, leader in leaders.items():
+        bring(leader, spans[term][0] - 1, term)
+    commit_term = logs[holders[0]][commit - 1] if commit else 0
+    for peer in holders:
+        bring(peer, commit, commit_term + 1)
+    offices = [
+        Office(term, leaders[term], first, last, brought[term], commit if term == commit_term else 0)
+        for term, (first, last) in spans.items()
+    ]
+    if afterwards:
+        groups = [(log, peers) for log, peers in late.items() if log and len(peers) > 1]
+        for log, (first, *others) in sorted(groups, key=lambda group: (group[0][-1], len(group[0]))):
+            offices.append(Office(end, first, len(log) + 1, len(log), dict.fromkeys(others, len(log)), 0))
+            end += 1
+    return offices
+
+
+def _first_impossible(logs: Sequence[Sequence[int]], offices: Sequence[Office]) -> tuple[int, str] | None:
+    """The first term in which nobody could be elected with that log, and why."""
+    length = [0] * len(logs)
+    for office in offices:
+        mine = office.first - 1
+        leader_log = logs[office.leader]
+        end = (leader_log[mine - 1] if mine else 0, mine)
+        voters = [peer for peer in range(len(logs)) if (_last_term(logs[peer], length[peer]), length[peer]) <= end]
+        if 2 * len(voters) <= len(logs):
+            others = [peer for peer in range(len(logs)) if peer not in voters]
+            return office.term, (
+                f"the leader of term {office.term} had {mine} {'entry' if mine == 1 else 'entries'}, the last of term "
+                f"{end[0]}; by then peers {_listed(others)} had logs that were more up to date, so it got no majority "
+                "(§5.4.1)"
+            )
+        length[office.leader] = office.last
+        for peer, up_to in office.brought.items():
+            length[peer] = max(length[peer], up_to)
+    return None
+
+
+def _last_term(log: Sequence[int], length: int) -> int:
+    return log[length - 1] if length else 0
+
+
+def _listed(peers: Sequence[int]) -> str:
+    return ", ".join(map(str, peers))
+
+
+class HistoryBuilder:
+    """Makes a history happen: elections, commands and AppendEntries between real peers."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+
+    def build(self, history: Sequence[Office]) -> None:
+        for office, following in zip_longest(history, history[1:]):
+            self._elect(office)
+            self._fill(office)
+            # The next leader deposes this one. Nobody else does; and a leader campaigns only if it leads no more.
+            if following is None or following.leader == office.leader:
+                self._scenario.let_save(office.leader)  # what it took itself, it may save a little later
+                self._scenario.crash(office.leader)
+                self._scenario.restart(office.leader)
+            self._scenario.drop()
+
+    def _elect(self, office: Office) -> None:
+        """Everybody hears of the term, whoever votes: so all are in the same one."""
+        scenario, leader = self._scenario, office.leader
+        scenario.campaign(leader, term=office.term)
+        for other in range(scenario.config.n):
+            if other != leader:
+                scenario.ask_vote(leader, other)
+        scenario.expect_leader(leader, term=office.term)
+
+    def _fill(self, office: Office) -> None:
+        scenario, leader = self._scenario, office.leader
+        length = office.first - 1
+        stops = {office.last, *office.brought.values(), *([office.committed] if office.committed else [])}
+        for stop in sorted(stop for stop in stops if stop >= length):
+            while length < stop:
+                length += 1
+                scenario.start(leader, f"i{length}t{office.term}")
+            committed_now = stop == office.committed
+            followers = sorted(
+                peer
+                for peer, up_to in office.brought.items()
+                if up_to == stop or (committed_now and up_to > stop and up_to >= office.first)
+            )
+            for follower in followers:
+                # What is not to be committed, the leader must not hear of.
+                scenario.replicate(leader, [follower], tell=stop <= office.committed)
+            if committed_now:
+                scenario.expect_applied_up_to(leader, stop)
+                scenario.update(leader, followers)

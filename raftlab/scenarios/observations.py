@@ -1,0 +1,175 @@
+"""What the messages of a scenario have told so far: who campaigned, who voted, who acknowledged what.
+
+Read off the wire, so it holds for any peer. Start at `Seen.take()`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+from labrpc.message import Message
+from labsim import Event
+from raftlab.trace import events
+from raftlab.trace.decoding import APPEND, INSTALL, VOTE, Reader
+
+_PAPERS = (VOTE, APPEND, INSTALL)
+
+
+class Vote(NamedTuple):
+    """What was answered to a candidate."""
+
+    asked_term: int
+    granted: bool
+
+
+class Seen:
+    def __init__(self, peers: int) -> None:
+        self._reader = Reader()
+        self.anything = False
+        self.campaigns = dict.fromkeys(range(peers), 0)  # the latest term that each has asked for votes in
+        self.campaigning: set[int] = set()  # who has asked for votes since it was started
+        self.other_calls: dict[int, set[str]] = defaultdict(set)  # by caller: what is no RPC of the paper's
+        # The terms of each log, as they must be after what the peer has taken and answered (Figure 2). Told by the
+        # messages alone: a peer may acknowledge in fields or calls of its own.
+        self.logs: dict[int, list[int]] = {i: [] for i in range(peers)}
+        self._appends: dict[tuple[int, int], bool] = {}  # by follower and leader: whether the latest was a success
+        self._open_appends: dict[tuple[int, int], set[int]] = defaultdict(set)  # that have arrived unanswered
+        self.delivered: list[Message] = []  # requests, the oldest first
+        self._delivered_ids: set[int] = set()
+        self.disregarded = False  # somebody did not adopt the term of a RequestVote (§6)
+        self.asks_beforehand = ""  # what somebody called before it asked for votes, or instead
+        self.never_campaigns = False  # somebody did not ask for votes, though it had an answer to all it called
+        self._following: set[tuple[int, int]] = set()  # who, and the term of the leader that it has answered
+        self._votes: dict[tuple[int, int], Vote] = {}
+        self._asked: dict[tuple[int, int], int] = {}  # by voter and candidate: the latest term that it was asked in
+        self._owed: dict[tuple[int, int], set[int]] = defaultdict(set)  # by who answers to whom: the requests
+
+    def take(self, event: Event) -> None:
+        kind = event.kind
+        if kind == events.SEND:
+            self.anything = True
+            self._sent(int(event.node), event.detail)
+        elif kind == events.DELIVER:
+            self._arrived(event.detail)
+        elif kind == events.ANSWER:
+            self._answered(int(event.node), event.detail)
+        elif kind == events.CRASH:
+            self.campaigning.discard(int(event.node))
+        elif kind == events.STARTED and event.detail.is_leader:
+            log = self.logs[int(event.node)]
+            log[event.detail.index - 1 :] = [event.detail.term]
+
+    def _sent(self, caller: int, message: Message) -> None:
+        method = message.service_method
+        if self.is_other(message):
+            self.other_calls[caller].add(f"{method} that is no candidate's" if method == VOTE else method)
+        elif method == VOTE:
+            reading = self._reader.read(message)
+            if reading is not None and reading.args.term > self.campaigns[caller]:
+                self.campaigns[caller] = reading.args.term
+                self.campaigning.add(caller)
+
+    def _arrived(self, message: Message) -> None:
+        source, target = int(message.source), int(message.target)
+        self._owed[target, source].add(message.id)
+        if message.id not in self._delivered_ids:
+            self._delivered_ids.add(message.id)
+            self.delivered.append(message)
+        if message.service_method == APPEND:
+            self._open_appends[target, source].add(message.id)
+        if message.service_method == VOTE and (reading := self._reader.read(message)) is not None:
+            self._asked[target, source] = max(reading.args.term, self._asked.get((target, source), 0))
+
+    def _answered(self, who: int, message: Message) -> None:
+        asker = int(message.source)
+        self._owed[who, asker].discard(message.id)
+        method = message.service_method
+        if method not in _PAPERS:
+            return
+        reading, reply = self._reader.read(message), self._reader.read_reply(message)
+        if reading is None or reply is None:
+            return
+        term = reading.args.term
+        if method == VOTE:
+            if reply.term < term:
+                self.disregarded = True
+            known = self._votes.get((who, asker))
+            if known is None or term > known.asked_term or (term == known.asked_term and reply.vote_granted):
+                self._votes[who, asker] = Vote(term, reply.vote_granted)
+        elif method == APPEND:
+            self._appends[who, asker] = reply.success
+            self._open_appends[who, asker].discard(message.id)
+            if reply.term == term:
+                self._following.add((who, term))
+                self._appended(self.logs[who], self.logs[asker], reading.args, success=reply.success)
+        elif reply.term == term:
+            args, log = reading.args, self.logs[who]
+            if log[args.last_included_index - 1 : args.last_included_index] != [args.last_included_term]:
+                log[:] = [args.last_included_term] * args.last_included_index  # those before the last may be others
+
+    @staticmethod
+    def _appended(log: list[int], leaders: list[int], args: Any, *, success: bool) -> None:
+        before = args.prev_log_index
+        if success:
+            log[:before] = leaders[:before]  # what it had saved before a crash, and not answered, is there too
+        elif before > len(log) or (before and log[before - 1] != args.prev_log_term):
+            return
+        terms = [entry.term for entry in args.entries]
+        if log[before : before + len(terms)] != terms:  # only a conflict, or what is new, changes anything
+            log[before:] = terms
+
+    # ---- asked -----------------------------------------------------------------------
+
+    @property
+    def not_plain(self) -> str:
+        """In what it differs from Figure 2's elections, as far as has been seen; "" for plain votes."""
+        if self.asks_beforehand:
+            return f"a peer calls {self.asks_beforehand} before it campaigns"
+        return "a peer disregarded a RequestVote of a higher term (§6)" if self.disregarded else ""
+
+    @property
+    def hard_to_elect(self) -> bool:
+        """Whether a campaign, and votes for it, are not to be had when one likes, as far as has been seen."""
+        return self.never_campaigns or self.disregarded
+
+    def is_other(self, message: Message) -> bool:
+        """Whether it is no RPC of the paper's: one of another name, or a RequestVote that no candidate sends."""
+        method = message.service_method
+        return method not in _PAPERS or (method == VOTE and self._reader.read(message) is None)
+
+    def vote(self, voter: int, candidate: int) -> Vote | None:
+        """What it answered when that candidate last asked it; None if it has yet to answer."""
+        vote = self._votes.get((voter, candidate))
+        return vote if vote is not None and vote.asked_term >= self._asked.get((voter, candidate), 0) else None
+
+    def append(self, follower: int, leader: int) -> bool | None:
+        """Whether it accepted what that leader sent last; None if it has yet to answer."""
+        return None if self._open_appends[follower, leader] else self._appends.get((follower, leader))
+
+    def voted_for(self, voter: int, term: int) -> int | None:
+        """Whom it is known to have voted for in that term."""
+        if term and self.campaigns[voter] == term:
+            return voter
+        votes = [who for (by, who), vote in self._votes.items() if by == voter and vote == (term, True)]
+        return votes[0] if votes else None
+
+    def follows(self, i: int, term: int) -> bool:
+        """Whether it has answered a leader of that term: then it campaigns no more."""
+        return (i, term) in self._following
+
+    def acknowledged_index(self, message: Message) -> int:
+        """The entry of its sender's own term that the answer to this AppendEntries acknowledges last; 0 if none."""
+        if message.service_method != APPEND:
+            return 0
+        reading, reply = self._reader.read(message), self._reader.read_reply(message)
+        if reading is None or reply is None or not reply.success or reading.last_term != reading.args.term:
+            return 0
+        return int(reading.last_index)
+
+    def has_all_of(self, follower: int, leader: int) -> bool:
+        log = self.logs[leader]
+        return self.logs[follower][: len(log)] == log
+
+    def owes_reply(self, who: int, asker: int) -> bool:
+        return bool(self._owed[who, asker])

@@ -1,0 +1,505 @@
+"""A run step by step: nothing happens by itself.
+
+Promise: the steps are all that happens. What a step expects and does not find fails the run, in words; every rule of
+the protocol is looked at after every step. stage.py is what steps are made of, expectations.py has those that expect.
+
+Start at `Scenario.deliver()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from labrpc.message import Message
+from labrpc.network import Held
+from labsim import Event, current_simulation
+from labsim.simulation import NS_PER_S
+from raftlab.check.failure import short
+from raftlab.harness.config import Config
+from raftlab.harness.servers import CrashMoment
+from raftlab.scenarios import display
+from raftlab.scenarios.expectations import Expectations
+from raftlab.scenarios.in_flight import KINDS, Scripted, Selector, kind_of, term_of
+from raftlab.scenarios.logs import HistoryBuilder, IllegalLogs, plan_history
+from raftlab.scenarios.stage import PATIENCE_S, ScenarioError, step
+from raftlab.trace import events
+from raftlab.trace.decoding import VOTE
+
+_MS = 1_000_000  # in nanoseconds
+
+# How long until a peer must have asked for votes, or a leader spoken.
+CAMPAIGN_S = 10.0
+_TIMEOUT_S = 1.0  # until who has not heard its leader takes it for lost
+_DELIVERIES_MAX = 10_000
+_ROUNDS_MAX = 100
+_LOST_MAX = 3
+# At the end of a stretch of ordinary time: until everything has arrived that was on its way.
+_ARRIVAL_NS = 10 * _MS
+_ORDINARY_LATENCY_NS = 2 * _MS
+_PROGRESS = "progress"  # the command that everybody must apply in the end
+
+
+class Scenario(Expectations):
+    """A cluster in which nothing happens by itself. Made by the `make_scenario` fixture, or for a file of steps."""
+
+    # ---- steps: commands, elections, time -----------------------------------------------------------------------
+
+    @step
+    def start(self, i: int, command: Any, *, refused: bool = False) -> int:
+        """Give a command to peer i, which must take it as the leader; with `refused`, must not. Its index."""
+        self._check_awake(i)
+        index, term, took = self._ask(i, lambda: self.config.start(i, command))
+        if not self.config.is_up(i):
+            return -1  # by an armed crash, in the middle of it
+        if took and refused:
+            self.fail(f"peer {i} took {short(command)} as the leader of term {term}; expected it to refuse")
+        if not took and not refused:
+            self.fail(f"peer {i} did not take {short(command)}: start() says that it does not lead (term {term})")
+        return index
+
+    @step
+    def campaign(self, i: int, *, term: int | None = None) -> None:
+        """Let the clock of peer i run until it asks for votes; with a term, until it does so in that one. What it
+        asks in the terms before, in this step, is lost."""
+        self._check_awake(i)
+        if self._ask(i, lambda: self.config.get_state(i))[1]:
+            self.refuse(f"peer {i} leads, so it does not campaign; crash and restart it, or elect another first")
+        if self.config.n == 1:
+            self._campaign_alone(i)
+            return
+        at_first = self._seen.campaigns[i]
+        if term is not None and at_first >= term:
+            raise ScenarioError(f"peer {i} has campaigned in term {at_first} already, so it cannot in term {term}")
+        known = {held.message.id for held in self._network.held}
+        while self._seen.campaigns[i] < (at_first + 1 if term is None else term):
+            if not self._asks_for_votes(i, known):
+                if not self.config.is_up(i):
+                    return  # by an armed crash
+                self._seen.never_campaigns = True
+                self._seen.asks_beforehand = other = ", ".join(sorted(self._seen.other_calls[i]))
+                instead = f"; it called {other} instead" if other else ""
+                self.fail(f"peer {i} did not ask for votes within {CAMPAIGN_S:g} s of its own time{instead} (§5.2)")
+        reached = self._seen.campaigns[i]
+        if term is not None and reached > term:
+            self.fail(f"peer {i} campaigns in term {reached}; expected term {term}: each campaign is one term")
+        for on_the_way in range(at_first + 1, reached):
+            for held in self._in_flight(Selector(i, None, VOTE, reply=False, term=on_the_way)):
+                self._network.lose_held(held)
+
+    def _asks_for_votes(self, i: int, known: Collection[int]) -> bool:
+        """Let its clock run until it has asked once more: whether it has. What it calls before that and is not known
+        already (a pre-vote) arrives and is answered."""
+        before = self._seen.campaigns[i]
+
+        def asked() -> bool:
+            return self._seen.campaigns[i] > before
+
+        def calls(event: Event) -> bool:
+            is_call = event.kind == events.SEND and event.node == str(i) and self._seen.is_other(event.detail)
+            return is_call or asked()
+
+        until_ns = self.ran_ns.get(i, 0) + int(CAMPAIGN_S * NS_PER_S)
+        while not asked():
+            left_ns = until_ns - self.ran_ns.get(i, 0)
+            if left_ns <= 0 or not self.config.is_up(i) or not self._let_run(i, left_ns / NS_PER_S, calls):
+                return False
+            if not asked() and not self._strict:
+                self._answer_calls(i, known, asked)
+        return True
+
+    def _answer_calls(self, i: int, known: Collection[int], enough: Callable[[], bool]) -> None:
+        """Of its new calls, until that is enough. Who knows the oldest term is first: it is to learn of none later."""
+        self._seen.asks_beforehand = ", ".join(sorted(self._seen.other_calls[i]))
+        calls = [held for held in self._network.held if not held.is_reply and held.message.id not in known]
+        calls = [held for held in calls if held.message.source == str(i) and self._seen.is_other(held.message)]
+        seats = self.checker.facts.seats
+        listeners = []
+        for held in sorted(calls, key=lambda held: seats[held.message.target].term):
+            listener = int(held.message.target)
+            if enough() or listener not in self._awake():
+                continue
+            listeners.append(listener)
+            self._deliver_and_answer(held)
+        for listener in listeners:
+            # It may refuse while it takes its leader to be there: until its own timer has run out.
+            if not enough() and not self._ask(listener, lambda i=listener: self.config.get_state(i))[1]:  # type: ignore[misc]
+                self._let_run(listener, _TIMEOUT_S, _sent_by(listener))
+
+    def _campaign_alone(self, i: int) -> None:
+        """Nobody is asked: it is its own majority."""
+        if not self._comes_true(i, lambda: self._ask(i, lambda: self.config.get_state(i))[1], CAMPAIGN_S):
+            self.fail(f"peer {i} does not lead after {CAMPAIGN_S:g} s of its own time, and it is alone (§5.2)")
+        self._seen.campaigns[i] = self._ask(i, lambda: self.config.get_state(i))[0]
+
+    @step
+    def elect(self, i: int, voters: Iterable[int], *, term: int | None = None) -> None:
+        """A campaign of peer i that these vote for. What it asked the others stays in flight."""
+        asked = list(dict.fromkeys(voters))
+        if i in asked:
+            raise ScenarioError(f"peer {i} votes for itself anyway; name the others that are to vote for it")
+        self.campaign(i, term=term)
+        for voter in asked:
+            self._check_awake(voter)
+            self.ask_vote(i, voter)
+        self.expect_leader(i, term=term)
+
+    @step
+    def ask_vote(self, candidate: int, voter: int) -> None:
+        """The request of its latest campaign arrives, and so does the answer. Those of earlier ones stay in flight."""
+        term = self._seen.campaigns[candidate]
+        request = Selector(candidate, voter, VOTE, reply=False, term=term)
+        (held,) = self._fitting(request)
+        self._deliver(held)
+        self._comes_true(voter, lambda: held.message.reply is not None)
+        for answer in self._in_flight(Selector(voter, candidate, VOTE, reply=True, term=term)):
+            self._deliver(answer)
+
+    @step
+    def heartbeat(self, i: int) -> None:
+        """Let the clock of peer i run until it sends AppendEntries (or a snapshot)."""
+        self._check_leads(i)
+
+        def sent(event: Event) -> bool:
+            return event.kind == events.SEND and event.node == str(i) and _replicates(event.detail)
+
+        if not self._let_run(i, CAMPAIGN_S, sent):
+            self.fail(f"peer {i} sent no AppendEntries within {CAMPAIGN_S:g} s of its own time (§5.2)")
+
+    @step
+    def run(self, duration_s: float, i: int | None = None) -> None:
+        """Let time pass: for peer i alone or, without one, for everybody, on an ordinary network."""
+        if i is not None:
+            self._check_up(i)
+            self._let_run(i, duration_s, lambda event: False)
+            return
+        with self._ordinary_time():
+            self._simulation.sleep(int(duration_s * NS_PER_S))
+
+    @contextmanager
+    def _ordinary_time(self) -> Iterator[None]:
+        """Time passes for everybody, and messages arrive by themselves, those in flight among them."""
+        self._scripted.holding = False
+        for held in self._network.held:
+            self._network.deliver_held(held, _ORDINARY_LATENCY_NS)
+        self._release(self._up())
+        yield
+        self._hold()
+        self._scripted.holding = True
+        self._simulation.sleep(_ARRIVAL_NS)
+
+    @step
+    def expect_progress(self) -> None:
+        """Everything is mended, and time passes for everybody: within 5 s there is a leader, and within 10 s more
+        everybody has applied a new command."""
+        for i in range(self.config.n):
+            self.config.crash_at(i, None)
+            if not self.config.is_up(i):
+                self.restart(i)
+            elif self.config.is_paused(i):
+                self.config.resume(i)
+            self.config.busy_service(i, False)
+        self.heal()
+        with self._ordinary_time():
+            self.config.check_one_leader()
+            self.config.one(_PROGRESS, self.config.n, retry=True)
+
+    # ---- steps: messages -----------------------------------------------------------------------
+
+    @step
+    def deliver(self, selector: str | None = None, *, again: bool = False) -> None:
+        """The oldest message that fits arrives; of `*`, the oldest of each pair. Without a selector: everything, until
+        nothing moves. `again`: one that has arrived already, once more."""
+        if selector is None:
+            self._deliver_everything()
+        elif again:
+            for message in self._delivered(Selector.read(selector)):
+                self._network.deliver_copy(message)
+                self.settle()
+        else:
+            for held in self._fitting(Selector.read(selector)):
+                self._deliver(held)
+
+    @step
+    def drop(self, selector: str | None = None) -> None:
+        """The oldest message that fits is lost, and its caller gets None at once; of `*`, all that are in flight.
+        Without a selector: everything."""
+        wanted = None if selector is None else Selector.read(selector)
+        if wanted is None:
+            lost = self._network.held
+        elif wanted.source is None or wanted.target is None:
+            lost = self._in_flight(wanted)
+        else:
+            lost = self._fitting(wanted)
+        for held in lost:
+            self._network.lose_held(held)
+        self.settle()
+
+    @step
+    def duplicate(self, selector: str) -> None:
+        """A copy of the oldest request that fits arrives; the request itself stays in flight."""
+        for held in self._fitting(Selector.read(selector)):
+            if held.is_reply:
+                raise ScenarioError("a network duplicates requests; a reply arrives once, for its call is over then")
+            self._network.deliver_copy(held.message)
+            self.settle()
+
+    @step
+    def replicate(self, source: int, targets: Iterable[int], *, tell: bool = True) -> None:
+        """AppendEntries and replies go back and forth between the two until the target has all that the source has.
+
+        Without `tell`, the last reply is lost: the source does not learn of it.
+        """
+        self._check_leads(source)
+        for target in targets:
+            self._check_awake(target)
+            if target == source:
+                raise ScenarioError(f"peer {source} has its own log already; name others")
+            self._replicate(source, target, tell=tell)
+
+    @step
+    def update(self, source: int, targets: Iterable[int]) -> None:
+        """As replicate(), and on until the targets have applied what the source has."""
+        followers = list(targets)
+        self.replicate(source, followers)
+        # It applies what is committed when it gets to it; what is not, it never will.
+        self._comes_true(source, lambda: self._applied_index(source) >= len(self._seen.logs[source]))
+        for follower in followers:
+            self._bring_applied(source, follower)
+
+    def _bring_applied(self, leader: int, follower: int) -> None:
+        for _ in range(_ROUNDS_MAX):
+            if not self.config.is_up(follower) or self._comes_true(
+                follower, lambda: self._applied_index(follower) >= self._applied_index(leader)
+            ):
+                return
+            self.exchange_append(leader, follower)
+        self.fail(
+            f"peer {follower} has applied up to {self._applied_index(follower)} after {_ROUNDS_MAX} messages of peer "
+            f"{leader}, which has applied up to {self._applied_index(leader)}"
+        )
+
+    # ---- steps: faults -----------------------------------------------------------------------
+
+    @step
+    def crash(self, i: int, when: CrashMoment | None = None) -> None:
+        """Cut the power of peer i now or, with `when`, at its next save or reply."""
+        self._check_up(i)
+        if when is None:
+            self.config.crash1(i)
+        else:
+            self.config.crash_at(i, when)
+
+    @step
+    def restart(self, *indexes: int) -> None:
+        """Start peers that are down, each from its own disk."""
+        for i in indexes:
+            self._check_peer(i)
+            if self.config.is_up(i):
+                raise ScenarioError(f"peer {i} is not down; crash it first")
+            self.config.restart(i)
+            self.config.freeze_clock(i)
+
+    @step
+    def pause(self, i: int) -> None:
+        """Stop peer i like a process with SIGSTOP. What arrives waits for it."""
+        self._check_awake(i)
+        self.config.pause(i)
+
+    @step
+    def resume(self, i: int) -> None:
+        self._check_up(i)
+        if not self.config.is_paused(i):
+            raise ScenarioError(f"peer {i} is not paused")
+        self.config.resume(i)
+
+    @step
+    def cut(self, source: int, target: int, *, one_way: bool = False) -> None:
+        """From now on nothing that one sends reaches the other. What is in flight can still be delivered."""
+        self._check_peer(source)
+        self._check_peer(target)
+        self.config.link(source, target, cut=True)
+        if not one_way:
+            self.config.link(target, source, cut=True)
+
+    @step
+    def partition(self, *groups: Sequence[int]) -> None:
+        """Cut every link between peers of different groups, and only those."""
+        for i in [i for group in groups for i in group]:
+            self._check_peer(i)
+        self.config.partition(*groups)
+
+    @step
+    def heal(self) -> None:
+        """No link is cut any more."""
+        self.config.partition()
+
+    @step
+    def snapshot(self, i: int, index: int) -> None:
+        """Have the service of peer i make a snapshot of everything up to that index, and hand it to the peer."""
+        self._check_awake(i)
+        try:
+            self._ask(i, lambda: self.config.take_snapshot(i, index))
+        except ValueError as error:
+            raise ScenarioError(str(error)) from None
+
+    @step
+    def busy(self, i: int) -> None:
+        """From now on the service of peer i handles nothing that the peer hands up."""
+        self._check_up(i)
+        self.config.busy_service(i)
+
+    @step
+    def ready(self, i: int) -> None:
+        """It does again, one after another."""
+        self._check_up(i)
+        self.config.busy_service(i, False)
+
+    @step
+    def logs(self, terms: Sequence[Sequence[int]], *, commit: int = 0) -> None:
+        """By a history that Raft allows, give each peer a log of entries with these terms; up to `commit` they are
+        committed, and applied by all who hold that entry. Entry 5 of term 4 is the command i5t4.
+
+        In the end nobody leads, and nothing is in flight: the leader of the last term has been restarted, and has yet
+        to learn again what is committed.
+        """
+        if len(terms) != self.config.n:
+            raise ScenarioError(f"logs for {len(terms)} peers, but there are {self.config.n}")
+        if self._seen.anything:
+            raise ScenarioError("logs must come before everything else: it makes its own history from the beginning")
+        try:
+            history = plan_history(terms, commit)
+        except IllegalLogs as error:
+            raise ScenarioError(f"these logs cannot come about: {error}") from None
+        HistoryBuilder(self).build(history)
+
+    # ---- messages between a leader and a follower ---------------------------------------------------------------
+
+    def _deliver_everything(self) -> None:
+        for _ in range(_DELIVERIES_MAX):
+            held = self._network.held
+            if not held:
+                return
+            self._deliver(held[0])
+        self.fail(f"after {_DELIVERIES_MAX:,} deliveries there are still messages in flight: the peers never stop")
+
+    def _replicate(self, leader: int, follower: int, *, tell: bool) -> None:
+        lost: dict[int, int] = {}
+        for _ in range(_ROUNDS_MAX):
+            answers = self._bring_append(leader, follower)
+            if not self.config.is_up(follower):
+                return  # by an armed crash
+            done = self._seen.has_all_of(follower, leader)
+            if done and not self._strict and not self._seen.append(follower, leader):
+                # It has all, and has not said so: it saves a moment later, and then tells in a way of its own.
+                self.let_save(follower)
+            for held in answers:
+                if not tell and (done or self._acknowledges(held, lost)):
+                    self._network.lose_held(held)
+                    self.settle()
+                else:
+                    self._deliver(held)
+            if not done or tell:
+                self._deliver_others(leader, follower)
+            if done or not self.config.is_up(follower):
+                return
+        self.fail(f"peer {follower} has not accepted all of peer {leader}'s log after {_ROUNDS_MAX} messages")
+
+    def _acknowledges(self, held: Held, lost: dict[int, int]) -> bool:
+        """Whether this answer would let the leader count an entry of its own term.
+
+        A leader that sends a few entries at a time goes no further without it: the third time it may have it.
+        """
+        message = held.message
+        index = self._seen.acknowledged_index(message)
+        lost[index] = lost.get(index, 0) + 1
+        return index > 0 and lost[index] < _LOST_MAX
+
+    def let_save(self, i: int) -> None:
+        """Let the clock of peer i run a little, until it saves."""
+        self._let_run(i, PATIENCE_S, lambda event: event.kind == events.PERSIST and event.node == str(i))
+
+    def _deliver_others(self, one: int, other: int) -> None:
+        """What is no RPC of the paper's goes between the two: a peer may acknowledge by calls of its own."""
+        for _ in range(_ROUNDS_MAX):
+            ends = {str(one), str(other)}
+            calls = [h for h in self._network.held if {h.message.source, h.message.target} == ends]
+            calls = [held for held in calls if held.message.service_method not in KINDS.values()]
+            if not calls:
+                return
+            self._deliver(calls[0])
+
+    def _bring_append(self, leader: int, follower: int) -> list[Held]:
+        """The oldest AppendEntries, or snapshot, arrives: its answer, in flight."""
+        there, back = Selector(leader, follower, reply=False), Selector(follower, leader, reply=True)
+        term = self._seen.campaigns[leader]
+
+        def wanted(message: Message) -> bool:
+            """What it sends as the leader that it is, and not what is left of an earlier life."""
+            fits = there.fits(message, is_reply=False) and _replicates(message)
+            return fits and term_of(message) in (None, term)
+
+        def waiting() -> list[Held]:
+            return [held for held in self._in_flight(there) if wanted(held.message)]
+
+        if not waiting() and not self._strict:
+            # A leader that waits for its next heartbeat may need longer than what a step waits for otherwise.
+            self._let_run(leader, CAMPAIGN_S, lambda event: event.kind == events.SEND and wanted(event.detail))
+        if not waiting():
+            why = (
+                "and no clock runs in a strict scenario" if self._strict else f"within {CAMPAIGN_S:g} s of its own time"
+            )
+            self.fail(f"peer {leader} sent peer {follower} no AppendEntries that could arrive, {why} (§5.2)")
+        held = waiting()[0]
+        self._deliver(held)
+        self._comes_true(follower, lambda: held.message.reply is not None)
+        return [answer for answer in self._in_flight(back) if answer.message.id == held.message.id]
+
+    @step
+    def exchange_append(self, leader: int, follower: int) -> None:
+        """One AppendEntries, or snapshot, arrives, and so does the answer."""
+        for held in self._bring_append(leader, follower):
+            self._deliver(held)
+        self._deliver_others(leader, follower)
+
+    # ---- what there is to see -----------------------------------------------------------------------
+
+    @step
+    def show(self) -> str:
+        """The state of all peers, and what is in flight."""
+        states = {i: self._ask(i, lambda i=i: self.config.get_state(i)) for i in self._awake()}  # type: ignore[misc]
+        return display.show(self.config, self._seen, states, self._network.held)
+
+
+def _sent_by(i: int) -> Callable[[Event], bool]:
+    return lambda event: event.kind == events.SEND and event.node == str(i)
+
+
+def _replicates(message: Message) -> bool:
+    return kind_of(message.service_method) in ("append", "snapshot")
+
+
+MakeConfig = Callable[..., Config]
+
+
+def make_scenario(
+    make_config: MakeConfig,
+    *,
+    peers: int = 3,
+    snapshots: bool = False,
+    strict: bool = False,
+    plain_votes: bool = False,
+) -> Scenario:
+    """A cluster in which nothing happens by itself, inside a test.
+
+    `plain_votes`: what it expects holds for peers that vote as in Figure 2. One that asks before it campaigns, or
+    disregards a RequestVote (§6), is skipped where it fails.
+    """
+    simulation = current_simulation()
+    if simulation is None:
+        raise ScenarioError("a scenario needs virtual time: on real threads nobody can hold a clock")
+    scripted = Scripted(simulation.decider)
+    simulation.decider = scripted  # before there is a network to ask it
+    config = make_config(servers=peers, snapshot=snapshots)
+    return Scenario(config, scripted, strict=strict, plain_votes=plain_votes)

@@ -1,0 +1,393 @@
+"""What the steps of a scenario are made of: clocks that run until something has come, messages found in flight.
+
+Every peer's clock is held, and every message waits in flight, until a step says otherwise. Right peers differ in how
+they get things done: some send in a loop that wakes every 10 ms, some save in batches. So whatever waits for something
+(a message to deliver, an answer, an apply) lets the clock of whoever owes it run, up to 200 ms of its own time, until
+it is there. A `strict` scenario forbids that.
+
+Start at `step()` and `Stage.let_run()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+from labrpc.message import Message
+from labrpc.network import Held
+from labsim import Event, Simulation, Task, current_simulation
+from labsim.simulation import NS_PER_S
+from raftlab.check.failure import short
+from raftlab.check.rules import RuleChecker
+from raftlab.harness.config import Config
+from raftlab.scenarios.in_flight import Scripted, Selector, describe
+from raftlab.scenarios.observations import Seen
+from raftlab.trace import events
+from raftlab.trace.decoding import APPEND, INSTALL
+
+_MS = 1_000_000  # in nanoseconds
+
+# What a step takes of the world's time, in which what it has caused happens. No peer's clock runs meanwhile.
+_SETTLE_NS = 1 * _MS
+# How long a peer's clock may run until what a step waits for is there.
+PATIENCE_S = 0.2
+_POLL_NS = 10 * _MS
+_PROBES_MAX = 5
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ScenarioError(Exception):
+    """A step that makes no sense here: no such peer, nothing to restart. The text says what, and what would be right.
+
+    It is about the scenario, and not about the peer.
+    """
+
+
+class NotMet(Exception):
+    """A step has not found what it expects, where that does not end the run."""
+
+
+def step(method: Callable[P, R]) -> Callable[P, R]:
+    """A step is an event of the trace; after it everybody has done what followed, and every rule has checked."""
+
+    @wraps(method)
+    def made(*args: P.args, **kwargs: P.kwargs) -> R:
+        scenario: Any = args[0]
+        if scenario.in_step:
+            return method(*args, **kwargs)  # part of another
+        scenario.begin_step(_told(method.__name__, args[1:], kwargs))
+        try:
+            result = method(*args, **kwargs)
+            scenario.settle()
+            scenario.check()
+        finally:
+            scenario.in_step = False
+        return result
+
+    return made
+
+
+def _told(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
+    values = [short(value) for value in args] + [f"{key}={short(value)}" for key, value in kwargs.items()]
+    return f"{name}({', '.join(values)})"
+
+
+def _is_late(task: Task) -> bool:
+    return task.node is not None and task.node.late > 0 and not task.node.paused
+
+
+class Stage:
+    """A cluster in which nothing happens by itself."""
+
+    def __init__(self, config: Config, scripted: Scripted, *, strict: bool = False, plain_votes: bool = False) -> None:
+        simulation = current_simulation()
+        assert simulation is not None  # make_scenario() has looked
+        self.config = config
+        self.in_step = False
+        self.words = ""  # of the step under way, as a file has them
+        self.goes_on = False  # what is not met is told, and the run goes on: somebody sits at a prompt
+        self.skips = True  # where it is not for such peers; who draws steps as things stand wants them all the same
+        self._strict = strict
+        self._plain_votes = plain_votes
+        self._simulation: Simulation = simulation
+        self._scripted = scripted
+        self._network = config.network
+        self._seen = Seen(config.n)
+        self._awaited: tuple[Task, Callable[[Event], bool]] | None = None
+        self._running: dict[int, int] = {}  # whose clocks run, and since when
+        self.ran_ns: dict[int, int] = {}  # whose clocks the step under way has let run, and for how long
+        config.snapshot_only_when_asked()
+        simulation.subscribe(self._observe)
+        for i in range(config.n):
+            config.freeze_clock(i)
+        self.settle()
+
+    # ---- for whoever decides what comes next --------------------------------------------------
+
+    @property
+    def seen(self) -> Seen:
+        return self._seen
+
+    @property
+    def checker(self) -> RuleChecker:
+        assert self.config.checker is not None  # run_test() has made it
+        return self.config.checker
+
+    @property
+    def now_s(self) -> float:
+        return self._simulation.now
+
+    @property
+    def held(self) -> list[Held]:
+        """What is in flight, the oldest first."""
+        return self._network.held
+
+    # ---- for a step -----------------------------------------------------------------------
+
+    def begin_step(self, text: str) -> None:
+        self.in_step = True
+        self.ran_ns = {}
+        text = self.words or text
+        self._simulation.emit(events.STEP, None, text, 0)
+
+    def settle(self) -> None:
+        """Everybody does what there is to do. The clock moves when all wait."""
+        self._simulation.sleep(_SETTLE_NS)
+        # With --race a thread may have lost its turn, to get it back by the world's time.
+        while any(_is_late(task) for task in self._simulation.tasks()):
+            self._simulation.sleep(_SETTLE_NS)
+
+    def check(self) -> None:
+        """The run ends here if a rule is broken."""
+        self._simulation.deliver_now()
+
+    def fail(self, text: str) -> NoReturn:
+        """A step has not found what it expects."""
+        self._check_and_skip()
+        text = f"{text[0].upper()}{text[1:]}"
+        if self.goes_on:
+            raise NotMet(text)
+        self.config.fail(text)
+
+    def refuse(self, text: str) -> NoReturn:
+        """A step makes no sense, as things stand with the peers."""
+        self._check_and_skip()
+        raise ScenarioError(text)
+
+    def _check_and_skip(self) -> None:
+        """If a rule is broken, that says more; and of other votes than plain ones, or of what nobody here can read,
+        anything may come."""
+        self.check()
+        if not self.skips:
+            return
+        why = ""
+        if unread := self.checker.unread:
+            why = f"it is played with the paper's RPCs, and of these peers no check can read {', '.join(unread)}"
+        elif self._plain_votes and (others := self._seen.not_plain):
+            why = f"it needs plain votes, and here {others}"
+        if why:
+            import pytest  # whoever is here has it; whoever only looks need not wait for it
+
+            pytest.skip(why)
+
+    def _observe(self, new: Sequence[Event]) -> None:
+        for event in new:
+            self._seen.take(event)
+            if self._awaited is not None:
+                task, there = self._awaited
+                if there(event):
+                    self._awaited = None
+                    self._simulation.wake(task)
+
+    def _let_run(self, i: int, limit_s: float, there: Callable[[Event], bool]) -> bool:
+        """Let the clock of peer i run until that event has come: whether it has, within so much of its own time."""
+        self._release([i])
+        self._awaited = (self._simulation.current, there)
+        came = self._simulation.park("what the step waits for", int(limit_s * NS_PER_S))
+        self._awaited = None
+        self._hold()
+        self.settle()
+        return came
+
+    def _comes_true(self, i: int, true: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool:
+        """Whether it is true, or comes true while the clock of peer i runs a little."""
+        if true():
+            return True
+        if (self._strict and patience_s == PATIENCE_S) or not self.config.is_up(i) or self.config.is_paused(i):
+            return False
+        left_ns = int(patience_s * NS_PER_S)
+        while left_ns > 0:
+            self._release([i])
+            self._simulation.sleep(_POLL_NS)
+            self._hold()
+            left_ns -= _POLL_NS
+            self.settle()
+            if true():
+                return True
+        return False
+
+    def _release(self, peers: Iterable[int]) -> None:
+        for i in peers:
+            if self.config.is_up(i):
+                self.config.unfreeze_clock(i)
+                self._running[i] = self._simulation.now_ns
+
+    def _hold(self) -> None:
+        for i, since_ns in sorted(self._running.items()):
+            if self.config.is_up(i):  # it may have crashed meanwhile, by an armed crash
+                self.config.freeze_clock(i)
+            self.ran_ns[i] = self.ran_ns.get(i, 0) + self._simulation.now_ns - since_ns
+        self._running.clear()
+
+    def _ask(self, i: int, call: Callable[[], R]) -> R:
+        """Call a method of the peer. If it does not return at once its clock runs, until the tester loses patience."""
+        results: list[R] = []
+        errors: list[ValueError] = []
+
+        def ask() -> None:
+            try:
+                results.append(call())
+            except ValueError as error:
+                errors.append(error)
+
+        task = self._simulation.spawn(ask, name="a step")
+        if not self._simulation.join(task, 1):
+            self._release([i])
+            self._simulation.join(task)
+            self._hold()
+        if errors:
+            self._check_up(i)  # by an armed crash, a moment ago
+            raise errors[0]
+        return results[0]
+
+    # ---- messages -----------------------------------------------------------------------
+
+    def in_flight(self, selector: str) -> list[Held]:
+        """What is on its way that fits, the oldest first."""
+        return self._in_flight(Selector.read(selector))
+
+    def _in_flight(self, selector: Selector) -> list[Held]:
+        return [held for held in self._network.held if selector.fits(held.message, is_reply=held.is_reply)]
+
+    def _deliver(self, held: Held) -> None:
+        self._network.deliver_held(held)
+        self.settle()
+
+    def _fitting(self, selector: Selector) -> list[Held]:
+        """What fits, the oldest of each pair; what is not there yet, its sender sends while its clock runs a little."""
+        if selector.source is not None and selector.source == selector.target:
+            raise ScenarioError(f"what peer {selector.source} says to itself is never in flight")
+        found = []
+        for source, target in self._pairs(selector):
+            pair = selector.between(source, target)
+            if not self._in_flight(pair) and not self._strict and not self.config.is_paused(source):
+                self._let_run(source, PATIENCE_S, _sent(pair))
+                if pair.method == INSTALL and pair.reply is False:
+                    self._probe(pair)
+            fitting = self._in_flight(pair)
+            if not fitting:
+                self._nothing_fits(pair)
+            found.append(fitting[0])
+        if not found:
+            self.fail(f"nothing is in flight that is {selector}, and nobody is up to send it")
+        return found
+
+    def _probe(self, snapshot: Selector) -> None:
+        """Some leaders send a snapshot only to whom they have just heard. So what else they send there arrives and is
+        answered, until it is on its way."""
+        source, target = snapshot.source, snapshot.target
+        assert source is not None and target is not None
+        append = Selector(source, target, APPEND, reply=False)
+        for _ in range(_PROBES_MAX):
+            if self._in_flight(snapshot) or target not in self._awake():
+                return
+            if not self._in_flight(append):
+                self._let_run(source, PATIENCE_S, _sent(append))
+            for held in self._in_flight(append)[:1]:
+                self._deliver_and_answer(held)
+            if not self._in_flight(snapshot):
+                self._let_run(source, PATIENCE_S, _sent(snapshot))
+
+    def _deliver_and_answer(self, held: Held) -> None:
+        message = held.message
+        self._deliver(held)
+        self._comes_true(int(message.target), lambda: message.reply is not None)
+        for answer in [other for other in self._network.held if other.is_reply and other.message.id == message.id]:
+            self._deliver(answer)
+
+    def _pairs(self, selector: Selector) -> list[tuple[int, int]]:
+        """Who to whom. Of `*`: whoever can, with a reply whoever owes one."""
+        for i in (selector.source, selector.target):
+            if i is not None:
+                self._check_peer(i)
+        if selector.source is not None and selector.target is not None:
+            return [(selector.source, selector.target)]
+        pairs = []
+        cuts = {ends for ends, link in self._network.conditions.links.items() if link.cut}
+        for source in range(self.config.n) if selector.source is None else [selector.source]:
+            for target in range(self.config.n) if selector.target is None else [selector.target]:
+                pair = selector.between(source, target)
+                if source == target or not self.config.is_up(target):
+                    continue
+                # Of `*` as the sender, nobody knows who should send.
+                can = selector.source is not None or bool(selector.reply)
+                can = can and self.config.is_up(source) and (str(source), str(target)) not in cuts
+                owes = self._seen.owes_reply(source, target) if selector.reply else can
+                if self._in_flight(pair) or (can and owes):
+                    pairs.append((source, target))
+        return pairs
+
+    def _nothing_fits(self, pair: Selector) -> NoReturn:
+        source, target = pair.source, pair.target
+        assert source is not None and target is not None
+        if not self.config.is_up(source) or not self.config.is_up(target):
+            why = f"peer {source if not self.config.is_up(source) else target} is down"
+        elif self.config.is_paused(source):
+            why = f"peer {source} is paused"
+        elif self._strict:
+            why = "the scenario is strict, so no clock runs"
+        else:
+            why = f"peer {source} sent none in {PATIENCE_S * 1000:.0f} ms of its own time"
+        others = self._network.held
+        there = f" In flight: {'; '.join(describe(held) for held in others[:4])}" if others else ""
+        self.fail(f"nothing is in flight that is {pair}, and {why}.{there}")
+
+    def _delivered(self, selector: Selector) -> list[Message]:
+        found = []
+        for source, target in self._pairs(selector._replace(reply=False)):
+            if not self.config.is_up(target):
+                raise ScenarioError(f"peer {target} is down; restart it first")
+            pair = selector.between(source, target)
+            message = next((m for m in self._seen.delivered if pair.fits(m, is_reply=False)), None)
+            if message is not None:
+                found.append(message)
+        if not found:
+            self.fail(f"nothing that is {selector} has been delivered yet, so it cannot arrive again")
+        return found
+
+    # ---- peers -----------------------------------------------------------------------
+
+    def _up(self) -> list[int]:
+        return [i for i in range(self.config.n) if self.config.is_up(i)]
+
+    def _awake(self) -> list[int]:
+        return [i for i in self._up() if not self.config.is_paused(i)]
+
+    def _check_peer(self, i: int) -> None:
+        if not 0 <= i < self.config.n:
+            raise ScenarioError(f"there is no peer {i}; peers are 0..{self.config.n - 1}")
+
+    def _check_up(self, i: int) -> None:
+        self._check_peer(i)
+        if not self.config.is_up(i):
+            raise ScenarioError(f"peer {i} is down; restart it first")
+
+    def _check_awake(self, i: int) -> None:
+        self._check_up(i)
+        if self.config.is_paused(i):
+            raise ScenarioError(f"peer {i} is paused; resume it first")
+
+    def _check_leads(self, i: int) -> None:
+        self._check_awake(i)
+        if not self._comes_true(i, lambda: self._ask(i, lambda: self.config.get_state(i))[1]):
+            self.refuse(f"peer {i} does not lead, so it sends no AppendEntries; elect it first")
+
+    def _applied_index(self, i: int) -> int:
+        return max(self.config.applied(i), default=0)
+
+    def _applied(self, i: int) -> str:
+        known = self.config.applied(i)
+        return ", ".join(f"{command} at {index}" for index, command in sorted(known.items())) or "nothing"
+
+
+def _sent(selector: Selector) -> Callable[[Event], bool]:
+    """Whether it is an event in which such a message leaves."""
+
+    def sent(event: Event) -> bool:
+        is_reply = event.kind == events.ANSWER
+        return (is_reply or event.kind == events.SEND) and selector.fits(event.detail, is_reply=is_reply)
+
+    return sent

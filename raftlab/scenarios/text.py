@@ -1,0 +1,510 @@
+"""Scenarios as text: one step a line, each nothing but a call of Scenario.
+
+Promise: a mistake in a file is told with file and line, what is wrong and what would be right, before anything runs.
+
+Start at `read_script()`; `STEPS` are the words.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from labsim.stacks import short_path
+from raftlab.check.harness_rules import KEPT_RULES
+from raftlab.check.rules import RULES
+from raftlab.scenarios import fields
+from raftlab.scenarios.in_flight import Selector, SelectorError, read_command
+from raftlab.scenarios.logs import IllegalLogs, plan_history
+from raftlab.scenarios.scenario import Scenario
+
+OUTPUT = "----"
+PEERS_MAX = 9
+
+Act = Callable[[Scenario], Any]
+
+
+class ScriptError(Exception):
+    """A mistake in the text; the words name file and line, what is wrong, and what would be right."""
+
+    def __init__(self, file: str, line: int, text: str) -> None:
+        super().__init__(f"{short_path(file)}:{line}: {text}")
+        self.line = line
+
+
+class _Wrong(ValueError):
+    """A mistake in one line."""
+
+
+class Step(NamedTuple):
+    line: int
+    text: str
+    act: Act
+    shows: bool = False
+
+
+@dataclass
+class Script:
+    """A file of steps."""
+
+    file: str
+    title: str = ""
+    why: str = ""  # the rest of the comment that the file begins with
+    peers: int = 3
+    snapshots: bool = False
+    strict: bool = False
+    plain_votes: bool = False  # not for peers with pre-vote, or that disregard a RequestVote (§6)
+    steps: list[Step] = field(default_factory=list)
+    expected: dict[int, list[str]] = field(default_factory=dict)  # by the line of a `show`: its output
+    breaks: str = ""  # the rule that is to be broken, for a wrong peer
+
+    @property
+    def name(self) -> str:
+        return Path(self.file).stem
+
+
+# ---- the words -----------------------------------------------------------------------------------------------------
+
+
+class Word(NamedTuple):
+    """How a step begins, what follows, and the call that it is. `usage` is what a mistake is answered with."""
+
+    usage: str
+    pattern: str
+    act: Callable[[re.Match[str]], Act]
+
+
+def _selecting(call: Callable[[Scenario, str], Any]) -> Callable[[re.Match[str]], Act]:
+    """The selector is read now, so that a mistake in it is found before anything runs."""
+
+    def act(found: re.Match[str]) -> Act:
+        selector = found["selector"]
+        Selector.read(selector)
+        return lambda s: call(s, selector)
+
+    return act
+
+
+def _peers(text: str) -> list[int]:
+    return [int(word) for word in text.split()]
+
+
+def _seconds(text: str) -> float:
+    number, unit = re.fullmatch(r"([\d.]+)(ms|s)", text).groups()  # type: ignore[union-attr]  # as the pattern has it
+    return float(number) / (1000 if unit == "ms" else 1)
+
+
+def _deliver(found: re.Match[str]) -> Act:
+    selector = found["selector"]
+    if selector is None:
+        return lambda s: s.deliver()
+    again = bool(found["again"])
+    Selector.read(selector)
+    return lambda s: s.deliver(selector, again=again)
+
+
+def _drop(found: re.Match[str]) -> Act:
+    if found["selector"] is None:
+        return lambda s: s.drop()
+    return _selecting(Scenario.drop)(found)
+
+
+def _run(found: re.Match[str]) -> Act:
+    peer, duration_s = found["peer"], _seconds(found["time"])
+    return lambda s: s.run(duration_s, None if peer is None else int(peer))
+
+
+def _crash(found: re.Match[str]) -> Act:
+    peer = int(found["peer"])
+    when: Any = found["when"]  # one of the moments, as the pattern has them
+    return lambda s: s.crash(peer, when)
+
+
+def _cut(found: re.Match[str]) -> Act:
+    one, other, one_way = int(found["one"]), int(found["other"]), found["arrow"] == "->"
+    return lambda s: s.cut(one, other, one_way=one_way)
+
+
+def _partition(found: re.Match[str]) -> Act:
+    groups = [_peers(group) for group in found["groups"].split("|")]
+    everybody = [peer for group in groups for peer in group]
+    twice = next((peer for peer in everybody if everybody.count(peer) > 1), None)
+    if twice is not None:
+        raise _Wrong(f"peer {twice} cannot be on two sides")
+    return lambda s: s.partition(*groups)
+
+
+def _to_followers(call: Callable[[Scenario, int, list[int]], None]) -> Callable[[re.Match[str]], Act]:
+    def act(found: re.Match[str]) -> Act:
+        source, targets = int(found["source"]), found["targets"]
+        if targets != "*":
+            return lambda s: call(s, source, _peers(targets))
+        return lambda s: call(s, source, [i for i in s.config.others(source) if s.config.reachable(i)])
+
+    return act
+
+
+def _elect(found: re.Match[str]) -> Act:
+    peer, voters, term = int(found["peer"]), _peers(found["voters"] or ""), _optional(found["term"])
+    return lambda s: s.elect(peer, voters, term=term)
+
+
+def _optional(number: str | None) -> int | None:
+    return None if number is None else int(number)
+
+
+_PEER = r"(?P<peer>\d+)"
+_TERM = r"(?:\s+term\s+(?P<term>\d+))?"
+_FOLLOWERS = r"(?P<source>\d+)\s*->\s*(?P<targets>\*|\d+(?:\s+\d+)*)"
+_SELECTOR = r"(?P<selector>[\d*]+\s*->.*)"
+
+STEPS: dict[str, Word] = {
+    "start": Word(
+        "start 0 x, or start 0 x refused",
+        rf"{_PEER}\s+(?P<command>\S+)(?P<refused>\s+refused)?",
+        lambda m: lambda s: s.start(int(m["peer"]), read_command(m["command"]), refused=bool(m["refused"])),
+    ),
+    "campaign": Word(
+        "campaign 0, or campaign 0 term 4",
+        rf"{_PEER}{_TERM}",
+        lambda m: lambda s: s.campaign(int(m["peer"]), term=_optional(m["term"])),
+    ),
+    "elect": Word(
+        "elect 0 with 1 2, or elect 0 term 4 with 1 2", rf"{_PEER}{_TERM}(?:\s+with(?P<voters>(?:\s+\d+)+))?", _elect
+    ),
+    "heartbeat": Word("heartbeat 0", _PEER, lambda m: lambda s: s.heartbeat(int(m["peer"]))),
+    "run": Word("run 1s, or run 0 300ms", r"(?:(?P<peer>\d+)\s+)?(?P<time>\d+(?:\.\d+)?m?s)", _run),
+    "deliver": Word(
+        "deliver, deliver 0->1 vote, or deliver 0->1 vote again",
+        rf"(?:{_SELECTOR.replace('.*', '.*?')}(?P<again>\s+again)?)?",
+        _deliver,
+    ),
+    "drop": Word("drop, or drop 0->1 vote", rf"{_SELECTOR}?", _drop),
+    "duplicate": Word("duplicate 0->1 append", _SELECTOR, _selecting(Scenario.duplicate)),
+    "replicate": Word(
+        "replicate 0->1, replicate 0->1 2 or replicate 0->*",
+        _FOLLOWERS,
+        _to_followers(Scenario.replicate),
+    ),
+    "update": Word(
+        "update 0->1, update 0->1 2 or update 0->*",
+        _FOLLOWERS,
+        _to_followers(Scenario.update),
+    ),
+    "crash": Word(
+        "crash 0, or crash 0 before save (after save, after reply)",
+        rf"{_PEER}(?:\s+(?P<when>before save|after save|after reply))?",
+        _crash,
+    ),
+    "restart": Word("restart 0", r"(?P<peers>\d+(?:\s+\d+)*)", lambda m: lambda s: s.restart(*_peers(m["peers"]))),
+    "pause": Word("pause 0", _PEER, lambda m: lambda s: s.pause(int(m["peer"]))),
+    "resume": Word("resume 0", _PEER, lambda m: lambda s: s.resume(int(m["peer"]))),
+    "cut": Word("cut 0 1 (both ways), or cut 0->1", r"(?P<one>\d+)\s*(?P<arrow>->|\s)\s*(?P<other>\d+)", _cut),
+    "partition": Word("partition 0 1 | 2 3 4", r"(?P<groups>\d+(?:\s+\d+)*(?:\s*\|\s*\d+(?:\s+\d+)*)+)", _partition),
+    "heal": Word("heal", "", lambda m: Scenario.heal),
+    "snapshot": Word(
+        "snapshot 0 5",
+        rf"{_PEER}\s+(?P<index>\d+)",
+        lambda m: lambda s: s.snapshot(int(m["peer"]), int(m["index"])),
+    ),
+    "busy": Word("busy 0", _PEER, lambda m: lambda s: s.busy(int(m["peer"]))),
+    "ready": Word("ready 0", _PEER, lambda m: lambda s: s.ready(int(m["peer"]))),
+    "show": Word("show", "", lambda m: Scenario.show),
+}
+
+
+def _expect_vote(found: re.Match[str]) -> Act:
+    voter, candidate, granted = int(found["peer"]), int(found["other"]), found["did"] == "voted"
+    return lambda s: s.expect_vote(voter, candidate, granted=granted)
+
+
+def _expect_append(found: re.Match[str]) -> Act:
+    follower, leader, success = int(found["peer"]), int(found["other"]), found["did"] == "accepted"
+    return lambda s: s.expect_append(follower, leader, success=success)
+
+
+def _expect_applied(found: re.Match[str]) -> Act:
+    peer, command, index = int(found["peer"]), read_command(found["command"]), _optional(found["index"])
+    applied = not found["not"]
+    return lambda s: s.expect_applied(peer, command, index=index, applied=applied)
+
+
+def _expect_in_flight(found: re.Match[str]) -> Act:
+    selector, there = found["selector"], found["what"] == "in"
+    Selector.read(selector)
+    return lambda s: s.expect_in_flight(selector, there=there)
+
+
+def _expect_field(found: re.Match[str]) -> Act:
+    peer, name, words = int(found["peer"]), found["name"], (found["values"] or "").split()
+    if fields.NAMES[name]:
+        value: Any = [] if words in ([], ["empty"]) else [_number(word) for word in words]
+    else:
+        if len(words) != 1:
+            raise _Wrong(f"{name} is one number; write: expect 1 {name} 3")
+        value = None if words[0] == "none" else _number(words[0])
+    return lambda s: s.expect_field(peer, name, value)
+
+
+def _number(word: str) -> int:
+    if not re.fullmatch(r"-?\d+", word):
+        raise _Wrong(f"{word!r} is no number")
+    return int(word)
+
+
+EXPECTATIONS: Sequence[Word] = (
+    Word(
+        "expect leader 0 term 3",
+        rf"leader\s+{_PEER}{_TERM}",
+        lambda m: lambda s: s.expect_leader(int(m["peer"]), term=_optional(m["term"])),
+    ),
+    Word("expect no leader", r"no\s+leader", lambda m: Scenario.expect_no_leader),
+    Word("expect 0 not leader", rf"{_PEER}\s+not\s+leader", lambda m: lambda s: s.expect_not_leader(int(m["peer"]))),
+    Word(
+        "expect 0 term 3",
+        rf"{_PEER}\s+term\s+(?P<term>\d+)",
+        lambda m: lambda s: s.expect_term(int(m["peer"]), int(m["term"])),
+    ),
+    Word("expect 1 voted 0, expect 1 refused 0", rf"{_PEER}\s+(?P<did>voted|refused)\s+(?P<other>\d+)", _expect_vote),
+    Word(
+        "expect 1 accepted 0, expect 1 rejected 0",
+        rf"{_PEER}\s+(?P<did>accepted|rejected)\s+(?P<other>\d+)",
+        _expect_append,
+    ),
+    Word(
+        "expect 2 applied up to 3",
+        rf"{_PEER}\s+applied\s+up\s+to\s+(?P<index>\d+)",
+        lambda m: lambda s: s.expect_applied_up_to(int(m["peer"]), int(m["index"])),
+    ),
+    Word(
+        "expect 2 applied x at 3, expect 2 not applied x",
+        rf"{_PEER}\s+(?P<not>not\s+)?applied\s+(?P<command>\S+)(?:\s+at\s+(?P<index>\d+))?",
+        _expect_applied,
+    ),
+    Word(
+        "expect in flight 0->1 append, expect not in flight 0->1 append",
+        rf"(?P<what>in|not\s+in)\s+flight\s+{_SELECTOR}",
+        _expect_in_flight,
+    ),
+    Word("expect 0 down", rf"{_PEER}\s+down", lambda m: lambda s: s.expect_down(int(m["peer"]))),
+    Word("expect progress", "progress", lambda m: Scenario.expect_progress),
+    Word(
+        f"expect 1 log 1 1 2 (or {', '.join(name for name in fields.NAMES if name != 'log')})",
+        rf"{_PEER}\s+(?P<name>{'|'.join(fields.NAMES)})(?P<values>(?:\s+\S+)*)",
+        _expect_field,
+    ),
+)
+
+_BREAKS = re.compile(r"rule\s+(?P<rule>\S+)\s+broken")
+_HEADERS = ("peers", "snapshots", "strict", "needs")
+_PEER_GROUPS = ("peer", "one", "other", "source", "targets", "voters", "peers", "groups")
+CANNOT_BE = "these logs cannot come about, by leaders that send all that they have"
+
+
+# ---- reading -------------------------------------------------------------------------------------------------------
+
+
+def read_script(file: Path) -> Script:
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ScriptError(str(file), 1, f"cannot be read: {why}") from None
+    return parse_script(text, str(file.resolve()))
+
+
+def parse_script(text: str, file: str) -> Script:
+    script = Script(file)
+    # By line ends alone: splitlines() knows others, and an editor does not count those.
+    reader = _Reader(script, text.removesuffix("\n").split("\n"))
+    reader.read()
+    return script
+
+
+def parse_step(text: str, script: Script) -> Act:
+    """One step, as typed at a prompt; ValueError says what is wrong with it."""
+    word, rest = _split(text)
+    if word in ("logs", "commit", *_HEADERS) or _BREAKS.fullmatch(rest):
+        raise _Wrong(f"{text!r} belongs into a file: it says how a run begins, or ends")
+    return _act(word, rest, script)
+
+
+class _Reader:
+    def __init__(self, script: Script, lines: list[str]) -> None:
+        self._script = script
+        self._lines = lines
+        self._logs: dict[int, list[int]] = {}
+        self._logs_line = 0
+
+    def read(self) -> None:
+        script = self._script
+        self._read_comment()
+        number = 0
+        while number < len(self._lines):
+            number += 1
+            text = self._lines[number - 1].partition("#")[0].strip()  # of Windows' line ends, too
+            if not text:
+                continue
+            try:
+                if text == OUTPUT:
+                    number = self._read_output(number)
+                    continue
+                self._read_line(number, text)
+            except (_Wrong, SelectorError) as error:
+                self._wrong(number, str(error))
+        self._finish_logs(0)
+        if not script.steps:
+            self._wrong(len(self._lines) or 1, "there is no step in it; the first may be: campaign 0")
+
+    def _wrong(self, line: int, text: str) -> NoReturn:
+        raise ScriptError(self._script.file, line, text) from None
+
+    def _read_comment(self) -> None:
+        lines = []
+        for line in self._lines:
+            if not line.startswith("#"):
+                break
+            lines.append(line.lstrip("#").strip())
+        if lines:
+            self._script.title = lines[0].rstrip(".")
+            self._script.why = " ".join(line for line in lines[1:] if line)
+
+    def _read_line(self, number: int, text: str) -> None:
+        script = self._script
+        if script.breaks:
+            raise _Wrong(f"nothing can follow 'expect rule {script.breaks} broken': the run ends there")
+        word, rest = _split(text)
+        if word in _HEADERS:
+            if script.steps or self._logs:
+                raise _Wrong(f"{word!r} belongs at the top, before the first step")
+            self._read_header(word, rest)
+        elif word == "logs":
+            self._read_logs(number, rest)
+        elif word == "commit":
+            if not self._logs:
+                raise _Wrong("'commit' belongs under the 'logs' that it is about: logs 0: 1 1 2")
+            self._finish_logs(_positive(rest, "commit 9"))
+        else:
+            self._finish_logs(0)
+            if word == "expect" and (found := _BREAKS.fullmatch(rest)) is not None:
+                script.breaks = rule = _known_rule(found["rule"])
+                script.steps.append(Step(number, text, lambda s: s.expect_broken(rule)))
+                return
+            script.steps.append(Step(number, text, _act(word, rest, script), word == "show"))
+
+    def _read_header(self, word: str, rest: str) -> None:
+        script = self._script
+        if word == "peers":
+            script.peers = _positive(rest, "peers 5")
+            if script.peers > PEERS_MAX:
+                raise _Wrong(f"at most {PEERS_MAX} peers")
+        elif word == "needs":
+            if rest != "plain votes":
+                raise _Wrong(f"there is no need {rest!r}; the one there is: needs plain votes")
+            script.plain_votes = True
+        elif rest:
+            raise _Wrong(f"nothing follows {word!r}")
+        else:
+            setattr(script, word, True)
+
+    def _read_logs(self, number: int, rest: str) -> None:
+        if self._script.steps:
+            raise _Wrong("'logs' must come before all other steps: it makes its own history from the beginning")
+        found = re.fullmatch(r"(\d+)\s*:\s*((?:\d+\s*)*)", rest)
+        if found is None:
+            raise _Wrong("write, for each peer, the terms of its entries: logs 0: 1 1 2")
+        peer = int(found[1])
+        if peer >= self._script.peers:
+            raise _Wrong(f"there is no peer {peer}; peers are 0..{self._script.peers - 1}")
+        if peer in self._logs:
+            raise _Wrong(f"the log of peer {peer} stands here already")
+        self._logs[peer] = [int(term) for term in found[2].split()]
+        self._logs_line = self._logs_line or number
+
+    def _finish_logs(self, commit: int) -> None:
+        """Those who are not named have empty logs."""
+        if self._logs:
+            terms = [self._logs.get(peer, []) for peer in range(self._script.peers)]
+            try:
+                plan_history(terms, commit)
+            except IllegalLogs as error:
+                self._wrong(self._logs_line, f"{CANNOT_BE}: {error}")
+            self._logs = {}
+            text = f"logs{f', commit {commit}' if commit else ''}"
+            self._script.steps.append(Step(self._logs_line, text, lambda s: s.logs(terms, commit=commit)))
+
+    def _read_output(self, number: int) -> int:
+        """What stands under a `show`, up to an empty line: the number of the last line of it."""
+        steps = self._script.steps
+        if not steps or not steps[-1].shows or steps[-1].line in self._script.expected:
+            raise _Wrong(f"{OUTPUT} stands under a 'show', before what it shows")
+        last = number
+        while last < len(self._lines) and self._lines[last].strip():
+            last += 1
+        self._script.expected[steps[-1].line] = [line.rstrip() for line in self._lines[number:last]]
+        return last
+
+
+def _split(text: str) -> tuple[str, str]:
+    word, *rest = text.split()
+    return word, " ".join(rest)
+
+
+def _act(word: str, rest: str, script: Script) -> Act:
+    if word == "expect":
+        return _expectation(rest, script)
+    if word not in STEPS:
+        known = [*STEPS, "expect", "logs"]
+        near = difflib.get_close_matches(word, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+        raise _Wrong(f"there is no step {word!r}; {hint}")
+    step = STEPS[word]
+    found = re.fullmatch(step.pattern, rest)
+    if found is None:
+        raise _Wrong(f"cannot read {f'{word} {rest}'.strip()!r}; write: {step.usage}")
+    if word == "snapshot" and not script.snapshots:
+        raise _Wrong("there are no snapshots in this run; write 'snapshots' at the top")
+    _check_peers(found, script)
+    return step.act(found)
+
+
+def _expectation(rest: str, script: Script) -> Act:
+    for expectation in EXPECTATIONS:
+        found = re.fullmatch(expectation.pattern, rest)
+        if found is not None:
+            _check_peers(found, script)
+            return expectation.act(found)
+    usages = "; ".join(expectation.usage for expectation in EXPECTATIONS)
+    raise _Wrong(f"cannot expect {rest!r}; write one of: {usages}; expect rule one-vote broken")
+
+
+def _check_peers(found: re.Match[str], script: Script) -> None:
+    """Whatever names a peer must name one that there is."""
+    named: list[int | None] = []
+    for group, text in found.groupdict().items():
+        if text is not None and group == "selector":
+            selector = Selector.read(text)
+            named += [selector.source, selector.target]
+        elif text is not None and group in _PEER_GROUPS:
+            named += map(int, re.findall(r"\d+", text))
+    for peer in named:
+        if peer is not None and peer >= script.peers:
+            raise _Wrong(f"there is no peer {peer}; peers are 0..{script.peers - 1}")
+
+
+def _known_rule(name: str) -> str:
+    known = [rule.name for rule in RULES] + [rule.name for rule in KEPT_RULES]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        raise _Wrong(f"there is no rule {name!r}; {f'did you mean {near[0]!r}?' if near else 'see docs/checks.md'}")
+    return name
+
+
+def _positive(text: str, usage: str) -> int:
+    if not re.fullmatch(r"[1-9]\d*", text):
+        raise _Wrong(f"cannot read {text!r} as a number above 0; write: {usage}")
+    return int(text)

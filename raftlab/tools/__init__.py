@@ -1,0 +1,1 @@
+"""What is run around the tests. One command, `lab`; start reading at cli.py."""

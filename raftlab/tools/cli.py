@@ -1,0 +1,74 @@
+"""The command `lab`: one word, one tool. Each is a module with add_arguments(parser) and main(args) -> int, most
+often the command.py of a folder of that name.
+
+What a student is handed has fewer tools, and so fewer commands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import shlex
+import sys
+from collections.abc import Sequence
+
+from raftlab.layout import ROOT
+
+# Imported only when called, so that `lab replay` does not pay for what `lab stress` needs.
+COMMANDS = {
+    "stress": "run tests over thousands of seeds and group what fails",
+    "replay": "one run again, exactly",
+    "shrink": "the same failure with as little as possible left",
+    "timeline": "a run as a table: time down, a column per peer",
+    "page": "a run as one HTML file, to look at and to step through",
+    "scenario": "a run written down step by step, on any peer",
+    "hunt": "look for a failing run that nobody wrote",
+    "cluster": "real processes on this machine, and a prompt",
+    "zoo": "incorrect peers: write one, or measure which of them the lab catches",
+    "grade": "score a class of submissions, every peer behind walls",
+    "handout": "write the tree a student starts from",
+}
+
+# Where a command is no folder of the tools with a command.py.
+_ELSEWHERE = {
+    "cluster": "raftlab.cluster.command",
+    "handout": "raftlab.tools.handout",
+    "hunt": "raftlab.tools.fuzz.command",
+    "zoo": "tests.mutants.tool.command",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    try:
+        args = _parsed(sys.argv[1:] if argv is None else argv)
+        return int(importlib.import_module(str(_module(args.command))).main(args))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough.
+        sys.stderr.close()
+        return 0
+
+
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="lab", description="Tools around the Raft lab.")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, help_text in COMMANDS.items():
+        if _module(name) is None:
+            continue
+        subparser = subparsers.add_parser(name, help=help_text, description=help_text.capitalize() + ".")
+        if list(arguments[:1]) == [name]:
+            importlib.import_module(str(_module(name))).add_arguments(subparser)
+    args = parser.parse_args(arguments)
+    args.typed = shlex.join([parser.prog, *arguments])  # for a tool that writes down how it was called
+    return args
+
+
+def _module(command: str) -> str | None:
+    module = _ELSEWHERE.get(command, f"raftlab.tools.{command}.command")
+    return module if (ROOT / f"{module.replace('.', '/')}.py").is_file() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

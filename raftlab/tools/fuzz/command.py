@@ -1,0 +1,142 @@
+"""`lab hunt`: runs that nobody wrote, until one of them fails or the time is up.
+
+Start at `main()`. The processes: hunters, worker. What failed: finding. The runs: raftlab/tools/generator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+
+from rich.console import Console
+
+from labsim.stacks import short_path
+from raftlab.harness.options import FOR, JOBS, OUT, RUN_OF_PEER, RUNS, SEED, add_options, command_line, given
+from raftlab.tools.common.interrupts import ended_politely
+from raftlab.tools.common.text import counted, duration
+from raftlab.tools.fuzz.fuzzers import Hunters, Result
+from raftlab.tools.fuzz.report import Progress, figures, scenario_text, tell
+from raftlab.tools.generator.sequence import SEED as PLAYED_WITH
+from raftlab.tools.selection import SCENARIO, SCENARIOS, TESTS
+from raftlab.tools.workers.job_bundle import Kit
+from raftlab.tools.workers.process import CannotStart
+
+FOLDER = Path("build/hunt")
+FOUND = TESTS / SCENARIOS / "found"
+_FOR_S = 60.0
+_SHORTEN_S = 20.0
+_MEMORY_MB = 2048
+
+_EPILOG = """\
+examples:
+  lab hunt                       a minute, on every core
+  lab hunt --for 10m --seed 7    ten minutes, and the same hunt again whenever you like
+
+Exit status: 0 nothing was found, 1 something was, 2 it could not run, 130 interrupted.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "lab hunt [options]"
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    add = parser.add_argument
+    add_options(
+        add,
+        *RUN_OF_PEER,
+        replace(SEED, help="the same hunt again, with as many workers (default: a fresh one)"),
+        replace(FOR, help="how long each worker hunts, in time that it runs itself: 90s, 10m, 1h30m (60s)"),
+        replace(RUNS, help="end after so many runs, whatever the time"),
+        JOBS,
+        replace(OUT, default=FOLDER, help="where the scenario goes"),
+    )
+    add("--keep", action="store_true", help=f"put what is found into {FOUND}, too")
+    add("--json", type=Path, metavar="FILE", help="write figures there: what was found, after how much")
+
+
+def main(args: argparse.Namespace) -> int:
+    if not (args.raft / "raft.py" if args.raft.is_dir() else args.raft).is_file():
+        return _cannot(f"{args.raft}: no such file; --raft must name a raft.py")
+    seed = random.SystemRandom().randrange(2**31) if args.seed is None else args.seed
+    jobs = args.jobs or len(os.sched_getaffinity(0))
+    for_s = args.for_s or (_FOR_S if args.runs is None else None)
+    kit = Kit.of(args.raft, [], run_limit_s=0.0, memory_mb=_MEMORY_MB)
+    setup = {
+        "raft": kit.setup["raft"],
+        "shown_as": kit.setup["shown_as"],
+        "isolated": args.isolated,
+        "race": args.race,
+        "seed": seed,
+        "shorten_s": _SHORTEN_S,
+    }
+    result = Result()
+    console = Console(highlight=False, soft_wrap=True)
+    with ended_politely(), tempfile.TemporaryDirectory(prefix="lab-hunt-") as folder:
+        kit.unpack(Path(folder))
+        try:
+            hunters = Hunters(setup, Path(folder), jobs)
+        except CannotStart as error:
+            return _cannot(str(error))
+        how = ", isolated" if args.isolated else ", looking for races" if args.race else ""
+        much = f"for {duration(for_s)}" if for_s is not None else f"{args.runs:,} runs"
+        console.print(f"lab hunt: {args.raft}, seed {seed}, {much}, {counted(jobs, 'worker')}{how}", markup=False)
+        progress = Progress(result)
+        interrupted = False
+        try:
+            hunters.hunt(result, for_s=for_s, runs=args.runs, watch=progress)
+        except KeyboardInterrupt:
+            interrupted = True
+        except CannotStart as error:
+            return _cannot(str(error))
+        finally:
+            progress.clear()
+    if args.json is not None:
+        args.json.write_text(json.dumps(figures(result), indent=1) + "\n")
+    return _end(args, result, seed, jobs, progress.elapsed_s, interrupted=interrupted, console=console)
+
+
+def _end(
+    args: argparse.Namespace,
+    result: Result,
+    seed: int,
+    jobs: int,
+    elapsed_s: float,
+    *,
+    interrupted: bool,
+    console: Console,
+) -> int:
+    again = command_line("make hunt", {"seed": seed, "jobs": jobs, **given(args)})
+    files: list[Path] = []
+    if result.found is not None and result.found.shortened:
+        text = scenario_text(result.found, again)
+        for folder in [args.out, *([FOUND] if args.keep else [])]:
+            path = folder / f"{result.found.title}{SCENARIO}"
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+            except OSError as error:
+                return _cannot(f"{path}: {error.strerror}")
+            files.append(path)
+    play = ""
+    if files:
+        with_seed = result.found.seed if result.found is not None and result.found.seed != PLAYED_WITH else None
+        play = f"make scenario FILE={quote(short_path(str(files[-1].resolve())))}"
+        play = command_line(play, {"seed": with_seed, **given(args)})
+    console.print(tell(result, elapsed_s, files, play=play, again=again, interrupted=interrupted), markup=False)
+    if result.ours:
+        return 2
+    if result.over:
+        return 1
+    return 130 if interrupted else 0
+
+
+def _cannot(text: str) -> int:
+    print(f"lab hunt: {text}", file=sys.stderr)
+    return 2

@@ -1,0 +1,107 @@
+"""What a hunt says: while it runs, and at its end. Start at `tell()`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from labsim.stacks import short_path
+from raftlab.tools.common.text import duration
+from raftlab.tools.fuzz.fuzzers import Died, Result
+from raftlab.tools.fuzz.minimizer import Find
+
+_REFRESH_S = 0.2
+_LINE_EVERY_S = 5.0
+_SAID_LINES_MAX = 12
+
+
+class Progress:
+    """One line that changes, on a terminal; elsewhere a line now and then, rarer and rarer."""
+
+    def __init__(self, result: Result) -> None:
+        self._result = result
+        self._live = sys.stdout.isatty()
+        self._began_s = time.monotonic()
+        self._next_s = _REFRESH_S if self._live else _LINE_EVERY_S
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    def __call__(self) -> None:
+        elapsed_s = self.elapsed_s
+        if elapsed_s < self._next_s:
+            return
+        line = f"{duration(elapsed_s):>9}  {_made(self._result)}"
+        if self._live:
+            self._next_s = elapsed_s + _REFRESH_S
+            print(f"\r{line} \033[K", end="", flush=True)
+        else:
+            self._next_s = elapsed_s + max(_LINE_EVERY_S, elapsed_s / 20)
+            print(line, flush=True)
+
+    def clear(self) -> None:
+        if self._live:
+            print("\r\033[K", end="", flush=True)
+
+
+def _made(result: Result) -> str:
+    return f"{result.runs:,} runs, {result.steps:,} steps"
+
+
+def tell(result: Result, elapsed_s: float, files: Sequence[Path], *, play: str, again: str, interrupted: bool) -> str:
+    much = f"{_made(result)} in {duration(elapsed_s)}"
+    if result.ours:
+        return (
+            f"The hunt failed, and not the peer: {result.ours}\nThat is a mistake of the lab's. It says nothing about "
+            f"the peer. {much}."
+        )
+    if result.died is not None:
+        return "\n".join([f"\n{much}.", "", *_dead(result.died), "", f"  again     {again}"])
+    if result.found is not None:
+        return "\n".join([f"\n{much}.", "", *_found(result.found, files, play, again)])
+    lines = [f"{'Interrupted. ' if interrupted else ''}Nothing was found: {much}."]
+    lines += [f"{line}." for line in result.checks_off]
+    return "\n".join(lines)
+
+
+def _found(find: Find, files: Sequence[Path], play: str, again: str) -> list[str]:
+    lines = [f"FOUND in run {find.run} of lane {find.lane}", *(f"  {line}".rstrip() for line in find.told), ""]
+    if find.shortened:
+        where = " and ".join(short_path(str(file.resolve())) for file in files)
+        lines.append(f"  scenario  {where}, {len(find.steps)} steps of {find.steps_before}:")
+        lines += [f"    {step}" for step in [*find.header, *find.steps]]
+        lines += ["", f"  play      {play}"]
+    elif not find.steps_before:
+        lines.append("  That is before the first step: it fails in any test.")
+    else:
+        lines.append(f"  Its {find.steps_before} steps alone do not repeat it. The same hunt does.")
+    return [*lines, f"  again     {again}"]
+
+
+def _dead(died: Died) -> list[str]:
+    begin, end = died.runs
+    lines = [f"FOUND in runs {begin} to {end} of lane {died.lane}", f"  The worker process {died.how}."]
+    return [*lines, *(f"  {line}" for line in died.said.splitlines()[:_SAID_LINES_MAX])]
+
+
+def scenario_text(find: Find, again: str) -> str:
+    comment = [f"# {find.summary}", "#", f"# Found by: {again}. A right peer breaks no rule in it."]
+    return "\n".join([*comment, "", *find.header, *find.steps, ""])
+
+
+def figures(result: Result) -> dict[str, Any]:
+    """For programs."""
+    find = result.found
+    return {
+        "found": "" if find is None else find.name or find.ending,
+        "ending": "" if find is None else find.ending,
+        "runs": result.runs,
+        "steps_made": result.steps,
+        "seconds": round(result.seconds, 3),
+        "steps": None if find is None or not find.shortened else len(find.steps),
+        "scenario": None if find is None else [*find.header, *find.steps],
+    }

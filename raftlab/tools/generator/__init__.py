@@ -1,0 +1,1 @@
+"""Random scenarios. Start at sequence.py; what is drawn is in step_generator.py."""

@@ -1,0 +1,101 @@
+"""A lane: runs drawn one after the other, each from its number alone.
+
+Promise: a seed and a lane are one sequence of runs, in any process. Not promised: that a run fails; most peers are
+right. What is drawn next is in step_generator.py.
+
+Start at `Lane.run()`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from raftlab.harness.launcher import PeerLauncher
+from raftlab.harness.run import Run, run_test
+from raftlab.scenarios.as_test import as_test
+from raftlab.scenarios.scenario import Scenario
+from raftlab.scenarios.stage import NotMet, ScenarioError
+from raftlab.scenarios.text import Script, parse_step
+from raftlab.tools.generator.step_generator import Drawer
+
+SEED = 1  # of timeouts and turns: what `lab scenario` plays with, so that a list of steps alone is the run
+PROGRESS = "expect progress"
+_STEPS = (10, 100)  # of a run, at least and at most
+_DRAWING_S = 60.0  # of virtual time; a run may take 120 s, and what comes at its end takes some
+PEERS = (3, 3, 3, 4, 5, 5)
+_WITH_SNAPSHOTS = 0.6
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A run: the lines of a scenario."""
+
+    peers: int
+    snapshots: bool
+    lines: tuple[str, ...] = ()
+
+    @property
+    def header(self) -> list[str]:
+        return [*([] if self.peers == 3 else [f"peers {self.peers}"]), *(["snapshots"] if self.snapshots else [])]
+
+
+class Lane:
+    """Runs, one after the other."""
+
+    def __init__(self, launcher: PeerLauncher, seed: int, number: int, *, after: int = 0, race: bool = False) -> None:
+        """`after`: how many of its runs were made before."""
+        self._launcher = launcher
+        self._chance_of = f"{seed} {number}"
+        self._race = race
+        self._has_snapshots = launcher.has_method("snapshot")
+        self.runs = after
+        self.steps = 0  # made here, in all runs
+
+    def run(self) -> tuple[Steps, int, Run]:
+        """The next run: its steps up to where it ended, its seed, and what came of it."""
+        self.runs += 1
+        chance = Random(f"{self._chance_of} {self.runs}")
+        # Who loses a turn, and when, is drawn from the seed alone.
+        seed = chance.randrange(1, 1 << 31) if self._race else SEED
+        snapshots = self._has_snapshots and chance.random() < _WITH_SNAPSHOTS
+        peers = chance.choice(PEERS)
+        player = Player(chance)
+        script = Script("hunt.scenario", peers=peers, snapshots=snapshots)
+        run = run_test(as_test(script, player=player.play), self._launcher, seed)
+        self.steps += len(player.made)
+        return Steps(peers, snapshots, tuple(player.made)), seed, run
+
+
+class Player:
+    """Makes the steps of one run: whatever is drawn, and at its end progress is asked for."""
+
+    def __init__(self, chance: Random) -> None:
+        self._chance = chance
+        self.made: list[str] = []
+
+    def play(self, scenario: Scenario, script: Script) -> None:
+        scenario.goes_on = True
+        drawer = Drawer(scenario, self._chance, snapshots=script.snapshots)
+        wanted = self._chance.randint(*_STEPS)
+        tried = 0
+        while tried < wanted and scenario.now_s < _DRAWING_S:
+            tried += 1
+            self._make(scenario, script, drawer.draw())
+        self._make(scenario, script, PROGRESS)
+
+    def _make(self, scenario: Scenario, script: Script, text: str) -> None:
+        """One step. It is among those made already when a rule is broken in it. If it makes no sense, what is left of
+        it is the time that somebody's clock ran in vain."""
+        act = parse_step(text, script)
+        scenario.words = text
+        self.made.append(text)
+        try:
+            act(scenario)
+        except (NotMet, ScenarioError):
+            ran = {i: ran_ns // 1_000_000 for i, ran_ns in scenario.ran_ns.items()}
+            self.made[-1:] = [f"run {i} {ran_ms}ms" for i, ran_ms in ran.items() if ran_ms]
+            if ran:
+                scenario.settle()  # as after any step that is made
+        finally:
+            scenario.words = ""

@@ -1,0 +1,409 @@
+"""`lab grade`: a class of submissions against public and hidden tests, every peer behind walls; points, pages, tables.
+
+Start at `main()`. What was handed in: intake. What it is worth: rubric. Whether that can be earned: proof. How it is
+run: grading, judging/, store. What came of it: results, write, pages/. What OUT keeps: kept. Gradescope: gradescope.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import mean, median
+
+import msgspec
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from labsim.stacks import short_path
+from raftlab.harness.lab_test import LabTest
+from raftlab.harness.options import JOBS, KV, OUT, add_options
+from raftlab.layout import PEER, ROOT, SERVICE
+from raftlab.tools.common.interrupts import ended_politely
+from raftlab.tools.common.lock import InUse, alone_in
+from raftlab.tools.common.text import counted, printable
+from raftlab.tools.grade import gradescope
+from raftlab.tools.grade.grader import Exam, Progress, grade, reference_files
+from raftlab.tools.grade.output import pages_of, write_class, write_submission, write_submitted
+from raftlab.tools.grade.results_store import ExamKey, Kept, KeptError, Provenance
+from raftlab.tools.grade.runs.run_digest import HUNTS
+from raftlab.tools.grade.runs.run_worker import BoxError, refusal
+from raftlab.tools.grade.submission_loader import Intake, IntakeError, Wanted, take_in
+from raftlab.tools.grade.validation import NOTE, Proof, ProofError
+from raftlab.tools.grade.values.results import Result, points, renamed
+from raftlab.tools.grade.values.rubric import Rubric, RubricError
+from raftlab.tools.grade.values.store import write_whole
+from raftlab.tools.selection import SCENARIO, SelectionError, load_tests, not_lab_tests
+
+FOLDER = Path("build/grade")
+_SEED_FILE = "seed"
+_NAMED_MAX = 6  # in a line
+_LINE_EVERY_S = 10.0
+_TESTS_ARE_IN = (".py", SCENARIO)
+_REFERENCE = ROOT / PEER / "raft.py"  # a course may have none here, and Gradescope never has
+_REFERENCE_SERVICE = ROOT / SERVICE / "server.py"
+
+_EPILOG = """\
+examples:
+  lab grade submissions/ --hidden hidden/ --out grades/        everybody
+  lab grade submissions/ann.zip --hidden hidden/ --out grades/ one of them again; the tables keep the others
+  lab grade alice.zip --out /tmp/alice                         one submission, the public tests alone
+  lab grade --gradescope autograder.zip --hidden hidden/       an autograder for Gradescope
+
+A submission is a folder, a zip or tar, or a raft.py; for parts 3A and 3B it has a folder kv, too. What is done is not
+run again: the same command goes on.
+A folder of submissions is the class; one submission is added to the class that OUT has, or takes its place there.
+First every test is tried on the lab's raft/raft.py, or on --solution: nobody is graded with one that fails there.
+OUT gets index.html, scores.csv and provenance.json for you, submitted/NAME/ with the files that were graded, and
+students/NAME/ with report.html, results.json and junit.xml.
+Exit status: 0 graded, 2 it could not, 130 interrupted.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "lab grade SUBMISSIONS [--hidden DIR] [--rubric FILE] [--solution PATH] [--out DIR] [--jobs N]"
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    add = parser.add_argument
+    add("submissions", type=Path, nargs="?", metavar="SUBMISSIONS", help="a folder of submissions, or one of them")
+    add("--hidden", type=Path, action="append", default=[], metavar="PATH", help="hidden tests: a file or a folder")
+    add("--rubric", type=Path, metavar="FILE", help="points, seeds, what is shown, limits (TOML; see docs/grading.md)")
+    add_options(
+        add,
+        replace(OUT, default=FOLDER, help="where results go, and what is done is found"),
+        replace(JOBS, help="submissions at a time (default: one for each core)"),
+        replace(KV, default=None, help=f"its service, for 3A and 3B ({SERVICE}/server.py of the lab)"),
+    )
+    add("--solution", type=Path, metavar="PATH", help=f"a raft.py that passes every test ({PEER}/raft.py of the lab)")
+    add("--proved", action="store_true", help="the exam is known to be passed by the solution: do not try it")
+    add("--no-pages", action="store_true", help="draw no failures as pages, whatever the rubric says")
+    add("--single", action="store_true", help="SUBMISSIONS is one submission, however it looks")
+    add("--no-walls", action="store_true", help="grade even where submissions cannot be locked in (docs/isolation.md)")
+    add("--gradescope", type=Path, metavar="ZIP", help="grade nobody: write an autograder for Gradescope")
+
+
+def main(args: argparse.Namespace) -> int:
+    if not hasattr(os, "pidfd_open"):
+        return _cannot("lab grade needs Linux: its limits and its walls are made of Linux's means")
+    if (args.submissions is None) == (args.gradescope is None):
+        return _cannot("name either SUBMISSIONS, to grade them, or --gradescope ZIP, to write an autograder")
+    try:
+        rubric = Rubric() if args.rubric is None else Rubric.read(args.rubric)
+        public = _tests(sorted((ROOT / "tests").glob("test_[23]*.py" if rubric.public.extra else "test_[23]?.py")))
+        hidden = _tests(_hidden_files(args.hidden))
+        if args.gradescope is not None:
+            return _pack(args, rubric, public, hidden)
+        own = (args.out, *args.hidden, *(path for path in (args.solution, args.kv) if path))
+        asked = [test for test in (*public, *hidden) if rubric.asks(test)]
+        wanted = _wanted(rubric, asked)
+        intake = take_in(args.submissions, wanted, single=args.single, not_these=own)
+        _make(args.out)
+        exam = _exam(rubric, public, hidden, _phrase(rubric, hidden, args.out), args)
+    except (RubricError, SelectionError, IntakeError, ProofError) as error:
+        return _cannot(str(error))
+    except OSError as error:
+        return _cannot(_reason(error))
+    if refusal() and not args.no_walls:
+        return _cannot(refusal())
+    try:
+        with ended_politely(), alone_in(args.out, "lab grade"):
+            kept = Kept(args.out, ExamKey.of(exam, rubric))
+            return _grade(args, rubric, exam, intake if intake.whole else _one_of(intake, kept), kept)
+    except (InUse, KeptError, ProofError) as error:
+        return _cannot(str(error))
+    except OSError as error:
+        return _cannot(f"{_reason(error)}; what is done is in {args.out}, and the same command goes on")
+
+
+def _tests(files: Sequence[Path]) -> list[LabTest]:
+    return [test for file in files for test in load_tests(file)]
+
+
+def _wanted(rubric: Rubric, asked: Sequence[LabTest]) -> Wanted:
+    with_service = any(test.wants_service for test in asked)
+    needs_peer = rubric.raft == "own" or not with_service
+    return Wanted(rubric.files, rubric.service_files if with_service else (), needs_peer)
+
+
+def _exam(
+    rubric: Rubric, public: Sequence[LabTest], hidden: Sequence[LabTest], phrase: str, args: argparse.Namespace
+) -> Exam:
+    hunts = load_tests(ROOT / HUNTS)
+    tests = rubric.assign(public, hidden, phrase, hunts)
+    files = {test.name: test for test in (*public, *hidden, *hunts)}
+    files |= {test.name: files[test.of] for test in tests if test.race}
+    failures = msgspec.structs.replace(rubric.failures, pages=0) if args.no_pages else rubric.failures
+    exam = Exam(tuple(tests), files, rubric.limits, failures=failures)
+    if rubric.raft == "reference" and any(map(exam.wants_service, tests)):
+        raft = args.solution or _REFERENCE
+        exam = replace(exam, reference=reference_files(raft), reference_at=short_path(str(raft.resolve())))
+    return exam
+
+
+def _pack(args: argparse.Namespace, rubric: Rubric, public: Sequence[LabTest], hidden: Sequence[LabTest]) -> int:
+    args.gradescope.parent.mkdir(parents=True, exist_ok=True)  # or say that it cannot be, before anything takes long
+    phrase = gradescope.phrase(rubric, hidden)
+    exam = _exam(rubric, public, hidden, phrase, args)
+    _prove(exam, args, Console(highlight=False), note=None)
+    gradescope.pack(args.gradescope, args.rubric, rubric, hidden, seeds_from=phrase, reference=exam.reference)
+    print(f"{args.gradescope} written: upload it to Gradescope as the assignment's autograder")
+    return 0
+
+
+def _prove(exam: Exam, args: argparse.Namespace, console: Console, *, note: Path | None) -> None:
+    """Try the exam on a solution, unless that was done. ProofError if it cannot be passed."""
+    if args.proved:
+        return
+    if args.solution is None and not _REFERENCE.is_file():
+        _say(console, f"  not tried on a solution first: there is no {PEER}/raft.py here, and no --solution")
+        return
+    proof = Proof(exam, args.solution or _REFERENCE, args.kv or _REFERENCE_SERVICE, note)
+    if proof.left:
+        many = f"{counted(len(proof.left), 'test')}, {counted(proof.runs_wanted, 'run')}"
+        _say(console, f"  first, the exam on {proof.solution}: {many}")
+        said_s = time.monotonic()
+
+        def lines() -> None:
+            nonlocal said_s
+            if time.monotonic() - said_s > _LINE_EVERY_S:
+                said_s = time.monotonic()
+                _say(console, f"  {proof.runs_made:,} of {proof.runs_wanted:,} runs")
+
+        with _watching(lambda: _proof_picture(proof), console, otherwise=lines) as show:
+            proof.run(_jobs(args), show)
+    for remark in proof.remarks:
+        _say(console, f"  {remark}")
+
+
+def _jobs(args: argparse.Namespace) -> int:
+    return args.jobs or len(os.sched_getaffinity(0))
+
+
+def _hidden_files(paths: Sequence[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        files = (
+            sorted(p for p in path.iterdir() if p.suffix in _TESTS_ARE_IN and not p.name.startswith(("_", "conftest")))
+            if path.is_dir()
+            else [path]
+        )
+        # First: a file whose one test is of another kind has a test in it.
+        for file in files:
+            for name, why in not_lab_tests(file).items():
+                raise SelectionError(f"{file}: {name} cannot be graded: {why}")
+        if not any(load_tests(file) for file in files):
+            raise SelectionError(
+                f"{path}: there is no test in it: a function test_...(make_config) or (make_kv_config) in a .py file, "
+                f"or a {SCENARIO} file"
+            )
+        found += files
+    names = [file.name for file in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise SelectionError(f"two files of hidden tests are called {twice}; each needs a name of its own")
+    return found
+
+
+def _make(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise IntakeError(f"{out}: {error.strerror}; OUT must name a folder that can be written to") from None
+
+
+def _phrase(rubric: Rubric, hidden: Sequence[LabTest], out: Path) -> str:
+    """What the seeds are made from. One that is drawn here is kept, so that the next call has the same seeds."""
+    phrase = rubric.seed_phrase(hidden)
+    if phrase:
+        return phrase
+    kept = out / _SEED_FILE
+    if not kept.exists():
+        write_whole(kept, secrets.token_hex(16))
+    return kept.read_text().strip()
+
+
+def _one_of(intake: Intake, kept: Kept) -> Intake:
+    """Under the name that it has in the class that is kept, if there is one."""
+    (one,) = intake.submissions
+    one = replace(one, name=kept.name_of(one.file) or one.name)
+    kept.refuse_to_add(one.name)
+    return replace(intake, submissions=[one])
+
+
+def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, intake: Intake, kept: Kept) -> int:
+    console = Console(highlight=False)
+    class_ = intake.submissions
+    jobs = _jobs(args)
+    wanted = sum(len(test.seeds) for test in exam.tests) * len(class_)
+    progress = Progress(len(class_), wanted)
+    hidden = sum(test.hidden for test in exam.tests)
+    _say(
+        console,
+        f"lab grade: {counted(len(class_), 'submission')}, {len(exam.tests)} tests ({hidden} hidden), "
+        f"at most {wanted:,} runs, {counted(jobs, 'job')}",
+    )
+    if refusal():
+        _say(console, f"  Not protected: {refusal()}")
+    if exam.not_asked:
+        _say(console, f"  not run, because points in the rubric does not name their part: {_by_part(exam.not_asked)}")
+    for line in _intake(intake, kept):
+        _say(console, line)
+    _prove(exam, args, console, note=args.out / NOTE)
+    provenance = Provenance.of(exam, rubric, kept.exam)
+    provenance.write(args.out, args.typed, len(class_), intake.passed_over if intake.whole else None)
+    written = 0
+
+    def write_new() -> None:
+        nonlocal written
+        while written < len(progress.done):
+            result = progress.done[written]
+            written += 1
+            write_submission(result, rubric.title, args.out)
+            kept.add(result)
+            if not console.is_terminal:
+                _say(console, _line(result, written, len(class_)))
+
+    try:
+        class_ = [write_submitted(submission, args.out) for submission in class_]
+        with _watching(lambda: _picture(progress), console) as show:
+
+            def watch() -> None:
+                write_new()
+                show()
+
+            runs = args.out / "runs"
+            grade(class_, exam, jobs=jobs, runs=runs, pages=partial(pages_of, args.out), progress=progress, watch=watch)
+            write_new()
+            # A folder is the class; what was graded before and is not in it is not in the class.
+            gone = kept.keep_only(submission.name for submission in class_) if intake.whole else []
+            told = {"passed_over": provenance.passed_over, "made_with": provenance.told}
+            write_class(kept.results, rubric.title, args.out, **told)
+    except KeyboardInterrupt:
+        _say(console, f"\ninterrupted; {len(progress.done)} of {len(class_)} graded, and the same command goes on")
+        return 130
+    except BoxError as error:
+        return _cannot(str(error))
+    _say(console, _summary(kept.results, progress, args.out))
+    if gone:
+        _say(console, f"  not in the folder, and so no longer in the class (pages and runs stay): {_some(gone)}")
+    return 0
+
+
+def _line(result: Result, number: int, of: int) -> str:
+    failed = sum(not test.passed for test in result.tests if test.test.counts)
+    # What a submission says of itself shall not steer the terminal.
+    why = f"  {printable(result.problem.partition(chr(10))[0])}" if result.problem else ""
+    if not why and failed:
+        why = f"  {counted(failed, 'test')} failed"
+    return f"{number:>4}/{of}  {result.name}  {points(result.score)} of {points(result.score_max)}{why}"
+
+
+def _summary(results: Sequence[Result], progress: Progress, out: Path) -> str:
+    scores = [result.score for result in results]
+    full = sum(result.score >= result.score_max - 1e-9 for result in results)
+    again = f" ({progress.runs_stored:,} were there already)" if progress.runs_stored else ""
+    class_ = f". The class of {len(results):,}" if len(results) > progress.submissions else ""
+    runs = progress.runs_made + progress.runs_stored
+    lines = [
+        f"\n{counted(progress.submissions, 'submission')} graded in {runs:,} runs{again}{class_}: "
+        f"mean {points(mean(scores))}, median {points(median(scores))} of {points(results[0].score_max)}, "
+        f"{full} with full marks."
+    ]
+    for words, names in (
+        ("could not be run", [r.name for r in results if r.problem]),
+        ("told their host what no peer tells", [r.name for r in results if r.misbehaved]),
+    ):
+        if names:
+            lines.append(f"  {words}: {_some(names)}")
+    lines.append(f"  overview  {out}/index.html")
+    lines.append(f"  table     {out}/scores.csv")
+    lines.append(f"  students  {out}/students/")
+    return "\n".join(lines)
+
+
+@contextmanager
+def _watching(
+    picture: Callable[[], RenderableType], console: Console, *, otherwise: Callable[[], None] = lambda: None
+) -> Iterator[Callable[[], None]]:
+    """Gives what to call when something may have changed: a picture on a terminal, `otherwise` elsewhere."""
+    if not console.is_terminal:
+        yield otherwise
+        return
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        yield lambda: live.update(picture(), refresh=True)
+
+
+def _proof_picture(proof: Proof) -> RenderableType:
+    bar = ProgressBar(proof.runs_wanted, proof.runs_made, width=40)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_row(f"the exam on {proof.solution}", bar, f"{proof.runs_made:,} of {proof.runs_wanted:,} runs")
+    return table
+
+
+def _picture(progress: Progress) -> RenderableType:
+    runs = progress.runs_made + progress.runs_stored
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for _ in range(3):
+        table.add_column(no_wrap=True)
+    done = len(progress.done)
+    table.add_row("submissions", ProgressBar(progress.submissions, done, width=40), f"{done} of {progress.submissions}")
+    reached = runs + progress.runs_spared
+    table.add_row("runs", ProgressBar(progress.runs_wanted, reached, width=40), f"{runs:,} made")
+    at = [
+        Text(f"  {name}: {test}", style="dim", overflow="ellipsis", no_wrap=True)
+        for name, test in list(progress.at.items())
+    ]
+    last = [
+        Text(_line(result, done - i, progress.submissions), overflow="ellipsis", no_wrap=True)
+        for i, result in enumerate(reversed(progress.done[-5:]))
+    ]
+    return Group(table, *at, *last, Text("Ctrl-C ends it; the same command goes on", style="dim"))
+
+
+def _by_part(tests: Sequence[LabTest]) -> str:
+    """A test without a part may be a slip of the pen in its name, so it is named."""
+    numbers = Counter(test.part for test in tests if test.part)
+    said = [f"{counted(number, 'test')} of {part.upper()}" for part, number in numbers.items()]
+    return ", ".join(said + [f"{test.name} (no _2a ... _3b in its name)" for test in tests if not test.part])
+
+
+def _intake(intake: Intake, kept: Kept) -> Iterator[str]:
+    """What of it is not as it was handed in, or not as it was last time."""
+    for why in dict.fromkeys(intake.passed_over.values()):
+        yield f"  passed over ({why}): {_some([name for name, given in intake.passed_over.items() if given == why])}"
+    others = [f"{s.file} as {s.name}" for s in intake.submissions if renamed(s.name, s.file)]
+    if others:
+        yield f"  listed under another name: {_some(others)}"
+    if not intake.whole:
+        (one,) = intake.submissions
+        before = kept.file_of(one.name)
+        if before not in ("", one.file):
+            yield f"  {one.file} takes the place of {before}, which was graded as {one.name}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED_MAX]) + (f" and {len(names) - _NAMED_MAX:,} more" if len(names) > _NAMED_MAX else "")
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, soft_wrap=True)
+
+
+def _reason(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+
+
+def _cannot(text: str) -> int:
+    print(f"lab grade: {text}", file=sys.stderr)
+    return 2

@@ -1,0 +1,181 @@
+"""Results for others: Gradescope's results.json, JUnit XML, the pages, and for the class a table and an overview.
+
+Promise: equal results give equal files, to the byte, but for the class overview, which tells how long it took. What the
+rubric hides from students is in none of the files under students/. A file is there whole or not at all.
+
+What was handed in is written too, for whoever replays a run: nothing there is run from, but by hand.
+
+Start at `write_submission()` and `write_class()`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from labsim.stacks import short_path
+from raftlab.tools.common.text import printable
+from raftlab.tools.grade.pages.overview import class_page
+from raftlab.tools.grade.pages.submission import submission_page
+from raftlab.tools.grade.submission_loader import Submission
+from raftlab.tools.grade.values.results import Result, RunRecord, Shown, TestResult, points
+from raftlab.tools.grade.values.store import write_whole
+
+STUDENTS = "students"
+PAGES = "pages"
+FULL = "full"
+SUBMITTED = "submitted"
+_FAILURES_TOLD_MAX = 3
+_OUTPUT_CHARS_MAX = 2_000
+
+
+def write_submitted(submission: Submission, out: Path) -> Submission:
+    """The files that are graded, where a replay can name them: they may have come in an archive, or lie deep."""
+    folder = out / SUBMITTED / submission.name
+    for old in folder.rglob("*"):
+        if old.is_file() and old.relative_to(folder).as_posix() not in submission.files:
+            old.unlink()  # a messages.py of last time would be taken for this one's
+    for name, content in submission.files.items():
+        write_whole(folder / name, content)
+    return replace(submission, path=Path(short_path(str(folder.resolve())))) if submission.files else submission
+
+
+def pages_of(out: Path, name: str) -> Path:
+    """Where that submission's failures are drawn: beside its student's page."""
+    return out / STUDENTS / name / PAGES
+
+
+def write_submission(result: Result, title: str, out: Path) -> None:
+    folder = out / STUDENTS / result.name
+    write_whole(folder / "results.json", msgspec.json.format(msgspec.json.encode(as_gradescope(result))) + b"\n")
+    write_whole(folder / "junit.xml", as_junit(result))
+    full = f"../{STUDENTS}/{result.name}/{PAGES}"
+    write_whole(folder / "report.html", submission_page(result, title, full=False, pages=PAGES))
+    write_whole(out / FULL / f"{result.name}.html", submission_page(result, title, full=True, pages=full))
+
+
+def write_class(
+    results: Sequence[Result],
+    title: str,
+    out: Path,
+    *,
+    passed_over: Mapping[str, str] = MappingProxyType({}),
+    made_with: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """As class_page() takes them."""
+    write_whole(out / "scores.csv", as_csv(results))
+    page = class_page(
+        results,
+        title,
+        page_of=lambda result: f"{FULL}/{result.name}.html",
+        passed_over=passed_over,
+        made_with=made_with,
+    )
+    write_whole(out / "index.html", page)
+
+
+def as_gradescope(result: Result) -> dict[str, Any]:
+    """Gradescope adds up the tests' scores itself, so that what it hides does not show in a sum."""
+    return {
+        "output": "\n".join(_opening(result)),
+        "output_format": "text",
+        "stdout_visibility": "hidden",
+        "tests": [
+            {
+                "name": test.test.shown_name,
+                "number": f"{test.test.part.upper()}.{number}",
+                "score": round(test.earned, 6),
+                "max_score": round(test.test.points, 6),
+                **({"status": "passed" if test.passed else "failed"} if test.test.counts else {}),
+                "output": told(test, result.shown),
+                "output_format": "text",
+                "visibility": test.test.visibility,
+                "tags": [test.test.part],
+            }
+            for number, test in enumerate(result.tests, start=1)
+        ],
+    }
+
+
+def _opening(result: Result) -> list[str]:
+    lines = [result.problem] if result.problem else []
+    lines += result.remarks
+    shown = [test for test in result.tests if test.test.visibility == "visible" and test.test.counts]
+    earned, possible = sum(test.earned for test in shown), sum(test.test.points for test in shown)
+    lines.append(f"{points(earned)} of {points(possible)} points in the {len(shown)} tests that are shown.")
+    return lines
+
+
+def told(test: TestResult, shown: Sequence[Shown] = ()) -> str:
+    """What a student may read of it. `shown`: of all public tests."""
+    if test.test.show != "everything":
+        return test.summary
+    texts = [test.summary]
+    failures = test.for_students.failures
+    recipes = {one.seed: one.recipe for one in shown if one.test == test.test.name and not test.test.hidden}
+    texts += [_of_run(run, recipes.get(run.seed, ())) for run in failures[:_FAILURES_TOLD_MAX]]
+    if len(failures) > _FAILURES_TOLD_MAX:
+        texts.append(f"... and {len(failures) - _FAILURES_TOLD_MAX} more failures.")
+    return "\n\n".join(texts)
+
+
+def _of_run(run: RunRecord, recipe: Sequence[str]) -> str:
+    lines = [run.report, *(f"  {printable(line)}" for line in recipe)]
+    if run.output:
+        lines.append(f"It printed:\n{printable(run.output[:_OUTPUT_CHARS_MAX])}")
+    return "\n".join(lines)
+
+
+def as_junit(result: Result) -> bytes:
+    """Of the tests that students are shown."""
+    shown = [test for test in result.tests if test.test.visibility == "visible" and test.test.counts]
+    failed = sum(not test.passed and not test.not_run for test in shown)
+    skipped = sum(bool(test.not_run) for test in shown)
+    suite = ElementTree.Element("testsuite", name=printable(result.name), tests=str(len(shown)), errors="0")
+    suite.set("failures", str(failed))
+    suite.set("skipped", str(skipped))
+    for test in shown:
+        case = ElementTree.SubElement(suite, "testcase", classname=test.test.part, name=test.test.shown_name)
+        if test.not_run:
+            ElementTree.SubElement(case, "skipped", message=printable(test.summary))
+        elif not test.passed:
+            failure = ElementTree.SubElement(case, "failure", message=printable(test.summary))
+            failure.text = printable(told(test, result.shown))
+    ElementTree.indent(suite)
+    return bytes(ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)) + b"\n"
+
+
+def as_csv(results: Sequence[Result]) -> str:
+    """A row for each submission: score, points of each part, then of each test."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    parts = list(results[0].parts) if results else []
+    tests = [test.test.name for test in results[0].tests] if results else []
+    writer.writerow(["submission", "score", "of", *parts, "problem", "file", *tests])
+    for result in results:
+        writer.writerow(
+            [
+                _cell(result.name),
+                points(result.score),
+                points(result.score_max),
+                *(points(earned) for earned, _ in result.parts.values()),
+                _cell(result.problem.partition("\n")[0]),
+                _cell(result.file),
+                *(points(test.earned) for test in result.tests),
+            ]
+        )
+    return text.getvalue()
+
+
+def _cell(text: str) -> str:
+    # A spreadsheet takes these for the beginning of a formula.
+    text = printable(text)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text

@@ -1,0 +1,272 @@
+"""The grader's overview of a graded class: figures, scores, a table to sort, what fails most, time.
+
+Promise: equal results give equal bytes, but for processor time, which only this page tells. Whatever comes from a
+submission is escaped (html.py). It tells everything, so it is not for students.
+
+Start at `class_page()`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import mean, median
+from types import MappingProxyType
+
+from raftlab.tools.common.text import duration
+from raftlab.tools.grade.pages.html import Html, bar, clipped, code, el, heads, join, local_link, page, part_name, table
+from raftlab.tools.grade.pages.style import SORT_JS
+from raftlab.tools.grade.values.results import (
+    DIED,
+    FORCED,
+    PROVENANCE,
+    UNLOADABLE,
+    Result,
+    points,
+    renamed,
+    tests_failed,
+)
+
+_NAME_CHARS_MAX = 80
+_CAUSE_CHARS_MAX = 600
+_SLOWEST_SHOWN = 5
+_REMARKS = "remarks"  # the one flag that is no accusation
+
+
+def class_page(
+    results: Sequence[Result],
+    title: str,
+    *,
+    page_of: Callable[[Result], str],
+    passed_over: Mapping[str, str] = MappingProxyType({}),
+    made_with: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """The grader's overview. `page_of` gives the path of a submission's full page, relative to this one, or "".
+
+    `passed_over`: what else lay in the folder, and why it is no submission. `made_with`: the lab, the rubric and so on;
+    the file with all of that lies beside the page.
+    """
+
+    def linked(result: Result) -> Html:
+        name = clipped(result.name, _NAME_CHARS_MAX)
+        whole = clipped(result.name, 500) if name != result.name else ""
+        path = page_of(result)
+        if not path:
+            return el("bdi", name or "(no name)", title=whole)
+        return el("a", el("bdi", name or "(no name)"), href=local_link(path), title=whole)
+
+    body = [el("header", el("p", "Class overview", class_="over"), el("h1", clipped(title, 200))), _figures(results)]
+    if results:
+        body += [
+            el("section", el("h2", "Scores"), _histogram(results)),
+            el("section", el("h2", "Submissions"), _submissions(results, linked), class_="class-scroll"),
+            el("section", el("h2", "Which tests fail most"), _tests_failing(results)),
+            el("section", el("h2", "Which rules are broken most"), _rules_broken(results)),
+            el("section", el("h2", "Processor time"), _time(results, linked)),
+        ]
+    else:
+        body.append(el("section", el("p", "There are no submissions.")))
+    if passed_over:
+        body.append(el("section", el("h2", "Passed over"), _passed_over(passed_over)))
+    if made_with:
+        body.append(el("section", el("h2", "How this came about"), _made_with(made_with)))
+    return page(title, body, SORT_JS)
+
+
+def _share(result: Result) -> float:
+    return result.score / result.score_max if result.score_max else 0.0
+
+
+def _full_marks(result: Result) -> bool:
+    return bool(result.tests) and all(test.passed for test in result.tests if test.test.counts)
+
+
+def _could_not_run(result: Result) -> bool:
+    return bool(result.problem) or UNLOADABLE in _kinds(result)
+
+
+def _kinds(result: Result) -> set[str]:
+    return {run.kind for test in result.tests for run in test.runs}
+
+
+def _figures(results: Sequence[Result]) -> Html:
+    scores = [result.score for result in results]
+    told = {
+        "Submissions": str(len(results)),
+        "Mean score": points(mean(scores)) if scores else "–",
+        "Median score": points(median(scores)) if scores else "–",
+        "Full marks": str(sum(map(_full_marks, results))),
+        "Could not run": str(sum(map(_could_not_run, results))),
+    }
+    return el("dl", *(el("div", el("dt", what), el("dd", figure)) for what, figure in told.items()), class_="figures")
+
+
+def _histogram(results: Sequence[Result]) -> Html:
+    """Ten steps by the share of the points, and those that have all of them apart."""
+    # The small term is for sums that should be 0.3 of the points and come out just below.
+    steps = Counter(min(9, int(10 * _share(result) + 1e-9)) for result in results if not _full_marks(result))
+    counts = [steps[step] for step in range(10)] + [sum(map(_full_marks, results))]
+    labels = [(f"{10 * step}", f"–{10 * step + 9}") for step in range(10)] + [("all", "")]
+    most = max(counts)
+    columns = [
+        el(
+            "li",
+            el("b", str(count), class_="" if count else "none"),
+            el("span", el("i", style=f"height:{100 * count / most:.1f}%"), aria_hidden="true"),
+            el("small", low, el("span", high)),
+        )
+        for count, (low, high) in zip(counts, labels, strict=True)
+    ]
+    under = el("p", "Submissions by the percentage of the points they earned.", class_="faint small")
+    return join([el("ol", *columns, class_="hist"), under])
+
+
+def _submissions(results: Sequence[Result], linked: Callable[[Result], Html]) -> Html:
+    parts = sorted({part for result in results for part in result.parts})
+    columns = [
+        ("Name", "name"),
+        ("Score", "score"),
+        *((part_name(part).removeprefix("Part "), part) for part in parts),
+        ("Failed", "failed"),
+        ("Rule broken most", "rule"),
+        ("Flags", "flags"),
+        ("Time", "time"),
+    ]
+    texts = ("name", "rule")
+    head = [
+        el(
+            "th",
+            label,
+            scope="col",
+            class_="" if key in (*texts, "flags") else "number",
+            data_key=key,
+            data_first="" if key in texts else "down",
+        )
+        for label, key in columns
+    ]
+    rows = [_submission_row(result, parts, linked) for result in results]
+    return table(head, rows, class_="class", data_sortable="yes")
+
+
+def _submission_row(result: Result, parts: Iterable[str], linked: Callable[[Result], Html]) -> Html:
+    counting = [test for test in result.tests if test.test.counts]
+    failed = sum(not test.passed for test in counting)
+    rules = _most_common(result.rules_broken)
+    flags = _flags(result)
+    by_part = result.parts
+    file = clipped(result.file, _NAME_CHARS_MAX) if renamed(result.name, result.file) else ""
+    under = el("div", "handed in as ", el("bdi", file), class_="faint small") if file else ""
+    cells = [el("th", linked(result), under, scope="row"), _number(result.score, el("b", points(result.score)))]
+    for part in parts:
+        earned, _ = by_part.get(part, (0.0, 0.0))
+        cells.append(_number(earned, points(earned) if part in by_part else "–"))
+    cells += [
+        _number(failed, f"{failed} of {len(counting)}"),
+        el("td", *([code(clipped(rules[0][0], 60)), f" × {rules[0][1]}"] if rules else [])),
+        el(
+            "td",
+            *(el("span", flag, class_="tag" if flag == _REMARKS else "tag bad") for flag in flags),
+            class_="flags",
+            data_v=str(len(flags)),
+        ),
+        _number(result.real_s, duration(result.real_s)),
+    ]
+    return el("tr", *cells)
+
+
+def _number(value: float, shown: str) -> Html:
+    return el("td", shown, class_="number", data_v=f"{value:.6g}")
+
+
+def _most_common(counter: Counter[str]) -> list[tuple[str, int]]:
+    """Equal ones by name: the order in which they were met says nothing."""
+    return sorted(counter.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _flags(result: Result) -> list[str]:
+    kinds = _kinds(result)
+    found = {
+        "lied to its host": result.misbehaved,
+        "could not be run": bool(result.problem) and UNLOADABLE not in kinds,
+        "could not be loaded": UNLOADABLE in kinds,
+        "ended by force": FORCED in kinds,
+        "took its process along": DIED in kinds,
+        _REMARKS: bool(result.remarks),
+    }
+    return [flag for flag, given in found.items() if given]
+
+
+def _bar_row(what: Html, count: int, of: int) -> Html:
+    how_many = el("td", f"{count} of {of}", class_="number")
+    return el("tr", el("th", what, scope="row"), how_many, el("td", bar(count / of, bad=True)))
+
+
+def _tests_failing(results: Sequence[Result], shown: int = 15) -> Html:
+    hidden = {test.test.name for result in results for test in result.tests if test.test.hidden}
+    tag = el("span", "hidden", class_="tag")
+    rows = [
+        _bar_row(join([code(name), " ", tag if name in hidden else ""]), count, len(results))
+        for name, count in _most_common(tests_failed(results))
+    ]
+    if not rows:
+        return el("p", "Every submission passes every test.")
+    head = heads("Test", "#Failed by", "")
+    rest = ""
+    if len(rows) > shown:
+        summary = el("summary", f"{len(rows) - shown} more that fail less often")
+        rest = el("details", summary, table(head, rows[shown:], class_="bars"))
+    return join([table(head, rows[:shown], class_="bars"), rest])
+
+
+def _rules_broken(results: Sequence[Result]) -> Html:
+    broken = Counter(rule for result in results for rule in result.rules_broken)
+    said: dict[str, Counter[str]] = {rule: Counter() for rule in broken}
+    for result in results:
+        for run in (run for test in result.tests for run in test.failures if run.rule and run.cause):
+            said[run.rule][run.cause] += 1
+    rows = []
+    for rule, count in _most_common(broken):
+        often = _most_common(said[rule])
+        words = clipped(often[0][0], _CAUSE_CHARS_MAX) if often and often[0][0] != rule else ""
+        name = join([code(clipped(rule, 60)), el("div", words, class_="faint small cause") if words else ""])
+        rows.append(_bar_row(name, count, len(results)))
+    if not rows:
+        return el("p", "No submission breaks a rule of the protocol.")
+    return table(heads("Rule", "#Broken by", ""), rows, class_="bars")
+
+
+def _passed_over(names: Mapping[str, str]) -> Html:
+    under = el("p", "These lay in the folder too, and are no submissions.", class_="faint small")
+    return join([under, _facts(heads("Name", "Why"), names)])
+
+
+def _made_with(facts: Mapping[str, str]) -> Html:
+    link = el("a", PROVENANCE, href=local_link(PROVENANCE))
+    return join(
+        [_facts([], facts), el("p", link, " has the rubric, every seed, and the commands.", class_="small under")]
+    )
+
+
+def _facts(head: Sequence[str], facts: Mapping[str, str]) -> Html:
+    rows = [
+        el("tr", el("th", el("bdi", clipped(what, 500)), scope="row", class_="cause"), el("td", fact, class_="cause"))
+        for what, fact in facts.items()
+    ]
+    return table(head, rows)
+
+
+def _time(results: Sequence[Result], linked: Callable[[Result], Html]) -> Html:
+    total_s = sum(result.real_s for result in results)
+    slowest = sorted(results, key=lambda result: -result.real_s)[:_SLOWEST_SHOWN]
+    most_s = max(slowest[0].real_s, 1e-9)
+    rows = [
+        el(
+            "tr",
+            el("th", linked(result), scope="row", class_="cause"),
+            el("td", duration(result.real_s), class_="number"),
+            el("td", bar(result.real_s / most_s)),
+        )
+        for result in slowest
+    ]
+    every = f"{duration(total_s)} in all, {duration(total_s / len(results))} for a submission on average. The slowest:"
+    return join([el("p", every), table(heads("Submission", "#Time", ""), rows, class_="bars")])

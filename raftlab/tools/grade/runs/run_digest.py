@@ -1,0 +1,68 @@
+"""What a graded run depends on: the tester, and what the process that makes the run needs of the tools.
+
+Promise: what the worker needs is found by reading its imports, at any remove, so nothing has to be listed. Start at
+`run_digest()`.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from raftlab.layout import ROOT, TOOLS, run_files
+
+# What makes the runs of a submission, and what draws those that nobody wrote.
+_WORKER = "raftlab.tools.grade.runs.worker"
+HUNTS = f"{TOOLS}/generator/as_test.py"
+
+
+def graded_run_files() -> list[Path]:
+    """What decides about a graded run: the tester, and what the grader's worker needs of the tools."""
+    drawing = needed_by(HUNTS.removesuffix(".py").replace("/", "."))
+    return list(dict.fromkeys([*run_files(), *needed_by(_WORKER), *drawing]))
+
+
+def run_digest() -> str:
+    """Of all that, without the submission, the test and the limits."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in graded_run_files():
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(ROOT)} {len(content)} ".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+@cache
+def needed_by(module: str) -> tuple[Path, ...]:
+    """The files of the tools that a module of theirs imports, itself included, at any remove."""
+    found: dict[str, Path] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        path = _file_of(name)
+        if name in found or path is None:
+            continue
+        found[name] = path
+        waiting += [name.rpartition(".")[0], *_imports(path)]
+    return tuple(found[name] for name in sorted(found))
+
+
+def _file_of(module: str) -> Path | None:
+    """None for what is no module of the tools: another's, or a name in one."""
+    if not f"{module}.".startswith(f"{TOOLS.replace('/', '.')}."):
+        return None
+    path = ROOT / module.replace(".", "/")
+    return next((p for p in (path / "__init__.py", path.with_suffix(".py")) if p.is_file()), None)
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """Also those inside functions. Ours are never relative."""
+    for statement in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(statement, ast.Import):
+            yield from (alias.name for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom) and statement.module:
+            yield statement.module
+            yield from (f"{statement.module}.{alias.name}" for alias in statement.names)

@@ -1,0 +1,258 @@
+"""What makes a submission's runs: the host of its guests, in a process of the grader's own.
+
+Promise: this process never loads a line of the submission, so what it says of a run is the tester's word. Hidden
+tests are loaded here and nowhere else. A run that somebody outside has disturbed is made again.
+
+Start at `begin()`; who asks is run_worker.py, what the walls are is raftlab/sandbox/confinement.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.json import encode
+
+from labsim import Unresponsive
+from raftlab.check.failure import PeerProcessFailed
+from raftlab.harness import report
+from raftlab.harness.lab_test import LabTest
+from raftlab.harness.loader import LoadError
+from raftlab.harness.run import Run, run_test
+from raftlab.harness.verdict import Ending, verdict_of, without_numbers
+from raftlab.layout import PEER, SERVICE
+from raftlab.sandbox import launcher
+from raftlab.sandbox.launcher import SandboxedLauncher, ServicePaths
+from raftlab.sandbox.processes import GuestKilled, NurseryLost
+from raftlab.sandbox.supervisor import CannotLoad, TooLong
+from raftlab.tools.grade.values.results import DIED, FAILED, FORCED, MISBEHAVED, PASSED, UNLOADABLE, RunRecord
+from raftlab.tools.grade.values.rubric import Limits
+from raftlab.tools.selection import load_tests
+from raftlab.tools.workers.server import serve, show_stack_when_lost
+
+_REPORT_CHARS_MAX = 20_000
+_CAUSE_CHARS_MAX = 1000
+_TRIES = 5
+_MEMORY_MB = 4096  # of this process
+_PR_SET_PDEATHSIG = 1
+BROKE_THE_TESTER = "The tester itself has failed in this run; look at it before you believe the score."
+
+
+Launcher = TypeVar("Launcher", bound=SandboxedLauncher)
+
+
+class Setup(msgspec.Struct):
+    """Whose runs."""
+
+    files: dict[str, bytes]  # the submission's own, by the path that its author knows
+    raft: str  # the path of its raft.py
+    limits: Limits
+    service: bool = False  # whether the service in the folder kv is run, too
+    race: bool = False  # whether any line may lose its turn
+
+
+class Request(msgspec.Struct):
+    """A run to make."""
+
+    setup: Setup
+    file: str  # of the test
+    shown_as: str  # what reports call that file
+    test: str
+    seed: int
+    replay: str
+
+
+class Answer(msgspec.Struct):
+    run: RunRecord | None = None
+    trouble: str = ""  # why no run can be made here at all
+
+
+class Output:
+    """The beginning of what a run's guests print."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._kept = bytearray()
+
+    def add(self, text: str) -> None:
+        left = self._bytes_max - len(self._kept)
+        self._kept += text.encode(errors="replace")[: max(0, left)]
+
+    def take(self) -> str:
+        kept, self._kept = self._kept, bytearray()
+        return kept.decode(errors="replace")
+
+
+def begin_alone() -> None:
+    """Limits of a process that is host to guests, and ends with whoever has started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asks decides when it is over
+    # And is not to be outlived.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    show_stack_when_lost()
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_MB << 20, hard))
+
+
+def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:
+    begin_alone()
+    judge = _Judge()
+
+    def answers_to(line: bytes) -> Iterator[bytes]:
+        try:
+            yield encode(Answer(judge.run(msgspec.json.decode(line, type=Request))))
+        except NurseryLost as lost:
+            yield encode(Answer(trouble=str(lost)))
+
+    return answers_to
+
+
+class _Judge:
+    """Makes runs, of one submission after another."""
+
+    def __init__(self) -> None:
+        self._setup: Setup | None = None
+        self._launcher: SandboxedLauncher | None = None
+        self._output = Output(0)
+        self._tests: dict[str, dict[str, LabTest]] = {}
+
+    def run(self, request: Request) -> RunRecord:
+        launcher = self._launcher_of(request.setup)
+        if request.file not in self._tests:
+            self._tests[request.file] = {test.name: test for test in load_tests(Path(request.file))}
+        test = self._tests[request.file][request.test]
+        try:
+            record = _undisturbed(launcher, test, request)
+        except NurseryLost:
+            raise
+        except Exception:
+            # A mistake of ours that this submission has met. It must not keep the others from being graded.
+            launcher.close()
+            told = traceback.format_exc()[-_REPORT_CHARS_MAX:]
+            record = RunRecord(test=test.name, seed=request.seed, kind=DIED, cause=BROKE_THE_TESTER, report=told)
+        record.output = self._output.take()
+        return record
+
+    def _launcher_of(self, setup: Setup) -> SandboxedLauncher:
+        if self._launcher is None or setup != self._setup:
+            if self._launcher is not None:
+                self._launcher.close()
+            self._output = Output(setup.limits.output_kb << 10)
+            self._launcher = _launcher(setup, self._output)
+            self._setup = setup
+        return self._launcher
+
+
+def make_launcher(kind: type[Launcher], setup: Setup, show: Callable[[str], Any]) -> Launcher:
+    limits = launcher.Limits(
+        cpu_s=setup.limits.cpu_s, memory_mb=setup.limits.memory_mb, real_s=setup.limits.real_s, turn_s=_turn_s(setup)
+    )
+    service = ServicePaths(*(f"{SERVICE}/{name}.py" for name in ("server", "client", "messages")))
+    service_paths = service if setup.service else None
+    return kind(setup.files, setup.raft, service_paths, limits=limits, show=show, race=setup.race)
+
+
+def _launcher(setup: Setup, output: Output) -> SandboxedLauncher:
+    launcher = make_launcher(SandboxedLauncher, setup, output.add)
+    for _ in range(_TRIES):
+        try:
+            launcher.load()
+        except NurseryLost:
+            launcher.close()  # if it is no accident, a run will meet it again
+            continue
+        except LoadError:
+            pass  # it will be told of every run
+        break
+    output.take()
+    return launcher
+
+
+def _turn_s(setup: Setup) -> float:
+    """As long as a guest may compute in all: a machine may be busy, so not a second less."""
+    return float(setup.limits.real_s)
+
+
+def _undisturbed(launcher: SandboxedLauncher, test: LabTest, request: Request) -> RunRecord:
+    """What is disturbed from outside says nothing about the submission."""
+    for attempt in range(1, _TRIES + 1):
+        try:
+            run = run_test(test, launcher, request.seed)
+        except NurseryLost:
+            launcher.close()
+            if attempt == _TRIES:
+                raise
+            continue
+        except LoadError as error:
+            return _unloadable(RunRecord(test=test.name, seed=request.seed, kind=UNLOADABLE), str(error))
+        if not isinstance(run.error, GuestKilled | NurseryLost):
+            return _record(launcher, test, request, run)
+        launcher.close()
+    raise RuntimeError(f"{test.name} was disturbed {_TRIES} times: somebody outside ends the processes of guests")
+
+
+def shown_path(text: str, test: LabTest, request: Request) -> str:
+    """With the test's file as the reader knows it."""
+    return text.replace(str(test.file), request.shown_as).encode(errors="replace").decode()
+
+
+def _record(launcher: SandboxedLauncher, test: LabTest, request: Request, run: Run) -> RunRecord:
+    def shown(text: str) -> str:
+        return shown_path(text, test, request)
+
+    simulation, error = run.simulation, run.error
+    assert simulation is not None
+    record = RunRecord(test=test.name, seed=request.seed, kind=PASSED, real_s=round(run.real_s, 3))
+    record.checks_off = [shown(line)[:_CAUSE_CHARS_MAX] for line in run.checks_off]
+    record.digest, record.virtual_s = run.digest, round(run.virtual_s, 6)
+    record.events = 0 if simulation.trace is None else len(simulation.trace)
+    record.dropped = launcher.dropped
+    if error is None:
+        return record
+    record.kind = _kind(error)
+    if record.kind == UNLOADABLE:
+        return _unloadable(record, shown(str(error)))
+    verdict = verdict_of(error, (Path(PEER), Path(SERVICE)), test.file)
+    record.rule = verdict.name if verdict.ending is Ending.RULE else ""
+    told = report.describe(error, test.name, request.seed, request.replay, causes=run.causes)
+    if record.kind == FORCED:
+        # Where it was at that moment is chance, and would differ from one grading to the next.
+        told = "\n".join(line for line in told.splitlines() if ".py:" not in line)
+        record.digest, record.virtual_s, record.events = "", 0.0, 0
+        record.cause = without_numbers(shown(verdict.text))
+    else:
+        record.where, record.mistake = shown(verdict.where), shown(verdict.mistake)
+        record.cause = without_numbers(shown(verdict.text))
+    record.said = shown(report.headline(error))[:_CAUSE_CHARS_MAX]
+    record.report = shown(told)[:_REPORT_CHARS_MAX]
+    return record
+
+
+def _unloadable(record: RunRecord, why: str) -> RunRecord:
+    record.report = why[:_REPORT_CHARS_MAX]
+    record.cause = record.report.partition("\n")[0][:_CAUSE_CHARS_MAX]
+    return record
+
+
+def _kind(error: BaseException) -> str:
+    if isinstance(error, CannotLoad):
+        return UNLOADABLE
+    if isinstance(error, TooLong | Unresponsive):  # the latter: what a guest said keeps its host busy without end
+        return FORCED
+    if isinstance(error, PeerProcessFailed):
+        if error.kind == "Died":
+            return DIED
+        if error.kind == "Misbehaved":
+            return MISBEHAVED
+        if error.kind == "Unresponsive" or "MemoryError" in (error.kind, error.name):
+            return FORCED
+    return FAILED
+
+
+if __name__ == "__main__":
+    os._exit(serve(begin))

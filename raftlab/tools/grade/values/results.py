@@ -1,0 +1,175 @@
+"""What one submission earned, and why: runs in, points out.
+
+Promise: the same runs give the same result, to the byte, whatever order they were made in and however long they took.
+Real time is kept for the class overview alone. Start at `Result.of()`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from raftlab.tools.grade.values.rubric import Graded
+
+PASSED = "passed"
+FAILED = "failed"  # by the test's verdict, or a rule of the protocol
+UNLOADABLE = "unloadable"  # raft.py, or the service, cannot be imported
+FORCED = "forced"  # over a limit, or never waiting: ended from outside
+DIED = "died"  # took its process along
+MISBEHAVED = "misbehaved"  # told its host what no peer tells
+
+PROVENANCE = "provenance.json"  # how the results came about; beside the overview
+
+
+class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """One run of one test of one submission, as it is stored."""
+
+    test: str
+    seed: int
+    kind: str
+    rule: str = ""  # the rule of the protocol that was broken, or ""
+    cause: str = ""  # one line that failures of one kind share: numbers are taken out
+    said: str = ""  # that line with its numbers
+    where: str = ""
+    mistake: str = ""  # the verdict's, where there is one
+    report: str = ""  # the whole explanation
+    replay: str = ""  # the command; put in by the grader's side, so that no submission can
+    output: str = ""  # the beginning of what it printed
+    checks_off: list[str] = []  # which checks its messages kept from looking, and why
+    digest: str = ""
+    virtual_s: float = 0.0
+    events: int = 0
+    dropped: int = 0  # characters that it printed or logged beyond the limit
+    real_s: float = 0.0  # here, then: part of no result but by the limit of a submission's time
+
+    @property
+    def passed(self) -> bool:
+        return self.kind == PASSED
+
+    @property
+    def without_replay(self) -> RunRecord:
+        """For a reader to whom the command is of no use. It is the last line of the report, too."""
+        lines = self.report.rstrip().split("\n")
+        if lines[-1].split()[:1] == ["replay"]:
+            del lines[-1]
+        return msgspec.structs.replace(self, replay="", report="\n".join(lines).rstrip())
+
+    @property
+    def same(self) -> tuple[str, ...]:
+        """Failures with one of these are taken for one mistake."""
+        return (self.kind, self.mistake) if self.mistake else (self.kind, self.rule, self.cause, self.where)
+
+
+class Shown(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A failed run of a public test, drawn and shrunk. Files are beside the student's page, by name."""
+
+    test: str
+    seed: int
+    page: str = ""  # of the run; "" if there is none
+    no_page: str = ""  # why
+    recipe: list[str] = []  # what the same failure needs; none: it was not shrunk
+    not_shrunk: str = ""  # why
+    timeline: str = ""
+    shrunk_page: str = ""
+    choices: str = ""  # replays what is left
+    events: int = 0
+    events_left: int = 0
+    files: dict[str, str] = {}  # digests
+    bytes: int = 0  # of the files
+
+
+@dataclass(frozen=True)
+class TestResult:
+    __test__ = False  # to pytest: this is no class of tests
+
+    test: Graded
+    runs: tuple[RunRecord, ...]
+    not_run: str = ""  # why no run was made, if none was
+
+    @property
+    def failures(self) -> list[RunRecord]:
+        return [run for run in self.runs if not run.passed]
+
+    @property
+    def for_students(self) -> TestResult:
+        """A hidden test is replayed from the grader's files alone, and these are nobody else's business."""
+        return replace(self, runs=tuple(run.without_replay for run in self.runs)) if self.test.hidden else self
+
+    @property
+    def passed(self) -> bool:
+        """As often as the rubric asks. A test that is given up early has failed too often already."""
+        return len(self.runs) == len(self.test.seeds) and len(self.failures) <= self.test.failures_allowed
+
+    @property
+    def earned(self) -> float:
+        return self.test.points if self.passed else 0.0
+
+    @property
+    def summary(self) -> str:
+        """One line, with nothing in it that a hidden test must not tell."""
+        if self.not_run:
+            return f"Not run: {self.not_run}"
+        many = len(self.test.seeds)
+        good = sum(run.passed for run in self.runs)
+        if self.passed:
+            return f"Passed {good} of {many} runs." if many > 1 else "Passed."
+        left = many - len(self.runs)
+        rest = f"; the last {left} were not needed" if left > 1 else "; the last was not needed" if left else ""
+        return f"Failed {len(self.failures)} of {len(self.runs)} runs{rest}." if many > 1 else "Failed."
+
+
+@dataclass(frozen=True)
+class Result:
+    """One submission."""
+
+    name: str
+    problem: str  # why nothing could be run at all, or ""
+    remarks: tuple[str, ...]  # on what was handed in
+    tests: tuple[TestResult, ...]
+    real_s: float = field(compare=False, default=0.0)
+    file: str = ""  # what was handed in, by its own name
+    shown: tuple[Shown, ...] = ()  # of failures of public tests
+
+    @property
+    def score(self) -> float:
+        return sum(test.earned for test in self.tests)
+
+    @property
+    def score_max(self) -> float:
+        return sum(test.test.points for test in self.tests)
+
+    @property
+    def parts(self) -> dict[str, tuple[float, float]]:
+        """Earned and possible points of each part, in the order of the tests."""
+        found: dict[str, tuple[float, float]] = {}
+        for test in sorted(self.tests, key=lambda t: t.test.part):
+            earned, possible = found.get(test.test.part, (0.0, 0.0))
+            found[test.test.part] = (earned + test.earned, possible + test.test.points)
+        return found
+
+    @property
+    def misbehaved(self) -> bool:
+        return any(run.kind == MISBEHAVED for test in self.tests for run in test.runs)
+
+    @property
+    def rules_broken(self) -> Counter[str]:
+        """The rules of the protocol that were broken, with the number of tests in which each was."""
+        return Counter(rule for test in self.tests for rule in sorted({run.rule for run in test.failures if run.rule}))
+
+
+def renamed(name: str, file: str) -> bool:
+    """Whether a submission's name is not simply its file's, as ann_2 for ann.zip beside ann.py."""
+    return bool(file) and not file.startswith(name)
+
+
+def points(value: float) -> str:
+    """12, 7.5, 3.33: as few digits as say it."""
+    return f"{round(value, 2):g}"
+
+
+def tests_failed(results: Sequence[Result]) -> Counter[str]:
+    """How many submissions failed each test."""
+    return Counter(test.test.name for result in results for test in result.tests if not test.passed)

@@ -1,0 +1,361 @@
+"""What is graded and what it is worth: a small TOML file, every line of it optional.
+
+Promise: a rubric and a set of tests give one table of points, and one list of seeds for each test, the same for every
+submission. A rubric that names what is not there is refused, with the name.
+
+Start at `Rubric.read()` and `Rubric.assign()`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import tomllib
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from raftlab.harness.lab_test import LabTest
+
+# Gradescope's words: who sees a result, and when.
+Visibility = Literal["visible", "hidden", "after_due_date", "after_published"]
+# What is told of a hidden test: its name and its failures, its name, or only that it is one.
+Show = Literal["everything", "names", "nothing"]
+
+# On whose raft.py the services of parts 3A and 3B are run.
+OnRaft = Literal["own", "reference"]
+
+PARTS = ("2a", "2b", "2c", "2d", "3a", "3b")
+_POINTS = {"2a": 20.0, "2b": 30.0, "2c": 30.0, "2d": 20.0}
+OTHER = "other"  # the part of a test whose name has none
+RACE = "race"  # and of runs in which any line may lose its turn (docs/race.md)
+
+
+HUNT = "hunt"  # and of runs that nobody wrote (docs/hunt.md)
+_RACES = " with races"  # what such a test is called
+
+
+class RubricError(Exception):
+    """The rubric cannot be used; the text names the file, the place and what is legal there."""
+
+
+class Limits(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What one run of a submission may use, and all of its runs."""
+
+    cpu_s: int = 30  # of one server, from its start to its crash, or of one clerk
+    real_s: int = 120
+    memory_mb: int = 1024  # of all servers together; a clerk may use a sixteenth of it
+    output_kb: int = 8  # how much of what it prints is kept
+    submission_s: int = 3600  # real time of all its runs; what is left then is not tried
+    # So many tests of one part may have to be ended by force; then the rest of the part is not tried.
+    forced_per_part: int = 2
+
+
+class Public(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    visibility: Visibility = "visible"
+    weight: float = 1.0
+    extra: bool = True  # the tests beyond MIT's, too
+
+
+class Hidden(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    visibility: Visibility = "after_published"
+    show: Show = "nothing"
+    weight: float = 1.0
+
+
+class Failures(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What is shown of a submission's failures in public tests, besides their reports."""
+
+    pages: int = 10  # so many runs are drawn as pages; 0: none
+    pages_mb: int = 20  # of all of them together
+    shrink: int = 5  # so many mistakes are shrunk; 0: none
+    shrink_runs: int = 300  # that one may take; fewer if they are long
+    shrink_s: int = 120  # real time of one; what takes longer is not shrunk
+
+
+class Race(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Runs of public tests in which any line may lose its turn. What is found is told; it costs what it has points."""
+
+    runs: int = 0  # seeds of each; 0: none is made
+    tests: tuple[str, ...] = ()  # of these; none named: of all public tests that are graded
+    points: float = 0.0  # shared by them, on top of the parts'
+
+
+class Hunt(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Runs that nobody wrote, the same for everybody. What is found is told; it costs what it has points."""
+
+    runs: int = 0  # without snapshots, and so many with them where 2D is graded; 0: none is made
+    points: float = 0.0  # shared by the two, on top of the parts'
+
+
+class PerTest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What differs for one test. `points` are on top of the part's; `weight` is its share of them."""
+
+    runs: int | None = None
+    pass_rate: float | None = None
+    weight: float | None = None
+    points: float | None = None
+    visibility: Visibility | None = None
+
+
+class Graded(msgspec.Struct, frozen=True):
+    """One test as this rubric has it."""
+
+    name: str
+    part: str
+    hidden: bool
+    points: float
+    seeds: tuple[int, ...]
+    pass_rate: float
+    visibility: Visibility
+    show: Show
+    shown_name: str
+    race: bool = False
+
+    @property
+    def of(self) -> str:
+        """The test that is run."""
+        return self.name.removesuffix(_RACES)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is more than something to learn from."""
+        return not self.besides or self.points > 0
+
+    @property
+    def besides(self) -> bool:
+        """Whether it is made besides the tests: it takes none of the time that they have."""
+        return self.part in (RACE, HUNT)
+
+    @property
+    def failures_allowed(self) -> int:
+        # The small term is for rates like 0.9 of 10, which is 9.000000000000002 failures short of ten.
+        return int(len(self.seeds) * (1 - self.pass_rate) + 1e-9)
+
+
+class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    title: str = "Raft"
+    runs: int = 2  # seeds of each test
+    pass_rate: float = 1.0  # the share of them that must pass, for the points
+    seed: str = ""  # what the seeds are made from; see seed_phrase()
+    # The student's files; everything else is the lab's own. The first must be there.
+    files: tuple[str, ...] = ("raft.py", "messages.py")
+    # The same in the folder kv, if 3A or 3B is graded. The first two must be there.
+    service_files: tuple[str, ...] = ("server.py", "client.py", "messages.py")
+    raft: OnRaft = "own"
+    points: dict[str, float] = msgspec.field(default_factory=lambda: dict(_POINTS))
+    public: Public = Public()
+    hidden: Hidden = Hidden()
+    failures: Failures = Failures()
+    limits: Limits = Limits()
+    race: Race = Race()
+    hunt: Hunt = Hunt()
+    tests: dict[str, PerTest] = {}
+
+    @classmethod
+    def read(cls, path: Path) -> Rubric:
+        try:
+            raw = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        except OSError as error:
+            raise RubricError(f"{path}: {error.strerror}; RUBRIC must name a TOML file") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise RubricError(f"{path}: not TOML: {error}") from None
+        try:
+            rubric = msgspec.convert(raw, cls)
+        except msgspec.ValidationError as error:
+            raise RubricError(f"{path}: {error}") from None
+        wrong = rubric._wrong()
+        if wrong:
+            raise RubricError(f"{path}: {wrong}")
+        return rubric
+
+    def _wrong(self) -> str:
+        for part, points in self.points.items():
+            if part not in (*PARTS, OTHER):
+                return f"points.{part}: a part is one of {', '.join(PARTS)} or {OTHER}"
+            if not 0 <= points < math.inf:
+                return f"points.{part}: must be 0 or more, got {points:g}"
+        each = [("", self.runs, self.pass_rate), *((f"tests.{n}.", t.runs, t.pass_rate) for n, t in self.tests.items())]
+        for where, runs, pass_rate in each:
+            if runs is not None and not 1 <= runs <= 10_000:
+                return f"{where}runs: must be 1..10000, got {runs}"
+            if pass_rate is not None and not 0 < pass_rate <= 1:
+                return f"{where}pass_rate: must be above 0 and at most 1, got {pass_rate:g}"
+        weights = {"public.weight": self.public.weight, "hidden.weight": self.hidden.weight}
+        weights |= {f"tests.{name}.weight": test.weight for name, test in self.tests.items() if test.weight is not None}
+        weights |= {f"tests.{name}.points": test.points for name, test in self.tests.items() if test.points is not None}
+        for where, value in weights.items():
+            if not 0 <= value < math.inf:
+                return f"{where}: must be 0 or more, got {value:g}"
+        for name, besides in (("race", self.race), ("hunt", self.hunt)):
+            if not 0 <= besides.runs <= 10_000:
+                return f"{name}.runs: must be 0..10000, got {besides.runs}"
+            if not 0 <= besides.points < math.inf:
+                return f"{name}.points: must be 0 or more, got {besides.points:g}"
+            if besides.points and not besides.runs:
+                return f"{name}.points: without {name}.runs nobody can earn them; say how many runs are made"
+        for name in Limits.__struct_fields__:
+            if getattr(self.limits, name) < 1:
+                return f"limits.{name}: must be at least 1, got {getattr(self.limits, name)}"
+        for name in Failures.__struct_fields__:
+            least = int(name.startswith("shrink_"))
+            if getattr(self.failures, name) < least:
+                return f"failures.{name}: must be at least {least}, got {getattr(self.failures, name)}"
+        if self.files[:1] != ("raft.py",) or not _are_names(self.files):
+            return 'files: must be raft.py and then other .py files, without folders, as in ["raft.py", "messages.py"]'
+        if self.service_files[:2] != ("server.py", "client.py") or not _are_names(self.service_files):
+            return (
+                "service_files: must be server.py, client.py and then other .py files, without folders, as in "
+                '["server.py", "client.py", "messages.py"]'
+            )
+        return ""
+
+    def assign(
+        self, public: Sequence[LabTest], hidden: Sequence[LabTest], phrase: str, hunts: Sequence[LabTest] = ()
+    ) -> list[Graded]:
+        """Points and seeds for each test that is asked, the public ones first. `hunts` draw their runs themselves."""
+        tests = [(test, False) for test in public] + [(test, True) for test in hidden]
+        names = [test.name for test, _ in tests]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise RubricError(f"two tests are called {twice}; a hidden test needs a name of its own")
+        parts = {test.name: test.part or OTHER for test, _ in tests}
+        tests = [(test, is_hidden) for test, is_hidden in tests if self.asks(test)]
+        if not tests:
+            raise RubricError("points: no test is of a part that it names, so there is nothing to grade")
+        self._refuse_what_is_not_asked(parts, [test.name for test, _ in tests])
+        weight = {test.name: self._weight(test.name, is_hidden) for test, is_hidden in tests}
+        shared: dict[str, float] = {}
+        for test, _ in tests:
+            part = test.part or OTHER
+            shared[part] = shared.get(part, 0.0) + weight[test.name]
+        graded = []
+        number = 0
+        for test, is_hidden in tests:
+            part = test.part or OTHER
+            own = self.tests.get(test.name, PerTest())
+            number += is_hidden
+            show: Show = self.hidden.show if is_hidden else "everything"
+            points = own.points
+            if points is None:
+                points = self.points.get(part, 0.0) * weight[test.name] / shared[part] if shared[part] else 0.0
+            visibility = own.visibility or (self.hidden if is_hidden else self.public).visibility
+            graded.append(
+                Graded(
+                    name=test.name,
+                    part=part,
+                    hidden=is_hidden,
+                    points=points,
+                    seeds=seeds(phrase, test.name, own.runs or self.runs),
+                    pass_rate=own.pass_rate or self.pass_rate,
+                    visibility=visibility,
+                    show=show,
+                    shown_name=f"hidden test {number} ({part.upper()})" if show == "nothing" else test.name,
+                )
+            )
+        races = self._races([test for test in graded if not test.hidden], phrase)
+        return [*graded, *races, *self._hunts(hunts, {test.part for test in graded}, phrase)]
+
+    def _hunts(self, hunts: Sequence[LabTest], parts: set[str], phrase: str) -> list[Graded]:
+        if not self.hunt.runs:
+            return []
+        chosen = [test for test in hunts if test.part in parts]
+        if not chosen:
+            raise RubricError("hunt.runs: such runs are of parts 2c and 2d, and no test of these is graded")
+        return [
+            Graded(
+                name=test.name,
+                part=HUNT,
+                hidden=False,
+                points=self.hunt.points / len(chosen),
+                seeds=seeds(phrase, test.name, self.hunt.runs),
+                pass_rate=1.0,
+                visibility=self.public.visibility,
+                show="everything",
+                shown_name=test.name,
+            )
+            for test in chosen
+        ]
+
+    def _races(self, public: Sequence[Graded], phrase: str) -> list[Graded]:
+        if not self.race.runs:
+            return []
+        names = [test.name for test in public]
+        unknown = next((name for name in self.race.tests if name not in names), None)
+        if unknown is not None:
+            near = get_close_matches(unknown, names, n=3)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise RubricError(f"race.tests: {unknown} is no public test that is graded{hint}")
+        chosen = [test for test in public if not self.race.tests or test.name in self.race.tests]
+        return [
+            msgspec.structs.replace(
+                test,
+                name=f"{test.name}{_RACES}",
+                part=RACE,
+                points=self.race.points / len(chosen),
+                seeds=seeds(phrase, f"{test.name}{_RACES}", self.race.runs),
+                pass_rate=1.0,
+                visibility=self.public.visibility,
+                shown_name=f"{test.name}{_RACES}",
+                race=True,
+            )
+            for test in chosen
+        ]
+
+    def _refuse_what_is_not_asked(self, parts: dict[str, str], asked: Sequence[str]) -> None:
+        """A weight that weighs nothing is a slip of the pen, in the name or in [points]. `parts`: of every test."""
+        for name in self.tests:
+            if name in asked:
+                continue
+            if name in parts:
+                raise RubricError(
+                    f"tests.{name}: it is not graded, because [points] does not name its part; add {parts[name]} "
+                    f"there, or give it points of its own, or leave out [tests.{name}]"
+                )
+            near = get_close_matches(name, asked, n=3)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            extra = "" if self.public.extra else " (public.extra = false leaves out those beyond MIT's)"
+            raise RubricError(
+                f"tests.{name}: there is no such test among the {len(asked)} that are graded{extra}{hint}"
+            )
+
+    def asks(self, test: LabTest) -> bool:
+        """A course that is at 2A does not want to hear of 2D."""
+        return (test.part or OTHER) in self.points or self.tests.get(test.name, PerTest()).points is not None
+
+    def _weight(self, name: str, is_hidden: bool) -> float:
+        own = self.tests.get(name, PerTest())
+        if own.points is not None:
+            return 0.0  # it has points of its own
+        if own.weight is not None:
+            return own.weight
+        return self.hidden.weight if is_hidden else self.public.weight
+
+    def seed_phrase(self, hidden: Sequence[LabTest]) -> str:
+        """What the seeds are made from: the rubric's word, else the hidden tests, which no student knows.
+
+        "" if there is neither: then whoever knows the lab could know the seeds, and the grader has to choose a word.
+        """
+        if self.seed:
+            return self.seed
+        if not hidden:
+            return ""
+        digest = hashlib.blake2b(digest_size=16)
+        for file in sorted({test.file for test in hidden}):
+            digest.update(file.read_bytes())
+        return digest.hexdigest()
+
+
+def _are_names(files: Sequence[str]) -> bool:
+    return all(Path(file).name == file and file.endswith(".py") for file in files)
+
+
+def seeds(phrase: str, test: str, count: int) -> tuple[int, ...]:
+    """The first `count` seeds of that test. More runs later keep the earlier ones."""
+    return tuple(
+        int.from_bytes(hashlib.blake2b(f"{phrase}\0{test}\0{i}".encode(), digest_size=4).digest(), "big") >> 1
+        for i in range(count)
+    )

@@ -1,0 +1,63 @@
+"""The runs that were made, on disk, one line each, written when they end: a killed grader goes on where it was.
+
+Promise: a run is found again only if nothing that decides about it has changed: the student's files, the test's file,
+the lab, Python, the limits. A line that was cut off by the end of the world is no run.
+
+Start at `Store`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+from raftlab.tools.grade.values.results import RunRecord, Shown
+
+Kind = TypeVar("Kind", bound=RunRecord | Shown)
+
+
+class _Line(msgspec.Struct, Generic[Kind]):
+    code: str  # a digest of all that decides about the run
+    run: Kind
+
+
+class Store(Generic[Kind]):
+    """The runs of one submission, or what was shown of them. For one thread."""
+
+    def __init__(self, path: Path, kind: type[Kind]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._runs: dict[tuple[str, str, int], Kind] = {}
+        content = path.read_bytes() if path.exists() else b""
+        lines: msgspec.json.Decoder[_Line[Kind]] = msgspec.json.Decoder(_Line[kind])  # type: ignore[valid-type]  # it is
+        for line in content.splitlines():
+            try:
+                entry = lines.decode(line)
+            except msgspec.MsgspecError:
+                continue  # cut off
+            self._runs[entry.code, entry.run.test, entry.run.seed] = entry.run
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        if content and not content.endswith(b"\n"):
+            os.write(self._file, b"\n")
+
+    def get(self, code: str, test: str, seed: int) -> Kind | None:
+        return self._runs.get((code, test, seed))
+
+    def add(self, code: str, run: Kind) -> None:
+        self._runs[code, run.test, run.seed] = run
+        data = msgspec.json.encode(_Line(code, run)) + b"\n"
+        while data:
+            data = data[os.write(self._file, data) :]
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def write_whole(path: Path, content: bytes | str) -> None:
+    """The old file or the new one, never half of one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_bytes(content if isinstance(content, bytes) else content.encode(errors="replace"))
+    beside.replace(path)

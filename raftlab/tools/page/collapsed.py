@@ -1,0 +1,138 @@
+"""What is not shown at first: calls that only repeat the last one, and what stands in another event's words.
+
+The same choice as the terminal's timeline makes in short. Start at `Folds.take()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from labsim import Event
+from raftlab.tools.timeline import labels
+from raftlab.tools.timeline.calls import Call, FirstPass
+from raftlab.tools.timeline.labels import Wordings
+from raftlab.tools.timeline.model import Counted
+from raftlab.trace.events import (
+    CLUSTER,
+    CONNECT,
+    DISCONNECT,
+    FREEZE_CLOCK,
+    MESSAGE_KINDS,
+    PERSIST,
+    RESTORE,
+    SEND,
+    SERVICE,
+    START,
+    STARTED,
+    STEP,
+    STOP,
+    UNFREEZE_CLOCK,
+)
+
+SHOWN, IN_ANOTHER, FOLDED = 0, 1, 2
+
+
+class Fold:
+    def __init__(self, place: int, at_ns: int) -> None:
+        self.first = self.last = place
+        self.first_ns = self.last_ns = at_ns
+        self.calls: dict[tuple[str, str], Counted] = {}
+        self.starts: dict[str, int] = {}
+
+    def told(self) -> list[tuple[str, Wordings]]:
+        """By peer, in words."""
+        lasted_s = (self.last_ns - self.first_ns) / 1e9
+        during = f" in {lasted_s:.1f} s" if lasted_s >= 0.1 else ""
+        told = [
+            (peer, labels.folded(what, len(counted.instants), during, counted.fate))
+            for (peer, what), counted in self.calls.items()
+        ]
+        return told + [(peer, labels.refused(count, during)) for peer, count in self.starts.items()]
+
+
+class Folds:
+    def __init__(self, events: Sequence[Event], first_pass: FirstPass) -> None:
+        self._events = events
+        self._known = first_pass
+        self._has_steps = any(event.kind == STEP for event in events)
+        self._begun = {end: begin for begin, end in first_pass.results.items()}
+        self._of_call: dict[int, int] = {}  # by id() of the message
+        self._open = False
+        self.folds: list[Fold] = []
+        self._save: dict[str, tuple[int, int]] = {}  # by peer: a save that nothing of it has followed yet, and when
+        self._act: tuple[str, int, int] | None = None  # the latest of SERVER_ACTS that is shown: kind, time, place
+        self._struck: list[str] = []
+
+    def take(self, place: int, event: Event, call: Call | None, *, news: bool) -> tuple[int, int]:
+        """How the event is shown, and the number of its fold or -1. `news`: a connection that changes something."""
+        if call is not None and call.counted and event.kind in MESSAGE_KINDS:
+            return FOLDED, self._count(place, event, call)
+        if event.kind in (START, STARTED) and self._is_refused(place, event):
+            return FOLDED, self._refuse(place, event)
+        if self._is_in_another(place, event, news=news):
+            return IN_ANOTHER, -1
+        self._open = False
+        return SHOWN, -1
+
+    def absorbed_save(self, place: int, event: Event) -> int:
+        """The save that this request is told with: the peer saved in the same instant, and did nothing since. Or -1."""
+        saved, at_ns = self._save.pop(event.node, (-1, -1))
+        if event.kind == PERSIST and event.detail is not None:
+            self._save[event.node] = (place, event.at_ns)
+        return saved if event.kind == SEND and at_ns == event.at_ns else -1
+
+    def same_act(self, place: int, event: Event) -> tuple[int, list[str]]:
+        """An act of the tester's that is told with this one, or -1; and all peers that they are about."""
+        kind, at_ns, before = self._act or ("", -1, -1)
+        together = kind == event.kind and at_ns == event.at_ns
+        self._struck = [*self._struck, event.node] if together else [event.node]
+        self._act = (event.kind, event.at_ns, place)
+        return (before if together else -1), self._struck
+
+    def _count(self, place: int, event: Event, call: Call) -> int:
+        if event.kind != SEND:
+            return self._of_call.get(id(event.detail), -1)
+        fold = self._last(place, event)
+        what = "heartbeat" if call.heartbeat else call.kind
+        counted = fold.calls.setdefault((call.source, what), Counted())
+        counted.instants.add(call.sent_ns)
+        (counted.lost if call.lost else counted.reached).append(call.target)
+        number = self._of_call[id(event.detail)] = len(self.folds) - 1
+        return number
+
+    def _last(self, place: int, event: Event) -> Fold:
+        if not self._open:
+            self.folds.append(Fold(place, event.at_ns))
+            self._open = True
+        fold = self.folds[-1]
+        fold.last, fold.last_ns = place, event.at_ns
+        return fold
+
+    def _is_refused(self, place: int, event: Event) -> bool:
+        """A start() that somebody who is no leader refused at once."""
+        end = self._known.results.get(place) if event.kind == START else place
+        begin = place if event.kind == START else self._begun.get(place)
+        if end is None or begin is None:
+            return False
+        result = self._events[end]
+        return not result.detail.is_leader and self._events[begin].at_ns == result.at_ns
+
+    def _refuse(self, place: int, event: Event) -> int:
+        end = self._known.results[place] if event.kind == START else place
+        if end in self._known.skip and not self._open:
+            return -1  # the tester looks for the leader, and finds it
+        fold = self._last(place, event)
+        if event.kind == START:
+            fold.starts[event.node] = fold.starts.get(event.node, 0) + 1
+        return len(self.folds) - 1
+
+    def _is_in_another(self, place: int, event: Event, *, news: bool) -> bool:
+        kind = event.kind
+        if place in self._known.skip or kind in (RESTORE, CLUSTER, SERVICE, STOP):
+            return True
+        if kind in (FREEZE_CLOCK, UNFREEZE_CLOCK):
+            return self._has_steps
+        if kind in (CONNECT, DISCONNECT):
+            return not news
+        begun = self._begun.get(place) if kind == STARTED else None
+        return begun is not None and self._events[begun].at_ns == event.at_ns

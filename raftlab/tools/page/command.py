@@ -1,0 +1,121 @@
+"""`lab page`: a run as one HTML file, to look at and to step through.
+
+    lab page test_backup_2b --seed 7                 run it and write build/pages/test_backup_2b-7.html
+    lab page --trace run.jsonl --out run.html        of a saved trace
+
+Others (failure reports) call `write_page()`. What is told is decided in data.py, how it is shown in web/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from labsim import Event
+from raftlab.check.failure import Failure
+from raftlab.harness import report
+from raftlab.harness.loader import LoadError
+from raftlab.harness.options import FILE, OUT, RUN, TRACE, add_options, given, run_line
+from raftlab.harness.run import Run, run_test
+from raftlab.sandbox.loader import launcher_for
+from raftlab.tools.page.data import data_of, find
+from raftlab.tools.page.fields import Watch, watched_run
+from raftlab.tools.page.html import page
+from raftlab.tools.page.tables import printable
+from raftlab.tools.selection import SelectionError, select, service_for
+from raftlab.trace.trace_file import TraceFileError, read_trace
+
+PAGES = Path("build/pages")
+_OUT = replace(OUT, metavar="FILE", help=f"where to (default: {PAGES}/TEST-SEED.html)")
+
+
+class PageError(Exception):
+    """What was asked for cannot be written; the text says why."""
+
+
+def write_page(path: Path, events: Sequence[Event], told: dict[str, Any], watch: Watch | None = None) -> None:
+    """`told`: what told_of() gives, or at least test and seed. `watch`: who has looked at the peers' own fields."""
+    data = data_of(events, told, watch)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page(data, f"{told['test']} {told['seed']}"), encoding="utf-8")
+    except OSError as error:
+        raise PageError(f"{path}: {error.strerror or error}") from None
+
+
+def told_of(run: Run, test: str, replay: str) -> dict[str, Any]:
+    """What the page says of the run itself."""
+    assert run.simulation is not None and run.simulation.trace is not None
+    told: dict[str, Any] = {"test": test, "seed": run.seed, "digest": run.digest, "replay": replay, "failed": False}
+    told["ends_ns"] = run.simulation.now_ns
+    error = run.error
+    if error is None:
+        return told
+    lines = [printable(line) for line in report.told(error)]
+    told |= {"failed": True, "headline": lines[0], "evidence": lines[1:]}
+    told["causes"] = [printable(cause) for cause in run.causes]
+    if isinstance(error, Failure):
+        told["rule"] = error.rule
+        told["accused"] = error.peer
+        told["places"] = find(run.simulation.trace, error.messages)
+    return told
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("test", nargs="?", metavar="TEST", help="the test to run, by name")
+    add_options(parser.add_argument, *RUN, FILE, TRACE, _OUT)
+    parser.add_argument(
+        "--fields",
+        action=argparse.BooleanOptionalAction,
+        help="with what the peers hold themselves (default, unless --isolated)",
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    try:
+        return _main(args)
+    except (LoadError, SelectionError, TraceFileError, PageError) as error:
+        print(f"lab page: {error}", file=sys.stderr)
+        return 2
+
+
+def _main(args: argparse.Namespace) -> int:
+    if (args.test is None) == (args.trace is None):
+        raise PageError("name one thing to show: a TEST or --trace FILE")
+    if args.fields and args.isolated:
+        raise PageError("--fields cannot be had with --isolated: the peers' fields are in other processes")
+    if args.fields and args.trace:
+        raise PageError("--fields needs a run: a trace has only what peers said, not what they held")
+    if args.fields is None:
+        args.fields = not args.isolated
+    if args.trace is not None:
+        header, events = read_trace(args.trace)
+        test = header.test or args.trace.stem
+        told: dict[str, Any] = {"test": test, "seed": header.seed, "digest": header.digest}
+        out = args.out or PAGES / f"{args.trace.stem}.html"
+        write_page(out, events, told)
+        print(f"wrote {out}")
+        return 0
+    tests = select([args.test], args.file)
+    if len(tests) != 1:
+        raise PageError(f"{args.test} is {len(tests)} tests; name one of {', '.join(t.name for t in tests[:5])} …")
+    (test,) = tests
+    seed = args.seed if args.seed is not None else random.SystemRandom().randrange(2**31)
+    launcher = launcher_for(args.raft, isolated=args.isolated, kv=service_for(tests, args.kv), race=args.race)
+    watch = None
+    if args.fields:
+        run, watch = watched_run(test, launcher, seed)
+    else:
+        run = run_test(test, launcher, seed)
+    assert run.simulation is not None and run.simulation.trace is not None
+    file = str(args.file[0]) if args.file else ""
+    replay = run_line("replay", test.name, seed, given(args, service=test.wants_service), file=file)
+    out = args.out or PAGES / f"{test.name}-{seed}.html"
+    write_page(out, run.simulation.trace, told_of(run, test.name, replay), watch)
+    print(f"wrote {out}: {'passed' if run.error is None else report.headline(run.error)}")
+    return 0

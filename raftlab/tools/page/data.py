@@ -1,0 +1,336 @@
+"""A run as the page wants it: columns of numbers, and tables of the texts and values that these refer to.
+
+All words are made here, by the timeline's own functions, and all conclusions (roles, logs, causes, folds) are drawn
+here. The page only shows. The columns are described where they are filled; web/data.js reads them. Start at
+`data_of()`.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from labsim import Event
+from raftlab.check.linearizability import History, Kind, Outcome, check
+from raftlab.tools.page.causes import NONE, Causes
+from raftlab.tools.page.collapsed import IN_ANOTHER, SHOWN, Folds
+from raftlab.tools.page.fields import Watch
+from raftlab.tools.page.tables import Tables, stretches
+from raftlab.tools.page.wire import ROLES, Wire
+from raftlab.tools.timeline import labels
+from raftlab.tools.timeline.calls import Call, FirstPass
+from raftlab.tools.timeline.labels import Wordings
+from raftlab.tools.timeline.peers import Peer
+from raftlab.tools.timeline.rows import Show, peer_order
+from raftlab.trace.events import (
+    ACTS,
+    ANSWER,
+    APPLY,
+    BOOT,
+    DELIVER,
+    DROP,
+    DUPLICATE,
+    INVOKE,
+    LOG,
+    MESSAGE_KINDS,
+    PERSIST,
+    PHASE,
+    REPLY,
+    RETURN,
+    SAVING,
+    SEND,
+    SERVER_ACTS,
+    SNAPSHOT,
+    START,
+    STARTED,
+    STEP,
+    Operation,
+)
+
+FORMAT = 1
+_HEALS = frozenset(("boot", "restart", "connect", "resume", "unfreeze_clock"))
+# What a call's column is called, by the kind of event whose place it holds.
+_STEPS = {SEND: "sent", DELIVER: "delivered", ANSWER: "answered", REPLY: "replied"}
+TESTER = "tester"
+
+
+def data_of(events: Sequence[Event], run: dict[str, Any], watch: Watch | None = None) -> dict[str, Any]:
+    """What is written into the page. `run` is what is told of the run itself, and goes in as it is."""
+    collecting = gc.isenabled()
+    gc.disable()  # all that is made here stays, and looking for garbage in it takes long
+    try:
+        book = _Book(events)
+        book.read()
+        return {"format": FORMAT, "run": run, **book.columns(watch)}
+    finally:
+        if collecting:
+            gc.enable()
+
+
+class _Calls:
+    """A column for each thing that is known of a call; the place of an event, or -1."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, list[Any]] = {
+            name: []
+            for name in (
+                *("id", "from", "to", "kind", "args", "reply", "original", "heartbeat", "term"),
+                *("sent", "delivered", "answered", "replied", "lost_request", "lost_reply"),
+            )
+        }
+        self.numbers: dict[int, int] = {}  # by id() of the message object
+        self._by_message: dict[int, int] = {}
+
+    def number(self, event: Event, call: Call, tables: Tables, lanes: dict[str, int]) -> int:
+        known = self.numbers.get(id(event.detail))
+        if known is not None:
+            return known
+        message = event.detail
+        number = self.numbers[id(message)] = len(self.columns["id"])
+        packed = (message.request, message.service_method) if hasattr(message, "request") else None
+        given = {
+            "id": call.id,
+            "from": lanes.get(call.source, -1),
+            "to": lanes.get(call.target, -1),
+            "kind": tables.text(call.kind),
+            "args": tables.message(call.args, packed),
+            "original": self._by_message.get(call.id, NONE),
+            "heartbeat": int(call.heartbeat),
+            "term": labels.number(call.args, "term"),
+        }
+        self._by_message.setdefault(call.id, number)
+        for name, column in self.columns.items():
+            column.append(given.get(name, NONE))
+        return number
+
+
+class _Book:
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._events = events
+        self._tables = Tables()
+        self._first_pass = FirstPass(events, Show())
+        names = {event.node for event in events if event.node}
+        for event in events:
+            if event.kind == SEND:
+                names |= {event.detail.source, event.detail.target}
+        names.discard("")
+        servers = {event.node for event in events if event.kind == BOOT} or names
+        self._names = [*peer_order(servers), *peer_order(names - servers)]
+        self._lanes = {name: number for number, name in enumerate(self._names)}
+        self._peers = {name: Peer(name) for name in self._names if name in servers}
+        self._wire = Wire(self._lanes, self._peers, self._tables)
+        self._folds = Folds(events, self._first_pass)
+        self._causes = Causes()
+        self._calls = _Calls()
+        self._kinds: dict[str, int] = {}
+        self._topics: dict[str, int] = {}
+        self._columns: dict[str, list[int]] = {
+            name: [] for name in ("time", "kind", "lane", "call", "words", "topic", "term", "cause", "shown", "fold")
+        }
+        self._faults: list[int] = []
+        self._saved_then: set[int] = set()  # events at which a peer has become something, and saved just before
+        self._snapshots: dict[str, Any] = {}
+        self._new_snapshots: set[int] = set()  # saves of one
+        self._operations: list[list[int]] = []  # lane, place of the call, of the return, words, whether it is accused
+
+    def read(self) -> None:
+        columns = self._columns
+        time, kinds, lanes, calls = columns["time"], columns["kind"], columns["lane"], columns["call"]
+        texts, topics, terms = columns["words"], columns["topic"], columns["term"]
+        causes, shown, folds = columns["cause"], columns["shown"], columns["fold"]
+        before_ns = 0
+        lives = self._first_pass.calls
+        for place, event in enumerate(self._events):
+            kind = event.kind
+            call = lives[id(event.detail)] if kind in MESSAGE_KINDS else None
+            self._wire.take(place, event, call)
+            time.append(event.at_ns - before_ns)
+            before_ns = event.at_ns
+            kinds.append(self._kinds.setdefault(kind, len(self._kinds)))
+            lanes.append(self._lanes.get(event.node, -1))
+            peer = self._peers.get(event.node)
+            if call is not None:
+                calls.append(self._message(place, event, call))
+                term = self._calls.columns["term"][calls[-1]]
+            else:
+                calls.append(-1)
+                term = 0 if peer is None else peer.term
+            terms.append(term)
+            topic, told = self._tell(place, event, call)
+            topics.append(self._topics.setdefault(topic, len(self._topics)))
+            texts.append(self._tables.text(*told))
+            cause = self._causes.take(place, event, call)
+            causes.append(place - cause if cause != NONE else 0)
+            how, fold = self._folds.take(place, event, call, news=place in self._wire.news)
+            shown.append(how)
+            folds.append(fold)
+            if how == SHOWN:
+                self._join(place, event)
+            if kind in ACTS and kind != BOOT and not how:
+                self._faults.append(place)
+        self._read_operations()
+
+    def _join(self, place: int, event: Event) -> None:
+        """What is told together with an event before it that then need not be shown itself."""
+        texts, shown = self._columns["words"], self._columns["shown"]
+        if event.kind in SERVER_ACTS:
+            before, struck = self._folds.same_act(place, event)
+            if before >= 0:
+                shown[before] = IN_ANOTHER
+                texts[place] = self._tables.text(labels.struck(event.kind, struck))
+            return
+        saved = self._folds.absorbed_save(place, event)
+        if saved >= 0 and saved not in self._new_snapshots:
+            shown[saved] = IN_ANOTHER
+            if self._wire.became and self._wire.became[-1][0] == place:
+                self._saved_then.add(place)
+            else:
+                told = self._tell(place, event, self._first_pass.calls[id(event.detail)])[1]
+                texts[place] = self._tables.text(*_then_saved(told))
+
+    def _message(self, place: int, event: Event, call: Call) -> int:
+        number = self._calls.number(event, call, self._tables, self._lanes)
+        columns = self._calls.columns
+        kind = event.kind
+        step = _STEPS.get(kind)
+        if step is not None:
+            columns[step][number] = place
+        elif kind == DROP:
+            columns["lost_request" if columns["answered"][number] == NONE else "lost_reply"][number] = place
+        if kind == ANSWER:
+            message = event.detail
+            packed = (message.reply, message.service_method, 1) if hasattr(message, "request") else None
+            columns["reply"][number] = self._tables.message(call.reply, packed)
+        return number
+
+    def _tell(self, place: int, event: Event, call: Call | None) -> tuple[str, Wordings]:
+        """The topic, and the event in words."""
+        kind, detail = event.kind, event.detail
+        if call is not None:
+            return call.topics[0], self._tell_message(event, call)
+        if kind == PERSIST:
+            known = self._snapshots.get(event.node)
+            self._snapshots[event.node] = detail.snapshot
+            is_new = len(detail.snapshot) and detail.snapshot != known and (known is not None or event.incarnation == 1)
+            if is_new:
+                self._new_snapshots.add(place)
+            return ("snapshot" if is_new else "persist"), labels.saved(detail, new_snapshot=bool(is_new))
+        if kind == SAVING:
+            return "persist", labels.SAVING
+        if kind == APPLY:
+            return "apply", labels.applied(detail)
+        if kind == START:
+            end = self._first_pass.results.get(place)
+            if end is not None and self._events[end].at_ns == event.at_ns:
+                tail = " · saved" if place in self._first_pass.saved else ""
+                return "log", labels.started(self._events[end].detail, tail)
+            return "log", (f"start({labels.value(detail)})",)
+        if kind == STARTED:
+            return "log", labels.started(detail)
+        if kind == LOG:
+            return str(detail.topic), labels.student(detail)
+        if kind in (INVOKE, RETURN):
+            return "client", labels.operation(detail, returned=kind == RETURN)
+        if kind == SNAPSHOT:
+            return "snapshot", labels.taken(detail)
+        if kind in (PHASE, STEP):
+            return TESTER, (labels.clean(str(detail)),)
+        if kind in SERVER_ACTS:
+            return TESTER, (labels.struck(kind, [event.node]),)
+        if kind in ACTS:
+            return TESTER, labels.act(event)[:1]
+        return TESTER, (f"{kind}{'' if detail is None else f' {labels.value(detail, 60)}'}",)
+
+    def _tell_message(self, event: Event, call: Call) -> Wordings:
+        kind = event.kind
+        if kind in (SEND, DELIVER):
+            return call.wordings
+        if kind == DUPLICATE:
+            return (f"duplicate of {call.wordings[0]}",)
+        if kind == DROP:
+            return (labels.loss(event.note),)
+        said = call.answer.wordings if call.answer is not None else ("answered",)
+        return _then_saved(said) if kind == ANSWER and call.saved else said
+
+    # ---- clients ------------------------------------------------------------------------------------------------
+
+    def _read_operations(self) -> None:
+        history = History()
+        open_: dict[str, tuple[Any, int]] = {}
+        of: dict[int, int] = {}  # by id() of the operation
+        for place, event in enumerate(self._events):
+            if event.kind == INVOKE and isinstance(event.detail, Operation):
+                detail = event.detail
+                value = "" if detail.op == Kind.GET else detail.value
+                operation = history.call(event.node, Kind(detail.op), detail.key, value)
+                open_[event.node] = (operation, len(self._operations))
+                of[id(operation)] = len(self._operations)
+                text = self._tables.text(*labels.operation(detail, returned=False))
+                self._operations.append([self._lanes[event.node], place, -1, text, 0])
+            elif event.kind == RETURN and event.node in open_:
+                operation, number = open_.pop(event.node)
+                history.returns(operation, event.detail.value if event.detail.op == Kind.GET else None)
+                text = self._tables.text(*labels.operation(event.detail, returned=True))
+                self._operations[number][2:4] = [place, text]
+        if not history.operations:
+            return
+        verdict = check(history.operations)
+        if verdict.outcome is Outcome.VIOLATION and verdict.violation is not None:
+            for accused in verdict.violation.operations:
+                self._operations[of[id(accused)]][4] = 1
+
+    # ---- written ------------------------------------------------------------------------------------------------
+
+    def columns(self, watch: Watch | None) -> dict[str, Any]:
+        wire, tables = self._wire, self._tables
+        became = [
+            [
+                place,
+                self._lanes[name],
+                tables.text(*(_then_saved if place in self._saved_then else tuple)(labels.role(role, term))),
+                ROLES.index(role),
+            ]
+            for place, name, role, term in wire.became
+        ]
+        folds = [
+            [fold.first, fold.last, [[self._lanes.get(peer, -1), tables.text(*text)] for peer, text in fold.told()]]
+            for fold in self._folds.folds
+        ]
+        return {
+            "lanes": [{"name": name, "peer": name in self._peers} for name in self._names],
+            "kinds": list(self._kinds),
+            "topics": list(self._topics),
+            "heals": [kind for kind in self._kinds if kind in _HEALS],
+            "events": self._columns,
+            "calls": self._calls.columns,
+            "states": [None if name not in wire.told else _state_of(wire.told[name]) for name in self._names],
+            "became": became,
+            "folds": folds,
+            "jumps": {
+                "election": sorted({place for place, _, role, _ in wire.became if role != "follower"}),
+                "commit": sorted(set(wire.commits)),
+                "fault": [place for place in self._faults if self._columns["shown"][place] == SHOWN],
+            },
+            "operations": self._operations,
+            "fields": [] if watch is None else watch.columns(self._names, tables),
+            "entries": {"term": tables.entry_terms, "text": tables.entry_texts},
+            "values": tables.values,
+            "texts": tables.texts,
+        }
+
+
+def _then_saved(said: Wordings) -> Wordings:
+    """What a peer says after it has saved; where there is no room for that, without it."""
+    return (*(f"{wording} · saved" for wording in said), said[-1])
+
+
+def _state_of(told: Any) -> dict[str, Any]:
+    log = [[place, base, term, keep, stretches(numbers)] for place, base, term, keep, numbers in told.log]
+    return {**told.fields, "log": log, "indexes": told.indexes}
+
+
+def find(events: Sequence[Event], wanted: Iterable[tuple[int, Any]]) -> list[int]:
+    """The places of those messages' events, each known by its time and its message."""
+    by_key = {(at_ns, id(message)) for at_ns, message in wanted}
+    return [place for place, event in enumerate(events) if (event.at_ns, id(event.detail)) in by_key]

@@ -1,0 +1,248 @@
+"""What peers hold themselves, event by event: their fields, read in a replay, and the line that was running.
+
+After each event the peer that it is about is looked at. Whatever of it is plain data (numbers, texts, lists and dicts
+of these, entries of a log) is taken down where it has changed, lists as what is new behind what stayed. Nothing of the
+peer is called but == of its data, so it runs as it would without. A peer in a process of its own cannot be looked at.
+
+Start at `watched_run()`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import linecache
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from types import FrameType, MemberDescriptorType
+from typing import Any
+
+from labsim import Event, Simulation
+from labsim.stacks import is_readers, short_path
+from raftlab.harness.lab_test import LabTest
+from raftlab.harness.launcher import PeerLauncher
+from raftlab.harness.run import Run, run_test
+from raftlab.tools.page.tables import Tables, stretches
+from raftlab.tools.timeline import labels
+
+_SCALARS = (int, bool, float, str, type(None))
+_LISTS = (list, tuple)
+_ITEMS_MAX = 5_000  # of a list; a longer one is not taken down
+_TEXT_MAX = 120
+_GONE = object()
+
+
+def watched_run(test: LabTest, launcher: PeerLauncher, seed: int) -> tuple[Run, Watch]:
+    """run_test(), with somebody who looks at the peers."""
+    simulation = Simulation(seed)
+    assert simulation.trace is not None
+    watch = Watch(simulation, simulation.trace)
+    simulation.subscribe(watch.observe)
+
+    def watched(make_config: Any) -> Any:
+        def making(**how: Any) -> Any:
+            config = make_config(**how)
+            watch.peer = config.peer
+            return config
+
+        return test.function(making)
+
+    run = run_test(dataclasses.replace(test, function=watched), launcher, seed, simulation=simulation)
+    return run, watch
+
+
+def _fields_of(thing: Any) -> dict[str, Any]:
+    """Those in slots too."""
+    fields = {}
+    for cls in type(thing).__mro__:
+        for name, descriptor in cls.__dict__.items():
+            if descriptor.__class__ is MemberDescriptorType:
+                with suppress(AttributeError):  # not set yet
+                    fields[name] = descriptor.__get__(thing)
+    with suppress(TypeError):  # it has slots alone
+        fields |= vars(thing)
+    return fields
+
+
+def _flat(fields: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Where a peer keeps its state in one object, that object's fields: `state.term`."""
+    for name, value in fields.items():
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            for inner, inner_value in _fields_of(value).items():
+                yield f"{name}.{inner}", inner_value
+        else:
+            yield name, value
+
+
+class Watch:
+    def __init__(self, simulation: Simulation, trace: list[Event]) -> None:
+        self._simulation = simulation
+        self._trace = trace
+        self.peer: Callable[[int], Any] = lambda i: None  # nobody has been started yet
+        self._held: dict[str, tuple[Any, dict[str, Any]]] = {}  # by node: the peer, and its fields as last seen
+        # By node: (event, name, value), the value None or a text; of a list (how many stay, texts behind them).
+        self.changes: dict[str, list[tuple[int, str, Any]]] = {}
+        self.lines: dict[str, list[tuple[int, tuple[str, int]]]] = {}  # by node: (event, (file, line))
+        self._is_own: dict[str, bool] = {}
+
+    def observe(self, events: Sequence[Event]) -> None:
+        (event,) = events  # peers are as they are after this one
+        node = event.node
+        if not node.isdigit():
+            return
+        peer = self.peer(int(node))
+        state = _fields_of(peer)
+        if not state:
+            return  # it is down, or has none
+        place = len(self._trace) - 1
+        known = self._held.get(node)
+        if known is None or known[0] is not peer:
+            known = self._held[node] = (peer, {})
+        held = known[1]
+        changed = False
+        for name, value in _flat(state):
+            before = held.get(name, _GONE)
+            if value is before:
+                continue
+            kind = value.__class__
+            told: Any
+            if kind is list or kind is tuple:
+                if before.__class__ is _Items and _equal(before.value, value):
+                    continue
+                told = self._list(held, name, value)
+            elif kind in _SCALARS:
+                if before.__class__ is kind and before == value:
+                    continue
+                held[name] = value
+                told = _text(value)
+            elif kind is dict:
+                if before.__class__ is _Items and _equal(before.value, value):
+                    continue
+                told = self._dict(held, name, value)
+            else:
+                held[name] = value  # a lock, a thread, another's object: nothing to show
+                continue
+            if told is not None:
+                self.changes.setdefault(node, []).append((place, name, told))
+                changed = True
+        if changed and self._is_at_work(node):
+            line = self._line(sys._getframe(2))
+            if line is not None:
+                self.lines.setdefault(node, []).append((place, line))
+
+    def _list(self, held: dict[str, Any], name: str, value: Any) -> tuple[int, list[str]] | None:
+        before = held.get(name, _GONE)
+        if len(value) > _ITEMS_MAX or not _is_shown(value):
+            held[name] = value
+            return None
+        known = before if before.__class__ is _Items else _Items((), [])
+        same = _same_beginning(known.value, value)
+        texts = known.texts[:same] + [_text(item) for item in value[same:]]
+        news = texts != known.texts or before is _GONE
+        held[name] = _Items(value[:], texts)
+        return (same, texts[same:]) if news else None
+
+    def _dict(self, held: dict[str, Any], name: str, value: dict[Any, Any]) -> str | None:
+        if len(value) > _ITEMS_MAX or not _is_shown([*list(value)[:1], *list(value.values())[:1]]):
+            held[name] = value
+            return None
+        text = labels.clean(", ".join(f"{_text(key)}: {_text(item)}" for key, item in list(value.items())[:40]))
+        before = held.get(name)
+        held[name] = _Items(value.copy(), [text])
+        return None if before.__class__ is _Items and before.texts == [text] else text
+
+    def _is_at_work(self, node: str) -> bool:
+        """Whether it is the peer itself that runs, and not somebody who does something to it."""
+        runs = self._simulation.current.node
+        return runs is not None and runs.name == node
+
+    def _line(self, frame: FrameType | None) -> tuple[str, int] | None:
+        """The innermost line of the peer's own."""
+        while frame is not None:
+            file = frame.f_code.co_filename
+            own = self._is_own.get(file)
+            if own is None:
+                own = self._is_own[file] = is_readers(file)
+            if own:
+                return file, frame.f_lineno
+            frame = frame.f_back
+        return None
+
+    def columns(self, lanes: list[str], tables: Tables) -> list[dict[str, Any] | None]:
+        """For each lane: by field what it was when, and where the peer was then; None if nobody could look."""
+        return [self._of(name, tables) for name in lanes] if self.changes else []
+
+    def _of(self, node: str, tables: Tables) -> dict[str, Any] | None:
+        if node not in self.changes:
+            return None
+        values: dict[str, list[int]] = {}
+        lists: dict[str, list[Any]] = {}
+        end = len(self._trace)  # a rule may have been broken before the last that was seen
+        for place, name, told in self.changes[node]:
+            if place >= end:
+                break
+            if isinstance(told, str):
+                values.setdefault(name, []).extend((place, tables.text(told)))
+            else:
+                keep, texts = told
+                lists.setdefault(name, []).append([place, 0, 0, keep, stretches([tables.text(t) for t in texts])])
+        lines = [
+            part for place, line in self.lines.get(node, ()) if place < end for part in (place, _told(line, tables))
+        ]
+        return {"values": values, "lists": lists, "lines": lines}
+
+
+class _Items:
+    """A list or dict as last seen: a copy of it, and its texts."""
+
+    __slots__ = ("texts", "value")
+
+    def __init__(self, value: Any, texts: list[str]) -> None:
+        self.value = value
+        self.texts = texts
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Quick where the items are the very same; where they are not, their own == decides."""
+    try:
+        return bool(one == other)
+    except Exception:
+        return False
+
+
+def _same_beginning(before: Any, now: Any) -> int:
+    """How many items at the beginning of two lists are equal."""
+    low, high = 0, min(len(before), len(now))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _equal(before[low:middle], now[low:middle]):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _told(line: tuple[str, int], tables: Tables) -> int:
+    file, number = line
+    source = linecache.getline(file, number).strip()
+    return tables.text(f"{short_path(file)}:{number}  {labels.clean(source)}")
+
+
+def _is_shown(items: Any) -> bool:
+    """Whether it is plain data, by its first items."""
+    return all(item.__class__ in (*_SCALARS, *_LISTS) or dataclasses.is_dataclass(item) for item in items[:2])
+
+
+def _text(value: Any) -> str:
+    """As it is shown. Calls nothing of the peer's."""
+    kind = value.__class__
+    if kind is str:
+        return labels.clean(repr(value[:_TEXT_MAX]))
+    if kind in _SCALARS:
+        return repr(value)[:_TEXT_MAX]
+    if kind in _LISTS:
+        return labels.clean(f"[{', '.join(_text(item) for item in value[:8])}{', …' * (len(value) > 8)}]")[:_TEXT_MAX]
+    term = getattr(value, "term", None) if dataclasses.is_dataclass(value) else None
+    if term.__class__ is int and hasattr(value, "command"):
+        return f"t{term} {labels.value(value.command, 40)}"
+    return labels.value(value, _TEXT_MAX) if dataclasses.is_dataclass(value) else kind.__name__

@@ -1,0 +1,376 @@
+"""What messages tell of each peer, event by event: role, term, vote, log, commit, applied, a leader's next and match.
+
+For any peer, whatever its fields are called, and from a trace file too. It is what a peer has shown: a follower's log
+is known when it answers, a leader's commit index when it says so. What a crash has taken away is noticed when the peer
+says otherwise.
+
+Told as changes, each with the number of its event. A log is told as: its base (the last entry that a snapshot stands
+for) and that one's term, the index up to which it stays as it was, and the entries behind that. Start at
+`Wire.take()`.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import labgob
+from labsim import Event
+from raftlab.tools.page.tables import Tables
+from raftlab.tools.timeline import labels
+from raftlab.tools.timeline.calls import Call
+from raftlab.tools.timeline.peers import Peer, is_isolated
+from raftlab.trace.events import (
+    ANSWER,
+    APPLY,
+    CLUSTER,
+    CONDITION_KINDS,
+    CRASH,
+    FREEZE_CLOCK,
+    PERSIST,
+    REPLY,
+    RESTORE,
+    SEND,
+    SERVER_ACTS,
+    SNAPSHOT,
+    STARTED,
+    UNFREEZE_CLOCK,
+    change_cuts,
+)
+
+ROLES = ("follower", "candidate", "leader")
+UP, PAUSED, CUT, HELD = 1, 2, 4, 8
+_UNKNOWN = -1  # an entry that nobody has shown
+
+
+class Told:
+    """Of one peer, by field: event, value, event, value ..."""
+
+    def __init__(self) -> None:
+        self.fields: dict[str, list[Any]] = {}
+        self._now: dict[str, Any] = {}
+        self.log: list[tuple[int, int, int, int, list[int]]] = []
+        self.indexes: list[int] = []  # event, follower, next, match; follower -1: nothing is known any more
+
+    def set(self, place: int, name: str, value: Any) -> bool:
+        if self._now.get(name) == value:
+            return False
+        self._now[name] = value
+        changes = self.fields.setdefault(name, [])
+        if changes and changes[-2] == place:
+            changes[-1] = value
+        else:
+            changes += (place, value)
+        return True
+
+    def get(self, name: str, default: Any = 0) -> Any:
+        return self._now.get(name, default)
+
+
+class Log:
+    """The entries behind `base`, by number."""
+
+    def __init__(self) -> None:
+        self.base = 0
+        self.base_term = 0
+        self.entries: list[int] = []
+
+    @property
+    def last(self) -> int:
+        return self.base + len(self.entries)
+
+    def entry(self, index: int) -> int:
+        at = index - self.base - 1
+        return self.entries[at] if 0 <= at < len(self.entries) else _UNKNOWN
+
+    def up_to(self, index: int) -> list[int]:
+        """The entries behind the base up to there; what is not known stands there as such."""
+        known = self.entries[: max(index - self.base, 0)]
+        return known + [_UNKNOWN] * (index - self.base - len(known))
+
+
+class Wire:
+    def __init__(self, lanes: dict[str, int], peers: dict[str, Peer], tables: Tables) -> None:
+        self._lanes = lanes
+        self._peers = peers
+        self._tables = tables
+        self._cut: set[tuple[str, str]] = set()
+        self._held: set[str] = set()
+        self._snapshots: dict[str, Any] = {}
+        self._indexes: dict[str, dict[str, tuple[int, int]]] = {}
+        self._votes: dict[str, list[str]] = {}
+        self._service_snapshots: dict[str, int] = {}
+        self.told = {name: Told() for name in peers}
+        self.logs = {name: Log() for name in peers}
+        self.became: list[tuple[int, str, str, int]] = []  # event, who, what, in which term
+        self.commits: list[int] = []  # events after which somebody knows more to be committed than anybody before
+        self.news: set[int] = set()  # connections that change something
+        self._committed = 0
+
+    def take(self, place: int, event: Event, call: Call | None) -> None:
+        kind, node = event.kind, event.node
+        if call is not None:
+            if kind == SEND:
+                self._sent(place, call)
+            elif kind == ANSWER:
+                self._answered(place, call)
+            elif kind == REPLY:
+                self._replied(place, call)
+        elif kind in SERVER_ACTS:
+            self._struck(place, event)
+        elif kind in CONDITION_KINDS or kind == CLUSTER:
+            change_cuts(self._cut, event)
+            if kind == CLUSTER:
+                self._begin(place)
+            for name, peer in self._peers.items():
+                peer.isolated = is_isolated(name, self._peers, self._cut)
+                self._mark(place, name)
+        elif node not in self._peers:
+            return
+        elif kind == STARTED:
+            self._started(place, event)
+        elif kind == APPLY:
+            told = event.detail
+            snapshot = labels.field(told, "snapshot_valid")
+            index = labels.number(told, "snapshot_index" if snapshot else "command_index")
+            self.told[node].set(place, "applied", index)
+            self._commit(place, node, index)
+        elif kind == RESTORE and isinstance(event.detail, int):
+            self.told[node].set(place, "applied", event.detail)
+        elif kind == SNAPSHOT:
+            self._service_snapshots[node] = labels.number(event.detail, "index")
+        elif kind == PERSIST:
+            self._saved(place, event)
+
+    # ---- a peer's life ------------------------------------------------------------------------------------------
+
+    def _begin(self, place: int) -> None:
+        """Another cluster: nothing is known of anybody."""
+        self._committed = 0
+        self._snapshots.clear()
+        for name, told in self.told.items():
+            for field, value in (("role", 0), ("term", 0), ("vote", -1), ("commit", 0), ("applied", 0), ("votes", "")):
+                told.set(place, field, value)
+            self._forget_indexes(place, name)
+            if self.logs[name].last:
+                self.logs[name] = Log()
+                told.log.append((place, 0, 0, 0, []))
+
+    def _struck(self, place: int, event: Event) -> None:
+        name = event.node
+        peer = self._peers[name]
+        before = self._condition(name)
+        peer.is_struck(event.kind)
+        if event.kind in (FREEZE_CLOCK, UNFREEZE_CLOCK):
+            (self._held.add if event.kind == FREEZE_CLOCK else self._held.discard)(name)
+        if event.kind == CRASH:
+            self._held.discard(name)
+            self.told[name].set(place, "commit", 0)
+            self.told[name].set(place, "applied", 0)
+            self._forget_indexes(place, name)
+        if self._condition(name) != before:
+            self.news.add(place)
+        self._mark(place, name)
+        self.told[name].set(place, "role", ROLES.index(peer.role))
+        self.told[name].set(place, "term", peer.term)
+
+    def _condition(self, name: str) -> int:
+        peer = self._peers[name]
+        cut = peer.unplugged or peer.isolated
+        return UP * peer.up | PAUSED * peer.paused | CUT * (peer.up and cut) | HELD * (name in self._held)
+
+    def _mark(self, place: int, name: str) -> None:
+        self.told[name].set(place, "condition", self._condition(name))
+
+    def _becomes(self, place: int, name: str, role: str, term: int) -> None:
+        peer, told = self._peers[name], self.told[name]
+        if role != peer.role or (role != "follower" and term != peer.term):
+            self.became.append((place, name, role, term))
+        if term != peer.term:
+            told.set(place, "vote", -1)
+            self._votes[name] = []
+            told.set(place, "votes", "")
+        if role == "leader" and (peer.role != "leader" or term != peer.term):
+            self._forget_indexes(place, name)
+        peer.role, peer.term = role, term
+        told.set(place, "role", ROLES.index(role))
+        told.set(place, "term", term)
+        if role != "leader":
+            self._forget_indexes(place, name)
+
+    # ---- messages -----------------------------------------------------------------------------------------------
+
+    def _sent(self, place: int, call: Call) -> None:
+        name, args = call.source, call.args
+        peer = self._peers.get(name)
+        if peer is None or call.target not in self._peers:
+            return
+        term = labels.number(args, "term")
+        role = peer.role_shown_by(call.kind, term)
+        if role is not None:
+            self._becomes(place, name, role, term)
+            if role == "candidate":
+                self._votes_for_itself(place, name)
+        if call.kind == "append":
+            self._shows(place, name, args)
+            self._commit(place, name, labels.number(args, "leader_commit"))
+            self._points(place, name, call.target, following=labels.number(args, "prev_log_index") + 1)
+        elif call.kind == "snapshot":
+            self._points(place, name, call.target, following=labels.number(args, "last_included_index") + 1)
+
+    def _votes_for_itself(self, place: int, name: str) -> None:
+        self.told[name].set(place, "vote", self._lanes[name])
+        votes = self._votes.setdefault(name, [])
+        if name not in votes:
+            votes.append(name)
+            self.told[name].set(place, "votes", " ".join(votes))
+
+    def _answered(self, place: int, call: Call) -> None:
+        name, args, reply = call.target, call.args, call.reply
+        peer = self._peers.get(name)
+        if peer is None or call.source not in self._peers:
+            return
+        asked, term = labels.number(args, "term"), labels.number(reply, "term")
+        if peer.follows_when_it_answers(call.kind, asked, term):
+            self._becomes(place, name, "follower", term)
+        if call.kind == "vote" and labels.field(reply, "vote_granted") and asked == peer.term:
+            self.told[name].set(place, "vote", self._lanes[call.source])
+        elif call.kind == "append" and labels.field(reply, "success"):
+            entries = self._tables.entries(labels.field(args, "entries"))
+            before = labels.number(args, "prev_log_index")
+            self._appends(place, name, self.logs[call.source], before, entries)
+            self._commit(place, name, min(labels.number(args, "leader_commit"), before + len(entries)))
+        elif call.kind == "snapshot" and term == asked:
+            self._compacts(
+                place, name, labels.number(args, "last_included_index"), labels.number(args, "last_included_term")
+            )
+
+    def _replied(self, place: int, call: Call) -> None:
+        name, args, reply = call.source, call.args, call.reply
+        peer = self._peers.get(name)
+        if peer is None or call.target not in self._peers:
+            return
+        asked, term = labels.number(args, "term"), labels.number(reply, "term")
+        if term > peer.term:
+            self._becomes(place, name, "follower", term)
+        elif call.kind == "vote" and labels.field(reply, "vote_granted") and asked == peer.term:
+            votes = self._votes.setdefault(name, [])
+            if call.target not in votes:
+                votes.append(call.target)
+                self.told[name].set(place, "votes", " ".join(votes))
+        elif peer.role == "leader" and asked == peer.term:
+            if call.kind == "append" and labels.field(reply, "success"):
+                entries = labels.field(args, "entries")
+                count = len(entries) if isinstance(entries, (list, tuple)) else 0
+                self._points(place, name, call.target, match=labels.number(args, "prev_log_index") + count)
+            elif call.kind == "snapshot" and term == asked:
+                self._points(place, name, call.target, match=labels.number(args, "last_included_index"))
+
+    def _points(self, place: int, leader: str, follower: str, *, following: int = 0, match: int = 0) -> None:
+        known = self._indexes.setdefault(leader, {})
+        before = known.get(follower, (0, 0))
+        match = max(match, before[1])
+        after = (following or max(before[0], match + 1), match)
+        if after != before:
+            known[follower] = after
+            self.told[leader].indexes += (place, self._lanes[follower], *after)
+
+    def _forget_indexes(self, place: int, name: str) -> None:
+        if self._indexes.pop(name, None):
+            self.told[name].indexes += (place, -1, 0, 0)
+
+    def _commit(self, place: int, name: str, index: int) -> None:
+        told = self.told[name]
+        if index > told.get("commit"):
+            told.set(place, "commit", index)
+            if index > self._committed:
+                self._committed = index
+                self.commits.append(place)
+
+    # ---- logs ---------------------------------------------------------------------------------------------------
+
+    def _started(self, place: int, event: Event) -> None:
+        result, name = event.detail, event.node
+        peer = self._peers[name]
+        role = peer.role_told_by_start(result.term, is_leader=result.is_leader)
+        if role is not None:
+            self._becomes(place, name, role, result.term)
+        if result.is_leader:
+            entry = self._tables.entry(result)
+            log = self.logs[name]
+            at = result.index - log.base - 1
+            if at >= 0 and (at >= len(log.entries) or log.entries[at] != entry):
+                self._put(place, name, result.index - 1, [entry])
+
+    def _shows(self, place: int, leader: str, args: Any) -> None:
+        """What it sends, it has. It cuts nothing off behind that: a message may be an older one."""
+        entries = labels.field(args, "entries")
+        if not entries:
+            return
+        log = self.logs[leader]
+        numbers = self._tables.entries(entries)
+        before = labels.number(args, "prev_log_index")
+        if before < log.base:
+            numbers, before = numbers[log.base - before :], log.base
+        at = before - log.base
+        held = log.entries[at : at + len(numbers)]
+        if held != numbers and numbers:
+            behind = log.entries[at + len(numbers) :] if held == numbers[: len(held)] or _UNKNOWN in held else []
+            self._put(place, leader, before, numbers + behind)
+
+    def _appends(self, place: int, name: str, leader: Log, before: int, numbers: list[int]) -> None:
+        log = self.logs[name]
+        if before < log.base:
+            numbers, before = numbers[log.base - before :], log.base
+        at = before - log.base
+        if at == 0 or (at <= len(log.entries) and log.entries[at - 1] == leader.entry(before) != _UNKNOWN):
+            # They have the same there, so they have before (§5.3).
+            held = log.entries[at : at + len(numbers)]
+            if held != numbers:
+                self._put(place, name, before, numbers)
+            return
+        # Up to there it has what the leader has.
+        prefix = log.up_to(before)
+        for index in range(max(log.base, leader.base) + 1, min(before, leader.last) + 1):
+            prefix[index - log.base - 1] = leader.entries[index - leader.base - 1]
+        held = log.entries[len(prefix) : len(prefix) + len(numbers)]
+        if held == numbers and log.entries[: len(prefix)] == prefix:
+            return
+        same = next((i for i, (a, b) in enumerate(zip(log.entries, prefix, strict=False)) if a != b), len(prefix))
+        same = min(same, len(log.entries), len(prefix))
+        behind = log.entries[len(prefix) + len(numbers) :] if held == numbers else []
+        self._put(place, name, log.base + same, prefix[same:] + numbers + behind)
+
+    def _put(self, place: int, name: str, keep: int, numbers: list[int]) -> None:
+        """The log is as it was up to `keep`, and then these."""
+        log = self.logs[name]
+        log.entries = log.up_to(keep) + numbers
+        self.told[name].log.append((place, log.base, log.base_term, keep, numbers))
+
+    def _compacts(self, place: int, name: str, index: int, term: int) -> None:
+        log = self.logs[name]
+        if index <= log.base:
+            return
+        at = index - log.base - 1
+        stays = at < len(log.entries) and (log.entries[at] == _UNKNOWN or self._term_of(log.entries[at]) == term)
+        log.entries = log.entries[at + 1 :] if stays else []
+        log.base, log.base_term = index, term
+        self.told[name].log.append((place, index, term, log.last if stays else index, []))
+
+    def _term_of(self, entry: int) -> int:
+        return 0 if entry == _UNKNOWN else self._tables.entry_terms[entry]
+
+    def _saved(self, place: int, event: Event) -> None:
+        """A snapshot on the disk stands for the entries up to its index, which it begins with."""
+        name, snapshot = event.node, event.detail.snapshot
+        known = self._snapshots.get(name)
+        if not len(snapshot) or snapshot == known:
+            return
+        self._snapshots[name] = snapshot
+        log = self.logs[name]
+        index = self._service_snapshots.get(name, 0)
+        if not self._service_snapshots:
+            with suppress(labgob.DecodeError, ValueError, TypeError):
+                index = labgob.Decoder(getattr(snapshot, "start", snapshot)).decode(int)
+        if log.base < index <= log.last:
+            self._compacts(place, name, index, self._term_of(log.entries[index - log.base - 1]))

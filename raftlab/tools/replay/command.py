@@ -1,0 +1,221 @@
+"""`lab replay`: one run again, exactly, with what it printed, its report, and whether it is the recorded run.
+
+Promise: it never pretends. If the failure was recorded and the code is the same, the digests must agree, and a
+difference is said loudly; if the code has changed since, it says which file, because then this is another run.
+
+Start at `main()`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import importlib
+import sys
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from labsim.choices import Changed, ChoiceKind, Choices, Decider, Plain, Recording, Seeded
+from raftlab.harness import records
+from raftlab.harness.lab_test import LabTest
+from raftlab.harness.launcher import PeerLauncher
+from raftlab.harness.loader import DEFAULT, DEFAULT_KV, LoadError
+from raftlab.harness.options import FILE, KV, RAFT, RUN, SEED, TIMELINE, add_options, command_line, given, run_line
+from raftlab.sandbox.loader import launcher_for
+from raftlab.tools.selection import SCENARIO, SelectionError, select, service_for
+from raftlab.trace.choice_file import ChoiceFileError, Header, read_choices, write_choices
+
+if TYPE_CHECKING:
+    from raftlab.harness.run import Run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "lab replay TEST --seed N [options]\n       lab replay FILE [options]"
+    parser.epilog = "Exit status: 0 the run passed, 1 it failed, 2 it could not be made."
+    add = parser.add_argument
+    add("test", metavar="TEST", nargs="?", help="the name of the test, or a FILE of choices, as lab shrink writes it")
+    add_options(
+        add,
+        FILE,
+        *RUN,
+        replace(SEED, help="the seed that a report names"),
+        replace(RAFT, default=None, help=f"the raft.py to run ({DEFAULT}, or the one that FILE names)"),
+        replace(KV, default=None, help=f"the server.py of its service ({DEFAULT_KV}, or the same)"),
+        TIMELINE,
+    )
+    add("--write-choices", type=Path, metavar="FILE", help="write the run's choices there (docs/determinism.md)")
+    add("--pdb", action="store_true", help="stop in the debugger where it fails; virtual time stands still")
+    add("--records", type=Path, action="append", default=[], metavar="DIR", help="the --out folder of a lab stress")
+
+
+def main(args: argparse.Namespace) -> int:
+    if args.isolated and args.pdb:
+        return _cannot("--pdb cannot be had with --isolated: the peer's frames are in another process")
+    args.choices = None
+    if args.seed is None and args.test is not None:
+        # Without a seed it can only be a file.
+        args.choices, args.test = Path(args.test), None
+        if not args.choices.exists():
+            return _cannot(f"{args.choices}: there is no such file, and a TEST needs its --seed N")
+    try:
+        header, choices = (None, None) if args.choices is None else read_choices(args.choices)
+        if header is not None:
+            args.test = header.test
+        if args.test is None:
+            return _cannot("give a TEST and its --seed N, or a FILE of choices")
+        _take_paths(args, header)
+        tests = select([args.test], args.file)
+        # Before anything else imports the messages that the tester knows: the peer may bring its own.
+        kv = service_for(tests, args.kv)
+        launcher = launcher_for(args.raft, isolated=args.isolated, kv=kv, race=args.race)
+    except (LoadError, SelectionError, ChoiceFileError) as error:
+        return _cannot(str(error))
+    if len(tests) > 1:
+        return _cannot(
+            f"a replay is one run, but {args.test!r} are {len(tests)} tests; name one, see lab stress --list"
+        )
+    (test,) = tests
+    if header is not None and choices is not None:
+        test = _as_chosen(test, header, choices)
+    record = None
+    if choices is None:
+        folders = [records.STRESS, records.PYTEST, *(folder / "failures" for folder in args.records)]
+        how = {"isolated": args.isolated, "race": args.race}
+        try:
+            record = records.find(folders, test.name, args.seed, args.raft, kv, **how)
+        except records.RecordError as error:
+            print(f"This run cannot be compared with its record: {error}.\n", flush=True)
+    if record is not None and not record.digest:
+        # It may well end this process too, before there is anything else to say.
+        print(f"When it was recorded, this run took its process along:\n{_indented(record.report)}\n", flush=True)
+    faulthandler.enable()
+    decider: Decider = Seeded(args.seed) if choices is None else Changed(Plain(), choices)
+    recording = Recording(decider)
+    run = _run(test, launcher, args.seed or 0, decider if args.write_choices is None else recording, debug=args.pdb)
+    if args.timeline:
+        _print_timeline(run)
+    _tell(args, test, run)
+    if not args.pdb:  # which ends a run where it stops, a little earlier than it ends by itself
+        if header is not None:
+            print(_same_choices(run, header))
+        else:
+            print(_same_run(run, record, records.code_of(args.raft, test.file, kv)))
+    if args.write_choices is not None:
+        try:
+            play = None if header is None else header.play
+            write_choices(args.write_choices, recording.choices, test=test.name, digest=run.digest, play=play)
+        except OSError as error:
+            return _cannot(f"{args.write_choices}: {error.strerror}")
+        print(f"  {_count(recording.choices)} written to {args.write_choices}.")
+    return 0 if run.error is None else 1
+
+
+def _take_paths(args: argparse.Namespace, header: Header | None) -> None:
+    """What is not given: as the file of choices has it, or as usual."""
+    if args.raft is None:
+        args.raft = Path(header.raft) if header is not None and header.raft else DEFAULT
+    if args.kv is None:
+        args.kv = Path(header.kv) if header is not None and header.kv else DEFAULT_KV
+    if not args.file and header is not None and header.file:
+        args.file = [Path(header.file)]
+
+
+def _as_chosen(test: LabTest, header: Header, choices: Choices) -> LabTest:
+    """A run that was shrunk does without its test, or without some of its faults."""
+    from raftlab.scenarios.recorded_schedule import Notes, noting, playing
+
+    if header.play is not None:
+        return replace(playing(header.play), name=test.name, file=test.file)
+    if any(place[0] == ChoiceKind.FAULT for place, _ in choices.chosen):
+        return noting(test, Notes())
+    return test
+
+
+def _run(test: LabTest, launcher: PeerLauncher, seed: int, decider: Decider, *, debug: bool) -> Run:
+    from raftlab.harness.run import run_test
+
+    if not debug:
+        return run_test(test, launcher, seed, decider=decider)
+    from raftlab.tools.replay.debugger import DebuggedSimulation
+
+    simulation = DebuggedSimulation(seed, decider, launcher.classes[0], test.file)
+    return run_test(test, launcher, seed, simulation=simulation)
+
+
+def _print_timeline(run: Run) -> None:
+    try:
+        timeline = importlib.import_module("raftlab.tools.timeline.command")
+        print_timeline = timeline.print_timeline
+    except (ImportError, AttributeError):
+        print("(there is no timeline in this version)")
+        return
+    assert run.simulation is not None
+    print_timeline(run.simulation.trace)
+
+
+def _tell(args: argparse.Namespace, test: LabTest, run: Run) -> None:
+    from raftlab.harness import report
+
+    which = f"seed {run.seed}" if args.choices is None else f"choices of {args.choices}"
+    if run.error is None:
+        print("\n".join(run.lines))
+        print(f"\nPASSED {test.name}  {which}")
+    else:
+        file = str(args.file[0]) if args.file else ""
+        how = given(args, service=test.wants_service)
+        shrink = ""
+        if args.choices is not None:
+            line = command_line(f"lab replay {quote(str(args.choices))}", {"file": file, **how})
+        else:
+            line = run_line("replay", test.name, run.seed, how, file=file)
+        if args.choices is None and test.file.suffix != SCENARIO:  # otherwise it was, or is short already
+            shrink = run_line("shrink", test.name, run.seed, how, file=file)
+        print(f"FAILED {report.describe(run.error, test.name, which, line, causes=run.causes, shrink=shrink)}")
+    for off in run.checks_off:
+        print(f"{off}.")
+    for remark in run.remarks:
+        print(f"Remark: {remark}.")
+
+
+def _same_choices(run: Run, header: Header) -> str:
+    if run.digest == header.digest:
+        return f"  Exactly the run whose choices these were (digest {run.digest})."
+    return (
+        f"  Not the run whose choices these were (digest {run.digest}, then {header.digest}): they, the peer, the test "
+        "or the lab\n  have changed since. A choice that no longer fits is the plain one."
+    )
+
+
+def _count(choices: Choices) -> str:
+    return f"{len(choices.chosen) + len(choices.picked):,} choices"
+
+
+def _same_run(run: Run, record: records.Record | None, code: dict[str, str]) -> str:
+    """Is it the run that was recorded?"""
+    if record is None:
+        return f"  This run has not failed here before, so there is nothing to compare with (digest {run.digest})."
+    changed = records.changes(record.code, code)
+    if changed and run.digest == record.digest:
+        return f"  The same run as recorded, although this has changed since: {', '.join(changed)}."
+    if changed:
+        return f"  Not the recorded run: since then this has changed: {', '.join(changed)}."
+    if not record.digest:
+        return "  When it was recorded this run took its process along; this time it did not."
+    if run.digest == record.digest:
+        return f"  Exactly the recorded run (digest {run.digest})."
+    return (
+        f"  NOT THE RECORDED RUN, although no file has changed (digest {run.digest}, recorded {record.digest}).\n"
+        "  Something of one run reaches the next (a variable of the module or the class), or chance comes from\n"
+        "  outside the seed; pytest --check-determinism may name it."
+    )
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
+
+
+def _cannot(text: str) -> int:
+    print(f"lab replay: {text}", file=sys.stderr)
+    return 2

@@ -1,0 +1,139 @@
+"""A simulation that stops in the debugger where it fails: before anything is unwound, in the accused peer's own frame.
+
+What notices a mistake is often somebody else: the service above the peer, the tester that crashes another one. Then
+the debugger opens in the peer's own thread, where `self` is the peer; `peer N` goes to any other.
+
+Virtual time stands still meanwhile. What would wait (a lock that somebody holds, a sleep) is refused at the prompt,
+because letting another task run would change the very state that is being looked at.
+
+Start at `DebuggedSimulation.stop()`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pdb
+import sys
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import NoReturn
+
+from labsim import Simulation, SimulationError
+from labsim.choices import Decider
+from labsim.task import Task
+from labsim.trace import Listener
+from raftlab.check.failure import Failure
+from raftlab.harness.records import place_of_peer
+
+
+class DebuggedSimulation(Simulation):
+    """Use it where a Simulation is asked for."""
+
+    def __init__(self, seed: int, decider: Decider, peer_class: type, test_file: Path) -> None:
+        super().__init__(seed, decider=decider)
+        self._peer_files = place_of_peer(Path(inspect.getfile(peer_class)))
+        self._test_file = test_file
+        self._woken_by: dict[Task, Task] = {}
+        self._looking = False
+        self._has_stopped = False
+
+    def subscribe(self, listener: Listener, *, chunk: int = 1) -> None:
+        """Whatever chunk is asked for, each event at once: it is to stop on the stack of whoever causes a violation."""
+        super().subscribe(listener)
+
+    def wake(self, task: Task) -> None:
+        """Who wakes a service has put into its apply_ch what it will look at next."""
+        self._woken_by[task] = self.current
+        super().wake(task)
+
+    def fail(self, failure: BaseException) -> NoReturn:
+        """The lab's verdicts come here, on the stack of whoever gave the occasion."""
+        if not isinstance(failure, KeyboardInterrupt):
+            self.stop(failure, sys._getframe(1), None)
+        super().fail(failure)
+
+    def _failure_of(self, task: Task, error: BaseException, *, is_main: bool) -> BaseException:
+        """Exceptions of tasks come here, with the frames they were raised in."""
+        if isinstance(error, Exception):
+            self.stop(error, None, error.__traceback__)
+        return super()._failure_of(task, error, is_main=is_main)
+
+    def _switch(self) -> None:
+        if self._looking:
+            raise SimulationError("virtual time stands still in the debugger, and this would wait")
+        super()._switch()
+
+    def stop(self, error: BaseException, frame: FrameType | None, tb: TracebackType | None) -> None:
+        """Talk to whoever sits there; once, because what follows a failure is its aftermath."""
+        if self._has_stopped:
+            return
+        self._has_stopped = self._looking = True
+        noticed_by = f"peer {self.current.node}" if self.current.node is not None else "the tester"
+        print(f"\n{str(error) or type(error).__name__}")
+        print(f"Stopped at {self.now:.6f} s (virtual) in {self.current.name} of {noticed_by}. c or q ends the run.")
+        debugger = _Debugger(self, self._peer_files, self._test_file)
+        accused = self._accused(error)
+        here = None if self.current.node is None else self.current.node.name
+        if accused is not None and (accused != here or not debugger.is_in_peer(frame, tb)):
+            task = debugger.thread_of(accused, first=self._woken_by.get(self.current))
+            if task is not None:
+                print(f"You are in {task.name} of peer {accused}, which waits; `peer N` goes to another one.")
+                frame, tb = self.frames_of(task), None
+        print()
+        debugger.interaction(frame, tb)
+        self._looking = False
+
+    def _accused(self, error: BaseException) -> str | None:
+        """The peer whose mistake it is: as the rule says, or who did what was last looked at."""
+        if isinstance(error, Failure) and error.peer is not None:
+            return error.peer
+        if self.current.node is not None:
+            return self.current.node.name
+        if isinstance(error, Failure) and error.rule is not None and self.trace:
+            return self.trace[-1].node or None
+        return None
+
+
+class _Debugger(pdb.Pdb):
+    """Pdb that begins in the reader's own innermost frame instead of the lab's, and can go to any peer."""
+
+    def __init__(self, simulation: Simulation, peer_files: tuple[Path, ...], test_file: Path) -> None:
+        super().__init__(nosigint=True)
+        self._simulation = simulation
+        self._own = (peer_files, (test_file,))  # the peer's before the test's
+        self.reset()
+
+    def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
+        stack, index = super().get_stack(f, t)
+        for files in self._own:
+            for number in reversed(range(len(stack))):
+                if _is_in(stack[number][0], files):
+                    return stack, number
+        return stack, index
+
+    def is_in_peer(self, f: FrameType | None, t: TracebackType | None) -> bool:
+        stack, index = self.get_stack(f, t)
+        return bool(stack) and _is_in(stack[index][0], self._own[0])
+
+    def thread_of(self, peer: str, *, first: Task | None = None) -> Task | None:
+        """`first`, or the thread of that peer that ran last, of those that are in a line of its own."""
+        tasks = [task for task in self._simulation.tasks() if task.node is not None and task.node.name == peer]
+        own = [task for task in tasks if self.is_in_peer(self._simulation.frames_of(task), None)]
+        return first if first in own else max(own, key=lambda task: (task.since_ns, task.id), default=None)
+
+    def do_peer(self, arg: str) -> None:
+        """peer N
+        Go to the thread of peer N that ran last. There `self` is that peer.
+        """
+        task = self.thread_of(arg.strip())
+        if task is None:
+            self.error(f"there is no peer {arg.strip()!r} that is up and in a line of its own")
+            return
+        self.message(f"In {task.name} of peer {arg.strip()}:")
+        self.setup(self._simulation.frames_of(task), None)
+        self.print_stack_entry(self.stack[self.curindex])
+
+
+def _is_in(frame: FrameType, files: tuple[Path, ...]) -> bool:
+    path = Path(frame.f_code.co_filename)
+    return any(file == path or file in path.parents for file in files)

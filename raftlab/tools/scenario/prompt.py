@@ -1,0 +1,99 @@
+"""A scenario at a prompt: one step at a time, `show` in between, other steps instead. The world waits meanwhile.
+
+Start at `walk()`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from labsim import Simulation
+from raftlab.harness.launcher import PeerLauncher
+from raftlab.harness.run import Run, run_test
+from raftlab.scenarios.as_test import as_test
+from raftlab.scenarios.scenario import Scenario
+from raftlab.scenarios.stage import NotMet, ScenarioError
+from raftlab.scenarios.text import EXPECTATIONS, STEPS, Script, Step, parse_step
+
+_HELP = """Enter: the next step.  run: all that are left.  skip: leave the next one out.  show: look.  quit: end here.
+Or type a step of your own:"""
+
+
+def walk(script: Script, launcher: PeerLauncher, seed: int) -> tuple[Run, int]:
+    """The run, and how many steps of the file were not made."""
+    # Nobody is late here: whoever sits at the prompt may think as long as they like.
+    simulation = Simulation(seed, unresponsive_s=None)
+    walking = _Walk()
+    run = run_test(as_test(script, player=walking.play), launcher, seed, simulation=simulation)
+    return run, walking.left
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self._waiting: list[Step] = []
+        self._left_out = 0
+        self._to_the_end = False
+
+    @property
+    def left(self) -> int:
+        return len(self._waiting) + self._left_out
+
+    def play(self, scenario: Scenario, script: Script) -> None:
+        scenario.goes_on = True
+        print(f"{script.title or script.name}\n{script.peers} peers. Enter makes the next step; help says what else.")
+        self._waiting = list(script.steps)
+        while True:
+            if self._waiting:
+                following = self._waiting[0]
+                print(f"\nnext  {following.line}: {following.text}")
+            else:
+                print("\nnext  nothing: the file ends here")
+            typed = self._ask()
+            if typed == "quit":
+                return
+            if typed == "" and not self._waiting:
+                return
+            self._act(scenario, script, typed)
+
+    def _ask(self) -> str:
+        if self._to_the_end and self._waiting:
+            return ""
+        try:
+            return input("step> ").strip()
+        except (EOFError, RuntimeError):  # there is nobody, or nothing to read from
+            print()
+            return "quit"
+
+    def _act(self, scenario: Scenario, script: Script, typed: str) -> None:
+        if typed == "":
+            self._try(scenario, script, self._waiting.pop(0))
+        elif typed == "run":
+            self._to_the_end = True
+        elif typed == "skip":
+            if self._waiting:
+                print(f"left out: {self._waiting.pop(0).text}")
+                self._left_out += 1
+        elif typed in ("help", "?"):
+            print(_HELP)
+            for word in (*STEPS.values(), *EXPECTATIONS):
+                print(f"  {word.usage}")
+        else:
+            try:
+                self._try(scenario, script, Step(0, typed, parse_step(typed, script), typed == "show"))
+            except ValueError as error:
+                print(f"  {error}")
+
+    def _try(self, scenario: Scenario, script: Script, step: Step) -> None:
+        """What makes no sense, and what is not met, is said, and the walk goes on. A broken rule ends the run."""
+        scenario.words = step.text
+        try:
+            shown = step.act(scenario)
+        except (ScenarioError, NotMet) as error:
+            print(f"  {error}")
+            self._to_the_end = False
+            return
+        finally:
+            scenario.words = ""
+        if step.shows:
+            print(shown)
+        sys.stdout.flush()

@@ -1,0 +1,173 @@
+"""Which tests: by name, by glob, by part (2a ... 3b) or by file, without going through pytest.
+
+A lab test is a function `test_*` whose one parameter is `make_config` or `make_scenario`, or for a service
+`make_kv_config`; or a file of steps, a scenario. Every tool that runs tests selects here and calls
+`raftlab.harness.run.run_test`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import os
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from labsim.stacks import short_path
+from raftlab.harness.lab_test import Kind, LabTest, part_of
+from raftlab.scenarios.collection import collect
+
+# The lab's own tests, where they lie in the source tree; the working directory's, when that is another one.
+TESTS = Path("tests")
+SCENARIOS = "scenarios"  # their folder there, and the word that selects all of them
+SCENARIO = ".scenario"
+
+
+def service_for(tests: Iterable[LabTest], kv: Path) -> Path | None:
+    """The service to load with the peer, if some of these tests are of one."""
+    return kv if any(test.wants_service for test in tests) else None
+
+
+class SelectionError(Exception):
+    """The selection names nothing, or a file that cannot be loaded; the text says which and what there is."""
+
+
+def default_files() -> list[Path]:
+    """The lab's test files, parts and extensions alike, in order."""
+    return sorted(TESTS.glob("test_[23][a-d]*.py"))
+
+
+def scenario_files() -> list[Path]:
+    """The lab's scenarios, in order."""
+    return sorted((TESTS / SCENARIOS).rglob(f"*{SCENARIO}"))
+
+
+def load_tests(file: Path) -> list[LabTest]:
+    """The lab tests of one file, in the order they stand there."""
+    file = file.resolve()
+    if file.suffix == SCENARIO:
+        return [_load_scenario(file)]
+    tests = [
+        collect(value, name=name, file=file)
+        for name, value in vars(_module(file)).items()
+        if name.startswith("test_") and inspect.isfunction(value) and _is_plain(value)
+    ]
+    return [test for test in tests if test is not None]
+
+
+def _is_plain(function: Callable[..., Any]) -> bool:
+    """Whether it asks for one thing. Calling a generator or a coroutine would run nothing, and pass."""
+    runs_nothing = inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function)
+    return len(inspect.signature(function).parameters) == 1 and not runs_nothing
+
+
+def _load_scenario(file: Path) -> LabTest:
+    # Only now: a peer that brings messages of its own is loaded before the tester.
+    from raftlab.scenarios.as_test import as_test
+    from raftlab.scenarios.text import ScriptError, read_script
+
+    try:
+        script = read_script(file)
+    except ScriptError as error:
+        raise SelectionError(str(error)) from None
+    return as_test(script)
+
+
+def _module(file: Path) -> ModuleType:
+    if not file.is_file():
+        raise SelectionError(f"{short_path(str(file))}: no such test file")
+    # The number tells a-b.py from a_b.py.
+    name = f"labtests_{re.sub(r'[^0-9A-Za-z]', '_', str(file))}_{zlib.crc32(os.fsencode(file)):08x}"
+    module = sys.modules.get(name)
+    if module is None:
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException as error:  # also pytest.skip() and sys.exit(), which are no Exception
+            del sys.modules[name]
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            raise SelectionError(
+                f"{short_path(str(file))}: {type(error).__name__} while loading it: {error}"
+            ) from error
+    return module
+
+
+def not_lab_tests(file: Path) -> dict[str, str]:
+    """What pytest would run there and nobody here does, and why not."""
+    if file.suffix == SCENARIO:
+        return {}
+    known = {test.name for test in load_tests(file)}
+    found = {}
+    for name, value in vars(_module(file.resolve())).items():
+        if inspect.isfunction(value) and name.startswith("test") and (name not in known or _parametrized(value)):
+            found[name] = _why_not(name, value)
+        elif inspect.isclass(value) and any(key.startswith("test") for key in vars(value)):
+            found[name] = "it is a class; take its tests out of it, as functions"
+    return found
+
+
+def _why_not(name: str, function: Callable[..., Any]) -> str:
+    if _parametrized(function):
+        # Before its parameters: these are not what is wrong with it.
+        return (
+            "it is parametrized, and one test here is one function that is worth points; write a function for each "
+            "set of values, or a loop in one"
+        )
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return "it is async; write it as a plain function"
+    if inspect.isgeneratorfunction(function):
+        return "it has a yield in it, so that calling it runs nothing; write it as a plain function"
+    parameters = list(inspect.signature(function).parameters)
+    others = [parameter for parameter in parameters if parameter not in _GIVEN]
+    if others or len(parameters) > 1:
+        asked = ", ".join(others or parameters)
+        return f"it asks for {asked}; the one thing that a test is given here is make_config, or make_kv_config"
+    if not parameters:
+        return "it does not ask for make_config; it needs that one parameter, or a name that does not begin with test"
+    return f"its name begins with test, but not with test_; call it test_{name.removeprefix('test')}"
+
+
+def _parametrized(function: Callable[..., Any]) -> bool:
+    return any(mark.name == "parametrize" for mark in getattr(function, "pytestmark", ()))
+
+
+_GIVEN = [kind.value for kind in Kind]
+
+
+def select(patterns: Iterable[str], files: Iterable[Path] = ()) -> list[LabTest]:
+    """The tests that match any pattern: a name, a glob, a part, or the word `scenarios`. Without one all tests, and no
+    scenario but those among `files`."""
+    given = list(files)
+    tests = [test for file in (given or default_files()) for test in load_tests(file)]
+    patterns = list(patterns)
+    if not patterns:
+        return tests
+    # A scenario is called as its file is: only those that are asked for are read.
+    scenarios = [] if given else [file.resolve() for file in scenario_files()]
+    there = [(test.name, test.file) for test in tests] + [(file.stem, file) for file in scenarios]
+    for pattern in patterns:
+        if not any(_matches(name, file, pattern) for name, file in there):
+            near = [name for name, _ in there if pattern.strip("*") in name][:5]
+            hint = f"; did you mean {', '.join(near)}?" if near else f"; there are {len(there)} tests, see --list"
+            raise SelectionError(f"no test is called {pattern!r}{hint}")
+    chosen = {place for place in there if any(_matches(*place, pattern) for pattern in patterns)}
+    return [
+        *(test for test in tests if (test.name, test.file) in chosen),
+        *(_load_scenario(file) for file in scenarios if (file.stem, file) in chosen),
+    ]
+
+
+def _matches(name: str, file: Path, pattern: str) -> bool:
+    if pattern == SCENARIOS:
+        return file.suffix == SCENARIO
+    return part_of(name) == pattern.lower() or fnmatchcase(name, pattern)

@@ -1,0 +1,258 @@
+"""One attempt: a run with some of its choices made plain and some of its acts left out, and whether it fails the same.
+
+A `Plan` says what is left. A run that fails because a rule was broken, or a peer raised, is wrong whatever the test had
+in mind: its plan is a list of acts that are done without the test (`Play`). A test that waited in vain needs its own
+lines: its plan is that test, and only faults are left out, each a choice of the decider's.
+
+Start at `Attempts.make()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from labrpc.conditions import TRANSIT_KINDS, Fate
+from labsim import Event, current_simulation
+from labsim.choices import Chance, Changed, ChoiceKind, Choices, Decider, Place, Plain, Recording, Seeded
+from raftlab.check.diagnosis import examine
+from raftlab.harness.lab_test import LabTest
+from raftlab.harness.launcher import PeerLauncher
+from raftlab.harness.run import Run, run_test
+from raftlab.harness.verdict import Ending, Verdict, verdict_of
+from raftlab.scenarios.recorded_schedule import Notes, noting, playing
+from raftlab.trace.operations import Act, Cluster, Play, Where
+
+T = TypeVar("T")
+
+# How much later than the best so far a run may fail.
+_PATIENCE_NS = 500_000_000
+_A_MOMENT_NS = 1_000_000
+# What a choice costs to read, in events; a fault that is left out saves its line.
+_LINE: dict[str, int] = {ChoiceKind.FAULT: -2, ChoiceKind.NODE: 3}
+
+
+class Same(NamedTuple):
+    """What must be the same of a failure: its rule, or the line of the test and the diagnosis."""
+
+    mistake: str
+    where: Where | None = None
+    diagnoses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    choices: Choices
+    play: Play | None = None  # None: the test itself
+    at_the_end: bool = False  # it fails when it is over, and so is as long as it says
+
+    def key(self) -> bytes:
+        """Equal ones are equal runs."""
+        play = self.play
+        parts = (
+            None if play is None else msgspec.to_builtins(play),
+            sorted((place, ordinal, repr(value)) for (place, ordinal), value in self.choices.chosen.items()),
+            sorted(self.choices.picked.items()),
+        )
+        return blake2b(repr(parts).encode(), digest_size=16).digest()
+
+
+@dataclass
+class Attempt:
+    """What came of a plan. The plan is the one that this run needs: without what it never asked for or came to."""
+
+    plan: Plan
+    run: Run
+    verdict: Verdict
+    same: Same | None  # None: it passed
+    notes: Notes = field(default_factory=Notes)
+    asked_ns: dict[tuple[Place, int], int] = field(default_factory=dict)  # by choice: when it was asked for
+
+    @property
+    def trace(self) -> Sequence[Event]:
+        simulation = self.run.simulation
+        return (simulation.trace if simulation is not None else None) or ()
+
+    @property
+    def events(self) -> int:
+        return len(self.trace)
+
+    @property
+    def failed_ns(self) -> int:
+        assert self.run.simulation is not None
+        return self.run.simulation.now_ns
+
+    @cached_property
+    def cost(self) -> tuple[int, int, int]:
+        """What there is to read: events, and lines of the recipe. Of two that are alike, which has fewer choices left,
+        and whose messages are less late."""
+        choices, play = self.plan.choices, self.plan.play
+        lines = sum(_LINE.get(place[0], 10) for place, _ in choices.chosen) + 2 * len(choices.picked)
+        lines = min(lines, self.events)  # of more than that nobody reads each
+        if play is not None:
+            lines += 10 * len(play.acts) + 5 * play.how.get("servers", 3)
+        late_ns = sum(fate.delay_ns + (fate.again_ns or 0) for fate in fates_of(choices).values())
+        return self.events + lines, len(choices.chosen) + len(choices.picked), late_ns
+
+
+def fates_of(choices: Choices) -> dict[tuple[Place, int], Fate]:
+    """What becomes of messages, as far as it was chosen."""
+    return {
+        key: msgspec.convert(value, Fate) if isinstance(value, dict) else value
+        for key, value in choices.chosen.items()
+        if key[0][0] in TRANSIT_KINDS
+    }
+
+
+class _Timed(Recording):
+    """Notes also when each was asked for."""
+
+    def __init__(self, inner: Decider) -> None:
+        super().__init__(inner)
+        self.asked_ns: dict[tuple[Place, int], int] = {}
+
+    def choose(self, place: Place, ordinal: int, chance: Chance[T]) -> T:
+        value = super().choose(place, ordinal, chance)
+        simulation = current_simulation()
+        if simulation is not None:
+            self.asked_ns[place, ordinal] = simulation.now_ns
+        return value
+
+    def until(self, ns: int) -> Choices:
+        """Those that could have a part in what happened by then."""
+        choices = Choices()
+        choices.chosen = {key: value for key, value in self.choices.chosen.items() if self.asked_ns.get(key, 0) <= ns}
+        choices.picked = {key: label for key, label in self.choices.picked.items() if key[0] <= ns}
+        return choices
+
+
+class Drawn(NamedTuple):
+    """What a plan leaves open is not plain, but of a seed: whose turn it is, or everything."""
+
+    seed: int
+    everything: bool = False
+
+    def decider(self) -> Decider:
+        return Seeded(self.seed) if self.everything else _OtherTurns(self.seed)
+
+
+class _OtherTurns(Plain):
+    def __init__(self, seed: int) -> None:
+        self.pick = Seeded(seed).pick  # type: ignore[method-assign]  # a decider's, like any other
+
+
+class Attempts:
+    """Makes runs of plans, and remembers which it has made."""
+
+    def __init__(self, test: LabTest, launcher: PeerLauncher, peer_files: Sequence[Path]) -> None:
+        self._test = test
+        self._launcher = launcher
+        self._peer_files = peer_files
+        self._made: set[tuple[bytes, Drawn | None]] = set()
+        self.count = 0
+
+    def seeded(self, decider: Decider, seed: int) -> Attempt:
+        """The run itself."""
+        return self._run(None, decider, seed)
+
+    def again(self, plan: Plan, drawn: Drawn | None = None) -> Attempt:
+        """That run, whether it was made before or not."""
+        otherwise = Plain() if drawn is None else drawn.decider()
+        return self._run(plan.play, Changed(otherwise, plan.choices), 0, at_the_end=plan.at_the_end)
+
+    def make(self, plan: Plan, drawn: Drawn | None = None) -> Attempt | None:
+        """None if it was made before."""
+        key = (plan.key(), drawn)
+        if key in self._made:
+            return None
+        self._made.add(key)
+        return self.again(plan, drawn)
+
+    def played(self, original: Attempt) -> Plan | None:
+        """The run's last cluster, without its test. None if what was wrong is the test's to say."""
+        if original.verdict.ending in (Ending.EXPECTATION, Ending.TEST) or not original.notes.clusters:
+            return None
+        cluster = original.notes.clusters[-1]
+        failed_ns = original.failed_ns - cluster.made_ns
+        acts = _with_plain_commands([act for act in cluster.acts if act.at_ns <= failed_ns])
+        end_ns = failed_ns + _A_MOMENT_NS if cluster.ended_ns is None else cluster.ended_ns
+        play = Play(cluster.how, self._test.wants_service, acts, end_ns)
+        choices = _without_earlier_clusters(original, cluster)
+        return Plan(choices, play, cluster.ended_ns is not None)
+
+    def _run(self, play: Play | None, decider: Decider, seed: int, *, at_the_end: bool = False) -> Attempt:
+        self.count += 1
+        timed = _Timed(decider)
+        notes, did = Notes(), set[int]()
+        test = noting(self._test, notes) if play is None else playing(play, did=did)
+        run = run_test(test, self._launcher, seed, decider=timed)
+        assert run.simulation is not None
+        verdict = verdict_of(run.error, self._peer_files, self._test.file)
+        plan = Plan(timed.until(run.simulation.now_ns))
+        if play is not None:
+            failed_ns = run.simulation.now_ns
+            acts = [act for n, act in enumerate(play.acts) if n in did and act.at_ns <= failed_ns]
+            end_ns = play.end_ns if at_the_end else min(play.end_ns, failed_ns + _A_MOMENT_NS)
+            plan = Plan(plan.choices, msgspec.structs.replace(play, acts=acts, end_ns=end_ns), at_the_end)
+        return Attempt(plan, run, verdict, _same(run, verdict, notes), notes, timed.asked_ns)
+
+
+def _same(run: Run, verdict: Verdict, notes: Notes) -> Same | None:
+    if not verdict.failed:
+        return None
+    if verdict.ending not in (Ending.EXPECTATION, Ending.TEST):
+        return Same(verdict.mistake)
+    assert run.simulation is not None and run.error is not None
+    try:
+        found = examine(run.simulation.trace or (), run.error, end_ns=run.simulation.now_ns)
+    except Exception:  # a peer may put anything into Figure 2's fields
+        found = []
+    return Same(verdict.mistake, notes.gave_up, tuple(one.name for one in found[:1]))
+
+
+def _with_plain_commands(acts: Sequence[Act]) -> list[Act]:
+    """Numbers and words stay as they are; of anything else, a word for each, as a file can hold it."""
+    words: dict[str, str] = {}
+    plain = []
+    for act in acts:
+        if act.does == "start" and type(act.args[1]) not in (int, str):
+            word = words.setdefault(repr(act.args[1]), f"command{len(words) + 1}")
+            act = msgspec.structs.replace(act, args=[act.args[0], word])
+        plain.append(act)
+    return plain
+
+
+def _without_earlier_clusters(original: Attempt, cluster: Cluster) -> Choices:
+    """As if the last cluster were the only one: its names, its incarnations, its time."""
+    choices = original.plan.choices
+    if cluster.number == 1:
+        return choices
+    mark, moved = f" of network {cluster.number}", Choices()
+    lives: dict[Place, int] = {}  # of each node, in this cluster
+    for (place, ordinal), value in sorted(choices.chosen.items(), key=lambda chosen: chosen[0]):
+        if original.asked_ns.get((place, ordinal), 0) < cluster.made_ns:
+            continue
+        if place[0] == ChoiceKind.NODE:
+            lives[place] = lives.get(place, 0) + 1
+            moved.chosen[place, lives[place]] = value
+        elif any(part.endswith(mark) for part in place):
+            moved.chosen[tuple(part.removesuffix(mark) for part in place), ordinal] = value
+    moved.picked = {
+        (at_ns - cluster.made_ns, nth): task
+        for (at_ns, nth), task in choices.picked.items()
+        if at_ns >= cluster.made_ns
+    }
+    return moved
+
+
+def with_patience(plan: Plan) -> Plan:
+    """It may fail a little later than it does: what is taken out may have hurried it."""
+    if plan.play is None or plan.at_the_end:
+        return plan
+    return replace(plan, play=msgspec.structs.replace(plan.play, end_ns=plan.play.end_ns + _PATIENCE_NS))

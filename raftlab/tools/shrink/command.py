@@ -1,0 +1,113 @@
+"""`lab shrink`: the same failure with as little as possible left, as a recipe, a timeline, a file and a scenario.
+
+Start at `main()`. The search: searching. One run of it: attempts. The words: recipe. The steps: scripting.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+from raftlab.harness.loader import LoadError
+from raftlab.harness.options import FILE, OUT, RUN, SEED, TIMELINE, add_options, given
+from raftlab.harness.records import place_of_peer
+from raftlab.sandbox.loader import launcher_for
+from raftlab.tools.selection import SCENARIO, SelectionError, select, service_for
+
+_WIDTH = 112
+_LIMIT_S = 50.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "lab shrink TEST --seed N [options]"
+    parser.epilog = (
+        "Exit status: 0 it was shrunk, 1 there is nothing to shrink, 2 it could not run. Ctrl-C: the best so far."
+    )
+    add = parser.add_argument
+    add("test", metavar="TEST", help="the name of the test that fails")
+    add_options(
+        add,
+        FILE,
+        *RUN,
+        replace(SEED, required=True, help="the seed with which it fails"),
+        TIMELINE,
+        replace(OUT, default=Path("build/shrunk"), help="where files go"),
+    )
+    add("--limit", type=float, default=_LIMIT_S, metavar="S", help=f"seconds of processor time ({_LIMIT_S:g})")
+    add("--json", type=Path, metavar="FILE", help="write figures there: events before and after, lines, steps")
+
+
+def main(args: argparse.Namespace) -> int:
+    if args.limit <= 0:
+        return _cannot(f"--limit must be seconds above 0, got {args.limit:g}")
+    try:
+        tests = select([args.test], args.file)
+        kv = service_for(tests, args.kv)
+        # First, before anything imports the messages that the tester knows: the peer may bring its own.
+        launcher = launcher_for(args.raft, isolated=args.isolated, kv=kv, race=args.race)
+    except (LoadError, SelectionError) as error:
+        return _cannot(str(error))
+    if len(tests) > 1:
+        return _cannot(
+            f"one run can be shrunk, but {args.test!r} are {len(tests)} tests; name one, see lab stress --list"
+        )
+    (test,) = tests
+    if test.file.suffix == SCENARIO:
+        return _cannot(
+            f"{test.name} is a scenario: nothing happens in it but its steps. Leave some out, with lab scenario"
+        )
+    from raftlab.tools.shrink.shrinker import NothingToShrink, shrink, write
+
+    progress = _Progress()
+    try:
+        files = place_of_peer(args.raft, kv)
+        shrunk = shrink(test, launcher, args.seed, files, limit_s=args.limit, progress=progress)
+    except NothingToShrink as error:
+        progress.clear()
+        print(textwrap.fill(f"{error}.", _WIDTH))
+        return 1
+    progress.clear()
+    paths = {
+        "raft": str(args.raft),
+        "kv": "" if kv is None else str(kv),
+        "file": str(args.file[0]) if args.file else "",
+    }
+    try:
+        written = write(shrunk, test, args.seed, args.out, **paths)
+    except OSError as error:
+        return _cannot(f"{args.out}: {error.strerror}")
+    from raftlab.tools.shrink.report import figures, tell
+
+    if args.json is not None:
+        args.json.write_text(json.dumps(figures(shrunk, written), indent=1) + "\n")
+    print(tell(shrunk, written, test.name, args.seed, given(args)))
+    if args.timeline:
+        from raftlab.tools.timeline.command import print_timeline
+
+        print_timeline(shrunk.best.trace)
+    return 0
+
+
+class _Progress:
+    """One line on a terminal; nothing elsewhere."""
+
+    def __init__(self) -> None:
+        self._shows = sys.stderr.isatty()
+
+    def __call__(self, best: object, runs: int) -> None:
+        if self._shows:
+            events = getattr(best, "events", 0)
+            print(f"\r  {runs:,} runs, {events:,} events left \033[K", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self._shows:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def _cannot(text: str) -> int:
+    print(f"lab shrink: {text}", file=sys.stderr)
+    return 2

@@ -1,0 +1,173 @@
+"""Other plans made of a plan: earlier, with fewer servers, under other numbers. Nothing here runs.
+
+Start at `renamed()`.
+"""
+
+from __future__ import annotations
+
+import random as _random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from msgspec.structs import replace as changed
+
+from labrpc.conditions import TRANSIT_KINDS, Fate
+from labsim.choices import ChoiceKind, Choices, NodeSeed, Place
+from raftlab.tools.shrink.attempts import Plan, fates_of
+from raftlab.trace.operations import Act
+
+AskedNs = Mapping[tuple[Place, int], int]
+
+_LIVES = 3  # of a peer, at most, in a run that is short
+_NEAR_NS = 150_000_000  # more than from one heartbeat to the next
+
+
+def renamed(plan: Plan, names: dict[int, int], *, servers: int) -> Plan:
+    """Each server under another number; what is about number -1 is left out."""
+    play = plan.play
+    assert play is not None
+    acts = [under for act in play.acts if (under := renamed_act(act, names)) is not None]
+    choices = Choices()
+    for (place, ordinal), value in plan.choices.chosen.items():
+        parts = tuple(renamed_part(part, names) for part in place)
+        if not any("-1" in part for part in parts):
+            choices.chosen[parts, ordinal] = value
+    for old, new in names.items():
+        # Under another number it draws the same timeouts.
+        for incarnation in range(1, _LIVES + 1) if new not in (old, -1) else ():
+            timeouts = NodeSeed(str(old), incarnation).plain
+            choices.chosen.setdefault(((ChoiceKind.NODE, str(new)), incarnation), timeouts)
+    return replace(plan, choices=choices, play=changed(play, acts=acts, how={**play.how, "servers": servers}))
+
+
+def with_acts_or_none(plan: Plan, choices: Choices) -> Iterator[Plan]:
+    assert plan.play is not None
+    if plan.play.acts:
+        yield replace(plan, choices=choices, play=changed(plan.play, acts=[]))
+    yield replace(plan, choices=choices)
+
+
+def cut_off(acts: Sequence[Act]) -> list[tuple[int, int, int]]:
+    """Which peer reaches nobody, from when until when."""
+    found, end_ns = [], acts[-1].at_ns + 1 if acts else 0
+    for number, act in enumerate(acts):
+        later = acts[number + 1 :]
+        if act.does == "disconnect":
+            back = next((other.at_ns for other in later if other.does == "connect" and other.peer == act.peer), end_ns)
+            found.append((act.args[0], act.at_ns, back))
+        elif act.does == "network.partition":
+            next_ns = next((other.at_ns for other in later if other.does == act.does), end_ns)
+            found += [(int(side[0]), act.at_ns, next_ns) for side in act.args if len(side) == 1]
+    return found
+
+
+def moved(acts: Sequence[Act], from_ns: int, by_ns: int) -> list[Act]:
+    """Those from that time on come so much earlier; who was in between is there at its begin. A link so slow that what
+    was sent when it became so is under way then is faster by as much."""
+    begin_ns = max(0, from_ns - by_ns)
+    moved = []
+    for act in acts:
+        if act.at_ns >= from_ns:
+            moved.append(changed(act, at_ns=act.at_ns - (from_ns - begin_ns)))
+        else:
+            act = _faster(act, begin_ns, by_ns)
+            moved.append(changed(act, at_ns=min(act.at_ns, begin_ns)))
+    return moved
+
+
+def _faster(act: Act, begin_ns: int, by_ns: int) -> Act:
+    took_ms = act.kwargs.get("latency_ms") if act.does == "network.link" else None
+    under_way_ms = (begin_ns - act.at_ns) / 1e6
+    if took_ms is None or not 0 < under_way_ms < took_ms[0]:
+        return act
+    takes_ms = [max(under_way_ms, ms - by_ns / 1e6) for ms in took_ms]
+    return changed(act, kwargs={**act.kwargs, "latency_ms": takes_ms})
+
+
+def earlier(choices: Choices, asked_ns: AskedNs, from_ns: int, by_ns: int) -> Choices:
+    """The choices of a run that lacks a stretch of time: that of so much before then. Whose turn it is after it is so
+    at an earlier instant; what is under way all the while is so much less late."""
+    found = Choices()
+    found.chosen = dict(choices.chosen)
+    for key, fate in fates_of(choices).items():
+        left_ns = asked_ns.get(key, from_ns)
+        if left_ns <= from_ns - by_ns:
+            still_ns = from_ns - left_ns
+            delay_ns = fate.delay_ns - (by_ns if fate.delay_ns >= still_ns else 0)
+            again_ns = fate.again_ns and fate.again_ns - (by_ns if fate.again_ns >= still_ns else 0)
+            found.chosen[key] = changed(fate, delay_ns=delay_ns, again_ns=again_ns)
+    for (at_ns, nth), task in choices.picked.items():
+        found.picked[at_ns - by_ns if at_ns >= from_ns else at_ns, nth] = task
+    return found
+
+
+def for_the_same_messages(choices: Choices, wanted_ns: AskedNs, asked_ns: AskedNs) -> Choices | None:
+    """Where fewer messages were sent before it, the fifth has become the third: each choice is for the one of its kind
+    that left when it should have, and so with saves. `asked_ns`: when each did in that other run. None if nothing
+    changes."""
+    places: dict[Place, list[tuple[int, int]]] = {}
+    for (place, ordinal), at_ns in asked_ns.items():
+        places.setdefault(place, []).append((at_ns, ordinal))
+    found = Choices()
+    found.picked = choices.picked
+    for (place, ordinal), value in choices.chosen.items():
+        due_ns = wanted_ns.get((place, ordinal))
+        if place[0] in (*TRANSIT_KINDS, ChoiceKind.SAVE) and due_ns is not None:
+            near = [(abs(at_ns - due_ns), n) for at_ns, n in places.get(place, ()) if (place, n) not in found.chosen]
+            distance_ns, nearest = min(near, default=(_NEAR_NS, ordinal))
+            ordinal = nearest if distance_ns < _NEAR_NS else ordinal
+        found.chosen[place, ordinal] = value
+    return None if found.chosen.keys() == choices.chosen.keys() else found
+
+
+def with_timeouts(choices: Choices, seed: int, servers: int) -> Choices:
+    """The same, and every server draws others."""
+    found = Choices()
+    found.chosen, found.picked = dict(choices.chosen), choices.picked
+    for i in range(servers):
+        for incarnation in range(1, _LIVES + 1):
+            timeouts = _random.Random(f"{seed} {i} {incarnation}").getrandbits(64)
+            found.chosen[(ChoiceKind.NODE, str(i)), incarnation] = timeouts
+    return found
+
+
+def less_late(fate: Fate, part: float) -> Fate:
+    return changed(
+        fate, delay_ns=int(fate.delay_ns * part), again_ns=None if fate.again_ns is None else int(fate.again_ns * part)
+    )
+
+
+def with_small_commands(plan: Plan) -> Plan:
+    """The first command is 1, the next 2."""
+    assert plan.play is not None
+    numbers: dict[str, int] = {}
+    acts = [
+        act
+        if act.does != "start"
+        else changed(act, args=[act.args[0], numbers.setdefault(repr(act.args[1]), len(numbers) + 1)])
+        for act in plan.play.acts
+    ]
+    return replace(plan, play=changed(plan.play, acts=acts))
+
+
+def renamed_act(act: Act, names: dict[int, int]) -> Act | None:
+    if act.peer is not None:
+        if names[act.peer] < 0:
+            return None
+        return changed(act, args=[names[act.peer], *act.args[1:]])
+    if act.does == "network.partition":
+        sides = [[renamed_part(name, names) for name in side] for side in act.args]
+        left = [side for side in ([name for name in side if name != "-1"] for side in sides) if side]
+        return changed(act, args=left if len(left) > 1 else [])
+    if act.does == "network.link":
+        ends = [renamed_part(name, names) for name in act.args[:2]]
+        return None if "-1" in ends else changed(act, args=[*ends, *act.args[2:]])
+    if act.does in ("make_client", "connect_client") and act.args[1] is not None:
+        return changed(act, args=[act.args[0], [names[i] for i in act.args[1] if names[i] >= 0]])
+    return act
+
+
+def renamed_part(part: str, names: dict[int, int]) -> str:
+    """ "0", or "0->1". Other words stay as they are."""
+    ends = part.split("->")
+    return "->".join(str(names.get(int(end), int(end))) if end.isdecimal() else end for end in ends)

@@ -1,0 +1,79 @@
+"""What was left of a run, for people. Start at `tell()`."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from shlex import quote
+from typing import Any
+
+from labsim.stacks import short_path
+from raftlab.harness.options import KV, RAFT, Values, command_line
+from raftlab.harness.report import headline
+from raftlab.tools.shrink.shrinker import Files, Shrunk
+
+_WIDTH = 112
+
+
+def tell(shrunk: Shrunk, files: Files, test: str, seed: int, values: Values) -> str:
+    """`values`: how its run was made, as options.given() has it."""
+    original, best = shrunk.original, shrunk.best
+    others = {name: value for name, value in values.items() if name not in (RAFT.name, KV.name)}  # the file has these
+    lines = [f"{test}  seed {seed}", *_wrapped(headline(best.run.error or Exception()), "  "), ""]
+    lines += recipe_lines(shrunk)
+    left = f"{best.events:,} of {original.events:,} events are left"
+    lines += ["", f"  {left}, after {shrunk.runs:,} runs.{_why_it_ended(shrunk)}"]
+    lines += [
+        f"  timeline  {short_path(str(files.timeline))}",
+        f"  trace     {short_path(str(files.trace))}",
+        f"  replay    {command_line(f'lab replay {quote(short_path(str(files.choices)))}', others)}",
+    ]
+    if files.scenario is not None and shrunk.scenario is not None:
+        other = ", another run that breaks the same rule" if shrunk.drawn else ""
+        lines.append(f"  scenario  {short_path(str(files.scenario))}{other}:")
+        lines += [f"    {step}" for step in shrunk.scenario]
+    elif shrunk.rule and not shrunk.interrupted:
+        lines.append("  scenario  none was found that breaks the same rule step by step")
+    return "\n".join(lines)
+
+
+def figures(shrunk: Shrunk, files: Files) -> dict[str, Any]:
+    """For programs."""
+    return {
+        "ending": shrunk.original.verdict.ending,
+        "rule": shrunk.rule,
+        "events_before": shrunk.original.events,
+        "events": shrunk.best.events,
+        "recipe": shrunk.recipe,
+        "told": recipe_lines(shrunk, ""),
+        "runs": shrunk.runs,
+        "in_time": shrunk.in_time,
+        "without_its_test": shrunk.best.plan.play is not None,
+        "seconds": round(time.process_time(), 3),
+        "choices": str(files.choices),
+        "scenario": None if files.scenario is None else str(files.scenario),
+        "steps": None if shrunk.scenario is None else shrunk.steps,
+    }
+
+
+def recipe_lines(shrunk: Shrunk, indent: str = "  ") -> list[str]:
+    """The recipe, with what comes before and after it."""
+    recipe = shrunk.recipe
+    at_s = shrunk.best.failed_ns / 1e9
+    end = f"and breaks {shrunk.rule}" if shrunk.rule else "and fails"
+    if not recipe:
+        needs = shrunk.needs.replace("only this", "nothing else").replace(
+            "needs nothing else, with", "needs nothing but"
+        )
+        return [f"{indent}{needs}, {end} at {at_s:.3f} s."]
+    return [f"{indent}{shrunk.needs}:", *(f"{indent}  {line}" for line in recipe), f"{indent}{end} at {at_s:.3f} s."]
+
+
+def _why_it_ended(shrunk: Shrunk) -> str:
+    if shrunk.interrupted:
+        return " Interrupted: this is the best so far."
+    return "" if shrunk.in_time else " The time was up: --limit gives it more."
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=indent)

@@ -1,0 +1,282 @@
+"""What a shrunk run needs, in words, a line each: "peer 2 crashes before its save at 1.240 s".
+
+Start at `recipe()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from labrpc.conditions import Fate
+from labsim import Event
+from labsim.choices import ChoiceKind, Place
+from labsim.stacks import short_path
+from raftlab.check.failure import short
+from raftlab.tools.shrink.attempts import Attempt, fates_of
+from raftlab.tools.shrink.scenario_writer import steps_in
+from raftlab.trace import events
+from raftlab.trace.operations import ASKS, CLIENT, ENDS, FAULTS, NETWORK, Act
+
+_MS = 1_000_000
+# A message that is less late than this is told with the others.
+_LITTLE_NS = 20 * _MS
+_TOGETHER_NS = 100 * _MS  # commands so close to each other are told in one line
+_TURNS_TOLD = 2
+_LOSSES_TOLD = 5  # of one peer
+_FEW = 3  # from so many on, messages that fare alike are told in one line
+
+
+class _Line(NamedTuple):
+    at_ns: int
+    text: str
+
+
+def recipe(attempt: Attempt) -> list[str]:
+    """In the order in which it happens; what has no time of its own last."""
+    if attempt.plan.play is not None and attempt.plan.play.steps:
+        return steps_in(attempt.plan.play.steps)
+    lines = [*_acts(_faults_or_all(attempt), attempt), *_messages(attempt), *_losses(attempt)]
+    timed = [f"{line.at_ns / 1e9:.3f} s  {line.text}" for line in sorted(lines, key=lambda line: line.at_ns)]
+    return [*timed, *_others(attempt)]
+
+
+def needs(attempt: Attempt) -> str:
+    """What comes before the lines."""
+    play = attempt.plan.play
+    if play is None:
+        dropped = sum(place[0] == "act" for place, _ in attempt.plan.choices.chosen)
+        without = f", without {_count(dropped, 'fault')} of its own" if dropped else ""
+        return f"It needs the test as it is{without}, and only this"
+    what = "these steps" if play.steps else "this"
+    return f"It needs only {what}, with {_count(play.how.get('servers', 3), 'server')}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+# ---- what is done ---------------------------------------------------------------------------------------------------
+
+
+def _faults_or_all(attempt: Attempt) -> list[Act]:
+    if attempt.plan.play is not None:
+        return list(attempt.plan.play.acts)
+    return [act for cluster in attempt.notes.clusters for act in cluster.acts if act.does not in ASKS]
+
+
+def _acts(acts: Sequence[Act], attempt: Attempt) -> Iterator[_Line]:
+    ended: set[int] = set()  # numbers of acts that an earlier line has told
+    for number, act in enumerate(acts):
+        if number in ended:
+            continue
+        later = [(n, other) for n, other in enumerate(acts) if n > number]
+        if act.does == "start":
+            same = [
+                (n, other)
+                for n, other in later
+                if other.does == "start" and other.peer == act.peer and other.at_ns - act.at_ns < _TOGETHER_NS
+            ]
+            ended.update(n for n, _ in same)
+            commands = [act.args[1], *(other.args[1] for _, other in same)]
+            yield _Line(act.at_ns, f"peer {act.peer} is given {_commands(commands)}")
+        elif act.does in FAULTS or act.does.startswith(NETWORK):
+            if act.ends_something:
+                whole = act.does.startswith(NETWORK)
+                text = "all links are whole again" if whole else f"peer {act.peer} is no longer to crash"
+                yield _Line(act.at_ns, text)
+                continue
+            until = next(((n, other) for n, other in later if _ends(other, act)), None)
+            if until is not None and not act.does.startswith(NETWORK):
+                ended.add(until[0])
+                ended.update(n for n, other in later if other.does == "connect" and other.peer == act.peer)
+            yield _Line(act.at_ns, f"{_fault(act, attempt)}{_until(act, until)}")
+        elif act.does in ENDS:
+            if act.does != "connect":
+                yield _Line(act.at_ns, f"peer {act.peer} is {'started' if act.does == 'start1' else 'resumed'} again")
+        elif act.does == "get_state":
+            yield _Line(act.at_ns, f"peer {act.peer} is asked for its state")
+        elif act.does == "take_snapshot":
+            yield _Line(act.at_ns, f"the service of peer {act.peer} makes a snapshot up to index {act.args[1]}")
+        elif act.does.startswith(CLIENT):
+            name, key, *value = act.args
+            word = {"get": f"reads {key!r}", "put": f"writes {short(value[:1])[1:-1]} to {key!r}"}.get(
+                act.does.removeprefix(CLIENT), f"appends {short(value[:1])[1:-1]} to {key!r}"
+            )
+            yield _Line(act.at_ns, f"{name} {word}")
+        elif act.does == "make_client" and act.args[1] is not None:
+            yield _Line(act.at_ns, f"{act.args[0]} reaches only {_peers(act.args[1])}")
+        elif act.does == "connect_client":
+            yield _Line(act.at_ns, f"{act.args[0]} reaches {_peers(act.args[1])}")
+
+
+def _commands(commands: Sequence[Any]) -> str:
+    if len(commands) == 1:
+        return f"the command {short(commands[0])}"
+    if len(commands) > 4:
+        return f"{len(commands)} commands, {short(commands[0])} to {short(commands[-1])}"
+    return f"the commands {', '.join(short(command) for command in commands)}"
+
+
+def _peers(peers: Iterable[Any]) -> str:
+    named = [str(peer) for peer in peers]
+    return "no server" if not named else f"server {named[0]}" if len(named) == 1 else f"servers {', '.join(named)}"
+
+
+def _fault(act: Act, attempt: Attempt) -> str:
+    match act.does, act.args:
+        case "crash1", [i, *_]:
+            return f"peer {i} crashes"
+        case "disconnect", [i, *_]:
+            return f"peer {i} is cut off"
+        case "pause", [i, *_]:
+            return f"peer {i} is paused"
+        case "crash_at", [i, when, *_]:
+            crash = next((e for e in attempt.trace if e.kind == events.CRASH and e.node == str(i)), None)
+            at = "" if crash is None else f" at {crash.at_ns / 1e9:.3f} s"
+            word, what = str(when).split()
+            return f"peer {i} is to crash {word} its next {what}{at}"
+        case "slow_disks", [low, high, *_]:
+            return f"every save takes {low:g} to {high:g} ms"
+        case "slow_snapshots", [i, ms, *_]:
+            return f"the service of peer {i} takes {ms:g} ms to make a snapshot"
+        case "network.partition", sides:
+            return f"the network falls apart: {' | '.join(' '.join(map(str, side)) for side in sides)}"
+        case "network.link", [source, target, *_]:
+            return f"{source}->{target}: {_link(act.kwargs)}"
+        case "network.latency", [low, high]:
+            return f"messages take {low:g} to {high:g} ms"
+        case "network.duplicates", [chance]:
+            return f"{chance:.0%} of the requests may arrive twice"
+        case "network.reliable", [yes]:
+            return "the network is reliable" if yes else "the network is unreliable"
+        case "network.long_reordering", [yes]:
+            return "replies may come late" if yes else "replies come in time"
+    return f"{act.does}({', '.join(map(str, act.args))})"
+
+
+def _link(changes: dict[str, Any]) -> str:
+    words = []
+    if changes.get("cut"):
+        words.append("is cut")
+    if changes.get("loss"):
+        words.append("everything is lost" if changes["loss"] == 1 else f"{changes['loss']:.0%} is lost")
+    if changes.get("latency_ms") is not None:
+        low, high = changes["latency_ms"]
+        words.append(f"takes {low:g} to {high:g} ms more")
+    return " and ".join(words) or "is as usual"
+
+
+def _ends(act: Act, fault: Act) -> bool:
+    if fault.does == "network.partition":
+        return act.does == fault.does
+    begun = {"start1": ("crash1", "crash_at"), "connect": ("disconnect",), "resume": ("pause",)}.get(act.does, ())
+    return fault.does in begun and act.peer == fault.peer
+
+
+def _until(act: Act, until: tuple[int, Act] | None) -> str:
+    if until is None or act.does.startswith(NETWORK):
+        return ""
+    end = until[1]
+    if act.does in ("crash1", "crash_at"):
+        return " and restarts" if end.at_ns == act.at_ns else f" and restarts at {end.at_ns / 1e9:.3f} s"
+    return f" until {end.at_ns / 1e9:.3f} s"
+
+
+# ---- what happens to messages ---------------------------------------------------------------------------------------
+
+
+def _messages(attempt: Attempt) -> Iterator[_Line]:
+    sent = {
+        (f"{event.detail.source}->{event.detail.target}", event.detail.service_method, event.detail.ordinal): event
+        for event in attempt.trace
+        if event.kind == events.SEND
+    }
+    alike: dict[tuple[Place, str], list[tuple[int, Fate, Event | None]]] = {}
+    for (place, ordinal), fate in fates_of(attempt.plan.choices).items():
+        event = sent.get((place[1].partition(" of ")[0], place[2], ordinal))
+        if not _is_little(fate):
+            kind = "lost" if fate.lost else "twice" if fate.again_ns is not None else "late"
+            alike.setdefault((place, kind), []).append((ordinal, fate, event))
+    for (place, kind), those in alike.items():
+        if len(those) < _FEW:
+            yield from (_fate(place, *one) for one in those)
+        else:
+            yield _fates(place, kind, those)
+
+
+def _losses(attempt: Attempt) -> Iterator[_Line]:
+    """Turns that threads lost (raftlab/races): one by one, or if there are many, how many by peer."""
+    lost: dict[str, list[Event]] = {}
+    for event in attempt.trace:
+        if event.kind == events.PREEMPT:
+            lost.setdefault(event.node, []).append(event)
+    for node, those in lost.items():
+        if len(those) > _LOSSES_TOLD:
+            yield _Line(those[0].at_ns, f"threads of peer {node} lose their turn {len(those)} times")
+            continue
+        for event in those:
+            loss = event.detail
+            late = f", and gets it back {loss.late_ns / _MS:.0f} ms later" if loss.late_ns else ""
+            where = f"{short_path(loss.file)}:{loss.line}"
+            yield _Line(event.at_ns, f"{loss.task} of peer {node} loses its turn at {where}{late}")
+
+
+def _fates(place: Place, kind: str, those: Sequence[tuple[int, Fate, Event | None]]) -> _Line:
+    method = place[2].rpartition(".")[2]
+    what = (
+        f"{len(those)} {method}s {place[1]}"
+        if place[0] == "request"
+        else f"{len(those)} replies to {method} {place[1]}"
+    )
+    at_ns = min((event.at_ns for _, _, event in those if event is not None), default=0)
+    if kind == "lost":
+        return _Line(at_ns, f"{what} are lost")
+    if kind == "twice":
+        return _Line(at_ns, f"{what} arrive twice")
+    delays = [fate.delay_ns / _MS for _, fate, _ in those]
+    return _Line(at_ns, f"{what} take {min(delays):.0f} to {max(delays):.0f} ms")
+
+
+def _is_little(fate: Fate) -> bool:
+    return not fate.lost and fate.again_ns is None and fate.delay_ns < _LITTLE_NS
+
+
+def _fate(place: Place, ordinal: int, fate: Fate, event: Event | None) -> _Line:
+    method = place[2].rpartition(".")[2]
+    which = (
+        f"{method} {place[1]}, number {ordinal}" if event is None else f"{method} {place[1]} (message {event.message})"
+    )
+    name = which if place[0] == "request" else f"the reply to {which}"
+    at_ns = 0 if event is None else event.at_ns
+    if fate.lost:
+        return _Line(at_ns, f"{name} is lost")
+    if fate.again_ns is not None:
+        return _Line(at_ns, f"{name} arrives twice, the second time after {fate.again_ns / _MS:.0f} ms")
+    return _Line(at_ns, f"{name} takes {fate.delay_ns / _MS:.0f} ms")
+
+
+def _others(attempt: Attempt) -> Iterator[str]:
+    choices = attempt.plan.choices
+    little = sum(_is_little(fate) for fate in fates_of(choices).values())
+    kinds: dict[str, list[tuple[Place, int]]] = {}
+    for place, ordinal in choices.chosen:
+        kinds.setdefault(place[0], []).append((place, ordinal))
+    if ChoiceKind.NODE in kinds:
+        peers = dict.fromkeys(place[1] for place, _ in kinds[ChoiceKind.NODE])
+        yield f"{', '.join(peers)}: the timeouts that {'it draws' if len(peers) == 1 else 'they draw'}"
+    if ChoiceKind.SAVE in kinds:
+        yield f"how long {_count(len(kinds[ChoiceKind.SAVE]), 'save')} took"
+    if ChoiceKind.CRASH in kinds:
+        yield "at which save or reply the crash falls"
+    if little:
+        yield f"{_count(little, 'message')} a few milliseconds faster or slower than the others"
+    if ChoiceKind.NO_REPLY in kinds:
+        yield f"how soon {_count(len(kinds[ChoiceKind.NO_REPLY]), 'caller')} noticed that there will be no reply"
+    if ChoiceKind.TESTER in kinds:
+        yield f"what the test drew, {_count(len(kinds[ChoiceKind.TESTER]), 'time')}"
+    turns = list(choices.picked.items())
+    if len(turns) <= _TURNS_TOLD:
+        yield from (f"{at_ns / 1e9:.3f} s  {task} goes first" for (at_ns, _), task in turns)
+    else:
+        yield f"{len(turns)} times, whose turn it is"

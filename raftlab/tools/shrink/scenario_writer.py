@@ -1,0 +1,315 @@
+"""A run as a scenario: its commands, campaigns, deliveries, losses and crashes, in order, and then as few as will do.
+
+A scenario decides less than a run has decided, and more: nobody's clock runs but by a step. So the steps that a trace
+suggests are first tried with patience (what makes no sense is left out), and what is left must break the same rule by
+itself. Where that does not, the same acts with ordinary time in between are tried.
+
+Promise: what is returned, played with the usual seed, breaks that rule. Not promised: that there is one.
+
+Start at `Scripting.write()`. Who has steps that break a rule already begins at `Scripting.shorten()`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from labsim import Event
+from raftlab.check.failure import Failure
+from raftlab.harness.launcher import PeerLauncher
+from raftlab.harness.run import Run, run_test
+from raftlab.harness.service import SNAPSHOT_INTERVAL
+from raftlab.scenarios.as_test import as_test
+from raftlab.scenarios.scenario import Scenario
+from raftlab.scenarios.stage import NotMet, ScenarioError
+from raftlab.scenarios.text import Script, ScriptError, parse_script, parse_step
+from raftlab.tools.shrink.transcript import About, in_time, last_cluster, steps_of
+from raftlab.trace import events
+from raftlab.trace.operations import Play
+
+HEADERS = ("peers", "snapshots")
+SEED = 1  # what `lab scenario` plays with
+STEPS_MAX = 2000  # longer ones are no scenario any more
+# A step that expects what a wrong peer does. It cannot be the one that breaks the rule: a right peer would fail there.
+_EXPECTING = "elect"
+_SENSELESS_MAX = 12  # steps that are left out, one after another
+_END = 3  # steps, in which what a wrong peer has done already may be expected
+# Until a rule about what a peer leaves undone is broken.
+RUNS = ("run 500ms", "run 2s", "run 4s", "run 12s")
+
+
+def steps_in(lines: Sequence[str]) -> list[str]:
+    """Of a scenario, without its header."""
+    return [line for line in lines if line.split()[0] not in HEADERS]
+
+
+Same = Callable[[Run], bool]  # whether a run fails in the way that is looked for
+
+
+def breaking(rule: str) -> Same:
+    return lambda run: isinstance(run.error, Failure) and run.error.rule == rule
+
+
+class Scripting:
+    """Looks for the shortest list of steps that fails in one way."""
+
+    def __init__(
+        self,
+        launcher: PeerLauncher,
+        same: Same,
+        *,
+        limit_s: float,
+        clock: Callable[[], float] = time.process_time,
+        seed: int = SEED,
+    ) -> None:
+        self._launcher = launcher
+        self._same = same
+        self._seed = seed
+        self._clock = clock
+        self._until_s = clock() + limit_s
+        self._played: dict[tuple[str, ...], int | None] = {}
+
+    def write(self, trace: Sequence[Event], play: Play | None) -> list[str] | None:
+        """The lines of the scenario, or None if none was found. Clients of a service are not among its steps."""
+        if play is not None and play.service:
+            return None
+        trace = last_cluster(trace)
+        peers = trace[0].detail if trace else 3
+        header = [] if peers == 3 else [f"peers {peers}"]
+        header += ["snapshots"] if play is not None and play.how.get("snapshot") else []
+        found = None
+        for steps in self._suggested(trace, play, peers):
+            if self._clock() > self._until_s:
+                break
+            found = self._begin(header, steps[:STEPS_MAX])
+            if found is not None:
+                break
+        if found is None:
+            return None
+        return [*header, *(self.shorten(header, found) or found)]
+
+    def _suggested(self, trace: Sequence[Event], play: Play | None, peers: int) -> Iterator[list[str]]:
+        every = SNAPSHOT_INTERVAL if play is None or play.snapshot_every is None else play.snapshot_every
+        every = every if play is not None and play.how.get("snapshot") else 0
+        steps = steps_of(trace, every)
+        if peers == 1:
+            # It asks nobody, and so no message tells of its campaigns.
+            lives = ([step, "campaign 0"] if step == "restart 0" else [step] for step in steps)
+            steps = ["campaign 0", *(step for some in lives for step in some)]
+        yield steps
+        if peers > 1:
+            yield steps_of(trace, every, heartbeats=True)
+        if trace and trace[-1].node.isdecimal():
+            yield [*steps, f"run {trace[-1].node} 200ms"]
+        # Before or after a save is one moment, where two follow each other.
+        for one, other in (("before save", "after save"), ("after save", "before save")):
+            if any(step.endswith(one) for step in steps):
+                yield [step.replace(one, other) if step.endswith(one) else step for step in steps]
+        if any(step.startswith("busy ") for step in steps):
+            yield from _while_busy(steps)
+        for run in RUNS:
+            yield [*steps, run]
+        yield [*steps[:-1], RUNS[0], *steps[-1:]]
+        acts = [] if play is None else list(play.acts)
+        for shift in range(peers):
+            yield [*in_time(acts, play, peers, shift), *RUNS[1:2]]
+        yield ["elect 0 with 1", "start 0 1", *RUNS[2:]] if peers > 1 else ["campaign 0", "start 0 1", *RUNS[2:]]
+
+    # ---- playing --------------------------------------------------------------------------------------------------
+
+    def _begin(self, header: list[str], steps: list[str]) -> list[str] | None:
+        """Those that make sense, up to the one that breaks the rule. One that does not has let clocks run in vain, and
+        so the next ones are tried without it."""
+        for _ in range(_SENSELESS_MAX):
+            made, senseless, broken = self._played_with_patience(header, steps)
+            if broken:
+                return made if self._play(header, made) is not None else None
+            if senseless is None or self._clock() > self._until_s:
+                return None
+            steps = [step for number, step in enumerate(steps) if number != senseless]
+        return None
+
+    def _played_with_patience(self, header: list[str], steps: list[str]) -> tuple[list[str], int | None, bool]:
+        """Which steps were made, which is the first that could not be, and whether the rule was broken."""
+        made: list[str] = []
+        senseless: list[int] = []
+
+        def player(scenario: Scenario, script: Script) -> None:
+            scenario.goes_on = True
+            for number, step in enumerate(steps):
+                if isinstance(step, About):
+                    step = step.among(scenario.in_flight(step.name))
+                scenario.words = step
+                made.append(step)
+                try:
+                    parse_step(step, script)(scenario)
+                except (NotMet, ScenarioError):
+                    made.pop()
+                    senseless.append(number)
+                finally:
+                    scenario.words = ""
+
+        try:
+            script = parse_script("\n".join([*header, *steps]), "shrunk.scenario")
+        except ScriptError:
+            return [], None, False
+        run = run_test(as_test(script, player=player), self._launcher, self._seed)
+        return made, senseless[0] if senseless else None, self._same(run)
+
+    def _play(self, header: list[str], steps: Sequence[str]) -> int | None:
+        """How many of the steps were begun when the rule was broken; None if it was not."""
+        key = tuple(steps)
+        if key not in self._played:
+            self._played[key] = self._played_now(header, steps)
+        return self._played[key]
+
+    def _played_now(self, header: list[str], steps: Sequence[str]) -> int | None:
+        try:
+            script = parse_script("\n".join([*header, *steps]), "shrunk.scenario")
+        except ScriptError:
+            return None
+        run = run_test(as_test(script), self._launcher, self._seed)
+        if not self._same(run):
+            return None
+        assert run.simulation is not None
+        return sum(event.kind == events.STEP for event in run.simulation.trace or ())
+
+    # ---- shortening -----------------------------------------------------------------------------------------------
+
+    def shorten(self, header: list[str], steps: list[str]) -> list[str] | None:
+        """As few of these steps as will do, or simpler ones, that fail as these do; None if these do not.
+        `header`: the lines that come before them ("peers 5", "snapshots")."""
+        if self._play(header, steps) is None:
+            return None
+        best = steps
+
+        def better(candidate: Sequence[str]) -> bool:
+            nonlocal best
+            if self._clock() > self._until_s:
+                return False
+            begun = self._play(header, candidate)
+            if begun is None or candidate[begun - 1].startswith(_EXPECTING):
+                return False
+            best = list(candidate[:begun])
+            return True
+
+        better(best)
+        before: list[str] = []
+        while before != best and self._clock() < self._until_s:
+            before = best
+            self._leave_out(lambda: best, better)
+            self._join(lambda: best, better)
+        any(better(steps) for steps in _softer(best))
+        return best
+
+    def _leave_out(self, best: Callable[[], list[str]], better: Callable[[Sequence[str]], bool]) -> None:
+        size = max(1, len(best()) // 2)
+        while True:
+            begin = 0
+            while begin < len(best()):
+                steps = best()
+                if not better([*steps[:begin], *steps[begin + size :]]):
+                    begin += size
+            if size == 1:
+                return
+            size //= 2
+
+    def _join(self, best: Callable[[], list[str]], better: Callable[[Sequence[str]], bool]) -> None:
+        """Several steps into one: an election, a replication, everything that is in flight; and simpler ones."""
+        begin = 0
+        while begin < len(best()):
+            steps = best()
+            joined = any(
+                better([*steps[:begin], *one, *steps[begin + count :]]) for count, one in _joined(steps[begin:])
+            )
+            begin += not joined
+
+
+def _while_busy(steps: Sequence[str]) -> Iterator[list[str]]:
+    """What happens to a service that makes a snapshot. One that is busy in a scenario has a message in hand that it
+    has not handled, so there must be another one until its peer has to wait."""
+    longer: list[str] = []
+    busy = {step.split()[1] for step in steps if step.startswith("busy ")}
+    for step in steps:
+        if found := re.fullmatch(r"ready (\d+)", step):
+            longer.append(f"run {found[1]} 200ms")
+        if (found := re.fullmatch(r"snapshot (\d+) (\d+)", step)) and found[1] not in busy:
+            step = f"snapshot {found[1]} {2 * int(found[2])}"
+        longer.append(step)
+        if step.startswith("start "):
+            longer.append(f"{step}b")
+    yield longer
+    free = [n for n, step in enumerate(longer) if step.startswith("ready ")]
+    still = [step for n, step in enumerate(longer) if not free or n < free[0] - 2]
+    yield from ([*still, run] for run in RUNS[1:3])
+
+
+def _softer(steps: Sequence[str]) -> Iterator[list[str]]:
+    """The end, without what only this peer may do: win an election by a vote that it should not have, or send just
+    this message. For what a right peer does not do a step would blame it."""
+    for number in range(max(0, len(steps) - _END), len(steps)):
+        before, step = steps[:number], steps[number]
+        if found := re.fullmatch(r"elect (\d+) with (\d+(?: \d+)*)", step):
+            peer, voters = found[1], found[2].split()
+            asked = [f"deliver {peer}->{voter} vote" for voter in voters]
+            yield [*before, f"campaign {peer}", *asked, f"run {voters[-1]} 200ms"]
+        elif found := re.fullmatch(r"(?:deliver|heartbeat) (\d+)(?:->(\d+) .*)?", step):
+            yield from ([*before, f"run {peer} 200ms"] for peer in found.groups() if peer is not None)
+    if steps[-1].startswith("deliver "):
+        yield [*steps[:-1], "deliver"]
+    if found := re.fullmatch(r"deliver (\d+->\d+) (?:append|snapshot)(?: \d+)?(?: term \d+)?", steps[-1]):
+        yield from ([*steps[:-1], f"{word} {found[1]}"] for word in ("replicate", "update"))
+
+
+def _joined(steps: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """What the next so many steps may become."""
+    first = steps[0]
+    if found := re.fullmatch(r"campaign (\d+)", first):
+        peer = found[1]
+        votes = []
+        for step in steps[1:]:
+            asked = re.fullmatch(rf"deliver {peer}->(\d+) vote.*", step)
+            told = re.fullmatch(rf"deliver (\d+)->{peer} vote reply.*", step)
+            if asked is None and told is None:
+                break
+            votes += [asked[1]] if asked is not None else []
+        if votes:
+            count = len(votes) * 2 + 1
+            for length in range(min(count, len(steps)), 1, -1):
+                for voters in range(1, len(votes) + 1):
+                    yield length, [f"elect {peer} with {' '.join(dict.fromkeys(votes[:voters]))}"]
+    if found := re.fullmatch(r"(deliver|replicate|update) (\d+)->(\d+)( append| snapshot)?.*", first):
+        leader, follower = found[2], found[3]
+        there, back = rf"deliver {leader}->{follower} .*", rf"deliver {follower}->{leader} .*reply.*"
+        count = 1
+        while count < len(steps) and (re.fullmatch(there, steps[count]) or re.fullmatch(back, steps[count])):
+            count += 1
+        for word in ("replicate", "update") if found[1] != "update" else ():
+            for length in range(count, 1, -1):
+                yield length, [f"{word} {leader}->{follower}"]
+    if first.startswith(("deliver ", "drop ")):
+        count = 1
+        while count < len(steps) and steps[count].startswith(("deliver ", "drop ")):
+            count += 1
+        for length in range(count, 1, -1):
+            yield length, ["deliver"]
+        if count > 2:
+            yield from ((count, [run]) for run in RUNS[:3])
+    if found := re.fullmatch(r"snapshot (\d+) (\d+)", first):
+        for index in range(1, int(found[2])):
+            yield 1, [f"snapshot {found[1]} {index}"]
+    if re.fullmatch(r"run (\d+)ms", first) and first not in RUNS:
+        yield from ((1, [run]) for run in RUNS[:3])
+    if found := re.fullmatch(r"drop (\d+)->\d+ (\w+(?: reply)?)(?: term \d+)?", first):
+        # That is no mistake where there is nothing to drop, as with a right peer there may not be.
+        yield 1, [f"drop {found[1]}->* {found[2]}"]
+        yield 1, [f"run {found[1]} 200ms"]
+    if found := re.fullmatch(
+        r"((?:deliver|drop|duplicate) \S+ [a-z_]+(?: reply)?)( \d+)?( term \d+)?( with \S+)?( again)?", first
+    ):
+        name, number, term, command, again = found[1], *(part or "" for part in found.groups()[1:])
+
+        for shorter in (f"{name}{again}", f"{name}{command}{again}", f"{name}{term}{again}", f"{name}{number}{again}"):
+            if len(shorter) < len(first):
+                yield 1, [shorter]

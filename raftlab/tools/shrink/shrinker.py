@@ -1,0 +1,208 @@
+"""A failed run, shrunk: from a test and a seed to what is left, for whoever wants it.
+
+Start at `shrink()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from labsim.choices import Choices, Seeded
+from raftlab.check.harness_rules import RACE
+from raftlab.harness.lab_test import LabTest
+from raftlab.harness.launcher import PeerLauncher
+from raftlab.harness.verdict import Ending
+from raftlab.scenarios.text import parse_script
+from raftlab.tools.generator.sequence import Lane
+from raftlab.tools.shrink.attempts import Attempt, Attempts, Drawn, Plan
+from raftlab.tools.shrink.reproduction_steps import needs, recipe
+from raftlab.tools.shrink.scenario_writer import SEED, Scripting, breaking, steps_in
+from raftlab.tools.shrink.search import SHORT, Progress, Search
+from raftlab.tools.timeline.command import print_timeline
+from raftlab.trace.choice_file import write_choices
+from raftlab.trace.operations import Play
+from raftlab.trace.trace_file import write_trace
+
+OUT = Path("build/shrunk")
+LIMIT_S = 50.0
+_SCRIPTING = 0.25  # of the time that there is
+_DRAWING = 0.06  # and besides, where no short scenario can be made of the run; as much again to shorten what is found
+STEPS_MANY = 20  # of a scenario that nobody reads
+
+_WIDTH = 120
+
+
+class NothingToShrink(Exception):
+    """The run does not fail, or not always the same way; the text says so."""
+
+
+@dataclass
+class Shrunk:
+    """The same failure, before and after."""
+
+    original: Attempt
+    best: Attempt
+    runs: int
+    in_time: bool  # nothing was left to try when it ended
+    interrupted: bool = False
+    scenario: list[str] | None = None  # its lines, for a broken rule
+    drawn: bool = False  # that scenario is of another run that breaks the same rule: of this one none is short
+
+    @property
+    def recipe(self) -> list[str]:
+        return recipe(self.best)
+
+    @property
+    def needs(self) -> str:
+        return needs(self.best)
+
+    @property
+    def steps(self) -> int:
+        """Of the scenario, without its header."""
+        return len(steps_in(self.scenario or ()))
+
+    @property
+    def rule(self) -> str:
+        """The rule that was broken, if one was."""
+        verdict = self.original.verdict
+        return verdict.name if verdict.ending is Ending.RULE else ""
+
+
+def _silent(best: Attempt, runs: int) -> None:
+    pass
+
+
+def shrink(
+    test: LabTest,
+    launcher: PeerLauncher,
+    seed: int,
+    peer_files: tuple[Path, ...],
+    *,
+    limit_s: float = LIMIT_S,
+    progress: Progress = _silent,
+    scenario: bool = True,
+) -> Shrunk:
+    """NothingToShrink if the run passes. Ctrl-C ends the search, and the best so far is returned."""
+    attempts = Attempts(test, launcher, peer_files)
+    original = attempts.seeded(Seeded(seed), seed)
+    if original.same is None:
+        raise NothingToShrink(f"{test.name} with seed {seed} does not fail, so there is nothing to shrink")
+    again = attempts.seeded(Seeded(seed), seed)
+    if again.run.digest != original.run.digest or again.same != original.same:
+        raise NothingToShrink(
+            f"{test.name} with seed {seed} fails otherwise each time: {original.verdict.text!r}, then "
+            f"{again.verdict.text!r}. Something of one run reaches the next (a variable of the module or the class), "
+            "or chance comes from outside the seed; pytest --check-determinism may name it"
+        )
+    first = original
+    plan = attempts.played(original)
+    if plan is not None:
+        played = attempts.again(plan)
+        first = played if played.same == original.same else original
+    # Who loses a turn where is not among the steps of a scenario.
+    is_rule = original.verdict.ending is Ending.RULE and original.verdict.name != RACE.name
+    scripting_s = limit_s * _SCRIPTING if scenario and is_rule else 0.0
+    clock = launcher.work_clock
+    search = Search(attempts, first, original.same, limit_s=limit_s - scripting_s, progress=progress, clock=clock)
+    shrunk = Shrunk(original, first, 0, in_time=True)
+    try:
+        search.run()
+        if scripting_s:
+            scripting = Scripting(launcher, breaking(original.verdict.name), limit_s=scripting_s, clock=clock)
+            shrunk.scenario = scripting.write(search.best.trace, search.best.plan.play)
+            if not test.wants_service and (shrunk.scenario is None or shrunk.steps > STEPS_MANY):
+                drawn = _drawn(launcher, original.verdict.name, limit_s * _DRAWING, clock)
+                shrunk.drawn = drawn is not None and (shrunk.scenario is None or len(drawn) < len(shrunk.scenario))
+                shrunk.scenario = drawn if shrunk.drawn else shrunk.scenario
+            if shrunk.scenario is not None and search.best.events > SHORT:
+                search.best = min([search.best, *_stepped(attempts, search.best, shrunk.scenario)], key=_events)
+    except KeyboardInterrupt:
+        shrunk.interrupted = True
+    shrunk.best, shrunk.runs, shrunk.in_time = search.best, attempts.count, search.in_time
+    return shrunk
+
+
+def _drawn(launcher: PeerLauncher, rule: str, limit_s: float, clock: Callable[[], float]) -> list[str] | None:
+    """A scenario that breaks the same rule in another way, if a hunt comes by one. Of several the shortest: a long one
+    takes longer to be made short."""
+    until_s = clock() + limit_s
+    lane = Lane(launcher, SEED, 0)
+    header: list[str] = []
+    best: list[str] = []
+    while clock() < until_s and not 0 < len(best) <= STEPS_MANY:
+        steps, _, run = lane.run()
+        if breaking(rule)(run) and (not best or len(steps.lines) < len(best)):
+            header, best = steps.header, list(steps.lines)
+    if not best:
+        return None
+    lines = Scripting(launcher, breaking(rule), limit_s=limit_s, clock=clock).shorten(header, best)
+    return None if lines is None else [*header, *lines]
+
+
+def _stepped(attempts: Attempts, best: Attempt, scenario: list[str]) -> list[Attempt]:
+    """The same failure by the steps of its scenario: no heartbeats, and nobody who campaigns meanwhile."""
+    play = best.plan.play
+    if play is None:
+        return []
+    servers = parse_script("\n".join(scenario), "shrunk.scenario").peers
+    plan = Plan(Choices(), Play({**play.how, "servers": servers}, False, [], 0, steps=scenario))
+    made = (attempts.again(plan, drawn) for drawn in (None, Drawn(SEED, everything=True)))
+    # Once more, by its own choices alone: those that it made after the failure have no part in it.
+    again = (attempts.again(attempt.plan) for attempt in made if attempt.same == best.same)
+    return [attempt for attempt in again if attempt.same == best.same]
+
+
+def _events(attempt: Attempt) -> int:
+    return attempt.events
+
+
+def as_scenario(test: LabTest, launcher: PeerLauncher, seed: int, *, limit_s: float = LIMIT_S) -> str:
+    """The run as a scenario, not shrunk before. NothingToShrink if it breaks no rule, or no scenario was found."""
+    attempts = Attempts(test, launcher, ())
+    original = attempts.seeded(Seeded(seed), seed)
+    verdict = original.verdict
+    if verdict.ending is not Ending.RULE:
+        how = "passes" if original.same is None else "fails, but breaks no rule"
+        raise NothingToShrink(f"{test.name} with seed {seed} {how}; only a broken rule can be written as a scenario")
+    plan = attempts.played(original)
+    scripting = Scripting(launcher, breaking(verdict.name), limit_s=limit_s, clock=launcher.work_clock)
+    lines = scripting.write(original.trace, None if plan is None else plan.play)
+    if lines is None:
+        raise NothingToShrink(f"no scenario was found that breaks {verdict.name} as {test.name} with seed {seed} does")
+    return _text(lines, verdict.name, test, seed)
+
+
+@dataclass
+class Files:
+    """Where what is left was written."""
+
+    choices: Path
+    timeline: Path
+    trace: Path
+    scenario: Path | None = None
+
+
+def write(shrunk: Shrunk, test: LabTest, seed: int, out: Path, *, raft: str, kv: str = "", file: str = "") -> Files:
+    out.mkdir(parents=True, exist_ok=True)
+    name, best = f"{test.name}-{seed}", shrunk.best
+    files = Files(out / f"{name}.choices", out / f"{name}.txt", out / f"{name}.trace")
+    given = {"raft": raft, "kv": kv, "file": file}
+    digest = best.run.digest
+    write_choices(files.choices, best.plan.choices, test=test.name, digest=digest, play=best.plan.play, **given)
+    ending = f"FAILED: {best.run.error}".splitlines()[0]
+    with files.timeline.open("w", encoding="utf-8") as text:
+        print_timeline(best.trace, file=text, width=_WIDTH, ending=ending, title=f"{test.name}, shrunk")
+    write_trace(files.trace, best.trace, test=test.name, seed=seed)
+    if shrunk.scenario is not None:
+        files.scenario = out / f"{name}.scenario"
+        text_of_it = _text(shrunk.scenario, shrunk.rule, test, seed, drawn=shrunk.drawn)
+        files.scenario.write_text(text_of_it, encoding="utf-8")
+    return files
+
+
+def _text(lines: list[str], rule: str, test: LabTest, seed: int, *, drawn: bool = False) -> str:
+    how = f"in another way than {test.name} with seed {seed} did" if drawn else f"as {test.name} with seed {seed} did"
+    comment = [f"# Breaks {rule}, {how}", "#", "# A right peer breaks no rule in it."]
+    return "\n".join([*comment, "", *lines, ""])

@@ -1,0 +1,230 @@
+"""`lab stress`: tests over thousands of seeds, in worker processes, failures grouped by cause.
+
+Start at `main()`. Which runs: campaign. Who makes them: pool (and seeds, worker), or dask. What came of
+them: outcome, tally. What is said: progress, summary.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from labsim.stacks import short_path
+from raftlab.harness import options
+from raftlab.harness.options import FILE, FOR, JOBS, OUT, RUN, RUNS, SEED, add_options, given
+from raftlab.layout import ROOT
+from raftlab.tools.common.interrupts import ended_politely
+from raftlab.tools.common.lock import InUse, alone_in
+from raftlab.tools.common.text import counted, duration
+from raftlab.tools.selection import SelectionError, select, service_for
+from raftlab.tools.stress.outcome import LATE
+from raftlab.tools.stress.pool import LocalPool, Pool, outcomes
+from raftlab.tools.stress.progress import watching
+from raftlab.tools.stress.seed_worker import SeedWorker
+from raftlab.tools.stress.stress_run import Plan, PoolLost, run_campaign
+from raftlab.tools.stress.summary import SHRUNK, as_text, clear, write_all, write_report
+from raftlab.tools.stress.tally import Cause, Tally, ended_its_process
+from raftlab.tools.workers.job_bundle import Kit
+from raftlab.tools.workers.process import CannotStart
+from raftlab.tools.workers.shrinker import shrunk_elsewhere
+
+FOLDER = Path("build/stress")
+_RUNS = 100
+_REPEATED_MAX = 8
+_SHRINK_S = 20.0
+_SHRINK_S_MIN = 2.0  # of each
+_INTERRUPTED = "when it was interrupted"
+
+_EPILOG = """\
+examples:
+  lab stress                                     every test, 100 seeds each
+  lab stress 2c --runs 1000                      part 2C, 1000 seeds each
+  lab stress 'test_figure8*' --until-fail        until something fails
+  lab stress --grow --for 10m                    10 seeds of each, 100, 1000, ... for at most ten minutes
+  lab stress --file more_tests.py --raft other/raft.py
+
+Exit status: 0 all runs passed, 1 some failed, 2 it could not run, 130 interrupted before anything failed.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "lab stress [TEST ...] [options]"
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    add = parser.add_argument
+    add("tests", nargs="*", metavar="TEST", help="a name, a glob or a part (2a ... 3b); default: every test")
+    add_options(
+        add,
+        FILE,
+        *RUN,
+        replace(SEED, also=("--seed-start",), help="the first seed (default: a fresh one, printed)"),
+        replace(RUNS, help=f"seeds of each test ({_RUNS}; no limit with --until-fail, --for or --grow)"),
+        replace(FOR, help="end after this long: 90s, 10m, 1h30m"),
+        JOBS,
+        replace(OUT, default=FOLDER, help="where summary and reports go"),
+    )
+    add("--until-fail", action="store_true", help="end at the first failure")
+    add("--grow", action="store_true", help="10 seeds of each test, 100, 1000, ...; end after a round that failed")
+    add("--dask", metavar="ADDRESS", help="run on this Dask cluster instead: tcp://host:8786")
+    add("--run-limit", type=options.seconds, default=60.0, metavar="S", help="real seconds for one run (60)")
+    add("--memory-mb", type=options.positive, default=2048, metavar="MB", help="memory for one worker (2048)")
+    add(
+        "--shrink",
+        type=_budget,
+        default=_SHRINK_S,
+        metavar="S",
+        help=f"seconds of processor time to shrink the shortest run of each cause ({_SHRINK_S:g}; 0: do not)",
+    )
+    add("--list", action="store_true", help="name the tests that are selected, and end")
+
+
+def _budget(text: str) -> float:
+    return 0.0 if text == "0" else options.seconds(text)
+
+
+def main(args: argparse.Namespace) -> int:
+    try:
+        tests = select(args.tests, args.file)
+    except SelectionError as error:
+        return _cannot(str(error))
+    if not tests:
+        return _cannot("there are no tests here; name their file with --file")
+    if args.isolated and args.dask is not None:
+        return _cannot("--isolated cannot be had with --dask: its walls are built on this machine alone")
+    if args.list:
+        for test in tests:
+            print(f"{test.part:<3} {test.name:<44} {short_path(str(test.file))}")
+        return 0
+    if not (args.raft / "raft.py" if args.raft.is_dir() else args.raft).is_file():
+        return _cannot(f"{args.raft}: no such file; --raft must name a raft.py")
+    kv = service_for(tests, args.kv)
+    if kv is not None and not (kv / "server.py" if kv.is_dir() else kv).is_file():
+        return _cannot(f"{kv}: no such file; --kv must name a server.py")
+    seed_start = random.SystemRandom().randrange(2**31) if args.seed is None else args.seed
+    runs = _RUNS if args.runs is None and not (args.until_fail or args.for_s or args.grow) else args.runs
+    plan = Plan(runs, until_fail=args.until_fail, for_s=args.for_s, grow=args.grow)
+    limits = {"run_limit_s": args.run_limit, "memory_mb": args.memory_mb}
+    kit = Kit.of(args.raft, tests, kv=kv, given=given(args), **limits)
+    tally = Tally(list(dict.fromkeys(test.name for test in tests)), seed_start)
+    try:
+        with ended_politely(), alone_in(args.out, "lab stress"):
+            return _stress(args, plan, kit, tally)
+    except InUse as error:
+        return _cannot(str(error))
+
+
+def _stress(args: argparse.Namespace, plan: Plan, kit: Kit, tally: Tally) -> int:
+    console = Console(highlight=False)
+    try:
+        pool = _open_pool(args, kit)
+    except (CannotStart, PoolLost) as error:
+        return _cannot(str(error))
+    console.print(_opening(args, plan, tally, pool), markup=False, soft_wrap=True)
+    trouble = ""
+    written = 0
+
+    def look() -> None:
+        """A report is there before anybody names it."""
+        nonlocal written
+        for cause in tally.causes[written:]:
+            write_report(cause, kit, args.out)
+            written += 1
+        watch()
+
+    clear(args.out)
+    try:
+        with watching(tally, console, args.out) as watch:
+            tally.began_s += tally.elapsed_s  # the workers have started; what follows is work
+            run_campaign(pool, plan, tally, look)
+    except KeyboardInterrupt:
+        tally.ended = _INTERRUPTED
+    except (CannotStart, PoolLost) as error:
+        tally.ended = "because it could not go on"
+        trouble = str(error)
+    finally:
+        pool.shutdown()
+    if tally.found and not trouble and tally.ended != _INTERRUPTED:
+        _repeat(tally, kit)
+        _shrink(tally, kit, args.out, args.shrink)
+    write_all(tally, kit, args.out)
+    text = as_text(tally, kit, args.out, console.width if console.is_terminal else None)
+    console.print(f"\n{text}", markup=False, soft_wrap=True)
+    if trouble:
+        return _cannot(trouble)
+    if tally.found:
+        return 1
+    return 130 if tally.ended == _INTERRUPTED else 0
+
+
+def _open_pool(args: argparse.Namespace, kit: Kit) -> Pool:
+    if args.dask is None:
+        return LocalPool(kit, args.jobs or len(os.sched_getaffinity(0)))
+    from raftlab.tools.stress.dask import DaskPool  # only here: dask is an extra
+
+    return DaskPool(kit, args.dask)
+
+
+def _opening(args: argparse.Namespace, plan: Plan, tally: Tally, pool: Pool) -> str:
+    tests = tally.tests[0] if len(tally.tests) == 1 else f"{len(tally.tests)} tests"
+    much = f"{plan.runs:,} seeds each" if plan.runs is not None else "seed after seed"
+    limit = f", for {duration(plan.for_s)}" if plan.for_s is not None else ""
+    where = f"on {args.dask}" if args.dask else counted(pool.slots, "worker")
+    walls = (", isolated" if args.isolated else "") + (", looking for races" if args.race else "")
+    return f"lab stress: {args.raft}, {tests}, {much} from {tally.seed_start}{limit}, {where}{walls}"
+
+
+def _repeat(tally: Tally, kit: Kit) -> None:
+    """Run each cause's example once more, here and in a fresh process: only then its replay line is a promise."""
+    with tempfile.TemporaryDirectory(prefix="lab-stress-") as folder:
+        kit.unpack(Path(folder))
+        worker = SeedWorker(kit.setup, Path(folder), ROOT)
+        try:
+            for cause in [cause for cause in tally.causes if cause.shortest.kind != LATE][:_REPEATED_MAX]:
+                worker.fresh()
+                cause.repeats = _same(cause, worker)
+        except (KeyboardInterrupt, CannotStart):
+            pass  # then it is not known
+        finally:
+            worker.fresh()
+
+
+def _same(cause: Cause, worker: SeedWorker) -> bool:
+    first = cause.shortest
+    (again,) = outcomes(worker.run(first.test, [first.seed]))
+    return (again.kind, again.cause, again.digest) == (first.kind, first.cause, first.digest)
+
+
+def _shrink(tally: Tally, kit: Kit, out: Path, budget_s: float) -> None:
+    """What the shortest run of each cause needs; of as many as there is time for. One that does not repeat is left
+    alone."""
+    causes = [cause for cause in tally.causes if cause.repeats and not ended_its_process(cause.shortest)]
+    causes = causes[: int(budget_s / _SHRINK_S_MIN)]
+    with tempfile.TemporaryDirectory(prefix="lab-stress-") as folder:
+        kit.unpack(Path(folder))
+        try:
+            for cause in causes:
+                cause.recipe = _needs(cause, kit, Path(folder), out.resolve() / SHRUNK, budget_s / len(causes))
+        except KeyboardInterrupt:
+            pass  # then those that are left are not shrunk
+
+
+def _needs(cause: Cause, kit: Kit, folder: Path, out: Path, limit_s: float) -> list[str]:
+    run, setup = cause.shortest, kit.setup
+    files = {"raft": setup["raft"], "kv": setup["kv"], "file": setup["tests"][run.test]}
+    figures = folder / "figures.json"
+    left = shrunk_elsewhere(
+        run.test, run.seed, {**kit.given(run.test), **files}, limit_s=limit_s, out=out, folder=folder, figures=figures
+    )
+    return [] if left is None else left["told"]
+
+
+def _cannot(text: str) -> int:
+    print(f"lab stress: {text}", file=sys.stderr)
+    return 2

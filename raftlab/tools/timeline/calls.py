@@ -1,0 +1,197 @@
+"""A first pass over a trace: what became of each call, and which events are told together with another.
+
+Only then can a call be told where it was made, with its answer beside it. Start at `FirstPass`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from labsim import Event
+from raftlab.tools.timeline import labels
+from raftlab.tools.timeline.labels import Wordings
+from raftlab.tools.timeline.rows import Row, Said, Show
+from raftlab.trace.events import (
+    ANSWER,
+    BOOT,
+    CONNECT,
+    CRASH,
+    DISCONNECT,
+    MESSAGE_KINDS,
+    PERSIST,
+    RESTART,
+    SEND,
+    SERVER_ACTS,
+    START,
+    STARTED,
+    CallJoin,
+    CallLife,
+    DropReason,
+)
+
+# On the usual network a call comes back in 2 to 6 ms. Its request, answer and return are one row.
+SOON_NS = 10_000_000
+
+
+class Call(CallLife):
+    """One request and its answer; a duplicate is another."""
+
+    __slots__ = (
+        "answer",
+        "args",
+        "counted",
+        "id",
+        "kind",
+        "reply",
+        "row",
+        "saved",
+        "sent_ns",
+        "source",
+        "target",
+        "wordings",
+    )
+
+    def __init__(self, message: Any, original: Call | None, sent_ns: int) -> None:
+        super().__init__(message, original)
+        self.id: int = message.id
+        self.source: str = message.source
+        self.target: str = message.target
+        self.kind = labels.kind_of(message.method_name)
+        self.args: Any = message.decode_args()
+        self.wordings: Wordings = labels.request(self.kind, self.args)
+        self.sent_ns = sent_ns
+        self.saved = False
+        self.reply: Any = None
+        self.answer: Said | None = None
+        self.counted = False  # a repetition: only counted
+        self.row: Row | None = None  # where the request and, if it came at once, the answer stand
+
+    @property
+    def again(self) -> bool:
+        return self.original is not None
+
+    @property
+    def lost(self) -> str:
+        """Why it, or its reply, did not arrive, in a word or two; "" if it did."""
+        return labels.loss(self.dropped)
+
+    @property
+    def at_once(self) -> bool:
+        """Asked and answered, or lost on the way there, before anybody would notice."""
+        end_ns = self.dropped_ns if self.answered_ns is None else self.answered_ns
+        return end_ns is not None and end_ns - self.sent_ns <= SOON_NS
+
+    @property
+    def back_at_once(self) -> bool:
+        return self.at_once and self.replied_ns is not None and self.replied_ns - self.sent_ns <= SOON_NS
+
+    @property
+    def lost_on_the_way(self) -> bool:
+        return bool(self.dropped) and self.answered_ns is None
+
+    @property
+    def outcome(self) -> tuple[Any, ...]:
+        return (self.dropped, None if self.answer is None else self.answer.wordings)
+
+    @property
+    def heartbeat(self) -> bool:
+        return self.kind == "append" and not labels.field(self.args, "entries")
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        own = {"vote": "election", "append": "log"}.get(self.kind, self.kind)
+        return (own, "network") if self.dropped or self.again else (own,)
+
+
+class FirstPass:
+    """What is known of a run before its first row is told."""
+
+    def __init__(self, events: Sequence[Event], show: Show) -> None:
+        self._events = events
+        self._show = show
+        self._join = CallJoin(Call)
+        self.calls = self._join.lives
+        self.skip: set[int] = set()  # events, by place, that stand in another event's row
+        self.saved: set[int] = set()  # `start` events, by place, after which the peer saved
+        self.results: dict[int, int] = {}  # from `start` to `started`, by place
+        self._index()
+
+    def _index(self) -> None:
+        starting: dict[str, int] = {}
+        saves: dict[str, list[int]] = {}  # by node: events, by place, that nothing of that node has followed yet
+        accepted_ns: set[int] = set()
+        absorb = not self._show.everything and "persist" not in self._show.topics
+        calls: list[Call] = []
+        for place, event in enumerate(self._events):
+            kind = event.kind
+            if kind in MESSAGE_KINDS:
+                call = self._join.take(event)
+                if kind == SEND:
+                    calls.append(call)
+                    saves.pop(event.node, None)
+                elif kind == ANSWER:
+                    call.reply = event.detail.decode_reply()
+                    call.answer = Said(*labels.answer(call.kind, call.args, call.reply))
+                    call.saved = self._absorb(saves, event)
+            elif kind == PERSIST and absorb:
+                begun = starting.get(event.node)
+                if begun is not None and self._events[begun].at_ns == event.at_ns and begun not in self.saved:
+                    self.saved.add(begun)
+                    self.skip.add(place)
+                else:
+                    saves.setdefault(event.node, []).append(place)
+            elif kind == START:
+                starting[event.node] = place
+                saves.pop(event.node, None)
+            elif kind == STARTED:
+                begun = starting.pop(event.node, None)
+                if begun is not None:
+                    self.results[begun] = place
+                if event.detail.is_leader:
+                    accepted_ns.add(event.at_ns)
+        if not self._show.everything:
+            self._find_repetitions(calls)
+            self._join_faults(accepted_ns)
+
+    def _absorb(self, saves: dict[str, list[int]], event: Event) -> bool:
+        """A handler, or start(), saves just before it answers: then one word in its row says so."""
+        places = [place for place in saves.pop(event.node, ()) if self._events[place].at_ns == event.at_ns]
+        self.skip.update(places)
+        return bool(places)
+
+    def _find_repetitions(self, calls: list[Call]) -> None:
+        last: dict[tuple[str, str], tuple[Wordings, tuple[Any, ...] | None]] = {}
+        groups: dict[tuple[str, int, Wordings], list[Call]] = {}
+        for call in calls:
+            way = (call.source, call.target)
+            wordings, outcome = last.get(way, ((), None))
+            same = wordings == call.wordings
+            # A loss now and then is what an unreliable network is; it changes nothing about what is known.
+            by_chance = call.dropped in (DropReason.LOST_REQUEST, DropReason.LOST_REPLY)
+            call.counted = same and not call.saved and (by_chance or call.outcome == outcome)
+            last[way] = (call.wordings, (outcome if same else None) if by_chance else call.outcome)
+            groups.setdefault((call.source, call.sent_ns, call.wordings), []).append(call)
+        for group in groups.values():
+            # Where one peer's answer is news, the others' stand beside it.
+            if not all(call.counted for call in group):
+                for call in group:
+                    call.counted = False
+
+    def _join_faults(self, accepted_ns: set[int]) -> None:
+        """A crash pulls the plug first, a restart puts it back: one fault each. A refused start() beside an accepted
+        one is the tester looking for the leader."""
+        latest: dict[tuple[str, str], tuple[int, int]] = {}
+        for place, event in enumerate(self._events):
+            if event.kind in SERVER_ACTS:
+                latest[(event.kind, event.node)] = (event.at_ns, place)
+                if event.kind == CRASH:
+                    at_ns, plug = latest.get((DISCONNECT, event.node), (-1, -1))
+                    if at_ns == event.at_ns:
+                        self.skip.add(plug)
+                elif event.kind == CONNECT:
+                    began = max(latest.get((kind, event.node), (-1, -1)) for kind in (BOOT, RESTART))
+                    if began[0] == event.at_ns:
+                        self.skip.add(place)
+            elif event.kind == STARTED and not event.detail.is_leader and event.at_ns in accepted_ns:
+                self.skip.add(place)

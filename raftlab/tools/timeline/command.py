@@ -1,0 +1,330 @@
+"""`lab timeline`: a run as a table, time down, a column per peer.
+
+    lab timeline test_backup_2b --seed 7                 run it and show it
+    lab timeline --trace run.jsonl --topic election      show a saved trace
+    lab timeline --import old.log                        show somebody else's log the same way
+
+Others (replay, failure reports) call `print_timeline`. What is told is decided in model.py, how it is worded
+in labels.py, how it is laid out in table.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import IO
+
+from rich.console import Console
+from rich.segment import Segment
+from rich.style import Style
+
+from labsim import Event
+from raftlab.harness.loader import LoadError
+from raftlab.harness.options import FILE, RUN, TRACE, add_options
+from raftlab.harness.run import run_test
+from raftlab.sandbox.loader import launcher_for
+from raftlab.tools.selection import SelectionError, select, service_for
+from raftlab.tools.timeline.log_file import LogFileError, read_log
+from raftlab.tools.timeline.model import tell
+from raftlab.tools.timeline.rows import TOPICS, Row, Show
+from raftlab.tools.timeline.table import Table
+from raftlab.trace.events import LOG
+from raftlab.trace.trace_file import TraceFileError, read_trace, write_shiviz, write_trace
+
+_PIPED_WIDTH = 120
+
+
+class TimelineError(Exception):
+    """What was asked for is not there; the text says what is."""
+
+
+def print_timeline(
+    events: Sequence[Event],
+    *,
+    file: IO[str] | None = None,
+    width: int | None = None,
+    title: str = "",
+    everything: bool = False,
+    peers: Iterable[int | str] = (),
+    topics: Iterable[str] = (),
+    from_s: float = 0.0,
+    to_s: float | None = None,
+    term: int | None = None,
+    follow: int | None = None,
+    most_rows: int | None = None,
+    ending: str = "",
+    color: bool | None = None,
+    ascii_only: bool | None = None,
+    legend: bool = True,
+    svg: Path | None = None,
+) -> None:
+    """Print a run as a table. On a terminal in colour (unless NO_COLOR is set), else in plain ASCII.
+
+    Of more than `most_rows`, those in the middle are left out; `ending` is a last line across the table.
+    """
+    show = Show(
+        everything=everything or follow is not None,
+        peers=frozenset(str(peer) for peer in peers),
+        topics=frozenset(topics),
+        from_ns=int(from_s * 1e9),
+        to_ns=None if to_s is None else int(to_s * 1e9),
+        term=term,
+        follow=follow,
+    )
+    _check(events, show)
+    story = tell(events, show)
+    rows = story.rows
+    notes: list[str] = []
+    if most_rows is not None and len(rows) > most_rows:
+        rows = _without_the_middle(rows, most_rows)
+    if ending:
+        last_ns = events[-1].at_ns if events else 0
+        rows = [*rows, Row(last_ns, rows[-1].marks if rows else {}, banner=ending, tone="fault")]
+    notes.insert(0, f"{story.events} events")
+    if story.folded:
+        notes.append(f"{story.folded} repetitions only counted; --all shows every event and the messages' numbers")
+    if story.topics:
+        notes.append(f"the peers' own topics: {', '.join(story.topics)}")
+    if not rows:
+        notes.append("nothing in it fits the filters")
+    print_table(
+        Table(story.peers, rows, ascii_only=_ascii(file, ascii_only), legend=legend and bool(rows)),
+        title=title,
+        footer="; ".join(notes),
+        file=file,
+        width=width,
+        color=color,
+        svg=svg,
+    )
+
+
+def _without_the_middle(rows: list[Row], most: int) -> list[Row]:
+    """How it began and how it ended, and what is missing between them."""
+    head, tail = rows[: most // 2], rows[most // 2 - most :]
+    missing = rows[len(head) : len(rows) - len(tail)]
+    span = f"{missing[0].at_ns / 1e9:.4f} s to {missing[-1].at_ns / 1e9:.4f} s"
+    text = f"{len(missing):,} rows are left out here, {span}; lab timeline shows them all"
+    return [*head, Row(missing[0].at_ns, missing[0].marks, banner=text, tone="phase"), *tail]
+
+
+def print_table(
+    table: Table,
+    *,
+    title: str,
+    footer: str,
+    file: IO[str] | None = None,
+    width: int | None = None,
+    color: bool | None = None,
+    svg: Path | None = None,
+) -> None:
+    stream = file or sys.stdout
+    if width is None and not stream.isatty() and "COLUMNS" not in os.environ:
+        width = _PIPED_WIDTH
+    console = Console(
+        file=stream,
+        width=width,
+        force_terminal=color,
+        no_color=True if color is False else None,
+        color_system=None if color is False else "auto",
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+        record=svg is not None,
+    )
+    bold = Style(bold=True)
+    if title:
+        console.print(_Line(title, bold), crop=False, soft_wrap=True)
+    console.print(table, crop=False, no_wrap=True)
+    if footer:
+        console.print(_Line(footer, Style(color="bright_black")), crop=False, soft_wrap=True)
+    if svg is not None:
+        console.save_svg(str(svg), title="lab timeline")
+
+
+class _Line:
+    """A line as it is: not wrapped, not marked up."""
+
+    def __init__(self, text: str, style: Style) -> None:
+        self._text = text
+        self._style = style
+
+    def __rich_console__(self, console: Console, options: object) -> Iterable[Segment]:
+        yield Segment(self._text, self._style)
+        yield Segment.line()
+
+
+def _ascii(file: IO[str] | None, wanted: bool | None) -> bool:
+    if wanted is not None:
+        return wanted
+    stream = file or sys.stdout
+    encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("-", "")
+    return not stream.isatty() or not encoding.startswith("utf")
+
+
+def _check(events: Sequence[Event], show: Show) -> None:
+    """A filter that names something the run does not have is a slip, not an empty table."""
+    peers = {event.node for event in events if event.node}
+    strange = sorted(show.peers - peers)
+    if strange and events:
+        raise TimelineError(f"--peer: there is no peer {strange[0]}; the peers are {', '.join(sorted(peers))}")
+    own = {str(event.detail.topic) for event in events if event.kind == LOG}
+    unknown = sorted(show.topics - own - set(TOPICS))
+    if unknown:
+        theirs = (
+            f", and the peers' own: {', '.join(sorted(own))}" if own else "; the peers log() no topics of their own"
+        )
+        raise TimelineError(f"--topic: there is no topic {unknown[0]!r}; there are {', '.join(TOPICS)}{theirs}")
+    if show.follow is not None and not any(event.message == show.follow for event in events):
+        last = max((event.message for event in events), default=0)
+        raise TimelineError(f"--follow: there is no message {show.follow}; they are numbered 1 to {last}")
+
+
+# ---- the command -----------------------------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("test", nargs="?", metavar="TEST", help="the test to run, by name")
+    add_options(parser.add_argument, *RUN, FILE, TRACE)
+    parser.add_argument(
+        "--import", type=Path, dest="import_", metavar="FILE", help="show a log of lines 'HH:MM:SS.ffffff [id] text'"
+    )
+    out = parser.add_argument_group("writing")
+    out.add_argument("--save", type=Path, metavar="FILE", help="write the trace as JSON lines, and show nothing")
+    out.add_argument("--shiviz", type=Path, metavar="FILE", help="write the run for ShiViz, and show nothing")
+    out.add_argument("--svg", type=Path, metavar="FILE", help="write the table as a picture, too")
+    what = parser.add_argument_group("what to show")
+    what.add_argument("--all", action="store_true", help="every event a row, nothing folded, with message numbers")
+    what.add_argument("--peer", action="append", default=[], metavar="N", help="only this peer's column (repeatable)")
+    what.add_argument(
+        "--topic",
+        action="append",
+        default=[],
+        metavar="TOPIC",
+        help=f"only {', '.join(TOPICS)} or a topic the peer gives to log() (repeatable)",
+    )
+    what.add_argument("--from", type=float, default=0.0, dest="from_s", metavar="S", help="from this second on")
+    what.add_argument("--to", type=float, dest="to_s", metavar="S", help="up to this second")
+    what.add_argument("--term", type=int, metavar="T", help="only what belongs to this term")
+    what.add_argument("--follow", type=int, metavar="MESSAGE", help="only this message and its reply, by number")
+    how = parser.add_argument_group("how to show it")
+    how.add_argument("--width", type=int, metavar="COLUMNS", help="default: the terminal's, or 120")
+    how.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="always: for less -R")
+    how.add_argument("--ascii", action="store_true", default=None, help="plain characters (the default when piped)")
+    how.add_argument("--unicode", action="store_false", dest="ascii", help="arrows and bars even when piped")
+
+
+def main(args: argparse.Namespace) -> int:
+    try:
+        return _main(args)
+    except (LoadError, SelectionError, TraceFileError, LogFileError, TimelineError) as error:
+        print(f"lab timeline: {error}", file=sys.stderr)
+        return 2
+
+
+def _main(args: argparse.Namespace) -> int:
+    sources = [source for source in (args.test, args.trace, args.import_) if source is not None]
+    if len(sources) != 1:
+        raise TimelineError("name one thing to show: a TEST, --trace FILE or --import FILE")
+    if args.width is not None and args.width < 40:
+        raise TimelineError(f"--width must be at least 40, got {args.width}")
+    color = {"auto": None, "always": True, "never": False}[args.color]
+    ascii_only = False if args.ascii is None and color else args.ascii
+    if args.import_ is not None:
+        return _show_import(args, color, ascii_only)
+    events: Sequence[Event]
+    if args.trace is not None:
+        header, events = read_trace(args.trace)
+        test, seed, digest, ending = header.test, header.seed, header.digest, ""
+        outcome = ""
+    else:
+        test, seed, digest, events, outcome, ending = _run(args)
+    if args.save is not None:
+        _write(args.save, lambda path: write_trace(path, events, test=test, seed=seed, digest=digest))
+    if args.shiviz is not None:
+        _write(args.shiviz, lambda path: write_shiviz(path, events))
+    if args.save is not None or args.shiviz is not None:
+        return 0
+    named = [test or str(args.trace), *([] if seed is None else [f"seed {seed}"]), *([outcome] if outcome else [])]
+    print_timeline(
+        events,
+        width=args.width,
+        title="  ".join(named),
+        everything=args.all,
+        peers=args.peer,
+        topics=args.topic,
+        from_s=args.from_s,
+        to_s=args.to_s,
+        term=args.term,
+        follow=args.follow,
+        ending="" if args.to_s is not None or args.follow is not None else ending,
+        color=color,
+        ascii_only=ascii_only,
+        svg=args.svg,
+    )
+    return 0
+
+
+def _run(args: argparse.Namespace) -> tuple[str, int, str, Sequence[Event], str, str]:
+    tests = select([args.test], args.file)
+    if len(tests) != 1:
+        raise TimelineError(f"{args.test} is {len(tests)} tests; name one of {', '.join(t.name for t in tests[:5])} …")
+    seed = args.seed if args.seed is not None else random.SystemRandom().randrange(2**31)
+    launcher = launcher_for(args.raft, isolated=args.isolated, kv=service_for(tests, args.kv), race=args.race)
+    run = run_test(tests[0], launcher, seed)
+    assert run.simulation is not None and run.simulation.trace is not None
+    ending = ""
+    outcome = f"passed, {run.virtual_s:.1f} s (virtual)"
+    if run.error is not None:
+        outcome = f"failed after {run.virtual_s:.1f} s (virtual)"
+        said = (str(run.error).strip() or type(run.error).__name__).splitlines()[0]
+        ending = f"FAILED: {said}"
+    return tests[0].name, seed, run.digest, run.simulation.trace, outcome, ending
+
+
+def _write(path: Path, write: Callable[[Path], None]) -> None:
+    try:
+        write(path)
+    except OSError as error:
+        raise TimelineError(f"{path}: {error.strerror or error}") from None
+    print(f"wrote {path}", file=sys.stderr)
+
+
+def _show_import(args: argparse.Namespace, color: bool | None, ascii_only: bool | None) -> int:
+    refused = [
+        name
+        for name, given in (
+            ("--topic", args.topic),
+            ("--term", args.term is not None),
+            ("--follow", args.follow is not None),
+            ("--save", args.save),
+            ("--shiviz", args.shiviz),
+        )
+        if given
+    ]
+    if refused:
+        raise TimelineError(f"{refused[0]} needs a trace; an imported log is only text")
+    log = read_log(args.import_)
+    strange = sorted(set(args.peer) - set(log.peers))
+    if strange:
+        raise TimelineError(f"--peer: there is no peer {strange[0]}; the peers are {', '.join(log.peers)}")
+    table = Table(
+        [peer for peer in log.peers if not args.peer or peer in args.peer],
+        log.rows(peers=frozenset(args.peer), from_s=args.from_s, to_s=args.to_s),
+        ascii_only=_ascii(None, ascii_only),
+        clock=log.clock,
+        legend=False,
+    )
+    print_table(
+        table,
+        title=str(args.import_.name),
+        footer=log.summary(),
+        width=args.width,
+        color=color,
+        svg=args.svg,
+    )
+    return 0

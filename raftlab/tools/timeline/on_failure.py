@@ -1,0 +1,28 @@
+"""A pytest plugin: draw every failed run of a lab test into a file beside its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raftlab.harness.run import Run
+
+_WIDTH = 120
+_MOST_ROWS = 10_000  # twice what a long run has; what never comes to rest would fill 30 MB
+
+
+def pytest_raftlab_failed(item: pytest.Function, run: Run) -> str | None:
+    if run.simulation is None or not run.simulation.trace:
+        return None
+    from raftlab.tools.timeline.command import print_timeline  # most runs of pytest have nothing to draw
+
+    file = Path("build/pytest/timelines") / f"{item.originalname}-{run.seed}.txt"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("w", encoding="utf-8") as text:
+            ending = f"FAILED: {run.error}".splitlines()[0]
+            print_timeline(run.simulation.trace, file=text, width=_WIDTH, most_rows=_MOST_ROWS, ending=ending)
+    except OSError:
+        return None  # a folder that cannot be written to is no reason to hide the failure
+    return f"timeline  {file}"

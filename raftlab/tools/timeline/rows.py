@@ -1,0 +1,63 @@
+"""What a timeline is made of: rows of cells, one column for each peer, and what of them is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from raftlab.tools.timeline.labels import Wordings
+
+TOPICS = ("election", "log", "snapshot", "persist", "apply", "network", "client", "turn")
+
+
+class Mark(NamedTuple):
+    """What the edge of a column shows."""
+
+    role: str  # leader, candidate, follower, down
+    cut: bool
+
+
+class Said(NamedTuple):
+    """One thing in a cell: how it is meant, and its wordings, longest first."""
+
+    tone: str
+    wordings: Wordings
+
+
+@dataclass(slots=True)
+class Row:
+    at_ns: int
+    marks: dict[str, Mark]
+    cells: dict[str, list[Said]] = field(default_factory=dict)
+    banner: str = ""  # across all columns, instead of cells
+    tone: str = ""  # of the banner
+    fault: str = ""  # what kind of fault the banner tells,
+    struck: list[str] = field(default_factory=list)  # and of whom
+    local: bool = False  # only things peers did by themselves: others of the same instant may join
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """What is wanted. Nothing given: everything, told in short."""
+
+    everything: bool = False
+    peers: frozenset[str] = frozenset()
+    topics: frozenset[str] = frozenset()
+    from_ns: int = 0
+    to_ns: int | None = None
+    term: int | None = None
+    follow: int | None = None
+
+
+@dataclass(slots=True)
+class Story:
+    peers: list[str]
+    rows: list[Row]
+    events: int
+    folded: int  # calls and starts that are only counted
+    topics: list[str]  # the student's own, in order of appearance
+
+
+def peer_order(names: Iterable[str]) -> list[str]:
+    return sorted(names, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name))

@@ -1,0 +1,123 @@
+"""The choices of a run in a file, so that it can be repeated without its seed, and changed by hand.
+
+JSON lines: a header, then a line for each choice that is not the plain one (labsim/choices.py says what is plain).
+A message's fate is one, told by its link, its method and how many such requests went that way before:
+
+    {"place":["request","0->1","Raft.append_entries"],"ordinal":17,"value":{"delay_ns":1500000,"lost":true}}
+    {"at_ns":1204031120,"nth":0,"task":"Raft.append_entries from 0 of 2"}
+
+A run that was shrunk may do without its test. Then the header has `play`, and what is done to servers is a line each
+(raftlab/trace/operations.py):
+
+    {"at_ns":554295993,"does":"start","args":[1,"x"]}
+
+A line that is taken out makes that choice plain, or that act undone. A damaged file is one ChoiceFileError with its
+line.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from labsim.choices import Choices
+from raftlab.trace.operations import Act, Play
+
+FORMAT = "raftlab choices"
+VERSION = 2
+
+
+class ChoiceFileError(Exception):
+    """The file cannot be read as choices; the text says where and why."""
+
+
+class Header(msgspec.Struct, omit_defaults=True):
+    """The first line. Paths as they were given, for whoever repeats the run without naming others."""
+
+    format: str
+    version: int
+    test: str
+    digest: str = ""
+    raft: str = ""
+    kv: str = ""
+    file: str = ""
+    play: Play | None = None
+
+
+class _Chosen(msgspec.Struct, forbid_unknown_fields=True):
+    place: list[str]
+    ordinal: int
+    value: Any
+
+
+class _Picked(msgspec.Struct, forbid_unknown_fields=True):
+    at_ns: int
+    nth: int  # of the picks at that instant, from 0
+    task: str
+
+
+def write_choices(
+    path: Path,
+    choices: Choices,
+    *,
+    test: str,
+    digest: str,
+    play: Play | None = None,
+    raft: str = "",
+    kv: str = "",
+    file: str = "",
+) -> None:
+    encode = msgspec.json.Encoder().encode
+    acts = [] if play is None else play.acts
+    if play is not None:
+        play = msgspec.structs.replace(play, acts=[])
+    lines: list[Any] = [Header(FORMAT, VERSION, test, digest, raft, kv, file, play), *acts]
+    lines += [_Chosen(list(place), ordinal, value) for (place, ordinal), value in choices.chosen.items()]
+    lines += [_Picked(at_ns, nth, task) for (at_ns, nth), task in choices.picked.items()]
+    path.write_bytes(b"".join(encode(line) + b"\n" for line in lines))
+
+
+def read_choices(path: Path) -> tuple[Header, Choices]:
+    """Its acts are in the header's `play`."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise ChoiceFileError(f"{path}: {error.strerror}") from None
+    header = _read_header(path, lines[0] if lines else b"")
+    choices = Choices()
+    acts: list[Act] = []
+    for number, line in enumerate(lines[1:], start=2):
+        if not line.strip():
+            continue
+        try:
+            fields = msgspec.json.decode(line, type=dict[str, Any])
+            if "place" in fields:
+                chosen = msgspec.convert(fields, _Chosen)
+                choices.chosen[tuple(chosen.place), chosen.ordinal] = chosen.value
+            elif "does" in fields:
+                if header.play is None:
+                    raise ChoiceFileError(f"{path}:{number}: an act, but there is no play in the header")
+                acts.append(msgspec.convert(fields, Act))
+            else:
+                picked = msgspec.convert(fields, _Picked)
+                choices.picked[picked.at_ns, picked.nth] = picked.task
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ChoiceFileError(f"{path}:{number}: this is no choice: {error}") from None
+    if header.play is not None:
+        header.play.acts = acts
+    return header, choices
+
+
+def _read_header(path: Path, line: bytes) -> Header:
+    try:
+        header = msgspec.json.decode(line, type=Header)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        header = None
+    if header is None or header.format != FORMAT:
+        first = f'{{"format":"{FORMAT}",...}}'
+        raise ChoiceFileError(f"{path}:1: this is no file of choices: its first line must be {first}")
+    if header.version != VERSION:
+        raise ChoiceFileError(f"{path}:1: choices of version {header.version}; this lab reads version {VERSION}")
+    return header

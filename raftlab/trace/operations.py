@@ -1,0 +1,91 @@
+"""What the tester does to a cluster, as data: at 1.2 s peer 0 is given a command, at 1.9 s peer 2 crashes.
+
+scenarios/recorded_schedule.py records such a list while a test runs, and replays it without the test. Knows nothing of
+peers and messages: who reads a list from a file has yet to load them.
+
+Start at `Act`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from labrpc import conditions
+from labsim.choices import Place
+
+# Methods of Config. The first are faults; the second end them; the third ask something of a peer or a service.
+FAULTS = ("crash1", "disconnect", "pause", "crash_at", "slow_disks", "slow_snapshots")
+ENDS = ("start1", "connect", "resume")
+ASKS = ("start", "get_state", "take_snapshot")
+# Of its network, and with "network." before the name in an act: faults, or the end of one.
+CONDITIONS = tuple(conditions.DETAILS)
+# Of a client of a service, and with "client." before the name.
+OPERATIONS = ("get", "put", "append")
+
+NETWORK = "network."
+CLIENT = "client."
+_PEERS_FIRST = frozenset((*FAULTS, *ENDS, *ASKS)) - {"slow_disks"}  # whose first argument is a server
+
+
+class Act(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One act. `at_ns` counts from when its cluster was made; `by`: the thread of the test, "" for the test itself."""
+
+    at_ns: int
+    does: str
+    args: list[Any]
+    kwargs: dict[str, Any] = {}
+    by: str = ""
+
+    @property
+    def peer(self) -> int | None:
+        """The server that it is about, if it is about one."""
+        return self.args[0] if self.does in _PEERS_FIRST and self.args else None
+
+    @property
+    def ends_something(self) -> bool:
+        """Whether it only ends what an earlier one began, and so goes with that one."""
+        if self.does in ENDS:
+            return True
+        if self.does == f"{NETWORK}partition":
+            return not self.args
+        if self.does == f"{NETWORK}link":
+            return self.kwargs.get("cut") is False or self.kwargs.get("loss") == 0
+        return self.does == "crash_at" and self.args[1:2] == [None]
+
+    @property
+    def sets_up(self) -> bool:
+        """Whether later ones may make no sense without it."""
+        return self.does in ("make_client", "connect_client") or self.does.startswith(NETWORK)
+
+
+class Cluster(msgspec.Struct):
+    """What the tester did to one cluster. `number`: how many-th of the run it is, from 1."""
+
+    how: dict[str, Any]
+    number: int
+    made_ns: int
+    acts: list[Act]
+    faults: list[Place]  # that happened: where, each time
+    ended_ns: int | None = None  # if the run has failed when the test said that it was over: when that was
+
+
+class Where(msgspec.Struct, frozen=True):
+    """Where a test gave up: its own line, and what it had called there."""
+
+    line: str
+    called: str
+
+
+class Play(msgspec.Struct, omit_defaults=True):
+    """A run without its test: how the cluster is made, what is done to it, and when it is over. Or the lines of a
+    scenario, which say all of that."""
+
+    how: dict[str, Any]
+    service: bool
+    acts: Sequence[Act]
+    end_ns: int
+    snapshot_every: int | None = None  # commands, where it is not as usual (2D)
+    steps: list[str] = []  # of a scenario; then there are no acts

@@ -1,0 +1,371 @@
+"""`lab zoo`: incorrect peers (mutants), and what the lab says of each.
+
+`run` runs the lab's tests on each mutant in a process of its own: the tests of its part first, then all others, then
+the scenarios, seed after seed, until one fails or the runs are spent. Seeds are fixed, so two runs give one result,
+unless --budget-seconds ends one early. A mutant that only gets nowhere too often (`liveness`) is then run over more
+seeds, to say how often that is noticed. Controls are correct peers, and run through everything.
+
+Start reading at `add_arguments()`. What a mutant is: mutants. One hunt: hunting, in the process of worker. Random
+changes: mutating. What is said: telling.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from raftlab.harness.options import ISOLATED, JOBS, RACE, RUNS, SEED, Option, add_options, positive, seconds
+from raftlab.layout import ROOT
+from raftlab.tools.common.interrupts import ended_politely, first_done, held_back, result_of
+from raftlab.tools.selection import select
+from raftlab.tools.workers.process import CannotStart, Lost, WorkerProcess, python_worker
+from tests.mutants.tool import fuzzing
+from tests.mutants.tool.measurement import Result
+from tests.mutants.tool.mutants import BUILD, Mutant, load_zoo
+from tests.mutants.tool.random_command import RANDOM_RUNS, mutate
+from tests.mutants.tool.random_mutants import drawn_by_id, is_drawn
+from tests.mutants.tool.report import RECORD, overview, record, summary, table
+from tests.mutants.tool.shrunk import RECORD as SHRUNK
+from tests.mutants.tool.shrunk import Measured, measure, recorded
+from tests.mutants.tool.shrunk import record as record_shrunk
+from tests.mutants.tool.shrunk import summary as shrunk_summary
+from tests.mutants.tool.shrunk import table as shrunk_table
+from tests.mutants.tool.worker import TESTS
+
+TABLE = BUILD / "table.md"
+RUNS_EACH = 10
+CONTROL_RUNS = 2
+# A peer may stop the whole process (a call that blocks in C); nothing that moves needs this long.
+_LOST_S = 900
+
+
+def _parent(*names: str, **how: Any) -> argparse.ArgumentParser:
+    """For each sub-command that has this option."""
+    parent = argparse.ArgumentParser(add_help=False)
+    parent.add_argument(*names, **how)
+    return parent
+
+
+def _shared(*options: Option) -> argparse.ArgumentParser:
+    parent = argparse.ArgumentParser(add_help=False)
+    add_options(parent.add_argument, *options)
+    return parent
+
+
+_IDS = _parent("ids", nargs="*", metavar="ID", help="only these (default: all, correct peers included)")
+_TESTS = _parent("--tests", nargs="+", default=[], metavar="TEST", help="only these tests, parts or scenarios")
+_RUNS = _shared(
+    replace(RUNS, help=f"seeds per mutant ({RUNS_EACH}; {CONTROL_RUNS} for correct peers, {RANDOM_RUNS} for random)"),
+    replace(SEED, default=0, help="the first seed; of random changes, the draw's"),
+    ISOLATED,
+    RACE,
+)
+_JOBS = _shared(replace(JOBS, type=positive, default=2, help="worker processes at a time"))
+_BUDGET = _parent(
+    "--budget-seconds", type=seconds, metavar="S", help="give up on a mutant after so much processor time"
+)
+_JSON = _parent("--json", type=Path, metavar="FILE", help="write the results there")
+_HOW = (_RUNS, _TESTS, _JOBS, _BUDGET, _JSON)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="operation", metavar="COMMAND", required=True, title="commands")
+
+    def add(name: str, text: str, *options: argparse.ArgumentParser, record: Path | None = None) -> Any:
+        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", parents=options)
+        if record is not None:
+            command.add_argument("--record", action="store_true", help=f"note the results in {record}")
+        return command
+
+    add("list", "list the mutants", _IDS)
+    add("show", "print mutants as diffs", _IDS)
+    add("write", f"write mutants to {BUILD}, to run tests on", _IDS)
+    run = add("run", "run the tests on each mutant until one fails", _IDS, *_HOW, record=RECORD)
+    run.epilog = (
+        "Exit status: 0 if every mutant was caught and every correct peer passed; 1 if not; 2 for options that do "
+        "not fit; 130 if it was interrupted."
+    )
+    random = add("random", "run the tests on random changes of raft/raft.py, and show those that are missed", *_HOW)
+    random.add_argument("number", type=positive, metavar="N", help="how many changes to draw")
+    random.add_argument(
+        "--hunt", type=seconds, metavar="S", help="hunt what the tests missed for so much processor time each"
+    )
+    random.add_argument("--list", action="store_true", help="list the changes and exit")
+    random.epilog = (
+        "Exit status: as of run; one that is missed is no failure once tests/mutants/survivors.toml explains it."
+    )
+    add("shrink", f"shrink the failing run that {RECORD} names for each", _IDS, _JSON, record=SHRUNK)
+    hunt = add(
+        "hunt",
+        "run lab hunt on each mutant that breaks a rule of safety or durability, and on correct peers",
+        *(_JOBS, _JSON),
+        record=fuzzing.RECORD,
+    )
+    hunt.add_argument("seconds", type=seconds, metavar="SECONDS", help="processor time for each")
+    hunt.add_argument("ids", nargs="*", metavar="ID", help="only these")
+    out = add("table", "write a table of all that is recorded", _IDS)
+    out.add_argument("--out", type=Path, default=TABLE, metavar="FILE", help=f"where it goes ({TABLE})")
+
+
+def main(args: argparse.Namespace) -> int:
+    if args.operation == "random":
+        return mutate(args, _hunt_all)
+    try:
+        zoo = _chosen(load_zoo(), args.ids)
+        select(getattr(args, "tests", []))  # the workers do it again; here it is refused once
+    except Exception as error:
+        print(f"lab zoo: {error}", file=sys.stderr)
+        return 2
+    commands = {
+        "list": _list,
+        "show": _show,
+        "write": _write,
+        "run": _run,
+        "shrink": _shrink,
+        "hunt": _hunt,
+        "table": _table,
+    }
+    return commands[args.operation](zoo, args)
+
+
+def _list(zoo: list[Mutant], _: argparse.Namespace) -> int:
+    for mutant in zoo:
+        print(f"{mutant.id:28} {mutant.part}  a {mutant.kind} that {mutant.what}")
+    return 0
+
+
+def _show(zoo: list[Mutant], _: argparse.Namespace) -> int:
+    for mutant in zoo:
+        print(mutant.diff() or f"{mutant.id}: the reference itself\n", end="")
+    return 0
+
+
+def _write(zoo: list[Mutant], _: argparse.Namespace) -> int:
+    for mutant in zoo:
+        print(mutant.write())
+    return 0
+
+
+def _table(zoo: list[Mutant], args: argparse.Namespace) -> int:
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(overview(zoo))
+    print(args.out)
+    return 0
+
+
+def _run(zoo: list[Mutant], args: argparse.Namespace) -> int:
+    began_s = time.perf_counter()
+    with ended_politely():
+        results, interrupted = _hunt_all(zoo, args)
+    by_id = {mutant.id: mutant for mutant in zoo}
+    print(table(results, by_id))
+    print(summary(results, by_id, time.perf_counter() - began_s))
+    if args.json is not None:
+        args.json.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
+    if args.record:
+        record(results)
+    if interrupted:
+        print(f"interrupted: {len(zoo) - len(results)} of {len(zoo)} not hunted", file=sys.stderr)
+        return 130
+    return 1 if any(result.bad for result in results) else 0
+
+
+def _shrink(zoo: list[Mutant], args: argparse.Namespace) -> int:
+    """One after another: what is measured is processor time."""
+    known = json.loads(RECORD.read_text())
+    measured: list[Measured] = []
+    mutants = [mutant for mutant in zoo if mutant.id in known]
+    try:
+        for mutant in mutants:
+            one = measure(mutant, known[mutant.id]["test"], known[mutant.id]["seed"], out=Path("build/zoo-shrunk"))
+            measured.append(one)
+            if args.json is not None:
+                args.json.write_text(json.dumps([asdict(one) for one in measured], indent=1) + "\n")
+            what = (
+                f"{one.rule or one.ending or 'not shrunk'}: {one.before:,} -> {one.after:,} events, {one.lines} lines"
+            )
+            print(f"[{len(measured)}/{len(mutants)}] {mutant.id}: {what}", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+    print(shrunk_table(measured))
+    if measured:
+        print(f"\n{shrunk_summary(measured)}")
+    if args.record:
+        record_shrunk(measured)
+    return 1 if any(one.rule and not one.same_rule for one in measured) else 0
+
+
+def _hunt(zoo: list[Mutant], args: argparse.Namespace) -> int:
+    """Mutants that break a rule of safety or durability, and controls."""
+    rules = {id_: one.rule for id_, one in recorded().items()}
+    chosen = [m for m in zoo if not m.of_service and not m.races]
+    if not args.ids:
+        chosen = [m for m in chosen if m.control or fuzzing.is_asked_for(rules.get(m.id, ""))]
+    measured: list[fuzzing.Measured] = []
+    out, interrupted = Path("build/zoo-hunted"), False
+    with ThreadPoolExecutor(max(1, args.jobs)) as pool:
+        try:
+            with held_back():
+                pending = [pool.submit(fuzzing.measure, mutant, limit_s=args.seconds, out=out) for mutant in chosen]
+            for future in pending:
+                one = result_of(future)
+                measured.append(one)
+                print(f"[{len(measured)}/{len(chosen)}] {one.id}: {one.words}", file=sys.stderr, flush=True)
+        except KeyboardInterrupt:
+            interrupted = True
+            pool.shutdown(wait=False, cancel_futures=True)
+    wrong = [one for one in measured if not one.control]
+    print(fuzzing.table(measured))
+    print(f"\n{fuzzing.summary(measured)}")
+    if args.json is not None:
+        args.json.write_text(json.dumps([asdict(one) for one in measured], indent=1) + "\n")
+    if args.record:
+        fuzzing.record(wrong)
+    if interrupted:
+        print(f"interrupted: {len(chosen) - len(measured)} of {len(chosen)} not hunted", file=sys.stderr)
+        return 130
+    return 1 if any(one.control and one.found for one in measured) else 0
+
+
+def _chosen(zoo: list[Mutant], ids: list[str]) -> list[Mutant]:
+    known = {mutant.id: mutant for mutant in zoo}
+    known |= {id_: drawn_by_id(id_) for id_ in ids if is_drawn(id_)}
+    unknown = [id_ for id_ in ids if id_ not in known]
+    if unknown:
+        raise ValueError(f"there is no mutant {unknown[0]!r}; see lab zoo list")
+    return [known[id_] for id_ in ids] if ids else zoo
+
+
+class _Hunters:
+    """The processes under way, so that an interrupt can end them: these, and no others."""
+
+    def __init__(self, args: argparse.Namespace, judge: str = TESTS) -> None:
+        self._args = args
+        self._judge = judge
+        self._lock = Lock()
+        self._running: set[WorkerProcess] = set()
+        self._stopped = False
+
+    def hunt(self, mutant: Mutant) -> Result:
+        args = self._args
+        greeting = {"tests": args.tests}
+        worker = WorkerProcess(
+            lambda: python_worker("tests.mutants.tool.worker", greeting, folder=Path.cwd(), lab=ROOT)
+        )
+        runs = args.runs or (CONTROL_RUNS if mutant.control else RUNS)
+        request = {"id": mutant.id, "runs": runs, "first_seed": args.seed, "budget_s": args.budget_seconds}
+        request |= {"isolated": args.isolated, "race": args.race, "judge": self._judge}
+        with self._lock:
+            if self._stopped:
+                worker.close()
+            self._running.add(worker)
+        try:
+            (answer,) = worker.ask([json.dumps(request).encode()], _LOST_S)
+        except CannotStart as error:
+            return Result(mutant.id, "broken", line=_last_line(error.said) or str(error))
+        finally:
+            with self._lock:
+                self._running.discard(worker)
+            worker.fresh()
+        if isinstance(answer, Lost):
+            line = f"no result after {_LOST_S} s" if answer.late else _last_line(answer.said)
+            return Result(mutant.id, "broken", line=line or f"its worker {answer.how}, with no result")
+        fields = json.loads(answer)
+        if fields["failed_of"] is not None:
+            fields["failed_of"] = tuple(fields["failed_of"])
+        return Result(**fields)
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            for worker in self._running:
+                worker.close()
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2]
+
+
+def _hunt_all(
+    zoo: Sequence[Mutant],
+    args: argparse.Namespace,
+    judge: str = TESTS,
+    on_result: Callable[[Result], None] = lambda _: None,
+) -> tuple[list[Result], bool]:
+    """The results in the zoo's order, and whether Ctrl-C ended it early."""
+    hunters = _Hunters(args, judge)
+    results: dict[str, Result] = {}
+    interrupted = False
+    # Controls are the longest; begun last, they would be waited for alone.
+    order = sorted(zoo, key=lambda mutant: not mutant.control)
+    with _Progress(len(zoo)) as progress, ThreadPoolExecutor(max(1, args.jobs)) as pool:
+        # From here on: the first worker may be there before all are asked for, and the pool waits for it.
+        try:
+            with held_back():
+                pending = {pool.submit(hunters.hunt, mutant) for mutant in order}
+            while pending:
+                done = first_done(pending)
+                pending -= done
+                for future in done:
+                    result = future.result()
+                    results[result.id] = result
+                    on_result(result)
+                    progress.add(result)
+        except KeyboardInterrupt:
+            interrupted = True
+            hunters.stop()
+            pool.shutdown(wait=False, cancel_futures=True)
+    return [results[mutant.id] for mutant in zoo if mutant.id in results], interrupted
+
+
+class _Progress:
+    """A bar on a terminal, a line per mutant otherwise."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._done = 0
+        self._bar: Any = None
+
+    def __enter__(self) -> _Progress:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+            self._bar = Progress(
+                TextColumn("hunting"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TextColumn("{task.description}", markup=False),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._task = self._bar.add_task("", total=self._total)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def add(self, result: Result) -> None:
+        self._done += 1
+        if self._bar is not None:
+            self._bar.update(self._task, advance=1, description=f"{result.id}: {result.verdict}")
+            if result.bad:
+                self._bar.console.print(f"{result.id}: {result.verdict} {result.line}", markup=False)
+        else:
+            by = f" by {result.by}" if result.by else ""
+            print(
+                f"[{self._done}/{self._total}] {result.id}: {result.verdict}{by} ({result.seconds:.1f} s)",
+                file=sys.stderr,
+                flush=True,
+            )

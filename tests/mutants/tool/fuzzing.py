@@ -1,0 +1,128 @@
+"""`lab zoo hunt`: what `lab hunt` alone finds of the mutants that break a rule of safety or durability, and how soon.
+
+Each is hunted in a process of its own, with the same seed on one core. What is found is played on the peer that the
+mutant was made from, which must pass.
+
+Start at `measure()`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from raftlab.harness.options import arguments
+from tests.mutants.tool.mutants import BUILD, ZOO, Mutant
+from tests.mutants.tool.shrunk import repeated
+
+RECORD = ZOO / "hunted.json"
+SEED = 105  # one that no drawing was tuned with
+_LOST_S = 3600
+# Rules about speed, and about what never happens: no hunt is asked for these.
+_OTHER_RULES = (
+    *("answers-requests", "calls-return", "committed-gets-applied", "quiet-death", "race", "rpc-budget"),
+    "start-returns-at-once",
+)
+
+
+@dataclass
+class Measured:
+    """What came of one hunt."""
+
+    id: str
+    control: bool = False
+    found: str = ""  # by what: a rule, an exception, "expectation"; "" if it was not
+    runs: int = 0
+    seconds: float = 0.0
+    steps: int | None = None  # of the scenario
+    right_passes: bool = False  # the scenario, on the peer that it was made from
+
+    @property
+    def words(self) -> str:
+        return f"{self.found or 'nothing found'} after {self.runs:,} runs, {self.seconds:.1f} s"
+
+
+def is_asked_for(rule: str) -> bool:
+    """Of one that breaks this rule in the run that caught it."""
+    return bool(rule) and rule not in _OTHER_RULES
+
+
+def measure(mutant: Mutant, *, limit_s: float, out: Path) -> Measured:
+    path = mutant.write(BUILD)
+    out.mkdir(parents=True, exist_ok=True)
+    scenario = out / f"{mutant.id}.scenario"
+    found = _hunt(path, limit_s, out / f"{mutant.id}.json")
+    hunted = {name: found[name] for name in ("found", "runs", "seconds", "steps")}
+    measured = Measured(mutant.id, mutant.control, **hunted)
+    if measured.steps is not None and not mutant.control:
+        scenario.write_text("\n".join([*found["scenario"], ""]))
+        measured.right_passes = repeated(mutant.base / "raft.py", None, [str(scenario)])[0]["ending"] == "passed"
+    return measured
+
+
+def _hunt(raft: Path, limit_s: float, figures: Path) -> dict[str, Any]:
+    figures.unlink(missing_ok=True)
+    values = {"raft": raft, "jobs": 1, "seed": SEED, "for": f"{limit_s:.0f}s", "out": figures.parent / "found"}
+    command = [sys.executable, "-m", "raftlab", "hunt", *arguments(values), "--json", str(figures)]
+    subprocess.run(command, capture_output=True, timeout=_LOST_S, check=False, stdin=subprocess.DEVNULL)
+    found: dict[str, Any] = json.loads(figures.read_text())
+    return found
+
+
+def recorded(measured: Iterable[Measured] = (), file: Path = RECORD) -> dict[str, Measured]:
+    """What is noted, by id, and these in the place of what was noted of them before."""
+    known = json.loads(file.read_text()) if file.exists() else []
+    return {one.id: one for one in (*(Measured(**each) for each in known), *measured)}
+
+
+def record(measured: Iterable[Measured], file: Path = RECORD) -> None:
+    """Note them beside what is noted already."""
+    known = sorted(recorded(measured, file).values(), key=lambda one: one.id)
+    file.write_text(json.dumps([asdict(one) for one in known], indent=1) + "\n")
+
+
+def table(all_of_them: Iterable[Measured]) -> str:
+    rows = ["| id | found | runs | s | steps |", "|---|---|---:|---:|---:|"]
+    for one in all_of_them:
+        steps = "-" if one.steps is None else str(one.steps) + ("" if one.right_passes else ", not good")
+        cells = (f"`{one.id}`", one.found or "no", f"{one.runs:,}", f"{one.seconds:.1f}", steps)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def summary(measured: Sequence[Measured]) -> str:
+    controls = [one for one in measured if one.control]
+    all_of_them = [one for one in measured if not one.control]
+    lines = [*_summary(all_of_them)] if all_of_them else []
+    if controls:
+        accused = [one.id for one in controls if one.found]
+        runs = sum(one.runs for one in controls)
+        lines.append(
+            f"{len(controls) - len(accused)} of {len(controls)} controls were accused of nothing, in {runs:,} runs"
+        )
+        lines += [f"ACCUSED: {', '.join(accused)}"] if accused else []
+    return "\n".join(lines)
+
+
+def _summary(all_of_them: Sequence[Measured]) -> list[str]:
+    found = [one for one in all_of_them if one.found]
+    lines = [
+        f"{len(found)} of {len(all_of_them)} found",
+        f"processor time for all: {sum(one.seconds for one in all_of_them):,.0f} s",
+    ]
+    if found:
+        lines.append(f"until one is found: median {median(one.seconds for one in found):.1f} s")
+    steps = [one.steps for one in found if one.steps is not None]
+    if steps:
+        lines.append(
+            f"{len(steps)} are scenarios: median {median(steps):g} steps, most {max(steps)}; "
+            f"{sum(one.right_passes for one in found)} of them pass on the right peer"
+        )
+    away = [one.id for one in all_of_them if not one.found]
+    return [*lines, *([f"got away: {', '.join(away)}"] if away else [])]

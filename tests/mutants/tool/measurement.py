@@ -1,0 +1,151 @@
+"""One hunt: a wrong Raft against the lab's tests, seed after seed, until one fails or the runs are spent; or against
+runs that nobody wrote, until the time is up.
+
+Promise: seeds are fixed, so two hunts give one result, unless a budget cuts one short. Start at `hunt()`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raftlab.harness.lab_test import LabTest
+from raftlab.harness.launcher import PeerLauncher
+from raftlab.harness.run import run_test
+from raftlab.harness.verdict import Ending, verdict_of
+from raftlab.sandbox.loader import launcher_for
+from raftlab.tools.generator.sequence import Lane
+from tests.mutants.tool.mutants import BUILD, REFERENCE, Mutant, StaleMutant
+
+PARTS = ("2a", "2b", "2c", "2d", "3a", "3b")
+RATE_SEEDS = 20
+
+
+@dataclass
+class Result:
+    """What came of one hunt. `verdict`: caught, escaped; for a control passed, accused; or broken, stale."""
+
+    id: str
+    verdict: str
+    by: str = ""  # a rule's name, a class of SimulationError, or "test: " and its name
+    test: str = ""
+    seed: int = 0
+    runs: int = 0  # of the suite, begun ones included
+    tests: int = 0  # single tests run
+    skipped: int = 0  # of these, by the test's own word
+    seconds: float = 0.0  # of processor time
+    failed_of: tuple[int, int] | None = None  # for a liveness mutant: seeds that fail, of how many
+    line: str = ""
+
+    @property
+    def bad(self) -> bool:
+        return self.verdict not in ("caught", "passed")
+
+
+def suite_for(mutant: Mutant, tests: list[LabTest]) -> list[LabTest]:
+    """Its own part first, then the others in order; of a service the tests of services, of a peer all others."""
+    tests = [test for test in tests if test.wants_service is mutant.of_service]
+    parts = [mutant.part, *(part for part in (*PARTS, "") if part != mutant.part)]
+    return sorted(tests, key=lambda test: parts.index(test.part))
+
+
+def load_mutant(mutant: Mutant, build: Path, *, isolated: bool = False, race: bool = False) -> Any:
+    """As launcher_for(); a service on the reference peer. One that only races is always looked at for races."""
+    path = mutant.write(build)
+    race = race or mutant.races
+    if mutant.of_service:
+        return launcher_for(REFERENCE / "raft.py", kv=path, isolated=isolated, race=race)
+    return launcher_for(path, isolated=isolated, race=race)
+
+
+def hunt(
+    mutant: Mutant,
+    tests: list[LabTest],
+    *,
+    runs: int,
+    budget_s: float | None = None,
+    first_seed: int = 0,
+    build: Path = BUILD,
+    measure_rate: bool = True,
+    isolated: bool = False,
+    race: bool = False,
+) -> Result:
+    """Run the suite over seeds until a test fails."""
+    # Processor time: a busy machine changes no verdict.
+    began_s = time.process_time()
+    result = Result(mutant.id, "passed" if mutant.control else "escaped")
+    try:
+        launcher = load_mutant(mutant, build, isolated=isolated, race=race)
+    except StaleMutant as error:
+        result.verdict, result.line = "stale", str(error)
+        return result
+    suite = suite_for(mutant, tests)
+    for seed in range(first_seed, first_seed + runs):
+        result.runs += 1
+        for test in suite:
+            if budget_s is not None and time.process_time() - began_s > budget_s:
+                result.line = f"the budget of {budget_s:g} s is spent"
+                result.seconds = time.process_time() - began_s
+                return result
+            result.tests += 1
+            run = run_test(test, launcher, seed)
+            if verdict_of(run.error).ending is Ending.SKIPPED:
+                result.skipped += 1
+            elif run.error is not None:
+                result.verdict = "accused" if mutant.control else "caught"
+                result.by, result.line = classify(run.error, test.name)
+                result.test, result.seed = test.name, seed
+                result.seconds = time.process_time() - began_s
+                if mutant.liveness and measure_rate:
+                    own_part = [other for other in suite if other.part == mutant.part and other is not test]
+                    result.failed_of = _rate([test, *own_part], launcher, first_seed)
+                return result
+    result.seconds = time.process_time() - began_s
+    return result
+
+
+def hunt_unwritten(
+    mutant: Mutant,
+    _tests: list[LabTest],
+    *,
+    budget_s: float,
+    build: Path = BUILD,
+    isolated: bool = False,
+    race: bool = False,
+    **_of_tests: Any,
+) -> Result:
+    """As `lab hunt` does it, with seed 0 and one worker."""
+    began_s = time.process_time()
+    result = Result(mutant.id, "passed" if mutant.control else "escaped")
+    launcher = load_mutant(mutant, build, isolated=isolated, race=race)
+    lane = Lane(launcher, 0, 0, race=race)
+    while True:
+        _, _, run = lane.run()
+        result.tests += 1
+        verdict = verdict_of(run.error)
+        if run.error is not None and verdict.failed:
+            # There is no test: an exception of its own is the lab's.
+            caught = "accused" if mutant.control else "caught"
+            result.verdict = "broken" if verdict.ending is Ending.TEST else caught
+            result.by, result.line = classify(run.error, "lab hunt")
+            break
+        if time.process_time() - began_s > budget_s:
+            break
+    result.seconds = time.process_time() - began_s
+    return result
+
+
+def _rate(tests: list[LabTest], launcher: PeerLauncher, first_seed: int) -> tuple[int, int]:
+    """With how many seeds at least one of the tests fails."""
+    failed = 0
+    for seed in range(first_seed, first_seed + RATE_SEEDS):
+        failed += any(run_test(test, launcher, seed).error is not None for test in tests)
+    return failed, RATE_SEEDS
+
+
+def classify(error: BaseException, test: str) -> tuple[str, str]:
+    """By what a failure was noticed, and its first line."""
+    verdict = verdict_of(error)
+    return verdict.caught_by or f"test: {test}", verdict.text

@@ -1,0 +1,258 @@
+"""Wrong Rafts as edits of the reference: what one is, how it is made, and how it is kept from rotting.
+
+A mutant is a short list of replacements in raft/raft.py. Each old text must stand there exactly once and the result
+must compile; otherwise applying it raises StaleMutant, so that a change to the reference that a mutant does not survive
+is noticed at once. A control is made the same way, but is a correct Raft of another kind, and must pass.
+
+Strangers are correct Rafts too, but whole ones of other designs, each in a folder of its own; a SameMistake puts a
+mistake of the reference's mutants into one of them.
+
+A ServiceMutant is the same for the service of parts 3A and 3B, made in kv/server.py and kv/client.py and run on the
+reference peer; a right service of another design lies in a folder of tests/peers/services.
+
+Promise: nothing here runs a peer. The mutants themselves are in tests/mutants, a file per part.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+import tokenize
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from raftlab.layout import PEER_FILES
+
+REFERENCE = Path("raft")  # raft.py and messages.py, where they lie in the source tree
+SERVICE = Path("kv")  # server.py, client.py and messages.py
+ZOO = Path("tests/mutants")
+STRANGERS = Path("tests/peers")
+SERVICES = STRANGERS / "services"
+BUILD = Path("build/zoo")
+
+Edit = tuple[str, str]
+
+
+class StaleMutant(Exception):
+    """The reference has changed under a mutant; the text says which edit no longer fits."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One mistake. `what` completes "a peer that ..."; `rule` says what it breaks."""
+
+    id: str
+    part: str  # the part whose tests should notice first: "2a" ... "3b"
+    rule: str
+    what: str
+    edits: tuple[Edit, ...]
+    # How often the classical Go suite notices: A always, S sometimes, R rarely, N never; a judgement, "" where there
+    # is none. go_caught: what one full run of that suite said, where we know.
+    go: str = ""
+    go_caught: bool | None = None
+    # Not wrong in any one message, only in how often it gets nowhere: judged by how many seeds fail.
+    liveness: bool = False
+    # Wrong only in which lock is held when: hunted with --race.
+    races: bool = False
+    # A correct peer: must pass everything.
+    control: bool = False
+    message_edits: tuple[Edit, ...] = ()  # the same for raft/messages.py
+    base: Path = REFERENCE  # the folder of the peer that is edited
+
+    def source(self) -> str:
+        return _apply(self.id, self.base / "raft.py", self.edits)
+
+    def messages_source(self) -> str:
+        return _apply(self.id, self._beside("messages.py"), self.message_edits)
+
+    def _beside(self, name: str) -> Path:
+        """A file that comes with raft.py: its own, or the reference's."""
+        own = self.base / name
+        return own if own.exists() else REFERENCE / name
+
+    @property
+    def of_reference(self) -> bool:
+        return self.base in (REFERENCE, SERVICE)
+
+    @property
+    def of_service(self) -> bool:
+        return False
+
+    @property
+    def kind(self) -> str:
+        """What `what` says something of."""
+        return "service" if self.of_service else "peer"
+
+    def write(self, build: Path = BUILD) -> Path:
+        """Write it where a peer can be loaded from, build/zoo/ID/raft.py, and return that path."""
+        folder = build / self.id
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "raft.py").write_text(self.source())
+        # A file alone uses the reference's messages; with its own beside it, it brings its package.
+        messages = folder / "messages.py"
+        if self.message_edits or (not self.of_reference and (self.base / "messages.py").exists()):
+            messages.write_text(self.messages_source())
+            own = set() if self.of_reference else {file.name for file in self.base.glob("*.py")}
+            for name in sorted({*PEER_FILES, *own} - {"raft.py", "messages.py"}):
+                (folder / name).write_text(self._beside(name).read_text())
+        else:
+            messages.unlink(missing_ok=True)
+        return folder / "raft.py"
+
+    def diff(self) -> str:
+        """The mistake as a reader wants to see it."""
+        parts = [("raft.py", self.source())]
+        if self.message_edits:
+            parts.append(("messages.py", self.messages_source()))
+        lines: list[str] = []
+        for name, mutated in parts:
+            base = self._beside(name)
+            lines += difflib.unified_diff(
+                base.read_text().splitlines(keepends=True),
+                mutated.splitlines(keepends=True),
+                str(base),
+                f"{self.id}/{name}",
+                n=2,
+            )
+        return "".join(lines)
+
+
+@dataclass(frozen=True)
+class ServiceMutant(Mutant):
+    """One mistake in the service: `edits` are of kv/server.py, `message_edits` of kv/messages.py."""
+
+    client_edits: tuple[Edit, ...] = ()  # the same for kv/client.py
+    base: Path = SERVICE
+
+    @property
+    def of_service(self) -> bool:
+        return True
+
+    def source(self) -> str:
+        return _apply(self.id, self.base / "server.py", self.edits)
+
+    def client_source(self) -> str:
+        return _apply(self.id, self._beside("client.py"), self.client_edits)
+
+    def _beside(self, name: str) -> Path:
+        own = self.base / name
+        return own if own.exists() else SERVICE / name
+
+    def write(self, build: Path = BUILD) -> Path:
+        """Write it where a service can be loaded from, build/zoo/ID/server.py, and return that path."""
+        folder = build / self.id
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "server.py").write_text(self.source())
+        (folder / "client.py").write_text(self.client_source())
+        (folder / "messages.py").write_text(self.messages_source())
+        return folder / "server.py"
+
+    def diff(self) -> str:
+        lines: list[str] = []
+        files = {"server.py": self.source(), "client.py": self.client_source(), "messages.py": self.messages_source()}
+        for name, mutated in files.items():
+            base = self._beside(name)
+            texts = base.read_text().splitlines(keepends=True), mutated.splitlines(keepends=True)
+            lines += difflib.unified_diff(*texts, str(base), f"{self.id}/{name}", n=2)
+        return "".join(lines)
+
+
+@dataclass(frozen=True)
+class SameMistake:
+    """A mutant of the reference, made in a stranger: the same mistake in another design."""
+
+    stranger: str  # its folder
+    like: str  # the id of the reference's mutant
+    edits: tuple[Edit, ...]
+    message_edits: tuple[Edit, ...] = ()
+
+    def mutant(self, original: Mutant) -> Mutant:
+        return replace(
+            original,
+            id=f"{self.stranger}-{self.like}".replace("_", "-"),
+            edits=self.edits,
+            message_edits=self.message_edits,
+            base=STRANGERS / self.stranger,
+            go="",
+            go_caught=None,
+        )
+
+
+def _strangers() -> list[Mutant]:
+    """Every stranger as it is: a control."""
+    found = []
+    for file in sorted(STRANGERS.glob("*/raft.py")):
+        told = _first_line(file)
+        id_ = f"stranger-{file.parent.name}".replace("_", "-")
+        what = f"is of another design: {told}"
+        found.append(Mutant(id_, "2b", "none: it is correct", what, (), control=True, base=file.parent))
+    return found
+
+
+def _services() -> list[Mutant]:
+    """Every service of another design as it is: a control."""
+    found: list[Mutant] = []
+    for file in sorted(SERVICES.glob("*/server.py")):
+        told = _first_line(file)
+        id_ = f"service-{file.parent.name}".replace("_", "-")
+        what = f"is of another design: {told}"
+        found.append(ServiceMutant(id_, "3a", "none: it is correct", what, (), control=True, base=file.parent))
+    return found
+
+
+def _first_line(file: Path) -> str:
+    """Of a module's docstring. Only its beginning is read: whoever wants one mutant waits for all strangers."""
+    with tokenize.open(file) as source:
+        for token in tokenize.generate_tokens(source.readline):
+            if token.type not in (tokenize.COMMENT, tokenize.NL):
+                told = ast.literal_eval(token.string) if token.type == tokenize.STRING else ""
+                return str(told).partition("\n")[0]
+    return ""
+
+
+def _apply(id_: str, file: Path, edits: tuple[Edit, ...]) -> str:
+    source = file.read_text()
+    for old, new in edits:
+        found = source.count(old)
+        if found != 1:
+            raise StaleMutant(
+                f"{id_}: the text to replace must stand in {file} once, but stands there {found} times; "
+                f"adapt the edit in {ZOO} to the reference:\n{old}"
+            )
+        source = source.replace(old, new)
+    try:
+        compile(source, f"{id_}/{file.name}", "exec")
+    except SyntaxError as error:
+        raise StaleMutant(f"{id_}: {file} edited is no Python any more: {error}") from error
+    return source
+
+
+def load_zoo(folder: Path = ZOO) -> list[Mutant]:
+    """Every mutant and control, file by file in the order of the parts, and as they stand there."""
+    order = ("election", "log", "persistence", "snapshots", "histories", "concurrency", "variants")
+    found = [*folder.glob("*.py"), *([STRANGERS / "variants.py"] if folder == ZOO else [])]
+    files = sorted(found, key=lambda f: (order.index(f.stem) if f.stem in order else len(order), f.stem))
+    if not files:
+        raise StaleMutant(f"there are no mutants in {folder}; run this where the source tree lies")
+    zoo: list[Mutant] = []
+    repeated: list[SameMistake] = []
+    for file in files:
+        spec = importlib.util.spec_from_file_location(f"zoo_{file.stem}", file)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        zoo += getattr(module, "MUTANTS", [])
+        repeated += getattr(module, "SAME_MISTAKES", [])
+    originals = {mutant.id: mutant for mutant in zoo}
+    for mistake in repeated:
+        if mistake.like not in originals:
+            raise StaleMutant(f"{mistake.stranger} repeats {mistake.like}, which no mutant of the reference is called")
+        zoo.append(mistake.mutant(originals[mistake.like]))
+    if folder == ZOO:
+        zoo += [*_strangers(), *_services()]
+    ids = [mutant.id for mutant in zoo]
+    twice = sorted({id_ for id_ in ids if ids.count(id_) > 1})
+    if twice:
+        raise StaleMutant(f"an id names one mutant, but these stand twice: {', '.join(twice)}")
+    return zoo

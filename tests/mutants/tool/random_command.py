@@ -1,0 +1,262 @@
+"""`lab zoo random N --seed S`: N changes of the reference, drawn by chance, and what the lab says of each.
+
+The tests judge every one; with --hunt, runs that nobody wrote judge what these let go (worker.JUDGES), unless it is
+known to mean the same as the reference. What none catches is printed with its diff, for a person to look at: it may
+mean the same, only cost time, or be wrong, and then the lab lacks something. tests/mutants/survivors.toml lists which.
+
+Promise: results are kept in build/zoo/mutated.jsonl as they come. The same command goes on there after Ctrl-C, and so
+does another draw; only if the reference, the tester, a test or the options have changed is it all judged anew.
+
+Exit 0: every one was caught, or it is written down what it is. Start at `mutate()`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from raftlab.layout import run_files, tool_files
+from raftlab.tools.common.interrupts import ended_politely
+from raftlab.tools.selection import SCENARIOS, SelectionError, default_files, scenario_files, select
+from tests.mutants.tool import measurement, worker
+from tests.mutants.tool.measurement import Result
+from tests.mutants.tool.mutants import BUILD, REFERENCE, ZOO, Mutant
+from tests.mutants.tool.random_mutants import Drawn, draw
+from tests.mutants.tool.worker import HUNT, TESTS
+
+RANDOM_RUNS = 2
+KEPT = BUILD / "mutated.jsonl"
+SURVIVORS = ZOO / "survivors.toml"
+# Of processor time, for one. All tests take a tenth of it; a change may make each of them longer.
+_BUDGET_S = 240.0
+_TESTS = (SCENARIOS, "2a", "2b", "2c", "2d")
+_KINDS = {
+    "same": "the same as the reference",
+    "cost": "right at another cost",
+    "wrong": "wrong, and nothing notices",
+}
+
+
+class HuntAll(Protocol):
+    def __call__(
+        self, zoo: Sequence[Mutant], args: argparse.Namespace, judge: str, on_result: Callable[[Result], None]
+    ) -> tuple[list[Result], bool]: ...
+
+
+class Note(NamedTuple):
+    """What a person says of a survivor."""
+
+    kind: str  # one of _KINDS
+    why: str
+
+
+Notes = Mapping[tuple[str, str, str], Note]
+
+
+def mutate(args: argparse.Namespace, hunt_all: HuntAll) -> int:
+    try:
+        select(args.tests)  # the workers do it again; here it is refused once
+        mutants = draw(args.number, args.seed)
+        notes = read_notes()
+    except (ValueError, OSError, SelectionError) as error:
+        print(f"lab zoo: {error}", file=sys.stderr)
+        return 2
+    if args.list:
+        for mutant in mutants:
+            print(f"{mutant.id:44} a peer that {mutant.what}")
+        return 0
+    judges = judges_for(args)
+    kept = Kept(KEPT, {judge: _key(judge, options) for judge, options in judges.items()})
+    with ended_politely():
+        interrupted = _judge_all(mutants, judges, kept, notes, hunt_all)
+    outcome = Outcome.of(mutants, kept, notes)
+    print(report(outcome))
+    if args.json is not None:
+        told = [{**asdict(result), "judge": judge} for mutant in mutants for judge, result in kept.of(mutant).items()]
+        args.json.write_text(json.dumps(told, indent=1) + "\n")
+    if interrupted:
+        print("interrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+    return 1 if any(outcome.note_of(mutant) is None for mutant in outcome.away) else 0
+
+
+def judges_for(args: argparse.Namespace) -> dict[str, argparse.Namespace]:
+    """Who is asked, in this order, each with its options. --seed was for the draw."""
+    judged = argparse.Namespace(**vars(args))
+    judged.seed = 0
+    judged.runs = args.runs or RANDOM_RUNS
+    judged.tests = list(args.tests or _TESTS)
+    judged.budget_seconds = args.budget_seconds or _BUDGET_S
+    hunted = argparse.Namespace(**vars(judged))
+    hunted.budget_seconds = args.hunt
+    return {TESTS: judged, **({HUNT: hunted} if args.hunt is not None else {})}
+
+
+def _judge_all(
+    mutants: Sequence[Drawn],
+    judges: Mapping[str, argparse.Namespace],
+    kept: Kept,
+    notes: Notes,
+    hunt_all: HuntAll,
+) -> bool:
+    """Whether it was interrupted."""
+    left: Sequence[Drawn] = mutants
+    same = {mutant for mutant in mutants if (note := _note_of(mutant, notes)) and note.kind == "same"}
+    for judge, options in judges.items():
+        new = [mutant for mutant in left if judge not in kept.of(mutant)]
+        if len(new) < len(left):
+            print(f"{len(left) - len(new)} of {len(left)} judged by {judge} before, see {KEPT}", file=sys.stderr)
+        _, interrupted = hunt_all(new, options, judge, partial(kept.add, {mutant.id: mutant for mutant in new}, judge))
+        if interrupted:
+            return True
+        left = [mutant for mutant in left if kept.of(mutant)[judge].bad and mutant not in same]
+    return False
+
+
+class Kept:
+    """Results of this and of earlier times, by peer and judge. A line each, added as they come: Ctrl-C costs none."""
+
+    def __init__(self, file: Path, keys: Mapping[str, str]) -> None:
+        """`keys`: for each judge of interest, what a result must have been noted with to be still good."""
+        self._file = file
+        self._keys = keys
+        self._results: dict[str, dict[str, Result]] = {}
+        for line in file.read_text().splitlines() if file.exists() else ():
+            try:
+                fields = json.loads(line)
+            except ValueError:
+                continue  # half a line: something ended it
+            key, peer, judge = (fields.pop(name) for name in ("key", "peer", "judge"))
+            if keys.get(judge) == key:
+                self._results.setdefault(peer, {})[judge] = Result(**fields)
+
+    def of(self, mutant: Drawn) -> dict[str, Result]:
+        """By judge, as they were asked. The same peer may have had another id."""
+        found = self._results.get(_digest(mutant.text), {})
+        return {judge: replace(found[judge], id=mutant.id) for judge in self._keys if judge in found}
+
+    def add(self, mutants: Mapping[str, Drawn], judge: str, result: Result) -> None:
+        peer = _digest(mutants[result.id].text)
+        self._results.setdefault(peer, {})[judge] = result
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._file.open("a") as file:
+            file.write(json.dumps({"key": self._keys[judge], "peer": peer, "judge": judge, **asdict(result)}) + "\n")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _key(judge: str, options: argparse.Namespace) -> str:
+    """Whatever a verdict depends on, beside the peer."""
+    asked = [judge, options.isolated, options.race, options.budget_seconds]
+    files = [*run_files(), *(Path(str(module.__file__)) for module in (measurement, worker))]
+    if judge == TESTS:
+        asked += [options.runs, options.tests]
+        files += [*default_files(), *scenario_files()]
+    else:
+        files += [file for file in tool_files() if file.parent.name == "generator"]
+    digest = hashlib.sha256(repr(asked).encode())
+    for file in files:
+        digest.update(file.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+# ---- what is said of survivors ------------------------------------------------------------------------------------
+
+
+def _note_of(mutant: Drawn, notes: Notes) -> Note | None:
+    return notes.get((mutant.function, mutant.lines_were, mutant.lines_are))
+
+
+def read_notes(file: Path = SURVIVORS) -> Notes:
+    """By function, the lines as they were, and as they are: numbers of lines and changes come and go."""
+    if not file.exists():
+        return {}
+    notes = {}
+    for each in tomllib.loads(file.read_text()).get("survivor", []):
+        if each["kind"] not in _KINDS:
+            raise ValueError(f"{file}: kind must be one of {', '.join(_KINDS)}, got {each['kind']!r}")
+        notes[each["in"], each["was"], each["is"]] = Note(each["kind"], each["why"])
+    return notes
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a draw, or of as much of it as was judged."""
+
+    results: Mapping[Drawn, Result]  # what the last judge said
+    judges: Mapping[Drawn, str]  # and who that was
+    seconds: float  # of processor time, that all judges took
+    notes: Notes
+
+    @classmethod
+    def of(cls, mutants: Sequence[Drawn], kept: Kept, notes: Notes) -> Outcome:
+        last = {mutant: list(said.items())[-1] for mutant in mutants if (said := kept.of(mutant))}
+        return cls(
+            results={mutant: result for mutant, (_, result) in last.items()},
+            judges={mutant: judge for mutant, (judge, _) in last.items()},
+            seconds=sum(result.seconds for mutant in mutants for result in kept.of(mutant).values()),
+            notes=notes,
+        )
+
+    @property
+    def away(self) -> list[Drawn]:
+        return [mutant for mutant, result in self.results.items() if result.bad]
+
+    def note_of(self, mutant: Drawn) -> Note | None:
+        return _note_of(mutant, self.notes)
+
+    def caught_by(self) -> dict[str, int]:
+        """How many each rule, error or test has caught; the most first."""
+        counts = Counter(result.by for result in self.results.values() if result.verdict == "caught")
+        return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+# ---- the report ---------------------------------------------------------------------------------------------------
+
+
+def report(outcome: Outcome) -> str:
+    lines = []
+    counts = outcome.caught_by()
+    if counts:
+        width = max(len(by) for by in counts)
+        lines += [f"{'caught by'.ljust(width)}  changes"]
+        lines += [f"{by.ljust(width)}  {count:7}" for by, count in counts.items()] + [""]
+    for mutant in outcome.away:
+        note = outcome.note_of(mutant)
+        told = f"{note.kind}: {note.why}" if note else f"nobody has written down what it is, see {SURVIVORS}"
+        lines += [f"{mutant.id} {_ending(outcome.results[mutant])}", told, mutant.diff()]
+    return "\n".join([*lines, *summary(outcome)])
+
+
+def _ending(result: Result) -> str:
+    if result.verdict == "escaped":
+        return f"got away, at last in {result.tests} runs" + (f": {result.line}" if result.line else "")
+    return f"has no verdict: {result.line}"
+
+
+def summary(outcome: Outcome) -> list[str]:
+    verdicts = Counter(result.verdict for result in outcome.results.values())
+    lost = verdicts.total() - verdicts["caught"] - verdicts["escaped"]
+    by = Counter(outcome.judges[mutant] for mutant, result in outcome.results.items() if result.verdict == "caught")
+    caught = f"{verdicts['caught']} caught" + (f" ({by[TESTS]} by tests, {by[HUNT]} by the hunt)" if by[HUNT] else "")
+    kinds = Counter(note.kind for mutant in outcome.away if (note := outcome.note_of(mutant)))
+    words = [f"{kinds[kind]} {what}" for kind, what in _KINDS.items() if kinds[kind]]
+    if len(outcome.away) > kinds.total():
+        words.append(f"{len(outcome.away) - kinds.total()} not explained yet")
+    return [
+        f"{verdicts.total()} changes of {REFERENCE / 'raft.py'}: {caught}, {verdicts['escaped']} got away"
+        + (f", {lost} without a verdict" if lost else ""),
+        *([f"Of those that got away: {'; '.join(words)}"] if words else []),
+        f"{outcome.seconds:.0f} s of processor time",
+    ]

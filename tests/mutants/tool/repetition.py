@@ -1,0 +1,59 @@
+"""In a process of its own: runs that were shrunk, and scenarios, on a peer, and which rule each broke.
+
+    python -m tests.mutants.tool.repetition RAFT [--kv KV] FILE ...
+
+Prints a JSON list: for each FILE how it ended, the rule, and whether it is exactly the run that the file was made of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from labsim.choices import Changed, Plain
+from raftlab.harness.launcher import PeerLauncher
+from raftlab.harness.loader import load_peer
+from raftlab.harness.options import KV, RACE, add_options
+from raftlab.tools.selection import SCENARIO, load_tests, select
+from raftlab.trace.choice_file import read_choices
+
+SEED = 1
+
+
+def repeat(file: Path, launcher: PeerLauncher) -> dict[str, Any]:
+    from raftlab.harness.run import run_test
+    from raftlab.harness.verdict import verdict_of
+    from raftlab.scenarios.recorded_schedule import Notes, noting, playing
+
+    digest = ""
+    if file.suffix == SCENARIO:
+        run = run_test(load_tests(file)[0], launcher, SEED)
+    else:
+        header, choices = read_choices(file)
+        digest = header.digest
+        if header.play is not None:
+            test = playing(header.play)
+        else:
+            test = noting(select([header.test])[0], Notes())
+        run = run_test(test, launcher, 0, decider=Changed(Plain(), choices))
+    verdict = verdict_of(run.error)
+    return {"ending": verdict.ending, "rule": verdict.name, "same": run.digest == digest}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("raft", type=Path)
+    parser.add_argument("files", type=Path, nargs="+")
+    add_options(parser.add_argument, replace(KV, default=None), RACE)
+    args = parser.parse_args()
+    launcher = load_peer(args.raft, kv=args.kv, race=args.race)
+    print(json.dumps([repeat(file, launcher) for file in args.files]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,298 @@
+"""Correct Rafts of other kinds. Whatever accuses one of them is itself wrong."""
+
+from tests.mutants.tool.mutants import REFERENCE, STRANGERS, Mutant
+
+
+def control(id_, what, *edits, message_edits=(), base=REFERENCE):
+    return Mutant(id_, "2b", "none: it is correct", what, edits, control=True, message_edits=message_edits, base=base)
+
+
+ASKS_EVERYONE = ("if peer != self.me and peer not in self.votes:", "if peer not in self.votes:")
+
+
+MUTANTS = [
+    control("control-reference", "is the reference"),
+    control(
+        "control-batching",
+        "gathers commands for 10 ms before it sends them",
+        (
+            "            self._replicate()\n            return self._last",
+            "            self._spawn(self._flush)\n            return self._last",
+        ),
+        (
+            "    def get_state(self)",
+            "    def _flush(self) -> None:\n"
+            "        time.sleep(0.01)\n"
+            "        with self.mu:\n"
+            "            if self.role is Role.LEADER:\n"
+            "                self._replicate()\n\n"
+            "    def get_state(self)",
+        ),
+    ),
+    control(
+        "control-small-batches",
+        "sends at most 64 entries in one message",
+        ("entries = self.log[prev + 1 - base :]", "entries = self.log[prev + 1 - base : prev + 65 - base]"),
+    ),
+    control(
+        "control-heartbeats-only",
+        "replicates with its heartbeats only, one message per follower and beat",
+        ("            self._replicate()\n            return self._last", "            return self._last"),
+        ("self._replicate()  # let followers", "pass  # let followers"),
+        (
+            "lacking = self._append_entries_answered(peer, args, reply)",
+            "self._append_entries_answered(peer, args, reply)\n                    lacking = False",
+        ),
+    ),
+    control(
+        "control-empty-heartbeats",
+        "sends heartbeats without entries, even to a follower that lacks some",
+        ("self._spawn(self._replicate_to, peer, sender)", "self._spawn(self._replicate_to, peer, sender, heartbeat)"),
+        (
+            "def _replicate_to(self, peer: int, sender: object) -> None:",
+            "def _replicate_to(self, peer: int, sender: object, empty: bool) -> None:",
+        ),
+        (
+            "                args = self._replication_args(peer)\n",
+            "                args = self._replication_args(peer)\n"
+            "                if empty and isinstance(args, AppendEntriesArgs):\n"
+            "                    args.entries = []\n"
+            "                empty = False\n",
+        ),
+    ),
+    control(
+        "control-extra-fields",
+        "has fields of its own in replies and requests",
+        (
+            "return AppendEntriesReply(self.current_term, True)",
+            "return AppendEntriesReply(self.current_term, True, log_length=len(self.log))",
+        ),
+        message_edits=(
+            ("    conflict_index: int = 0\n", "    conflict_index: int = 0\n    log_length: int = 0\n"),
+            ("    last_log_term: int\n", "    last_log_term: int\n    sent_by: str = ''\n"),
+        ),
+    ),
+    control(
+        "control-cuts-when-rejecting",
+        "deletes a conflicting entry, and what follows, already when it rejects",
+        (
+            "        return AppendEntriesReply(self.current_term, False, term, first)",
+            "        del self.log[prev - self.last_included_index :]\n"
+            "        self._persist()\n"
+            "        return AppendEntriesReply(self.current_term, False, term, first)",
+        ),
+    ),
+    control(
+        "control-locks-everything",
+        "takes its (reentrant) lock in every method that does not wait for others",
+        ("self.mu = threading.Lock()", "self.mu = threading.RLock()"),
+        (
+            "class Role(enum.Enum):",
+            "def _locked(method: Callable[..., Any]) -> Callable[..., Any]:\n"
+            "    @functools.wraps(method)\n"
+            "    def with_lock(self: Any, *args: Any, **kwargs: Any) -> Any:\n"
+            "        with self.mu:\n"
+            "            return method(self, *args, **kwargs)\n\n"
+            "    return with_lock\n\n\n"
+            "def _lock_everything(cls: Any) -> Any:\n"
+            "    waiting = ('__init__', '_ticker', '_applier', '_request_vote_from', '_replicate_to', '_spawn')\n"
+            "    for name, method in list(vars(cls).items()):\n"
+            "        if callable(method) and name not in waiting:\n"
+            "            setattr(cls, name, _locked(method))\n"
+            "    return cls\n\n\n"
+            "class Role(enum.Enum):",
+        ),
+        ("import enum\n", "import enum\nimport functools\n"),
+        ("class Raft:\n", "@_lock_everything\nclass Raft:\n"),
+    ),
+    control(
+        "control-condition",
+        "waits on a Condition in its ticker, which every change of role or deadline wakes",
+        (
+            "        pause_s = 0.0\n        while not self.dead.wait(pause_s):\n            pause_s = self._tick()",
+            "        while not self.dead.is_set():\n"
+            "            pause_s = self._tick()\n"
+            "            with self.mu:\n"
+            "                if not self.dead.is_set():\n"
+            "                    self.changed.wait(pause_s)",
+        ),
+        (
+            "self.committed = threading.Condition(self.mu)",
+            "self.changed = threading.Condition(self.mu)\n        self.committed = threading.Condition(self.mu)",
+        ),
+        ("        self.role = Role.LEADER\n", "        self.role = Role.LEADER\n        self.changed.notify()\n"),
+        (
+            "            self.committed.notify_all()",
+            "            self.changed.notify_all()\n            self.committed.notify_all()",
+        ),
+    ),
+    control(
+        "control-polling",
+        "polls every 10 ms, for its election timer and for what there is to apply",
+        ("return left_s if self.role is Role.FOLLOWER else min(left_s, HEARTBEAT_S)", "return 0.01"),
+        ("elif self.role is Role.CANDIDATE:", "elif False:"),
+        (
+            "                self.committed.wait()",
+            "                self.mu.release()\n                time.sleep(0.01)\n                self.mu.acquire()",
+        ),
+    ),
+    control(
+        "control-late-sender",
+        "gives way between building a message and sending it, when its term may have moved on",
+        (
+            "            if isinstance(args, AppendEntriesArgs):\n                reply = self.peers",
+            "            time.sleep(0)\n"
+            "            if isinstance(args, AppendEntriesArgs):\n                reply = self.peers",
+        ),
+        (
+            "        reply: RequestVoteReply | None = ",
+            "        time.sleep(0)\n        reply: RequestVoteReply | None = ",
+        ),
+    ),
+    control(
+        "control-saves-often",
+        "saves at every request, changed or not",
+        (
+            "        if self.dead.is_set():\n            return False\n        if term >",
+            "        if self.dead.is_set():\n            return False\n        self._persist()\n        if term >",
+        ),
+    ),
+    control(
+        "control-other-timing",
+        "has heartbeats of 60 ms and election timeouts of 250 to 500 ms",
+        ("HEARTBEAT_S = 0.1\n", "HEARTBEAT_S = 0.06\n"),
+        ("ELECTION_TIMEOUT_S = (0.4, 0.8)", "ELECTION_TIMEOUT_S = (0.25, 0.5)"),
+    ),
+    control(
+        "control-asks-once",
+        "asks each peer for its vote once per campaign, and does not repeat a lost request",
+        ("self._canvass()  # again", "pass  # again"),
+    ),
+    control(
+        "control-snapshot-first",
+        "begins with its snapshot, if it has one, when it is elected, without asking who has what",
+        (
+            "self.next_index = [self._last_log_index() + 1] *",
+            "self.next_index = [self.last_included_index or self._last_log_index() + 1] *",
+        ),
+    ),
+    control(
+        "control-installs-what-it-has",
+        "lets InstallSnapshot cut its log like a snapshot of its own service, also if it has committed all of it",
+        (
+            "args.last_included_index > self.commit_index:",
+            "args.last_included_index > self.last_included_index:",
+        ),
+    ),
+    control(
+        "control-vote-kept-under-a-leader",
+        "keeps its old vote when the leader of a new term speaks: that term is won, and a vote in it elects nobody",
+        (
+            "if not self._observe_term(term):\n            return False\n        self.role",
+            "old_vote, new_term = self.voted_for, term > self.current_term\n"
+            "        if not self._observe_term(term):\n            return False\n"
+            "        if new_term:\n"
+            "            self.voted_for = old_vote\n"
+            "            self._persist()\n"
+            "        self.role",
+        ),
+        (
+            "self.next_index = [self._last_log_index() + 1] *",
+            "self.next_index = [self.last_included_index or self._last_log_index() + 1] *",
+        ),
+    ),
+    control(
+        "control-grants-again",
+        "grants a request that comes twice again, whatever its log has become since",
+        (
+            "granted = up_to_date and self.voted_for in (None, args.candidate_id)",
+            "granted = self.voted_for == args.candidate_id or (up_to_date and self.voted_for is None)",
+        ),
+    ),
+    control(
+        "control-remembers-commits",
+        "remembers a leader_commit that came with entries it could not take, for when its log has been verified",
+        (
+            "        self.commit_index = self.last_included_index",
+            "        self.heard_commit = 0\n        self.commit_index = self.last_included_index",
+        ),
+        (
+            "            prev = args.prev_log_index\n            # 2.",
+            "            prev = args.prev_log_index\n"
+            "            self.heard_commit = max(self.heard_commit, args.leader_commit)\n            # 2.",
+        ),
+        ("min(args.leader_commit, prev + len(args.entries))", "min(self.heard_commit, prev + len(args.entries))"),
+    ),
+    control(
+        "control-sends-each-at-once",
+        "sends every command and every new commit_index in a message of its own, without waiting for an answer",
+        (
+            "(idle or (heartbeat and self.sent_at[peer] < long_ago))",
+            "(idle or not heartbeat or self.sent_at[peer] < long_ago)",
+        ),
+        (
+            "lacking = self._append_entries_answered(peer, args, reply)",
+            "self._append_entries_answered(peer, args, reply)\n                    lacking = False",
+        ),
+        (
+            "        if args.prev_log_index != self.next_index[peer] - 1:",
+            "        self._spawn(self._resend, peer)\n        if args.prev_log_index != self.next_index[peer] - 1:",
+        ),
+        (
+            "    def _replication_args(self, peer: int)",
+            "    def _resend(self, peer: int) -> None:\n"
+            "        self._replicate_to(peer, object())\n\n"
+            "    def _replication_args(self, peer: int)",
+        ),
+    ),
+    # ---- A peer may call itself like any other. What it tells itself is no news, and counts once. ---------------
+    control(
+        "control-asks-itself",
+        "votes for itself when it campaigns, and asks everyone for a vote, itself too",
+        ASKS_EVERYONE,
+    ),
+    control(
+        "control-asks-itself-event-loop",
+        "is of another design (event_loop), and asks everyone for a vote, itself too",
+        (
+            "            if peer != self.me:\n                self._send(peer, ",
+            "            if True:\n                self._send(peer, ",
+        ),
+        base=STRANGERS / "event_loop",
+    ),
+    control(
+        "control-asks-itself-and-refuses",
+        "asks everyone for a vote, itself too, and answers no to whatever it is asked as a candidate or a leader",
+        ASKS_EVERYONE,
+        ("granted = up_to_date and self", "granted = up_to_date and self.role is Role.FOLLOWER and self"),
+        ("self._count_vote(peer, granted=reply", "self._count_vote(peer, granted=peer == self.me or reply"),
+        ("self._canvass()  # again", "pass  # again"),
+    ),
+    control(
+        "control-asks-itself-and-grants-again",
+        "asks everyone for a vote, itself too, and grants it whatever its log has become since it voted",
+        ASKS_EVERYONE,
+        (
+            "granted = up_to_date and self.voted_for in (None, args.candidate_id)",
+            "granted = self.voted_for == args.candidate_id or (up_to_date and self.voted_for is None)",
+        ),
+    ),
+    control(
+        "control-votes-for-itself-when-asked",
+        "campaigns without a vote, asks everyone, itself too, and votes for whose request comes first",
+        ASKS_EVERYONE,
+        ("        self.voted_for = self.me\n", "        self.voted_for = None\n"),
+        ("        self._canvass()\n        self._count_vote(self.me, granted=True)\n", "        self._canvass()\n"),
+    ),
+    control(
+        "control-appends-to-itself",
+        "sends AppendEntries to everyone, itself too, and goes on leading when it hears itself",
+        ("if peer != self.me and (idle or (", "if (idle or ("),
+        (
+            "            if not self._hear_leader(args.term):  # 1\n",
+            "            if args.leader_id == self.me:\n"
+            "                return AppendEntriesReply(self.current_term, args.term == self.current_term)\n"
+            "            if not self._hear_leader(args.term):  # 1\n",
+        ),
+    ),
+]

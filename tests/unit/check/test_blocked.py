@@ -1,0 +1,135 @@
+"""Who is stuck: whoever keeps the others back comes first, and whoever merely waits for work is not listed."""
+
+import pytest
+
+from labsim import WaitKind, time
+from raftlab.check.failure import Failure
+from raftlab.harness.loader import load_peer
+from raftlab.harness.run import run_test
+from raftlab.scenarios.collection import collect
+from unit.check.test_diagnosis import CALLS_UNDER_LOCK, lab
+from unit.students import edited_reference
+
+HANDLERS = ("append_entries", "request_vote", "install_snapshot")
+
+
+def stuck_in(tmp_path, test, *edits, seed=1):
+    run = run_test(test, load_peer(edited_reference(tmp_path, *edits)), seed)
+    assert run.error is not None
+    return list(run.error.snapshot.blocked)
+
+
+@collect
+def idle(make_config):
+    cfg = make_config(servers=3, snapshot=True)
+    for number in range(30):
+        cfg.one(number, 3, retry=True)
+    time.sleep(5.0)
+    cfg.fail("for no reason")
+
+
+@collect
+def elect_and_wait(make_config):
+    cfg = make_config(servers=3)
+    time.sleep(5.0)
+    cfg.fail("for no reason")
+
+
+@collect
+def thirty_commands(make_config):
+    cfg = make_config(servers=3, snapshot=True)
+    for number in range(30):
+        cfg.start(cfg.wait_for_leader()[0], number)
+    time.sleep(5.0)
+    cfg.fail("for no reason")
+
+
+def functions(stuck):
+    return [wait.where.function for wait in stuck]
+
+
+def test_whoever_waits_for_work_is_not_stuck(tmp_path):
+    """Tickers sleep, appliers wait for a notification, services for a message."""
+    assert stuck_in(tmp_path, idle) == []
+
+
+def test_a_call_that_is_merely_under_way_is_not_stuck(tmp_path):
+    """On slow disks start() takes a while; it used to be listed when anything else failed meanwhile."""
+    applies_twice = (
+        "self.last_applied += 1\n            entry",
+        "self.last_applied = max(self.last_applied, 1)\n            entry",
+    )
+    assert stuck_in(tmp_path, started_on_a_slow_disk, applies_twice) == []
+
+
+@collect
+def started_on_a_slow_disk(make_config):
+    cfg = make_config(servers=3)
+    cfg.one(0, 3, retry=True)
+    leader = cfg.check_one_leader()
+    cfg.slow_disks(20, 20)
+    for number in range(1, 50):
+        cfg.start(leader, number)
+
+
+def test_the_thread_that_keeps_the_lock_comes_before_all_that_queue_up_behind_it(tmp_path):
+    """Four are told; they used to be four that waited for the lock, and never the one that had it."""
+    under_lock = (
+        "self.apply_ch.put(msg, timeout=HEARTBEAT_S)",
+        "with self.mu:\n                        self.apply_ch.put(msg)",
+    )
+    stuck = stuck_in(tmp_path, lab("test_snapshot_overtaken_2d"), under_lock)
+    assert (stuck[0].kind, stuck[0].where.function) == (WaitKind.ROOM, "_applier")
+    others = [wait for wait in stuck[1:] if wait.node == stuck[0].node]
+    assert {wait.kind for wait in others} == {WaitKind.LOCK}
+    # Threads of the peer's own, then calls from outside: the service's snapshot(), the tester's, handlers.
+    calls = (*HANDLERS, "snapshot", "start", "get_state")
+    outside = [function in calls for function in functions(others)]
+    assert outside == sorted(outside)
+    assert "snapshot" in functions(others)
+
+
+def test_nobody_has_waited_for_less_than_nothing(tmp_path):
+    """The checks look at many events at a time: a run ends a little before the moment at which they look."""
+    path = edited_reference(tmp_path, *CALLS_UNDER_LOCK)
+    waited = []
+    for name in ("test_many_elections_2a", "test_new_leader_speaks_at_once_2a", "test_late_votes_2a"):
+        for seed in range(1, 6):
+            error = run_test(lab(name), load_peer(path), seed).error
+            waited += [wait.waited_ns for wait in error.snapshot.blocked] if isinstance(error, Failure) else []
+    assert len(waited) > 20
+    assert min(waited) >= 0
+
+
+def test_a_call_under_the_lock_is_listed_though_calls_may_take_long(tmp_path):
+    stuck = stuck_in(tmp_path, lab("test_follower_failure_2b"), *CALLS_UNDER_LOCK, seed=4)
+    assert stuck[0].kind is WaitKind.REPLY
+
+
+NEVER = """\
+            reply = RequestVoteReply(self.current_term, granted)
+        if not granted:
+            threading.Event().wait()
+        return reply"""
+
+
+def test_handlers_that_stand_at_one_place_are_told_once(tmp_path):
+    never = ("            return RequestVoteReply(self.current_term, granted)", NEVER)
+    stuck = stuck_in(tmp_path, lab("test_many_elections_2a"), never, seed=0)
+    places = [(wait.node, wait.where) for wait in stuck]
+    assert set(functions(stuck)) == {"request_vote"}
+    assert len(places) == len(set(places))
+
+
+@pytest.mark.parametrize(
+    ("wait", "kind"),
+    [("threading.Event().wait()", WaitKind.EVENT), ("time.sleep(60)", WaitKind.SLEEP)],
+    ids=["an event", "a sleep"],
+)
+def test_snapshot_is_stuck_whatever_it_waits_for(tmp_path, wait, kind):
+    """The service calls it, whose own thread is idle otherwise."""
+    line = "            if index > self.last_applied:\n"
+    stuck = stuck_in(
+        tmp_path, thirty_commands, (f"        with self.mu:\n{line}", f"        {wait}\n        if True:\n{line}")
+    )
+    assert ("snapshot", kind) in [(wait.where.function, wait.kind) for wait in stuck]

@@ -1,0 +1,1458 @@
+"""The likely cause, in words: each diagnosis on a peer that has that defect, and on none that has not."""
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from labsim import Event, TaskFailed, Wait, WaitKind, random, time
+from raft.messages import RequestVoteArgs
+from raftlab.check import harness_rules
+from raftlab.check.cluster_snapshot import ClusterSnapshot, State
+from raftlab.check.diagnosis import DIAGNOSES, diagnose, examine
+from raftlab.check.diagnosis.registry import diagnosis
+from raftlab.check.failure import Failure
+from raftlab.check.rules import RULES
+from raftlab.harness.loader import load_peer
+from raftlab.harness.run import run_test
+from raftlab.scenarios.collection import collect
+from raftlab.tools.selection import select
+from tests.mutants.tool.mutants import load_zoo
+from unit.check.trace_builder import Story
+from unit.students import ROOT, edited_reference
+
+# ---- situations ----------------------------------------------------------------------------------------------
+
+
+def lab(name):
+    """One of the lab's own tests."""
+    (test,) = select([name], sorted((ROOT / "tests").glob("test_2*.py")))
+    return test
+
+
+@collect
+def elect(make_config):
+    cfg = make_config(servers=3)
+    cfg.check_one_leader()
+
+
+@collect
+def elect_over_a_slow_network(make_config):
+    cfg = make_config(servers=3)
+    cfg.network.latency(10, 10)
+    cfg.check_one_leader()
+
+
+@collect
+def exactly_a_quorum_with_1_to_2_ms_latency(make_config):
+    """A leader is lost, and its two followers cannot agree on another."""
+    cfg = make_config(servers=3)
+    cfg.network.latency(1, 2)
+    cfg.crash1(0)
+    cfg.check_one_leader()
+
+
+@collect
+def keep_the_leader_though_a_peer_is_gone(make_config):
+    cfg = make_config(servers=3)
+    leader = cfg.check_one_leader()
+    gone = min(cfg.others(leader))  # the first to be served by whoever serves them in order
+    cfg.disconnect(gone)
+    (other,) = cfg.others(leader, gone)
+    term = cfg.get_state(leader)[0]
+    time.sleep(3.0)
+    if cfg.get_state(other)[0] != term:
+        cfg.fail(f"The term went from {term} to {cfg.get_state(other)[0]} although the leader never failed")
+
+
+@collect
+def figure8_with_one_eligible_peer(make_config):
+    """What Figure 8 (unreliable) comes to in the end: of a bare majority only one can win, the rest are behind."""
+    cfg = make_config(servers=7, unreliable=True)
+    cfg.one("for all", 7, retry=True)
+    leader = cfg.check_one_leader()
+    able, *unable = cfg.others(leader)[:4]
+    cfg.disconnect(*cfg.others(leader, able))
+    for _ in range(20):
+        cfg.start(leader, random.randrange(10_000))
+    time.sleep(0.2)  # the follower has them too
+    cfg.disconnect(leader)
+    cfg.network.partition(*([str(i)] for i in unable))
+    cfg.connect(*unable)
+    cfg.one("x", 1, retry=True)
+
+
+@collect
+def back_up_a_long_way(make_config):
+    cfg = make_config(servers=3)
+    cfg.one("for all", 3, retry=True)
+    behind = cfg.check_one_leader()
+    cfg.disconnect(behind)
+    for step in range(40):
+        cfg.start(behind, f"lost {step}")
+    second = cfg.check_one_leader()
+    for step in range(40):
+        cfg.one(f"kept {step}", 2, retry=True)
+    # The third one knows nothing of the first one's log, and begins with the end of its own.
+    cfg.disconnect(second)
+    cfg.connect(behind)
+    before = cfg.rpc_count(behind)
+    cfg.one("for both", 2, retry=True)
+    if cfg.rpc_count(behind) - before > 30:
+        cfg.fail(f"Peer {behind} needed {cfg.rpc_count(behind) - before} requests to catch up", costs=True)
+
+
+@collect
+def many_commands_at_once(make_config):
+    cfg = make_config(servers=3)
+    leader = cfg.check_one_leader()
+    for step in range(300):
+        cfg.start(leader, step)
+    cfg.one("last", 3, retry=False)
+
+
+@collect
+def older_entry_on_a_majority(make_config):
+    cfg, index = older_entry_stored(make_config)
+    cfg.wait(index, 2)
+
+
+@collect
+def older_entry_and_another_failure(make_config):
+    cfg, _ = older_entry_stored(make_config)
+    time.sleep(10.0)
+    cfg.fail("Something else is wrong")
+
+
+def older_entry_stored(make_config):
+    """Figure 8 (c), and nobody starts anything: an older term's entry must wait."""
+    cfg = make_config(servers=3)
+    cfg.one("for all", 3, retry=True)
+    leader = cfg.check_one_leader()
+    holder, other = cfg.others(leader)
+    cfg.network.link(str(leader), str(other), cut=True)
+    cfg.network.link(str(holder), str(leader), cut=True)
+    index = cfg.start(leader, "stored, and not acknowledged")[0]
+    time.sleep(0.2)
+    cfg.crash1(leader)
+    cfg.network.partition()
+    return cfg, index
+
+
+@collect
+def vote_over_a_restart(make_config):
+    """The two rivals never hear each other, so each campaigns in the term in which the other was elected."""
+    cfg = make_config(servers=3)
+    cfg.network.partition(["1"], ["2"])
+    for _ in range(4):
+        for i in range(3):
+            cfg.crash1(i)
+        cfg.restart(0, 1, 2)
+        cfg.check_one_leader()
+        cfg.crash1(0)
+        cfg.restart(0)
+        time.sleep(1.0)
+
+
+@collect
+def many_starts_at_once(make_config):
+    cfg = make_config(servers=3)
+    cfg.one("first", 3, retry=True)
+    leader = cfg.check_one_leader()
+    before = cfg.rpc_total()
+    for number in range(20):
+        cfg.start(leader, number)
+    cfg.one("last", 3, retry=True)
+    if cfg.rpc_total() - before > 40:
+        cfg.fail("Too many requests for 20 commands", costs=True)
+
+
+# ---- defects: an edit of the reference each ------------------------------------------------------------------
+
+TIMEOUT = "ELECTION_TIMEOUT_S = (0.4, 0.8)"
+RESETS_TIMER_AT_ANY_RPC = (
+    (
+        "if not self._observe_term(args.term):\n                return RequestVoteReply",
+        "self._reset_election_timer()\n"
+        "            if not self._observe_term(args.term):\n                return RequestVoteReply",
+    ),
+    (
+        "if not self._observe_term(term):\n            return False",
+        "self._reset_election_timer()\n        if not self._observe_term(term):\n            return False",
+    ),
+)
+NEVER_RETRIES = (
+    (
+        "if time.monotonic() >= self.election_deadline:",
+        "if self.role is Role.FOLLOWER and time.monotonic() >= self.election_deadline:",
+    ),
+    ("min(left_s, HEARTBEAT_S)", "HEARTBEAT_S"),
+)
+CALLS_UNDER_LOCK = (
+    (
+        "            if isinstance(args, AppendEntriesArgs):\n"
+        '                reply = self.peers[peer].call("Raft.append_entries", args)\n'
+        "            else:\n"
+        '                reply = self.peers[peer].call("Raft.install_snapshot", args)\n',
+        "                if isinstance(args, AppendEntriesArgs):\n"
+        '                    reply = self.peers[peer].call("Raft.append_entries", args)\n'
+        "                else:\n"
+        '                    reply = self.peers[peer].call("Raft.install_snapshot", args)\n',
+    ),
+)
+ONE_SENDER_FOR_ALL = (
+    (
+        "        for peer in range(len(self.peers)):\n            idle",
+        "        todo = []\n        for peer in range(len(self.peers)):\n            idle",
+    ),
+    (
+        "                self._spawn(self._replicate_to, peer, sender)\n",
+        "                todo.append((peer, sender))\n"
+        "        self._spawn(lambda: [self._replicate_to(*one) for one in todo])\n",
+    ),
+)
+
+
+SWALLOWED = """\
+            try:
+                last = self.last_log_index()
+            except AttributeError:
+                return
+            args = RequestVoteArgs"""
+SWALLOWED_TICK = """\
+try:
+                pause_s = self._tick()
+            except Exception:
+                pause_s = HEARTBEAT_S"""
+ONE_VOTE_AT_A_TIME = (
+    (
+        "        for peer in range(len(self.peers)):\n            if peer != self.me and peer not in self.votes",
+        "        todo = []\n"
+        "        for peer in range(len(self.peers)):\n            if peer != self.me and peer not in self.votes",
+    ),
+    (
+        "                self._spawn(self._request_vote_from, peer)\n",
+        "                todo.append(peer)\n"
+        "        self._spawn(lambda: [self._request_vote_from(one) for one in todo])\n",
+    ),
+)
+ONE_SLOT = """\
+        self.tick = Event(self._on_tick)
+        self.slot: queue.Queue[Any] = queue.Queue()
+"""
+DRAWN_ONCE = """\
+        self.timeout_s = random.uniform(0.40, 0.42)
+        self._reset_election_timer()
+        self._spawn(self._ticker)"""
+
+
+class Defect:
+    def __init__(
+        self,
+        diagnosis,
+        test,
+        *edits,
+        mutant="",
+        edits_of_mutant=(),
+        words=(),
+        not_words=(),
+        seeds=range(7),
+        checked=True,
+    ):
+        self.diagnosis = diagnosis
+        self.test = test
+        self.edits = edits
+        self.mutant = mutant  # of the zoo, instead of the reference
+        self.edits_of_mutant = edits_of_mutant
+        self.words = words
+        self.not_words = not_words
+        self.seeds = seeds  # until one fails
+        self.checked = checked  # False where a rule ends the run before there is a pattern to see
+
+    def peer_class(self, tmp_path):
+        if not self.mutant:
+            return load_peer(edited_reference(tmp_path, *self.edits))
+        (mutant,) = (mutant for mutant in load_zoo() if mutant.id == self.mutant)
+        return load_peer(replace(mutant, edits=mutant.edits + self.edits_of_mutant).write(tmp_path))
+
+
+DEFECTS = {
+    "identical timers": Defect(
+        "split_votes",
+        elect_over_a_slow_network,
+        (TIMEOUT, "ELECTION_TIMEOUT_S = (0.6, 0.6)"),
+        words=("no leader. In all of them two or more peers campaigned at the same instant", "20 ms to come back"),
+        not_words=("seeded",),
+    ),
+    "random seeded alike": Defect(
+        "split_votes",
+        elect,
+        (
+            "        self._reset_election_timer()\n        self._spawn(self._ticker)",
+            "        random.seed(42)\n        self._reset_election_timer()\n        self._spawn(self._ticker)",
+        ),
+        words=("All 3 did so every time", "random is seeded alike in each of them"),
+        not_words=("widen", "drawn once"),
+    ),
+    "narrow timers": Defect(
+        "split_votes",
+        elect_over_a_slow_network,
+        (TIMEOUT, "ELECTION_TIMEOUT_S = (0.600, 0.603)"),
+        words=("differ by less than a round trip; widen the random range (§9.3)", "20 ms to come back"),
+        not_words=("drawn once",),
+    ),
+    "a timeout drawn once for each peer": Defect(
+        "split_votes",
+        lab("test_split_votes_are_rare_2c"),
+        ("        self._reset_election_timer()\n        self._spawn(self._ticker)", DRAWN_ONCE),
+        ("time.monotonic() + random.uniform(*ELECTION_TIMEOUT_S)", "time.monotonic() + self.timeout_s"),
+        words=("Each tries again after the same time, every time: peer ", "drawn once for each peer"),
+        not_words=("widen",),
+    ),
+    "a timeout drawn at every look at the clock": Defect(
+        "split_votes",
+        lab("test_split_votes_are_rare_2c"),
+        mutant="rerandomize-each-tick",
+        words=("of many draws, one at every look at the clock, the shortest wins",),
+        not_words=("drawn once for each peer",),
+    ),
+    "timers of 5 to 9 ms, looked at every 10": Defect(
+        "split_votes",
+        exactly_a_quorum_with_1_to_2_ms_latency,
+        (TIMEOUT, "ELECTION_TIMEOUT_S = (0.005, 0.009)"),
+        ("HEARTBEAT_S = 0.1", "HEARTBEAT_S = 0.010"),
+        ("return left_s if self.role is Role.FOLLOWER else min(left_s, HEARTBEAT_S)", "return HEARTBEAT_S"),
+        words=("no leader. In all of them two or more peers campaigned", "Candidates try again after 10 ms", "§5.6"),
+    ),
+    "vote kept in a new term": Defect(
+        "votes_denied_for_nothing",
+        lab("test_reelection_2a"),
+        ("self.voted_for = None\n            self._persist()", "self._persist()"),
+        words=("denied by a peer that had voted for nobody", "voted_for is not cleared"),
+        checked=False,
+    ),
+    "equal logs refused": Defect(
+        "votes_denied_for_nothing",
+        elect,
+        ("(args.last_log_term, args.last_log_index) >= (", "(args.last_log_term, args.last_log_index) > ("),
+        words=("its log is empty", "equal logs are up to date: compare with >="),
+        checked=False,
+    ),
+    "every request is taken for an old one": Defect(
+        "votes_denied_for_nothing",
+        elect,
+        ("        return term == self.current_term\n", "        term == self.current_term\n"),
+        words=("No peer has ever granted a vote", "or the request is taken for one of an earlier term"),
+    ),
+    "equal logs refused unless they are empty": Defect(
+        "votes_denied_for_nothing",
+        lab("test_rejoin_2b"),
+        (
+            "(args.last_log_term, args.last_log_index) >= (self._term_at(last), last)",
+            "not last or (args.last_log_term, args.last_log_index) > (self._term_at(last), last)",
+        ),
+        words=("equal logs are up to date: compare with >=",),
+        not_words=("earlier term",),  # votes were granted before
+        checked=False,
+    ),
+    "an election timeout in ms": Defect(
+        "nobody_campaigns",
+        elect,
+        (TIMEOUT, "ELECTION_TIMEOUT_S = (400, 800)"),
+        words=("Thread-1 (_ticker) of peer 0 waits for an event, in _ticker (peer.py:", "not milliseconds"),
+        not_words=("is its thread started",),
+    ),
+    "a tick in ms": Defect(
+        "nobody_campaigns",
+        elect,
+        mutant="stranger-event-loop",
+        edits_of_mutant=(("TICK_S = 0.010", "TICK_S = 10"),),
+        words=("Thread-2 (_tick) of peer 0 sleeps, in _tick (", "not milliseconds"),
+        not_words=("is its thread started",),
+    ),
+    "no election timer, and a thread that waits a minute for news": Defect(
+        "nobody_campaigns",
+        elect,
+        ("if time.monotonic() >= self.election_deadline:", "if False:"),
+        ("return left_s if", "return 0.1 if"),
+        ("self.committed.wait()", "self.committed.wait(60)"),
+        words=("is its thread started",),
+        not_words=("milliseconds",),
+    ),
+    "a leader calls itself": Defect(
+        "leader_calls_itself",
+        lab("test_initial_election_2a"),
+        ("if peer != self.me and (idle or (", "if (idle or ("),
+        words=("sent itself an AppendEntries at ", "send to all peers but itself"),
+        not_words=("too slow",),
+    ),
+    "get_state() compares an enum with a string": Defect(
+        "leads_and_denies_it",
+        elect,
+        ("return self.current_term, self.role is Role.LEADER", 'return self.current_term, self.role == "leader"'),
+        words=(" follow it. But its get_state(), asked at ", "says that it does not lead", "get_state() is wrong"),
+    ),
+    "an exception swallowed where heartbeats are sent": Defect(
+        "heartbeats_too_slow",
+        lab("test_initial_election_2a"),
+        ("pause_s = self._tick()", SWALLOWED_TICK),
+        ("self._replicate(heartbeat=True)", "self._replicate(hearbeat=True)"),
+        words=("No leader has sent anybody a second AppendEntries.", "an exception is swallowed"),
+        not_words=("too slow",),
+    ),
+    "index and term compared with and": Defect(
+        "votes_denied_for_nothing",
+        lab("test_rejoin_2b"),
+        (
+            "(args.last_log_term, args.last_log_index) >= (self._term_at(last), last)",
+            "args.last_log_term >= self._term_at(last) and args.last_log_index >= last",
+        ),
+        words=("compare the terms of the last entries first",),
+        not_words=("voted_for",),  # one has voted for two in two terms
+    ),
+    "an exception swallowed where votes are asked for": Defect(
+        "nobody_campaigns",
+        elect,
+        ("            last = self._last_log_index()\n            args = RequestVoteArgs", SWALLOWED),
+        words=("terms have risen meanwhile: peer 0 is in ", "the requests do not leave"),
+        not_words=("is its thread started",),
+    ),
+    "pre-votes are refused": Defect(
+        "nobody_campaigns",
+        elect,
+        mutant="stranger-pre-vote",
+        edits_of_mutant=(("PreVoteReply(self.current_term, granted)", "PreVoteReply(self.current_term, False)"),),
+        words=("Raft.pre_vote, which is no RPC of the paper, was called ", "who refuses there"),
+        not_words=("is its thread started",),
+    ),
+    "a leader's heartbeats wait, and it had fetched as a follower": Defect(
+        "heartbeats_too_slow",
+        lab("test_initial_election_2a"),
+        mutant="stranger-pull",
+        edits_of_mutant=(("        self.changed.notify_all()  # the ticker sleeps until an election is due\n", ""),),
+        words=("heartbeats are too slow for these election timeouts",),
+        not_words=("hands leadership over",),
+    ),
+    "leadership is handed over after every command": Defect(
+        "leadership_is_handed_over",
+        lab("test_concurrent_starts_2b"),
+        mutant="stranger-disk-thread",
+        edits_of_mutant=(("SLOW_COMMITS = 8", "SLOW_COMMITS = 0"),),
+        words=("which is no RPC of the paper. ", "the leader is to stay"),
+        not_words=("reset the election timer",),
+    ),
+    "votes are asked for one after the other": Defect(
+        "votes_one_after_another",
+        lab("test_many_elections_2a"),
+        *ONE_VOTE_AT_A_TIME,
+        words=("had no answer, and never asked peers ", "each call in a thread of its own"),
+    ),
+    "peer 0 taken for nobody": Defect(
+        "zero_taken_for_nobody",
+        lab("test_reelection_2a"),
+        (
+            "self.voted_for in (None, args.candidate_id)",
+            "(not self.voted_for or self.voted_for == args.candidate_id)",
+        ),
+        ("if self.voted_for is None:", "if not self.voted_for:"),
+        words=("was for peer 0, and did not keep it from the second.", "0 is taken for nobody"),
+        not_words=("not looked at",),
+        seeds=range(1, 7),
+    ),
+    "a vote for peer 0 taken for none, where others are kept": Defect(
+        "zero_taken_for_nobody",
+        lab("test_many_elections_2a"),
+        (
+            "self.voted_for in (None, args.candidate_id)",
+            "(not self.voted_for or self.voted_for == args.candidate_id)",
+        ),
+        ("if self.voted_for is None:", "if not self.voted_for:"),
+        words=("Votes for others do: peer ",),
+        not_words=("not looked at", "not set", "for itself"),
+        seeds=range(2, 3),  # with others peer 0 votes twice first
+    ),
+    "a candidate's own vote is not noted": Defect(
+        "zero_taken_for_nobody",
+        lab("test_reelection_2a"),
+        ("        self.voted_for = self.me\n", ""),
+        words=("was for peer 0, and did not keep", "voted_for is not set, to its own number, when it campaigns"),
+        not_words=("Votes for others do",),
+        seeds=range(1, 7),
+    ),
+    "calls in the thread that answers": Defect(
+        "calls_in_the_thread_that_answers",
+        lab("test_reelection_2a"),
+        mutant="stranger-event-loop",
+        edits_of_mutant=(
+            (
+                "        threading.Thread(target=self._call, args=call, daemon=True).start()\n",
+                "        self._call(*call)\n",
+            ),
+        ),
+        words=("has never made two calls at a time. From ", "make each call in a thread of its own"),
+        not_words=("lock", "election timer"),
+        seeds=range(1, 7),
+    ),
+    "the ticker runs in the constructor": Defect(
+        "call_waits_for_a_thread",
+        elect,
+        ("self._spawn(self._ticker)", "self._ticker()"),
+        words=("is still being made: it waits for an event, in __init__ > _ticker (", "called by __init__ itself"),
+        not_words=("is not among these",),
+    ),
+    "refusals counted": Defect(
+        "no_counted_as_a_vote",
+        lab("test_reelection_2a"),
+        ("if sum(self.votes.values()) > len(self.peers) // 2:", "if len(self.votes) > len(self.peers) // 2:"),
+        words=(" refused. The no of peer ", "Count those with vote_granted alone"),
+        seeds=range(1, 7),
+    ),
+    "answers counted, not voters": Defect(
+        "one_vote_counted_twice",
+        lab("test_figure8_2c"),
+        ("        self.votes[peer] = granted\n", "        self.yes += granted\n"),
+        ("        if sum(self.votes.values()) > len", "        if self.yes > len"),
+        ("        self.votes = {}\n        self._reset", "        self.yes = 0\n        self._reset"),
+        words=("for its vote of term ", "more than once, and got it ", "Note who has voted, in a set"),
+        not_words=("earlier terms",),
+    ),
+    "votes of all campaigns in one dict": Defect(
+        "earlier_votes_counted",
+        lab("test_reelection_2a"),
+        ("def _campaign(self) -> None:", "def _campaign(self, votes: dict[int, bool] = {}) -> None:"),
+        ("        self.votes = {}\n        self._reset", "        self.votes = votes\n        self._reset"),
+        words=(
+            "nobody else has voted for peer ",
+            "In earlier terms others had: peer ",
+            "a default argument (votes={})",
+        ),
+        seeds=range(1, 7),
+    ),
+    "votes of an earlier term's request": Defect(
+        "earlier_votes_counted",
+        lab("test_late_votes_2a"),
+        mutant="stale-vote-counted",
+        words=("In earlier terms others had: peer ", "Compare the term of the request with current_term"),
+        not_words=("default argument",),
+    ),
+    "a loop's variable seen too late": Defect(
+        "asks_one_for_all",
+        lab("test_many_elections_2a"),
+        mutant="stranger-event-loop",
+        edits_of_mutant=(
+            (
+                'self._send(peer, "Raft.request_vote", args, self._on_vote)',
+                "threading.Thread(\n"
+                '                    target=lambda: self._call(peer, "Raft.request_vote", args, self._on_vote, 0)\n'
+                "                ).start()",
+            ),
+        ),
+        words=(" sent 6 RequestVotes of term ", "all of them to peer 6", "lambda peer=peer"),
+    ),
+    "one entry too many behind the snapshot": Defect(
+        "taken_for_known_since_the_snapshot",
+        lab("test_snapshot_basic_2d"),
+        (
+            "suffix = self.log[index - self.last_included_index + 1 :]",
+            "suffix = self.log[index - self.last_included_index :]",
+        ),
+        words=("Then it saved its snapshot, which ends with entry 9", "believes to have these entries already"),
+        seeds=range(1, 7),
+    ),
+    "one place for all answers": Defect(
+        "answers_mixed_up",
+        lab("test_paused_leader_2a"),
+        mutant="stranger-event-loop",
+        edits_of_mutant=(
+            ("        self.tick = Event(self._on_tick)\n", ONE_SLOT),
+            ("        slot: queue.Queue[Any] = queue.Queue()\n", "        slot = self.slot\n"),
+        ),
+        words=(" had two requests on its desk, the ", "Give each call a place of its own"),
+        seeds=range(1, 7),
+    ),
+    "no election timer": Defect(
+        "nobody_campaigns",
+        elect,
+        ("if time.monotonic() >= self.election_deadline:", "if False:"),
+        ("return left_s if", "return 0.1 if"),
+        words=("No peer has ever sent a RequestVote.", "is its thread started"),
+    ),
+    "candidates try once": Defect(
+        "nobody_campaigns",
+        elect_over_a_slow_network,
+        (TIMEOUT, "ELECTION_TIMEOUT_S = (0.6, 0.6)"),
+        *NEVER_RETRIES,
+        words=("The last to try: peers 0, 1 and 2, in term 1, without a majority.", "does not try again"),
+    ),
+    "votes counted wrongly": Defect(
+        "won_and_never_acted",
+        elect,
+        ("sum(self.votes.values()) > len(self.peers) // 2", "sum(self.votes.values()) > len(self.peers)"),
+        words=("of 3 votes in term", "never sent an AppendEntries", "check how votes are counted"),
+    ),
+    "slow heartbeats": Defect(
+        "heartbeats_too_slow",
+        lab("test_initial_election_2a"),
+        (
+            "self._replicate(heartbeat=True)\n                return HEARTBEAT_S",
+            "self._replicate(heartbeat=True)\n                return 1.5",
+        ),
+        words=("election timer ran out", "heartbeats are too slow"),
+        not_words=("milliseconds",),
+    ),
+    "a heartbeat's pause in ms": Defect(
+        "heartbeats_too_slow",
+        lab("test_initial_election_2a"),
+        ("HEARTBEAT_S = 0.1\n", "HEARTBEAT_S = 100\n"),
+        words=("heartbeats are too slow", "waits for an event, in _ticker (peer.py:", "for 100 s in all"),
+        not_words=("swallowed",),
+    ),
+    "one sender for all followers": Defect(
+        "heartbeats_too_slow",
+        keep_the_leader_though_a_peer_is_gone,
+        *ONE_SENDER_FOR_ALL,
+        words=("was then waiting for peer", "give each call a thread of its own"),
+    ),
+    "heartbeats do not reset the timer": Defect(
+        "heartbeats_do_not_reset_the_timer",
+        lab("test_initial_election_2a"),
+        ("self._reset_election_timer()\n        return True", "return True"),
+        words=("of them in term", "never more than 10", "does not reset the election timer"),
+    ),
+    "a denied vote resets the timer": Defect(
+        "stale_candidates",
+        figure8_with_one_eligible_peer,
+        (TIMEOUT, "ELECTION_TIMEOUT_S = (0.8, 1.2)"),
+        *RESETS_TIMER_AT_ANY_RPC,
+        words=(
+            "could win (its log ends at 21 of term",
+            "never campaigned",
+            "votes that it denied",
+            "ends at 1 of term",
+        ),
+    ),
+    "replies' terms ignored": Defect(
+        "no_step_down",
+        lab("test_many_elections_2a"),
+        ("if reply is None or not self._observe_term(reply.term):", "if reply is None:"),
+        ("if reply is None or not self._observe_term(reply.term) or args", "if reply is None or args"),
+        words=(
+            "reply to its ",
+            "later it still sends ",
+            "step down on any higher term",
+        ),
+    ),
+    "calls under the lock": Defect(
+        "lock_held_while_waiting",
+        lab("test_follower_failure_2b"),
+        *CALLS_UNDER_LOCK,
+        words=("answered nothing from", "which is cut off or down", "it holds its lock during a call"),
+        seeds=range(4, 7),  # before it start() is the first to be held up
+    ),
+    "calls under the lock, and start() waits": Defect(
+        "start_waits_for_the_lock",
+        lab("test_follower_failure_2b"),
+        *CALLS_UNDER_LOCK,
+        words=("held it, and waited for the reply to a call, in _replicate_to (peer.py:", "during a call"),
+        seeds=range(1, 7),
+    ),
+    "sleeps with the lock": Defect(
+        "start_waits_for_the_lock",
+        lab("test_rpc_bytes_2b"),
+        ("return HEARTBEAT_S\n", "time.sleep(HEARTBEAT_S)\n                return 0.001\n"),
+        words=("Thread-1 (_ticker) held it, and slept, in _ticker > _tick (peer.py:", "while it sleeps"),
+    ),
+    "calls under the lock, some time ago": Defect(
+        "answers_only_after_its_call",
+        lab("test_follower_failure_2b"),
+        *CALLS_UNDER_LOCK,
+        words=("Then it answered all of them at once", "while it holds its lock, or in the thread that answers"),
+        seeds=range(3, 4),  # with most others the lock is still kept in the end
+    ),
+    "a thread that does all the work feeds apply_ch": Defect(
+        "waits_for_room_and_answers_nothing",
+        lab("test_snapshot_basic_2d"),
+        mutant="event-loop-applych-under-lock",
+        words=("One of its threads waits for room in apply_ch", "Let a thread of its own feed apply_ch"),
+        not_words=("lock",),
+    ),
+    "the thread that does all the work waits for itself": Defect(
+        "does_nothing_any_more",
+        lab("test_basic_agree_2b"),
+        mutant="channels-lock-taken-twice",
+        words=("answered nothing from ", "Nor has it sent anything since then", "own threads calls get_state()"),
+        not_words=("lock", "heartbeats"),
+    ),
+    "the thread that does all the work ends": Defect(
+        "does_nothing_any_more",
+        lab("test_basic_agree_2b"),
+        mutant="stranger-event-loop",
+        edits_of_mutant=(
+            (
+                "            self._release(answers)\n            if ",
+                "            self._release(answers)\n            if self.commit_index or ",
+            ),
+        ),
+        words=("Its own threads: Thread-2 (_tick) sleeps", "the thread that does its work has ended, or waits"),
+        not_words=("_own",),
+    ),
+    "a thread that calls what waits for it": Defect(
+        "does_nothing_any_more",
+        lab("test_basic_agree_2b"),
+        mutant="stranger-event-loop",
+        edits_of_mutant=(
+            (
+                "        if self.role is not Role.LEADER:\n            return -1, self.current_term, False",
+                "        if not self.get_state()[1]:\n            return -1, self.current_term, False",
+            ),
+        ),
+        words=(" > _on_start > get_state > _ask (", "one of its own threads calls get_state()"),
+        not_words=("lock",),
+    ),
+    "a thread that serves all is not started": Defect(
+        "call_waits_for_a_thread",
+        elect,
+        mutant="stranger-event-loop",
+        edits_of_mutant=(
+            (
+                "for target in (self._own, self._tick, self._deliver):",
+                "for target in (self._tick, self._deliver):",
+            ),
+        ),
+        words=("Its own threads: Thread-1 (_tick) sleeps, in _tick (", "it was never started"),
+        not_words=("election timer",),
+    ),
+    "a lock that is not released": Defect(
+        "lock_held_while_waiting",
+        elect,
+        (
+            "        with self.mu:\n            return self.current_term, self.role",
+            "        self.mu.acquire()\n        return self.current_term, self.role",
+        ),
+        words=("a lock whose holder has ended", "on a way without release()"),
+        not_words=("election timer",),
+    ),
+    "votes without the lock": Defect(
+        "went_on_during_a_save",
+        lab("test_slow_disks_2c"),
+        (
+            "with self.mu:\n            if not self._observe_term(args.term):",
+            "if True:\n            if not self._observe_term(args.term):",
+        ),
+        words=("began a save", "before it ended it was asked by peer", "Disks are slow", "it holds no lock there"),
+    ),
+    "snapshots without the lock": Defect(
+        "went_on_during_a_save",
+        lab("test_snapshot_slow_disks_2d"),
+        (
+            "with self.mu:\n            if index > self.last_applied:",
+            "if True:\n            if index > self.last_applied:",
+        ),
+        words=("began a save", "before that had ended", "it holds no lock there"),
+    ),
+    "apply_ch under the lock": Defect(
+        "lock_held_while_waiting",
+        lab("test_snapshot_overtaken_2d"),
+        (
+            "self.apply_ch.put(msg, timeout=HEARTBEAT_S)",
+            "with self.mu:\n                        self.apply_ch.put(msg)",
+        ),
+        words=("until the end", "apply_ch", "release it before the put()"),
+    ),
+    "lock taken twice": Defect(
+        "lock_held_while_waiting",
+        lab("test_basic_agree_2b"),
+        (
+            "            self._commit_through(majority_has)",
+            "            self.get_state()\n            self._commit_through(majority_has)",
+        ),
+        words=("waits for a lock that it holds itself",),
+    ),
+    "next_index stays": Defect(
+        "same_place_rejected",
+        lab("test_rejoin_2b"),
+        ("self.next_index[peer] = max(next_index, self.match_index[peer] + 1)", "pass"),
+        words=("times to append behind index", "refused every time", "next_index does not move back"),
+    ),
+    "snapshot never sent": Defect(
+        "same_place_rejected",
+        lab("test_snapshot_install_2d"),
+        ("if prev < base:", "prev = max(prev, base)\n        if prev < base:"),
+        ("if args.prev_log_index != self.next_index[peer] - 1:", "if False:"),
+        words=("and has sent no InstallSnapshot", "then its snapshot must be sent (§7)"),
+    ),
+    "back up one by one": Defect(
+        "back_up_one_by_one",
+        back_up_a_long_way,
+        ("next_index = reply.conflict_index\n", "next_index = args.prev_log_index\n"),
+        ("if reply.conflict_term > 0:", "if False:"),
+        words=("one entry at a time", "at prev_log_index 41 down to", "a whole term per rejection (§5.3"),
+    ),
+    "commit wants all": Defect(
+        "commit_frozen",
+        lab("test_follower_failure_2b"),
+        ("sorted(self.match_index)[(len(self.peers) - 1) // 2]", "min(self.match_index)"),
+        words=("which is of its own term: with itself 2 of 3", "the leader_commit it sends is still"),
+    ),
+    "an unanswered call taken for a refusal": Defect(
+        "unanswered_taken_as_refusal",
+        lab("test_lost_replies_cost_nothing_2b"),
+        mutant="timeout-as-reject",
+        words=("has refused nothing in that term", "a call that returns None is taken for a refusal"),
+    ),
+    "all is sent again and again": Defect(
+        "acknowledged_sent_again",
+        lab("test_rpc_bytes_2b"),
+        mutant="resend-acked-log",
+        words=("had acknowledged before", "had had its yes to all up to "),
+    ),
+    "a late reply takes next_index back": Defect(
+        "acknowledged_sent_again",
+        lab("test_late_reply_costs_nothing_2b"),
+        mutant="match-regresses",
+        words=("match_index only grows",),
+    ),
+    "every start() sends all again": Defect(
+        "sent_before_the_answer",
+        many_starts_at_once,
+        ("if peer != self.me and (idle or (heartbeat and self.sent_at[peer] < long_ago)):", "if peer != self.me:"),
+        words=("while the answer to the same entries was still under way", "every start() sends all"),
+    ),
+    "a heartbeat every 5 ms": Defect(
+        "heartbeats_too_often",
+        lab("test_count_2b"),
+        mutant="rpc-flood",
+        words=("the same AppendEntries without entries", ": one every ", "One every 100 ms is enough"),
+    ),
+    "replies of an earlier term counted": Defect(
+        "counted_too_much",
+        lab("test_reply_from_an_earlier_term_2b"),
+        mutant="stale-ae-reply-used",
+        words=("yes to an AppendEntries of term 1, sent at ", "an answer to a request of an earlier term is counted"),
+    ),
+    "entries shared with the log": Defect(
+        "counted_too_much",
+        lab("test_everything_at_once_2c"),
+        mutant="shared-entry-alias",
+        words=("after that had been sent", "a list of entries that is shared with it and has grown since"),
+    ),
+    "len(log) taken for an index by start()": Defect(
+        "off_by_the_snapshot",
+        lab("test_snapshot_basic_2d"),
+        ("return self.last_included_index + len(self.log) - 1", "return len(self.log) - 1"),
+        words=("9 less, and 9 is where its snapshot ends", "len(log) is not an index any more"),
+        seeds=range(2, 7),  # with 1 an IndexError comes first
+    ),
+    "len(log) taken for an index by a follower": Defect(
+        "commit_never_applied",
+        lab("test_snapshot_basic_2d"),
+        ("min(args.leader_commit, prev + len(args.entries))", "min(args.leader_commit, len(self.log) - 1)"),
+        words=("It has kept a snapshot instead of the beginning of its log", "len(log) is not an index any more"),
+        not_words=("heartbeats do not raise commit_index",),
+    ),
+    "len(log) taken for an index by a leader": Defect(
+        "commit_frozen",
+        lab("test_snapshot_install_2d"),
+        (
+            "self.match_index[self.me] = self._last_log_index()\n            self._advance",
+            "self.match_index[self.me] = len(self.log) - 1\n            self._advance",
+        ),
+        words=("It has kept a snapshot instead of the beginning of its log", "len(log) is not an index any more"),
+    ),
+    "the log is shorter than prev_log_index": Defect(
+        "prev_beyond_the_log",
+        lab("test_snapshot_in_new_term_2d"),
+        (
+            "and not self._has_entry(prev, args.prev_log_term):",
+            "and self._term_at(prev) != args.prev_log_term:",
+        ),
+        words=("to append behind entry ", "has never been shown to go beyond ", "an entry that it does not have"),
+        not_words=("last_included_index",),
+    ),
+    "heartbeats do not commit": Defect(
+        "commit_never_applied",
+        lab("test_basic_agree_2b"),
+        ("self._commit_through(min(", "args.entries and self._commit_through(min("),
+        words=("came without entries", "heartbeats do not raise commit_index", "its service is still at 0"),
+    ),
+    "applier not woken": Defect(
+        "commit_never_applied",
+        lab("test_basic_agree_2b"),
+        ("self.commit_index = index\n            self.committed.notify()", "self.commit_index = index"),
+        words=("No peer has ever put anything on apply_ch", "or is not woken when commit_index rises"),
+    ),
+    "applier not started": Defect(
+        "commit_never_applied",
+        lab("test_basic_agree_2b"),
+        ("        self._spawn(self._applier)\n", ""),
+        words=("No peer has ever put anything on apply_ch", "own threads: Thread-1 (_ticker)", "was never started"),
+        not_words=("commit_index is not raised",),
+    ),
+    "entries never sent": Defect(
+        "start_never_sent",
+        lab("test_basic_agree_2b"),
+        ("entries = self.log[prev + 1 - base :]", "entries: list[LogEntry] = []"),
+        ("return self.next_index[peer] <= self._last_log_index() or args", "return args"),
+        words=("start(100) of peer", "no AppendEntries has carried entry 1.", "have gone out without it"),
+    ),
+    "entries go out one by one": Defect(
+        "start_never_sent",
+        many_commands_at_once,
+        ("entries = self.log[prev + 1 - base :]", "entries = self.log[prev + 1 - base : prev + 2 - base]"),
+        (
+            "lacking = self._append_entries_answered(peer, args, reply)",
+            "self._append_entries_answered(peer, args, reply)\n                    lacking = False",
+        ),
+        words=("was sent entries 1 to ", "meanwhile, one entry in a message.", "send more of them in one message"),
+        not_words=("have gone out without it",),
+    ),
+    "start() wakes nobody": Defect(
+        "start_never_sent",
+        lab("test_basic_agree_2b"),
+        (
+            "            self._replicate()\n            return self._last_log_index()",
+            "            return self._last_log_index()",
+        ),
+        ("self._replicate(heartbeat=True)\n", "self._replicate(heartbeat=self._last_log_index() == 0)\n"),
+        (
+            "if peer != self.me and (idle or",
+            "if peer != self.me and (idle and self._last_log_index() == 0 or",
+        ),
+        (TIMEOUT, "ELECTION_TIMEOUT_S = (3.0, 4.0)"),
+        words=("the thread that sends is not woken by start()",),
+    ),
+    "start() returns the wrong index": Defect(
+        "start_never_sent",
+        lab("test_basic_agree_2b"),
+        ("return self._last_log_index(), self", "return self._last_log_index() + 1, self"),
+        words=("the command went out as entry 1.", "start() returns the wrong index"),
+    ),
+    "the snapshot again and again": Defect(
+        "same_snapshot_again",
+        lab("test_snapshot_install_2d"),
+        (
+            "self.next_index[peer] = max(self.next_index[peer], args.last_included_index + 1)\n        return True",
+            "return False",
+        ),
+        words=("the snapshot through index", "next_index is not moved on to last_included_index + 1"),
+    ),
+    "a part of the snapshot again and again": Defect(
+        "same_snapshot_again",
+        lab("test_snapshot_crash_before_save_2d"),
+        mutant="stranger-chunked",
+        edits_of_mutant=(("            elif reply.expects == 0:\n                t.offset = 0\n", ""),),
+        words=("sent peer ", "the part at offset ", "back to the first one (Figure 13)"),
+        not_words=("next_index is not moved on",),
+    ),
+    "index not translated": Defect(
+        "index_error_after_snapshot",
+        lab("test_snapshot_basic_2d"),
+        ("entry = self.log[self.last_applied - self.last_included_index]", "entry = self.log[self.last_applied]"),
+        words=("has kept a snapshot instead of the beginning of its log since", "subtract the snapshot's"),
+    ),
+    "term not saved": Defect(
+        "forgot_over_a_restart",
+        lab("test_persist1_2c"),
+        ("state.encode(self.current_term)", "state.encode(0)"),
+        words=("crashed, was started again at", "is not saved, or not read back"),
+    ),
+    "vote not saved": Defect(
+        "voted_again_after_restart",
+        vote_over_a_restart,
+        ("state.encode(self.voted_for)", "state.encode(None)"),
+        words=("in the same term at", "does not hold that vote", "its vote did not survive the crash"),
+    ),
+    "a snapshot clears the vote": Defect(
+        "voted_again_after_restart",
+        lab("test_snapshot_in_new_term_2d"),
+        mutant="snap-forgets-vote",
+        words=("may hold the first vote; what it saved at ", "voted_for was cleared in between, without a new term"),
+        not_words=("did not survive",),
+    ),
+    "vote cleared without a new term": Defect(
+        "voted_again_after_restart",
+        lab("test_vote_survives_restart_2c"),
+        mutant="votedfor-reset-same-term",
+        words=("may hold that vote", "cleared without a new term"),
+        not_words=("did not survive",),
+    ),
+}
+
+
+def failed_run(tmp_path, defect):
+    launcher = defect.peer_class(tmp_path)
+    for seed in defect.seeds:
+        run = run_test(defect.test, launcher, seed, checked=defect.checked)
+        if run.error is not None:
+            return run
+    pytest.fail(f"the peer passes with all seeds {defect.seeds}")
+
+
+@pytest.mark.parametrize("defect", DEFECTS.values(), ids=DEFECTS.keys())
+def test_a_defect_gets_its_own_diagnosis_and_no_other(tmp_path, defect):
+    run = failed_run(tmp_path, defect)
+    end_ns = run.simulation.now_ns
+    found = [found.name for found in examine(run.simulation.trace, run.error, end_ns=end_ns)]
+    assert found == [defect.diagnosis], str(run.error)
+    (told,) = diagnose(run.simulation.trace, run.error, end_ns=end_ns)
+    text = told.replace("\n", " ")
+    assert [word for word in defect.words if word not in text] == [], text
+    assert [word for word in defect.not_words if word in text] == [], text
+    assert max(map(len, told.splitlines())) <= 110
+    assert sum(line.startswith("Likely: ") for line in told.splitlines()) == 1
+
+
+def test_every_diagnosis_has_a_peer_with_that_defect():
+    tested = {defect.diagnosis for defect in DEFECTS.values()} | {"only_older_terms_stored"}
+    assert tested == {one.name for one in DIAGNOSES}
+
+
+def test_diagnoses_name_only_rules_that_exist():
+    rules = {
+        rule.name
+        for rule in (
+            *RULES,
+            *(rule for rule in vars(harness_rules).values() if isinstance(rule, harness_rules.KeptRule)),
+        )
+    }
+    for one in DIAGNOSES:
+        assert {*one.rules, *(one.every_rule_but or ())} <= rules, one.name
+
+
+def test_two_diagnoses_cannot_have_one_order():
+    with pytest.raises(ValueError, match=f"also_first has the order 10 of {DIAGNOSES[0].name}; give it another"):
+
+        @diagnosis(10)
+        def also_first(story):
+            """Never registered."""
+
+
+def test_an_older_terms_entry_waits_and_rightly_so(tmp_path):
+    """§5.4.2: the reference itself, and a test that expects too much."""
+    run = run_test(older_entry_on_a_majority, load_peer(edited_reference(tmp_path)), 1)
+    assert isinstance(run.error, Failure)
+    (told,) = diagnose(run.simulation.trace, run.error)
+    text = told.replace("\n", " ")
+    assert "A majority stores its log through index 2, but that entry is of term 1" in text
+    assert "Likely: nothing is wrong with that." in text
+    assert "Do not remove the check." in text
+
+
+# ---- what a diagnosis does not say where it cannot know -------------------------------------------------------
+
+
+def test_a_leader_that_rightly_waits_is_no_cause_of_another_failure(tmp_path):
+    """The same situation in a test that waits for nothing: "nothing is wrong with that" used to be told of it."""
+
+    run = run_test(older_entry_and_another_failure, load_peer(edited_reference(tmp_path)), 1)
+    assert isinstance(run.error, Failure)
+    assert diagnose(run.simulation.trace, run.error) == []
+
+
+def test_no_lock_is_blamed_where_none_is_kept(tmp_path):
+    """A handler that sleeps answers late; its peer used to be told that it holds its lock during a call."""
+    launcher = load_peer(
+        edited_reference(
+            tmp_path,
+            ("with self.mu:\n            if not self._observe_term(args.term):", SLEEPS_WITHOUT_THE_LOCK),
+        )
+    )
+    run = run_test(elect, launcher, 1)
+    assert run.error is not None
+    assert "lock_held_while_waiting" not in names(run)
+    assert not any("lock" in told for told in run.causes)
+
+
+SLEEPS_WITHOUT_THE_LOCK = """\
+time.sleep(3.0)
+        if True:
+            if not self._observe_term(args.term):"""
+
+
+def test_start_that_sleeps_itself_is_not_told_of_a_lock(tmp_path):
+    sleeps = (
+        "            self._replicate()\n            return self",
+        "            time.sleep(0.1)\n            return self",
+    )
+    run = run_test(lab("test_basic_agree_2b"), load_peer(edited_reference(tmp_path, sleeps)), 1)
+    assert run.error.rule == "start-returns-at-once"
+    assert run.causes == []
+
+
+def test_get_state_that_sleeps_waits_for_no_thread(tmp_path):
+    sleeps = ("        with self.mu:\n            return self.current_term, self.role", ASLEEP)
+    run = run_test(elect, load_peer(edited_reference(tmp_path, sleeps)), 1)
+    assert run.error.rule == "calls-return"
+    assert "call_waits_for_a_thread" not in names(run)
+
+
+ASLEEP = """\
+        time.sleep(60)
+        with self.mu:
+            return self.current_term, self.role"""
+
+
+def test_a_timer_is_not_to_blame_where_its_thread_waits_for_the_lock(tmp_path):
+    run = failed_run(tmp_path, DEFECTS["no election timer"])
+
+    def told(kind):
+        wait = Wait("Thread-1 (_ticker)", "0", kind, 3_000_000_000, "")
+        error = Failure("no leader", snapshot=ClusterSnapshot(threads=(wait,)))
+        return [found.name for found in examine(run.simulation.trace, error, end_ns=run.simulation.now_ns)]
+
+    assert told(WaitKind.EVENT) == ["nobody_campaigns"]
+    assert told(WaitKind.LOCK) == []
+
+
+def test_no_exception_is_suspected_where_a_thread_of_the_leader_waits_long(tmp_path):
+    run = failed_run(tmp_path, DEFECTS["an exception swallowed where heartbeats are sent"])
+
+    def told(left_ns):
+        threads = tuple(Wait("Thread-1 (_ticker)", peer, WaitKind.SLEEP, 0, "", left_ns=left_ns) for peer in "012")
+        error = Failure("no leader", snapshot=ClusterSnapshot(threads=threads))
+        (text,) = diagnose(run.simulation.trace, error, end_ns=run.simulation.now_ns)
+        return "swallowed" in text.replace("\n", " "), "too slow" in text.replace("\n", " ")
+
+    assert told(left_ns=100_000_000) == (True, False)
+    assert told(left_ns=2_000_000_000) == (False, True)
+
+
+def test_get_state_is_right_before_the_election(tmp_path):
+    @collect
+    def elect_and_wait(make_config):
+        cfg = make_config(servers=3)
+        cfg.check_one_leader()
+        time.sleep(2.0)
+
+    run = run_test(elect_and_wait, load_peer(edited_reference(tmp_path)), 1)
+    spoken = [
+        event for event in run.simulation.trace if event.kind == "send" and "append" in event.detail.service_method
+    ]
+    first = spoken[0]
+
+    def told(asked_ns, is_leader):
+        states = {first.node: State(first.detail.decode_args().term, is_leader, asked_ns)}
+        error = Failure("no leader", snapshot=ClusterSnapshot(states=states))
+        return [found.name for found in examine(run.simulation.trace, error, end_ns=run.simulation.now_ns)]
+
+    assert told(spoken[-1].at_ns, False) == ["leads_and_denies_it"]
+    assert told(spoken[-1].at_ns, True) == []
+    assert told(first.at_ns - 1, False) == []
+
+
+def test_a_leader_may_call_itself_if_it_goes_on_leading(tmp_path):
+    edits = (
+        ("if peer != self.me and (idle or (", "if (idle or ("),
+        ("        if not self._observe_term(term):\n            return False", UNMOVED),
+    )
+
+    @collect
+    def wait(make_config):
+        cfg = make_config(servers=3)
+        cfg.check_one_leader()
+        time.sleep(2.0)
+        cfg.fail("for no reason")
+
+    run = run_test(wait, load_peer(edited_reference(tmp_path, *edits)), 1)
+    assert run.error.rule is None
+    assert any(event.kind == "deliver" and event.detail.source == event.node for event in run.simulation.trace)
+    assert names(run) == []
+
+
+UNMOVED = """\
+        if term == self.current_term and self.role is Role.LEADER:
+            return True
+        if not self._observe_term(term):
+            return False"""
+
+
+def test_two_threads_that_feed_apply_ch_are_named(tmp_path):
+    edits = (
+        ("        self._spawn(self._applier)\n", "        self._spawn(self._applier)\n" * 2),
+        (
+            "            # Without the lock: the service",
+            "            time.sleep(random.uniform(0, 0.01))\n            # Without the lock: the service",
+        ),
+    )
+
+    def told(seed, *edits):
+        run = run_test(lab("test_concurrent_starts_2b"), load_peer(edited_reference(tmp_path, *edits)), seed)
+        assert run.error.rule == "apply-order"
+        return run.error
+
+    error = told(0, *edits)
+    # Mostly the other one still has the message that is missing.
+    assert re.search(
+        r"(Thread-\d) \(_applier\) put index 2 on apply_ch, (?!\1)Thread-\d \(_applier\) has yet", error.text
+    )
+    alone = told(0, ("self.last_applied += 1\n            entry", "self.last_applied = 1\n            entry"))
+    assert "put index" not in alone.text
+
+
+def test_a_message_that_was_given_up_is_named(tmp_path):
+    """apply_ch is full while the service makes a snapshot."""
+
+    def told(edit):
+        path = edited_reference(tmp_path, ("except queue.Full:\n                    continue", edit))
+        return run_test(lab("test_snapshot_overtaken_2d"), load_peer(path), 1).error
+
+    error = told("except queue.Full:\n                    break")
+    assert error.rule == "apply-order"
+    assert re.search(
+        r"Thread-\d+ \(_applier\) tried to put \d+ on apply_ch, which was full, and gave up at", error.text
+    )
+    assert told("except queue.Full:\n                    continue") is None
+
+
+def test_what_is_sent_needlessly_is_told_only_where_costs_are_too_high(tmp_path):
+    """Right peers send some things twice. That is no cause of anything else."""
+    every_start_sends = DEFECTS["every start() sends all again"]
+
+    def told(costs):
+        @collect
+        def test(make_config):
+            cfg = make_config(servers=3)
+            leader = cfg.check_one_leader()
+            for number in range(20):
+                cfg.start(leader, number)
+            time.sleep(0.1)
+            cfg.fail("for no reason", costs=costs)
+
+        return names(run_test(test, every_start_sends.peer_class(tmp_path), 1))
+
+    assert (told(costs=True), told(costs=False)) == (["sent_before_the_answer"], [])
+
+
+def names(run):
+    return [found.name for found in examine(run.simulation.trace, run.error, end_ns=run.simulation.now_ns)]
+
+
+def test_a_candidate_that_may_be_disregarded_teaches_no_term():
+    """§6: a leader that answers in its own term goes on in it, and was told to adopt the candidate's."""
+
+    def told(reply_term):
+        story = Story()
+        for node in "012":
+            story.tell("boot", node)
+            story.tell("connect", node)
+        story.elect("0", 1)
+        story.append("0", "1", 1)
+        story.save("2")
+        story.vote("2", "0", 2, granted=False, reply_term=reply_term)
+        story.now_ms += 100
+        story.append("0", "1", 1)
+        return [found.name for found in examine(story.trace, Failure("broken", rule="higher-term-wins"))]
+
+    assert told(reply_term=2) == ["no_step_down"]
+    assert told(reply_term=1) == []
+
+
+def test_entries_that_others_have_applied_were_sent_in_some_way():
+    def told(applied):
+        story = Story()
+        for node in "012":
+            story.tell("boot", node)
+            story.tell("connect", node)
+        story.elect("0", 1)
+        story.start("0", 1, 1, 10)
+        if applied:
+            story.apply("1", 1, 10)
+        for _ in range(8):
+            story.now_ms += 100
+            story.append("0", "1", 1)
+        return [found.name for found in examine(story.trace, Failure("no agreement", awaited=1))]
+
+    assert ("start_never_sent" in told(applied=False), "start_never_sent" in told(applied=True)) == (True, False)
+
+
+def told_of(story, rule, peer):
+    return [found.name for found in examine(story.trace, Failure("broken", rule=rule, peer=peer))]
+
+
+def test_a_vote_for_peer_0_is_blamed_alone_only_where_others_are_kept():
+    def told(refuses, first="0"):
+        story = Story(servers=4)
+        story.save("0", "1", "2")
+        if refuses:
+            story.vote("1", "3", 1)
+            story.vote("2", "3", 1, granted=False)
+        story.vote(first, "3", 2)
+        story.vote("2", "3", 2)
+        causes = diagnose(story.trace, Failure("broken", rule="one-vote", peer="3"))
+        return [cause.replace("\n", " ") for cause in causes]
+
+    (sure,), (unsure,) = told(refuses=True), told(refuses=False)
+    assert "Votes for others do: peer 3 had voted for peer 1 in term 1" in sure and "not looked at" not in sure
+    assert "Votes for others do" not in unsure and "voted_for is not looked at" in unsure
+    assert told(refuses=True, first="1") == []
+
+
+def test_a_refusal_is_no_cause_where_the_leader_began_long_after_it():
+    def told(later_ms):
+        story = Story()
+        story.save("0")
+        story.vote("0", "1", 1, granted=False)
+        story.now_ms += later_ms
+        story.append("0", "1", 1)
+        return told_of(story, "earned-leadership", "0")
+
+    assert (told(0), told(100)) == (["no_counted_as_a_vote"], [])
+
+
+def test_earlier_votes_are_no_cause_where_the_term_is_another_s():
+    """Then it may be an office that was kept."""
+
+    def told(heard, restarted=False):
+        story = Story()
+        story.elect("0", 1)
+        story.append("0", "1", 1)
+        if heard:
+            story.save("2")
+            story.vote("2", "0", 2, granted=False)
+        if restarted:
+            story.tell("restart", "0")
+        story.append("0", "1", 2)
+        return told_of(story, "earned-leadership", "0")
+
+    assert (told(heard=False), told(heard=True)) == (["earlier_votes_counted"], [])
+    assert told(heard=False, restarted=True) == []
+
+
+def test_whoever_asks_one_peer_again_and_again_does_not_ask_it_for_all():
+    def told(step_ms):
+        story = Story()
+        for node in "012":
+            story.tell("boot", node)
+            story.tell("connect", node)
+        for term in range(1, 4):
+            for _ in range(2):
+                story.now_ms += step_ms - 1
+                story.send("0", "2", RequestVoteArgs(term, 0, 0, 0))
+            story.now_ms += 500
+        return "asks_one_for_all" in [found.name for found in examine(story.trace, Failure("no leader"))]
+
+    assert (told(0), told(100)) == (True, False)
+
+
+def test_the_snapshot_is_no_cause_of_what_was_never_saved_or_after_a_later_save():
+    def told(saved_before, saved_after=False):
+        story = Story()
+        story.elect("0", 1)
+        story.append("0", "1", 1, entries=[(1, 10)], saved=saved_before)
+        story.save("1")
+        story.save("1", snapshot=b"a snapshot")
+        if saved_after:
+            story.save("1", snapshot=b"a snapshot")
+        story.append("0", "1", 1, prev=(1, 1), entries=[(1, 20)], saved=False)
+        del story.trace[-1]  # the run ends with the answer
+        return told_of(story, "saved-before-reply", "1")
+
+    assert (told(True), told(False), told(True, True)) == (["taken_for_known_since_the_snapshot"], [], [])
+
+
+def test_answers_are_called_mixed_up_only_where_the_other_request_waits(tmp_path):
+    """A handler that returns the wrong class, whatever else is asked."""
+    launcher = load_peer(
+        edited_reference(
+            tmp_path,
+            ("return AppendEntriesReply(self.current_term, True)", "return RequestVoteReply(self.current_term, True)"),
+        )
+    )
+    run = run_test(elect, launcher, 1)
+    assert isinstance(run.error, TaskFailed) and "returned a RequestVoteReply" in str(run.error.__cause__)
+    assert names(run) == []
+
+
+# ---- nothing is better than something wrong ------------------------------------------------------------------
+
+QUICK = ["2a", "2b", "test_persist?_2c", "test_figure8_2c", "test_snapshot_*", "test_slow_disks_2c"]
+
+
+@pytest.mark.parametrize("test", select(QUICK, sorted((ROOT / "tests").glob("test_2*.py"))), ids=lambda test: test.name)
+def test_the_reference_is_never_diagnosed(tmp_path, test):
+    run = run_test(test, load_peer(edited_reference(tmp_path)), 3)
+    assert run.error is None
+    no_reason = Failure("a test that fails for no reason")
+    assert examine(run.simulation.trace, no_reason, end_ns=run.simulation.now_ns) == []
+
+
+@pytest.mark.parametrize(
+    "situation",
+    [
+        elect_over_a_slow_network,
+        keep_the_leader_though_a_peer_is_gone,
+        figure8_with_one_eligible_peer,
+        back_up_a_long_way,
+    ],
+    ids=lambda situation: situation.name,
+)
+def test_the_situations_are_none_to_the_reference(tmp_path, situation):
+    run = run_test(situation, load_peer(edited_reference(tmp_path)), 1)
+    assert run.error is None
+    no_reason = Failure("a test that fails for no reason")
+    assert examine(run.simulation.trace, no_reason, end_ns=run.simulation.now_ns) == []
+
+
+def test_a_broken_rule_that_explains_itself_gets_no_diagnosis(tmp_path):
+    launcher = load_peer(
+        edited_reference(tmp_path, ("up_to_date and self.voted_for in (None, args.candidate_id)", "up_to_date"))
+    )
+    run = run_test(lab("test_many_elections_2a"), launcher, 2)
+    assert run.error.rule == "one-vote"
+    assert diagnose(run.simulation.trace, run.error) == []
+
+
+def test_an_exception_without_a_snapshot_is_its_own_diagnosis(tmp_path):
+    launcher = load_peer(edited_reference(tmp_path, ("up_to_date = (", "up_to_date = [][1] or (")))
+    run = run_test(elect, launcher, 1)
+    assert isinstance(run.error, TaskFailed)
+    assert diagnose(run.simulation.trace, run.error) == []
+
+
+def test_only_the_last_cluster_of_a_test_counts(tmp_path):
+    """The first one never had a leader for want of a majority; the second does well."""
+
+    @collect
+    def two(make_config):
+        cfg = make_config(servers=3)
+        cfg.network.partition(["0"], ["1"], ["2"])
+        time.sleep(5.0)
+        cfg = make_config(servers=3)
+        cfg.check_one_leader()
+        cfg.fail("for no reason")
+
+    run = run_test(two, load_peer(edited_reference(tmp_path)), 1)
+    assert diagnose(run.simulation.trace, run.error) == []
+
+
+def test_no_trace_no_diagnosis():
+    assert diagnose([], Failure("no agreement")) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "reply"),
+    [
+        ({"turn": 1}, {"yes": True}),
+        (
+            {"term": "one", "candidate_id": 0, "last_log_index": None, "last_log_term": []},
+            {"term": 1, "vote_granted": True},
+        ),
+    ],
+    ids=["other fields", "other types"],
+)
+def test_messages_unlike_the_papers_are_passed_over(args, reply):
+    events = [Event(0, "cluster", "", 0, 0, 3)]
+    events += [Event(0, kind, name, 1, 0, None) for name in "012" for kind in ("boot", "connect")]
+    for number in range(1, 21):
+        message = SimpleNamespace(
+            id=number,
+            source="0",
+            target="1",
+            service_method="Raft.request_vote",
+            decode_args=lambda: SimpleNamespace(**args),
+            decode_reply=lambda: SimpleNamespace(**reply),
+        )
+        for kind, node in (("send", "0"), ("deliver", "1"), ("answer", "1"), ("reply", "0")):
+            events.append(Event(number * 300_000_000, kind, node, 1, number, message))
+    assert diagnose(events, Failure("no agreement")) == []

@@ -1,0 +1,1056 @@
+"""The rules, one by one: what each must see, told event by event, and the like of it that it must let pass."""
+
+import pytest
+
+from labgob import Encoder
+from raft.messages import (
+    AppendEntriesArgs,
+    AppendEntriesReply,
+    InstallSnapshotArgs,
+    InstallSnapshotReply,
+    LogEntry,
+    RequestVoteArgs,
+    RequestVoteReply,
+)
+from raftlab.check.rules.budgets import RPCS_PER_LINK_PER_S
+from raftlab.check.rules.checker import RULES
+from raftlab.check.rules.rule import Rule
+from raftlab.trace import events
+from unit.check.trace_builder import Story, story_of_agreement
+
+# Each takes a story from before the mistake, makes it (wrong) or just does not, and is of one rule.
+
+
+def one_leader(story, wrong):
+    story.elect("0", 1, voters="01")
+    story.append("0", "1", 1)
+    story.save("2")
+    story.send("2", "1", RequestVoteArgs(2 - wrong, 2, 0, 0))
+    story.deliver(story.send("1", "2", RequestVoteArgs(0, 1, 0, 0), "Raft.own"))  # which may have been a vote
+    story.append("2", "1", 2 - wrong)
+
+
+def one_vote(story, wrong):
+    story.save("0", "1")
+    story.vote("0", "2", 1)
+    story.vote("1", "2", 2 - wrong)
+
+
+def earned_leadership(story, wrong):
+    story.save("0")
+    story.vote("0", "1", 1, granted=not wrong, reply_term=1)
+    story.append("0", "1", 1)
+
+
+def terms_never_fall(story, wrong):
+    story.elect("0", 3, voters="01")
+    story.save("2")
+    story.vote("2", "1", 2, granted=False, reply_term=2 if wrong else 3)
+
+
+def higher_term_wins(story, wrong):
+    story.save("0")
+    story.vote("0", "1", 3, granted=not wrong, reply_term=2 if wrong else 3)
+
+
+def followers_follow(story, wrong):
+    story.elect("0", 1, voters="02")
+    story.append("0", "1", 1)
+    story.save("1")
+    # At once it may be a request that was made before.
+    story.send("1", "2", RequestVoteArgs(1, 1, 0, 0))
+    story.now_ms += 200
+    story.send("1", "2", RequestVoteArgs(2 - wrong, 1, 0, 0))
+
+
+def votes_for_the_first(story, wrong):
+    story.save("0")
+    story.vote("0", "1", 1, granted=not wrong)
+    story.now_ms += 200
+    story.save("2")
+    story.send("2", "0", RequestVoteArgs(2, 2, 0, 0))
+
+
+def entry_before_exists(story, wrong):
+    story.elect("0", 1)
+    story.append("0", "1", 1, prev=(-1 if wrong else 0, 0), success=False)
+
+
+def entry_before_the_first_has_no_term(story, wrong):
+    story.elect("0", 1)
+    story.append("0", "1", 1, prev=(0, 1 if wrong else -1), success=False)  # some say -1 for none
+
+
+def log_matching(story, wrong):
+    story.elect("0", 1)
+    for follower in "12":
+        story.append("0", follower, 1, entries=[(1, 10)])
+    story.elect("2", 2, last=(1, 1), voters="12")
+    story.append("2", "1", 2, entries=[(1, 11 if wrong else 10), (2, 20)])
+
+
+def leader_append_only(story, wrong):
+    story.elect("0", 2)
+    story.append("0", "1", 2, entries=[(1, 10)])
+    story.append("0", "2", 2, prev=(1, 2 if wrong else 1), success=False)
+
+
+def entry_of_no_term(story, wrong):
+    """What stands in many a list before the first entry."""
+    story.elect("0", 2)
+    story.append("0", "1", 2, entries=[(0 if wrong else 1, None)])
+
+
+def entry_of_a_later_term_than_its_leader(story, wrong):
+    story.elect("0", 1)
+    story.start("0", 1, 1, 10)
+    story.append("0", "1", 1, entries=[(2 if wrong else 1, 10)])
+
+
+def vote_in_a_past_term(story, wrong):
+    """Whoever else has had its vote in that term: what is wrong is that it looks at the request at all."""
+    story.save("0")
+    story.vote("0", "2", 1)
+    story.save("0")
+    story.vote("0", "2", 2)
+    story.save("1")
+    story.vote("1", "2", 1, granted=wrong, reply_term=2)
+
+
+def entry_terms(story, wrong):
+    story.elect("0", 2)
+    story.append("0", "1", 2, entries=[(2, 10), (1 if wrong else 2, 20)])
+
+
+def success_means_match(story, wrong):
+    story.elect("0", 1)
+    if not wrong:
+        story.append("0", "1", 1, entries=[(1, 10)])
+    story.append("0", "1", 1, prev=(1, 1), entries=[(1, 20)])
+
+
+def acknowledged_stay(story, wrong):
+    story.elect("0", 1)
+    story.append("0", "1", 1, entries=[(1, 10)])
+    story.append("0", "1", 1, prev=(1 if wrong else 2, 1), success=False)
+
+
+def honest_candidate(story, wrong):
+    story.elect("0", 1)
+    story.append("0", "1", 1, entries=[(1, 10)])
+    story.save("1")
+    story.send("1", "2", RequestVoteArgs(2, 1, *((0, 0) if wrong else (1, 1))))
+
+
+def claims_what_it_never_had(story, wrong):
+    """The index that it once had, with the term of the entry before it."""
+    story.elect("0", 1)
+    story.append("0", "2", 1, entries=[(1, 10), (1, 11), (1, 12)])
+    story.elect("1", 2, voters="01")
+    story.append("1", "2", 2, entries=[(2, 20)])
+    story.save("2")
+    story.send("2", "1", RequestVoteArgs(3, 2, *((3, 2) if wrong else (1, 2))))
+
+
+def up_to_date_vote(story, wrong):
+    story.elect("0", 1)
+    story.append("0", "1", 1, entries=[(1, 10)])
+    story.save("2")
+    story.vote("2", "1", 2, granted=wrong)
+
+
+def up_to_date_vote_after_a_snapshot(story, wrong):
+    through_2 = Encoder()
+    through_2.encode(2)
+    story.elect("0", 1)
+    request = story.deliver(story.send("0", "1", InstallSnapshotArgs(1, 0, 2, 1, b"")))
+    story.save("1", snapshot=through_2.bytes())
+    story.answer(request, InstallSnapshotReply(1))
+    story.save("2")
+    request = story.deliver(story.send("2", "1", RequestVoteArgs(2, 2, 0, 0)))
+    story.save("1", snapshot=through_2.bytes())
+    story.answer(request, RequestVoteReply(2, wrong))
+
+
+def leader_completeness(story, wrong):
+    story.elect("0", 1)
+    story.save("2")
+    # It reaches peer 1 before the entry does, and is answered after it.
+    request = story.deliver(story.send("2", "1", RequestVoteArgs(2, 2, 0, 0)))
+    story.agree("0", 1, 1, 10, followers="01")
+    story.append("0", "1", 1, prev=(1, 1), commit=1)
+    story.save("1")
+    story.answer(request, RequestVoteReply(2, True))
+    story.append("2", "0", 2, entries=[(2, 20) if wrong else (1, 10)])
+
+
+def earned_commit(story, wrong):
+    story.elect("0", 1)
+    story.start("0", 1, 1, 10)
+    story.append("0", "1", 1, entries=[(1, 10)], success=not wrong)
+    story.append("0", "2", 1, entries=[(1, 10)], commit=1)
+
+
+def earned_commit_of_an_older_term(story, wrong):
+    """Figure 8: copies of an older entry are counted, and it is called committed without one of the leader's own."""
+    story.elect("0", 1)
+    story.append("0", "1", 1, entries=[(1, 10)])
+    story.elect("1", 2, last=(1, 1), voters="12")
+    story.append("1", "2", 2, entries=[(1, 10), *([] if wrong else [(2, 20)])])
+    story.append("1", "2", 2, prev=(1, 1), commit=1)
+
+
+def applies_only_committed(story, wrong):
+    story.elect("0", 1)
+    story.agree("0", 1, 1, 10)
+    if not wrong:
+        story.append("0", "1", 1, prev=(1, 1), commit=1)
+    story.apply("1", 1, 10)
+
+
+def applies_only_earned(story, wrong):
+    """The same of a leader, whom nobody tells."""
+    story.elect("0", 1)
+    story.agree("0", 1, 1, 10, followers="0" if wrong else "01")
+    story.apply("0", 1, 10)
+
+
+def applies_an_older_entry_before_it_speaks(story, wrong):
+    """Figure 8, and the apply comes before the first AppendEntries of the term."""
+    story.elect("0", 1)
+    story.agree("0", 1, 1, 10)
+    story.elect("1", 2, last=(1, 1), voters="12")
+    if not wrong:
+        story.append("1", "2", 2, prev=(1, 1), entries=[(2, 20)])
+    story.apply("1", 1, 10)
+
+
+def applies_what_it_counted_when_it_led(story, wrong):
+    """It hears of a later term between its wrong count and the apply."""
+    story.elect("0", 1)
+    story.agree("0", 1, 1, 10, followers="0" if wrong else "01")
+    story.save("2")
+    story.deliver(story.send("2", "0", RequestVoteArgs(2, 2, 0, 0)))
+    story.apply("0", 1, 10)
+
+
+def only_started(story, wrong):
+    story.elect("0", 1)
+    story.agree("0", 1, 1, 10)
+    story.apply("0", 1, 11 if wrong else 10)
+
+
+def speaks_in_its_term(story, wrong):
+    story.elect("0", 1, voters="02")
+    story.append("0", "1", 1)
+    story.elect("1", 2, voters="12")
+    story.vote("1", "0", 2, granted=False)
+    # At once it may be a request that was made before.
+    story.send("0", "2", AppendEntriesArgs(1, 0, 0, 0, [], 0))
+    story.now_ms += 200
+    story.send("0", "2", AppendEntriesArgs(1 if wrong else 2, 0, 0, 0, [], 0) if wrong else RequestVoteArgs(2, 0, 0, 0))
+
+
+def speaks_in_its_term_after_a_crash(story, wrong):
+    story.elect("0", 2)
+    story.crash("0")
+    story.save("0")
+    story.send("0", "2", RequestVoteArgs(1 if wrong else 3, 0, 0, 0))
+
+
+def consecutive_indexes(story, wrong):
+    story.elect("0", 1)
+    story.start("0", 1, 1, 10)
+    story.start("0", 3 if wrong else 2, 1, 20)
+
+
+def falling_indexes(story, wrong):
+    """Two calls that overlap may return in any order; one that begins later gets a later index."""
+    story.elect("0", 1)
+    story.save("0")
+    story.tell("start", "0", 10)
+    if not wrong:
+        story.tell("start", "0", 20)
+    story.tell("started", "0", events.Started(20, 2, 1, True))
+    if wrong:
+        story.tell("start", "0", 10)
+    story.tell("started", "0", events.Started(10, 1, 1, True))
+
+
+def saved_before_counting(story, wrong):
+    """Dissertation §10.2.1: send before saving, but count yourself only when you have."""
+    story.elect("0", 1)
+    story.tell("start", "0", 10)
+    story.tell("started", "0", events.Started(10, 1, 1, True))
+    story.append("0", "1", 1, entries=[(1, 10)])
+    if not wrong:
+        story.save("0")
+    story.append("0", "2", 1, entries=[(1, 10)], commit=1)
+
+
+def saves_in_order(story, wrong):
+    for number in (2, 1) if wrong else (1, 2):
+        story.tell("persist", "0", events.Saved(b"state %d" % number, b"", number))
+
+
+def snapshot_stays(story, wrong):
+    story.save("0", snapshot=b"a snapshot")
+    story.save("0", snapshot=b"" if wrong else b"a snapshot")
+
+
+def answers_requests(story, wrong):
+    story.elect("0", 1)
+    request = story.deliver(story.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0)))
+    if not wrong:
+        story.answer(request, AppendEntriesReply(1, True))
+    story.now_ms += 3000
+    story.append("0", "2", 1)
+
+
+def committed_gets_applied(story, wrong):
+    story.elect("0", 1)
+    story.agree("0", 1, 1, 10)
+    story.append("0", "1", 1, prev=(1, 1), commit=1)
+    if not wrong:
+        story.apply("1", 1, 10)
+    story.now_ms += 1151
+    story.append("0", "1", 1, prev=(1, 1), commit=1)
+
+
+def start_tells_the_index(story, wrong):
+    story.elect("0", 1)
+    story.start("0", 1, 1, 10)
+    story.start("0", 2, 1, 11)
+    # What nobody has started may be the command in the peer's own wrapping.
+    story.append("0", "2", 1, entries=[(1, ["wrapped", 10])], success=False)
+    story.append("0", "1", 1, entries=[(1, ["wrapped", 10]), (1, 10 if wrong else 11)])
+
+
+def saved_vote(story, wrong):
+    story.save("0")
+    story.vote("0", "1", 1, saved=not wrong)
+
+
+def saved_entries(story, wrong):
+    story.elect("0", 1)
+    story.append("0", "1", 1, entries=[(1, 10)], saved=not wrong)
+
+
+def saved_term(story, wrong):
+    story.elect("0", 1)
+    story.append("0", "1", 1)
+    story.save("2")
+    story.vote("2", "1", 2, granted=False, saved=not wrong)
+
+
+def saved_entries_on_a_slow_disk(story, wrong):
+    """A save that began before they came holds nothing of them."""
+    story.elect("0", 1)
+    if wrong:
+        story.begin_save("1", 1)
+    request = story.deliver(story.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [LogEntry(1, 10)], 0)))
+    if not wrong:
+        story.begin_save("1", 1)
+    story.save("1", number=1)
+    story.answer(request, AppendEntriesReply(1, True))
+
+
+def leader_append_only_in_a_snapshot(story, wrong):
+    """InstallSnapshot with the leader's term in the place of the entry's."""
+    story.elect("0", 1)
+    story.agree("0", 1, 1, 10)
+    story.elect("0", 2, last=(1, 1))
+    story.append("0", "1", 2, prev=(1, 1))
+    story.install("0", "2", 2, (1, 2 if wrong else 1))
+
+
+def saved_before_campaign(story, wrong):
+    story.elect("0", 1)
+    story.append("0", "1", 1, saved=False)
+    if not wrong:
+        story.save("1")
+    story.send("1", "2", RequestVoteArgs(2, 1, 0, 0))
+
+
+def rpc_budget(story, wrong):
+    story.elect("0", 1)
+    story.now_ms = 1000
+    for number in range(RPCS_PER_LINK_PER_S + wrong):
+        story.now_ms = 1000
+        story.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0))
+        story.now_ms = 1000
+        if number % 2:
+            story.send("0", "2", AppendEntriesArgs(1, 0, 0, 0, [], 0))
+
+
+CASES = [
+    ("one-leader", one_leader),
+    ("one-vote", one_vote),
+    ("earned-leadership", earned_leadership),
+    ("terms-never-fall", terms_never_fall),
+    ("speaks-in-its-term", speaks_in_its_term),
+    ("speaks-in-its-term", speaks_in_its_term_after_a_crash),
+    ("higher-term-wins", higher_term_wins),
+    ("higher-term-wins", vote_in_a_past_term),
+    ("followers-follow", followers_follow),
+    ("votes-for-the-first", votes_for_the_first),
+    ("entry-before-exists", entry_before_exists),
+    ("entry-before-exists", entry_before_the_first_has_no_term),
+    ("log-matching", log_matching),
+    ("leader-append-only", leader_append_only),
+    ("entry-terms", entry_terms),
+    ("entry-terms", entry_of_no_term),
+    ("entry-terms", entry_of_a_later_term_than_its_leader),
+    ("success-means-match", success_means_match),
+    ("acknowledged-stay", acknowledged_stay),
+    ("honest-candidate", honest_candidate),
+    ("honest-candidate", claims_what_it_never_had),
+    ("up-to-date-vote", up_to_date_vote),
+    ("up-to-date-vote", up_to_date_vote_after_a_snapshot),
+    ("leader-completeness", leader_completeness),
+    ("earned-commit", earned_commit),
+    ("earned-commit", earned_commit_of_an_older_term),
+    ("applies-only-committed", applies_only_committed),
+    ("earned-commit", applies_only_earned),
+    ("earned-commit", applies_an_older_entry_before_it_speaks),
+    ("earned-commit", applies_what_it_counted_when_it_led),
+    ("only-started", only_started),
+    ("starts-in-order", consecutive_indexes),
+    ("starts-in-order", falling_indexes),
+    ("committed-gets-applied", committed_gets_applied),
+    ("start-tells-index", start_tells_the_index),
+    ("saved-before-reply", saved_vote),
+    ("saved-before-reply", saved_entries),
+    ("saved-before-reply", saved_term),
+    ("saved-before-reply", saved_entries_on_a_slow_disk),
+    ("leader-append-only", leader_append_only_in_a_snapshot),
+    ("saved-before-campaign", saved_before_campaign),
+    ("saved-before-counting", saved_before_counting),
+    ("saves-in-order", saves_in_order),
+    ("snapshot-stays", snapshot_stays),
+    ("answers-requests", answers_requests),
+    ("rpc-budget", rpc_budget),
+]
+
+
+def test_every_rule_has_a_case():
+    assert {name for name, _ in CASES} == {rule.name for rule in RULES}
+
+
+@pytest.mark.parametrize(("rule", "tell"), CASES, ids=[tell.__name__ for _, tell in CASES])
+def test_a_rule_is_broken_by_this_and_not_by_the_like_of_it(rule, tell):
+    right, wrong = Story(), Story()
+    tell(right, False)
+    tell(wrong, True)
+    assert (right.broken(), wrong.broken()) == (None, rule)
+
+
+def test_of_rules_broken_in_one_instant_the_first_in_the_list_speaks():
+    """A follower applies what a leader has wrongly committed, before that leader tells of it."""
+
+    def tell(later_ms):
+        story = Story(servers=5)
+        story.elect("0", 1, voters="012")
+        story.start("0", 1, 1, 10)
+        story.append("0", "1", 1, entries=[(1, 10)])
+        story.apply("1", 1, 10)
+        story.now_ms += later_ms - 1
+        story.send("0", "2", AppendEntriesArgs(1, 0, 1, 1, [], 1))
+        story.send("0", "3", AppendEntriesArgs(1, 0, 1, 1, [], 1))
+        return story, story.broken()
+
+    (together, first), (apart, earlier) = tell(0), tell(1)
+    assert (first, earlier) == ("earned-commit", "applies-only-committed")
+    # It ends with the event that broke the rule that is reported.
+    last, last_apart = (story.trace[story.checker.violation.events - 1] for story in (together, apart))
+    assert (last.kind, last.detail.target) == ("send", "2")
+    assert last_apart.kind == "apply"
+
+
+def test_an_agreement_breaks_nothing():
+    assert story_of_agreement().broken() is None
+
+
+def test_a_repeated_heartbeat_is_looked_at_again_when_there_is_news_of_its_leader_s_log():
+    def tell(story, news):
+        story.elect("0", 2)
+        for _ in range(3):
+            story.append("0", "1", 2, prev=(1, 1), success=False)
+        if news:
+            story.start("0", 1, 2, 10)  # so what stands at 1 is not of term 1
+        story.append("0", "1", 2, prev=(1, 1), success=False)
+
+    same, other = Story(), Story()
+    tell(same, news=False)
+    tell(other, news=True)
+    assert (same.broken(), other.broken()) == (None, "leader-append-only")
+
+
+def test_the_next_cluster_of_a_test_begins_with_nothing():
+    story = story_of_agreement()
+    story.tell("cluster", "", 3)
+    story.elect("1", 1)
+    story.agree("1", 1, 1, 20)
+    assert story.broken() is None
+
+
+def test_peers_told_to_stop_owe_nothing():
+    story = story_of_agreement()
+    story.tell("stop")
+    story.append("0", "1", 1, prev=(1, 1), success=False)
+    assert story.broken() is None
+
+
+def test_a_rule_refuses_a_step_that_does_not_exist():
+    """A slip in a method's name used to be a rule that never looked."""
+    with pytest.raises(TypeError, match=r"Slip.on_anser_vote\(\): .* did you mean on_answer_vote\?"):
+
+        class Slip(Rule):
+            def on_anser_vote(self) -> None: ...
+
+
+def test_a_commit_heard_from_one_leader_counts_where_a_later_one_has_verified():
+    """§5.4.3: what the first has committed, the second has. The two used to be paired within one term only."""
+    story = Story()
+    story.elect("0", 1)
+    story.agree("0", 1, 1, 10, followers="02")
+    story.append("0", "1", 1, prev=(0, 0), commit=1)
+    story.elect("2", 2, last=(1, 1), voters="12")
+    story.append("2", "1", 2, entries=[(1, 10)])
+    story.apply("1", 1, 10)
+    assert story.broken() is None
+
+
+def test_a_request_that_was_made_before_the_peer_won_is_no_lie():
+    """Its arguments were true when they were made; when they leave, the peer leads and has started something."""
+    story = Story()
+    story.elect("0", 1, voters="01")
+    story.start("0", 1, 1, 10)
+    story.send("0", "2", RequestVoteArgs(1, 0, 0, 0))
+    assert story.broken() is None
+
+
+def test_an_answer_in_the_campaign_s_own_term_is_no_sign_of_a_lower_one():
+    story = Story()
+    story.elect("0", 1)
+    story.append("0", "1", 1)
+    story.save("1")  # term 2, and its own vote
+    story.save("2")
+    story.vote("2", "1", 2, granted=False, saved=False)
+    story.send("1", "0", RequestVoteArgs(2, 1, 0, 0))
+    assert story.broken() is None
+
+
+def test_an_answer_that_waits_for_its_save_may_leave_after_the_save_of_a_later_term():
+    """One save for a refusal in term 1 and the campaign of term 2; the requests leave a little later."""
+
+    def tell(story, saved):
+        story.elect("0", 1)
+        request = story.deliver(story.send("0", "1", AppendEntriesArgs(1, 0, 5, 1, [], 0)))
+        if saved:
+            story.save("1")
+        story.answer(request, AppendEntriesReply(1, False, 0, 1))
+        story.send("1", "2", RequestVoteArgs(2, 1, 0, 0))
+
+    one_for_both, none = Story(), Story()
+    tell(one_for_both, saved=True)
+    tell(none, saved=False)
+    assert (one_for_both.broken(), none.broken()) == (None, "saved-before-campaign")
+
+
+def test_a_save_that_began_before_start_and_ended_in_it_holds_nothing_of_what_was_started():
+    def tell(story, before):
+        story.elect("0", 1)
+        if before:
+            story.begin_save("0", 1)
+        story.tell("start", "0", 10)
+        if not before:
+            story.begin_save("0", 1)
+        story.save("0", number=1)
+        story.tell("started", "0", events.Started(10, 1, 1, True))
+        story.crash("0")
+        story.save("0")
+        story.send("0", "1", RequestVoteArgs(2, 0, 0, 0))
+
+    earlier, its_own = Story(), Story()
+    tell(earlier, before=True)
+    tell(its_own, before=False)
+    assert (earlier.broken(), its_own.broken()) == (None, "honest-candidate")
+
+
+def test_of_two_saves_at_once_each_holds_what_was_there_when_it_began():
+    story = Story()
+    story.elect("0", 1)
+    story.begin_save("1", 1)
+    request = story.deliver(story.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [LogEntry(1, 10)], 0)))
+    story.begin_save("1", 2)
+    story.save("1", number=1)
+    story.save("1", number=2)
+    story.answer(request, AppendEntriesReply(1, True))
+    assert story.broken() is None
+
+
+def test_a_crash_takes_back_what_was_started_and_never_saved():
+    def tell(story, saved):
+        story.elect("0", 1)
+        story.tell("start", "0", 10)
+        story.tell("started", "0", events.Started(10, 1, 1, True))
+        if saved:
+            story.save("0")
+        story.crash("0")
+        story.save("0")
+        story.send("0", "1", RequestVoteArgs(2, 0, 0, 0))
+
+    forgotten, kept = Story(), Story()
+    tell(forgotten, saved=False)
+    tell(kept, saved=True)
+    assert (forgotten.broken(), kept.broken()) == (None, "honest-candidate")
+
+
+@pytest.mark.parametrize(("taken", "broken"), [(True, None), (False, "applies-only-committed")])
+def test_a_leader_that_was_stopped_when_it_was_deposed_may_still_apply_what_it_has_counted(taken, broken):
+    """Its followers acknowledge in a field of their own, so nobody but itself knows what it has counted."""
+    story = Story()
+    story.elect("0", 1)
+    story.start("0", 1, 1, 10)
+    for follower in "12":
+        args = AppendEntriesArgs(1, 0, 0, 0, [LogEntry(1, 10)], 0)
+        request = story.deliver(story.send("0", follower, args))
+        story.save(follower)
+        story.answer(request, AppendEntriesReply(1, False, 0, 1))
+    story.save("1")
+    story.vote("1", "0", 2, last=(1, 1), granted=False)
+    if taken:
+        story.tell(events.PAUSE, "0")
+    story.now_ms += 5000
+    if taken:
+        story.tell(events.RESUME, "0")
+    story.apply("0", 1, 10)
+    assert story.broken() == broken
+
+
+def test_a_voter_that_has_heard_its_leader_lately_may_disregard_a_candidate():
+    """§6. Whoever has heard nobody for a second must not."""
+
+    def tell(story, later_ms):
+        story.elect("0", 1)
+        story.append("0", "1", 1)
+        story.now_ms += later_ms
+        story.save("2")
+        story.vote("2", "1", 2, granted=False, reply_term=1)
+
+    lately, long_ago = Story(), Story()
+    tell(lately, 100)
+    tell(long_ago, 1100)
+    assert (lately.broken(), long_ago.broken()) == (None, "higher-term-wins")
+
+
+def test_a_vote_may_be_granted_again_when_its_request_comes_twice():
+    story = Story()
+    story.elect("0", 1, voters="01")
+    story.append("0", "1", 1, entries=[(1, 10)])
+    story.vote("0", "1", 1)
+    assert story.broken() is None
+
+
+@pytest.mark.parametrize(
+    ("earlier", "hears_leader", "saves", "broken"),
+    [
+        (True, True, True, None),
+        (False, True, True, "saved-before-reply"),  # never asked before: there was no vote to keep
+        (True, False, True, "saved-before-reply"),  # another candidate's term, in which the vote may elect somebody
+        (True, True, False, "saved-before-reply"),
+    ],
+)
+def test_a_vote_that_was_kept_under_a_leader_is_saved_already(earlier, hears_leader, saves, broken):
+    story = Story(servers=5)
+    if earlier:
+        story.save("0")
+        story.vote("0", "1", 1)
+    story.save("0")
+    asks = story.send("0", "1", RequestVoteArgs(2, 0, 0, 0))
+    story.elect("2", 2, voters="234")
+    if hears_leader:
+        told = story.send("2", "1", AppendEntriesArgs(2, 2, 0, 0, [], 0))
+    else:
+        told = story.send("2", "1", RequestVoteArgs(2, 2, 0, 0))
+    story.deliver(told)
+    if saves:
+        story.save("1")
+    story.deliver(asks)
+    story.answer(asks, RequestVoteReply(2, True))
+    assert story.broken() == broken
+
+
+# ---- a peer that calls itself like any other ---------------------------------------------------------------------
+
+
+def test_a_candidate_may_ask_itself_for_its_vote():
+    """It saved the vote when it began. That used to be told as a vote that was not saved before the answer."""
+    story = Story()
+    story.save("0")
+    story.vote("0", "0", 1, saved=False)
+    story.vote("0", "1", 1)
+    story.append("0", "1", 1, entries=[(1, 10)])
+    story.vote("0", "0", 1, saved=False)  # however long its log is by then
+    assert story.broken() is None
+
+
+def test_a_candidate_may_refuse_itself_what_it_has_already():
+    story = Story()
+    story.save("0")
+    story.vote("0", "0", 1, granted=False, saved=False)
+    story.now_ms += 200
+    story.save("1")
+    story.send("1", "2", RequestVoteArgs(2, 1, 0, 0))
+    assert story.broken() is None
+
+
+def test_whoever_asks_itself_votes_when_it_answers():
+    """Until then it may vote for another; then its own vote does not count, and both must not be."""
+
+    def tell(voters, own=False):
+        story = Story()
+        story.save("0", "2")
+        story.vote("2", "0", 1)
+        to_itself = story.deliver(story.send("0", "0", RequestVoteArgs(1, 0, 0, 0)))
+        story.answer(to_itself, RequestVoteReply(1, own))
+        for voter in voters:
+            story.vote("0", voter, 1)
+        story.append("0", "1", 1)
+        return story.broken()
+
+    assert (tell("1"), tell("1", own=True)) == ("earned-leadership", "one-vote")
+
+
+def test_whoever_campaigns_may_be_about_to_ask_itself():
+    """Its request to itself may leave a little later. Whoever sends none has voted for itself."""
+
+    def tell(asks_itself_ms=None, *, then=lambda story: story.vote("1", "2", 2, saved=True)):
+        story = Story()
+        story.save("0", "1", "2")
+        story.send("0", "1", RequestVoteArgs(1, 0, 0, 0))
+        story.vote("2", "0", 1)
+        if asks_itself_ms is not None:
+            story.now_ms = asks_itself_ms
+            story.send("0", "0", RequestVoteArgs(1, 0, 0, 0))
+        story.now_ms = max(story.now_ms, 200)
+        then(story)
+        return story.broken()
+
+    def crash_and_vote(story):
+        story.crash("0")
+        story.vote("2", "0", 1)
+
+    def meanwhile(story):
+        story.now_ms = 20
+        story.append("2", "1", 2)  # elected by nobody
+
+    assert [tell(100), tell(190), tell()] == [None, "one-vote", "one-vote"]
+    assert tell(then=meanwhile) == "one-vote"
+    # A crash is no excuse for a vote that was given before it.
+    assert (tell(100, then=crash_and_vote), tell(then=crash_and_vote)) == (None, "one-vote")
+
+
+def test_what_a_candidate_has_granted_counts_when_it_asks_itself():
+    story = Story()
+    story.save("0", "2")
+    story.send("0", "1", RequestVoteArgs(1, 0, 0, 0))
+    story.vote("2", "0", 1)
+    story.answer(story.deliver(story.send("0", "0", RequestVoteArgs(1, 0, 0, 0))), RequestVoteReply(1, True))
+    assert story.broken() == "one-vote"
+
+
+def test_a_leader_that_acknowledges_its_own_entries_counts_once():
+    def tell(*followers):
+        story = Story(servers=5)
+        story.elect("0", 1, voters="012")
+        story.start("0", 1, 1, 10)
+        for follower in followers:
+            story.append("0", follower, 1, entries=[(1, 10)], saved=follower != "0")
+        story.append("0", "3", 1, entries=[(1, 10)], commit=1)
+        return story.broken()
+
+    assert (tell("0", "1"), tell("0", "1", "2")) == ("earned-commit", None)
+
+
+def test_a_leader_that_hears_itself_follows_nobody():
+    story = Story()
+    story.elect("0", 1)
+    story.append("0", "0", 1, saved=False)
+    story.now_ms += 200
+    story.send("0", "2", RequestVoteArgs(1, 0, 0, 0))  # its answer was lost, and it asks until it has one
+    assert story.broken() is None
+
+
+def test_of_commits_a_peer_learns_nothing_by_its_own_requests():
+    """One of an earlier life may arrive after its restart, and it says yes: it knows that log."""
+    story = Story()
+    story.elect("0", 1)
+    story.agree("0", 1, 1, 10)
+    for _ in range(2):
+        story.append("0", "0", 1, prev=(1, 1), commit=1, saved=False)
+        story.now_ms += 1151
+    assert story.broken() is None
+
+
+def test_a_leader_that_hears_only_itself_and_one_more_has_no_majority():
+    """§6: to disregard a candidate it must have heard a majority lately."""
+
+    def tell(*followers):
+        story = Story(servers=4)
+        story.elect("0", 1, voters="0123")
+        story.append("0", "1", 1)
+        story.now_ms += 1100
+        story.vote("0", "0", 1, saved=False)  # asked again, and answered when it leads
+        for follower in followers:
+            story.append("0", follower, 1)
+        story.save("3")
+        story.vote("3", "0", 2, granted=False, reply_term=1)
+        return story.broken()
+
+    assert (tell("1"), tell("1", "2")) == ("higher-term-wins", None)
+
+
+@pytest.mark.parametrize(("voters", "broken"), [("012", None), ("01", "higher-term-wins")])
+def test_who_has_just_been_elected_may_disregard_a_candidate_before_it_has_spoken(voters, broken):
+    """§6, in the instant in which the last vote that it needs came in."""
+    story = Story(servers=5)
+    story.elect("0", 1, voters=voters)
+    story.save("3")
+    story.vote("3", "0", 2, granted=False, reply_term=1)
+    assert story.broken() == broken
+
+
+def test_who_has_voted_for_another_and_leads_has_nobodys_vote():
+    story = Story()
+    story.save("1")
+    story.vote("1", "0", 1)
+    story.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0))
+    assert "leads term 1 with 0 of 3 votes, nobody's; it has given its own to another" in story.failure().text
+
+
+@pytest.mark.parametrize(("later_ms", "broken"), [(900, None), (1100, "higher-term-wins")])
+def test_a_leader_whose_first_vote_is_old_may_disregard_a_candidate_since_its_last(later_ms, broken):
+    """§6: it has heard from a majority when it had all votes, though one of them came a second and more before."""
+    story = Story(servers=5)
+    story.elect("0", 1, voters="01")
+    story.now_ms += 1100
+    story.vote("0", "2", 1)
+    story.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0))
+    story.now_ms += later_ms
+    story.save("3")
+    story.vote("3", "0", 2, granted=False, reply_term=1)
+    if broken is None:
+        assert story.broken() is None
+        return
+    failure = story.failure()
+    assert failure.rule == broken
+    assert "and had heard from no majority for a second (§6)" in failure.text
+
+
+@pytest.mark.parametrize(("first", "broken"), [(True, None), (False, "terms-never-fall")])
+def test_a_leader_may_have_disregarded_a_candidate_before_it_heard_of_that_term_otherwise(first, broken):
+    """§6. Its answers leave together, and one of them tells of the later term before this one does."""
+    story = Story()
+    story.elect("0", 1)
+    story.append("0", "1", 1)
+    request = story.send("1", "0", RequestVoteArgs(2, 1, 0, 0))
+    if first:
+        story.deliver(request)
+    story.vote("2", "0", 2, granted=False)
+    if not first:
+        story.deliver(request)
+    story.answer(request, RequestVoteReply(1, False))
+    assert story.broken() == broken
+
+
+@pytest.mark.parametrize(
+    ("told", "later_ms", "broken"),
+    [(True, 10, None), (True, 1100, "votes-for-the-first"), (False, 10, "votes-for-the-first")],
+)
+def test_a_voter_that_came_to_the_term_otherwise_may_disregard_its_candidate(told, later_ms, broken):
+    """§6. The request of a candidate brings no term to who has heard its leader lately; an answer does, to one that
+    has been a candidate itself."""
+    story = Story()
+    story.save("2")
+    asked = story.send("2", "1", RequestVoteArgs(1, 2, 0, 0))
+    story.elect("0", 1, voters="01")
+    story.append("0", "2", 1)
+    story.now_ms += later_ms
+    story.save("1")
+    if told:
+        story.deliver(asked)
+        story.answer(asked, RequestVoteReply(2, False))
+    story.vote("1", "2", 2, granted=False)
+    story.now_ms += 200
+    story.save("0")
+    story.send("0", "1", RequestVoteArgs(3, 0, 0, 0))
+    assert story.broken() == broken
+
+
+# ---- words and evidence ----------------------------------------------------------------------------------------
+
+
+def failure_of(tell, servers=3):
+    story = Story(servers)
+    tell(story)
+    return story.failure()
+
+
+def test_half_of_four_is_called_so():
+    def elected_by_half(story):
+        story.save("0")
+        story.vote("0", "1", 1)
+        story.append("0", "1", 1)
+
+    def stored_by(*followers):
+        def tell(story):
+            story.elect("0", 1, voters="01234")
+            story.start("0", 1, 1, 10)
+            for follower in followers:
+                story.append("0", follower, 1, entries=[(1, 10)])
+            story.append("0", "3", 1, entries=[(1, 10)], commit=1)
+
+        return tell
+
+    assert "with 2 of 4 votes, its own and peer 1's, and half is no majority" in failure_of(elected_by_half, 4).text
+    assert (
+        "says that entry 1 of term 1 is committed, but only peer 1 has acknowledged it: with its own that makes 2 of "
+        "4, and half is no majority"
+    ) in failure_of(stored_by("1"), 4).text
+    assert "but no follower has acknowledged it: with its own that makes 1 of 5" in failure_of(stored_by(), 5).text
+    assert "only peers 1 and 2 have acknowledged it: with its own that makes 3 of 7" in (
+        failure_of(stored_by("1", "2"), 7).text
+    )
+
+
+def test_what_a_leader_applies_too_early_is_told_with_its_term():
+    def tell(story):
+        story.elect("0", 1)
+        story.agree("0", 1, 1, 10)
+        story.elect("1", 2, last=(1, 1), voters="12")
+        story.apply("1", 1, 10)
+
+    failure = failure_of(tell)
+    assert "peer 1, leading term 2, " in failure.text and failure.peer == "1"
+    assert failure.evidence[-1].endswith("peer 1 applied entry 1")
+
+
+def test_a_late_verdict_about_saving_says_that_it_is_late_and_when_the_last_save_was():
+    def at_once(story):
+        story.save("1")
+        story.elect("0", 1)
+        story.append("0", "1", 1, saved=False)
+        story.send("1", "2", RequestVoteArgs(2, 1, 0, 0))
+
+    def later(story):
+        story.send("1", "2", RequestVoteArgs(1, 1, 0, 0))
+        story.now_ms += 500
+        story.crash("0")
+
+    told, late = failure_of(at_once), failure_of(later)
+    assert "told only now" not in told.text and "it last answered in a lower term, at " in told.text
+    assert "saved, for the last time before that" in told.evidence[0]
+    assert "This is told only now, because nobody need save anything before the crash of peer 0" in late.text
+    assert "it last answered" not in late.text  # it has answered nobody
+    assert late.evidence[0] == "  peer 1 had never saved anything before that"
+    assert (told.peer, late.peer) == ("1", "1")
+
+
+def test_a_snapshot_between_a_yes_and_a_no_is_told():
+    def tell(installed, *, back_ms=0):
+        def story_of(story):
+            story.elect("0", 1)
+            story.append("0", "1", 1, entries=[(1, 10), (1, 20)])
+            if installed:
+                story.now_ms -= back_ms
+                story.install("0", "1", 1, (1, 1))
+            story.append("0", "1", 1, prev=(2, 1), success=False)
+
+        return failure_of(story_of)
+
+    with_it, without, at_once = tell(True), tell(False), tell(True, back_ms=5)
+    assert "In between it was sent a snapshot" in with_it.text and "install_snapshot" in with_it.evidence[1]
+    assert "begins before a snapshot" in at_once.text and "begins before a snapshot" not in with_it.text
+    assert "snapshot" not in without.text and len(without.evidence) == 2
+
+
+def test_an_entry_whose_term_is_lost_where_the_snapshot_ends_is_told_so():
+    def tell(taken):
+        def story_of(story):
+            story.elect("0", 1)
+            story.agree("0", 1, 1, 10)
+            if taken:
+                snapshot = Encoder()
+                snapshot.encode(1)
+                story.save("0", snapshot=snapshot.bytes())
+            story.append("0", "1", 1, prev=(1, 0), success=False)
+
+        return failure_of(story_of)
+
+    assert "Its snapshot ends with entry 1" in tell(True).text
+    assert "snapshot" not in tell(False).text
+
+
+def test_a_term_that_no_entry_can_have_is_told_with_what_may_be_behind_it():
+    def tell(*entry):
+        def story_of(story):
+            story.elect("0", 1)
+            story.start("0", 1, 1, 100)
+            story.append("0", "1", 1, entries=[entry])
+
+        return failure_of(story_of).text
+
+    assert "100 is a command that start() was given: term and command have changed places" in tell(100, 1)
+    assert "changed places" not in tell(100, 2) + tell(99, 1) + tell(0, 1)
+    assert "what has term 0 stands in the list before the first entry" in tell(0, None)
+
+
+def test_next_index_is_named_where_prev_log_index_is_wrong_and_prev_log_term_where_that_is():
+    def tell(*prev):
+        def story_of(story):
+            story.elect("0", 1)
+            story.append("0", "1", 1, prev=prev, success=False)
+
+        return failure_of(story_of).text
+
+    below, of_a_term = tell(-1, 0), tell(0, 1)
+    assert "next_index must not fall below 1" in below and "prev_log_term is" not in below
+    assert "prev_log_term is the term of the entry at prev_log_index" in of_a_term and "next_index" not in of_a_term
+
+
+def test_a_second_vote_that_is_answered_in_a_later_term_is_told_so():
+    """Of that later term nobody had heard it speak before."""
+
+    def tell(reply_term):
+        def story_of(story):
+            story.save("0", "1")
+            story.vote("0", "2", 1)
+            story.vote("1", "2", 1, reply_term=reply_term)
+
+        return failure_of(story_of).text
+
+    assert "Its answer says that it is in term 2: a request of an earlier term is refused" in tell(2)
+    assert tell(1).endswith("peer 2 voted twice in term 1, for 0 and for 1")
+
+
+def test_calls_of_start_that_overlap_are_told_where_their_results_are_exchanged():
+    def tell(*steps):
+        def story_of(story):
+            story.elect("0", 1)
+            story.save("0")
+            for command, index in steps:
+                story.tell(
+                    *(("started", "0", events.Started(command, index, 1, True)) if index else ("start", "0", command))
+                )
+            story.append("0", "1", 1, entries=[(1, 10), (1, 11)])
+
+        failure = failure_of(story_of)
+        assert failure.rule == "start-tells-index"
+        return failure.text
+
+    mixed_up = "what belongs to two calls that overlap is mixed up"
+    assert mixed_up in tell((10, 0), (11, 0), (11, 1), (10, 2))
+    assert mixed_up in tell((10, 0), (11, 0), (11, 1))
+    assert mixed_up not in tell((11, 0), (11, 1), (10, 0), (10, 2))

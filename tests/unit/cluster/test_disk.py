@@ -1,0 +1,298 @@
+"""What is saved is there again; a torn last save yields the one before it, and any other damage is refused."""
+
+import errno
+import os
+import random
+import shutil
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raftlab.cluster import disk as disk_module
+from raftlab.cluster.disk import Disk, DiskError, Owner, _differences, _patched, persister_on
+from unit.soak import SOAK
+
+ME = Owner(0, 3)
+
+
+def saves(folder, *states):
+    """Save these, in one life."""
+    disk = Disk(folder, ME)
+    for state in states:
+        disk.write(*state)
+    disk.close()
+
+
+def read(folder):
+    disk = Disk(folder, ME)
+    disk.close()
+    return disk.raft_state, disk.snapshot
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in sorted(folder.iterdir()) if path.suffix in (".a", ".b")}
+
+
+def log(entries):
+    """As Raft saves it: a length near the start, and a tail that grows."""
+    return entries.to_bytes(4, "big") + b"".join(b"entry %d of some length;" % i for i in range(entries))
+
+
+# ---- What is saved is there again --------------------------------------------------------------------------
+
+
+def test_the_labs_own_persister_has_it_again(tmp_path):
+    persister = persister_on(Disk(tmp_path / "peer", ME))
+    assert (persister.read_raft_state(), persister.read_snapshot()) == (b"", b"")
+    persister.save(b"state", b"snapshot")
+    persister.save(b"state 2")  # and the snapshot stays
+    assert (persister.read_raft_state(), persister.read_snapshot()) == (b"state 2", b"snapshot")
+    os.close(_lock_of(persister))
+    again = persister_on(Disk(tmp_path / "peer", ME))
+    assert (again.read_raft_state(), again.read_snapshot()) == (b"state 2", b"snapshot")
+
+
+def _lock_of(persister):
+    """As the end of a process would: all it had open is closed."""
+    disk = persister.on_save.__closure__[0].cell_contents
+    lock, disk._lock = disk._lock, None
+    return lock
+
+
+@given(st.lists(st.tuples(st.binary(max_size=2000), st.binary(max_size=2000)), min_size=1, max_size=8))
+@settings(deadline=None, max_examples=200 if SOAK else 15, database=None)
+def test_the_last_of_any_saves_is_read(tmp_path_factory, states):
+    folder = tmp_path_factory.mktemp("disk") / "peer"
+    for state in states:  # each in a life of its own, and then all in one
+        saves(folder, state)
+        assert read(folder) == state
+    saves(folder, *states)
+    assert read(folder) == states[-1]
+
+
+@given(st.binary(max_size=3000), st.data())
+@settings(deadline=None, max_examples=300 if SOAK else 40, database=None)
+def test_what_differs_makes_the_new_of_the_old(old, data):
+    new = bytearray(old)
+    for _ in range(data.draw(st.integers(0, 4))):
+        at = data.draw(st.integers(0, len(new)))
+        new[at : at + data.draw(st.integers(0, 300))] = data.draw(st.binary(max_size=300))
+    new = bytes(new)
+    found = list(_differences(old, new))
+    assert _patched(old, len(new), found) == new
+    assert all(found[i][0] + len(found[i][1]) < found[i + 1][0] for i in range(len(found) - 1))
+
+
+def test_one_more_entry_writes_little(tmp_path):
+    disk = Disk(tmp_path / "peer", ME)
+    disk.write(log(5000), b"snapshot" * 1000)
+    before = sum(map(len, contents(tmp_path / "peer").values()))
+    disk.write(log(5001), disk.snapshot)
+    written = sum(map(len, contents(tmp_path / "peer").values())) - before
+    disk.close()
+    # The first block and the last one or two, of a state of over 100 kB.
+    assert len(log(5001)) > 100_000 and written < 600
+
+
+def test_files_do_not_grow_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk_module, "PAIR_BYTES_MIN", 10_000)
+    disk = Disk(tmp_path / "peer", ME)
+    for number in range(500):
+        disk.write(log(number % 50), b"s%d" % number)
+        assert sum(map(len, contents(tmp_path / "peer").values())) < 4 * 10_000
+    disk.close()
+    assert disk.number == 500
+    assert read(tmp_path / "peer") == (log(499 % 50), b"s499")
+
+
+# ---- Cuts and flipped bytes --------------------------------------------------------------------------------
+
+STATES = [(log(count), b"snapshot of %d" % (count // 4)) for count in range(1, 12)]
+
+
+def damages(data, begin, end, chance):
+    """Each cut and flipped byte in data[begin:end], or so many of them, at random."""
+    places = [(place, bit) for place in range(begin, end) for bit in (None, *range(8))]
+    for place, bit in places if SOAK else chance.sample(places, min(len(places), 30)):
+        if bit is None:
+            yield data[:place]
+        else:
+            yield data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
+
+
+def written_by_the_last(folder, states):
+    """The file with the last save, where that begins, and the state before it. All in one life."""
+    disk = Disk(folder, ME)
+    for state in states[:-1]:
+        disk.write(*state)
+    before, state = contents(folder), (disk.raft_state, disk.snapshot)
+    disk.write(*states[-1])
+    disk.close()
+    ((path, begin),) = [
+        (path, len(before.get(path, b""))) for path, data in contents(folder).items() if data != before.get(path, b"")
+    ]
+    return path, begin, state
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 10, 11])
+def test_a_torn_last_save_yields_the_one_before_it_and_other_damage_is_refused(tmp_path, count):
+    """1: the first of a new pair of files, while the old is still there; 2: the second, which ends the old pair."""
+    folder = tmp_path / "peer"
+    chance = random.Random(count)
+    path, begin, before = written_by_the_last(folder, STATES[:count])
+    files = contents(folder)
+    assert read(folder) == STATES[count - 1]
+    tried = 0
+    for damaged in damages(files[path], begin, len(files[path]), chance):
+        path.write_bytes(damaged)
+        assert read(folder) == before
+        restore(folder, files)
+        tried += 1
+    for other, data in files.items():
+        for damaged in damages(data, 0, begin if other == path else len(data), chance):
+            other.write_bytes(damaged)
+            with pytest.raises(DiskError, match=str(other)):
+                read(folder)
+            restore(folder, files)
+            tried += 1
+    assert tried > (1000 if SOAK else 30)
+
+
+def restore(folder, files):
+    for path in contents(folder):
+        if path not in files:
+            path.unlink()
+    for path, data in files.items():
+        path.write_bytes(data)
+
+
+def test_only_the_save_that_would_be_next_can_be_torn(tmp_path):
+    folder = tmp_path / "peer"
+    last, _, _ = written_by_the_last(folder, STATES)
+    (other,) = [path for path in contents(folder) if path != last]
+    files = contents(folder)
+    other.write_bytes(files[other] + b"torn")  # where the next save would be
+    assert read(folder) == STATES[-1]
+    restore(folder, files)
+    last.write_bytes(files[last] + b"torn")  # where the one after it would be, which cannot have begun
+    with pytest.raises(DiskError, match=str(last)):
+        read(folder)
+    # The last two at once: no power cut does that.
+    for path in files:
+        path.write_bytes(files[path][:-1])
+    with pytest.raises(DiskError, match=f"{last}|{other}"):
+        read(folder)
+
+
+@pytest.mark.parametrize("gone", [".a", ".b"])
+def test_a_file_that_is_gone_is_refused(tmp_path, gone):
+    folder = tmp_path / "peer"
+    saves(folder, *STATES)
+    (path,) = [path for path in contents(folder) if path.suffix == gone]
+    path.unlink()
+    with pytest.raises(DiskError, match=str(path)):
+        read(folder)
+
+
+def test_a_torn_save_may_come_again_and_again(tmp_path):
+    """Power goes in the middle of a save, and after the restart in the middle of the very next one."""
+    folder = tmp_path / "peer"
+    saves(folder, *STATES[:5])
+    good = STATES[3]
+    for _ in range(3):
+        newest = max(contents(folder), key=lambda path: (path.stem, len(path.read_bytes())))
+        newest.write_bytes(newest.read_bytes()[:-1])
+        assert read(folder) == good
+        disk = Disk(folder, ME)
+        assert disk.torn or disk.number == 4
+        disk.write(b"never acknowledged", b"")
+        disk.close()
+    newest.write_bytes(newest.read_bytes())
+    assert read(folder)[0] == b"never acknowledged"
+
+
+# ---- Whose folder ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda folder: folder.mkdir(), "is no peer's data: it has no owner.json; name another folder, or a new one"),
+        (lambda folder: folder.touch(), "is no folder"),
+        (lambda folder: Disk(folder, Owner(2, 3)).close(), "is the data of peer 2 of 3, not of peer 0 of 3"),
+        (
+            lambda folder: emptied(folder),
+            "the files with the saves are gone: this peer cannot know what it has promised",
+        ),
+        (lambda folder: holding(folder), "is in use by another process; stop that one first"),
+    ],
+)
+def test_a_folder_that_is_not_its_own_is_refused(tmp_path, make, text):
+    folder = tmp_path / "peer"
+    kept = make(folder)
+    with pytest.raises(DiskError, match=text) as refused:
+        Disk(folder, ME)
+    assert str(folder) in str(refused.value)
+    assert not (folder / "lock").exists() or (folder / "owner.json").exists()
+    if kept is not None:
+        kept.close()
+
+
+def emptied(folder):
+    Disk(folder, ME).close()
+    for path in contents(folder):
+        path.unlink()
+
+
+def holding(folder):
+    return Disk(folder, ME)
+
+
+# ---- A disk that fails -------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_loses_nothing_that_was_saved(tmp_path, monkeypatch):
+    folder = tmp_path / "peer"
+    disk = Disk(folder, ME)
+    disk.write(*STATES[0])
+    disk.write(*STATES[1])
+    write, room = os.write, [40]
+
+    def full(fd, data):
+        if not room[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = write(fd, bytes(data[: room[0]]))
+        room[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        disk.write(*STATES[2])
+    monkeypatch.undo()
+    disk.close()
+    assert read(folder) == STATES[1]
+
+
+def test_what_was_saved_survives_kill_9(tmp_path):
+    """The saver tells the number of each save that has returned, and is killed at some moment."""
+    script = (
+        "import sys; from pathlib import Path; from raftlab.cluster.disk import Disk, Owner\n"
+        "disk = Disk(Path(sys.argv[1]), Owner(0, 3))\n"
+        "for number in range(1, 10**9):\n"
+        "    disk.write(b'%d ' % number * 50, b'')\n"
+        "    print(number, flush=True)\n"
+    )
+    for _ in range(20 if SOAK else 2):
+        folder = tmp_path / "peer"
+        saver = subprocess.Popen([sys.executable, "-c", script, str(folder)], stdout=subprocess.PIPE, text=True)
+        told = [saver.stdout.readline() for _ in range(random.Random().randint(20, 200))]
+        saver.kill()
+        told += saver.stdout.readlines()
+        saver.wait()
+        saver.stdout.close()
+        acknowledged = int([line for line in told if line.endswith("\n")][-1])
+        assert int(read(folder)[0].split()[0]) in (acknowledged, acknowledged + 1)
+        shutil.rmtree(folder)

@@ -1,0 +1,388 @@
+"""Calls over TCP: as in a simulation, through restarts, in parallel, and whatever else connects."""
+
+import random
+import socket
+import struct
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import trustme
+
+from labrpc import RpcError, Server, Service
+from raftlab.cluster import streams, tcp, tcp_server
+from raftlab.cluster.streams import Tls, Trouble
+from raftlab.cluster.tcp import MAGIC, Address, Credentials, Hello, Line, TcpEnd
+from raftlab.cluster.tcp_server import TcpServer
+from unit.soak import SOAK
+from unit.tools.processes import wait_until
+
+ANY_PORT = Address("127.0.0.1", 0)
+PEER = Credentials(Hello("ours", 1))
+CLIENT = Credentials()
+
+
+@dataclass
+class Words:
+    text: str
+
+
+class Echo:
+    """Says what it is told; "wait" waits until somebody says "go on"."""
+
+    def __init__(self):
+        self.go_on = threading.Event()
+        self.waiting = threading.Semaphore(0)
+
+    def say(self, args: Words) -> Words:
+        if args.text == "wait":
+            self.waiting.release()
+            assert self.go_on.wait(20)
+        if args.text == "go on":
+            self.go_on.set()
+        if args.text == "fail":
+            raise ValueError("a mistake in the handler")
+        return Words(args.text)
+
+
+class Raft:
+    def vote(self, args: Words) -> Words:
+        return args
+
+
+class Place:
+    """A server, and ends that lead to it."""
+
+    def __init__(self, credentials=PEER, address=ANY_PORT):
+        self.echo, self.said, self.failed = Echo(), [], []
+        self.server = Server()
+        self.server.add_service(Service(self.echo))
+        self.server.add_service(Service(Raft()))
+        self._credentials = credentials
+        self._lines = []
+        self.open(address)
+
+    def open(self, address):
+        self.tcp = TcpServer(self.server, address, self._credentials, say=self.said.append, failed=self.failed.append)
+        self.tcp.start()
+
+    def line(self, credentials=PEER, **more):
+        line = Line(self.tcp.address, credentials, **more)
+        self._lines.append(line)
+        return line
+
+    def end(self, credentials=PEER, **more):
+        return TcpEnd(self.line(credentials, **more), self.server)
+
+    def raw(self, data=b""):
+        """A connection of somebody else's."""
+        sock = socket.create_connection(self.tcp.address)
+        sock.settimeout(20)
+        sock.sendall(data)
+        return sock
+
+    def close(self):
+        self.echo.go_on.set()
+        for line in self._lines:
+            line.close()
+        self.tcp.close()
+
+
+@pytest.fixture
+def place():
+    made = Place()
+    yield made
+    made.close()
+
+
+def closed(sock):
+    """Read until the other side closes."""
+    with sock:
+        try:
+            while sock.recv(1000):
+                pass
+        except ConnectionError:
+            pass
+    return True
+
+
+def frame(body):
+    return struct.pack(">I", len(body)) + body
+
+
+GREETING = frame(MAGIC) + frame(tcp.pack(Hello()))
+
+
+# ---- Calls -------------------------------------------------------------------------------------------------
+
+
+def test_a_call_returns_the_reply(place):
+    assert place.end().call("Echo.say", Words("hello")) == Words("hello")
+    assert place.end(CLIENT).call("Echo.say", Words("x" * 500_000)) == Words("x" * 500_000)
+
+
+def test_calls_go_in_parallel_on_one_connection(place):
+    end = place.end()
+    replies = []
+    threads = [threading.Thread(target=lambda: replies.append(end.call("Echo.say", Words("wait")))) for _ in range(50)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        assert place.echo.waiting.acquire(timeout=20)  # all are there at once
+    assert len(place.tcp._streams) == 1
+    end.call("Echo.say", Words("go on"))
+    for thread in threads:
+        thread.join()
+    assert replies == [Words("wait")] * 50
+
+
+def test_without_a_reply_in_time_it_is_none(place):
+    assert place.end(timeout_s=0.01).call("Echo.say", Words("wait")) is None
+
+
+def test_a_call_on_a_lost_connection_is_none_at_once_and_later_ones_get_through_again(place):
+    said = []
+    end = place.end(say=said.append, name="peer 1")
+    answers = []
+    waits = threading.Thread(target=lambda: answers.append(end.call("Echo.say", Words("wait"))))
+    waits.start()
+    assert place.echo.waiting.acquire(timeout=20)
+    place.tcp.close()
+    waits.join(20)
+    assert answers == [None]
+    for _ in range(100):
+        assert end.call("Echo.say", Words("nobody")) is None
+    place.open(place.tcp.address)
+    end._line.retry_now()
+    assert end.call("Echo.say", Words("again")) == Words("again")
+    # Hundreds of tries, and it was said once.
+    assert [line.partition(":")[0] for line in said] == ["peer 1 cannot be reached", "peer 1 is back"]
+
+
+def test_pauses_grow_and_cost_no_connection(place, monkeypatch):
+    place.tcp.close()
+    line, now_s = place.line(), [0.0]
+    monkeypatch.setattr(tcp, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    tried_s = []
+    opens = line._open
+    monkeypatch.setattr(line, "_open", lambda: (tried_s.append(now_s[0]), opens())[1])
+    while now_s[0] < 30:
+        assert line.call("Echo.say", b"") is None
+        now_s[0] += 1 / 64
+    pauses_s = [later - earlier for earlier, later in pairwise(tried_s)]
+    assert len(tried_s) < 15
+    assert pauses_s == sorted(pauses_s)
+    assert pauses_s[0] < 0.1
+    assert pauses_s[-1] == pytest.approx(tcp.PAUSE_S[1], abs=0.02)
+
+
+def test_an_exception_in_a_handler_is_told_to_who_runs_it(place):
+    assert place.end(timeout_s=0.2).call("Echo.say", Words("fail")) is None
+    (error,) = place.failed
+    assert str(error) == "a mistake in the handler"
+
+
+# ---- Who may call ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("credentials", "method", "text"),
+    [
+        (CLIENT, "Raft.vote", "only peers may call Raft.vote"),
+        (PEER, "Raft.no_such", "Raft has no method 'no_such'; it has vote"),
+        (PEER, "Nobody.vote", "no service 'Nobody' for 'Nobody.vote'; the server has Echo, Raft"),
+    ],
+)
+def test_a_call_that_cannot_work_is_an_error_and_no_none(place, credentials, method, text):
+    with pytest.raises(RpcError, match=text):
+        place.end(credentials).call(method, Words("x"))
+
+
+def test_a_peer_with_another_list_of_peers_is_refused_in_words(place):
+    said = []
+    line = place.line(Credentials(Hello("others", 2)), say=said.append, name="peer 1")
+    assert not line.connect()
+    why = "peer 2 there was started with other --peers than this one: others, not ours"
+    assert said == [f"peer 1 cannot be reached: {why} (tried again quietly until it is back)"]
+    assert place.tcp.refused == {Trouble.FOREIGN: 1}
+
+
+@pytest.mark.parametrize("address", [Address("0.0.0.0", 0), Address("192.0.2.1", 7000), Address("example.org", 7000)])
+def test_other_addresses_are_refused_without_tls(address):
+    for make in (lambda: Line(address, PEER), lambda: TcpServer(Server(), address, PEER, failed=print)):
+        with pytest.raises(RpcError, match="can be reached from other machines, and anybody there could give orders"):
+            make()
+
+
+# ---- Whatever else connects --------------------------------------------------------------------------------
+
+
+def test_garbage_closes_its_connection_and_is_said_once(place):
+    end = place.end(CLIENT)
+    assert end.call("Echo.say", Words("before")) == Words("before")
+    chance = random.Random(7)
+    count = 10_000 if SOAK else 150
+    for _ in range(count):
+        garbage = chance.randbytes(chance.randint(4, 200))
+        greeted = chance.random() < 0.5
+        sock = place.raw(GREETING if greeted else b"")
+        try:
+            # A frame of garbage; or no frame at all, but with more in it than its first bytes promise.
+            sock.sendall(frame(garbage) if chance.random() < 0.7 else b"\xff" + garbage)
+            sock.shutdown(socket.SHUT_WR)
+        except ConnectionError:
+            pass  # closed already
+        assert closed(sock)
+    assert end.call("Echo.say", Words("after")) == Words("after")
+    assert sum(place.tcp.refused.values()) == count
+    assert place.failed == []
+    assert len(place.said) == len(place.tcp.refused) <= len(Trouble)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\x93\x01\xa2\xff\xa0\xc4\x00",  # a name that is no UTF-8
+        b"\x91" * 100_000,  # lists in lists in lists
+        b"\x93\x01\xa8Echo.say\xc4\x02\xff\xff",  # a right request with wrong arguments
+        b"\x93\x01\xa8Echo.say\xc4\x08\x81\xa4text\xa1\xff",  # a text that is no UTF-8
+        tcp.pack(tcp.Request(1, "Echo.__init__", b"")),
+        tcp.pack(tcp.Request(1, "", b"")),
+    ],
+)
+def test_frames_made_to_hurt_do_not(place, body):
+    assert closed(place.raw(GREETING + frame(body)))
+    assert place.tcp.refused == {Trouble.GARBAGE: 1}
+    assert place.failed == []
+    assert place.end().call("Echo.say", Words("still")) == Words("still")
+
+
+def test_a_length_that_is_too_large_takes_no_room(place):
+    for data in (b"\xff\xff\xff\xff", GREETING + struct.pack(">I", tcp_server.CLIENT_FRAME_MAX + 1)):
+        assert closed(place.raw(data))
+    assert place.tcp.refused == {Trouble.TOO_LARGE: 2}
+    assert place.said == [
+        "closed a connection from 127.0.0.1: a frame of 4,294,967,295 bytes; at most 18 are allowed "
+        "(the like is only counted from now on)"
+    ]
+
+
+def test_half_a_frame_is_noticed(place):
+    for data in (b"\0\0", GREETING[:10], GREETING + frame(b"x" * 100)[:50]):
+        sock = place.raw(data)
+        sock.shutdown(socket.SHUT_WR)
+        assert closed(sock)
+    assert place.tcp.refused == {Trouble.HALF: 3}
+
+
+def test_a_slow_sender_is_not_waited_for(place, monkeypatch):
+    monkeypatch.setattr(streams, "FRAME_S", 0.1)
+    monkeypatch.setattr(tcp_server, "HELLO_S", 0.1)
+    for data in (b"", frame(MAGIC), GREETING + b"\0", GREETING + frame(b"x" * 100)[:50]):
+        assert closed(place.raw(data))
+    assert place.tcp.refused == {Trouble.TOO_SLOW: 4}
+
+
+def test_who_greets_and_says_nothing_may_stay(place, monkeypatch):
+    monkeypatch.setattr(streams, "FRAME_S", 0.05)
+    monkeypatch.setattr(tcp_server, "HELLO_S", 0.05)
+    line = place.line()
+    assert line.connect()
+    time.sleep(0.2)
+    assert line.is_up
+
+
+def test_who_takes_no_replies_is_left(place, monkeypatch):
+    """A client that asks and asks and never reads: its connection ends, and so do the threads that answer."""
+    monkeypatch.setattr(streams, "SEND_S", 0.1)
+    request = frame(tcp.pack(tcp.Request(1, "Echo.say", tcp.encode(Words("x" * 900_000)))))
+    sock = place.raw(GREETING)
+    with sock, suppress(ConnectionError):
+        while True:
+            sock.sendall(request)
+    wait_until(lambda: place.tcp.refused)  # first it is closed, so that nobody waits for it any more
+    assert set(place.tcp.refused) == {Trouble.TOO_SLOW}
+
+
+def test_there_is_an_end_to_connections(place, monkeypatch):
+    monkeypatch.setattr(tcp_server, "CONNECTIONS_MAX", 3)
+    held = [place.line() for _ in range(3)]
+    assert all(line.connect() for line in held)
+    assert closed(place.raw(GREETING))
+    assert place.tcp.refused == {Trouble.CROWD: 1}
+    assert all(line.is_up for line in held)
+
+
+# ---- TLS ---------------------------------------------------------------------------------------------------
+
+
+class Authority:
+    def __init__(self, folder, name):
+        self._folder, self._name = folder, name
+        self._ca = trustme.CA()
+        self._file(self._ca.cert_pem, "ca")
+
+    def _file(self, blob, what):
+        path = str(self._folder / f"{self._name}-{what}.pem")
+        blob.write_to_path(path)
+        return path
+
+    def credentials(self, who, hello=PEER.hello, authority=None):
+        certificate = self._ca.issue_cert(*who)
+        name = "-".join(who)
+        tls = Tls(
+            self._file(certificate.cert_chain_pems[0], name),
+            self._file(certificate.private_key_pem, f"{name}-key"),
+            str(self._folder / f"{(authority or self)._name}-ca.pem"),
+        )
+        return Credentials(hello, tls)
+
+
+def test_under_tls_both_sides_prove_who_they_are(tmp_path):
+    ours, others = Authority(tmp_path, "ours"), Authority(tmp_path, "others")
+    place = Place(ours.credentials(["127.0.0.1"]))
+    try:
+        end = place.end(ours.credentials(["client"]))
+        assert end.call("Echo.say", Words("hello" * 50_000)) == Words("hello" * 50_000)
+        # Many threads at once, large and small, in both directions.
+        texts = [f"{number}" * (1 + number % 7 * 3000) for number in range(100)]
+        replies = {}
+        threads = [
+            threading.Thread(target=lambda t=text: replies.update({t: end.call("Echo.say", Words(t))}))
+            for text in texts
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert replies == {text: Words(text) for text in texts}
+
+        assert place.end(CLIENT).call("Echo.say", Words("without any")) is None
+        assert place.end(others.credentials(["client"], authority=ours)).call("Echo.say", Words("another's")) is None
+        assert place.end(ours.credentials(["client"], authority=others)).call("Echo.say", Words("not trusted")) is None
+        assert closed(place.raw(GREETING))
+        assert end.call("Echo.say", Words("still")) == Words("still")
+        assert set(place.tcp.refused) <= {Trouble.NO_CERTIFICATE, Trouble.HALF}
+        assert place.tcp.refused[Trouble.NO_CERTIFICATE] >= 3
+        assert place.failed == []
+    finally:
+        place.close()
+
+
+def test_a_server_with_a_certificate_for_another_name_is_not_trusted(tmp_path):
+    ours = Authority(tmp_path, "ours")
+    place = Place(ours.credentials(["elsewhere.example"]))
+    said = []
+    try:
+        assert not place.line(ours.credentials(["client"]), say=said.append, name="peer 1").connect()
+        assert "IP address mismatch" in said[0]
+    finally:
+        place.close()
+
+
+def test_with_tls_other_addresses_are_allowed(tmp_path):
+    Line(Address("192.0.2.1", 7000), Authority(tmp_path, "ours").credentials(["client"]))

@@ -1,0 +1,402 @@
+"""pause(), resume(), freeze_clock(), unfreeze_clock(): their effect on a cluster, and on no verdict."""
+
+import pytest
+
+from labsim import queue, random, threading, time
+from raft.messages import AppendEntriesArgs, AppendEntriesReply
+from raft.raft import Raft
+from raftlab.check.failure import Failure
+from raftlab.harness.in_process import InProcessLauncher
+from raftlab.harness.loader import DEFAULT, load_peer
+from raftlab.harness.run import run_test
+from raftlab.scenarios.collection import collect
+from raftlab.trace import events
+from tests.mutants.tool.mutants import load_zoo
+
+REFERENCE = InProcessLauncher(Raft)
+
+HOUR_S = 3600.0
+
+
+def run(test, launcher=REFERENCE, seed=4, **kwargs):
+    return run_test(test, launcher, seed, **kwargs)
+
+
+def passes(test, launcher=REFERENCE, **kwargs):
+    done = run(test, launcher, **kwargs)
+    assert done.error is None, done.error
+    return done
+
+
+# ---- words -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (lambda cfg: cfg.pause(3), r"there is no server 3; servers are 0\.\.2"),
+        (lambda cfg: (cfg.pause(0), cfg.pause(0)), r"pause\(\): server 0 is paused already"),
+        (lambda cfg: cfg.resume(0), r"resume\(\): server 0 is not paused"),
+        (lambda cfg: (cfg.crash1(0), cfg.pause(0)), r"pause\(\): server 0 is down"),
+        (lambda cfg: (cfg.pause(0), cfg.crash1(0), cfg.resume(0)), r"resume\(\): server 0 is down"),
+        (lambda cfg: (cfg.pause(0), cfg.get_state(0)), r"get_state\(\): server 0 is paused, and nothing of it runs "),
+        (lambda cfg: (cfg.pause(0), cfg.start(0, 1)), r"start\(\): server 0 is paused, and nothing of it runs until"),
+        (
+            lambda cfg: (cfg.freeze_clock(0), cfg.freeze_clock(0)),
+            r"freeze_clock\(\): the clock of server 0 is frozen already",
+        ),
+        (lambda cfg: cfg.unfreeze_clock(0), r"unfreeze_clock\(\): the clock of server 0 is not frozen"),
+        (lambda cfg: (cfg.crash1(0), cfg.freeze_clock(0)), r"freeze_clock\(\): server 0 is down"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(act, said):
+    @collect
+    def test(make_config):
+        with pytest.raises(ValueError, match=f"^{said}"):
+            act(make_config(servers=3))
+
+    passes(test)
+
+
+@pytest.mark.parametrize("act", ["pause", "resume", "freeze_clock", "unfreeze_clock"])
+def test_on_real_threads_it_is_refused_in_words(act):
+    @collect
+    def test(make_config):
+        with pytest.raises(ValueError, match=rf"^{act}\(\): only in virtual time can a server be stopped"):
+            getattr(make_config(servers=1), act)(0)
+
+    passes(test, realtime=True)
+
+
+def test_a_report_says_who_is_paused():
+    @collect
+    def test(make_config):
+        cfg = make_config(servers=3)
+        cfg.pause(1)
+        cfg.freeze_clock(2)
+        cfg.fail("enough")
+
+    error = run(test).error
+    assert isinstance(error, Failure)
+    told = "\n".join(error.evidence)
+    assert "  1  connected, paused, not asked yet" in told
+    assert "  2  connected, its clock held, not asked yet" in told
+
+
+# ---- the tester ------------------------------------------------------------------------------------------------
+
+
+def test_the_tester_asks_no_paused_server():
+    @collect
+    def test(make_config):
+        cfg = make_config(servers=3)
+        leader = cfg.check_one_leader()
+        cfg.pause(leader)
+        assert cfg.is_paused(leader) and cfg.is_up(leader) and not cfg.reachable(leader)
+        another = cfg.check_one_leader()
+        assert another != leader
+        cfg.one("x", 2, retry=True)
+        assert cfg.leader_now() == another
+        assert cfg.wait_for_leader()[0] == another
+        cfg.check_terms()
+        cfg.wait(1, 2, start_term=0)
+        cfg.disconnect(another)
+        cfg.disconnect(*cfg.others(leader, another))
+        time.sleep(2)
+        cfg.check_no_leader()
+
+    passes(test)
+
+
+def test_a_paused_leader_that_continues_follows():
+    states = []
+
+    @collect
+    def test(make_config):
+        cfg = make_config(servers=3)
+        leader, term = cfg.wait_for_leader()
+        cfg.pause(leader)
+        cfg.wait_for_leader(term)
+        cfg.resume(leader)
+        states.append(cfg.get_state(leader))
+        time.sleep(1)
+        states.append(cfg.get_state(leader))
+        assert states[0] == (term, True), "it does not know yet"
+        assert states[1][0] > term
+
+    passes(test)
+
+
+def test_the_end_lets_everybody_continue():
+    @collect
+    def test(make_config):
+        cfg = make_config(servers=3)
+        cfg.check_one_leader()
+        cfg.pause(0)
+        cfg.freeze_clock(1)
+
+    trace = passes(test).simulation.trace
+    kinds = [event.kind for event in trace]
+    assert kinds.index(events.RESUME) < kinds.index(events.STOP)
+    assert kinds.index(events.UNFREEZE_CLOCK) < kinds.index(events.STOP)
+
+
+def test_what_is_sent_to_a_paused_server_arrives_when_it_continues():
+    @collect
+    def test(make_config):
+        cfg = make_config(servers=3)
+        leader = cfg.check_one_leader()
+        sleeper = cfg.others(leader)[0]
+        cfg.pause(sleeper)
+        at_s.append(time.monotonic())
+        time.sleep(1)
+        cfg.resume(sleeper)
+        at_s.append(time.monotonic())
+        time.sleep(0.5)
+
+    at_s = []
+    trace = passes(test).simulation.trace
+    paused_ns, resumed_ns = (int(s * 1e9) for s in at_s)
+    (sleeper,) = {event.node for event in trace if event.kind == events.PAUSE}
+    while_paused = [e for e in trace if paused_ns < e.at_ns < resumed_ns and e.node == sleeper]
+    assert while_paused == []
+    waiting = [
+        e
+        for e in trace
+        if e.kind == events.SEND and e.detail.target == sleeper and paused_ns < e.at_ns < resumed_ns - 10_000_000
+    ]
+    assert len(waiting) > 3
+    delivered = {e.message: e.at_ns for e in trace if e.kind == events.DELIVER and e.node == sleeper}
+    assert {delivered[e.message] for e in waiting} == {resumed_ns}
+
+
+def test_a_second_copy_and_a_reply_wait_too():
+    @collect
+    def test(make_config):
+        cfg = make_config(servers=3)
+        cfg.duplicates(1.0)
+        leader = cfg.check_one_leader()
+        for number in range(20):
+            cfg.start(leader, number)
+        time.sleep(0.002)
+        cfg.pause(leader)
+        cfg.pause(cfg.others(leader)[0])
+        spans.append(time.monotonic())
+        time.sleep(1)
+        spans.append(time.monotonic())
+
+    spans = []
+    trace = passes(test).simulation.trace
+    paused = {event.node for event in trace if event.kind == events.PAUSE}
+    began_ns, ended_ns = (int(s * 1e9) for s in spans)
+    assert not [e for e in trace if began_ns < e.at_ns < ended_ns and e.node in paused]
+    later = [e.kind for e in trace if e.at_ns == ended_ns and e.node in paused]
+    assert {events.DUPLICATE, events.DELIVER, events.REPLY} <= set(later)
+
+
+# ---- time that the lab has taken is not counted -----------------------------------------------------------------
+
+
+class Slow(Raft):
+    """Its start() waits for a lock that another of its threads may hold when it is stopped."""
+
+    def __init__(self, *args):
+        self.gate = threading.Lock()
+        super().__init__(*args)
+
+    def start(self, command):
+        with self.gate:
+            return super().start(command)
+
+
+def test_a_call_that_is_under_way_when_its_server_is_paused_is_no_fault_of_the_peers():
+    @collect
+    def test(make_config):
+        cfg = make_config(servers=3)
+        leader = cfg.check_one_leader()
+        caller = threading.Thread(target=cfg.start, args=(leader, "x"))
+        cfg.pause(leader)
+        # start() is refused now, but one that had begun would wait: begin it behind the tester's back.
+        seat = cfg._seats[leader]
+        seat.paused = False
+        caller.start()
+        time.sleep(0)
+        seat.paused = True
+        time.sleep(30)
+        cfg.resume(leader)
+        caller.join()
+        cfg.one("y", 3, retry=True)
+
+    passes(test, InProcessLauncher(Slow))
+
+
+def test_a_handler_that_was_stopped_is_not_late():
+    """answers-requests allows 2 s; a peer stopped in the middle of a save, for longer, answers when it can."""
+
+    @collect
+    def test(make_config):
+        cfg = make_config(servers=3)
+        leader = cfg.check_one_leader()
+        cfg.slow_disks(20, 20)
+        cfg.start(leader, "x")
+        time.sleep(0.010)
+        sleeper = cfg.others(leader)[0]
+        cfg.pause(sleeper)
+        time.sleep(20)
+        cfg.resume(sleeper)
+        cfg.one("y", 3, retry=True)
+
+    for seed in range(5):
+        trace = passes(test, seed=seed).simulation.trace
+    paused_ns = next(e.at_ns for e in trace if e.kind == events.PAUSE)
+    (sleeper,) = {e.node for e in trace if e.kind == events.PAUSE}
+    before = [e for e in trace if e.at_ns < paused_ns and e.node == sleeper]
+    delivered = {e.message for e in before if e.kind == events.DELIVER}
+    assert delivered - {e.message for e in before if e.kind == events.ANSWER}, "one was on its desk"
+
+
+def test_a_server_that_is_paused_before_its_clock_goes_on_owes_none_of_that_time():
+    """Held, then paused, then released, then continued: all of it was taken from it, and not only the latter part."""
+
+    @collect
+    def test(make_config):
+        cfg = make_config(servers=3, snapshot=True)
+        leader = cfg.check_one_leader()
+        follower = cfg.others(leader)[0]
+        cfg.slow_snapshots(follower, 500)
+        for command in range(15):
+            cfg.start(leader, command)
+        time.sleep(0.3)  # it knows that all are committed, and makes a snapshot of the first
+        cfg.freeze_clock(follower)
+        time.sleep(5)
+        cfg.pause(follower)
+        cfg.unfreeze_clock(follower)
+        time.sleep(0.01)
+        cfg.resume(follower)
+        cfg.one("x", 3, retry=True)
+
+    passes(test)
+
+
+def test_a_command_that_was_being_taken_when_its_server_was_paused_may_still_be_agreed_on():
+    @collect
+    def test(make_config):
+        cfg = make_config(servers=3)
+        leader = cfg.check_one_leader()
+        cfg.slow_disks(50, 50)
+        asking = threading.Thread(target=lambda: cfg.one("x", 2, retry=True))
+        asking.start()
+        time.sleep(0.01)  # its start() waits for the disk
+        cfg.pause(leader)
+        time.sleep(11)
+        cfg.resume(leader)
+        asking.join()
+
+    passes(test)
+
+
+def test_a_peer_that_never_answers_is_noticed_although_another_is_paused():
+    class Silent(Raft):
+        def append_entries(self, args: AppendEntriesArgs) -> AppendEntriesReply:
+            if self.me == 4:
+                queue.Queue().get()
+            return super().append_entries(args)
+
+    @collect
+    def test(make_config):
+        cfg = make_config(servers=5)
+        leader = cfg.check_one_leader()
+        assert leader != 4
+        cfg.pause(next(i for i in cfg.others(leader) if i != 4))
+        time.sleep(6)
+
+    error = run(test, InProcessLauncher(Silent)).error
+    assert isinstance(error, Failure) and error.rule == "answers-requests", error
+
+
+# ---- no peer acts by itself while its clock is held ---------------------------------------------------------------
+
+
+@pytest.fixture
+def hours(monkeypatch):
+    """A test may take that long here."""
+    monkeypatch.setattr("raftlab.harness.config.MAX_TEST_S", 2 * HOUR_S)
+
+
+RIGHT_PEERS = [mutant for mutant in load_zoo() if mutant.control and not mutant.of_service]
+
+
+def acts_of(trace, node, since_ns, until_ns):
+    kinds = (events.SEND, events.PERSIST, events.APPLY)
+    return [e for e in trace if e.node == node and e.kind in kinds and since_ns <= e.at_ns < until_ns]
+
+
+@pytest.mark.parametrize("peer", RIGHT_PEERS, ids=lambda mutant: mutant.id)
+def test_with_its_clock_held_no_peer_acts_and_with_it_running_it_campaigns(peer, tmp_path, hours):
+    """Nobody's time passes for an hour. Then one's does, and everybody answers it."""
+
+    @collect
+    def test(make_config):
+        cfg = make_config(servers=3)
+        for i in range(3):
+            cfg.freeze_clock(i)
+        time.sleep(HOUR_S)
+        assert not [e for e in cfg._runtime.trace if e.kind == events.SEND]
+        cfg.unfreeze_clock(1)
+        for _ in range(1000):
+            time.sleep(0.010)
+            if [e for e in cfg._runtime.trace if e.kind == events.SEND and e.node == "1"]:
+                break
+        else:
+            raise AssertionError("it does not campaign")
+        # Others may call back, in the instant in which they hear it; by themselves they do nothing.
+        heard = {(e.node, e.at_ns) for e in cfg._runtime.trace if e.kind == events.DELIVER}
+        sent = [e for e in cfg._runtime.trace if e.kind == events.SEND and e.node != "1"]
+        assert not [e for e in sent if (e.node, e.at_ns) not in heard]
+
+    passes(test, load_peer(peer.write(tmp_path)))
+
+
+@pytest.mark.parametrize("peer", RIGHT_PEERS, ids=lambda mutant: mutant.id)
+def test_a_follower_whose_clock_is_held_does_not_miss_its_leader(peer, tmp_path):
+    """The others' time goes on, and it is cut off: a follower whose own time went on would campaign."""
+    span = []
+
+    @collect
+    def test(make_config):
+        cfg = make_config(servers=3)
+        held = cfg.others(cfg.check_one_leader())[0]
+        cfg.disconnect(held)
+        cfg.freeze_clock(held)
+        time.sleep(1)  # for whatever it had begun
+        span.append(time.monotonic())
+        time.sleep(random.uniform(10, 11))
+        span.append(time.monotonic())
+        cfg.unfreeze_clock(held)
+        time.sleep(5)
+
+    trace = passes(test, load_peer(peer.write(tmp_path))).simulation.trace
+    (held,) = {e.node for e in trace if e.kind == events.FREEZE_CLOCK}
+    began_ns, ended_ns = (int(s * 1e9) for s in span)
+    assert acts_of(trace, held, began_ns, ended_ns) == []
+    assert acts_of(trace, held, ended_ns, ended_ns + 5_000_000_000), "then it campaigns"
+
+
+def test_the_reference_does_not_act_for_an_hour_of_the_others_time(hours):
+    @collect
+    def test(make_config):
+        cfg = make_config(servers=2)
+        cfg.disconnect(0)
+        cfg.freeze_clock(0)
+        marks.append(time.monotonic())
+        for _ in range(int(HOUR_S / 100)):
+            time.sleep(100)
+        marks.append(time.monotonic())
+
+    marks = []
+    done = run(test, load_peer(DEFAULT))
+    assert done.error is None
+    began_ns, ended_ns = (int(s * 1e9) for s in marks)
+    assert ended_ns - began_ns == HOUR_S * 1e9
+    assert acts_of(done.simulation.trace, "0", began_ns, ended_ns) == []
+    assert len(acts_of(done.simulation.trace, "1", began_ns, ended_ns)) > 1000

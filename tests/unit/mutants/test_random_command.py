@@ -1,0 +1,301 @@
+"""`lab zoo random`: mutants drawn by chance, judged, kept and told."""
+
+import json
+import random
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from raftlab.tools.cli import main as lab
+from tests.mutants.tool import command, random_command, random_mutants
+from tests.mutants.tool.measurement import Result, hunt_unwritten
+from tests.mutants.tool.mutants import StaleMutant
+from tests.mutants.tool.random_command import Kept, Note
+from tests.mutants.tool.random_mutants import draw, drawn_by_id
+from tests.mutants.tool.source_changes import meaning
+
+pytestmark = pytest.mark.usefixtures("raft_package_restored")
+
+TINY = '''"""A peer of four lines."""
+
+
+class Raft:
+    def start(self, command):
+        if self.term < 1 or self.term < 2:
+            return
+        self.stop(command)
+        return
+'''
+
+
+@pytest.fixture
+def tiny(monkeypatch, tmp_path):
+    """All changes of a reference that has few of them."""
+    (tmp_path / "raft.py").write_text(TINY)
+    monkeypatch.setattr(random_mutants, "REFERENCE", tmp_path)
+    return tmp_path
+
+
+def ids(mutants):
+    return [mutant.id for mutant in mutants]
+
+
+def test_a_draw_is_the_same_in_any_process():
+    code = "from tests.mutants.tool.random_mutants import draw; print(*(m.id for m in draw(12, 5)))"
+    others = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env).stdout.split()
+        for env in ({"PYTHONHASHSEED": "1"}, {"PYTHONHASHSEED": "2"})
+    ]
+    random.seed(9)
+    assert [ids(draw(12, 5))] * 2 == others
+
+
+def test_a_longer_draw_begins_with_the_shorter_and_other_seeds_draw_others():
+    assert ids(draw(20, 5))[:8] == ids(draw(8, 5))
+    assert set(ids(draw(20, 5))) != set(ids(draw(20, 6)))
+
+
+def test_a_draw_is_spread():
+    drawn = draw(40, 1)
+    assert len({mutant.function for mutant in drawn}) > 20
+    assert len({mutant.id for mutant in drawn}) == 40
+
+
+def test_no_two_are_one_program_and_none_is_the_reference(tiny):
+    with pytest.raises(ValueError, match="N must be at most"):
+        draw(1000, 0)
+    changes = random_mutants.all_changes()[1]
+    number = len(changes) - 1  # without the last return, which ends nothing
+    drawn = draw(number, 0)
+    assert len({str(meaning(mutant.text)) for mutant in drawn} | {str(meaning(TINY))}) == number + 1
+    with pytest.raises(ValueError, match=f"N must be at most {number}: so many changes of .*raft.py there are"):
+        draw(number + 1, 0)
+
+
+def test_an_id_says_the_same_in_every_draw():
+    mutant = draw(3, 5)[2]
+    assert drawn_by_id(mutant.id) == mutant
+    number, _, rest = mutant.id.partition("-")
+    assert rest.startswith(f"{mutant.function}-")
+    for unknown in (f"{number}-elsewhere-lt-le", "m0000-start-lt-le", "m9999-start-lt-le"):
+        with pytest.raises(StaleMutant, match=f"{unknown} is no change of raft/raft.py as it is now"):
+            drawn_by_id(unknown)
+
+
+def test_one_is_written_as_a_peer_and_shown_as_a_short_diff(tmp_path):
+    mutant = draw(1, 5)[0]
+    written = mutant.write(tmp_path)
+    assert written == tmp_path / mutant.id / "raft.py"
+    assert written.read_text() == mutant.text
+    diff = mutant.diff().splitlines()
+    assert "--- raft/raft.py" in diff
+    assert [line[1:].strip() for line in diff if line.startswith("-") and "raft.py" not in line] == [mutant.lines_were]
+
+
+def test_the_zoo_knows_one_by_its_id(capsys):
+    mutant = draw(1, 5)[0]
+    assert lab(["zoo", "show", mutant.id]) == 0
+    assert capsys.readouterr().out == mutant.diff()
+
+
+# ---- judging ------------------------------------------------------------------------------------------------------
+
+
+def options(*more):
+    parser = command.argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return parser.parse_args(["random", "4", "--seed", "5", *more])
+
+
+class Judged:
+    """In place of worker processes: what each judge says of a mutant, and whom it was shown."""
+
+    def __init__(self, says, interrupted_after=None):
+        self.says = says
+        self.shown = []
+        self.left = interrupted_after
+
+    def __call__(self, zoo, args, judge, on_result):
+        self.args = args
+        for mutant in zoo:
+            if self.left == 0:
+                return [], True
+            self.left = None if self.left is None else self.left - 1
+            self.shown.append((judge, mutant.id))
+            on_result(Result(mutant.id, self.says(judge, mutant.id), by="one-vote", tests=3, runs=1, seconds=2.0))
+        return [], False
+
+
+@pytest.fixture
+def in_tmp(monkeypatch, tmp_path):
+    monkeypatch.setattr(random_command, "KEPT", tmp_path / "kept.jsonl")
+    monkeypatch.setattr(random_command, "read_notes", dict)
+    return tmp_path
+
+
+DRAWN = ids(draw(4, 5))
+
+
+def test_everything_caught_is_success(in_tmp, capsys):
+    judged = Judged(lambda *_: "caught")
+    assert random_command.mutate(options(), judged) == 0
+    assert judged.shown == [("tests", id_) for id_ in DRAWN]
+    out = capsys.readouterr().out
+    assert "one-vote        4\n" in out
+    assert "4 changes of raft/raft.py: 4 caught, 0 got away" in out
+    # --seed was for the draw.
+    assert (judged.args.seed, judged.args.runs) == (0, random_command.RANDOM_RUNS)
+    assert "scenarios" in judged.args.tests
+
+
+def test_one_that_gets_away_is_shown(in_tmp, capsys):
+    assert random_command.mutate(options(), Judged(lambda _, id_: "escaped" if id_ == DRAWN[1] else "caught")) == 1
+    out = capsys.readouterr().out
+    assert f"{DRAWN[1]} got away, at last in 3 runs\nnobody has written down what it is" in out
+    assert drawn_by_id(DRAWN[1]).diff() in out
+    assert "Of those that got away: 1 not explained yet" in out
+
+
+def test_one_that_is_explained_is_no_failure(in_tmp, capsys, monkeypatch):
+    mutant = drawn_by_id(DRAWN[1])
+    notes = {(mutant.function, mutant.lines_were, mutant.lines_are): Note("same", "it is all one")}
+    monkeypatch.setattr(random_command, "read_notes", lambda: notes)
+    assert random_command.mutate(options(), Judged(lambda _, id_: "escaped" if id_ == mutant.id else "caught")) == 0
+    out = capsys.readouterr().out
+    assert "same: it is all one\n" in out
+    assert "Of those that got away: 1 the same as the reference" in out
+
+
+def test_one_without_a_verdict_is_told_apart(in_tmp, capsys):
+    assert random_command.mutate(options(), Judged(lambda _, id_: "broken" if id_ == DRAWN[0] else "caught")) == 1
+    assert "3 caught, 0 got away, 1 without a verdict" in capsys.readouterr().out
+
+
+def test_the_hunt_gets_what_the_tests_let_go(in_tmp, capsys):
+    judged = Judged(lambda judge, id_: "caught" if judge == "hunt" or id_ != DRAWN[2] else "escaped")
+    assert random_command.mutate(options(), judged) == 1
+    assert random_command.mutate(options("--hunt", "7"), judged) == 0
+    assert judged.shown == [*(("tests", id_) for id_ in DRAWN), ("hunt", DRAWN[2])]
+    assert judged.args.budget_seconds == 7
+    out = capsys.readouterr().out
+    assert "4 caught (3 by tests, 1 by the hunt), 0 got away" in out
+    assert "10 s of processor time" in out
+
+
+@pytest.mark.parametrize(("kind", "hunted"), [("same", []), ("cost", [("hunt", DRAWN[1])])])
+def test_what_is_known_to_mean_the_same_is_not_hunted(in_tmp, capsys, monkeypatch, kind, hunted):
+    mutant = drawn_by_id(DRAWN[1])
+    notes = {(mutant.function, mutant.lines_were, mutant.lines_are): Note(kind, "it is all one")}
+    monkeypatch.setattr(random_command, "read_notes", lambda: notes)
+    judged = Judged(lambda _, id_: "escaped" if id_ == mutant.id else "caught")
+    assert random_command.mutate(options("--hunt", "7"), judged) == 0
+    assert [each for each in judged.shown if each[0] == "hunt"] == hunted
+
+
+def test_what_was_interrupted_goes_on_where_it_was(in_tmp, capsys):
+    first = Judged(lambda *_: "caught", interrupted_after=2)
+    assert random_command.mutate(options(), first) == 130
+    said = capsys.readouterr()
+    assert "2 changes of raft/raft.py: 2 caught" in said.out
+    assert "interrupted; the same command goes on from here" in said.err
+    second = Judged(lambda *_: "caught")
+    assert random_command.mutate(options("--json", str(in_tmp / "all.json")), second) == 0
+    assert first.shown + second.shown == [("tests", id_) for id_ in DRAWN]
+    said = capsys.readouterr()
+    assert "2 of 4 judged by tests before" in said.err
+    assert "4 changes of raft/raft.py: 4 caught" in said.out
+    assert [result["id"] for result in json.loads((in_tmp / "all.json").read_text())] == DRAWN
+
+
+def test_other_options_are_judged_anew(in_tmp, capsys):
+    assert random_command.mutate(options(), Judged(lambda *_: "caught")) == 0
+    again = Judged(lambda *_: "caught")
+    assert random_command.mutate(options("--runs", "3"), again) == 0
+    assert len(again.shown) == 4
+
+
+def test_a_half_written_line_is_passed_over(tmp_path):
+    file = tmp_path / "kept.jsonl"
+    first, second = drawn = draw(2, 5)
+    kept = Kept(file, {"tests": "a key"})
+    for mutant in drawn:
+        kept.add({mutant.id: mutant}, "tests", Result(mutant.id, "caught"))
+    file.write_bytes(file.read_bytes()[:-5])
+    assert Kept(file, {"tests": "a key"}).of(first) == {"tests": Result(first.id, "caught")}
+    assert Kept(file, {"tests": "a key"}).of(second) == {}
+    assert Kept(file, {"tests": "another key"}).of(first) == {}
+    assert Kept(file, {"hunt": "a key"}).of(first) == {}
+
+
+def test_a_result_is_of_the_peer_whatever_its_number_is_now(tmp_path):
+    (mutant,) = draw(1, 5)
+    kept = Kept(tmp_path / "kept.jsonl", {"tests": "a key"})
+    kept.add({mutant.id: mutant}, "tests", Result(mutant.id, "caught"))
+    assert kept.of(replace(mutant, id="m0001-x")) == {"tests": Result("m0001-x", "caught")}
+    assert kept.of(replace(mutant, text="another")) == {}
+
+
+def test_the_key_is_of_all_that_a_verdict_depends_on(monkeypatch):
+    def keys(*more):
+        return {
+            judge: random_command._key(judge, judged)
+            for judge, judged in random_command.judges_for(options(*more)).items()
+        }
+
+    before = keys("--hunt", "7")
+    assert keys("--hunt", "7", "--jobs", "7") == before
+    assert keys() == {"tests": before["tests"]}
+    assert keys("--hunt", "8")["hunt"] != before["hunt"]
+    assert keys("--race")["tests"] != before["tests"]
+    monkeypatch.setattr(random_command, "scenario_files", list)
+    assert keys("--hunt", "7") == {"tests": keys()["tests"], "hunt": before["hunt"]}
+    assert keys()["tests"] != before["tests"]
+
+
+def test_more_changes_than_there_are_is_refused(capsys):
+    assert lab(["zoo", "random", "100000"]) == 2
+    assert capsys.readouterr().err.startswith("lab zoo: N must be at most ")
+
+
+def test_list(capsys):
+    assert lab(["zoo", "random", "4", "--seed", "5", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == DRAWN
+
+
+# ---- for real -----------------------------------------------------------------------------------------------------
+
+
+def test_a_change_is_judged_in_a_worker_and_caught(in_tmp, capsys, monkeypatch):
+    (wrong,) = (mutant for mutant in all_drawn() if mutant.id.endswith("-get_state-is-is_not"))
+    monkeypatch.setattr(random_command, "draw", lambda *_: [wrong])
+    assert lab(["zoo", "random", "1", "--tests", "test_initial_election_2a", "--runs", "1"]) == 0
+    assert "1 changes of raft/raft.py: 1 caught, 0 got away" in capsys.readouterr().out
+
+
+def test_a_change_is_hunted_with_runs_that_nobody_wrote(tmp_path):
+    (wrong,) = (mutant for mutant in all_drawn() if mutant.id.endswith("-count_vote-gt-ge"))
+    result = hunt_unwritten(wrong, [], budget_s=5, build=tmp_path, runs=2, first_seed=0)
+    assert (result.verdict, result.by) == ("caught", "earned-leadership")
+    (same,) = (mutant for mutant in all_drawn() if mutant.id.endswith("-next_to_apply-eq-ge"))
+    result = hunt_unwritten(same, [], budget_s=0, build=tmp_path)
+    assert (result.verdict, result.tests) == ("escaped", 1)
+
+
+def test_notes_are_of_changes_that_there_are():
+    known = {(mutant.function, mutant.lines_were, mutant.lines_are) for mutant in all_drawn()}
+    assert set(random_command.read_notes()) - known == set()
+
+
+def all_drawn():
+    source, changes = random_mutants.all_changes()
+    return [random_mutants._mutant(source, changes, place) for place in range(len(changes))]
+
+
+def test_a_note_says_one_of_three_things(tmp_path):
+    file = tmp_path / "survivors.toml"
+    file.write_text('[[survivor]]\nin = "start"\nwas = "a"\nis = "b"\nkind = "odd"\nwhy = "it is"\n')
+    with pytest.raises(ValueError, match="kind must be one of same, cost, wrong, got 'odd'"):
+        random_command.read_notes(file)

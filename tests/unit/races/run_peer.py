@@ -1,0 +1,73 @@
+"""A few lines of a peer's, run as one: rewritten, on a node of a simulation, with its races looked for."""
+
+import ast
+import sys
+import textwrap
+from types import ModuleType
+
+from labsim import Simulation, current_node, current_simulation
+from labsim.ordered import Ordering
+from raftlab.races.detector import Watch
+from raftlab.races.fields import Fields
+from raftlab.races.preemption import Turns
+from raftlab.races.report import remark_text
+from raftlab.races.rewriter import rewrite
+from raftlab.races.sites import Sites
+
+HEAD = "from labsim import queue, random, threading, time\n"
+FILE = "peer.py"
+
+
+class Ran:
+    def __init__(self):
+        self.value = None
+        self.error = None
+        self.remarks = []
+        self.digest = ""
+        self.simulation = None
+
+    @property
+    def told(self):
+        """The race, line by line."""
+        return [self.error.text, *self.error.evidence]
+
+
+def run_peer(source, seed=0, *, turns=False, decider=None, calls=("main",)):
+    """`calls`: functions of the module that the tester has the node run, all at once."""
+    source = (HEAD + textwrap.dedent(source)).encode()
+    sites, fields = Sites(), Fields([ast.parse(source)])
+    code = rewrite(source, FILE, sites, fields, turns=turns)
+    ran = Ran()
+    simulation = ran.simulation = Simulation(seed, decider=decider)
+    simulation.ordering = Ordering(simulation)
+
+    def load():
+        watch = Watch(current_simulation(), current_node(), sites, frozenset(("racing_peer",)))
+        ran.watch = watch
+        module = ModuleType("racing_peer")
+        sys.modules[module.__name__] = module  # dataclasses ask there
+        taken = Turns(current_simulation(), current_node())
+        vars(module).update(watch.helpers(), __turn__=taken.turn, __gap__=taken.gap, __split__=taken.split)
+        exec(code, vars(module))
+        if hasattr(module, "make"):
+            module.make()
+        simulation.ordering.made(current_node())
+        return module
+
+    def main():
+        node = simulation.node("1")
+        module = simulation.call_on(node, load)
+        tasks = [simulation.spawn(getattr(module, name), name=f"{name}()", node=node) for name in calls]
+        for task in tasks:
+            simulation.join(task)
+        return tasks[0].value
+
+    try:
+        ran.value = simulation.run(main)
+    except Exception as error:
+        ran.error = error
+    finally:
+        sys.modules.pop("racing_peer", None)
+    ran.remarks = list(map(remark_text, ran.watch.remarks.values()))
+    ran.digest = simulation.digest()
+    return ran

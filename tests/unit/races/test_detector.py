@@ -1,0 +1,315 @@
+"""Races named: what is one, what is none, and in which words."""
+
+import pytest
+
+from raftlab.check.failure import Failure
+from unit.races.run_peer import run_peer
+
+PEER = """
+class Peer:
+    def __init__(self):
+        self.mu = threading.Lock()
+        self.other_mu = threading.Lock()
+        self.term = 0
+        self.log = []
+        self.next = [0, 0]
+        self.dead = False
+        self.view = (0, 0)
+        self.done = threading.Event()
+        self.box = queue.Queue()
+
+def make():
+    global peer
+    peer = Peer()
+"""
+
+
+def race(body, *calls):
+    return run_peer(PEER + body, calls=calls or ("one", "two"))
+
+
+def test_a_race_names_both_lines_and_the_forgotten_lock():
+    ran = race("""
+def one():
+    with peer.mu:
+        peer.term += 5
+def two():
+    return peer.term
+""")
+    assert isinstance(ran.error, Failure)
+    assert ran.error.rule == "race"
+    assert ran.told == [
+        "Race on peer.term: peer 1 writes it at peer.py:21 in one(), holding self.mu",
+        "                   and reads it at peer.py:23 in two(), without a lock; nothing orders the two.",
+        "  Likely: two() forgot `with self.mu:`, or has left it.",
+    ]
+    assert [(place.line, place.function) for place in ran.error.places] == [(21, "one"), (23, "two")]
+
+
+def test_a_race_is_one_whether_or_not_it_hurts():
+    # Second one, then two, with a second between them: nothing orders them all the same.
+    ran = race("""
+def one():
+    peer.term += 5
+def two():
+    time.sleep(1)
+    peer.term += 6
+""")
+    assert ran.told[0] == "Race on peer.term: peer 1 writes it at peer.py:20 in one(), without a lock"
+    assert ran.told[-1] == "  Likely: neither takes a lock; let one lock guard peer.term."
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def one():\n    with peer.mu:\n        peer.term += 1\n"
+        "def two():\n    with peer.mu:\n        return peer.term\n",
+        "def one():\n    peer.term = 1\n    peer.done.set()\ndef two():\n    peer.done.wait()\n    peer.term = 2\n",
+        "def one():\n    peer.term = 1\n    peer.done.set()\n"
+        "def two():\n    while not peer.done.is_set():\n        time.sleep(1)\n    peer.term = 2\n",
+        "def one():\n    peer.log.append(1)\n    peer.box.put(1)\n"
+        "def two():\n    peer.box.get()\n    peer.log.append(2)\n",
+        # A lock that one takes and another lets go of is a signal.
+        "def one():\n    peer.mu.acquire()\n    time.sleep(2)\n    peer.term = 1\n    peer.other_mu.acquire()\n"
+        "    peer.mu.release()\n"
+        "def two():\n    time.sleep(1)\n    peer.mu.acquire()\n    peer.term = 2\n",
+        # Elements with different keys are different.
+        "def one():\n    peer.next[0] = 1\ndef two():\n    peer.next[1] += 1\n",
+    ],
+    ids=["lock", "event", "event seen", "queue", "lock as a signal", "elements"],
+)
+def test_what_is_ordered_is_no_race(body):
+    ran = race(body)
+    assert ran.error is None
+    assert ran.remarks == []
+
+
+@pytest.mark.parametrize(
+    ("body", "first"),
+    [
+        ("def one():\n    peer.log.append(1)\ndef two():\n    return len(peer.log)\n", "Race on peer.log"),
+        ("def one():\n    peer.next[0] = 1\ndef two():\n    i = 0\n    return peer.next[i]\n", "Race on peer.next"),
+        ("def one():\n    peer.next[0] = 1\ndef two():\n    return sorted(peer.next)\n", "Race on peer.next"),
+        ("def one():\n    peer.log.append(1)\ndef two():\n    log = peer.log\n    log.clear()\n", "Race on peer.log"),
+        ("def one():\n    peer.log += [1]\ndef two():\n    return [x for x in peer.log]\n", "Race on peer.log"),
+        ("def one():\n    del peer.next[0]\ndef two():\n    return 3 in peer.next\n", "Race on peer.next"),
+        ("def one():\n    peer.term, x = 1, 2\ndef two():\n    peer.term = peer.term + 1\n", "Race on peer.term"),
+    ],
+)
+def test_containers_are_looked_into(body, first):
+    assert race(body).told[0].startswith(first)
+
+
+def test_two_locks_are_no_lock():
+    ran = race("""
+def one():
+    with peer.mu:
+        peer.term += 1
+def two():
+    with peer.other_mu:
+        peer.term += 1
+""")
+    assert ran.told[-1] == "  Likely: each takes a lock, but not the same one."
+
+
+def test_threads_are_ordered_by_start_and_join():
+    assert (
+        race(
+            """
+def work():
+    peer.term += 1
+def one():
+    peer.term = 1
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    peer.term += 1
+    return peer.term
+""",
+            "one",
+        ).value
+        == 3
+    )
+
+
+def test_a_condition_orders_through_its_lock():
+    ran = race("""
+def one():
+    with peer.changed:
+        while not peer.log:
+            peer.changed.wait()
+        return peer.log.pop()
+def two():
+    with peer.mu:
+        peer.log.append(7)
+        peer.changed.notify()
+def make():
+    global peer
+    peer = Peer()
+    peer.changed = threading.Condition(peer.mu)
+""")
+    assert ran.error is None
+    assert ran.value == 7
+
+
+def test_a_tuple_that_is_published_by_one_assignment_is_no_race():
+    ran = race("""
+def one():
+    with peer.mu:
+        peer.view = (1, 2)
+def two():
+    a, b = peer.view
+""")
+    assert ran.error is None
+    assert race("def one():\n    peer.view = (1, 1)\ndef two():\n    peer.view = (2, 2)\n").error is not None
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_so_is_a_frozen_dataclass_and_no_other(frozen):
+    ran = race(f"""
+import dataclasses
+@dataclasses.dataclass(frozen={frozen})
+class State:
+    term: int
+def one():
+    with peer.mu:
+        peer.view = State(2)
+def two():
+    return peer.view
+""")
+    assert (ran.error is None) is frozen
+
+
+def test_a_flag_that_changes_once_is_a_remark():
+    flag = "def one():\n    with peer.mu:\n        peer.dead = True\ndef two():\n    return peer.dead\n"
+    ran = race(flag)
+    assert ran.error is None
+    assert ran.remarks == [
+        "peer.dead is written at peer.py:20 and read at peer.py:22 without order: no failure, because it only goes "
+        "from one constant to another, once; a threading.Event says so better"
+    ]
+    back = flag + "    with peer.mu:\n        peer.dead = False\n"
+    assert race(back.replace("return peer.dead", "time.sleep(1)\n    seen = peer.dead")).error.rule == "race"
+
+
+def test_a_comment_excuses_a_line_and_is_told():
+    ran = race("""
+def one():
+    with peer.mu:
+        peer.term += 1
+def two():
+    return peer.term  # race: ok, any recent term will do
+""")
+    assert ran.error is None
+    assert ran.remarks == [
+        "peer.term is written at peer.py:21 and read at peer.py:23 without order: "
+        "the line says it is so on purpose (any recent term will do)"
+    ]
+
+
+def test_a_thread_that_is_started_before_the_fields_are_set():
+    ran = run_peer(
+        """
+class Peer:
+    def __init__(self):
+        self.term = 0
+        threading.Thread(target=self.work).start()
+        self.votes = 0
+        self.term = 1
+    def work(self):
+        time.sleep(1)
+        return self.votes
+def main():
+    Peer()
+    time.sleep(2)
+"""
+    )
+    assert ran.told[0] == "Race on self.votes: peer 1 writes it at peer.py:7 in __init__(), without a lock"
+    assert ran.told[-1] == "  Likely: __init__() starts a thread before it has set self.votes; start threads last."
+
+
+def test_slots_private_names_and_objects_that_come_and_go():
+    ran = run_peer(
+        """
+class Batch:
+    __slots__ = ("__size", "mu")
+    def __init__(self):
+        self.mu = threading.Lock()
+        self.__size = 0
+    def grow(self):
+        with self.mu:
+            self.__size += 1
+    def size(self):
+        return self.__size
+def main():
+    for _ in range(5000):
+        Batch().grow()
+    batch = Batch()
+    threading.Thread(target=batch.grow).start()
+    time.sleep(1)
+    return batch.size()
+"""
+    )
+    assert (
+        ran.told[0] == "Race on self.__size: peer 1 writes it at peer.py:10 in grow(), holding a Lock made at peer.py:6"
+    )
+    assert ran.told[1].strip().startswith("and reads it at peer.py:12 in size(), without a lock")
+
+
+def test_what_a_student_derives_from_a_lock_or_a_queue_orders_too():
+    ran = run_peer(
+        """
+class Box(queue.Queue):
+    def _put(self, item):
+        super()._put(item + 1)
+class Mutex(threading.Lock):
+    pass
+class Peer:
+    def __init__(self):
+        self.box, self.mu, self.n = Box(), Mutex(), 0
+def main():
+    peer = Peer()
+    def work():
+        with peer.mu:
+            peer.n += 1
+        peer.box.put(1)
+    threading.Thread(target=work).start()
+    with peer.mu:
+        peer.n += 1
+    got = peer.box.get()
+    return got, peer.n, type(peer.box).__name__
+"""
+    )
+    assert ran.error is None
+    assert ran.value == (2, 2, "Box")
+
+
+def test_a_property_is_looked_at_in_its_own_lines_and_a_local_is_each_threads_own():
+    ran = run_peer(
+        """
+class Mine(threading.local):
+    n = 0
+class Peer:
+    def __init__(self):
+        self.mu, self._term, self.mine = threading.Lock(), 0, Mine()
+    @property
+    def term(self):
+        with self.mu:
+            return self._term
+    @term.setter
+    def term(self, term):
+        with self.mu:
+            self._term = term
+    def work(self):
+        self.term += 1
+        self.mine.n += 1
+def main():
+    peer = Peer()
+    threading.Thread(target=peer.work).start()
+    peer.work()
+    time.sleep(1)
+    return peer.term, peer.mine.n
+"""
+    )
+    assert ran.error is None
+    assert ran.value == (2, 1)

@@ -1,0 +1,154 @@
+"""Turns that are lost: where, how late, whose time that is, and that one seed is one run."""
+
+from labsim import Simulation
+from labsim.choices import Changed, Plain, Recording, Seeded
+from raftlab.races.preemption import CHANCES, Loss
+from raftlab.trace.events import CAUGHT_UP, PREEMPT
+from unit.races.run_peer import run_peer
+
+COUNTS = """
+class Peer:
+    def __init__(self):
+        self.mu = threading.Lock()
+        self.n = 0
+        self.unseen = {"n": 0}
+    def work(self):
+        for _ in range(200):
+            with self.mu:
+                self.n += 1
+            unseen = vars(self)["unseen"]
+            unseen["n"] += 1
+def main():
+    peer = Peer()
+    threads = [threading.Thread(target=peer.work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return peer.n, vars(peer)["unseen"]["n"]
+"""
+
+
+def test_a_compound_update_without_a_lock_loses_some_and_one_with_a_lock_none():
+    ran = run_peer(COUNTS, turns=True)
+    assert ran.error is None
+    counted, unseen = ran.value
+    assert counted == 800
+    assert unseen < 800
+    assert run_peer(COUNTS).value == (800, 800)
+
+
+def test_one_seed_is_one_run():
+    digests = [run_peer(COUNTS, seed, turns=True).digest for seed in (1, 1, 2)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_run_is_repeated_from_its_choices_and_each_can_be_taken_back():
+    recording = Recording(Seeded(3))
+    first = run_peer(COUNTS, turns=True, decider=recording)
+    choices = recording.choices
+    again = run_peer(COUNTS, turns=True, decider=Changed(Plain(), choices))
+    assert again.digest == first.digest
+    assert again.value == first.value
+    assert {place[0] for place, _ in choices.chosen} >= {"preempt", "preempt unlocked"}
+    for key in [key for key in choices.chosen if key[0][0] in ("preempt", "preempt unlocked")]:
+        del choices.chosen[key]
+    assert run_peer(COUNTS, turns=True, decider=Changed(Plain(), choices)).value == (800, 800)
+
+
+def test_a_loss_says_who_where_and_how_late():
+    ran = run_peer(COUNTS, 5, turns=True)
+    lost = [event.detail for event in ran.simulation.trace if event.kind == PREEMPT]
+    assert {loss.file for loss in lost} == {"peer.py"}
+    assert {"main()", "Thread-1 (work)"} <= {loss.task for loss in lost}
+    late = [loss.late_ns for loss in lost if loss.late_ns]
+    assert late
+    assert min(late) >= 1_000_000
+    assert max(late) <= 60_000_000
+    caught_up = [event for event in ran.simulation.trace if event.kind == CAUGHT_UP]
+    assert len(caught_up) <= len(late)
+
+
+def test_time_that_is_lost_is_the_machines_and_counts_once():
+    simulation = Simulation(1)
+    node = simulation.node("1")
+
+    def late(ms):
+        simulation.lose_turn(ms * 1_000_000)
+
+    def main():
+        for ms in (10, 30):
+            simulation.spawn(late, ms, node=node)
+        simulation.sleep(20_000_000)
+        assert simulation.taken_ns(node, 0) == 20_000_000
+        simulation.pause(node)
+        simulation.sleep(5_000_000)
+        simulation.resume(node)
+        simulation.sleep(50_000_000)
+        assert node.late == 0
+        assert simulation.taken_ns(node, 0) == 30_000_000
+
+    simulation.run(main)
+
+
+def test_nothing_is_lost_in_the_clocks_calls_nor_outside_a_run():
+    simulation = Simulation(1)
+
+    def main():
+        simulation.call_later(1000, simulation.lose_turn, 5)
+        simulation.sleep(2000)
+        return simulation.now_ns
+
+    assert simulation.run(main) == 2000
+
+
+def test_a_written_loss_that_cannot_be_is_none():
+    class Absurd(Plain):
+        def choose(self, place, ordinal, chance):
+            return Loss(-3 if ordinal % 2 else 10_000) if place[0] in ("preempt", "preempt unlocked") else chance.plain
+
+    assert run_peer(COUNTS, turns=True, decider=Absurd()).value == (800, 800)
+
+
+def test_chances_are_as_likely_as_they_say():
+    for chance in CHANCES.values():
+        drawn = [chance.draw((n * 0x9E3779B97F4A7C15) % 2**64) for n in range(4096)]
+        lost = [loss for loss in drawn if loss.at]
+        assert abs(len(lost) / 4096 - chance.loses / 64) < 0.05
+        assert {loss.at for loss in lost} == set(range(1, chance.block + 1))
+        assert abs(sum(loss.late_ns > 0 for loss in lost) / len(lost) - chance.late / 64) < 0.05
+        assert chance.plain == Loss()
+
+
+TWO_SECTIONS = """
+class Peer:
+    def __init__(self):
+        self.mu = threading.Lock()
+        self.free = True
+        self.taken = 0
+    def take(self):
+        with self.mu:
+            free = self.free
+        with self.mu:
+            if free:
+                self.free = False
+                self.taken += 1
+def main():
+    peer = Peer()
+    threads = []
+    for _ in range(4):
+        threads.append(threading.Thread(target=peer.take))
+        threads[-1].start()
+        time.sleep(0.065)
+    for thread in threads:
+        thread.join()
+    return peer.taken
+"""
+
+
+def test_between_two_critical_sections_in_a_row_much_can_happen():
+    # They come 65 ms apart: only who waits longer than that between its sections, as nowhere else, is overtaken.
+    assert run_peer(TWO_SECTIONS).value == 1
+    runs = [run_peer(TWO_SECTIONS, seed, turns=True) for seed in range(12)]
+    assert {run.error for run in runs} == {None}
+    assert any(run.value > 1 for run in runs)

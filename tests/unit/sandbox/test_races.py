@@ -1,0 +1,253 @@
+"""--race with peers in processes of their own: the host says who loses a turn, the guest says what raced."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from labsim import Simulation, time
+from labsim.choices import Changed, ChoiceKind, Plain, Recording, Seeded
+from labsim.stacks import Place
+from raftlab.check.failure import Failure, PeerProcessFailed
+from raftlab.guest import protocol
+from raftlab.guest.protocol import Back, Losses, Lost, More, Raced, Remarked
+from raftlab.harness.loader import load_peer
+from raftlab.harness.run import run_test
+from raftlab.races.data_race import Remark, Touch, Unordered
+from raftlab.races.preemption import CHANCES, Loss
+from raftlab.sandbox.loader import launcher_for
+from raftlab.sandbox.races import BLOCKS, RaceHost
+from raftlab.scenarios.collection import collect
+from raftlab.tools.selection import load_tests
+from raftlab.trace.events import CAUGHT_UP, PREEMPT, Preempted
+from unit.students import ROOT, edited_reference
+
+GAP = ChoiceKind.PREEMPT_UNLOCKED
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="isolated runs need Linux")
+
+REFERENCE = ROOT / "raft" / "raft.py"
+TESTS = {test.name: test for part in ("2a", "2b") for test in load_tests(ROOT / "tests" / f"test_{part}.py")}
+LOCK = "        with self.mu:\n            return self.current_term, self.role is Role.LEADER\n"
+
+
+@pytest.fixture
+def load():
+    programs = []
+
+    def load(path, **options):
+        programs.append(launcher_for(path, isolated=True, race=True, **options))
+        return programs[-1]
+
+    yield load
+    for program in programs:
+        program.close()
+
+
+def lost(run):
+    return [event.detail for event in run.simulation.trace if event.kind == PREEMPT]
+
+
+def test_turns_are_lost_by_the_keys_of_a_run_in_one_process_and_one_seed_is_one_run(load):
+    program = load(REFERENCE)
+    test = TESTS["test_basic_agree_2b"]
+    recording = Recording(Seeded(5))
+    first = run_test(test, program, 5, decider=recording)
+    assert first.error is None
+    assert run_test(test, program, 5).digest == first.digest
+    # What was lost is told by its line, and some of it came back late.
+    assert {loss.file for loss in lost(first)} == {"raft/raft.py"}
+    assert any(loss.late_ns for loss in lost(first))
+    assert any(event.kind == CAUGHT_UP for event in first.simulation.trace)
+    chosen = {key: value for key, value in recording.choices.chosen.items() if key[0][0] in tuple(CHANCES)}
+    assert chosen == {key: Seeded(5).choose(*key, CHANCES[key[0][0]]) for key in chosen}
+    # It is repeated from its choices, and without them nobody loses a turn.
+    assert run_test(test, program, 5, decider=Changed(Plain(), recording.choices)).digest == first.digest
+    for key in chosen:
+        del recording.choices.chosen[key]
+    assert lost(run_test(test, program, 5, decider=Changed(Plain(), recording.choices))) == []
+
+
+def test_a_race_is_told_in_the_words_of_one_process(load, tmp_path):
+    path = edited_reference(tmp_path, (LOCK, LOCK.replace("with self.mu", "if True")))
+    test = TESTS["test_initial_election_2a"]
+    errors = [run_test(test, peer, 5).error for peer in (load(path), load_peer(path, race=True))]
+    for error in errors:
+        assert isinstance(error, Failure)
+        assert error.rule == "race"
+        assert error.text.startswith("Race on self.role: peer ")
+        assert error.evidence[-1] == "  Likely: get_state() forgot `with self.mu:`, or has left it."
+    assert errors[0].variety == errors[1].variety
+
+
+def test_a_remark_stays_a_remark(load, tmp_path):
+    excused = LOCK.replace("        with self.mu:\n    ", "").rstrip() + "  # race: ok, any recent value will do\n"
+    program = load(edited_reference(tmp_path, (LOCK, excused)))
+    run = run_test(TESTS["test_initial_election_2a"], program, 5)
+    assert run.error is None
+    assert any("it is so on purpose (any recent value will do)" in remark for remark in run.remarks)
+    assert run_test(collect(lambda make_config: None), program, 5).remarks == []
+
+
+@collect
+def one_server(make_kv_config):
+    config = make_kv_config(servers=1)
+    clerk = config.make_client()
+    clerk.append("k", "v")
+    assert clerk.get("k") == "v"
+
+
+def test_a_service_and_its_clerks_are_looked_at_too(load, tmp_path):
+    assert run_test(one_server, load(REFERENCE, kv=ROOT / "kv" / "server.py"), 3).error is None
+    kv = tmp_path / "server.py"
+    source = (ROOT / "kv" / "server.py").read_text(encoding="utf-8")
+    locked = "        with self.mu:\n            if self._is_answered(op):\n"
+    assert source.count(locked) == 1
+    kv.write_text(source.replace(locked, locked.replace("with self.mu", "if True")), encoding="utf-8")
+    error = run_test(one_server, load(REFERENCE, kv=kv), 3).error
+    assert isinstance(error, Failure)
+    assert error.rule == "race"
+    assert "_execute()" in error.text + error.evidence[0]
+
+
+LIES = {
+    "a turn that it cannot have lost": "do(Lost('turn', 10**9, 'x', 'raft.py', 1))",
+    "a race that cannot be": "do(Raced(Unordered('x' * 10**6, touch, touch)))",
+    "that it wants more turns to lose": "do(More('everything'))",
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_who_lies_about_races_harms_itself(load, tmp_path, lie):
+    lines = [
+        "from labsim import current_simulation",
+        "from raftlab.guest.protocol import Lost, More, Raced",
+        "from raftlab.races.data_race import Touch, Unordered",
+        "from labsim.stacks import Place",
+        "do = current_simulation().do",
+        "touch = Touch(True, Place('/etc/passwd', 1, 'f'), 'x', '', ())",
+        LIES[lie],
+    ]
+    doc = '        """The current term, and whether this peer believes it leads."""\n'
+    path = edited_reference(tmp_path, (doc, doc + "".join(f"        {line}\n" for line in lines)))
+    error = run_test(TESTS["test_initial_election_2a"], load(path), 5).error
+    assert isinstance(error, PeerProcessFailed)
+    assert error.kind == "Misbehaved"
+    assert lie in str(error)
+
+
+# ---- what a guest may say --------------------------------------------------------------------------------------
+
+FILES = {"raft.py": b""}
+
+
+class Misbehaves(Exception):
+    pass
+
+
+def misbehaves(what):
+    raise Misbehaves(what)
+
+
+class Always(Plain):
+    """Every block loses its first turn, and gets it back 5 ms later."""
+
+    def choose(self, place, ordinal, chance):
+        return Loss(1, 5_000_000) if place[0] in tuple(CHANCES) else chance.plain
+
+
+def hosted(main, decider=None):
+    """main(host, world) in a simulation; `world` has the node, and what arrived."""
+    simulation = Simulation(1, decider=decider or Always())
+    world = SimpleNamespace(simulation=simulation, arrived=[], remarks=[])
+
+    def run():
+        world.node = simulation.node("1")
+        arrive, remark = world.arrived.append, world.remarks.append
+        host = RaceHost(simulation, world.node, FILES, arrive, misbehaves, remark)
+        assert host.first() == {kind: [(1, 1)] * BLOCKS for kind in tuple(CHANCES)}
+        main(lambda deed: host.deeds[type(deed)](deed), world)
+
+    simulation.run(run)
+    return simulation
+
+
+def test_how_late_a_turn_is_and_whose_time_that_is_the_host_decides():
+    def main(do, world):
+        simulation, node = world.simulation, world.node
+        simulation.freeze_clock(node)
+        do(Lost("preempt", 1, "Thread-1", "raft.py", 7))
+        time.sleep(0.004)
+        assert world.arrived == []
+        do(Lost("preempt", 2, "Thread-2", "raft.py", 8))  # so soon after the other none is late
+        assert told(world.arrived) == [("preempt", 2)]
+        time.sleep(0.002)
+        # Though the node's own clock stands still.
+        assert told(world.arrived) == [("preempt", 2), ("preempt", 1)]
+        assert node.late == 0
+
+    simulation = hosted(main)
+    assert [event.detail for event in simulation.trace if event.kind == PREEMPT] == [
+        Preempted("Thread-1", "raft.py", 7, 5_000_000),
+        Preempted("Thread-2", "raft.py", 8, 0),
+    ]
+    assert [event.at_ns for event in simulation.trace if event.kind == CAUGHT_UP] == [5_000_000]
+
+
+def told(arrived):
+    assert {type(one) for one in arrived} <= {Back}
+    return [(one.kind, one.block) for one in arrived]
+
+
+def test_only_what_was_handed_out_can_be_lost_and_each_once():
+    def main(do, world):
+        do(Lost(GAP, BLOCKS, "t", "raft.py", 1))
+        do(More(GAP))
+        assert type(world.arrived[-1]) is Losses
+        do(Lost(GAP, BLOCKS + 1, "t", "raft.py", 1))
+        for kind, block in (
+            (GAP, BLOCKS),
+            (GAP, BLOCKS + 1),
+            (GAP, BLOCKS - 1),
+            (GAP, 3 * BLOCKS),
+            ("x", 1),
+        ):
+            with pytest.raises(Misbehaves):
+                do(Lost(kind, block, "t", "raft.py", 1))
+        with pytest.raises(Misbehaves):
+            do(More("x"))
+
+    hosted(main)
+
+
+GOOD = Touch(True, Place("raft.py", 3, "start"), "self.log", "start", ("self.mu",))
+
+
+@pytest.mark.parametrize(
+    "race",
+    [
+        Unordered("x" * (protocol.NAME_MAX + 1), GOOD, GOOD),
+        Unordered("self.log\n", GOOD, GOOD),
+        Unordered("self.log", Touch(True, Place("/etc/passwd", 1, "f"), "x", "", ()), GOOD),
+        Unordered("self.log", GOOD, Touch(True, Place("raft.py", 0, "f"), "x", "", ())),
+        Unordered("self.log", GOOD, Touch(True, Place("raft.py", 1, "\x1b[2J"), "x", "", ())),
+        Unordered("self.log", GOOD, Touch(True, Place("raft.py", 1, "f"), "x", "", ("a",) * (protocol.HELD_MAX + 1))),
+    ],
+)
+def test_a_race_that_cannot_be_is_no_race_but_misbehaviour(race):
+    def main(do, world):
+        for deed in (Raced(race), Remarked(Remark(race, ""))):
+            with pytest.raises(Misbehaves):
+                do(deed)
+        with pytest.raises(Misbehaves):
+            do(Remarked(Remark(Unordered("self.log", GOOD, GOOD), "x" * 1000)))
+        assert world.remarks == []
+
+    hosted(main)
+
+
+def test_a_race_that_a_guest_tells_of_is_its_own_failure():
+    with pytest.raises(Failure) as failure:
+        hosted(lambda do, world: do(Raced(Unordered("self.log", GOOD, GOOD))))
+    assert failure.value.rule == "race"
+    assert failure.value.peer == "1"

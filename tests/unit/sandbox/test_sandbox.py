@@ -1,0 +1,470 @@
+"""Peers in processes of their own: the same verdicts, the same words, one seed one run, and nothing that leaks."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import labgob
+from labsim import time
+from raftlab.check.failure import Failure, PeerProcessFailed
+from raftlab.guest import protocol
+from raftlab.harness import report
+from raftlab.harness.loader import LoadError, load_peer
+from raftlab.harness.run import run_test
+from raftlab.sandbox import confinement, processes
+from raftlab.sandbox.launcher import Limits, SandboxedLauncher, load_sandboxed
+from raftlab.scenarios.collection import collect
+from raftlab.tools.cli import main as lab
+from raftlab.tools.selection import load_tests
+from raftlab.trace import events
+from tests.mutants.tool.mutants import load_zoo
+from unit.students import ROOT, WITHOUT_HYPOTHESIS, agree, edited_reference, elect, peer, renamed_package, squeezed
+
+pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="isolated runs need Linux")
+
+REFERENCE = ROOT / "raft" / "raft.py"
+TESTS = {test.name: test for file in sorted((ROOT / "tests").glob("test_2*.py")) for test in load_tests(file)}
+
+
+@pytest.fixture(scope="module")
+def reference():
+    program = load_sandboxed(REFERENCE)
+    yield program
+    program.close()
+
+
+@pytest.fixture
+def load():
+    """load_sandboxed(), and every process of it ended."""
+    programs = []
+
+    def load(path, **options):
+        programs.append(load_sandboxed(path, **options))
+        return programs[-1]
+
+    yield load
+    for program in programs:
+        program.close()
+
+
+def told(error, path):
+    return squeezed("\n".join(report.told(error)).replace(str(path), "raft.py"))
+
+
+# ---- right peers pass ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "test_reelection_2a",
+        "test_paused_leader_2a",
+        "test_concurrent_starts_2b",
+        "test_persist2_2c",
+        "test_crash_after_reply_2c",
+        "test_crash_before_save_2c",
+        "test_paused_slow_disks_2c",
+        "test_snapshot_install_crash_2d",
+        "test_snapshot_paused_follower_2d",
+    ],
+)
+def test_the_reference_passes(reference, name):
+    run = run_test(TESTS[name], reference, 3)
+    assert run.error is None, report.describe(run.error, name, 3, "")
+    assert run.checks_off == []
+
+
+def stranger(name):
+    return ROOT / "tests" / "peers" / name / "raft.py"
+
+
+@pytest.mark.parametrize("name", ["added_ack", "event_loop", "pre_vote"])
+def test_strangers_pass(load, name):
+    program = load(stranger(name))
+    for test in ("test_backup_2b", "test_snapshot_all_crash_2d"):
+        run = run_test(TESTS[test], program, 3)
+        assert run.error is None, report.describe(run.error, test, 3, "")
+
+
+# ---- one seed, one run -----------------------------------------------------------------------------------------
+
+DIGEST = """
+import sys
+from pathlib import Path
+from raftlab.sandbox.launcher import load_sandboxed
+from raftlab.harness.run import run_test
+from raftlab.tools.selection import select
+(test,) = select([sys.argv[1]])
+program = load_sandboxed(Path("raft/raft.py"))
+print(run_test(test, program, 5).digest)
+program.close()
+"""
+
+
+def test_one_seed_is_one_run_in_any_process(reference):
+    name = "test_unreliable_agree_2c"
+    here = [run_test(TESTS[name], reference, 5).digest for _ in range(2)]
+    there = [
+        subprocess.run(
+            [sys.executable, "-c", DIGEST, name],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    ]
+    assert len({*here, *there}) == 1
+    assert here[0] != run_test(TESTS[name], reference, 6).digest
+
+
+def test_a_failure_is_replayed_and_knows_that_it_is_the_recorded_one(pytester, tmp_path):
+    path = edited_reference(tmp_path, ("        self.voted_for = self.me\n", "        self.voted_for = None\n"))
+    (pytester.path / "tests").symlink_to(ROOT / "tests")
+    options = ("-k", "test_many_elections_2a", "--seed", "1", f"--raft={path}", "--isolated", "-p", "no:cacheprovider")
+    options += WITHOUT_HYPOTHESIS
+    done = pytester.runpytest_subprocess("-c", ROOT / "pyproject.toml", "tests/test_2a.py", *options)
+    out = done.stdout.str()
+    assert "One vote per term" in out, out
+    assert f"make replay TEST=test_many_elections_2a SEED=1 RAFT={path} ISOLATED=1" in out
+    command = [sys.executable, "-m", "raftlab", "replay", "test_many_elections_2a", "--seed", "1", "--raft", path]
+    again = subprocess.run([*command, "--isolated"], cwd=pytester.path, capture_output=True, text=True, check=False)
+    assert again.returncode == 1
+    assert "Exactly the recorded run" in again.stdout, again.stdout + again.stderr
+
+
+# ---- wrong peers fail, in words --------------------------------------------------------------------------------
+
+
+def test_an_exception_is_told_with_the_peers_lines(load, tmp_path):
+    path = peer(tmp_path, tick="self.mu.nothing()")
+    error = run_test(elect, load(path), 7).error
+    assert isinstance(error, PeerProcessFailed)
+    text = told(error, path)
+    assert text.startswith("AttributeError: 'Lock' object has no attribute 'nothing' In peer ")
+    assert "raft.py:17 in ticker self.mu.nothing()" in text
+
+
+def test_the_real_clock_is_refused_by_its_line(load, tmp_path):
+    path = peer(tmp_path, imports="from labsim import threading\nimport time")
+    error = run_test(elect, load(path), 7).error
+    assert "time.sleep() in" in told(error, path) and "use 'from labsim import time'" in told(error, path)
+
+
+def test_2d_runs_with_files_that_were_not_loaded_before():
+    launcher = SandboxedLauncher({"raft/raft.py": REFERENCE.read_bytes()}, "raft/raft.py")
+    try:
+        assert run_test(TESTS["test_snapshot_basic_2d"], launcher, 7).error is None
+    finally:
+        launcher.close()
+
+
+def test_a_wrong_result_is_reported_without_lines_of_ours(load, tmp_path):
+    path = edited_reference(
+        tmp_path, ("            return self.current_term, self.role is Role.LEADER", "            return 5")
+    )
+    told = "\n".join(report.told(run_test(elect, load(path), 7).error))
+    assert "get_state() of peer 0 returned 5; it must return" in told
+    assert "stubs.py" not in told
+
+
+def test_who_is_stuck_is_told_in_the_guests_words(load, tmp_path):
+    path = peer(tmp_path, state="self.mu.acquire() and self.mu.acquire()")
+    error = run_test(elect, load(path), 7).error
+    assert isinstance(error, Failure) and error.rule == "calls-return"
+    assert "get_state() of peer 0 has not returned for 10 s" in told(error, path)
+    assert "s for a Lock made at raft.py:10, held by itself raft.py:31 in get_state" in told(error, path)
+
+
+def test_a_wrong_shape_is_shown_as_it_looks(load, tmp_path):
+    path = peer(tmp_path, state="object")
+    assert "get_state() of peer 0 returned <class 'object'>; it must return" in told(
+        run_test(elect, load(path), 7).error, path
+    )
+
+
+@pytest.mark.parametrize(
+    ("tick", "words"),
+    [
+        ("(_ for _ in ()).throw(TypeError('half: \\ud800'))", "TypeError: half: ? "),
+        ("self.ch.put(ApplyMsg(True, 1, '1'))", "put an ApplyMsg whose command_index is '1' on apply_ch"),
+        ("self.ch.put(ApplyMsg(True, 1, 1 << 80))", "whose command_index is 1208925819614629174706176 on apply_ch"),
+        ("self.ch.put(ApplyMsg(False, 1, 1, True, 'x'))", "an ApplyMsg whose snapshot is 'x' on apply_ch"),
+    ],
+)
+def test_what_cannot_travel_is_told_and_not_died_of(load, tmp_path, tick, words):
+    imports = "from labsim import threading, time\nfrom raft.messages import ApplyMsg"
+    path = peer(tmp_path, imports=imports, init="self.ch = apply_ch", tick=tick)
+    error = run_test(elect, load(path), 7).error
+    assert words in told(error, path)
+
+
+def test_nobody_saves_at_once_on_a_slow_disk(load, tmp_path):
+    """Nor decides which save began before which: a rule goes by that."""
+
+    @collect
+    def test(make_config):
+        cfg = make_config(servers=1)
+        cfg.slow_disks(10, 20)
+        time.sleep(1)
+
+    lies = "persister.before_save = None"
+    error = run_test(test, load(peer(tmp_path, init=lies, tick="self.persister.save(b'x')")), 7).error
+    assert "told its host what no peer tells: a save that has not begun, or takes longer" in str(error)
+    forgets = "if time.monotonic() < 0.5: self.persister._begun = 0; self.persister.save(b'x')"
+    assert run_test(test, load(peer(tmp_path, tick=forgets)), 7).error is None
+
+
+def test_many_lines_in_one_turn_are_no_lie(load, tmp_path, capsys):
+    path = peer(
+        tmp_path,
+        init="[print(n) or labsim.log('t', 'x') for n in range(110_000)]",
+        imports="import labsim\nfrom labsim import threading, time",
+    )
+    error = run_test(elect, load(path), 7).error
+    assert "Expected one leader" in str(error)
+    assert capsys.readouterr().out.startswith("0\n1\n2\n")
+
+
+def test_a_peer_that_never_waits_is_ended(load, tmp_path):
+    path = peer(tmp_path, tick="\n            while True: pass")
+    error = run_test(elect, load(path, limits=Limits(cpu_s=2)), 7).error
+    assert "used more than 2 s of processor time" in told(error, path)
+
+
+def test_a_peer_that_ends_its_process_fails(load, tmp_path):
+    path = peer(tmp_path, imports="import os\nfrom labsim import threading, time", tick="os._exit(3)")
+    error = run_test(elect, load(path), 7).error
+    assert (error.kind, "ended its own process, with exit status 3" in str(error)) == ("Died", True)
+
+
+def test_a_process_that_somebody_else_ends_is_no_failure_of_the_peer(reference):
+    @collect
+    def test(make_config):
+        cfg = make_config(servers=3)
+        guest = cfg._seats[1].peer.guest
+        signal.pidfd_send_signal(guest._process._process, signal.SIGKILL)
+        cfg.check_one_leader()
+
+    assert isinstance(run_test(test, reference, 7).error, processes.GuestKilled)
+    assert run_test(elect, reference, 7).error is None
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("class Raft(:\n", "SyntaxError"),
+        ("x = 1\n", "there is no class Raft in it"),
+        ("raise ValueError('no')\n", "ValueError while importing it: no"),
+        ("import sys\nsys.exit()\n", "sys.exit() in"),
+        ("import os\nos._exit(0)\n", "importing it ends the program"),
+        ("import nowhere\n", "No module named 'nowhere'"),
+        ("x=" + "-" * 2500 + "1\n", "raft.py"),
+        ("x=" + "-" * 100_000 + "1\n", "raft.py"),
+    ],
+)
+def test_what_cannot_be_loaded_is_said_before_any_run(tmp_path, source, words):
+    (tmp_path / "raft.py").write_text(source)
+    with pytest.raises(LoadError) as error:
+        load_sandboxed(tmp_path / "raft.py")
+    assert words in str(error.value)
+
+
+# ---- what passes between them ----------------------------------------------------------------------------------
+
+
+@labgob.register
+@dataclass
+class Op:
+    key: str
+    value: int
+
+
+def test_a_peer_carries_commands_of_classes_that_it_does_not_know(reference):
+    @collect
+    def test(make_config):
+        cfg = make_config(servers=3)
+        index = cfg.one(Op("k", 7), 3, retry=True)
+        assert cfg.n_committed(index) == (3, Op("k", 7))
+        assert cfg.n_committed(cfg.one((1, "a", None), 3, retry=True)) == (3, (1, "a", None))
+
+    run = run_test(test, reference, 7)
+    assert run.error is None, run.error
+
+
+def test_messages_can_be_decoded_when_the_run_is_over(load, tmp_path):
+    """Those of classes that only the peer has, too; and nothing else carries such values then."""
+    own = "@labgob.register\n@dataclass\nclass Seal:\n    color: str\n\n\n"
+    path = edited_reference(
+        tmp_path,
+        ("class Raft:\n", f"{own}class Raft:\n"),
+        ("LogEntry(self.current_term, command)", "LogEntry(self.current_term, (Seal('red'), command))"),
+        ("entry.command", "entry.command[1]"),
+    )
+    path.write_text(f"from dataclasses import dataclass\n{path.read_text()}")
+    run = run_test(agree, load(path), 7)
+    sent = [event.detail for event in run.simulation.trace if event.kind == events.SEND]
+    entries = [entry for message in sent for entry in getattr(message.decode_args(), "entries", ())]
+    assert "Seal" in repr(entries[0].command)
+    with pytest.raises(labgob.DecodeError, match="Seal, which is not registered here"):
+        labgob.decode(labgob.encode([entries[0].command]), list[Any])
+
+
+def test_a_peers_own_messages_are_read_by_the_names_of_their_fields(load, tmp_path):
+    program = load(renamed_package(tmp_path, conflict_index="first_index"))
+    run = run_test(TESTS["test_backup_2b"], program, 3)
+    assert (run.error, run.checks_off) == (None, [])
+    (tmp_path / "other").mkdir()
+    renamed = load(renamed_package(tmp_path / "other", vote_granted="yes"))
+    assert "they have no field 'vote_granted'" in run_test(elect, renamed, 3).checks_off[0]
+
+
+def test_what_a_peer_logs_and_prints_arrives(load, tmp_path, capsys):
+    path = edited_reference(
+        tmp_path, ("        self.me = me\n", "        self.me = me\n        log('hi', me); print(me)\n")
+    )
+    path.write_text(path.read_text().replace("from labsim import queue", "from labsim import log, queue"))
+    run = run_test(elect, load(path), 7)
+    lines = [
+        (event.node, event.detail.topic, event.detail.text)
+        for event in run.simulation.trace
+        if event.kind == events.LOG
+    ]
+    assert lines == [("0", "hi", "0"), ("1", "hi", "1"), ("2", "hi", "2")]
+    assert capsys.readouterr().out == "0\n1\n2\n"
+
+
+def test_files_of_its_own_are_a_peers_to_write_and_gone_with_it(load, tmp_path):
+    keeps = (
+        "        self.me = me\n",
+        "        self.me = me\n"
+        "        with open('raft.log', 'a+') as file:\n"
+        "            file.seek(0)\n"
+        "            assert file.read() == ''\n"
+        "            file.write('x')\n"
+        "        assert open('raft.log').read() == 'x'\n",
+    )
+    run = run_test(TESTS["test_persist1_2c"], load(edited_reference(tmp_path, keeps)), 3)
+    assert run.error is None, told(run.error, "")
+    assert not Path("raft.log").exists()
+
+
+def test_what_it_says_beyond_the_limit_is_dropped_and_counted(load, tmp_path, monkeypatch):
+    path = edited_reference(
+        tmp_path, ("        self.me = me\n", "        self.me = me\n        print('x' * 5_000_000)\n")
+    )
+    program = load(path)
+    said = []
+    program.show = said.append
+    assert run_test(elect, program, 7).error is None
+    assert sum(map(len, said)) == protocol.LOG_CHARS_MAX
+    newlines = 3
+    assert program.dropped == 3 * 5_000_000 + newlines - protocol.LOG_CHARS_MAX
+
+
+# ---- walls -----------------------------------------------------------------------------------------------------
+
+needs_walls = pytest.mark.skipif(
+    confinement.bubblewrap() is None or not confinement.guest_filter(), reason=f"needs {confinement.INSTALL}"
+)
+
+
+@needs_walls
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "os.fork()",
+        "os.system('true') and 1/0",
+        "os.kill(os.getppid(), 9)",
+        "socket.socket()",
+        "socket.socketpair()",
+        "fcntl.flock(os.open('/lab/labsim/__init__.py', os.O_RDONLY), fcntl.LOCK_SH)",
+        "fcntl.lockf(os.open('/lab/labsim/__init__.py', os.O_RDONLY), fcntl.LOCK_SH)",
+        "[][0 if ctypes.CDLL(None).shmget(1, 4096, 0o1666) == -1 else None]",
+        "[][0 if ctypes.CDLL(None).inotify_init() == -1 else None]",
+        "_thread.start_new_thread(print, ())",
+        "open(os.dup(_real('/lab/labsim/x', os.O_WRONLY | os.O_CREAT)))",
+        "os.listdir('/proc')",
+        "os.sched_getaffinity(1)",
+        "[][os.getpid()]",
+        "__import__('_signal').setitimer(0, 1.0)",
+        f"os.listdir({str(ROOT / 'tests')!r})",
+        "open('/lab/raft/raft.py')",
+        "os.listdir('/lab/tests')",
+    ],
+)
+def test_a_guest_can_do_nothing_to_the_world(load, tmp_path, attempt):
+    imports = (
+        "import ctypes, fcntl, os, socket, _thread\nfrom raftlab.guest.scratch_files import _real_os_open as _real\n"
+        "from labsim import threading, time"
+    )
+    kept_in = "except (OSError, RuntimeError, IndexError): raise KeyError('kept in') from None"
+    tried = f"\n        try: {attempt}\n        {kept_in}"
+    error = run_test(elect, load(peer(tmp_path, imports=imports, init=tried)), 7).error
+    assert isinstance(error, PeerProcessFailed), report.told(error)
+    assert error.name == "KeyError" or error.kind == "RealWorldError", report.told(error)
+
+
+@needs_walls
+def test_no_process_outlives_its_program():
+    program = load_sandboxed(REFERENCE)
+    assert run_test(agree, program, 7).error is None
+    nursery = program._nursery._process
+    program.close()
+    assert nursery.poll() is not None
+
+
+# ---- what cannot be had ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", ["--realtime", "--pdb", "--check-determinism"])
+def test_what_cannot_be_had_is_refused_in_words(pytester, option):
+    done = pytester.runpytest_subprocess("--isolated", option)
+    assert f"{option} cannot be had with --isolated: " in done.stderr.str()
+
+
+def test_the_commands_refuse_in_words(capsys):
+    assert lab(["replay", "test_initial_election_2a", "--seed", "1", "--isolated", "--pdb"]) == 2
+    assert "--pdb cannot be had with --isolated" in capsys.readouterr().err
+    assert lab(["stress", "2a", "--isolated", "--dask", "tcp://127.0.0.1:1"]) == 2
+    assert "--isolated cannot be had with --dask" in capsys.readouterr().err
+
+
+# ---- the zoo, a little of it -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("id_", ["double-vote", "wrong-quorum", "control-votes-for-itself-when-asked"])
+def test_the_verdict_is_that_of_one_process(load, tmp_path, id_):
+    (mutant,) = [mutant for mutant in load_zoo() if mutant.id == id_]
+    path = mutant.write(tmp_path)
+    name = "test_many_elections_2a"
+    verdicts = [run_test(TESTS[name], program, 1).error for program in (load_peer(path), load(path))]
+    assert len({getattr(error, "rule", None) for error in verdicts}) == 1
+    assert (verdicts[0] is None) == mutant.control
+
+
+def test_a_program_knows_what_its_class_has():
+    program = SandboxedLauncher({"raft/raft.py": b"class Raft:\n    def start(self): pass\n"}, "raft/raft.py")
+    try:
+        with pytest.raises(LoadError, match="class Raft has no method get_state, no kill"):
+            program.load()
+    finally:
+        program.close()
+
+
+def test_root_without_bubblewrap_needs_a_python_that_others_may_read(tmp_path, monkeypatch):
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    monkeypatch.setattr(confinement, "bubblewrap", lambda: None)
+    monkeypatch.setattr(confinement, "nobody", lambda: confinement.NOBODY)
+    monkeypatch.setattr("sys.base_prefix", str(closed))
+    with pytest.raises(LoadError, match=f"who may not read {closed}: it is closed to others. Install bubblewrap"):
+        load_sandboxed(REFERENCE)

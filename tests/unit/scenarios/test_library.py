@@ -1,0 +1,68 @@
+"""The scenarios that come with the lab: what they show is what their files say, and peers of other designs pass too."""
+
+import pytest
+
+from raft.raft import Raft
+from raftlab.harness.in_process import InProcessLauncher
+from raftlab.harness.loader import load_peer
+from raftlab.harness.run import run_test
+from raftlab.harness.verdict import Ending, verdict_of
+from raftlab.sandbox.loader import launcher_for
+from raftlab.scenarios.as_test import as_test
+from raftlab.scenarios.text import read_script
+from raftlab.tools.selection import scenario_files
+from tests.mutants.tool.mutants import load_zoo
+from unit.soak import SOAK
+
+REFERENCE = InProcessLauncher(Raft)
+
+SCRIPTS = [read_script(file) for file in scenario_files()]
+STRANGERS = [mutant for mutant in load_zoo() if mutant.id.startswith("stranger-")]
+# Each of them plays every fifth scenario, its neighbour others; in a soak all.
+SHARE = 1 if SOAK else 5
+# Their elections are not Figure 2's: pre-vote, and the disregard of §6. Or they replicate, acknowledge or tell of
+# commits by an RPC of their own.
+NOT_PLAIN = tuple(
+    f"stranger-{name}"
+    for name in ("pre-vote", "pipeline", "chunked", "disk-thread", "generators", "pull", "added-ack", "gossip")
+)
+
+
+def test_there_are_enough_of_them_and_each_says_why():
+    assert len(SCRIPTS) >= 30
+    assert len({script.name for script in SCRIPTS}) == len(SCRIPTS)
+    assert [script.name for script in SCRIPTS if not script.title] == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("script", [s for s in SCRIPTS if s.expected], ids=lambda script: script.name)
+def test_the_reference_shows_what_the_file_says(script, seed):
+    shown = {}
+    run = run_test(
+        as_test(script, on_output=lambda step, out: shown.update({step.line: out.splitlines()})),
+        REFERENCE,
+        seed,
+    )
+    assert run.error is None
+    assert {line: shown[line] for line in script.expected} == script.expected
+
+
+@pytest.mark.parametrize(("place", "stranger"), list(enumerate(STRANGERS)), ids=lambda value: getattr(value, "id", ""))
+def test_a_peer_of_another_design_passes(place, stranger):
+    launcher = load_peer(stranger.write())
+    scripts = SCRIPTS[place % SHARE :: SHARE]
+    verdicts = {script.name: verdict_of(run_test(as_test(script), launcher, 1).error) for script in scripts}
+    assert {name: verdict for name, verdict in verdicts.items() if verdict.failed} == {}
+    skipped = [name for name, verdict in verdicts.items() if verdict.ending is Ending.SKIPPED]
+    assert not skipped or stranger.id in NOT_PLAIN, skipped
+    assert skipped or stranger.id not in NOT_PLAIN or SHARE > 1  # of all, each of these is skipped somewhere
+    assert stranger.id == "stranger-pull" or 3 * len(skipped) < 2 * len(scripts)
+
+
+def test_isolated_they_are_the_same():
+    launcher = launcher_for(STRANGERS[0].write(), isolated=True)
+    try:
+        for script in SCRIPTS[::10]:
+            assert run_test(as_test(script), launcher, 1).error is None
+    finally:
+        launcher.close()

@@ -1,0 +1,73 @@
+"""Ctrl-C at the worst moment: a command that has workers still ends."""
+
+import signal
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor, _base
+
+import pytest
+
+from raftlab.tools.common.interrupts import ended_politely, first_done, held_back, result_of
+
+
+def interrupted(sent, reached, error=None):
+    with held_back():
+        signal.raise_signal(sent)
+        reached.append("the end")
+        if error is not None:
+            raise error
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_is_held_back_comes_at_the_end(sent):
+    reached = []
+    with ended_politely(), pytest.raises(KeyboardInterrupt):
+        interrupted(sent, reached)
+    assert reached == ["the end"]
+    with ended_politely(), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(sent)  # as before
+
+
+def test_an_interrupt_is_raised_beside_an_error_too():
+    error = ValueError("odd")
+    with pytest.raises(KeyboardInterrupt) as raised:
+        interrupted(signal.SIGINT, [], error)
+    assert raised.value.__context__ is error
+
+
+def test_who_ignores_interrupts_goes_on_ignoring_them():
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with held_back():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def test_a_thread_has_nothing_to_hold_back():
+    with ThreadPoolExecutor(1) as pool:
+        assert result_of(pool.submit(lambda: first_done([pool.submit(int)]))) == set()
+
+
+def interrupted_with_its_lock(monkeypatch):
+    """Ctrl-C comes when wait() has the futures' locks."""
+    acquire = _base._AcquireFutures.__enter__
+
+    def acquired(self):
+        acquire(self)
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(_base._AcquireFutures, "__enter__", acquired)
+
+
+def test_an_interrupt_leaves_no_future_locked(monkeypatch):
+    future = Future()
+    interrupted_with_its_lock(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        first_done([future])
+    thread = threading.Thread(target=future.set_result, args=(7,), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive(), "it waits for the future's lock"
+    assert result_of(future) == 7

@@ -1,0 +1,83 @@
+"""Random scenarios: what is drawn, and that a seed and a lane decide it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from raft.raft import Raft
+from raftlab.harness.in_process import InProcessLauncher
+from raftlab.harness.run import run_test
+from raftlab.scenarios.as_test import as_test
+from raftlab.scenarios.text import parse_script
+from raftlab.tools.generator.sequence import PROGRESS, Lane
+from raftlab.trace import events
+from unit.tools.peers import ROOT, zoo_peer
+
+REFERENCE = InProcessLauncher(Raft)
+
+pytestmark = pytest.mark.usefixtures("raft_package_restored")
+
+
+def test_a_right_peer_survives_and_its_runs_are_worth_something():
+    lane = Lane(REFERENCE, 5, 0)
+    words = set()
+    applied = 0
+    for _ in range(24):
+        steps, seed, run = lane.run()
+        assert run.error is None, run.error
+        assert steps.lines[-1] == PROGRESS
+        assert seed == 1
+        words |= {line.split()[0] for line in steps.lines}
+        applied += any(event.kind == events.APPLY for event in run.simulation.trace)
+    assert words >= {"campaign", "deliver", "drop", "duplicate", "start", "crash", "restart", "pause", "resume"}
+    assert words >= {"partition", "busy", "ready", "snapshot", "heartbeat", "run", "expect"}
+    assert applied == 24
+
+
+def test_no_run_is_skipped_where_peers_replicate_in_words_of_their_own(tmp_path):
+    """A step that finds nothing skips a scenario that somebody wrote; here it is left out."""
+    lane = Lane(zoo_peer("stranger-pull", tmp_path), 1, 0)
+    assert [lane.run()[2].error for _ in range(6)] == [None] * 6
+
+
+def test_the_steps_of_a_run_are_the_run():
+    """Most of the time: a step that made no sense was left out, and may have let a clock run."""
+    lane = Lane(REFERENCE, 6, 0)
+    same = 0
+    for _ in range(10):
+        steps, seed, run = lane.run()
+        again = run_test(as_test(parse_script("\n".join([*steps.header, *steps.lines]), "x.scenario")), REFERENCE, seed)
+        same += again.error is None and again.simulation.now_ns == run.simulation.now_ns
+    assert same >= 5
+
+
+LINES = """
+from raftlab.harness.in_process import InProcessLauncher
+from raftlab.tools.generator.sequence import Lane
+from raft.raft import Raft
+
+REFERENCE = InProcessLauncher(Raft)
+lane = Lane(REFERENCE, 3, 1)
+for _ in range(4):
+    steps, seed, run = lane.run()
+    print(run.digest, steps.lines)
+"""
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_one_seed_and_lane_are_one_sequence_of_runs_in_any_process(hash_seed):
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    command = [sys.executable, "-c", LINES]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    lane = Lane(REFERENCE, 3, 1)
+    expected = []
+    for _ in range(4):
+        steps, _, run = lane.run()
+        expected.append(f"{run.digest} {steps.lines}")
+    assert done.stdout.splitlines() == expected
+
+
+def test_lanes_differ():
+    assert Lane(REFERENCE, 3, 0).run()[0] != Lane(REFERENCE, 3, 1).run()[0]

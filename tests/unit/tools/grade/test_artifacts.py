@@ -1,0 +1,230 @@
+"""Failures on the student's page: which are drawn and shrunk, how, and that nothing else changes by it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import signal
+import subprocess
+import sys
+import zlib
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from raftlab.tools.cli import main as lab
+from raftlab.tools.grade.artifacts import worker
+from raftlab.tools.grade.artifacts.artifact_worker import Desk, chosen
+from raftlab.tools.grade.artifacts.worker import NOT_THE_SAME, NOTHING_LEFT_OUT, TOO_LONG, Wanted
+from raftlab.tools.grade.pages.submission import submission_page
+from raftlab.tools.grade.runs.worker import Request, Setup
+from raftlab.tools.grade.values.results import FAILED, FORCED, RunRecord, Shown, TestResult
+from raftlab.tools.grade.values.rubric import Failures, Limits, Rubric, RubricError
+from raftlab.tools.grade.values.store import Store
+from raftlab.tools.selection import select
+from tests.mutants.tool.mutants import load_zoo
+from unit.soak import SOAK
+from unit.tools.grade.test_grade import SIGNALLED, everything_in
+from unit.tools.grade.test_pages import HOSTILE, bad, graded, submission
+
+TEST = "test_figure8_2c"
+HIDDEN = """
+def test_hidden_figure8_2c(make_config):
+    cfg = make_config(servers=3)
+    cfg.begin("SECRET hidden phase")
+    cfg.fail("a hidden failure")
+"""
+RUBRIC = f"""
+runs = 1
+seed = "a seed"
+[public]
+extra = false
+[points]
+[failures]
+shrink_runs = 60
+[hidden]
+show = "everything"
+visibility = "visible"
+[tests.{TEST}]
+points = 40
+[tests.test_figure8_unreliable_2c]
+points = 40
+[tests.test_hidden_figure8_2c]
+points = 60
+"""
+
+
+def wrong_source() -> str:
+    (mutant,) = [mutant for mutant in load_zoo() if mutant.id == "figure8-commit"]
+    return mutant.source()
+
+
+def course(folder: Path, out: str) -> list[str]:
+    (folder / "class").mkdir(exist_ok=True)
+    (folder / "class" / "eve.py").write_text(wrong_source())
+    (folder / "hidden.py").write_text(HIDDEN)
+    (folder / "rubric.toml").write_text(RUBRIC)
+    where = ["--hidden", str(folder / "hidden.py"), "--rubric", str(folder / "rubric.toml"), "--proved"]
+    return ["grade", str(folder / "class"), *where, "--out", str(folder / out), "--jobs", "1"]
+
+
+def data_of(page: str) -> dict:
+    (packed,) = re.findall(r'id="data">([^<]*)<', page)
+    return json.loads(zlib.decompress(base64.b64decode(packed)))
+
+
+def test_a_students_page_shows_what_a_failure_needs_and_links_to_its_pages(tmp_path: Path) -> None:
+    assert lab(course(tmp_path, "out")) == 0
+    student = tmp_path / "out" / "students" / "eve"
+    report = unescape((student / "report.html").read_text())
+    assert "It needs only this, with " in report and "and breaks earned-commit at" in report
+    assert re.search(r"\d+ of \d[\d,]* events are left of test_figure8", report)
+    assert "leader of term" in report.partition("Its timeline")[2]
+    files = {path.name for path in (student / "pages").iterdir()}
+    links = set(re.findall(r'href="\./pages/([^"]+)"', report))
+    assert links == files
+    # Each test that failed has its page; the one mistake was shrunk once, with the shorter run.
+    assert len([name for name in files if name.endswith("-shrunk.html")]) == 1
+    (choices,) = [name for name in files if name.endswith(".choices")]
+    for test in (TEST, "test_figure8_unreliable_2c"):
+        (name,) = [name for name in files if re.fullmatch(rf"{test}-\d+\.html", name)]
+        run = data_of((student / "pages" / name).read_text())["run"]
+        assert (run["test"], run["failed"], run["rule"]) == (test, True, "earned-commit")
+        assert run["replay"].startswith(f"make replay TEST={test} SEED=")
+    # The grader's page leads to the same files, from where it lies.
+    full = unescape((tmp_path / "out" / "full" / "eve.html").read_text())
+    for link in re.findall(r'href="(\./\.\./students/[^"]+)"', full):
+        assert (tmp_path / "out" / "full" / link).is_file()
+    told = [test["output"] for test in json.loads((student / "results.json").read_text())["tests"]]
+    assert sum("It needs only this" in text for text in told) == 1
+    # Of the hidden test, which may be told in words, nothing is drawn.
+    assert "a hidden failure" in report
+    drawn_tests = {data_of(path.read_text())["run"]["test"] for path in (student / "pages").glob("*.html")}
+    assert drawn_tests == {TEST, "test_figure8_unreliable_2c"}
+    # What is left fails the same way on the student's machine.
+    peer = tmp_path / "class" / "eve.py"
+    again = [
+        sys.executable,
+        "-m",
+        "raftlab",
+        "replay",
+        str(student / "pages" / choices),
+        "--raft",
+        str(peer),
+        "--isolated",
+    ]
+    done = subprocess.run(again, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "Exactly the run whose choices these were" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not SOAK, reason="takes long; make soak has it")
+def test_a_grader_killed_while_it_draws_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    arguments = course(tmp_path, "out")
+    # Two public runs, then the first picture.
+    killed = subprocess.run([sys.executable, "-c", SIGNALLED, "SIGKILL", "3", *arguments], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    pages = tmp_path / "out" / "students" / "eve" / "pages"
+    (first,) = [path for path in pages.iterdir() if path.name.endswith("-shrunk.html")]
+    first.write_text("cut off")
+    (pages / "test_of_last_week_2a-1.html").write_text("old")
+    assert lab(arguments) == 0
+    assert lab(course(tmp_path, "fresh")) == 0
+    assert everything_in(tmp_path / "out") == everything_in(tmp_path / "fresh")
+    assert not (pages / "test_of_last_week_2a-1.html").exists()
+
+
+def failing(test: str, seed: int, *, mistake: str = "one", events: int = 100, kind: str = FAILED) -> RunRecord:
+    return RunRecord(test=test, seed=seed, kind=kind, mistake=mistake, events=events)
+
+
+def test_each_mistake_is_shown_once_by_its_shortest_run_then_every_test() -> None:
+    def result(name: str, *runs: RunRecord, **more: object) -> TestResult:
+        return TestResult(graded(name, seeds=tuple(run.seed for run in runs), **more), runs)
+
+    results = [
+        result("test_a_2a", failing("test_a_2a", 1, events=500)),
+        result("test_b_2a", failing("test_b_2a", 2, events=300), failing("test_b_2a", 3, mistake="two")),
+        result("test_c_2a", failing("test_c_2a", 4)),
+        result("test_d_2a", failing("test_d_2a", 5, kind=FORCED, mistake="three")),
+        result("test_e_2a", failing("test_e_2a", 6, mistake="four"), hidden=True),
+        result("test_f_2a", failing("test_f_2a", 7, mistake="five"), visibility="after_published"),
+    ]
+
+    def told(**how: int) -> list[tuple[str, int, bool, bool]]:
+        return [(c.run.test, c.run.seed, c.page, c.shrink) for c in chosen(results, Failures(**how))]
+
+    assert told() == [("test_c_2a", 4, True, True), ("test_b_2a", 3, True, True), ("test_a_2a", 1, True, False)]
+    assert told(pages=1, shrink=2) == [("test_c_2a", 4, True, True), ("test_b_2a", 3, False, True)]
+    assert told(pages=0, shrink=0) == []
+
+
+def drawn(source: str, test: str, *, digest: str | None = None, runs: int = 60, limit_s: float = 600) -> Shown:
+    (found,) = select([test])
+    setup = Setup({"raft/raft.py": source.encode()}, "raft/raft.py", Limits())
+    request = Request(setup, str(found.file), "tests/test.py", test, 7, "make replay")
+    if digest is None:
+        program = worker.make_launcher(worker._Counted, setup, lambda _: None)
+        digest = worker.run_test(found, program, 7).digest
+        program.close()
+    return worker._drawn(Wanted(request, digest, True, runs, limit_s)).shown
+
+
+def test_a_run_that_is_too_slow_to_shrink_or_that_is_another_each_time_says_so() -> None:
+    late = drawn(wrong_source(), TEST, limit_s=1e-9)
+    assert (late.not_shrunk, late.recipe, late.page) == (TOO_LONG, [], f"{TEST}-7.html")
+    other = drawn(wrong_source(), TEST, digest="another", runs=0)
+    assert (other.not_shrunk, other.page) == (NOT_THE_SAME, "")
+    assert other.no_page
+
+
+def test_where_hardly_anything_can_be_left_out_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_HARDLY", 0.0)
+    shown = drawn(wrong_source(), TEST, runs=15)
+    assert (shown.not_shrunk, shown.recipe, shown.page) == (NOTHING_LEFT_OUT, [], f"{TEST}-7.html")
+
+
+@pytest.mark.skipif(not SOAK, reason="takes long; make soak has it")
+def test_shrinking_ends_after_so_many_runs_however_long_they_take() -> None:
+    few, more = (drawn(wrong_source(), TEST, runs=runs) for runs in (60, 120))
+    assert few.recipe and more.recipe
+    assert few.events == more.events and more.events_left < few.events_left < few.events
+    assert drawn(wrong_source(), TEST, runs=60) == few
+
+
+def test_a_worker_that_is_lost_costs_the_picture_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "raftlab.tools.grade.artifacts.artifact_worker._WORKER", "os.path"
+    )  # a module that serves nobody
+    desk, store = Desk(), Store(tmp_path / "eve.jsonl", Shown)
+    run = failing(TEST, 7)
+    request = Request(Setup({}, "raft/raft.py", Limits()), "", "", TEST, 7, "")
+    (choice,) = chosen([TestResult(graded(TEST, seeds=(7,)), (run,))], Failures())
+    shown = desk.show(choice, request, "code", Failures(), tmp_path, store)
+    assert shown.no_page == shown.not_shrunk == "the process that draws it does not start"
+    desk.end()
+    store.close()
+
+
+def test_what_is_shown_is_text_whatever_stands_in_it() -> None:
+    result = bad(graded("test_a_2a"))
+    words = {"recipe": [HOSTILE], "timeline": HOSTILE, "no_page": HOSTILE, "not_shrunk": HOSTILE}
+    files = {"page": f"{HOSTILE}.html"[:200], "shrunk_page": "a b.html", "choices": "c.choices"}
+    seed = result.runs[0].seed
+    for given in (words | files, words | {"recipe": []}):
+        shown = Shown(test="test_a_2a", seed=seed, **given)
+        page = submission_page(
+            type(submission())("eve", "", (), (result,), shown=(shown,)), "Raft", full=False, pages="pages"
+        )
+        assert "<script" not in page and "<img" not in page and "javascript:alert" not in re.sub(r">[^<]*<", "", page)
+        assert "\u202e" not in page and "\x1b" not in page
+
+
+def test_options_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    for line, why in (("pages = -1", "at least 0, got -1"), ("shrink_s = 0", "at least 1, got 0")):
+        (tmp_path / "rubric.toml").write_text(f"[failures]\n{line}\n")
+        with pytest.raises(RubricError, match=f"failures.{line.split()[0]}: must be {why}"):
+            Rubric.read(tmp_path / "rubric.toml")

@@ -1,0 +1,405 @@
+"""The hostile class: every attack ends with the points that were earned, a clear sentence, and no harm done."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from raftlab.sandbox import confinement
+from raftlab.tools.cli import main as lab
+from raftlab.tools.grade.grader import Exam, Progress, grade
+from raftlab.tools.grade.output import pages_of, write_class, write_submission
+from raftlab.tools.grade.runs import run_worker
+from raftlab.tools.grade.runs.run_worker import refusal
+from raftlab.tools.grade.runs.worker import Request, Setup
+from raftlab.tools.grade.submission_loader import Wanted, take_in
+from raftlab.tools.grade.values.results import DIED, FORCED, MISBEHAVED, Result, RunRecord
+from raftlab.tools.grade.values.rubric import Failures, Limits, Rubric
+from raftlab.tools.selection import load_tests
+from raftlab.tools.workers.process import Launch, python_worker
+from unit.soak import SOAK
+from unit.tools.grade import hostile
+
+REFERENCE = Path("raft/raft.py").read_text()
+SECRET = "secret-agreement-41"
+HIDDEN = f'''
+import pytest
+
+
+def test_hidden_agreement_2b(make_config):
+    """{SECRET}"""
+    cfg = make_config(servers=3)
+    cfg.begin("{SECRET}")
+    cfg.one("{SECRET}", 3, retry=False)
+'''
+
+# Right until it crashes: it earns what needs no memory.
+WRONG = hostile.in_place_of(REFERENCE, "self.persister.save(state.bytes(), snapshot)", "pass")
+DAEMON_S = f"86399.{os.getpid()}"  # by which ours are known from those of another run of these tests
+LIARS = hostile.liars()
+KEEPERS = hostile.keepers(REFERENCE)
+PEERS = [
+    # An import may take 10 s of processor time, and this one does.
+    *(peer for peer in hostile.peers(REFERENCE, DAEMON_S) if SOAK or peer.name != "endless_import"),
+    *LIARS,
+    *hostile.harmless(REFERENCE),
+    *hostile.spoilers(REFERENCE),
+]
+
+pytestmark = [
+    pytest.mark.skipif(bool(refusal()), reason=refusal()),
+    pytest.mark.timeout(600),  # for the one that grades the class, on a busy machine
+]
+
+
+class Graded:
+    """One class with everything in it, graded once for all tests of this module."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        class_ = folder / "class"
+        class_.mkdir()
+        self.victim = folder / "victim"
+        self.victim.mkdir()
+        (self.victim / "keep.txt").write_text("still here")
+        hidden = folder / "hidden" / "hidden_2b.py"
+        hidden.parent.mkdir()
+        hidden.write_text(HIDDEN)
+        self.peers = {peer.name: peer for peer in PEERS}
+        self.thieves = hostile.thieves(hidden, REFERENCE)
+        self.informers = hostile.informers(hidden)
+        self.vandal = hostile.vandal(self.victim, REFERENCE)
+        for peer in (*self.peers.values(), *KEEPERS, *self.thieves, *self.informers, self.vandal):
+            (class_ / f"{peer.name}.py").write_text(peer.source)
+        for name in ("a_right_one", "zz_right_one"):
+            (class_ / f"{name}.py").write_text(REFERENCE)
+        alone = folder / "alone"
+        for place in (alone, class_):
+            place.mkdir(exist_ok=True)
+            (place / "wrong_one.py").write_text(WRONG)
+        self.archives = hostile.write_archives(class_, REFERENCE)
+        tests_of = {test.name: test for part in "ac" for test in load_tests(Path(f"tests/test_2{part}.py"))}
+        public = [tests_of[name] for name in ("test_initial_election_2a", "test_persist1_2c")]
+        secret = load_tests(hidden)
+        limits = Limits(cpu_s=1, real_s=6, forced_per_part=1, memory_mb=512)
+        rubric = Rubric(runs=1, points={"2a": 20, "2b": 60, "2c": 20}, limits=limits)
+        tests = tuple(rubric.assign(public, secret, "phrase"))
+        # Most of them fail all the time, and how that is shown is tried in test_showing.py.
+        failures = Failures(pages=3 if SOAK else 0, shrink=0)
+        exam = Exam(tests, {test.name: test for test in (*public, *secret)}, limits, failures=failures)
+        self.submissions = take_in(class_, Wanted(rubric.files)).submissions
+        self.at: list[dict[str, str]] = []  # what was under way, now and then
+        progress = Progress(len(self.submissions), 0)
+        self.out = folder / "out"
+        results = grade(
+            self.submissions,
+            exam,
+            jobs=2,
+            runs=self.out / "runs",
+            pages=partial(pages_of, self.out),
+            progress=progress,
+            watch=lambda: self.at.append(dict(progress.at)),
+        )
+        for result in results:
+            write_submission(result, "Raft", self.out)
+        write_class(results, "Raft", self.out)
+        (only,) = take_in(alone, Wanted(rubric.files)).submissions
+        where = {"runs": alone / "runs", "pages": lambda _: alone / "pages"}
+        (self.alone,) = grade([only], exam, jobs=1, **where, progress=Progress(1, 0), watch=lambda: None)
+        self.results = {result.name: result for result in results}
+
+    def told(self, name: str) -> str:
+        result = self.results[name]
+        reports = [run.report for test in result.tests for run in test.runs]
+        return "\n".join([result.problem, *result.remarks, *reports])
+
+    def kinds(self, name: str) -> set[str]:
+        return {run.kind for test in self.results[name].tests for run in test.runs}
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory: pytest.TempPathFactory) -> Graded:
+    return Graded(tmp_path_factory.mktemp("hostile"))
+
+
+@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
+def test_a_hostile_peer_gets_what_it_earned_and_a_clear_sentence(graded: Graded, peer: hostile.Hostile) -> None:
+    result = graded.results[peer.name]
+    assert result.score == (100 if peer.earns else 0), graded.told(peer.name)
+    assert peer.says in graded.told(peer.name)
+    assert "The tester itself has failed" not in "".join(run.cause for test in result.tests for run in test.runs)
+
+
+def test_right_ones_before_and_after_them_get_full_marks(graded: Graded) -> None:
+    for name in ("a_right_one", "zz_right_one"):
+        assert graded.results[name].score == 100, graded.told(name)
+
+
+def test_a_wrong_one_among_them_gets_what_it_gets_alone(graded: Graded) -> None:
+    among = graded.results["wrong_one"]
+    assert (graded.alone.score, among.score) == (80, 80), graded.told("wrong_one")
+    assert timeless(among) == timeless(graded.alone)
+
+
+def timeless(result: Result) -> list[RunRecord]:
+    """Its runs with their digests and reports, and without how long they took or where its file lay."""
+    return [msgspec.structs.replace(run.without_replay, real_s=0) for test in result.tests for run in test.runs]
+
+
+@pytest.mark.parametrize("peer", KEEPERS, ids=lambda peer: peer.name)
+def test_what_is_not_saved_is_gone_wherever_it_was_kept(graded: Graded, peer: hostile.Hostile) -> None:
+    result = graded.results[peer.name]
+    earned = {test.test.part: test.passed for test in result.tests}
+    assert earned == {"2a": True, "2c": False, "2b": True}, graded.told(peer.name)
+
+
+def test_who_tells_its_host_what_no_peer_tells_is_marked(graded: Graded) -> None:
+    for name, what in (
+        ("says_what_is_no_message", ""),
+        ("says_nested_things", ""),
+        ("says_that_it_has_led", "a result that nobody asked for"),
+        ("is_due_in_the_past", "a thread that is to be woken in the past"),
+        ("answers_what_nobody_asked", "an answer that nobody asked for"),
+        ("calls_a_peer_that_is_not_there", "a call of 'Raft.request_vote' of peer 99"),
+        ("declares_a_program", "a type with a field 'a: exec(1)'"),
+        ("declares_without_end", "too many types"),
+        ("applies_garbage", "a command that cannot be read"),
+        ("begins_a_giant_save", "a save that cannot begin"),
+    ):
+        assert graded.kinds(name) == {MISBEHAVED}, (name, graded.told(name))
+        assert f"told its host what no peer tells: {what}" in graded.told(name)
+
+
+def test_who_ends_itself_or_never_ends_is_told_so(graded: Graded) -> None:
+    assert DIED in graded.kinds("exit_zero_later")
+    assert FORCED in graded.kinds("endless_loop")
+    assert "used more than 1 s of processor time" in graded.told("endless_loop")
+
+
+def test_an_archive_is_read_without_being_unpacked(graded: Graded) -> None:
+    for name, says in graded.archives.items():
+        result = graded.results[name]
+        assert result.score == (0 if says else 100), (name, graded.told(name))
+        assert says in graded.told(name), name
+    assert "'../evil.py' in the archive points outside of it" in graded.told("nested_and_right")
+    assert not (graded.folder / "evil.py").exists()
+
+
+def test_hidden_tests_are_nowhere_near_a_submission(graded: Graded) -> None:
+    for thief in graded.thieves:
+        # Whoever finds something raises it, or prints it.
+        result = graded.results[thief.name]
+        assert result.score == 100, graded.told(thief.name)
+        assert {run.output.strip() for test in result.tests for run in test.runs} == {""}
+    for informer in graded.informers:
+        result = graded.results[informer.name]
+        assert (result.score, informer.says in graded.told(informer.name)) == (0, True), graded.told(informer.name)
+    for path in (graded.out / "students").rglob("*"):
+        if path.is_file():
+            text = path.read_text()
+            assert SECRET not in text, path
+            assert "test_hidden_agreement_2b" not in text, path
+
+
+def test_nobodys_hidden_runs_begin_before_everybodys_public_runs_are_over(graded: Graded) -> None:
+    under_way = [any("hidden" in test for test in at.values()) for at in graded.at if at]
+    first = under_way.index(True)
+    assert first > 0
+    public = [test for at in graded.at[first + len(graded.at) - len(under_way) :] for test in at.values()]
+    assert {test for test in public if "hidden" not in test} == set()
+
+
+def test_nothing_outside_its_folder_was_changed(graded: Graded) -> None:
+    assert (graded.victim / "keep.txt").read_text() == "still here"
+    assert graded.results["vandal"].score == 100, graded.told("vandal")
+    assert {path.name for path in graded.folder.iterdir()} == {"alone", "class", "hidden", "out", "victim"}
+
+
+def test_nothing_is_left_behind(graded: Graded) -> None:
+    assert not daemons(DAEMON_S)
+    assert not any(f"raft{me}" in os.listdir("/dev/shm") for me in range(3))  # noqa: PTH208  # names alone
+    # The keys that one of them would keep its state under.
+    keys = {int(line.split()[0]) for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}
+    assert not keys & {4100, 4101, 4102}
+
+
+def daemons(seconds: str) -> list[bytes]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended meanwhile
+            found.append(path.read_bytes())
+    return [command for command in found if command == b"/bin/sleep\0%b\0" % seconds.encode()]
+
+
+def test_a_right_raft_earns_its_points_whatever_it_prints(graded: Graded) -> None:
+    (run, *_) = graded.results["prints_much"].tests[0].runs
+    assert len(run.output) == Limits().output_kb << 10
+    assert set(run.output) == {"x"}
+    assert run.dropped > 0
+
+
+def test_the_class_of_60_to_try_the_grader_on_can_be_written(tmp_path: Path) -> None:
+    script = Path(hostile.__file__).with_name("classroom.py")
+    subprocess.run([sys.executable, script, tmp_path / "sixty"], check=True)
+    assert len(take_in(tmp_path / "sixty" / "class", Wanted(Rubric().files)).submissions) == 60
+
+
+# ---- disturbed from outside ----------------------------------------------------------------------------------
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    """For what other processes do. pytest's limit ends it."""
+    while not holds():
+        time.sleep(0.01)
+
+
+def processes_of(grader: int) -> dict[int, str]:
+    """The grader and those below it, with what they run."""
+    parents: dict[int, int] = {}
+    commands: dict[int, str] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError):
+            stat = (folder / "stat").read_text().rpartition(")")[2].split()
+            if stat[0] != "Z":
+                parents[int(folder.name)] = int(stat[1])
+                commands[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
+    found = {grader}
+    while more := {pid for pid, parent in parents.items() if parent in found and pid not in found}:
+        found |= more
+    return {pid: commands[pid] for pid in found if pid in commands}
+
+
+RUBRIC = 'runs = 3\nseed = "words"\n[public]\nextra = false\n[points]\n2a = 1\n[failures]\nshrink_runs = 60\n'
+
+
+def start_grader(folder: Path, out: str) -> subprocess.Popen[bytes]:
+    (folder / "rubric.toml").write_text(RUBRIC)
+    (folder / "class").mkdir(exist_ok=True)
+    wrong = REFERENCE.replace("self.voted_for = None", "pass")
+    for name, source in (("right", REFERENCE), ("wrong", wrong)):
+        (folder / "class" / f"{name}.py").write_text(source)
+    (folder / "tmp").mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "raftlab", "grade", str(folder / "class"), "--jobs", "2", "--out", out]
+    return subprocess.Popen(
+        [*command, "--rubric", str(folder / "rubric.toml")],
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(folder / "tmp")},
+    )
+
+
+def results_in(out: Path) -> dict[str, bytes]:
+    files = [out / "scores.csv", *sorted((out / "students").rglob("*.*"))]
+    return {str(path.relative_to(out)): path.read_bytes() for path in files if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert start_grader(folder, str(folder / "out")).wait() == 0
+    return results_in(folder / "out")
+
+
+def kill_after(runs: int, grader: subprocess.Popen[bytes], store: Path) -> None:
+    wait_until(lambda: sum(len(path.read_bytes().splitlines()) for path in store.glob("*")) >= runs)
+    ours = processes_of(grader.pid)
+    assert any("nursery" in command for command in ours.values())
+    grader.send_signal(signal.SIGKILL)
+    grader.wait()
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in ours))
+    assert list(store.parent.parent.joinpath("tmp").iterdir()) == []
+
+
+@pytest.mark.skipif(not SOAK, reason="takes long; make soak has it")
+def test_a_killed_grader_leaves_nothing_and_goes_on(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
+    out = tmp_path / "out"
+    for after_runs in (1, 5):
+        kill_after(after_runs, start_grader(tmp_path, str(out)), out / "runs")
+    assert start_grader(tmp_path, str(out)).wait() == 0
+    assert results_in(out) == undisturbed
+
+
+@pytest.mark.skipif(not SOAK, reason="takes long; make soak has it")
+def test_a_guest_that_is_killed_from_outside_changes_no_result(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
+    out = tmp_path / "out"
+    grader = start_grader(tmp_path, str(out))
+    killed = 0
+    while grader.poll() is None and killed < 8:
+        time.sleep(0.1)
+        guests = [pid for pid, command in processes_of(grader.pid).items() if "nursery" in command]
+        # The youngest: not bubblewrap, nor the nursery, whose loss is another story.
+        for pid in sorted(guests)[-1:]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+    assert grader.wait() == 0
+    assert killed
+    assert results_in(out) == undisturbed
+
+
+def test_a_worker_that_is_killed_while_it_starts_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Launch] = []
+
+    def killed_at_first(*args: Any, **keywords: Any) -> Launch:
+        launch = python_worker(*args, **keywords)
+        if not started:
+            launch.command = ["/bin/sh", "-c", "kill -9 $$"]
+        started.append(launch)
+        return launch
+
+    monkeypatch.setattr(run_worker, "python_worker", killed_at_first)
+    setup = Setup({"raft/raft.py": REFERENCE.encode()}, "raft/raft.py", Limits())
+    worker = run_worker.Box()
+    request = Request(
+        setup, str(Path("tests/test_2a.py").resolve()), "tests/test_2a.py", "test_initial_election_2a", 1, ""
+    )
+    assert worker.run(request).passed
+    assert len(started) == 2
+    worker.end()
+
+
+# ---- without walls -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("missing", "told"),
+    [
+        ("bubblewrap", "bubblewrap cannot be used here, so submissions could read this machine's files"),
+        ("guest_filter", "libseccomp cannot be used here, so submissions could speak to each other"),
+    ],
+)
+def test_without_walls_nobody_is_graded_unless_told_to(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    missing: str,
+    told: str,
+) -> None:
+    monkeypatch.setattr(confinement, missing, lambda: None)
+    monkeypatch.setattr(confinement, "closed", lambda: "")
+    command = ["grade", "raft/raft.py", "--out", str(tmp_path / "out"), "--rubric", str(tmp_path / "rubric.toml")]
+    (tmp_path / "rubric.toml").write_text("runs = 1\n[public]\nextra = false\n[points]\n2a = 1\n")
+    assert lab(command) == 2
+    assert told in capsys.readouterr().err
+    assert lab([*command, "--no-walls"]) == 0
+    assert f"Not protected: {told}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_elsewhere_than_on_linux_the_words_are_clear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr(os, "pidfd_open")
+    assert lab(["grade", "raft/raft.py", "--out", str(tmp_path / "out")]) == 2
+    assert "lab grade needs Linux" in capsys.readouterr().err
+    assert lab(["replay", "test_initial_election_2a", "--seed", "1", "--isolated"]) == 2
+    assert "isolated runs need Linux" in capsys.readouterr().err

@@ -1,0 +1,189 @@
+"""Parts 3A and 3B, graded: what is taken of a submission, on whose Raft it runs, and what it earns."""
+
+from __future__ import annotations
+
+import zipfile
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from raftlab.tools.grade import gradescope
+from raftlab.tools.grade.grader import Exam, Progress, grade, reference_files
+from raftlab.tools.grade.output import pages_of, write_submission, write_submitted
+from raftlab.tools.grade.runs.run_worker import refusal
+from raftlab.tools.grade.submission_loader import SERVER, Submission, Wanted, take_in
+from raftlab.tools.grade.values.results import Result
+from raftlab.tools.grade.values.rubric import Failures, Rubric, RubricError
+from raftlab.tools.selection import load_tests
+from unit.students import ROOT
+
+RAFT = ROOT / "raft" / "raft.py"
+SOURCES = {
+    name: (ROOT / name).read_text(encoding="utf-8") for name in ("kv/server.py", "kv/client.py", "kv/messages.py")
+}
+WITH_SERVICE = Wanted(Rubric().files, Rubric().service_files)
+ON_REFERENCE = Wanted(Rubric().files, Rubric().service_files, needs_peer=False)
+HIDDEN = """
+def test_hidden_3a(make_kv_config):
+    cfg = make_kv_config(servers=3)
+    cfg.begin("Test (3A, hidden): two clients")
+    one, other = cfg.make_client(), cfg.make_client()
+    for number in range(3):
+        one.append("x", f"<{number}>")
+        other.get("x")
+"""
+
+
+def hand_in(folder: Path, **files: str | None) -> Path:
+    """A folder with the reference's service, and what differs by path; "__" stands for a folder, None for nothing."""
+    wanted: dict[str, str | None] = {**SOURCES, **{name.replace("__", "/"): text for name, text in files.items()}}
+    for name, text in wanted.items():
+        name = name if "." in name else f"{name}.py"
+        if text is not None:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def taken(folder: Path, wanted: Wanted) -> Submission:
+    (found,) = take_in(folder, wanted, single=True).submissions
+    return found
+
+
+# ---- what is taken -------------------------------------------------------------------------------------------------
+
+
+def test_a_service_is_taken_from_its_folder_and_no_other_server_of_the_lab(tmp_path: Path) -> None:
+    hand_in(tmp_path, raft__raft="# raft", raft__messages="# its", labrpc__server="# the lab's", kv__helper="# mine")
+    found = taken(tmp_path, WITH_SERVICE)
+    assert sorted(found.files) == ["kv/client.py", "kv/messages.py", "kv/server.py", "messages.py", "raft.py"]
+    assert found.files["messages.py"] == b"# its"
+    assert found.files[SERVER].decode() == SOURCES["kv/server.py"]
+    assert found.remarks == ("Not taken: helper.py beside server.py; only server.py, client.py, messages.py are.",)
+
+
+def test_a_class_may_hand_in_the_service_alone_if_the_raft_is_the_course_s(tmp_path: Path) -> None:
+    hand_in(tmp_path)
+    assert sorted(taken(tmp_path, ON_REFERENCE).files) == sorted(SOURCES)
+    assert taken(tmp_path, WITH_SERVICE).problem.startswith("There is no raft.py in it; it has kv/client.py, ")
+    assert sorted(taken(tmp_path / "kv", ON_REFERENCE).files) == sorted(SOURCES)  # its files, without the folder
+
+
+def test_neither_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "notes.py").touch()
+    assert taken(tmp_path, ON_REFERENCE).problem == "There is neither kv/server.py nor raft.py in it; it has notes.py."
+
+
+@pytest.mark.parametrize(
+    ("files", "wanted", "remark"),
+    [
+        ({}, Wanted(Rubric().files), "kv/server.py was not run: parts 3A and 3B are not graded."),
+        (dict.fromkeys(SOURCES), WITH_SERVICE, "There is no kv/server.py in it, so parts 3A and 3B were not run."),
+        (
+            {"kv/client.py": None},
+            WITH_SERVICE,
+            "There is no client.py beside server.py, so parts 3A and 3B were not run: servers and clerk belong "
+            "together.",
+        ),
+    ],
+)
+def test_what_is_not_run_is_said(tmp_path: Path, files: dict[str, None], wanted: Wanted, remark: str) -> None:
+    found = taken(hand_in(tmp_path, raft__raft="# raft", **files), wanted)
+    assert found.problem == ""
+    assert found.remarks == (remark,)
+    assert SERVER not in found.files
+
+
+def test_one_messages_file_for_both_is_remarked(tmp_path: Path) -> None:
+    for name in ("raft.py", "messages.py", "server.py", "client.py"):
+        (tmp_path / name).write_text("# all in one folder")
+    assert taken(tmp_path, WITH_SERVICE).remarks == (
+        "messages.py beside raft.py and server.py was taken for both of them; hand in the folders raft and kv as they "
+        "are.",
+    )
+
+
+# ---- what it earns -------------------------------------------------------------------------------------------------
+
+
+def graded(folder: Path, submissions: dict[str, Path], *, raft: str = "own") -> dict[str, Result]:
+    hidden = folder / "hidden.py"
+    hidden.write_text(HIDDEN)
+    public = [test for test in load_tests(ROOT / "tests" / "test_2a.py") if test.name == "test_initial_election_2a"]
+    rubric = Rubric(runs=1, points={"2a": 10, "3a": 20})
+    secret = load_tests(hidden)
+    tests = tuple(rubric.assign(public, secret, "phrase"))
+    reference = reference_files(RAFT) if raft == "reference" else {}
+    exam = Exam(tests, {t.name: t for t in (*public, *secret)}, rubric.limits, reference, str(RAFT), Failures(shrink=0))
+    wanted = ON_REFERENCE if reference else WITH_SERVICE
+    class_ = []
+    for name, path in submissions.items():
+        (one,) = take_in(path, wanted, single=True).submissions
+        class_.append(write_submitted(Submission(name, path, one.files, one.problem, one.remarks), folder / "out"))
+    progress = Progress(len(class_), 0)
+    where = {"runs": folder / "runs", "pages": partial(pages_of, folder / "out")}
+    results = grade(class_, exam, jobs=1, **where, progress=progress, watch=lambda: None)
+    for result in results:
+        write_submission(result, "Raft", folder / "out")
+    return {result.name: result for result in results}
+
+
+@pytest.mark.skipif(bool(refusal()), reason=refusal())
+def test_a_service_earns_its_part_and_costs_no_other(tmp_path: Path) -> None:
+    raft = RAFT.read_text(encoding="utf-8")
+    messages = (ROOT / "raft" / "messages.py").read_text(encoding="utf-8")
+    alone = SOURCES["kv/client.py"].replace("        return str(self._ask(", "        return '' and str(self._ask(")
+    class_ = {"right": {}, "none": dict.fromkeys(SOURCES), "unloadable": {"kv/client.py": "def ("}}
+    class_["wrong"] = {"kv/client.py": alone}
+    folders = {
+        name: hand_in(tmp_path / name, raft__raft=raft, raft__messages=messages, **files)
+        for name, files in class_.items()
+    }
+    results = graded(tmp_path, folders)
+    points = {name: [earned for earned, _ in result.parts.values()] for name, result in results.items()}
+    assert points == {"right": [10, 20], "none": [10, 0], "unloadable": [10, 0], "wrong": [10, 0]}
+    assert results["none"].tests[1].summary == "Not run: there is no kv/server.py with a client.py beside it to run."
+    # Of a hidden test not even the reason.
+    assert results["unloadable"].remarks == ("Parts 3A and 3B: The service cannot be loaded in a hidden test.",)
+    (run,) = results["wrong"].tests[1].runs
+    assert run.rule == "linearizability"
+    submitted = tmp_path / "out" / "submitted" / "wrong"
+    assert run.replay.endswith(f" --raft {submitted}/raft.py --kv {submitted}/kv/server.py --isolated")
+
+
+@pytest.mark.skipif(bool(refusal()), reason=refusal())
+def test_on_the_course_s_raft_a_wrong_raft_costs_a_service_nothing(tmp_path: Path) -> None:
+    wrong = hand_in(tmp_path / "wrong", raft__raft="raise ValueError")
+    results = graded(tmp_path, {"alone": hand_in(tmp_path / "alone"), "wrong": wrong}, raft="reference")
+    assert [earned for earned, _ in results["alone"].parts.values()] == [0, 20]
+    assert [earned for earned, _ in results["wrong"].parts.values()] == [0, 20]
+    assert results["wrong"].problem == ""
+    assert results["wrong"].remarks[0].startswith("Parts 2A to 2D: raft/raft.py:1: ValueError while importing it")
+    assert results["alone"].tests[0].summary == "Not run: there is no raft.py to run."
+    assert "Services were run on the course's own raft.py: a line" in results["alone"].remarks[-1]
+
+
+def test_no_reference_is_said(tmp_path: Path) -> None:
+    with pytest.raises(RubricError, match=r'raft = "reference" needs a raft.py to run services on, and there is no '):
+        reference_files(tmp_path / "raft.py")
+
+
+@pytest.mark.parametrize("with_reference", [False, True])
+def test_gradescope_gets_the_peer_that_services_run_on_and_nothing_else_of_a_solution(
+    tmp_path: Path, with_reference: bool
+) -> None:
+    reference = reference_files(RAFT) if with_reference else {}
+    gradescope.pack(tmp_path / "a.zip", None, Rubric(), [], seeds_from="words", reference=reference)
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        names = set(archive.namelist())
+        run, setup = (archive.read(name).decode() for name in ("run_autograder", "setup.sh"))
+    assert ("reference/raft.py" in names) == with_reference
+    assert ("--solution ../reference/raft.py" in run) == with_reference
+    assert ("/autograder/source/reference" in setup) == with_reference
+    assert not names & {
+        "raftlab/raft/raft.py",
+        "raftlab/kv/server.py",
+        "raftlab/kv/client.py",
+        "raftlab/kv/messages.py",
+    }

@@ -1,0 +1,140 @@
+"""What is handed in: folders, archives and single files, and what is taken of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from raftlab.tools.grade.output import write_submission
+from raftlab.tools.grade.submission_loader import IntakeError, Wanted, take_in
+from raftlab.tools.grade.values.results import Result
+
+REFERENCE = Path("raft/raft.py")
+FILES = Wanted(("raft.py", "messages.py"))
+
+
+def test_folder_archive_and_single_file_are_the_same_submission(tmp_path: Path) -> None:
+    source = REFERENCE.read_bytes()
+    (tmp_path / "ann").mkdir()
+    (tmp_path / "ann" / "raft.py").write_bytes(source)
+    (tmp_path / "bob" / "lab" / "raft").mkdir(parents=True)
+    (tmp_path / "bob" / "lab" / "raft" / "raft.py").write_bytes(source)
+    (tmp_path / "cid.py").write_bytes(source)
+    with zipfile.ZipFile(tmp_path / "dan.zip", "w") as archive:
+        archive.writestr("work/raft.py", source)
+        archive.writestr("__MACOSX/raft.py", b"junk")
+    subprocess.run(["tar", "-czf", tmp_path / "eve.tgz", "-C", tmp_path / "ann", "raft.py"], check=True)
+    (tmp_path / "notes.txt").write_text("not a submission")
+    found = take_in(tmp_path, FILES).submissions
+    assert [s.name for s in found] == ["ann", "bob", "cid", "dan", "eve"]
+    assert [s.problem for s in found] == [""] * 5
+    assert len({s.digest for s in found}) == 1
+
+
+def test_messages_beside_raft_are_taken_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "ann" / "raft"
+    folder.mkdir(parents=True)
+    for name in ("raft.py", "messages.py", "persister.py", "conftest.py"):
+        (folder / name).write_text(f"# {name}")
+    (tmp_path / "ann" / "raftlab.py").write_text("# not mine")
+    (found,) = take_in(tmp_path, FILES).submissions
+    assert found.files == {"raft.py": b"# raft.py", "messages.py": b"# messages.py"}
+
+
+def test_one_submission_may_be_named_itself(tmp_path: Path) -> None:
+    folder = tmp_path / "ann"
+    folder.mkdir()
+    (folder / "raft.py").write_text("#")
+    assert [s.name for s in take_in(folder, FILES).submissions] == ["ann"]
+    assert [s.name for s in take_in(folder / "raft.py", FILES).submissions] == ["ann"]
+    (folder / "raft.py").rename(folder / "draft.py")
+    (found,) = take_in(folder, FILES, single=True).submissions
+    assert found.problem == "There is no raft.py in it; it has draft.py."
+
+
+def test_names_are_made_safe_and_unique(tmp_path: Path) -> None:
+    for name in ("a b.py", "a_b.py", "-=x;.py"):
+        (tmp_path / name).write_text("#")
+    assert [s.name for s in take_in(tmp_path, FILES).submissions] == ["-_x", "a_b", "a_b_2"]
+
+
+def test_a_name_of_any_bytes_can_be_written_down(tmp_path: Path) -> None:
+    class_ = tmp_path / "class"
+    (class_ / ("\U00020000" * 62)).mkdir(parents=True)
+    with tarfile.open(class_ / "bytes.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("caf\udce9\x1b[2J.py"))
+    found = take_in(class_, FILES).submissions
+    assert [s.problem for s in found] == [
+        "There is no raft.py in it; it has caf??[2J.py.",
+        "There is no raft.py in it.",
+    ]
+    for submission in found:
+        write_submission(Result(submission.name, submission.problem, submission.remarks, ()), "Raft", tmp_path / "out")
+
+
+def test_an_archive_that_cannot_be_read_is_in_the_class(tmp_path: Path) -> None:
+    (tmp_path / "ann.7z").write_bytes(b"7z")
+    (tmp_path / "bob.rar").write_bytes(b"Rar!")
+    os.mkfifo(tmp_path / "eve.py")
+    (tmp_path / "notes.txt").write_text("no submission")
+    assert {s.name: s.problem for s in take_in(tmp_path, FILES).submissions} == {
+        "ann": "An archive of the kind .7z cannot be read; hand in a .zip.",
+        "bob": "An archive of the kind .rar cannot be read; hand in a .zip.",
+        "eve": "It is neither a file nor a folder.",
+    }
+
+
+def test_the_graders_own_folders_are_no_submissions(tmp_path: Path) -> None:
+    for name in ("ann", "grades", "hidden"):
+        (tmp_path / name).mkdir()
+    found = take_in(tmp_path, FILES, not_these=(tmp_path / "grades", tmp_path / "ann" / ".." / "hidden")).submissions
+    assert [s.name for s in found] == ["ann"]
+
+
+def test_what_is_passed_over_is_told_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "grades").mkdir()
+    for name in ("ann.py", "ann.zip", "notes.txt", ".DS_Store", "solution.py"):
+        (tmp_path / name).write_text("#")
+    found = take_in(tmp_path, FILES, not_these=(tmp_path / "grades", tmp_path / "solution.py"))
+    assert found.passed_over == {
+        ".DS_Store": "a name that begins with a dot",
+        "grades": "the grader's own: OUT, hidden tests or the solution",
+        "notes.txt": "neither a folder nor an archive nor a .py file",
+        "solution.py": "the grader's own: OUT, hidden tests or the solution",
+    }
+    assert [(s.name, s.file) for s in found.submissions] == [("ann", "ann.py"), ("ann_2", "ann.zip")]
+    assert found.whole
+
+
+def test_one_that_is_named_itself_is_no_class_and_says_whose_it_is(tmp_path: Path) -> None:
+    (tmp_path / "ann").mkdir()
+    (tmp_path / "ann" / "raft.py").write_text("#")
+    (tmp_path / "bob.py").write_text("#")
+    found = [take_in(tmp_path / path, FILES) for path in ("ann", "ann/raft.py", "bob.py")]
+    assert [(s.name, s.file) for one in found for s in one.submissions] == [
+        ("ann", "ann"),
+        ("ann", "ann/raft.py"),
+        ("bob", "bob.py"),
+    ]
+    assert not any(one.whole for one in found)
+
+
+def test_files_of_a_students_own_beside_raft_are_said_not_to_be_taken(tmp_path: Path) -> None:
+    folder = tmp_path / "ann"
+    folder.mkdir()
+    for name in ("raft.py", "messages.py", "persister.py", "__init__.py", "util.py", "log.py"):
+        (folder / name).write_text("#")
+    (found,) = take_in(tmp_path, FILES).submissions
+    assert found.remarks == ("Not taken: log.py, util.py beside raft.py; only raft.py, messages.py are.",)
+
+
+def test_no_submissions_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(IntakeError, match="there is no submission in it"):
+        take_in(tmp_path, FILES)
+    with pytest.raises(IntakeError, match="no such folder"):
+        take_in(tmp_path / "nowhere", FILES)

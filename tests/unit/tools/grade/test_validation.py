@@ -1,0 +1,204 @@
+"""The exam is tried on a solution first: no student pays for a test that nobody can pass."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from raftlab.tools.cli import main as lab
+from raftlab.tools.grade.values.rubric import seeds
+
+REFERENCE = Path("raft/raft.py").read_text()
+RUBRIC = "runs = 2\nseed = 'a word'\n[public]\nextra = false\n[points]\n2a = 30\n[failures]\npages = 0\nshrink = 0\n"
+RIGHT = "def test_right_2a(make_config):\n    make_config(servers=3).check_one_leader()\n"
+
+
+class Exam:
+    """A submission that cannot even be loaded, an exam for it, and what `lab grade` says."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self.out = folder / "out"
+        self.hidden = folder / "hidden.py"
+        self.rubric = folder / "rubric.toml"
+        self.rubric.write_text(RUBRIC)
+        (folder / "ann.py").write_text("raise ValueError('a peer that is soon graded')")
+        self._capsys = capsys
+
+    def grade(self, *more: str, what: list[str] | None = None) -> tuple[int, str]:
+        what = what or [str(self.folder / "ann.py"), "--out", str(self.out)]
+        given = ["--hidden", str(self.hidden), "--rubric", str(self.rubric), "--jobs", "1"]
+        status = lab(["grade", *what, *given, *more])
+        said = self._capsys.readouterr()
+        return status, said.out + said.err
+
+
+@pytest.fixture
+def exam(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Exam:
+    return Exam(tmp_path, capsys)
+
+
+BROKEN = {
+    "1 / 0": ["ZeroDivisionError: division by zero", "hidden.py:6 in test_broken_2a", "1 / 0"],
+    "make_config(servers=3).fail('nobody can pass this')": ["nobody can pass this"],
+    "pytest.skip('later')": ["It skips itself, and a test that was skipped has not been passed"],
+    "os._exit(3)": ["The worker process ended itself with exit status 3 during the run."],
+    "spend(1.2)": ["s of processor time, and a run may take 1; make it shorter, or raise limits.cpu_s"],
+}
+
+
+@pytest.mark.parametrize("line", BROKEN)
+def test_a_test_that_the_solution_does_not_pass_is_refused(exam: Exam, line: str) -> None:
+    exam.rubric.write_text(f"{RUBRIC}[limits]\ncpu_s = 1\n")
+    spend = "def spend(s):\n    began = os.times()\n    while sum(os.times()[:2]) - sum(began[:2]) < s: pass\n"
+    exam.hidden.write_text(
+        f"import os\nimport pytest\n\n\ndef test_broken_2a(make_config):\n    {line}\n{RIGHT}{spend}"
+    )
+    status, said = exam.grade()
+    assert status == 2
+    assert (
+        "lab grade: 1 of the 5 tests fails on raft/raft.py, which should pass all of them, so nobody is graded:\n"
+        in said
+    )
+    assert f"\n  test_broken_2a  seed {min(seeds('a word', 'test_broken_2a', 2))}\n" in said
+    for words in BROKEN[line]:
+        assert words in said
+    last = "If it is the solution that is wrong, name a right one with --solution PATH (make: SOLUTION=path), and its "
+    last += "service with --kv PATH (make: KV=path)"
+    assert said.splitlines()[-1] == f"Mend the tests. {last}"
+    assert not [name for name in ("scores.csv", "runs", "students", "provenance.json") if (exam.out / name).exists()]
+
+
+def test_the_line_that_replays_it_names_the_file_of_a_hidden_test_alone(exam: Exam) -> None:
+    exam.hidden.write_text("def test_broken_2a(make_config): 1 / 0\n")
+    (exam.folder / "raft.py").write_text(REFERENCE.replace("def get_state(self)", "def get_state(self, _)"))
+    _, said = exam.grade("--solution", str(exam.folder / "raft.py"))
+    first = min(seeds("a word", "test_broken_2a", 2))
+    assert f"  lab replay test_broken_2a --seed {first} --file {exam.hidden} --raft {exam.folder}/raft.py\n" in said
+    first = min(seeds("a word", "test_initial_election_2a", 2))
+    assert f"  make replay TEST=test_initial_election_2a SEED={first} RAFT={exam.folder}/raft.py\n" in said
+
+
+def test_hidden_scenarios_stand_beside_hidden_tests(exam: Exam) -> None:
+    exam.hidden = exam.folder / "hidden"
+    exam.hidden.mkdir()
+    (exam.hidden / "right.py").write_text(RIGHT)
+    scenario = exam.hidden / "elected_2a.scenario"
+    scenario.write_text("campaign 0\nexpect leader 0\n")
+    status, said = exam.grade()
+    assert status == 2
+    assert "Expected peer 0 as the leader; get_state() says: term 1, not leader" in said
+    scenario.write_text("campaign 0\ndeliver\nexpect leader 0\n")
+    status, said = exam.grade()
+    assert status == 0
+    row = (exam.out / "scores.csv").read_text().partition("\n")[0]
+    assert "elected_2a" in row and "test_right_2a" in row
+
+
+def test_what_was_proved_is_not_proved_again(exam: Exam) -> None:
+    exam.hidden.write_text(RIGHT)
+    solution = exam.folder / "solution" / "raft.py"
+    solution.parent.mkdir()
+    solution.write_text(REFERENCE)
+    where = ["--solution", str(solution.parent)]
+    status, said = exam.grade(*where)
+    assert (status, f"  first, the exam on {solution}: 4 tests, 8 runs\n" in said) == (0, True)
+    assert "first, the exam" not in exam.grade(*where)[1]
+    exam.hidden.write_text(f"# changed\n{RIGHT}")
+    assert "1 test, 2 runs\n" in exam.grade(*where)[1]
+    exam.rubric.write_text(RUBRIC.replace("runs = 2", "runs = 3"))
+    assert "4 tests, 12 runs\n" in exam.grade(*where)[1]
+    solution.write_text(f"{REFERENCE}# changed\n")
+    assert "4 tests, 12 runs\n" in exam.grade(*where, "--jobs", "1")[1]
+    (exam.out / "proof.json").write_text("{")
+    assert "4 tests, 12 runs\n" in exam.grade(*where)[1]
+
+
+def test_what_could_be_proved_of_a_broken_exam_is_not_proved_again(exam: Exam) -> None:
+    exam.hidden.write_text("def test_broken_2a(make_config): 1 / 0\n")
+    assert exam.grade()[0] == 2
+    status, said = exam.grade()
+    assert (status, "  first, the exam on raft/raft.py: 1 test, 2 runs\n" in said) == (2, True)
+
+
+def test_failures_that_the_rubric_forgives_are_said_and_no_more(exam: Exam) -> None:
+    exam.hidden.write_text(
+        "from labsim import random\ndef test_dice_2a(make_config):\n    if random.random() < 0.5: 1 / 0\n"
+    )
+    exam.rubric.write_text(f"{RUBRIC}[tests.test_dice_2a]\nruns = 8\npass_rate = 0.1\n")
+    for _ in range(2):
+        status, said = exam.grade()
+        assert status == 0
+        assert "  test_dice_2a fails on raft/raft.py with seed " in said and ", which its pass_rate forgives\n" in said
+    exam.rubric.write_text(f"{RUBRIC}[tests.test_dice_2a]\nruns = 8\n")
+    assert exam.grade()[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (None, "raft.py: no such file; --solution must name a raft.py that passes every test\n"),
+        ("def (", "raft.py:1: SyntaxError"),
+        (REFERENCE.replace("def start(", "def start(self, command): return -1, -1, False\n    def _(", 1), " fail on "),
+    ],
+)
+def test_a_solution_that_is_none_is_said(exam: Exam, source: str | None, says: str) -> None:
+    exam.hidden.write_text("def test_start_2a(make_config): make_config(servers=3).one(1, 3, retry=False)\n" + RIGHT)
+    solution = exam.folder / "raft.py"
+    if source is not None:
+        solution.write_text(source)
+    status, said = exam.grade("--solution", str(solution))
+    assert (status, says.replace(" fail on ", " fails on ") in said) == (2, True), said
+    assert "--solution" in said.splitlines()[-1]
+
+
+def test_an_autograder_is_packed_only_of_what_can_be_passed_and_tries_it_no_more(exam: Exam) -> None:
+    target = exam.folder / "autograder.zip"
+    exam.rubric.write_text(RUBRIC.replace("seed = 'a word'", ""))
+    exam.hidden.write_text("def test_broken_2a(make_config): 1 / 0\n")
+    status, said = exam.grade(what=["--gradescope", str(target)])
+    assert (status, "test_broken_2a  seed " in said, target.exists()) == (2, True, False)
+    exam.hidden = exam.folder / "mended.py"  # another name: a module is loaded once
+    exam.hidden.write_text(RIGHT)
+    status, said = exam.grade(what=["--gradescope", str(target)])
+    assert (status, "  first, the exam on raft/raft.py: 4 tests, 8 runs\n" in said) == (0, True)
+    with zipfile.ZipFile(target) as archive:
+        archive.extractall(exam.folder / "there")
+    there = exam.folder / "there"
+    command = [sys.executable, "-P", "-m", "raftlab", "grade", str(exam.folder / "ann.py"), "--single"]
+    where = ["--rubric", str(there / "rubric.toml"), "--hidden", str(there / "hidden"), "--out", str(there / "out")]
+    done = subprocess.run(
+        [*command, *where],
+        cwd=there,
+        env=os.environ | {"PYTHONPATH": str(there / "raftlab")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "  not tried on a solution first: there is no raft/raft.py here, and no --solution\n" in done.stdout
+    # The seeds over there are those that were tried here.
+    assert exam.grade()[0] == 0
+    here, over_there = (json.loads((out / "provenance.json").read_text()) for out in (exam.out, there / "out"))
+    assert here["seeds"] == over_there["seeds"]
+
+
+def test_a_grader_killed_while_it_tries_the_exam_leaves_nothing_but_out(exam: Exam) -> None:
+    exam.hidden.write_text("import os, signal\ndef test_kills_2a(make_config): os.kill(os.getppid(), signal.SIGKILL)\n")
+    elsewhere = exam.folder / "tmp"
+    elsewhere.mkdir()
+    where = ["--hidden", str(exam.hidden), "--rubric", str(exam.rubric), "--out", str(exam.out)]
+    done = subprocess.run(
+        [sys.executable, "-m", "raftlab", "grade", str(exam.folder / "ann.py"), *where],
+        env=os.environ | {"TMPDIR": str(elsewhere)},
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert list(elsewhere.iterdir()) == []

@@ -1,0 +1,152 @@
+"""A run as steps of a scenario: what each event becomes. And a plan made of a plan: what becomes of its choices."""
+
+from labgob import encode
+from labrpc.conditions import Fate
+from labrpc.message import Message
+from labrpc.network import Held
+from labsim import Event
+from labsim.choices import Choices
+from raft.messages import AppendEntriesArgs, ApplyMsg, LogEntry
+from raftlab.tools.shrink.attempts import Plan
+from raftlab.tools.shrink.plan_edits import earlier, for_the_same_messages, with_small_commands
+from raftlab.tools.shrink.transcript import steps_of
+from raftlab.trace import events
+from raftlab.trace.events import CrashPoint, DropReason, Started
+from raftlab.trace.operations import Act, Play
+
+MS = 1_000_000
+
+
+def about(kind, node, detail=None, at_ms=0):
+    return Event(at_ms * MS, kind, node, 1, 0, detail, "")
+
+
+def append(number, *commands):
+    """The AppendEntries of that number, from 0 to 1."""
+    args = AppendEntriesArgs(1, 0, 0, 0, [LogEntry(1, command) for command in commands], 0)
+    return Message(number, "0", "1", "Raft.append_entries", encode(args), AppendEntriesArgs, number)
+
+
+def of(kind, message):
+    return Event(0, kind, "0", 1, message.id, message, "")
+
+
+def test_of_several_on_their_way_a_step_names_the_one_that_arrives():
+    first, second, empty = append(1, "x"), append(2, "x", "y"), append(3)
+    sent = [of(events.SEND, message) for message in (first, second, empty)]
+    arrived = [of(events.DELIVER, message) for message in (empty, second, first)]
+    assert steps_of([*sent, *arrived]) == [
+        "deliver 0->1 append 3 term 1",
+        "deliver 0->1 append term 1 with y",
+        "deliver 0->1 append term 1",
+    ]
+    answered = [of(events.ANSWER, message) for message in (first, second)]
+    assert steps_of([*answered, of(events.REPLY, second)]) == ["deliver 1->0 append reply term 1 with y"]
+
+
+def test_among_others_a_step_finds_the_message_that_says_what_its_own_said():
+    sent = append(7, "x")
+    (step,) = steps_of([of(events.SEND, sent), of(events.DELIVER, sent)])
+    assert step == "deliver 0->1 append term 1"
+    under_way = [Held(append(number, *commands), False) for number, commands in ((1, ()), (2, "x"), (3, "x"), (4, "y"))]
+    assert step.among(under_way) == "deliver 0->1 append 2 term 1"
+    assert step.among(under_way[1:]) == "deliver 0->1 append term 1"
+    assert step.among(under_way[:1]) == step
+
+
+def test_a_leader_that_speaks_unasked_is_a_step_if_somebody_wants_to_know():
+    asked = [about(events.START, "0", "x", 5), about(events.STARTED, "0", Started("x", 1, 1, True), 5)]
+    sent = [Event(at_ms * MS, events.SEND, "0", 1, n, append(n), "") for n, at_ms in ((1, 5), (2, 9), (3, 9))]
+    assert steps_of([*asked, *sent]) == ["start 0 x"]
+    assert steps_of([*asked, *sent], heartbeats=True) == ["start 0 x", "heartbeat 0"]
+
+
+def test_what_is_lost_because_its_receiver_is_down_is_no_step():
+    lost = Event(0, events.DROP, "", 1, 1, append(1), DropReason.UNPLUGGED)
+    assert steps_of([of(events.SEND, append(1)), lost]) == ["drop 0->1 append term 1"]
+    assert steps_of([about(events.CRASH, "1"), of(events.SEND, append(1)), lost]) == ["crash 1"]
+
+
+def test_a_command_in_the_middle_of_which_the_rule_was_broken_is_a_step():
+    returned = [about(events.START, "0", "x"), about(events.STARTED, "0", Started("x", 1, 1, True))]
+    assert steps_of([*returned, about(events.START, "0", "y")]) == ["start 0 x", "start 0 y"]
+    refused = [about(events.START, "0", "x"), about(events.STARTED, "0", Started("x", -1, 1, False))]
+    assert steps_of(refused) == []
+
+
+def test_an_armed_crash_comes_before_the_step_in_which_it_falls():
+    arrived = [of(events.SEND, append(1, "x")), of(events.DELIVER, append(1, "x")), of(events.ANSWER, append(1, "x"))]
+    armed = about(events.CRASH_AT, "1", CrashPoint("before save", 1))
+    applied = about(events.APPLY, "1", ApplyMsg(command_valid=True, command="x", command_index=1))
+    crashed = [of(events.REPLY, append(1, "x")), about(events.CRASH, "1")]
+    assert steps_of([armed, *arrived, applied, *crashed], snapshot_every=2) == [
+        "deliver 0->1 append term 1",
+        "crash 1 before save",
+        "snapshot 1 1",
+        "deliver 1->0 append reply term 1",
+    ]
+
+
+def test_a_service_is_busy_while_it_makes_a_snapshot_slowly():
+    slow = about(events.SLOW_SNAPSHOTS, "1", 30.0)
+    applied = about(events.APPLY, "1", ApplyMsg(command_valid=True, command="x", command_index=1), 5)
+    meanwhile, later = about(events.PAUSE, "2", at_ms=34), about(events.PAUSE, "0", at_ms=35)
+    assert steps_of([slow, applied, meanwhile, later], snapshot_every=2) == [
+        "busy 1",
+        "pause 2",
+        "snapshot 1 1",
+        "ready 1",
+        "pause 0",
+    ]
+
+
+# ---- choices --------------------------------------------------------------------------------------------------------
+
+THERE, BACK = ("request", "0->1", "Raft.append_entries"), ("reply", "0->1", "Raft.append_entries")
+
+
+def chosen(fates):
+    choices = Choices()
+    choices.chosen = dict(fates)
+    return choices
+
+
+def test_without_a_stretch_of_time_what_is_late_all_the_while_is_less_late():
+    choices = chosen(
+        {(THERE, 1): Fate(400 * MS), (THERE, 2): Fate(30 * MS, again_ns=300 * MS), (BACK, 1): Fate(90 * MS)}
+    )
+    choices.picked = {(50 * MS, 0): "main", (350 * MS, 1): "main"}
+    asked_ns = {(THERE, 1): 10 * MS, (THERE, 2): 20 * MS, (BACK, 1): 310 * MS}
+    left = earlier(choices, asked_ns, 300 * MS, 200 * MS)
+    assert left.chosen == {
+        (THERE, 1): Fate(200 * MS),
+        (THERE, 2): Fate(30 * MS, again_ns=100 * MS),
+        (BACK, 1): Fate(90 * MS),
+    }
+    assert left.picked == {(50 * MS, 0): "main", (150 * MS, 1): "main"}
+
+
+def test_a_choice_stays_with_the_message_that_it_was_made_for():
+    choices = chosen({(THERE, 5): Fate(400 * MS), (("node", "0"), 1): 7})
+    wanted_ns = {(THERE, 5): 500 * MS, (("node", "0"), 1): 0}
+    sooner_ns = {(THERE, 1): 100 * MS, (THERE, 2): 490 * MS, (THERE, 3): 600 * MS, (("node", "0"), 1): 0}
+    aimed = for_the_same_messages(choices, wanted_ns, sooner_ns)
+    assert aimed.chosen == {(THERE, 2): Fate(400 * MS), (("node", "0"), 1): 7}
+    assert for_the_same_messages(choices, wanted_ns, {(THERE, 5): 510 * MS}) is None
+    save = ("save", "0", "1")
+    assert for_the_same_messages(chosen({(save, 7): 5}), {(save, 7): 90 * MS}, {(save, 2): 91 * MS}).chosen == {
+        (save, 2): 5
+    }
+    # None was sent at about that time.
+    assert for_the_same_messages(choices, wanted_ns, {(THERE, 1): 100 * MS}) is None
+
+
+def test_commands_are_numbered():
+    acts = [
+        Act(0, "start", [0, 1752927229]),
+        Act(1, "crash1", [0]),
+        Act(2, "start", [1, "x"]),
+        Act(3, "start", [2, "x"]),
+    ]
+    plan = with_small_commands(Plan(Choices(), Play({}, False, acts, 9)))
+    assert [act.args for act in plan.play.acts] == [[0, 1], [0], [1, 2], [2, 2]]

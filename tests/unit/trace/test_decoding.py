@@ -1,0 +1,521 @@
+"""What the checks can read, and what they say and leave alone when they cannot."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from labgob import encode
+from labrpc import Message
+from raft.messages import AppendEntriesArgs, AppendEntriesReply, LogEntry, RequestVoteArgs, RequestVoteReply
+from raftlab.check.rules.budgets import RPCS_PER_LINK_PER_S
+from raftlab.harness.loader import load_peer
+from raftlab.harness.run import run_test
+from raftlab.tools.selection import load_tests
+from unit.check.trace_builder import Story
+from unit.students import ROOT, edited_reference, renamed_package
+
+pytestmark = pytest.mark.usefixtures("raft_package_restored")
+
+LACKING = [
+    ("last_log_term", "No check can read Raft.request_vote: its arguments have no field 'last_log_term'"),
+    (
+        "vote_granted",
+        "No check can read replies to Raft.request_vote: they have no field 'vote_granted' (its requests are checked)",
+    ),
+    ("prev_log_index", "No check can read Raft.append_entries: its arguments have no field 'prev_log_index'"),
+    ("leader_commit", "No check can read Raft.append_entries: its arguments have no field 'leader_commit'"),
+    (
+        "entries",
+        "No check can read the entries of Raft.append_entries: its arguments have no field 'entries' "
+        "(its other fields are checked when sent)",
+    ),
+    (
+        "success",
+        "No check can read replies to Raft.append_entries: they have no field 'success' (its requests are checked)",
+    ),
+    (
+        "last_included_index",
+        "No check can read Raft.install_snapshot: its arguments have no field 'last_included_index'",
+    ),
+    *(
+        (
+            method,
+            f"No check looks at Raft.{method}_: it is no RPC of the paper",
+        )
+        for method in ("request_vote", "append_entries", "install_snapshot")
+    ),
+]
+SENT = "(its other fields are checked when sent)"
+BEST = (
+    "What such a message says nobody knows, so these assume the best of whoever gets one: earned-leadership, "
+    "votes-for-the-first, success-means-match, honest-candidate, up-to-date-vote, earned-commit, "
+    "applies-only-committed, saved-before-reply, saved-before-counting"
+)
+BEST_OF_VOTES = f"{BEST.partition(': ')[0]}: earned-leadership, votes-for-the-first, saved-before-reply"
+TESTS = ("test_reelection_2a", "test_rejoin_2b", "test_persist3_2c", "test_snapshot_install_2d")
+
+
+@pytest.mark.parametrize(("name", "line"), LACKING, ids=[name for name, _ in LACKING])
+def test_a_peer_with_other_names_is_tested_and_told_which_checks_are_off(tmp_path, name, line):
+    launcher = load_peer(renamed_package(tmp_path, **{name: f"{name}_"}))
+    tests = [test for part in "abcd" for test in load_tests(ROOT / f"tests/test_2{part}.py") if test.name in TESTS]
+    assert len(tests) == len(TESTS)
+    runs = [run_test(test, launcher, seed) for test in tests for seed in (1, 2)]
+    assert [run.error for run in runs] == [None] * len(runs)
+    best = BEST_OF_VOTES if name in ("request_vote", "vote_granted") else BEST
+    assert {line for run in runs for line in run.checks_off} == {line, best}
+
+
+def test_nothing_is_off_for_the_paper_s_names(tmp_path):
+    run = run_test(load_tests(ROOT / "tests/test_2b.py")[0], load_peer(edited_reference(tmp_path)), 1)
+    assert run.checks_off == []
+
+
+@dataclass
+class OfPairs:
+    term: int
+    prev_log_index: int
+    prev_log_term: int
+    entries: list[tuple[int, Any]]
+    leader_commit: int
+
+
+@dataclass
+class OfMaybes:
+    term: int
+    prev_log_index: int | None
+    prev_log_term: int | None
+    entries: list[LogEntry]
+    leader_commit: int
+
+
+@dataclass
+class MaybeEntry:
+    term: int | None  # None: as the next one's
+    command: Any
+
+
+@dataclass
+class OfRuns:
+    term: int
+    prev_log_index: int
+    prev_log_term: int
+    entries: list[MaybeEntry]
+    leader_commit: int
+
+
+@dataclass(frozen=True)
+class OfATuple:
+    term: int
+    prev_log_index: int
+    prev_log_term: int
+    entries: tuple[LogEntry, ...]
+    leader_commit: int
+
+
+def test_entries_may_be_a_tuple():
+    story = Story()
+    story.elect("0", 1)
+    for index, command in ((1, 10), (2, 20)):
+        story.start("0", index, 1, command)
+        message = OfATuple(1, index - 1, index // 2, (LogEntry(1, command),), 0)
+        for follower in "12":
+            request = story.deliver(story.send("0", follower, message, "Raft.append_entries"))
+            story.save(follower)
+            story.answer(request, AppendEntriesReply(1, True))
+    story.apply("0", 1, 10)
+    story.apply("0", 2, 20)
+    assert (story.broken(), story.checker.off) == (None, [])
+
+
+@dataclass
+class OtherReply:
+    term: int
+    granted: bool
+
+
+@pytest.mark.parametrize(
+    ("args", "what"),
+    [
+        (OfPairs(1, 0, 0, [(1, 10)], 0), f"the entries of Raft.append_entries: they have no field 'term' {SENT}"),
+        (
+            OfMaybes(1, None, None, [LogEntry(1, 10)], 0),
+            "Raft.append_entries: its arguments have no int in 'prev_log_index'",
+        ),
+        (
+            OfRuns(1, 0, 0, [MaybeEntry(None, 10), MaybeEntry(1, 20)], 0),
+            f"the entries of Raft.append_entries: they have no int in 'term' {SENT}",
+        ),
+    ],
+)
+def test_fields_of_another_kind_cannot_be_read_either(args, what):
+    story = Story()
+    story.elect("0", 1)
+    message = story.deliver(story.send("0", "1", args, "Raft.append_entries"))
+    story.answer(message, AppendEntriesReply(1, True))
+    story.apply("1", 1, 10)
+    assert story.broken() == "only-started"  # which needs no message
+    assert story.checker.off == [f"No check can read {what}", BEST]
+
+
+def test_what_is_said_to_be_checked_all_the_same_is_checked():
+    """The arguments of a RequestVote whose reply cannot be read used to be judged by checks that were "off"."""
+    story = Story()
+    story.save("1")
+    story.answer(story.deliver(story.send("1", "2", RequestVoteArgs(2, 1, 0, 0))), OtherReply(2, True))
+    story.now_ms += 200
+    story.send("1", "0", RequestVoteArgs(1, 1, 0, 0))
+    assert story.broken() == "speaks-in-its-term"
+    assert "replies to Raft.request_vote: they have no field 'vote_granted' (its requests" in story.checker.off[0]
+
+
+def test_the_budget_needs_no_field():
+    story = Story()
+    story.now_ms = 1000
+    for _ in range(RPCS_PER_LINK_PER_S + 1):
+        story.now_ms = 1000
+        story.send("0", "1", RequestVoteArgs(1, 0, 0, 0), "Raft.ask")
+    assert story.broken() == "rpc-budget"
+
+
+@pytest.mark.parametrize("word", [7, "all of yours up to 7 is saved", [1, "an entry perhaps"]])
+def test_what_cannot_be_read_is_assumed_in_favour_of_whoever_got_it_and_of_nobody_else(word):
+    """A number may acknowledge, a word may bring an entry. It used to switch rules off for everybody, or for nobody."""
+
+    def tell(story, to):
+        message = Message(1000, "0", to, "Raft.hello", encode(word), type(word))
+        for kind, node in (("send", "0"), ("deliver", to)):
+            story.tell(kind, node, message, message.id)
+        story.elect("0", 1)
+        story.append("0", "1", 1, entries=[(1, 10)], saved=False)
+
+    to_it, to_another = Story(), Story()
+    tell(to_it, "1")
+    tell(to_another, "2")
+    assert (to_it.broken(), to_another.broken()) == (None, "saved-before-reply")
+    unread = ["No check looks at Raft.hello: it is no RPC of the paper", BEST]
+    assert to_it.checker.off == to_another.checker.off == unread
+
+
+def test_an_acknowledgement_in_a_field_of_its_own_counts():
+    @dataclass
+    class Reply:
+        term: int
+        success: bool
+        saved_index: int = 0
+
+    def tell(story, saved_index):
+        story.elect("0", 1)
+        story.start("0", 1, 1, 10)
+        story.append("0", "1", 1, entries=[(1, 10)], success=False)
+        heartbeat = story.deliver(story.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0)))
+        story.answer(heartbeat, Reply(1, True, saved_index))
+        story.apply("0", 1, 10)
+
+    told, silent = Story(), Story()
+    tell(told, 1)
+    tell(silent, 0)
+    assert (told.broken(), silent.broken()) == (None, "earned-commit")
+
+
+def test_a_vote_asked_for_with_a_flag_of_its_own_is_no_campaign():
+    """Pre-vote as a flag of RequestVote: the peer is in no new term, and has voted for nobody."""
+
+    @dataclass
+    class Args:
+        term: int
+        candidate_id: int
+        last_log_index: int
+        last_log_term: int
+        pre_vote: bool = False
+
+    def tell(story, pre_vote):
+        story.save("1", "2")
+        request = story.deliver(story.send("1", "2", Args(1, 1, 0, 0, pre_vote), "Raft.request_vote"))
+        story.save("2")
+        story.answer(request, RequestVoteReply(0 if pre_vote else 1, pre_vote))
+        story.save("0")
+        story.vote("0", "1", 1)
+        story.now_ms = 200  # by now it would have asked itself
+        story.save("2")
+        story.vote("2", "0", 2)
+
+    flagged, plain = Story(), Story()
+    tell(flagged, True)
+    tell(plain, False)
+    assert (flagged.broken(), plain.broken()) == (None, "one-vote")
+    assert flagged.checker.off[0] == "No check looks at Raft.request_vote with 'pre_vote' set"
+
+
+@dataclass
+class WordyArgs:
+    term: int
+    candidate_id: int
+    last_log_index: int
+    last_log_term: int
+    kind: str = "vote"
+    checks_logs: bool = True
+
+
+@pytest.mark.parametrize(("kind", "broken"), [("pre", None), ("vote", "one-vote")])
+def test_a_word_of_its_own_is_a_flag_and_what_is_always_true_is_none(kind, broken):
+    story = Story()
+    for candidate in "01":
+        story.save(candidate)
+        args = WordyArgs(1, int(candidate), 0, 0, kind)
+        request = story.deliver(story.send(candidate, "2", args, "Raft.request_vote"))
+        story.save("2")
+        story.answer(request, RequestVoteReply(1, True))
+    assert story.broken() == broken
+
+
+def test_who_led_after_a_campaign_that_nobody_can_read_may_have_been_given_a_command_that_nobody_saw():
+    @dataclass
+    class Args:
+        term: int
+        candidate_id: int
+        last_log_index: int
+        last_log_term: int
+        transfer: bool = False
+
+    story = Story()
+    story.save("0")
+    for voter in "12":
+        request = story.deliver(story.send("0", voter, Args(1, 0, 0, 0, True), "Raft.request_vote"))
+        story.save(voter)
+        story.answer(request, RequestVoteReply(1, True))
+    story.append("0", "1", 1)
+    story.tell("start", "0", 10)
+    story.save("0")
+    story.crash("0")
+    story.save("0")
+    story.send("0", "1", RequestVoteArgs(2, 0, 1, 1))
+    assert story.broken() is None
+
+
+def test_entries_in_an_added_field_of_a_snapshot_may_have_arrived():
+    @dataclass
+    class Args:
+        term: int
+        leader_id: int
+        last_included_index: int
+        last_included_term: int
+        data: bytes
+        entries: list[LogEntry] = field(default_factory=list)
+
+    @dataclass
+    class Reply:
+        term: int
+        match_index: int = 0
+
+    def tell(story, entries):
+        story.elect("0", 1)
+        for index in (1, 2):
+            story.start("0", index, 1, 10 * index)
+        request = story.deliver(story.send("0", "1", Args(1, 0, 1, 1, b"", entries), "Raft.install_snapshot"))
+        story.save("1")
+        story.answer(request, Reply(1, 1 + len(entries)))
+        story.append("0", "1", 1, prev=(2, 1))
+        story.apply("0", 1, 10)
+        story.apply("0", 2, 20)
+
+    with_entries, without = Story(), Story()
+    tell(with_entries, [LogEntry(1, 20)])
+    tell(without, [])
+    assert (with_entries.broken(), without.broken()) == (None, "success-means-match")
+
+
+def test_a_pre_vote_excuses_no_lie_about_the_log():
+    """It has RequestVote's fields, so it has brought no entry and taken none away."""
+
+    @dataclass
+    class PreVote:
+        term: int
+        candidate_id: int
+        last_log_index: int
+        last_log_term: int
+
+    @dataclass
+    class Anything:
+        entries: list[int]
+
+    def tell(story, args):
+        story.elect("0", 1)
+        story.append("0", "1", 1, entries=[(1, 10)])
+        request = story.deliver(story.send("2", "1", args, "Raft.pre_vote"))
+        story.answer(request, RequestVoteReply(1, False))
+        story.save("1")
+        story.send("1", "2", RequestVoteArgs(2, 1, 0, 0))
+
+    pre_vote, anything = Story(), Story()
+    tell(pre_vote, PreVote(2, 2, 0, 0))
+    tell(anything, Anything([1]))
+    assert (pre_vote.broken(), anything.broken()) == ("honest-candidate", None)
+
+
+def test_a_term_that_a_pre_vote_has_told_of_may_have_been_saved_then():
+    @dataclass
+    class PreVote:
+        term: int
+        candidate_id: int
+        last_log_index: int
+        last_log_term: int
+
+    def tell(story, pre_vote):
+        story.elect("0", 1)
+        if pre_vote:
+            request = story.deliver(story.send("1", "2", PreVote(2, 1, 0, 0), "Raft.pre_vote"))
+            story.answer(request, RequestVoteReply(2, False))
+        story.save("1")
+        story.append("0", "1", 1, saved=False)
+        story.elect("2", 2, voters="02")
+        story.append("2", "1", 2, saved=False)
+
+    told, not_told = Story(), Story()
+    tell(told, pre_vote=True)
+    tell(not_told, pre_vote=False)
+    assert (told.broken(), not_told.broken()) == (None, "saved-before-reply")
+
+
+@dataclass
+class InvitedArgs:
+    term: int
+    candidate_id: int
+    last_log_index: int
+    last_log_term: int
+    invited: bool = False
+
+
+@pytest.mark.parametrize("method", ["Raft.request_vote", "Raft.invited_vote"])
+@pytest.mark.parametrize(("asks", "broken"), [(True, None), (False, "saved-before-reply")])
+def test_who_has_asked_for_votes_in_words_of_its_own_may_have_saved_its_term_then(method, asks, broken):
+    """Its leader has told it to campaign, and it says so in its request (dissertation §3.10)."""
+    story = Story()
+    story.elect("0", 1)
+    story.append("0", "1", 1)
+    if asks:
+        story.save("1")
+        story.send("1", "0", InvitedArgs(2, 1, 0, 0, True), method)
+    else:
+        story.append("0", "1", 1, saved=False)  # so that it has spoken since its last save
+    story.save("2")
+    story.vote("2", "1", 2, granted=False, saved=False)
+    assert story.broken() == broken
+
+
+@pytest.mark.parametrize(("known", "broken"), [(1, None), (0, "earned-commit")])
+def test_a_leader_may_learn_from_an_added_number_what_others_know_to_be_committed(known, broken):
+    @dataclass
+    class Reply:
+        term: int
+        success: bool
+        committed: int = 0
+
+    story = Story()
+    story.elect("0", 1)
+    story.agree("0", 1, 1, 10)
+    story.append("0", "2", 1, prev=(1, 1), commit=1)
+    story.elect("1", 2, last=(1, 1), voters="12")
+    heartbeat = story.deliver(story.send("1", "2", AppendEntriesArgs(2, 1, 1, 1, [], 0)))
+    story.answer(heartbeat, Reply(2, True, known))
+    story.apply("1", 1, 10)
+    assert story.broken() == broken
+
+
+@pytest.mark.parametrize(("known", "committed"), [(1, True), (0, True), (1, False)])
+def test_a_voter_may_learn_from_an_added_number_what_others_know_to_be_committed(known, committed):
+    @dataclass
+    class Args:
+        term: int
+        candidate_id: int
+        last_log_index: int
+        last_log_term: int
+        committed: int = 0
+
+    story = Story(servers=5)
+    story.elect("0", 1)
+    story.start("0", 1, 1, 10)
+    story.append("0", "1", 1, entries=[(1, 10)])
+    if committed:
+        story.append("0", "2", 1, entries=[(1, 10)])
+        story.append("0", "2", 1, prev=(1, 1), commit=1)
+    story.save("0")
+    request = story.deliver(story.send("0", "1", Args(2, 0, 1, 1, known), "Raft.request_vote"))
+    story.save("1")
+    story.answer(request, RequestVoteReply(2, True))
+    story.apply("1", 1, 10)
+    assert story.broken() == (None if known and committed else "applies-only-committed")
+
+
+@pytest.mark.parametrize(
+    ("fetched", "committed", "broken"),
+    [(True, True, None), (True, False, "earned-commit"), (False, True, "earned-commit")],
+)
+def test_a_deposed_leader_may_learn_of_a_commit_in_words_of_its_own(fetched, committed, broken):
+    """Followers fetch entries, and who led once hears of the later term and its commits by that alone."""
+
+    @dataclass
+    class Fetched:
+        entries: list
+
+    story = Story(servers=5)
+    story.elect("0", 1, voters="012")
+    story.start("0", 1, 1, 10)
+    story.elect("1", 2, voters="123")
+    story.start("1", 1, 2, 20)
+    if committed:
+        for follower in "23":
+            story.append("1", follower, 2, entries=[(2, 20)])
+        story.apply("1", 1, 20)
+    if fetched:
+        request = story.deliver(story.send("0", "1", InvitedArgs(1, 0, 1, 1), "Raft.fetch"))
+        story.answer(request, Fetched([20]))
+    story.apply("0", 1, 20)
+    assert story.broken() == broken
+
+
+@pytest.mark.parametrize(
+    ("passed_on", "told", "broken"),
+    [
+        (True, "by an RPC", None),
+        (True, "in a field", None),
+        (True, "", "earned-commit"),
+        (False, "in a field", "earned-commit"),
+    ],
+)
+def test_a_follower_may_pass_entries_on_and_acknowledge_for_another(passed_on, told, broken):
+    """In words of its own: of five, one hears the leader, and another hears that one."""
+
+    @dataclass
+    class Reply:
+        term: int
+        success: bool
+        acknowledged: int = 0
+
+    @dataclass
+    class Word:
+        entries: list
+
+    story = Story(servers=5)
+    story.elect("0", 1, voters="012")
+    story.start("0", 1, 1, 10)
+    story.append("0", "1", 1, entries=[(1, 10)])
+    if passed_on:
+        story.answer(story.deliver(story.send("1", "2", Word([10]), "Raft.pass_on")), Word([]))
+    if told == "by an RPC":
+        story.answer(story.deliver(story.send("1", "0", Word([1, 2]), "Raft.relayed")), Word([]))
+    if told == "in a field":
+        heartbeat = story.deliver(story.send("0", "1", AppendEntriesArgs(1, 0, 1, 1, [], 0)))
+        story.answer(heartbeat, Reply(1, True, 1))
+    story.apply("0", 1, 10)
+    assert story.broken() == broken
+
+
+def test_a_peer_that_makes_up_methods_is_not_listed_at_length():
+    story = Story()
+    for number in range(1000):
+        story.send("0", "1", RequestVoteArgs(1, 0, 0, 0), f"Raft.{'x' * 100} {number}")
+    assert story.broken() is None
+    assert len(story.checker.off) <= 11 and max(map(len, story.checker.off[:-1])) < 160
+    assert story.checker.off[0].startswith("No check looks at Raft.xxx")
