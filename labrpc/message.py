@@ -26,6 +26,12 @@ class Message(msgspec.Struct, gc=False, eq=False):
     reply: bytes | None = None
     reply_type: Any = None
     carries_unknown: bool = False  # it is decoded with labgob.carrying_unknown()
+    # Which RPC it is, where the peer's method has another name; otherwise as service_method.
+    rpc: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.rpc:
+            self.rpc = self.service_method
 
     @property
     def method_name(self) -> str:
@@ -42,6 +48,7 @@ class Message(msgspec.Struct, gc=False, eq=False):
             self.args_type,
             self.ordinal,
             carries_unknown=self.carries_unknown,
+            rpc=self.rpc,
         )
 
     def decode_args(self) -> Any:

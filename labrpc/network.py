@@ -96,12 +96,12 @@ class Lane:
         "there",
     )
 
-    def __init__(self, link: str, service_method: str) -> None:
+    def __init__(self, link: str, rpc: str) -> None:
         self.count = 0
-        self.request_place = (ChoiceKind.REQUEST, link, service_method)
-        self.reply_place = (ChoiceKind.REPLY, link, service_method)
-        self.reply_again_place = (ChoiceKind.REPLY_TO_DUPLICATE, link, service_method)
-        self.no_reply_place = (ChoiceKind.NO_REPLY, link, service_method)
+        self.request_place = (ChoiceKind.REQUEST, link, rpc)
+        self.reply_place = (ChoiceKind.REPLY, link, rpc)
+        self.reply_again_place = (ChoiceKind.REPLY_TO_DUPLICATE, link, rpc)
+        self.no_reply_place = (ChoiceKind.NO_REPLY, link, rpc)
         # Filled in when somebody goes that way, and emptied when the network's conditions change.
         self.there: RequestChance | None = None
         self.back: ReplyChance | None = None
@@ -169,6 +169,7 @@ class Network:
         )
         self._total_count = 0
         self._total_bytes = 0
+        self.renamed: dict[str, str] = {}  # by method: the RPC that it serves under another name (Message.rpc)
         self._message_ids = 0
         self._carries_unknown = carries_unknown()  # also when a message is read after the run
 
@@ -394,12 +395,22 @@ class Network:
         self._total_count += 1
         self._total_bytes += len(request)
         source, target = end.owner, end.server_name
-        lane = self._lanes.get((source, target, service_method))
+        # What becomes of an RPC does not depend on what the peer calls it.
+        rpc = self.renamed.get(service_method, service_method)
+        lane = self._lanes.get((source, target, rpc))
         if lane is None:
-            lane = self._lanes[source, target, service_method] = Lane(self.keyed(f"{source}->{target}"), service_method)
+            lane = self._lanes[source, target, rpc] = Lane(self.keyed(f"{source}->{target}"), rpc)
         lane.count = ordinal = lane.count + 1
         message = Message(
-            id_, source, target, service_method, request, args_type, ordinal, carries_unknown=self._carries_unknown
+            id_,
+            source,
+            target,
+            service_method,
+            request,
+            args_type,
+            ordinal,
+            carries_unknown=self._carries_unknown,
+            rpc=rpc,
         )
         server = self._servers.get(target)
         call = self._in_flight[id_] = Call(message, end, server, caller, lane, ended=ended)
@@ -556,7 +567,7 @@ class Network:
         return self._choose(lane.no_reply_place, ordinal, self._conditions.dead_end_ns)
 
     def _notice_ns(self, message: Message) -> int:
-        lane = self._lanes[message.source, message.target, message.service_method]
+        lane = self._lanes[message.source, message.target, message.rpc]
         return self._choose(lane.no_reply_place, message.ordinal, NOTICE_GONE_NS)
 
 

@@ -5,8 +5,10 @@ Nothing here imports or runs a line of theirs. Start at `CLASSES`.
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import traceback
+import typing
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
@@ -25,6 +27,13 @@ CLASSES = {
     PEER: ("Raft", _REQUIRED),
     SERVICE: ("KVServer", ("kill",)),
     CLERK: ("Clerk", ("get", "put", "append")),
+}
+
+# By the name of the argument's type: the method of Raft that takes it.
+_RPCS = {
+    "RequestVoteArgs": "request_vote",
+    "AppendEntriesArgs": "append_entries",
+    "InstallSnapshotArgs": "install_snapshot",
 }
 
 T = TypeVar("T")
@@ -46,6 +55,35 @@ def call_peer(fn: Callable[..., T], args: tuple[Any, ...]) -> T:
         raise Exited("it left by sys.exit(); a peer must never end the program").with_traceback(
             error.__traceback__
         ) from None
+
+
+def renamed_rpcs(peer_class: Any) -> dict[str, str]:
+    """The RPCs of the paper that its methods serve under other names, by what a caller calls: "Raft.ask_vote".
+
+    The type of the argument tells. Nothing does where a method has the paper's name, or where several take that type: a
+    pre-vote, say, may travel in it as well.
+    """
+    takers: dict[str, list[str]] = {}
+    for name in dir(peer_class):
+        if not name.startswith("_"):
+            takers.setdefault(_argument_type(getattr(peer_class, name, None)), []).append(name)
+    return {
+        f"Raft.{takers[type_][0]}": f"Raft.{rpc}"
+        for type_, rpc in _RPCS.items()
+        if len(takers.get(type_, ())) == 1 and not callable(getattr(peer_class, rpc, None))
+    }
+
+
+def _argument_type(method: Any) -> str:
+    """The name of the type that a handler of RPCs takes; "" if it is no handler."""
+    try:
+        hints = typing.get_type_hints(method)
+        parameters = [name for name in inspect.signature(method).parameters if name != "self"]
+    except Exception:  # whatever an annotation of theirs does when it is evaluated
+        return ""
+    if len(parameters) != 1 or "return" not in hints:
+        return ""
+    return getattr(hints.get(parameters[0]), "__name__", "")
 
 
 def missing_from(module: ModuleType, peer_class: Any, class_name: str, required: Sequence[str]) -> str:

@@ -48,7 +48,7 @@ from raftlab.check.failure import short
 from raftlab.check.task_errors import point_into_peer
 from raftlab.guest import protocol
 from raftlab.guest.code import Code, CodeError
-from raftlab.guest.contract import call_peer
+from raftlab.guest.contract import call_peer, renamed_rpcs
 from raftlab.guest.exit_report import last_words, sayable
 from raftlab.guest.protocol import (
     Answer,
@@ -340,14 +340,15 @@ class GuestSimulation(Simulation):
         except labgob.GobError:
             return None, None, sayable(short(value))
 
-    def _load(self) -> list[str]:
-        """What keeps it from being tested, or '', and what methods its peer has."""
+    def _load(self) -> tuple[str, list[str], dict[str, str]]:
+        """What keeps it from being tested, or '', what methods its peer has, and which serve an RPC of another name."""
         try:
             self._code.load_all()
         except CodeError as error:
-            return [str(error)[: protocol.TEXT_MAX]]
+            return str(error)[: protocol.TEXT_MAX], [], {}
         peer_class = self._code.classes[PEER]
-        return ["", *(name for name in dir(peer_class) if callable(getattr(peer_class, name, None)))]
+        methods = [name for name in dir(peer_class) if callable(getattr(peer_class, name, None))]
+        return "", methods, renamed_rpcs(peer_class)
 
     def _class(self, name: str) -> Any:
         try:

@@ -18,7 +18,7 @@ from labrpc import ClientEnd, Network, Server
 from labrpc import Service as RpcService
 from labsim import Node, Simulation, current_simulation, queue
 from raftapi import KVServer, Peer
-from raftlab.guest.contract import checked_snapshot
+from raftlab.guest.contract import checked_snapshot, renamed_rpcs
 from raftlab.harness.feeders import Feeders
 from raftlab.harness.launcher import PeerContext, RaftCalls
 
@@ -53,6 +53,7 @@ class InProcessLauncher:
         self._service = service
         self._race = race
         self.classes: Sequence[Any] = (make_raft if peer_class is None else peer_class,)
+        self.renamed_rpcs = renamed_rpcs(self.classes[0])
 
     @classmethod
     def of_program(cls, program: Program) -> InProcessLauncher:

@@ -103,6 +103,10 @@ class PeerLauncher(Protocol):
     def has_method(self, name: str) -> bool:
         """Whether its Raft has it."""
 
+    @property
+    def renamed_rpcs(self) -> dict[str, str]:
+        """By method, as a caller names it: the RPC of the paper that its Raft serves by it."""
+
     def run(self, simulation: Simulation | None) -> AbstractContextManager[None]:
         """Around each run; on real threads there is no simulation."""
 

@@ -74,6 +74,7 @@ class Servers:
         # Real threads take their own time.
         latency_ms = USUAL_LATENCY_MS if self._virtual is not None else (0.0, 0.0)
         self._network = Network(long_delays=long_delays, latency_ms=latency_ms)
+        self._network.renamed = launcher.renamed_rpcs
         self._committed = Committed()
         self._seats = [Seat(i) for i in range(servers)]
         self._ends_made = 0

@@ -83,7 +83,9 @@ class SandboxedLauncher:
         self._nursery: Nursery | None = None
         self._living: dict[Guest, None] = {}
         self._simulation: Simulation | None = None  # of the run under way
-        self._methods: list[str] | None = None  # of its Raft, once it could be loaded
+        # Of its Raft, once it could be loaded:
+        self._methods: list[str] | None = None
+        self._renamed_rpcs: dict[str, str] = {}
         self._cpus: set[int] = set()  # that this process had before a run
         self._chars_left = protocol.LOG_CHARS_MAX
 
@@ -98,6 +100,12 @@ class SandboxedLauncher:
             self._try_to_load()
         return self._methods is not None and name in self._methods
 
+    @property
+    def renamed_rpcs(self) -> dict[str, str]:
+        if self._methods is None:
+            self._try_to_load()
+        return self._renamed_rpcs
+
     def _try_to_load(self) -> str:
         process = self._fresh()
         setup = Setup("0", 1, 0, 0, 0, 0, b"", b"", lockstep=False)
@@ -106,7 +114,9 @@ class SandboxedLauncher:
             done = process.turn(Turn(0, False, [Ask(1, f".{LOAD}", labgob.encode([]))]))
             for deed in done.deeds:
                 if isinstance(deed, Returned) and deed.data is not None:
-                    problem, *self._methods = labgob.decode(deed.data, list[list[str]])[0]
+                    problem, methods, renamed = labgob.decode(deed.data, list[tuple[str, list[str], dict[str, str]]])[0]
+                    if not problem:
+                        self._methods, self._renamed_rpcs = methods, renamed
                     return problem
                 if isinstance(deed, Failed):
                     return f"{self._files_named}: {deed.text}"

@@ -106,7 +106,7 @@ class Selector(NamedTuple):
         return (
             self.source in (None, source)
             and self.target in (None, target)
-            and self.method in (None, message.service_method)
+            and self.method in (None, message.rpc)
             and self.reply in (None, is_reply)
             and self.ordinal in (None, message.ordinal)
             and (self.term is None or self.term == term_of(message))
@@ -157,7 +157,7 @@ def term_of(message: Message) -> int | None:
 
 def commands_in(message: Message) -> list[Any]:
     """What an AppendEntries carries, as far as it can be read."""
-    if message.service_method != APPEND:
+    if message.rpc != APPEND:
         return []
     try:
         return [entry.command for entry in message.decode_args().entries]
@@ -171,21 +171,21 @@ def describe(held: Held) -> str:
     source, target = direction(message, is_reply=held.is_reply)
     reply = " reply" if held.is_reply else ""
     said = _reply_says(message) if held.is_reply else _request_says(message)
-    return f"{source}->{target} {kind_of(message.service_method)}{reply} {message.ordinal}  {said}"
+    return f"{source}->{target} {kind_of(message.rpc)}{reply} {message.ordinal}  {said}"
 
 
 def _request_says(message: Message) -> str:
     args = message.decode_args()
     try:
-        if message.service_method == VOTE:
+        if message.rpc == VOTE:
             return f"term {args.term}, last entry {args.last_log_index} of term {args.last_log_term}"
-        if message.service_method == APPEND:
+        if message.rpc == APPEND:
             entries = " ".join(f"{short(entry.command)}@{entry.term}" for entry in args.entries) or "no entries"
             return (
                 f"term {args.term}, after {args.prev_log_index} of term {args.prev_log_term}: {entries}; "
                 f"commit {args.leader_commit}"
             )
-        if message.service_method == INSTALL:
+        if message.rpc == INSTALL:
             return f"term {args.term}, snapshot up to {args.last_included_index} of term {args.last_included_term}"
     except (AttributeError, TypeError):
         pass  # it has not the paper's fields
@@ -195,11 +195,11 @@ def _request_says(message: Message) -> str:
 def _reply_says(message: Message) -> str:
     reply = message.decode_reply()
     try:
-        if message.service_method == VOTE:
+        if message.rpc == VOTE:
             return f"term {reply.term}, {'granted' if reply.vote_granted else 'refused'}"
-        if message.service_method == APPEND:
+        if message.rpc == APPEND:
             return f"term {reply.term}, {'success' if reply.success else 'failure'}"
-        if message.service_method == INSTALL:
+        if message.rpc == INSTALL:
             return f"term {reply.term}"
     except (AttributeError, TypeError):
         pass

@@ -61,7 +61,7 @@ class Seen:
             log[event.detail.index - 1 :] = [event.detail.term]
 
     def _sent(self, caller: int, message: Message) -> None:
-        method = message.service_method
+        method = message.rpc
         if self.is_other(message):
             self.other_calls[caller].add(f"{method} that is no candidate's" if method == VOTE else method)
         elif method == VOTE:
@@ -76,15 +76,15 @@ class Seen:
         if message.id not in self._delivered_ids:
             self._delivered_ids.add(message.id)
             self.delivered.append(message)
-        if message.service_method == APPEND:
+        if message.rpc == APPEND:
             self._open_appends[target, source].add(message.id)
-        if message.service_method == VOTE and (reading := self._reader.read(message)) is not None:
+        if message.rpc == VOTE and (reading := self._reader.read(message)) is not None:
             self._asked[target, source] = max(reading.args.term, self._asked.get((target, source), 0))
 
     def _answered(self, who: int, message: Message) -> None:
         asker = int(message.source)
         self._owed[who, asker].discard(message.id)
-        method = message.service_method
+        method = message.rpc
         if method not in _PAPERS:
             return
         reading, reply = self._reader.read(message), self._reader.read_reply(message)
@@ -135,7 +135,7 @@ class Seen:
 
     def is_other(self, message: Message) -> bool:
         """Whether it is no RPC of the paper's: one of another name, or a RequestVote that no candidate sends."""
-        method = message.service_method
+        method = message.rpc
         return method not in _PAPERS or (method == VOTE and self._reader.read(message) is None)
 
     def vote(self, voter: int, candidate: int) -> Vote | None:
@@ -160,7 +160,7 @@ class Seen:
 
     def acknowledged_index(self, message: Message) -> int:
         """The entry of its sender's own term that the answer to this AppendEntries acknowledges last; 0 if none."""
-        if message.service_method != APPEND:
+        if message.rpc != APPEND:
             return 0
         reading, reply = self._reader.read(message), self._reader.read_reply(message)
         if reading is None or reply is None or not reply.success or reading.last_term != reading.args.term:

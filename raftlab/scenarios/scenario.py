@@ -425,7 +425,7 @@ class Scenario(Expectations):
         for _ in range(_ROUNDS_MAX):
             ends = {str(one), str(other)}
             calls = [h for h in self._network.held if {h.message.source, h.message.target} == ends]
-            calls = [held for held in calls if held.message.service_method not in KINDS.values()]
+            calls = [held for held in calls if held.message.rpc not in KINDS.values()]
             if not calls:
                 return
             self._deliver(calls[0])
@@ -477,7 +477,7 @@ def _sent_by(i: int) -> Callable[[Event], bool]:
 
 
 def _replicates(message: Message) -> bool:
-    return kind_of(message.service_method) in ("append", "snapshot")
+    return kind_of(message.rpc) in ("append", "snapshot")
 
 
 MakeConfig = Callable[..., Config]

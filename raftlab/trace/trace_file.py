@@ -97,6 +97,11 @@ class RecordedMessage:
     def method_name(self) -> str:
         return self.service_method.rpartition(".")[2]
 
+    @property
+    def rpc(self) -> str:
+        """As Message has it; a file does not tell of other names."""
+        return self.service_method
+
     def decode_args(self) -> Any:
         return self._args
 

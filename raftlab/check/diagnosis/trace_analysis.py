@@ -65,7 +65,7 @@ class Rpc(CallLife):
         self._reader = reader
         self._reading: Any = _UNREAD
         self._answered: tuple[Message | None, Any] = (None, None)  # whose reply was read, and what it says
-        self.method = message.service_method
+        self.method = message.rpc
         self.source = message.source
         self.target = message.target
         self.sent_ns = sent_ns
@@ -179,7 +179,7 @@ class Story:
         for event in self.events:
             kind = event.kind
             if kind in MESSAGE_KINDS:
-                if event.detail.service_method in (VOTE, APPEND, INSTALL):
+                if event.detail.rpc in (VOTE, APPEND, INSTALL):
                     rpc = join.take(event)
                     if kind == SEND:
                         self.all_rpcs.append(rpc)

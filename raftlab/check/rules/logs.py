@@ -196,7 +196,7 @@ class AcknowledgedEntriesStay(Rule):
             evidence = [(event.at_ns, message, "answered")]
             yes = self.facts.latest(event, lambda e: self._is_yes(e, seat, args.term, args.prev_log_index))
             snapshot = self.facts.latest(
-                event, lambda e: e.kind == ANSWER and e.node == seat.name and e.detail.service_method == INSTALL
+                event, lambda e: e.kind == ANSWER and e.node == seat.name and e.detail.rpc == INSTALL
             )
             after = ""
             if yes is not None and snapshot is not None and snapshot.at_ns >= yes.at_ns:
@@ -218,7 +218,7 @@ class AcknowledgedEntriesStay(Rule):
 
     def _is_yes(self, event: Event, seat: Seat, term: int, index: int) -> bool:
         """Whether it is that peer's yes to the leader of that term, for entries up to there at least."""
-        if event.kind != ANSWER or event.node != seat.name or event.detail.service_method != APPEND:
+        if event.kind != ANSWER or event.node != seat.name or event.detail.rpc != APPEND:
             return False
         reading, reply = self.facts.reader.read(event.detail), self.facts.reader.read_reply(event.detail)
         return (

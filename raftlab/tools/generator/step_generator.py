@@ -369,7 +369,7 @@ class Drawer:
         return any(
             held.is_reply is is_reply
             and direction(held.message, is_reply=is_reply) == (source, target)
-            and kind_of(held.message.service_method) == kind
+            and kind_of(held.message.rpc) == kind
             for held in self._scenario.held
         )
 
@@ -399,9 +399,9 @@ class Drawer:
 
     def _of_one_kind(self, things: Sequence[T], message: Callable[[T], Message]) -> list[T]:
         """So that a rare one, a snapshot, gets its turn among many."""
-        kinds = sorted({message(thing).service_method for thing in things})
+        kinds = sorted({message(thing).rpc for thing in things})
         kind = self._one_of(kinds)
-        return [thing for thing in things if message(thing).service_method == kind]
+        return [thing for thing in things if message(thing).rpc == kind]
 
     def _copy(self) -> Move:
         requests = [held for held in self._scenario.held if not held.is_reply]
@@ -416,23 +416,23 @@ class Drawer:
         if kind is None:
             old = self._of_one_kind(old, lambda message: message)
         else:
-            old = [message for message in old if kind_of(message.service_method) == kind]
+            old = [message for message in old if kind_of(message.rpc) == kind]
         message = self._one_of(old[-6:] if self._chance.random() < 0.5 else old)
         if message is not None:
-            kind = kind_of(message.service_method)
+            kind = kind_of(message.rpc)
             yield f"deliver {message.source}->{message.target} {kind} {message.ordinal} again"
 
     def _named(self, held: Held) -> str:
         """By its term, or as the oldest of its kind, where that will do: so it means the same in a shorter run."""
         message, is_reply = held.message, held.is_reply
         source, target = direction(message, is_reply=is_reply)
-        kind, term = kind_of(message.service_method), term_of(message)
+        kind, term = kind_of(message.rpc), term_of(message)
         alike = [
             other
             for other in self._scenario.held
             if other.is_reply is is_reply
             and direction(other.message, is_reply=is_reply) == (source, target)
-            and other.message.service_method == message.service_method
+            and other.message.rpc == message.rpc
         ]
         name = f"{source}->{target} {kind}{' reply' if is_reply else ''}"
         if alike[0] is held:
@@ -561,7 +561,7 @@ class Drawer:
 
     def _outdated_snapshot(self) -> Move:
         """Who has got on since it was sent a snapshot gets it once more."""
-        old = [message for message in self._scenario.seen.delivered if kind_of(message.service_method) == "snapshot"]
+        old = [message for message in self._scenario.seen.delivered if kind_of(message.rpc) == "snapshot"]
         known = sorted({int(message.target) for message in old} & set(self._awake()))
         peer = self._one_of(known)
         leader = self._leader()

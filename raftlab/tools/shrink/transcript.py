@@ -48,7 +48,7 @@ class About(str):
 
 def said_in(message: Message) -> Any:
     """What a request says, but for how far its leader has committed meanwhile."""
-    if message.service_method == APPEND:
+    if message.rpc == APPEND:
         try:
             args = message.decode_args()
             return args.term, args.prev_log_index, args.prev_log_term, repr(args.entries)
@@ -153,10 +153,10 @@ class _Steps:
         if event.kind == events.SEND:
             self._requests[id_] = message
             by_itself = self._moved_ns.get(message.source) != event.at_ns
-            if self._heartbeats and by_itself and message.service_method in (APPEND, INSTALL):
+            if self._heartbeats and by_itself and message.rpc in (APPEND, INSTALL):
                 self.steps.append(f"heartbeat {message.source}")
             term = term_of(message) or 0
-            if message.service_method == VOTE and term > self._terms.get(message.source, 0):
+            if message.rpc == VOTE and term > self._terms.get(message.source, 0):
                 self._terms[message.source] = term
                 self.steps.append(f"campaign {message.source}")
         elif event.kind == events.DUPLICATE:
@@ -201,14 +201,14 @@ class _Steps:
         """As a step names it, and more: of several that are under way a step takes the oldest, unless more is said.
         `carries`: say in any case which command it is with."""
         source, target = direction(message, is_reply=bool(reply))
-        name, number = f"{source}->{target} {kind_of(message.service_method)}{reply}", ""
+        name, number = f"{source}->{target} {kind_of(message.rpc)}{reply}", ""
         term = term_of(message)
         older = []
         for other in under_way.values():
             if other.id == message.id:
                 break
-            ends = (other.source, other.target, other.service_method, term_of(other))
-            if ends == (message.source, message.target, message.service_method, term):
+            ends = (other.source, other.target, other.rpc, term_of(other))
+            if ends == (message.source, message.target, message.rpc, term):
                 older.append(other)
         elsewhere = [repr(command) for other in older for command in commands_in(other)]
         commands = commands_in(message)
