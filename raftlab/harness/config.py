@@ -175,8 +175,19 @@ class Config(Servers):
         match state:
             case (int(term), bool(is_leader)) if not isinstance(term, bool):
                 seat.last_state = State(term, is_leader, round(self._runtime.now * 1e9))
+                if is_leader:
+                    self._claims(seat, term)
                 return term, is_leader
         self._wrong_shape(peer.get_state, i, state, "(term: int, is_leader: bool)")
+
+    def _claims(self, seat: Seat, term: int) -> None:
+        """A peer says that it leads: a claim like any other, which its messages must prove."""
+        if self._virtual is None:
+            # On real threads there is no trace, so this is all that is known: elections take messages.
+            if self.n > 1 and not self.rpc_total():
+                self.fail(f"Peer {seat.name} leads term {term}, and no peer has sent anything (§5.2)")
+        elif self.checker is not None and self.checker.claim(seat.name, term, self._virtual.simulation.now_ns):
+            self._virtual.simulation.deliver_now()
 
     def start(self, i: int, command: Any) -> tuple[int, int, bool]:
         """Hand a command to peer i: (index, term, is_leader); one that is crashed meanwhile takes nothing."""

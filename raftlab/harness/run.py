@@ -52,6 +52,11 @@ class Run:
         return [] if self.checker is None else self.checker.off
 
     @property
+    def unverified(self) -> list[str]:
+        """What it rests on that no check could verify, why, and what to change: a line each."""
+        return [] if self.checker is None else self.checker.unverified
+
+    @property
     def lines(self) -> list[str]:
         """MIT's two lines for each config of a passed test."""
         return [f"{c.description} ...\n  {c.stats}" for c in self.configs if c.description and c.stats]

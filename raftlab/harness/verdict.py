@@ -22,6 +22,7 @@ _CHARS_MAX = 1000  # far above what we write ourselves; an exception's text may 
 
 class Ending(StrEnum):
     PASSED = "passed"
+    UNVERIFIED = "unverified"  # not failed, and what it rests on cannot be decoded
     SKIPPED = "skipped"  # the test said so itself
     RULE = "rule"  # of the protocol, broken
     EXPECTATION = "expectation"  # of the test, not met
@@ -39,7 +40,7 @@ class Verdict(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        return self.ending not in (Ending.PASSED, Ending.SKIPPED)
+        return self.ending not in (Ending.PASSED, Ending.UNVERIFIED, Ending.SKIPPED)
 
     @property
     def caught_by(self) -> str:
@@ -50,14 +51,20 @@ class Verdict(NamedTuple):
 
 
 def verdict_of(
-    error: BaseException | None, peer_files: Path | Sequence[Path] = (), test_file: Path | None = None
+    error: BaseException | None,
+    peer_files: Path | Sequence[Path] = (),
+    test_file: Path | None = None,
+    unverified: Sequence[str] = (),
 ) -> Verdict:
-    """`peer_files`: the files of the peer and its service, or their folders; with none at all, `where` stays empty."""
+    """`peer_files`: the files of the peer and its service, or their folders; with none at all, `where` stays empty.
+
+    `unverified`: of the run (Run.unverified). What fails has failed whatever it rests on.
+    """
     peer_files = (peer_files,) if isinstance(peer_files, Path) else peer_files
-    if error is None:
-        return Verdict(Ending.PASSED)
-    if pytest_says(error, "Skipped"):
-        return Verdict(Ending.SKIPPED)
+    if error is None or pytest_says(error, "Skipped"):
+        if unverified:
+            return Verdict(Ending.UNVERIFIED, text=unverified[0])
+        return Verdict(Ending.PASSED) if error is None else Verdict(Ending.SKIPPED, text=str(error))
     if isinstance(error, PeerProcessFailed):
         ending = Ending.EXCEPTION if error.is_exception else Ending.SIMULATION
         text = str(error).partition("\n")[0]

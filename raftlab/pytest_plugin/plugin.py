@@ -30,7 +30,7 @@ from labsim import Simulation
 from labsim.stacks import short_path
 from raftlab.check.failure import Failure
 from raftlab.harness import determinism, records, report
-from raftlab.harness.lab_test import Kind, LabTest
+from raftlab.harness.lab_test import Kind, LabTest, part_of
 from raftlab.harness.launcher import PeerLauncher
 from raftlab.harness.loader import DEFAULT, DEFAULT_KV, LoadError
 from raftlab.harness.options import KV, RAFT, RUN, RUNS, SEED, add_options, command_line, given, run_line
@@ -60,6 +60,7 @@ _PASSED = "raftlab"
 _FAILED = "raftlab-failed"
 _CHECK_OFF = "raftlab-check-off"
 _REMARK = "raftlab-remark"
+_UNVERIFIED = "raftlab-unverified"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -307,12 +308,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     for seed in stretch.seeds:
         run = _run(pyfuncitem, test, launcher, seed)
         total += run.real_s
-        for line in run.checks_off:
-            if (_CHECK_OFF, line) not in pyfuncitem.user_properties:
-                pyfuncitem.user_properties.append((_CHECK_OFF, line))
-        for line in run.remarks:
-            if (_REMARK, line) not in pyfuncitem.user_properties:
-                pyfuncitem.user_properties.append((_REMARK, line))
+        for name, told in ((_CHECK_OFF, run.checks_off), (_REMARK, run.remarks), (_UNVERIFIED, run.unverified)):
+            new = [(name, line) for line in told if (name, line) not in pyfuncitem.user_properties]
+            pyfuncitem.user_properties.extend(new)
         if run.error is not None:
             # Into the test's own output, while that is caught: what pytest-timeout has printed, which is then left out.
             pyfuncitem.config.get_terminal_writer().flush()
@@ -561,6 +559,8 @@ class _Printer:
         self._first: dict[str, _Failed] = {}  # by mistake
         self._checks_off: dict[str, None] = {}
         self._remarks: dict[str, None] = {}
+        self._unverified: dict[str, None] = {}
+        self._unverified_tests: dict[str, set[str]] = {}  # by part
         self._order: dict[str, int] = {}  # of the tests, where workers finish them in another one
 
     @pytest.hookimpl(optionalhook=True)
@@ -574,6 +574,11 @@ class _Printer:
             return
         self._checks_off |= {str(line): None for name, line in report.user_properties if name == _CHECK_OFF}
         self._remarks |= {str(line): None for name, line in report.user_properties if name == _REMARK}
+        unverified = {str(line): None for name, line in report.user_properties if name == _UNVERIFIED}
+        self._unverified |= unverified
+        if unverified:
+            test = report.nodeid.rpartition("::")[2].partition("[")[0]
+            self._unverified_tests.setdefault(part_of(test), set()).add(test)
         if report.failed and failed:
             longrepr = _Report(str(report.longrepr), failed.headline)
             report.longrepr = longrepr  # type: ignore[assignment]  # all pytest asks for
@@ -606,6 +611,13 @@ class _Printer:
                 yield
             finally:
                 terminalreporter.stats["failed"] = everything
+        for line in self._unverified:
+            terminalreporter.write_line(f"{line}.", yellow=True)
+        for part, tests in sorted(self._unverified_tests.items()):
+            which = f"Part {part.upper()}" if part else "This"
+            many = "1 test rests" if len(tests) == 1 else f"{len(tests)} tests rest"
+            told = f"{which} is unverified: {many} on messages that cannot be read, and may earn no points."
+            terminalreporter.write_line(told, yellow=True)
         for line in self._checks_off:
             terminalreporter.write_line(f"{line}.", yellow=True)
         for line in self._remarks:

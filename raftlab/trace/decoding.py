@@ -34,6 +34,20 @@ _FIELDS: dict[str, tuple[_Fields, _Fields]] = {
 }
 
 
+# As a peer declares them.
+_DECLARED = {
+    VOTE: (
+        "request_vote",
+        "RequestVoteArgs: term, candidate_id, last_log_index, last_log_term",
+        "RequestVoteReply: term, vote_granted",
+    ),
+    APPEND: (
+        "append_entries",
+        "AppendEntriesArgs: term, leader_id, prev_log_index, prev_log_term, entries, leader_commit",
+        "AppendEntriesReply: term, success",
+    ),
+}
+
 _HOLDS_ENTRIES = (list, tuple, dict, bytes)
 
 # All fields of Figures 2 and 13, read or not.
@@ -96,6 +110,24 @@ def _defaults(cls: type) -> dict[str, Any]:
     return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
 
 
+def _flag(args: Any) -> str:
+    """The field that marks a RequestVote with a flag of its own set (pre-vote, say), which is no candidate's, and its
+    answer no vote; "" for a candidate's.
+
+    A flag is set if it is True or a word, and not what it is if nobody says anything.
+    """
+    defaults = _defaults(args.__class__)
+    return next(
+        (
+            name
+            for name in _added(args.__class__, VOTE, 0)
+            if ((value := getattr(args, name, None)) is True or (isinstance(value, str) and name in defaults))
+            and value != defaults.get(name)
+        ),
+        "",
+    )
+
+
 def _highest(values: Sequence[Any]) -> int:
     return max((value for value in values if value.__class__ is int), default=0)
 
@@ -134,9 +166,12 @@ class Reader:
         return self._reading
 
     def _read(self, message: Message) -> Reading | None:
-        method = message.service_method
+        method = message.rpc
         args = message.decode_args()
-        if not self._is_complete(method, 0, args) or (method == VOTE and self._asks_beforehand(args)):
+        if not self._is_complete(method, 0, args):
+            return None
+        if method == VOTE and (flag := _flag(args)):
+            self._off.setdefault(f"{VOTE} {flag}", f"No check looks at {VOTE} with {flag!r} set")
             return None
         added = [getattr(args, name, None) for name in _added(args.__class__, method, 0)]
         more = any(value and isinstance(value, _HOLDS_ENTRIES) for value in added)
@@ -160,7 +195,7 @@ class Reader:
         self._head_of = _NOBODYS
 
     def _read_head(self, message: Message) -> Any:
-        if message.service_method == APPEND:
+        if message.rpc == APPEND:
             try:
                 return labgob.decode(message.request, AppendHead)
             except labgob.DecodeError:
@@ -171,37 +206,23 @@ class Reader:
     def read_reply(self, message: Message) -> Any:
         """None if the reply lacks Figure 2's fields."""
         latest = self._reply_of
-        if (
-            message.reply != latest.reply
-            or message.reply_type is not latest.reply_type
-            or message.service_method != latest.service_method
-        ):
+        if message.reply != latest.reply or message.reply_type is not latest.reply_type or message.rpc != latest.rpc:
             reply = message.decode_reply()
-            self._reply = reply if self._is_complete(message.service_method, 1, reply) else None
+            self._reply = reply if self._is_complete(message.rpc, 1, reply) else None
             self._reply_of = message
-            added = [getattr(reply, name, 0) for name in _added(reply.__class__, message.service_method, 1)]
+            added = [getattr(reply, name, 0) for name in _added(reply.__class__, message.rpc, 1)]
             self.hint = _highest(added)
         return self._reply
 
-    def _asks_beforehand(self, args: Any) -> bool:
-        """A RequestVote with a flag of its own set (pre-vote, say) is no candidate's, and its answer no vote.
-
-        A flag is set if it is True or a word, and not what it is if nobody says anything.
-        """
-        defaults = _defaults(args.__class__)
-        flag = next(
-            (
-                name
-                for name in _added(args.__class__, VOTE, 0)
-                if ((value := getattr(args, name, None)) is True or (isinstance(value, str) and name in defaults))
-                and value != defaults.get(name)
-            ),
-            None,
-        )
-        if flag is None:
-            return False
-        self._off.setdefault(f"{VOTE} {flag}", f"No check looks at {VOTE} with {flag!r} set")
-        return True
+    def read_flagged_vote(self, message: Message) -> tuple[int, str] | None:
+        """The term and the flag of a vote that was given to a request with a flag set."""
+        if message.rpc != VOTE:
+            return None
+        args, reply = message.decode_args(), message.decode_reply()
+        if not self._is_complete(VOTE, 0, args) or not self._is_complete(VOTE, 1, reply) or not reply.vote_granted:
+            return None
+        flag = _flag(args)
+        return (args.term, flag) if flag else None
 
     def is_like_a_vote(self, message: Message) -> bool:
         """Whether it says what RequestVote says, is answered with a term, and beside that says yes and no alone."""
@@ -251,6 +272,15 @@ class Reader:
         if method not in self._off and len(self._off) < _OFF_MAX:
             name = method if len(method) <= _NAME_MAX else f"{method[: _NAME_MAX - 3]}..."
             self._off[method] = f"No check looks at {name}: it is no RPC of the paper"
+
+    def explain(self, what: str, rpc: str) -> str:
+        """Why that cannot be verified, which this RPC would prove, and what to change."""
+        name, args, reply = _DECLARED[rpc]
+        why = "; ".join(line for method, line in self._off.items() if " " not in method)
+        return (
+            f"{what}. {why}. The lab reads {name}({args}) -> {reply}, by the type of the arguments and the fields that "
+            "raft/messages.py declares: send these, add fields if you like, and rename, remove or pack none"
+        )
 
     @property
     def unread(self) -> list[str]:

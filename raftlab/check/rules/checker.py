@@ -39,7 +39,7 @@ from raftlab.check.rules.election import (
     TermsNeverFall,
     VotesForTheFirst,
 )
-from raftlab.check.rules.facts import Facts, Seat, hashable
+from raftlab.check.rules.facts import Facts, Seat, Unverified, hashable
 from raftlab.check.rules.logs import (
     AcknowledgedEntriesStay,
     EntryBeforeExists,
@@ -91,6 +91,13 @@ RULES: tuple[type[Rule], ...] = (
 )
 
 _SHORT = {VOTE: "vote", APPEND: "append", INSTALL: "install"}
+
+_UNVERIFIED = {
+    Unverified.LEADERSHIP: "Who leads cannot be verified: no check can read votes from a majority for a leader",
+    Unverified.COMMITS: "What is committed cannot be verified: no check can read that a majority has acknowledged it",
+}
+# By which messages it is proved.
+_PROOFS = {Unverified.LEADERSHIP: VOTE, Unverified.COMMITS: APPEND}
 
 # Rules about what does not happen: who is blocked is evidence.
 ABOUT_WAITING = frozenset((AnswersRequests.name, AppliesWhatIsCommitted.name))
@@ -144,6 +151,9 @@ class RuleChecker:
         self._observed = 0  # how many events
         self._handlers: dict[str, Callable[[Event], None]] = {}
         self._reader = Reader()
+        self._unverified: set[Unverified] = set()
+        self._claimed: set[tuple[str, int]] = set()
+        self._claims: list[tuple[int, str, int]] = []  # when, who, the term: not checked yet
         self._begin()
 
     def _begin(self) -> None:
@@ -175,7 +185,9 @@ class RuleChecker:
             events.STOP: self._handle_stop,
         }
         self._service = ""  # what the methods of a service begin with: it is no Raft, and no rule is about it
-        self.facts = Facts(self._trace, self._reader)
+        self.facts = Facts(self._trace, self._reader, self._unverified)
+        self._claimed.clear()
+        self._claims.clear()
         self._rules: list[Rule] = [rule(self.facts, self._violated) for rule in RULES]
         self._find_handlers()
 
@@ -190,6 +202,7 @@ class RuleChecker:
         self._on_refuse = _named(self._rules, "on_refuse")
         self._on_command = _named(self._rules, "on_command")
         self._on_started = _named(self._rules, "on_started")
+        self._on_claim = _named(self._rules, "on_claim")
         self._on_restore = _named(self._rules, "on_restore")
         self._on_crash = _named(self._rules, "on_crash")
         self._on_persist = _named(self._rules, "on_persist")
@@ -223,6 +236,23 @@ class RuleChecker:
             "What such a message says nobody knows, so these assume the best of whoever gets one: " + ", ".join(names),
         ]
 
+    @property
+    def unverified(self) -> list[str]:
+        """What this run rests on and cannot be verified, why, and what to change: a line each."""
+        return [self._reader.explain(_UNVERIFIED[what], _PROOFS[what]) for what in sorted(self._unverified)]
+
+    def claim(self, peer: str, term: int, at_ns: int) -> bool:
+        """A peer says, to the tester that asks its get_state(), that it leads that term; whether that is news.
+
+        It is not an event: when the tester asks is no part of the run's digest. It is checked with the next chunk,
+        which is to have all that was before.
+        """
+        if (peer, term) in self._claimed:
+            return False
+        self._claimed.add((peer, term))
+        self._claims.append((at_ns, peer, term))
+        return True
+
     def observe(self, chunk: Sequence[Event]) -> None:
         """Check what is new in the trace against the rules, up to the first violation."""
         if self.violation is not None:
@@ -239,6 +269,19 @@ class RuleChecker:
         except Failure as failure:
             failure, number = self._first_of_the_instant(self._suspicion() or failure, number)
             self.violation = Violation(failure.extended(peer=self._trace[number - 1].node), number)
+        else:
+            if self._claims:
+                self._check_claims()
+
+    def _check_claims(self) -> None:
+        claims = self._claims.copy()
+        self._claims.clear()
+        try:
+            for at_ns, peer, term in claims:
+                for handle in self._on_claim:
+                    handle(at_ns, self.facts.seats[peer], term)
+        except Failure as failure:
+            self.violation = Violation(self._suspicion() or failure, self._observed)
 
     def finish(self) -> None:
         """Check what is left when the run is over."""
@@ -285,7 +328,7 @@ class RuleChecker:
 
     def _handle_send(self, event: Event) -> None:
         message: Message = event.detail
-        method = message.service_method
+        method = message.rpc
         if self._service and method.startswith(self._service):
             return
         facts = self.facts
@@ -313,7 +356,7 @@ class RuleChecker:
 
     def _handle_deliver(self, event: Event) -> None:
         message: Message = event.detail
-        method = message.service_method
+        method = message.rpc
         if self._service and method.startswith(self._service):
             return
         handlers = self._on_deliver.get(method)
@@ -356,7 +399,7 @@ class RuleChecker:
         if reply is None:
             return
         facts.sequence += 1
-        method = message.service_method
+        method = message.rpc
         handlers = self._on_answer[method]
         seat = facts.seats[event.node]
         reading = delivery.reading
@@ -376,10 +419,10 @@ class RuleChecker:
         seat = facts.seats[event.node]
         delivery = facts.deliveries.pop(id(message), None)
         if delivery is None or delivery.reply is None:
-            facts.miss(seat, message.target, like_a_vote=facts.reader.is_like_a_vote(message))
+            facts.miss_reply(seat, message)
             return
         facts.sequence += 1
-        method = message.service_method
+        method = message.rpc
         handlers = self._on_reply[method]
         reading, reply = delivery.reading, delivery.reply
         for handle in handlers.without_term_news if reply.term == seat.term else handlers.with_term_news:

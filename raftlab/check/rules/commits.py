@@ -6,7 +6,7 @@ from typing import Any
 
 from labrpc import Message
 from labsim import Event
-from raftlab.check.rules.facts import Delivery, Facts, Seat, hashable, same_command
+from raftlab.check.rules.facts import Delivery, Facts, Seat, Unverified, hashable, same_command
 from raftlab.check.rules.rule import Fresh, Rule, Violated, half_is_none, peers_
 from raftlab.trace.decoding import APPEND, Reading
 from raftlab.trace.events import DELIVER, START, STARTED, Started
@@ -34,21 +34,22 @@ class EarnedCommit(Rule):
     ) -> None:
         facts = self.facts
         office = facts.offices[term]
+        of_term = office.entry_terms.get(index)
         own_later = [later for later, of in office.entry_terms.items() if later > index and of == term]
         if any(self._is_held(seat, term, later) for later in own_later):
-            facts.commits(seat, index)  # which an entry of its own term takes along
+            # Which an entry of its own term takes along.
+            self._accept(seat, term, index, own_later if of_term not in (None, term) else [index, *own_later])
             return
         if facts.may_know_committed(seat, index):
             facts.commits(seat, index)
             return
         holders = facts.holders(seat, term, index)
-        of_term = office.entry_terms.get(index)
         leads = f"peer {seat.name}, leading term {term},"
         if seat.told_term > term:
             leads = f"peer {seat.name}, which led term {term} and has just heard of term {seat.told_term},"
         if self._is_held(seat, term, index):
             if of_term in (None, term):
-                facts.commits(seat, index)  # acknowledged in some other way than Figure 2's
+                self._accept(seat, term, index, [index])  # acknowledged in some other way than Figure 2's
                 return
             self.violated(
                 f"{leads} committed entry {index} of term {of_term} by counting its "
@@ -62,6 +63,15 @@ class EarnedCommit(Rule):
             f"with its own that makes {count} of {facts.servers}{half_is_none(count, facts.servers)}",
             evidence,
         )
+
+    def _accept(self, seat: Seat, term: int, index: int, enough: list[int]) -> None:
+        """It may be committed: a majority may have acknowledged one of these, any of which is enough."""
+        facts = self.facts
+        if not any(facts.is_verified(seat, term, held) for held in enough) and not facts.may_know_committed(
+            seat, index
+        ):
+            facts.unverified.add(Unverified.COMMITS)
+        facts.commits(seat, index)
 
     def _is_held(self, seat: Seat, term: int, index: int) -> bool:
         return 2 * (len(self.facts.holders(seat, term, index)) + 1) > self.facts.servers
@@ -106,16 +116,18 @@ class AppliesOnlyTheCommitted(Rule):
             self._too_early(event, seat, index)
 
     def _too_early(self, event: Event, seat: Seat, index: int) -> None:
-        if seat.last_unread or self.facts.may_know_committed(seat, index):
+        if self.facts.may_know_committed(seat, index):
+            self.facts.commits(seat, index)
+            return
+        if seat.last_unread:
+            self.facts.unverified.add(Unverified.COMMITS)
             self.facts.commits(seat, index)
             return
         told = _told(seat)
         evidence: list[tuple[int, Message, str] | str] = [
             f"  {event.at_ns / 1e9:.6f} s  peer {seat.name} applied entry {index}"
         ]
-        heard = self.facts.latest(
-            event, lambda e: e.kind == DELIVER and e.node == seat.name and e.detail.service_method == APPEND
-        )
+        heard = self.facts.latest(event, lambda e: e.kind == DELIVER and e.node == seat.name and e.detail.rpc == APPEND)
         if heard is not None:
             evidence.insert(0, (heard.at_ns, heard.detail, "delivered"))
         if told >= index:

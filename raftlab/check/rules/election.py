@@ -6,9 +6,10 @@ from typing import Any, NamedTuple, NoReturn
 
 from labrpc import Message
 from labsim import Event
-from raftlab.check.rules.facts import Delivery, Facts, Seat
+from raftlab.check.rules.facts import Delivery, Facts, Seat, Unverified
 from raftlab.check.rules.rule import Rule, Violated, half_is_none, peers_
 from raftlab.trace.decoding import VOTE, Reading
+from raftlab.trace.events import Started
 
 
 class OneLeaderPerTerm(Rule):
@@ -147,20 +148,40 @@ class EarnedLeadership(Rule):
         self._began.setdefault((seat.name, args.term), self.facts.sequence)
 
     def on_send_append_term_news(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
-        key = (seat.name, args.term)
-        if key in self._proven:
-            return
-        votes = self.facts.votes_for(seat, args.term)
-        unread = {name for name, sequence in seat.unread_votes.items() if sequence > self._began.get(key, 0)}
-        if 2 * len(votes | unread) <= self.facts.servers:
-            self.violated(
-                f"peer {seat.name} leads term {args.term} with {len(votes)} of {self.facts.servers} votes, "
-                f"{_from(seat.name, votes)}{half_is_none(len(votes), self.facts.servers)}",
-                (event.at_ns, message, "sent"),
-            )
-        self._proven.add(key)
+        self._judge(seat, args.term, (event.at_ns, message, "sent"))
 
     on_send_install_term_news = on_send_append_term_news
+
+    def on_started(self, event: Event, seat: Seat, started: Started, began: int) -> None:
+        self._judge(seat, started.term, _claim(event.at_ns, seat, "start", f"term {started.term}, and takes a command"))
+
+    def on_claim(self, at_ns: int, seat: Seat, term: int) -> None:
+        self._judge(seat, term, _claim(at_ns, seat, "get_state", f"term {term}"))
+
+    def _judge(self, seat: Seat, term: int, evidence: tuple[int, Message, str] | str) -> None:
+        key = (seat.name, term)
+        if key in self._proven:
+            return
+        facts = self.facts
+        votes = facts.votes_for(seat, term)
+        if 2 * len(votes) <= facts.servers:
+            unread = {name for name, sequence in seat.unread_votes.items() if sequence > self._began.get(key, 0)}
+            if 2 * len(votes | unread) <= facts.servers:
+                self.violated(
+                    f"peer {seat.name} leads term {term} with {len(votes)} of {facts.servers} votes, "
+                    f"{_from(seat.name, votes)}{half_is_none(len(votes), facts.servers)}",
+                    evidence,
+                    peer=seat.name,
+                )
+            # Whom a leader has asked to campaign says so by a flag (dissertation 3.10).
+            handed_over = any(earlier < term for _, earlier in self._proven)
+            if not handed_over or 2 * len(votes | facts.flagged_votes_for(seat, term)) <= facts.servers:
+                facts.unverified.add(Unverified.LEADERSHIP)
+        self._proven.add(key)
+
+
+def _claim(at_ns: int, seat: Seat, method: str, what: str) -> str:
+    return f"  {at_ns / 1e9:.6f} s  {method}() of peer {seat.name} says that it leads {what}"
 
 
 def _from(candidate: str, votes: set[str]) -> str:
@@ -218,7 +239,7 @@ class HigherTermWins(Rule):
         if reply.term >= args.term:
             return
         # §6: who has heard its leader lately may disregard the request for a vote, its term included.
-        vote = message.service_method == VOTE
+        vote = message.rpc == VOTE
         if vote and not reply.vote_granted and self.facts.may_disregard(seat, delivery.term, delivery.at_ns):
             return
         lately = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -18,6 +19,13 @@ LATELY_NS = 1_000_000_000
 _LONG_AGO_NS = 1 << 62
 _SLACK_NS = 150_000_000
 _SAVES_IN_A_ROW = 10
+
+
+class Unverified(StrEnum):
+    """What a run rests on that messages must prove, and those that would prove it cannot be decoded."""
+
+    LEADERSHIP = "leadership"
+    COMMITS = "commits"
 
 
 class Seat:
@@ -138,9 +146,10 @@ class _Offices(dict[int, Office]):
 
 
 class Facts:
-    def __init__(self, trace: Sequence[Event], reader: Reader) -> None:
+    def __init__(self, trace: Sequence[Event], reader: Reader, unverified: set[Unverified]) -> None:
         self.trace = trace
         self.reader = reader
+        self.unverified = unverified
         self.servers = 0
         # Of the event being looked at: whichever messages tell of terms and logs, and saves, are numbered.
         self.sequence = 0
@@ -152,6 +161,8 @@ class Facts:
         # By candidate and term: who has granted it a vote that arrived, itself included.
         self.votes: dict[tuple[str, int], set[str]] = {}
         self.granted: dict[tuple[str, int], str] = {}  # by voter and term: whom it has first answered with a vote
+        # By candidate and term: who has granted it a vote that it asked for with a flag set, and which flag.
+        self.flagged_votes: dict[tuple[str, int], set[tuple[str, str]]] = {}
         # Peers whose replies have a field of their own that has told, beside success, how far their log goes.
         self.acknowledge_in_fields: set[str] = set()
         # Under a service that is not the tester's: every snapshot that it has made, and the latest index of it.
@@ -481,6 +492,27 @@ class Facts:
         if not like_a_vote:
             seat.unread[source] = seat.last_unread = self.sequence
 
+    def miss_reply(self, seat: Seat, message: Message) -> None:
+        """The reply to it has reached this peer, and one of the two cannot be read."""
+        self.miss(seat, message.target, like_a_vote=self.reader.is_like_a_vote(message))
+        with suppress(labgob.DecodeError):
+            vote = self.reader.read_flagged_vote(message)
+            if vote is not None:
+                term, flag = vote
+                self.flagged_votes.setdefault((seat.name, term), set()).add((message.target, flag))
+
+    def flagged_votes_for(self, candidate: Seat, term: int) -> set[str]:
+        """Who has voted for it where it asked with a flag set, and has given that vote, or one with that flag, to no
+        other."""
+        given = self.flagged_votes.get((candidate.name, term), ())
+        others = [votes for (name, of), votes in self.flagged_votes.items() if of == term and name != candidate.name]
+        return {
+            voter
+            for voter, flag in given
+            if self.granted.get((voter, term), candidate.name) == candidate.name
+            and not any((voter, flag) in votes for votes in others)
+        }
+
     def may_know_committed(self, seat: Seat, index: int) -> bool:
         """Whether an added field, or what nobody here can read, may have told it that this is committed, as another
         server knows. Of one with a busy service nobody can tell: it knows more than it has applied."""
@@ -541,11 +573,7 @@ class Facts:
         office = self.offices[term]
         since = office.shown_at.get(index, 0)
         followers = [name for name in self.seats if name != leader.name]
-        hinted = {
-            name
-            for name in followers
-            if office.hints.get(name, 0) >= index and self._may_have_got(name, leader, term, index)
-        }
+        hinted = self._hinted(leader, term, index)
         # Peers may pass entries on among themselves, and tell the leader of each other.
         relayed = leader.last_unread > since
         return sorted(
@@ -557,6 +585,20 @@ class Facts:
             or ((relayed or hinted) and self.seats[name].last_unread > since)
             or (relayed and self.seats[name].received.get(term, (0, 0))[1] >= index)
         )
+
+    def _hinted(self, leader: Seat, term: int, index: int) -> set[str]:
+        """Of the followers, those that may have acknowledged it in an added field."""
+        return {
+            name
+            for name, hint in self.offices[term].hints.items()
+            if name != leader.name and hint >= index and self._may_have_got(name, leader, term, index)
+        }
+
+    def is_verified(self, leader: Seat, term: int, index: int) -> bool:
+        """Whether acknowledgements that can be read, in added fields or not, make a majority."""
+        match = self.offices[term].match.items()
+        holders = {name for name, known in match if known >= index} | self._hinted(leader, term, index)
+        return 2 * (len(holders) + 1) > self.servers
 
     def _may_have_got(self, name: str, leader: Seat, term: int, index: int) -> bool:
         """From that leader: by AppendEntries, or by something unread."""

@@ -21,6 +21,7 @@ repeated: only on_any_send() sees it.
     on_refuse(…)                                         an AppendEntries was answered with no; as on_answer
     on_command(event, seat, index, command)              one was applied
     on_started(event, seat, started, began)              start() said yes; `began`: when it was called, at the earliest
+    on_claim(at_ns, seat, term)                          get_state() said that it leads that term
     on_restore(seat)                                     a service begins from its snapshot
     on_crash(seat)
     on_persist(event, seat, saved)                       a save has taken effect
@@ -62,6 +63,7 @@ _STEPS = {
     "on_refuse",
     "on_command",
     "on_started",
+    "on_claim",
     "on_restore",
     "on_crash",
     "on_persist",
@@ -121,14 +123,14 @@ def _fields(message: Message) -> str:
 
 
 def _fields_that_matter(message: Message, args: Any) -> str:
-    if message.service_method == VOTE:
+    if message.rpc == VOTE:
         return f"term {args.term}, last entry {args.last_log_index} of term {args.last_log_term}"
-    if message.service_method == APPEND:
+    if message.rpc == APPEND:
         return (
             f"term {args.term}, prev {args.prev_log_index} of term {args.prev_log_term}, "
             f"{len(args.entries)} entries, leader_commit {args.leader_commit}"
         )
-    if message.service_method == INSTALL:
+    if message.rpc == INSTALL:
         return f"term {args.term}, snapshot through {args.last_included_index} of term {args.last_included_term}"
     return short(args)
 

@@ -173,7 +173,7 @@ def _tell(args: argparse.Namespace, test: LabTest, run: Run) -> None:
         if args.choices is None and test.file.suffix != SCENARIO:  # otherwise it was, or is short already
             shrink = run_line("shrink", test.name, run.seed, how, file=file)
         print(f"FAILED {report.describe(run.error, test.name, which, line, causes=run.causes, shrink=shrink)}")
-    for off in run.checks_off:
+    for off in (*run.unverified, *run.checks_off):
         print(f"{off}.")
     for remark in run.remarks:
         print(f"Remark: {remark}.")

@@ -177,7 +177,7 @@ def _tell(args: argparse.Namespace, script: Script, run: Run, outputs: dict[int,
         return True
     broken = f", breaking {script.breaks} as it says" if script.breaks else ""
     print(f"PASSED {name}{broken}  ({len(script.steps)} steps, {run.real_s * 1000:.0f} ms)")
-    for off in run.checks_off if alone else ():
+    for off in (*run.unverified, *run.checks_off) if alone else ():
         print(f"{off}.")
     if args.rewrite:
         _rewrite(script, outputs)

@@ -7,6 +7,7 @@ import msgspec
 from raftlab.harness.verdict import Ending, Verdict, without_numbers
 
 PASSED = "passed"
+UNVERIFIED = "unverified"  # not failed, and what it rests on cannot be decoded
 FAILED = "failed"
 DIED = "died"  # with its process
 LATE = "late"  # took longer than the limit, and was ended with its process
@@ -28,6 +29,7 @@ class Outcome(msgspec.Struct, omit_defaults=True):
     said: str = ""  # where the cause is the name of a rule: what was wrong, in words
     report: str = ""
     checks_off: list[str] = []
+    unverified: list[str] = []  # what it rests on that cannot be verified, why, and what to change
     skipped: bool = False  # by itself, which a campaign counts as passed
     cpu_s: float = 0.0
 

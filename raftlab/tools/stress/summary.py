@@ -31,8 +31,9 @@ def headline(tally: Tally) -> str:
     total = tally.total
     elapsed_s = max(tally.elapsed_s, 1e-9)
     hours = total.virtual_s / 3600
+    unverified = f"{total.unverified:,} unverified, " if total.unverified else ""
     return (
-        f"{total.runs:,} runs: {total.passed:,} passed, {total.failed:,} failed, in {duration(elapsed_s)} "
+        f"{total.runs:,} runs: {total.passed:,} passed, {total.failed:,} failed, {unverified}in {duration(elapsed_s)} "
         f"({total.runs / elapsed_s:,.1f} runs/s). "
         f"Simulated {hours:,.1f} virtual hours, {hours / elapsed_s * 60:,.1f} hours per minute."
     )
@@ -52,7 +53,7 @@ def as_text(tally: Tally, kit: Kit, out: Path, width: int | None = None) -> str:
     lines = wrapped(headline(tally), "", width)
     if tally.ended:
         lines.append(f"It ended {tally.ended}.")
-    for line in tally.checks_off:
+    for line in (*tally.unverified, *tally.checks_off):
         lines += wrapped(f"{line}.", "", width)
     causes = tally.causes
     if causes:
@@ -136,17 +137,20 @@ def as_dict(tally: Tally, kit: Kit) -> dict[str, Any]:
         "runs": total.runs,
         "passed": total.passed,
         "failed": total.failed,
+        "unverified": total.unverified,
         "real_s": round(tally.elapsed_s, 3),
         "runs_per_s": round(total.runs / max(tally.elapsed_s, 1e-9), 3),
         "virtual_hours": round(total.virtual_s / 3600, 4),
         "virtual_hours_per_minute": round(total.virtual_s / 60 / max(tally.elapsed_s, 1e-9), 4),
         "ended": tally.ended,
         "checks_off": list(tally.checks_off),
+        "cannot_verify": list(tally.unverified),
         "tests": {
             test: {
                 "runs": c.runs,
                 "passed": c.passed,
                 "failed": c.failed,
+                "unverified": c.unverified,
                 "virtual_s": round(c.virtual_s, 3),
                 "real_s": round(c.real_s, 3),
             }

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from raftlab.tools.stress.outcome import DIED, LATE, PASSED, Outcome
+from raftlab.tools.stress.outcome import DIED, LATE, PASSED, UNVERIFIED, Outcome
 
 
 @dataclass
@@ -18,12 +18,13 @@ class Count:
 
     passed: int = 0
     failed: int = 0
+    unverified: int = 0
     virtual_s: float = 0.0
     real_s: float = 0.0  # in the worker, without the campaign's own cost
 
     @property
     def runs(self) -> int:
-        return self.passed + self.failed
+        return self.passed + self.failed + self.unverified
 
 
 @dataclass
@@ -91,6 +92,7 @@ class Tally:
     for_s: float | None = None  # or how long
     ended: str = ""  # why it ended before its time, if it did
     checks_off: dict[str, None] = field(default_factory=dict)  # which, and why, a line each
+    unverified: dict[str, None] = field(default_factory=dict)  # what cannot be verified, and why, a line each
     began_s: float = field(default_factory=time.monotonic)
     ended_s: float | None = None
 
@@ -103,8 +105,12 @@ class Tally:
             count.virtual_s += outcome.virtual_s
             count.real_s += outcome.real_s
             self.checks_off |= dict.fromkeys(outcome.checks_off)
+            self.unverified |= dict.fromkeys(outcome.unverified)
             if outcome.kind == PASSED:
                 count.passed += 1
+                continue
+            if outcome.kind == UNVERIFIED:
+                count.unverified += 1
                 continue
             count.failed += 1
             same = outcome.mistake or f"{outcome.kind} | {outcome.cause} | {outcome.where}"
@@ -121,6 +127,7 @@ class Tally:
         return Count(
             sum(c.passed for c in counts),
             sum(c.failed for c in counts),
+            sum(c.unverified for c in counts),
             sum(c.virtual_s for c in counts),
             sum(c.real_s for c in counts),
         )

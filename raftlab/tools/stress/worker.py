@@ -101,7 +101,7 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
     from raftlab.harness.run import run_test
     from raftlab.harness.verdict import verdict_of
     from raftlab.tools.selection import SCENARIO, SelectionError, load_tests
-    from raftlab.tools.stress.outcome import Outcome
+    from raftlab.tools.stress.outcome import PASSED, UNVERIFIED, Outcome
 
     tests = {}
     for file in dict.fromkeys(setup.tests.values()):
@@ -121,10 +121,11 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
         assert simulation is not None
         events = simulation.switches if simulation.trace is None else len(simulation.trace)
         outcome = Outcome(name, seed, "passed", run.digest, run.virtual_s, run.real_s, events)
-        outcome.checks_off, outcome.cpu_s = run.checks_off, cpu_s
+        outcome.checks_off, outcome.unverified, outcome.cpu_s = run.checks_off, run.unverified, cpu_s
         error = run.error
         outcome.skipped = error is not None and pytest_says(error, "Skipped")
         if error is None or outcome.skipped:
+            outcome.kind = UNVERIFIED if run.unverified else PASSED
             return encoder.encode(outcome), False
         out_of_memory = isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError)
         if out_of_memory:

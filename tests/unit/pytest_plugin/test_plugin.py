@@ -181,6 +181,17 @@ def test_checks_that_cannot_read_the_messages_are_said_to_be_off_once(run, pytes
     assert text.count(unread) == text.count("so these assume the best of whoever gets one: earned-leadership, ") == 1
 
 
+@IN_WORKERS
+def test_what_is_unverified_is_explained_once_and_counted_by_part(run, pytester, workers):
+    folder = pytester.mkdir("mine")
+    renamed_package(folder, vote_granted="yes")
+    tests = [f"{LAB / 'test_2a.py'}::{name}" for name in ("test_initial_election_2a", "test_reelection_2a")]
+    text = run(*tests, "-q", "--runs", 2, "--raft", folder, *workers, code=0)
+    assert text.count("Who leads cannot be verified: ") == 1
+    assert "RequestVoteReply: term, vote_granted" in text
+    assert text.count("Part 2A is unverified: 2 tests rest on messages that cannot be read") == 1
+
+
 def test_a_peer_that_prints_a_lot_does_not_bury_its_failure(run, pytester):
     peer(pytester.path, tick="for i in range(5000): print('line', i)\n            self.nothing")
     test = f"{LAB / 'test_2a.py'}::test_initial_election_2a"

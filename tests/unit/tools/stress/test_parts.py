@@ -96,6 +96,14 @@ def test_a_pool_that_is_lost_ends_it_and_keeps_what_was_counted():
     assert 0 < tally.total.runs < 1000
 
 
+def test_unverified_runs_are_counted_apart(tmp_path):
+    tally = Tally(["a"], 0)
+    tally.add([Outcome("a", 1), Outcome("a", 2, "unverified", unverified=["Who leads cannot be verified"])])
+    assert (tally.total.runs, tally.total.passed, tally.total.failed, tally.total.unverified) == (2, 1, 0, 1)
+    text = as_text(tally, None, tmp_path)
+    assert "2 runs: 1 passed, 0 failed, 1 unverified, in" in text and "Who leads cannot be verified." in text
+
+
 # ---- causes --------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,262 @@
+"""What a peer claims, its messages must prove; and where nobody can read these, that is an outcome of its own."""
+
+import re
+from dataclasses import dataclass
+
+import pytest
+
+from raft.messages import RequestVoteReply
+from raftlab.harness.loader import load_peer
+from raftlab.harness.run import run_test
+from raftlab.harness.verdict import Ending, verdict_of
+from raftlab.sandbox.loader import launcher_for
+from raftlab.scenarios.collection import collect
+from raftlab.tools.selection import load_tests
+from tests.mutants.tool.mutants import STRANGERS
+from unit.check.trace_builder import Story
+from unit.students import ROOT, agree, edited_reference, peer, renamed_package, told, written
+
+pytestmark = pytest.mark.usefixtures("raft_package_restored")
+
+TESTS = {test.name: test for part in "ab" for test in load_tests(ROOT / f"tests/test_2{part}.py")}
+ELECTION = TESTS["test_initial_election_2a"]
+AGREEMENT = TESTS["test_basic_agree_2b"]
+
+# Their acknowledgements travel in calls of their own (docs/grading.md). In "relay" only those of what is relayed do.
+UNDECODABLE = {"added_ack", "pull"}
+
+WRONG_QUORUM = (
+    "if sum(self.votes.values()) > len(self.peers) // 2:",
+    "if sum(self.votes.values()) >= len(self.peers) // 2:",
+)
+
+BULLY = """
+from dataclasses import dataclass
+from labsim import threading, time
+
+@dataclass
+class Ping:
+    source: int
+
+@dataclass
+class Pong:
+    source: int
+
+class Raft:
+    def __init__(self, peers, me, persister, apply_ch):
+        self.peers, self.me, self.dead, self.seen = peers, me, False, {}
+        for i in range(len(peers)):
+            if i != me:
+                threading.Thread(target=self.watch, args=(i,), daemon=True).start()
+
+    def watch(self, i):
+        while not self.dead:
+            if self.peers[i].call("Raft.ping", Ping(self.me)) is not None:
+                self.seen[i] = time.time()
+            time.sleep(0.05)
+
+    def ping(self, args: Ping) -> Pong:
+        return Pong(self.me)
+
+    def get_state(self):
+        alive = [i for i, at in self.seen.items() if time.time() - at < 0.3]
+        return 1, 2 * (len(alive) + 1) > len(self.peers) and max([*alive, self.me]) == self.me
+
+    def start(self, command):
+        return -1, 1, False
+
+    def kill(self):
+        self.dead = True
+"""
+
+
+def outcome(test, launcher, seed=1):
+    run = run_test(test, launcher, seed)
+    return verdict_of(run.error, unverified=run.unverified), run
+
+
+def rule_of(test, launcher):
+    verdict, _ = outcome(test, launcher)
+    return verdict.ending, verdict.name
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_leading_without_votes_breaks_a_rule(tmp_path, isolated):
+    constant = peer(tmp_path, state="1, self.me == 0")
+    assert rule_of(ELECTION, launcher_for(constant, isolated=isolated)) == (Ending.RULE, "earned-leadership")
+
+
+def test_a_claim_is_reported_with_who_said_it(tmp_path):
+    text = told(peer(tmp_path, state="1, self.me == 0"))
+    assert "peer 0 leads term 1 with 1 of 3 votes, its own" in text
+    assert "get_state() of peer 0 says that it leads term 1" in text
+
+
+def test_taking_a_command_is_a_claim_too(tmp_path):
+    taker = peer(tmp_path, start="1, 1, self.me == 0")
+    text = told(taker, agree)
+    assert "A leader needs votes from a majority (§5.2)" in text
+    assert "start() of peer 0 says that it leads term 1, and takes a command" in text
+
+
+def test_a_single_server_leads_without_messages(tmp_path):
+    def alone(make_config):
+        assert make_config(servers=1).check_one_leader() == 0
+
+    assert outcome(collect(alone), load_peer(peer(tmp_path, state="1, True")))[0].ending is Ending.PASSED
+
+
+def test_leading_by_pings_is_unverified(tmp_path):
+    verdict, run = outcome(ELECTION, load_peer(written(tmp_path, BULLY)))
+    assert verdict.ending is Ending.UNVERIFIED
+    (line,) = run.unverified
+    assert "no check can read votes from a majority" in line and "Raft.ping" in line
+    assert "RequestVoteArgs: term, candidate_id" in line and "raft/messages.py" in line
+
+
+def test_on_real_threads_a_leader_must_have_sent_something(tmp_path):
+    text = told(peer(tmp_path, state="1, self.me == 0"), realtime=True)
+    assert "leads term 1, and no peer has sent anything" in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "in_2a", "in_2b"),
+    [
+        ({"vote_granted": "yes"}, {"Who leads"}, {"Who leads"}),
+        ({"last_log_term": "at"}, {"Who leads"}, {"Who leads"}),
+        ({"success": "matches"}, set(), {"What is committed"}),
+        ({"entries": "items"}, set(), {"What is committed"}),
+        ({"vote_granted": "yes", "success": "matches"}, {"Who leads"}, {"Who leads", "What is committed"}),
+    ],
+)
+def test_what_rests_on_renamed_fields_is_unverified(tmp_path, fields, in_2a, in_2b):
+    launcher = load_peer(renamed_package(tmp_path, **fields))
+    for test, expected in ((ELECTION, in_2a), (AGREEMENT, in_2b)):
+        verdict, run = outcome(test, launcher)
+        assert {line.partition(" cannot be verified")[0] for line in run.unverified} == expected
+        assert verdict.ending is (Ending.UNVERIFIED if expected else Ending.PASSED)
+
+
+RENAMED_METHODS = {"request_vote": "ask", "append_entries": "tell", "install_snapshot": "ship"}
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_the_paper_s_types_are_read_under_any_method(tmp_path, isolated):
+    launcher = launcher_for(renamed_package(tmp_path, **RENAMED_METHODS), isolated=isolated)
+    assert launcher.renamed_rpcs == {f"Raft.{new}": f"Raft.{old}" for old, new in RENAMED_METHODS.items()}
+    verdict, run = outcome(AGREEMENT, launcher)
+    assert (verdict.ending, run.unverified, run.checks_off) == (Ending.PASSED, [], [])
+    assert run.digest == outcome(AGREEMENT, launcher_for(ROOT / "raft/raft.py", isolated=isolated))[1].digest
+
+
+def hidden(folder, source, way):
+    """This raft.py with other names, or with bytes for messages."""
+    messages = (ROOT / "raft/messages.py").read_text(encoding="utf-8")
+    names = {"fields": {"vote_granted": "yes", "success": "matches"}, "methods": RENAMED_METHODS}.get(way, {})
+    for old, new in names.items():
+        source, messages = (re.sub(rf"\b{old}\b", new, text) for text in (source, messages))
+    (folder / "messages.py").write_text(messages, encoding="utf-8")
+    (folder / "raft.py").write_text(source + (IN_BYTES if way == "bytes" else ""), encoding="utf-8")
+    return load_peer(folder)
+
+
+IN_BYTES = """
+
+import labgob
+from raft import messages
+
+_TYPES = {
+    "request_vote": (messages.RequestVoteArgs, messages.RequestVoteReply),
+    "append_entries": (messages.AppendEntriesArgs, messages.AppendEntriesReply),
+}
+
+
+class _End:
+    def __init__(self, end):
+        self.end = end
+
+    def call(self, method, args):
+        reply = self.end.call(method, labgob.encode(args))
+        return None if reply is None else labgob.decode(reply, _TYPES[method.partition(".")[2]][1])
+
+
+class _Typed(Raft):
+    pass
+
+
+class Raft(_Typed):
+    def __init__(self, peers, me, persister, apply_ch):
+        super().__init__([_End(peer) for peer in peers], me, persister, apply_ch)
+
+    def request_vote(self, args: bytes) -> bytes:
+        return labgob.encode(super().request_vote(labgob.decode(args, _TYPES["request_vote"][0])))
+
+    def append_entries(self, args: bytes) -> bytes:
+        return labgob.encode(super().append_entries(labgob.decode(args, _TYPES["append_entries"][0])))
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "ending"), [("fields", "rule"), ("bytes", "unverified"), ("methods", "rule"), ("", "rule")]
+)
+def test_hiding_a_wrong_quorum_does_not_pass_it(tmp_path, way, ending):
+    source = edited_reference(tmp_path, WRONG_QUORUM).read_text(encoding="utf-8")
+    assert outcome(ELECTION, hidden(tmp_path, source, way))[0].ending == ending
+
+
+PRE_VOTE = """
+
+class _Votes(Raft):
+    pass
+
+
+class Raft(_Votes):
+    def may_i(self, args: RequestVoteArgs) -> RequestVoteReply:
+        return RequestVoteReply(args.term, True)
+"""
+
+
+@pytest.mark.parametrize(("method", "renamed"), [("request_vote", False), ("ask", True)])
+def test_one_type_by_two_methods_needs_the_paper_s_name(tmp_path, method, renamed):
+    """A pre-vote may travel in RequestVoteArgs: of two other names nobody knows which one is the vote."""
+    folder = renamed_package(tmp_path, request_vote=method)
+    with (folder / "raft.py").open("a", encoding="utf-8") as file:
+        file.write(PRE_VOTE)
+    launcher = load_peer(folder)
+    assert launcher.renamed_rpcs == {}
+    assert outcome(ELECTION, launcher)[0].ending is (Ending.UNVERIFIED if renamed else Ending.PASSED)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in STRANGERS.iterdir() if (path / "raft.py").exists()))
+def test_correct_peers_of_other_designs_are_verified(name):
+    verdict, run = outcome(AGREEMENT, load_peer(STRANGERS / name))
+    assert run.error is None
+    assert verdict.ending is (Ending.UNVERIFIED if name in UNDECODABLE else Ending.PASSED)
+
+
+@dataclass
+class InvitedArgs:
+    term: int
+    candidate_id: int
+    last_log_index: int
+    last_log_term: int
+    invited: bool = False
+
+
+@pytest.mark.parametrize(
+    ("led_before", "voters", "expected"),
+    [(True, "0", []), (True, "", ["earned-leadership"]), (False, "0", ["Who leads"])],
+)
+def test_handed_over_leadership_is_verified_by_flagged_votes(led_before, voters, expected):
+    """Whom a leader asks to campaign may say so by a flag in RequestVote (dissertation 3.10)."""
+    story = Story()
+    if led_before:
+        story.elect("0", 1)
+        story.append("0", "1", 1)
+    for voter in voters:
+        request = story.deliver(story.send("1", voter, InvitedArgs(2, 1, 0, 0, True), "Raft.request_vote"))
+        story.answer(request, RequestVoteReply(2, True))
+    story.append("1", "2", 2)
+    broken = story.broken()
+    found = [broken] if broken else [line.partition(" cannot")[0] for line in story.checker.unverified]
+    assert found == expected
