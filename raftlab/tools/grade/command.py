@@ -301,27 +301,29 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, intake: Intake,
 
 
 def _line(result: Result, number: int, of: int) -> str:
-    failed = sum(not test.passed for test in result.tests if test.test.counts)
+    failed = sum(not test.passed and not test.skipped for test in result.tests if test.test.counts)
     # What a submission says of itself shall not steer the terminal.
     why = f"  {printable(result.problem.partition(chr(10))[0])}" if result.problem else ""
     if not why and failed:
-        why = f"  {counted(failed, 'test')} failed"
+        why = f"  {counted(failed, 'test')} {'unverified or ' if result.unverified else ''}failed"
     return f"{number:>4}/{of}  {result.name}  {points(result.score)} of {points(result.score_max)}{why}"
 
 
 def _summary(results: Sequence[Result], progress: Progress, out: Path) -> str:
     scores = [result.score for result in results]
+    score_max = max(result.score_max for result in results)
     full = sum(result.score >= result.score_max - 1e-9 for result in results)
     again = f" ({progress.runs_stored:,} were there already)" if progress.runs_stored else ""
     class_ = f". The class of {len(results):,}" if len(results) > progress.submissions else ""
     runs = progress.runs_made + progress.runs_stored
     lines = [
         f"\n{counted(progress.submissions, 'submission')} graded in {runs:,} runs{again}{class_}: "
-        f"mean {points(mean(scores))}, median {points(median(scores))} of {points(results[0].score_max)}, "
+        f"mean {points(mean(scores))}, median {points(median(scores))} of {points(score_max)}, "
         f"{full} with full marks."
     ]
     for words, names in (
         ("could not be run", [r.name for r in results if r.problem]),
+        ("cannot be verified", [r.name for r in results if r.unverified]),
         ("told their host what no peer tells", [r.name for r in results if r.misbehaved]),
     ):
         if names:

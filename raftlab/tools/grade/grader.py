@@ -31,7 +31,17 @@ from raftlab.tools.grade.runs.run_digest import HUNTS, run_digest
 from raftlab.tools.grade.runs.run_worker import Box
 from raftlab.tools.grade.runs.worker import Request, Setup
 from raftlab.tools.grade.submission_loader import SERVER, Submission
-from raftlab.tools.grade.values.results import FORCED, UNLOADABLE, Result, RunRecord, Shown, TestResult
+from raftlab.tools.grade.values.results import (
+    FAILED,
+    FORCED,
+    SKIPPED,
+    UNLOADABLE,
+    UNVERIFIED,
+    Result,
+    RunRecord,
+    Shown,
+    TestResult,
+)
 from raftlab.tools.grade.values.rubric import HUNT, Failures, Graded, Limits, RubricError
 from raftlab.tools.grade.values.store import Store
 
@@ -266,7 +276,7 @@ class _Grading:
                 f"{self._forced[test.part]} tests of this part had to be ended by force already, "
                 "so the rest of the part was not tried."
             )
-        if test.race and not self._results[test.of].passed:
+        if test.race and self._results[test.of].verdict == FAILED:
             return "it fails as it is, without a turn being lost."
         if self._spent_s[test.besides] >= limits.submission_s:
             return f"the submission's runs have taken the {limits.submission_s} s of real time that it has in all."
@@ -275,6 +285,8 @@ class _Grading:
     def result(self) -> Result:
         submission = self._submission
         results = [self._results[test.name] for test in self._exam.tests]
+        if any(result.verdict == UNVERIFIED for result in results):
+            results = [result.unverified_alone for result in results]
         # Of public tests only: everybody reads this, and names of methods could carry what a hidden test says.
         public = [run for result in results if not result.test.hidden for run in result.runs]
         off = dict.fromkeys(f"{line}." for run in public for line in run.checks_off)
@@ -286,6 +298,9 @@ class _Grading:
             off["Services were run on the course's own raft.py: a line that replays such a run does so on yours."] = (
                 None
             )
+        unverified = tuple(dict.fromkeys(f"{line}." for run in public for line in run.unverified))
+        if not unverified and any(run.unverified for result in results for run in result.runs):
+            unverified = ("Hidden tests rest on messages that no check can read, and none of the public ones does.",)
         problem, of_parts = self._told_problems()
         remarks = (*submission.remarks, *of_parts, *off)
         return Result(
@@ -296,6 +311,7 @@ class _Grading:
             sum(self._spent_s.values()),
             submission.file,
             tuple(self._shown),
+            unverified,
         )
 
     def _told_problems(self) -> tuple[str, list[str]]:
@@ -346,7 +362,7 @@ class _Grading:
             run.replay = replay
             runs.append(run)
             self._spent_s[test.besides] += run.real_s
-            failures += not run.passed
+            failures += run.failed or (test.skips_fail and run.kind == SKIPPED)
             if failures > test.failures_allowed or run.kind == UNLOADABLE:
                 break
         progress.count(spared=len(test.seeds) - len(runs))

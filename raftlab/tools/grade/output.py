@@ -93,8 +93,8 @@ def as_gradescope(result: Result) -> dict[str, Any]:
                 "name": test.test.shown_name,
                 "number": f"{test.test.part.upper()}.{number}",
                 "score": round(test.earned, 6),
-                "max_score": round(test.test.points, 6),
-                **({"status": "passed" if test.passed else "failed"} if test.test.counts else {}),
+                "max_score": round(test.possible, 6),
+                **({"status": "passed" if test.passed else "failed"} if test.test.counts and not test.skipped else {}),
                 "output": told(test, result.shown),
                 "output_format": "text",
                 "visibility": test.test.visibility,
@@ -107,9 +107,9 @@ def as_gradescope(result: Result) -> dict[str, Any]:
 
 def _opening(result: Result) -> list[str]:
     lines = [result.problem] if result.problem else []
-    lines += result.remarks
+    lines += [*result.unverified_because, *result.remarks]
     shown = [test for test in result.tests if test.test.visibility == "visible" and test.test.counts]
-    earned, possible = sum(test.earned for test in shown), sum(test.test.points for test in shown)
+    earned, possible = sum(test.earned for test in shown), sum(test.possible for test in shown)
     lines.append(f"{points(earned)} of {points(possible)} points in the {len(shown)} tests that are shown.")
     return lines
 
@@ -137,14 +137,14 @@ def _of_run(run: RunRecord, recipe: Sequence[str]) -> str:
 def as_junit(result: Result) -> bytes:
     """Of the tests that students are shown."""
     shown = [test for test in result.tests if test.test.visibility == "visible" and test.test.counts]
-    failed = sum(not test.passed and not test.not_run for test in shown)
-    skipped = sum(bool(test.not_run) for test in shown)
+    skipped = sum(bool(test.not_run) or test.skipped for test in shown)
+    failed = sum(not test.passed for test in shown) - skipped
     suite = ElementTree.Element("testsuite", name=printable(result.name), tests=str(len(shown)), errors="0")
     suite.set("failures", str(failed))
     suite.set("skipped", str(skipped))
     for test in shown:
         case = ElementTree.SubElement(suite, "testcase", classname=test.test.part, name=test.test.shown_name)
-        if test.not_run:
+        if test.not_run or test.skipped:
             ElementTree.SubElement(case, "skipped", message=printable(test.summary))
         elif not test.passed:
             failure = ElementTree.SubElement(case, "failure", message=printable(test.summary))

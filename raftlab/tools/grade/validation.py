@@ -23,7 +23,7 @@ from raftlab.tools.common.interrupts import first_done
 from raftlab.tools.grade.grader import Exam
 from raftlab.tools.grade.values.rubric import Graded
 from raftlab.tools.grade.values.store import write_whole
-from raftlab.tools.stress.outcome import PASSED, Outcome
+from raftlab.tools.stress.outcome import PASSED, UNVERIFIED, Outcome
 from raftlab.tools.stress.pool import Batch, LocalPool
 from raftlab.tools.workers.job_bundle import Kit
 from raftlab.tools.workers.process import CannotStart
@@ -156,7 +156,9 @@ class Proof:
         heading = f"{outcome.test}  seed {outcome.seed}"
         if outcome.skipped:
             return f"{heading}\n  It skips itself, and a test that was skipped has not been passed"
-        if outcome.kind != PASSED:
+        if outcome.kind == UNVERIFIED and not all(test.unverified_share for test in self._exam.tests):
+            return f"{heading}\n  {outcome.unverified[0]}, or let the rubric allow such messages (checks.undecodable)"
+        if outcome.kind not in (PASSED, UNVERIFIED):
             return "\n".join(outcome.report.splitlines()[:_LINES_TOLD_MAX])
         if outcome.cpu_s > limits.cpu_s:
             return (

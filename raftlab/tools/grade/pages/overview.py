@@ -30,7 +30,7 @@ from raftlab.tools.grade.values.results import (
 _NAME_CHARS_MAX = 80
 _CAUSE_CHARS_MAX = 600
 _SLOWEST_SHOWN = 5
-_REMARKS = "remarks"  # the one flag that is no accusation
+_REMARKS, _SKIPPED = "remarks", "skipped tests"  # the flags that are no accusation
 
 
 def class_page(
@@ -78,7 +78,9 @@ def _share(result: Result) -> float:
 
 
 def _full_marks(result: Result) -> bool:
-    return bool(result.tests) and all(test.passed for test in result.tests if test.test.counts)
+    return bool(result.tests) and all(
+        test.skipped or (test.passed and test.earned >= test.possible) for test in result.tests if test.test.counts
+    )
 
 
 def _could_not_run(result: Result) -> bool:
@@ -150,7 +152,7 @@ def _submissions(results: Sequence[Result], linked: Callable[[Result], Html]) ->
 
 def _submission_row(result: Result, parts: Iterable[str], linked: Callable[[Result], Html]) -> Html:
     counting = [test for test in result.tests if test.test.counts]
-    failed = sum(not test.passed for test in counting)
+    failed = sum(not test.passed and not test.skipped for test in counting)
     rules = _most_common(result.rules_broken)
     flags = _flags(result)
     by_part = result.parts
@@ -165,7 +167,7 @@ def _submission_row(result: Result, parts: Iterable[str], linked: Callable[[Resu
         el("td", *([code(clipped(rules[0][0], 60)), f" × {rules[0][1]}"] if rules else [])),
         el(
             "td",
-            *(el("span", flag, class_="tag" if flag == _REMARKS else "tag bad") for flag in flags),
+            *(el("span", flag, class_="tag" if flag in (_REMARKS, _SKIPPED) else "tag bad") for flag in flags),
             class_="flags",
             data_v=str(len(flags)),
         ),
@@ -191,6 +193,8 @@ def _flags(result: Result) -> list[str]:
         "could not be loaded": UNLOADABLE in kinds,
         "ended by force": FORCED in kinds,
         "took its process along": DIED in kinds,
+        "unverified": result.unverified,
+        _SKIPPED: any(test.skipped for test in result.tests),
         _REMARKS: bool(result.remarks),
     }
     return [flag for flag, given in found.items() if given]

@@ -36,6 +36,7 @@ from raftlab.tools.grade.values.results import (
     FAILED,
     FORCED,
     MISBEHAVED,
+    SKIPPED,
     UNLOADABLE,
     Result,
     RunRecord,
@@ -89,10 +90,15 @@ class _Told:
     shown: tuple[Shown, ...] = ()  # what was drawn and shrunk of its runs
     pages: str = ""  # the folder where that is
     counts: bool = True  # and is not only told
+    skipped: bool = False
 
     @property
     def failures(self) -> list[RunRecord]:
-        return [run for run in self.runs if not run.passed]
+        return [run for run in self.runs if run.failed]
+
+    @property
+    def why_skipped(self) -> str:
+        return next((run.cause for run in self.runs if run.kind == SKIPPED), "")
 
     def shown_of(self, run: RunRecord) -> Shown | None:
         return next((shown for shown in self.shown if shown.seed == run.seed), None)
@@ -112,8 +118,9 @@ def _told(test: TestResult, *, full: bool) -> _Told | None:
         part=graded.part,
         passed=test.passed,
         earned=test.earned,
-        possible=graded.points,
-        verdict="passed" if test.passed else "failed",
+        possible=test.possible,
+        verdict=test.verdict,
+        skipped=test.skipped,
         tags=("hidden",) if graded.hidden and not nameless else (),
         counts=graded.counts,
     )
@@ -153,7 +160,7 @@ def submission_page(result: Result, title: str, *, full: bool, pages: str = "") 
     if len(seen) < len(result.tests):
         line = "Further tests are not shown here."
         if full:
-            most = points(sum(test.test.points for test in seen))
+            most = points(sum(test.possible for test in seen))
             line = f"The student sees {points(sum(test.earned for test in seen))} of {most} points so far."
         body.append(el("p", line, class_="faint small under"))
     body.append(_causes([test for test in tests if test.counts]))
@@ -166,6 +173,9 @@ def _handed_in(result: Result) -> Html:
     boxes = []
     if result.problem:
         boxes.append(_box("This submission could not be run", el("p", result.problem), bad=True))
+    if result.unverified_because:
+        because = el("ul", *(el("li", line) for line in result.unverified_because))
+        boxes.append(_box("What cannot be verified", because, bad=True))
     if result.remarks:
         boxes.append(_box("On what was handed in", el("ul", *(el("li", remark) for remark in result.remarks))))
     return join(boxes)
@@ -178,9 +188,12 @@ def _box(heading: str, content: Html, *, bad: bool = False) -> Html:
 def _score(tests: Sequence[_Told], parts: Sequence[str]) -> Html:
     tests = [test for test in tests if test.counts]
     earned, possible = sum(test.earned for test in tests), sum(test.possible for test in tests)
-    passed = sum(test.passed for test in tests)
+    passed, skipped = sum(test.passed for test in tests), sum(test.skipped for test in tests)
     figure = el("p", points(earned), class_="figure")
-    of = el("p", f"of {points(possible)} points; {passed} of {len(tests)} tests passed", class_="of")
+    left_out = f", {skipped} skipped" if skipped else ""
+    of = el(
+        "p", f"of {points(possible)} points; {passed} of {len(tests) - skipped} tests passed{left_out}", class_="of"
+    )
     rows = []
     for part in parts:
         mine = [test for test in tests if test.part == part]
@@ -260,7 +273,7 @@ def _part(tests: Sequence[_Told], part: str, explained: set[tuple[str, ...]], *,
         name = el("a", _name(test), href=f"#{test.anchor}") if article else _name(test)
         tags = [el("span", tag, class_="tag") for tag in test.tags]
         both = el("div", el("span", name, " ", *tags), el("span", test.summary, class_="faint small"), class_="two")
-        worth = f"{points(test.earned)} of {points(test.possible)}"
+        worth = "–" if test.skipped else f"{points(test.earned)} of {points(test.possible)}"
         row = (el("th", both, scope="row"), el("td", _verdict(test), class_="verdict"))
         rows.append(el("tr", *row, el("td", worth, class_="number")))
         articles.append(article)
@@ -268,12 +281,24 @@ def _part(tests: Sequence[_Told], part: str, explained: set[tuple[str, ...]], *,
     heading = el("h2", f"{part_name(part)}{worth}")
     what = el("p", f"{_BESIDES[part]}{'' if worth else _COSTS_NOTHING}", class_="small") if part in _BESIDES else ""
     shown = table(heads("Test", "Verdict", "#Points"), rows, class_="tests")
-    return el("section", heading, what, shown, *articles, _every_run(tests) if full else "")
+    return el("section", heading, what, shown, _skipped(tests), *articles, _every_run(tests) if full else "")
+
+
+def _skipped(tests: Sequence[_Told]) -> Html:
+    """Apart from the failures: they cost nothing."""
+    rows = [
+        el("li", _name(test), f": {clipped(test.why_skipped, _CAUSE_CHARS_MAX)}")
+        for test in tests
+        if test.skipped and test.why_skipped
+    ]
+    return join([el("p", "Skipped, and counted neither way:", class_="small"), el("ul", *rows)]) if rows else Html("")
 
 
 def _verdict(test: _Told) -> Html:
     if test.passed:
-        return el("span", "✓ passed")
+        return el("span", f"✓ {test.verdict}")
+    if test.skipped:
+        return el("span", f"– {test.verdict}")
     return el("span", f"– {test.verdict}" if test.verdict == "not run" else f"✗ {test.verdict}", class_="bad-word")
 
 
@@ -350,7 +375,7 @@ def _every_run(tests: Sequence[_Told]) -> Html:
         for run in test.runs:
             cells = [
                 el("td", str(run.seed), class_="number"),
-                el("td", run.kind, class_="" if run.passed else "bad-word"),
+                el("td", run.kind, class_="bad-word" if run.failed else ""),
                 el("td", f"{run.virtual_s:.3f} s", class_="number"),
                 el("td", f"{run.events:,}", class_="number"),
                 el("td", code(run.digest), class_="cause"),

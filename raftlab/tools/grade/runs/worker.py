@@ -32,13 +32,24 @@ from raftlab.sandbox import launcher
 from raftlab.sandbox.launcher import SandboxedLauncher, ServicePaths
 from raftlab.sandbox.processes import GuestKilled, NurseryLost
 from raftlab.sandbox.supervisor import CannotLoad, TooLong
-from raftlab.tools.grade.values.results import DIED, FAILED, FORCED, MISBEHAVED, PASSED, UNLOADABLE, RunRecord
+from raftlab.tools.grade.values.results import (
+    DIED,
+    FAILED,
+    FORCED,
+    MISBEHAVED,
+    PASSED,
+    SKIPPED,
+    UNLOADABLE,
+    UNVERIFIED,
+    RunRecord,
+)
 from raftlab.tools.grade.values.rubric import Limits
 from raftlab.tools.selection import load_tests
 from raftlab.tools.workers.server import serve, show_stack_when_lost
 
 _REPORT_CHARS_MAX = 20_000
 _CAUSE_CHARS_MAX = 1000
+_UNVERIFIED_CHARS_MAX = 2000
 _TRIES = 5
 _MEMORY_MB = 4096  # of this process
 _PR_SET_PDEATHSIG = 1
@@ -212,12 +223,17 @@ def _record(launcher: SandboxedLauncher, test: LabTest, request: Request, run: R
     record.digest, record.virtual_s = run.digest, round(run.virtual_s, 6)
     record.events = 0 if simulation.trace is None else len(simulation.trace)
     record.dropped = launcher.dropped
-    if error is None:
+    record.alone = all(config.n == 1 for config in run.configs)
+    record.unverified = [shown(line)[:_UNVERIFIED_CHARS_MAX] for line in run.unverified]
+    verdict = verdict_of(error, (Path(PEER), Path(SERVICE)), test.file, run.unverified)
+    if not verdict.failed:
+        record.kind = {Ending.UNVERIFIED: UNVERIFIED, Ending.SKIPPED: SKIPPED}.get(verdict.ending, PASSED)
+        record.cause = shown(verdict.text)[:_CAUSE_CHARS_MAX]
         return record
+    assert error is not None
     record.kind = _kind(error)
     if record.kind == UNLOADABLE:
         return _unloadable(record, shown(str(error)))
-    verdict = verdict_of(error, (Path(PEER), Path(SERVICE)), test.file)
     record.rule = verdict.name if verdict.ending is Ending.RULE else ""
     told = report.describe(error, test.name, request.seed, request.replay, causes=run.causes)
     if record.kind == FORCED:

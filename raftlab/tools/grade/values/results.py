@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
+from msgspec.structs import replace as replaced
 
 from raftlab.tools.grade.values.rubric import Graded
 
 PASSED = "passed"
+UNVERIFIED = "unverified"  # not failed, and it rests on messages that cannot be decoded
+SKIPPED = "skipped"  # it asks for what not every correct peer has
 FAILED = "failed"  # by the test's verdict, or a rule of the protocol
 UNLOADABLE = "unloadable"  # raft.py, or the service, cannot be imported
 FORCED = "forced"  # over a limit, or never waiting: ended from outside
@@ -39,6 +42,8 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     replay: str = ""  # the command; put in by the grader's side, so that no submission can
     output: str = ""  # the beginning of what it printed
     checks_off: list[str] = []  # which checks its messages kept from looking, and why
+    unverified: list[str] = []  # what it rests on that cannot be verified, why, and what to change
+    alone: bool = False  # with a single server, whose peer sends nothing
     digest: str = ""
     virtual_s: float = 0.0
     events: int = 0
@@ -50,12 +55,16 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
         return self.kind == PASSED
 
     @property
+    def failed(self) -> bool:
+        return self.kind not in (PASSED, UNVERIFIED, SKIPPED)
+
+    @property
     def without_replay(self) -> RunRecord:
         """For a reader to whom the command is of no use. It is the last line of the report, too."""
         lines = self.report.rstrip().split("\n")
         if lines[-1].split()[:1] == ["replay"]:
             del lines[-1]
-        return msgspec.structs.replace(self, replay="", report="\n".join(lines).rstrip())
+        return replaced(self, replay="", report="\n".join(lines).rstrip())
 
     @property
     def same(self) -> tuple[str, ...]:
@@ -91,7 +100,7 @@ class TestResult:
 
     @property
     def failures(self) -> list[RunRecord]:
-        return [run for run in self.runs if not run.passed]
+        return [run for run in self.runs if run.failed or (self.test.skips_fail and run.kind == SKIPPED)]
 
     @property
     def for_students(self) -> TestResult:
@@ -99,19 +108,59 @@ class TestResult:
         return replace(self, runs=tuple(run.without_replay for run in self.runs)) if self.test.hidden else self
 
     @property
+    def verdict(self) -> str:
+        """PASSED, UNVERIFIED, SKIPPED, or FAILED: as often as the rubric asks.
+
+        A test that is given up early has failed too often already.
+        """
+        if len(self.runs) < len(self.test.seeds) or len(self.failures) > self.test.failures_allowed:
+            return FAILED
+        kinds = {run.kind for run in self.runs}
+        if UNVERIFIED in kinds:
+            return UNVERIFIED
+        return PASSED if PASSED in kinds or self.test.skips_fail else SKIPPED
+
+    @property
+    def unverified_alone(self) -> TestResult:
+        """Of a peer whose messages cannot be read elsewhere: where it sends none, that proves nothing either."""
+        runs = (replaced(run, kind=UNVERIFIED) if run.alone and run.passed else run for run in self.runs)
+        return replace(self, runs=tuple(runs))
+
+    @property
     def passed(self) -> bool:
-        """As often as the rubric asks. A test that is given up early has failed too often already."""
-        return len(self.runs) == len(self.test.seeds) and len(self.failures) <= self.test.failures_allowed
+        return self.verdict == PASSED or (self.verdict == UNVERIFIED and self.test.unverified_share > 0)
+
+    @property
+    def skipped(self) -> bool:
+        return self.verdict == SKIPPED
 
     @property
     def earned(self) -> float:
-        return self.test.points if self.passed else 0.0
+        share = {PASSED: 1.0, UNVERIFIED: self.test.unverified_share}
+        return self.test.points * share.get(self.verdict, 0.0)
+
+    @property
+    def possible(self) -> float:
+        """What a correct peer of this design can earn by it."""
+        return 0.0 if self.skipped else self.test.points
 
     @property
     def summary(self) -> str:
         """One line, with nothing in it that a hidden test must not tell."""
         if self.not_run:
             return f"Not run: {self.not_run}"
+        if self.skipped:
+            return "Skipped: it asks for what not every correct peer has, so it counts neither way."
+        if self.verdict == UNVERIFIED:
+            share = self.test.unverified_share
+            worth = (
+                "it earns nothing"
+                if not share
+                else "it earns all its points"
+                if share == 1
+                else f"it earns {share:.0%}"
+            )
+            return f"Unverified: the peer's messages cannot be read, so {worth}."
         many = len(self.test.seeds)
         good = sum(run.passed for run in self.runs)
         if self.passed:
@@ -132,6 +181,7 @@ class Result:
     real_s: float = field(compare=False, default=0.0)
     file: str = ""  # what was handed in, by its own name
     shown: tuple[Shown, ...] = ()  # of failures of public tests
+    unverified_because: tuple[str, ...] = ()  # what could not be verified, why, and what to change
 
     @property
     def score(self) -> float:
@@ -139,7 +189,7 @@ class Result:
 
     @property
     def score_max(self) -> float:
-        return sum(test.test.points for test in self.tests)
+        return sum(test.possible for test in self.tests)
 
     @property
     def parts(self) -> dict[str, tuple[float, float]]:
@@ -147,8 +197,12 @@ class Result:
         found: dict[str, tuple[float, float]] = {}
         for test in sorted(self.tests, key=lambda t: t.test.part):
             earned, possible = found.get(test.test.part, (0.0, 0.0))
-            found[test.test.part] = (earned + test.earned, possible + test.test.points)
+            found[test.test.part] = (earned + test.earned, possible + test.possible)
         return found
+
+    @property
+    def unverified(self) -> bool:
+        return any(test.verdict == UNVERIFIED for test in self.tests)
 
     @property
     def misbehaved(self) -> bool:
@@ -172,4 +226,6 @@ def points(value: float) -> str:
 
 def tests_failed(results: Sequence[Result]) -> Counter[str]:
     """How many submissions failed each test."""
-    return Counter(test.test.name for result in results for test in result.tests if not test.passed)
+    return Counter(
+        test.test.name for result in results for test in result.tests if not test.passed and not test.skipped
+    )

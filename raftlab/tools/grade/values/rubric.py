@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import tomllib
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -66,6 +67,24 @@ class Hidden(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     weight: float = 1.0
 
 
+class Checks(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What becomes of a test that could not be judged."""
+
+    # It rests on votes or acknowledgements that cannot be decoded: "refuse" gives nothing, "cap:60" at most 60 % of its
+    # points, "allow" all of them.
+    undecodable: str = "refuse"
+    # It asks for what not every correct peer has: "exclude" leaves it out of both sums, "fail" gives nothing.
+    skipped: Literal["exclude", "fail"] = "exclude"
+
+    @property
+    def unverified_share(self) -> float | None:
+        """Of the points of a test that cannot be verified; None if that is no legal value."""
+        cap = re.fullmatch(r"cap:(\d\d?)", self.undecodable)
+        if cap:
+            return int(cap[1]) / 100
+        return {"refuse": 0.0, "allow": 1.0}.get(self.undecodable)
+
+
 class Failures(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What is shown of a submission's failures in public tests, besides their reports."""
 
@@ -114,6 +133,8 @@ class Graded(msgspec.Struct, frozen=True):
     show: Show
     shown_name: str
     race: bool = False
+    unverified_share: float = 0.0  # see Checks
+    skips_fail: bool = False
 
     @property
     def of(self) -> str:
@@ -149,6 +170,7 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     points: dict[str, float] = msgspec.field(default_factory=lambda: dict(_POINTS))
     public: Public = Public()
     hidden: Hidden = Hidden()
+    checks: Checks = Checks()
     failures: Failures = Failures()
     limits: Limits = Limits()
     race: Race = Race()
@@ -204,6 +226,11 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             least = int(name.startswith("shrink_"))
             if getattr(self.failures, name) < least:
                 return f"failures.{name}: must be at least {least}, got {getattr(self.failures, name)}"
+        if self.checks.unverified_share is None:
+            return (
+                'checks.undecodable: must be "refuse", "allow", or "cap:60" for at most 60 % of the points, '
+                f"got {self.checks.undecodable!r}"
+            )
         if self.files[:1] != ("raft.py",) or not _are_names(self.files):
             return 'files: must be raft.py and then other .py files, without folders, as in ["raft.py", "messages.py"]'
         if self.service_files[:2] != ("server.py", "client.py") or not _are_names(self.service_files):
@@ -257,7 +284,9 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
                 )
             )
         races = self._races([test for test in graded if not test.hidden], phrase)
-        return [*graded, *races, *self._hunts(hunts, {test.part for test in graded}, phrase)]
+        everything = [*graded, *races, *self._hunts(hunts, {test.part for test in graded}, phrase)]
+        share, skips_fail = self.checks.unverified_share or 0.0, self.checks.skipped == "fail"
+        return [msgspec.structs.replace(test, unverified_share=share, skips_fail=skips_fail) for test in everything]
 
     def _hunts(self, hunts: Sequence[LabTest], parts: set[str], phrase: str) -> list[Graded]:
         if not self.hunt.runs:
