@@ -41,19 +41,23 @@ pytest = $(BIN)/python -m pytest -q -n $(if $(filter 1,$(1)),0,$(1)) $(call opti
          $(if $(TEST),-k $(call quoted,$(TEST))) $(if $(REALTIME),--realtime)
 
 .DEFAULT_GOAL := help
-.PHONY: help test parts $(PARTS) race stress replay shrink timeline page scenario hunt cluster lint clean
+.PHONY: help test parts $(PARTS) race stress replay shrink timeline page scenario fuzz hunt cluster lint clean
 
-help: ## this list
+help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo
-	@echo "Options of test-2a ... test-3b: SEED=n fixes the seed, RUNS=n repeats over n seeds, TEST=name picks one,"
-	@echo "RAFT=path/to/raft.py tests another peer, KV=path/to/server.py another service (with the client.py beside"
-	@echo "it), both also for replay, shrink, timeline, page and stress; EXTRA=0 runs MIT's tests alone, REALTIME=1 uses"
-	@echo "real threads and the real clock, JOBS=n starts n workers (otherwise one for each core, where RUNS is 10 or more, and none"
-	@echo "below: they would take longer to start). Name several parts, and they are one run with one summary."
-	@echo "ISOLATED=1, here and for replay, shrink, timeline, page, scenario, hunt and stress, has every peer, and every clerk, in a"
-	@echo "process of its own."
-	@echo "RACE=1, here and for replay, shrink, timeline, page, scenario, hunt and stress, is what make race does: docs/race.md."
+	@echo "Options, for example: make test-2b SEED=7 RAFT=path/to/raft.py"
+	@echo "  SEED=n      the seed to start from (default: a new one; failures print it)"
+	@echo "  RUNS=n      repeat over n seeds"
+	@echo "  TEST=name   run only this test"
+	@echo "  RAFT=path   test another raft.py"
+	@echo "  KV=path     test another server.py, with the client.py beside it"
+	@echo "  RACE=1      preempt threads at any line and report data races"
+	@echo "  ISOLATED=1  run each peer sandboxed, in its own process"
+	@echo "  REALTIME=1  use real threads and the real clock"
+	@echo "  EXTRA=0     run only MIT's tests"
+	@echo "  JOBS=n      use n worker processes"
+	@echo "  OUT=path    where to write results"
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -67,15 +71,15 @@ $(READY): pyproject.toml requirements.lock
 # A file is one worker's, and files begin in the order in which they are collected, not the one with most tests first.
 # One worker more than there are cores: tests that started a process wait for it.
 CORES = $(or $(shell getconf _NPROCESSORS_ONLN 2>/dev/null),1)
-test: $(READY) ## all tests there are
+test: $(READY) ## run all tests
 	$(call pytest,$(or $(JOBS),$(shell expr $(CORES) + 1))) $(if $(filter 1,$(JOBS)),,--dist loadfile --no-loadscope-reorder) tests
 
-test-2a: parts ## leader election
-test-2b: parts ## log replication
-test-2c: parts ## persistence
-test-2d: parts ## snapshots
-test-3a: parts ## a key/value service on top
-test-3b: parts ## the service with snapshots
+test-2a: parts ## test leader election
+test-2b: parts ## test log replication
+test-2c: parts ## test persistence
+test-2d: parts ## test snapshots
+test-3a: parts ## test the key/value service
+test-3b: parts ## test the service with snapshots
 $(PARTS):
 	@:
 
@@ -86,38 +90,43 @@ parts: $(READY)
 
 # All parts, once: a part that is asked for beside it is in it already.
 race: RACE = 1
-race: $(READY) ## before you hand in: any line may lose its turn, and races are named [SEED=n] [RUNS=n] [TEST=name] [RAFT=...]
+race: $(READY) ## find data races: preempt threads at any line
 	@$(call pytest,$(WORKERS)) -o console_output_style=classic $(foreach each,$(patsubst test-%,%,$(PARTS)),$(call part,$(each)))
 
-replay: $(READY) ## one run again, exactly: TEST=name SEED=n [RAFT=...]
+replay: $(READY) ## replay a run exactly: TEST=name SEED=n
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make replay TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
 	@$(BIN)/lab replay $(TEST) $(call options,$(RUN) TIMELINE)
 
-shrink: $(READY) ## the same failure with as little as possible left: TEST=name SEED=n [RAFT=...]
+shrink: $(READY) ## minimize a failing run: TEST=name SEED=n
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make shrink TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
 	@$(BIN)/lab shrink $(TEST) $(call options,$(RUN) TIMELINE)
 
-timeline: $(READY) ## a run as a table of events by peer: TEST=name SEED=n [RAFT=...]
+timeline: $(READY) ## show a run as a table, a column per peer: TEST=name SEED=n
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make timeline TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
 	@$(BIN)/lab timeline $(TEST) $(call options,$(RUN))
 
-page: $(READY) ## a run as one HTML file, to look at and to step through: TEST=name SEED=n [RAFT=...] [OUT=file.html]
+page: $(READY) ## show a run as one HTML page: TEST=name SEED=n [OUT=file.html]
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make page TEST=test_name SEED=n [RAFT=path/to/raft.py] [OUT=file.html]"; exit 2; }
 	@$(BIN)/lab page $(TEST) $(call options,$(RUN) OUT)
 
-scenario: $(READY) ## a run written down step by step: FILE=x.scenario (default: all) [STEP=1] [SEED=n] [RAFT=...]
+scenario: $(READY) ## play scenarios: [FILE=x.scenario] [STEP=1]
 	@$(BIN)/lab scenario $(if $(FILE),$(call quoted,$(FILE))) $(call options,$(RUN_OF_PEER) TIMELINE) $(if $(STEP),--step)
 
-hunt: $(READY) ## look for a failing run that nobody wrote: [FOR=60s] [RAFT=...] [SEED=n] [JOBS=n] [KEEP=1] [OUT=dir]
-	@$(BIN)/lab hunt $(call options,$(RUN_OF_PEER) FOR RUNS JOBS OUT) $(if $(KEEP),--keep)
+fuzz: $(READY) ## search for failing runs at random: [FOR=60s] [KEEP=1]
+	@$(BIN)/lab fuzz $(call options,$(RUN_OF_PEER) FOR RUNS JOBS OUT) $(if $(KEEP),--keep)
 
-stress: $(READY) ## many seeds over worker processes: TEST=name|part RUNS=n JOBS=n [RAFT=...] [OUT=dir]
+# The name until this version.
+hunt:
+	@echo "make hunt is called make fuzz now"
+	@$(MAKE) --no-print-directory fuzz
+
+stress: $(READY) ## run tests over many seeds: [TEST=name|part] [RUNS=n] [JOBS=n]
 	@$(BIN)/lab stress $(TEST) $(call options,$(RUN) RUNS JOBS OUT)
 
-cluster: $(READY) ## three real processes and a prompt, data in build/cluster [RAFT=...] [KV=...] [OUT=dir]
+cluster: $(READY) ## run peers as three real processes, with a prompt
 	@$(BIN)/lab cluster $(call options,RAFT KV) $(if $(OUT),--data $(call quoted,$(OUT)))
 
-lint: $(READY) ## ruff and mypy --strict
+lint: $(READY) ## run ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -127,25 +136,25 @@ clean: ## remove .venv and everything built
 
 # ---- From here on, only in the whole project; a handout's Makefile ends above (raftlab/tools/handout.py).
 
-.PHONY: zoo lint-mutants soak grade handout bench
+.PHONY: mutants lint-mutants soak grade handout bench
 
-zoo: $(READY) ## every wrong Raft: caught by what, after how many runs [RUNS=n] [JOBS=n]
-	@$(BIN)/lab zoo run $(call options,RUNS JOBS ISOLATED)
+mutants: $(READY) ## measure which incorrect peers the lab catches: [RUNS=n] [JOBS=n]
+	@$(BIN)/lab mutants run $(call options,RUNS JOBS ISOLATED)
 
-STRANGERS := $(wildcard tests/peers/*/raft.py)
+PEERS := $(wildcard tests/peers/*/raft.py)
 
-soak: $(READY) ## hours: every test over 1,000 seeds on the reference, over 100 on each stranger; real processes for long [JOBS=n]
-	@RAFTLAB_SOAK=1 $(BIN)/python -m pytest -q -n 0 --timeout 1800 tests/unit/cluster tests/unit/cluster/test_tcp.py tests/unit/mutants tests/unit/tools/grade tests/unit/trace/test_choice_file.py tests/unit/scenarios/test_library.py
-	@$(BIN)/lab zoo hunt 120 $(call options,JOBS)
-	@for peer in $(STRANGERS) raft/raft.py; do \
+soak: $(READY) ## run everything over many seeds, for hours: [JOBS=n]
+	@RAFTLAB_SOAK=1 $(BIN)/python -m pytest -q -n 0 --timeout 1800 tests/unit/cluster tests/unit/mutants tests/unit/tools/grade tests/unit/trace/test_choice_file.py tests/unit/scenarios/test_library.py
+	@$(BIN)/lab mutants fuzz 120 $(call options,JOBS)
+	@for peer in $(PEERS) raft/raft.py; do \
 	  $(BIN)/lab stress --raft $$peer --runs $$(test $$peer = raft/raft.py && echo 1000 || echo 100) \
 	    --out build/soak/$$(basename $$(dirname $$peer)) $(call options,JOBS) || exit 1; done
 
-grade: $(READY) ## score a class: SUBMISSIONS=dir [HIDDEN=dir] [RUBRIC=file.toml] [SOLUTION=raft.py] [KV=server.py] OUT=dir [JOBS=n]
+grade: $(READY) ## grade a class in a sandbox: SUBMISSIONS=dir OUT=dir [HIDDEN=dir]
 	@test -n "$(SUBMISSIONS)" -a -n "$(OUT)" || { echo "usage: make grade SUBMISSIONS=dir OUT=dir [HIDDEN=dir] [RUBRIC=file.toml] [SOLUTION=raft.py] [KV=server.py] [JOBS=n]"; exit 2; }
 	@$(BIN)/lab grade $(call quoted,$(SUBMISSIONS)) $(call options,OUT KV JOBS) $(if $(HIDDEN),--hidden $(call quoted,$(HIDDEN))) $(if $(RUBRIC),--rubric $(call quoted,$(RUBRIC))) $(if $(SOLUTION),--solution $(call quoted,$(SOLUTION)))
 
-handout: $(READY) ## the tree a student starts from: OUT=dir
+handout: $(READY) ## write the tree a student starts from: OUT=dir
 	@test -n "$(OUT)" || { echo "usage: make handout OUT=dir"; exit 2; }
 	@$(BIN)/lab handout $(call quoted,$(OUT))
 
@@ -154,5 +163,5 @@ lint: lint-mutants
 lint-mutants: $(READY)
 	$(BIN)/mypy -p tests.mutants.tool
 
-bench: $(READY) ## figures: what an operation costs here, beside the same on real threads
+bench: $(READY) ## measure what operations cost
 	$(BIN)/python -m bench

@@ -133,7 +133,7 @@ FOR_STUDENTS: Patterns = {
         "cluster.md",
         "determinism.md",
         "failures.md",
-        "hunt.md",
+        "fuzz.md",
         "kv.md",
         "names.md",
         "own-tests.md",

@@ -17,15 +17,15 @@ from raftlab.layout import ROOT
 # Imported only when called, so that `lab replay` does not pay for what `lab stress` needs.
 COMMANDS = {
     "stress": "run tests over thousands of seeds and group what fails",
-    "replay": "one run again, exactly",
-    "shrink": "the same failure with as little as possible left",
-    "timeline": "a run as a table: time down, a column per peer",
-    "page": "a run as one HTML file, to look at and to step through",
-    "scenario": "a run written down step by step, on any peer",
-    "hunt": "look for a failing run that nobody wrote",
-    "cluster": "real processes on this machine, and a prompt",
-    "zoo": "incorrect peers: write one, or measure which of them the lab catches",
-    "grade": "score a class of submissions, every peer behind walls",
+    "replay": "replay a run exactly",
+    "shrink": "minimize a failing run",
+    "timeline": "show a run as a table: time down, a column per peer",
+    "page": "show a run as one HTML page to step through",
+    "scenario": "play a run written step by step, on any peer",
+    "fuzz": "search for failing runs at random",
+    "cluster": "run peers as real processes, with a prompt",
+    "mutants": "write incorrect peers, or measure which the lab catches",
+    "grade": "grade submissions in a sandbox",
     "handout": "write the tree a student starts from",
 }
 
@@ -33,8 +33,7 @@ COMMANDS = {
 _ELSEWHERE = {
     "cluster": "raftlab.cluster.command",
     "handout": "raftlab.tools.handout",
-    "hunt": "raftlab.tools.fuzz.command",
-    "zoo": "tests.mutants.tool.command",
+    "mutants": "tests.mutants.tool.command",
 }
 
 

@@ -1,4 +1,4 @@
-"""The reference's mistakes once more, in the peer whose state belongs to one thread (strangers/channels)."""
+"""The reference's mistakes once more, in the peer whose state belongs to one thread (tests/peers/channels)."""
 
 from tests.mutants.tool.mutants import Edit, SameMistake
 

@@ -1,4 +1,4 @@
-"""Mistakes of the reference's mutants, made in the peer with one owner thread and one queue (strangers/event_loop)."""
+"""The mistakes of the reference's mutants, made in the peer with one owner thread (tests/peers/event_loop)."""
 
 from tests.mutants.tool.mutants import SameMistake
 

@@ -1,19 +1,19 @@
 """Correct Rafts of other kinds. Whatever accuses one of them is itself wrong."""
 
-from tests.mutants.tool.mutants import REFERENCE, STRANGERS, Mutant
+from tests.mutants.tool.mutants import PEERS, REFERENCE, Mutant
 
 
-def control(id_, what, *edits, message_edits=(), base=REFERENCE):
-    return Mutant(id_, "2b", "none: it is correct", what, edits, control=True, message_edits=message_edits, base=base)
+def correct(id_, what, *edits, message_edits=(), base=REFERENCE):
+    return Mutant(id_, "2b", "none: it is correct", what, edits, correct=True, message_edits=message_edits, base=base)
 
 
 ASKS_EVERYONE = ("if peer != self.me and peer not in self.votes:", "if peer not in self.votes:")
 
 
 MUTANTS = [
-    control("control-reference", "is the reference"),
-    control(
-        "control-batching",
+    correct("variant-reference", "is the reference"),
+    correct(
+        "variant-batching",
         "gathers commands for 10 ms before it sends them",
         (
             "            self._replicate()\n            return self._last",
@@ -29,13 +29,13 @@ MUTANTS = [
             "    def get_state(self)",
         ),
     ),
-    control(
-        "control-small-batches",
+    correct(
+        "variant-small-batches",
         "sends at most 64 entries in one message",
         ("entries = self.log[prev + 1 - base :]", "entries = self.log[prev + 1 - base : prev + 65 - base]"),
     ),
-    control(
-        "control-heartbeats-only",
+    correct(
+        "variant-heartbeats-only",
         "replicates with its heartbeats only, one message per follower and beat",
         ("            self._replicate()\n            return self._last", "            return self._last"),
         ("self._replicate()  # let followers", "pass  # let followers"),
@@ -44,8 +44,8 @@ MUTANTS = [
             "self._append_entries_answered(peer, args, reply)\n                    lacking = False",
         ),
     ),
-    control(
-        "control-empty-heartbeats",
+    correct(
+        "variant-empty-heartbeats",
         "sends heartbeats without entries, even to a follower that lacks some",
         ("self._spawn(self._replicate_to, peer, sender)", "self._spawn(self._replicate_to, peer, sender, heartbeat)"),
         (
@@ -60,8 +60,8 @@ MUTANTS = [
             "                empty = False\n",
         ),
     ),
-    control(
-        "control-extra-fields",
+    correct(
+        "variant-extra-fields",
         "has fields of its own in replies and requests",
         (
             "return AppendEntriesReply(self.current_term, True)",
@@ -72,8 +72,8 @@ MUTANTS = [
             ("    last_log_term: int\n", "    last_log_term: int\n    sent_by: str = ''\n"),
         ),
     ),
-    control(
-        "control-cuts-when-rejecting",
+    correct(
+        "variant-cuts-when-rejecting",
         "deletes a conflicting entry, and what follows, already when it rejects",
         (
             "        return AppendEntriesReply(self.current_term, False, term, first)",
@@ -82,8 +82,8 @@ MUTANTS = [
             "        return AppendEntriesReply(self.current_term, False, term, first)",
         ),
     ),
-    control(
-        "control-locks-everything",
+    correct(
+        "variant-locks-everything",
         "takes its (reentrant) lock in every method that does not wait for others",
         ("self.mu = threading.Lock()", "self.mu = threading.RLock()"),
         (
@@ -105,8 +105,8 @@ MUTANTS = [
         ("import enum\n", "import enum\nimport functools\n"),
         ("class Raft:\n", "@_lock_everything\nclass Raft:\n"),
     ),
-    control(
-        "control-condition",
+    correct(
+        "variant-condition",
         "waits on a Condition in its ticker, which every change of role or deadline wakes",
         (
             "        pause_s = 0.0\n        while not self.dead.wait(pause_s):\n            pause_s = self._tick()",
@@ -126,8 +126,8 @@ MUTANTS = [
             "            self.changed.notify_all()\n            self.committed.notify_all()",
         ),
     ),
-    control(
-        "control-polling",
+    correct(
+        "variant-polling",
         "polls every 10 ms, for its election timer and for what there is to apply",
         ("return left_s if self.role is Role.FOLLOWER else min(left_s, HEARTBEAT_S)", "return 0.01"),
         ("elif self.role is Role.CANDIDATE:", "elif False:"),
@@ -136,8 +136,8 @@ MUTANTS = [
             "                self.mu.release()\n                time.sleep(0.01)\n                self.mu.acquire()",
         ),
     ),
-    control(
-        "control-late-sender",
+    correct(
+        "variant-late-sender",
         "gives way between building a message and sending it, when its term may have moved on",
         (
             "            if isinstance(args, AppendEntriesArgs):\n                reply = self.peers",
@@ -149,43 +149,43 @@ MUTANTS = [
             "        time.sleep(0)\n        reply: RequestVoteReply | None = ",
         ),
     ),
-    control(
-        "control-saves-often",
+    correct(
+        "variant-saves-often",
         "saves at every request, changed or not",
         (
             "        if self.dead.is_set():\n            return False\n        if term >",
             "        if self.dead.is_set():\n            return False\n        self._persist()\n        if term >",
         ),
     ),
-    control(
-        "control-other-timing",
+    correct(
+        "variant-other-timing",
         "has heartbeats of 60 ms and election timeouts of 250 to 500 ms",
         ("HEARTBEAT_S = 0.1\n", "HEARTBEAT_S = 0.06\n"),
         ("ELECTION_TIMEOUT_S = (0.4, 0.8)", "ELECTION_TIMEOUT_S = (0.25, 0.5)"),
     ),
-    control(
-        "control-asks-once",
+    correct(
+        "variant-asks-once",
         "asks each peer for its vote once per campaign, and does not repeat a lost request",
         ("self._canvass()  # again", "pass  # again"),
     ),
-    control(
-        "control-snapshot-first",
+    correct(
+        "variant-snapshot-first",
         "begins with its snapshot, if it has one, when it is elected, without asking who has what",
         (
             "self.next_index = [self._last_log_index() + 1] *",
             "self.next_index = [self.last_included_index or self._last_log_index() + 1] *",
         ),
     ),
-    control(
-        "control-installs-what-it-has",
+    correct(
+        "variant-installs-what-it-has",
         "lets InstallSnapshot cut its log like a snapshot of its own service, also if it has committed all of it",
         (
             "args.last_included_index > self.commit_index:",
             "args.last_included_index > self.last_included_index:",
         ),
     ),
-    control(
-        "control-vote-kept-under-a-leader",
+    correct(
+        "variant-vote-kept-under-a-leader",
         "keeps its old vote when the leader of a new term speaks: that term is won, and a vote in it elects nobody",
         (
             "if not self._observe_term(term):\n            return False\n        self.role",
@@ -201,16 +201,16 @@ MUTANTS = [
             "self.next_index = [self.last_included_index or self._last_log_index() + 1] *",
         ),
     ),
-    control(
-        "control-grants-again",
+    correct(
+        "variant-grants-again",
         "grants a request that comes twice again, whatever its log has become since",
         (
             "granted = up_to_date and self.voted_for in (None, args.candidate_id)",
             "granted = self.voted_for == args.candidate_id or (up_to_date and self.voted_for is None)",
         ),
     ),
-    control(
-        "control-remembers-commits",
+    correct(
+        "variant-remembers-commits",
         "remembers a leader_commit that came with entries it could not take, for when its log has been verified",
         (
             "        self.commit_index = self.last_included_index",
@@ -223,8 +223,8 @@ MUTANTS = [
         ),
         ("min(args.leader_commit, prev + len(args.entries))", "min(self.heard_commit, prev + len(args.entries))"),
     ),
-    control(
-        "control-sends-each-at-once",
+    correct(
+        "variant-sends-each-at-once",
         "sends every command and every new commit_index in a message of its own, without waiting for an answer",
         (
             "(idle or (heartbeat and self.sent_at[peer] < long_ago))",
@@ -246,30 +246,30 @@ MUTANTS = [
         ),
     ),
     # ---- A peer may call itself like any other. What it tells itself is no news, and counts once. ---------------
-    control(
-        "control-asks-itself",
+    correct(
+        "variant-asks-itself",
         "votes for itself when it campaigns, and asks everyone for a vote, itself too",
         ASKS_EVERYONE,
     ),
-    control(
-        "control-asks-itself-event-loop",
+    correct(
+        "variant-asks-itself-event-loop",
         "is of another design (event_loop), and asks everyone for a vote, itself too",
         (
             "            if peer != self.me:\n                self._send(peer, ",
             "            if True:\n                self._send(peer, ",
         ),
-        base=STRANGERS / "event_loop",
+        base=PEERS / "event_loop",
     ),
-    control(
-        "control-asks-itself-and-refuses",
+    correct(
+        "variant-asks-itself-and-refuses",
         "asks everyone for a vote, itself too, and answers no to whatever it is asked as a candidate or a leader",
         ASKS_EVERYONE,
         ("granted = up_to_date and self", "granted = up_to_date and self.role is Role.FOLLOWER and self"),
         ("self._count_vote(peer, granted=reply", "self._count_vote(peer, granted=peer == self.me or reply"),
         ("self._canvass()  # again", "pass  # again"),
     ),
-    control(
-        "control-asks-itself-and-grants-again",
+    correct(
+        "variant-asks-itself-and-grants-again",
         "asks everyone for a vote, itself too, and grants it whatever its log has become since it voted",
         ASKS_EVERYONE,
         (
@@ -277,15 +277,15 @@ MUTANTS = [
             "granted = self.voted_for == args.candidate_id or (up_to_date and self.voted_for is None)",
         ),
     ),
-    control(
-        "control-votes-for-itself-when-asked",
+    correct(
+        "variant-votes-for-itself-when-asked",
         "campaigns without a vote, asks everyone, itself too, and votes for whose request comes first",
         ASKS_EVERYONE,
         ("        self.voted_for = self.me\n", "        self.voted_for = None\n"),
         ("        self._canvass()\n        self._count_vote(self.me, granted=True)\n", "        self._canvass()\n"),
     ),
-    control(
-        "control-appends-to-itself",
+    correct(
+        "variant-appends-to-itself",
         "sends AppendEntries to everyone, itself too, and goes on leading when it hears itself",
         ("if peer != self.me and (idle or (", "if (idle or ("),
         (

@@ -1,1 +1,1 @@
-"""The hunt: runs that nobody wrote, until one of them fails. Start at command.py."""
+"""The fuzzer: random runs, until one of them fails. Start at command.py."""

@@ -1,6 +1,6 @@
-"""`lab hunt`: runs that nobody wrote, until one of them fails or the time is up.
+"""`lab fuzz`: random runs, until one of them fails or the time is up.
 
-Start at `main()`. The processes: hunters, worker. What failed: finding. The runs: raftlab/tools/generator.
+Start at `main()`. The processes: workers, worker. What failed: finding. The runs: raftlab/tools/generator.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from labsim.stacks import short_path
 from raftlab.harness.options import FOR, JOBS, OUT, RUN_OF_PEER, RUNS, SEED, add_options, command_line, given
 from raftlab.tools.common.interrupts import ended_politely
 from raftlab.tools.common.text import counted, duration
-from raftlab.tools.fuzz.fuzzers import Hunters, Result
+from raftlab.tools.fuzz.fuzzers import FuzzWorkers, Result
 from raftlab.tools.fuzz.report import Progress, figures, scenario_text, tell
 from raftlab.tools.generator.sequence import SEED as PLAYED_WITH
 from raftlab.tools.selection import SCENARIO, SCENARIOS, TESTS
 from raftlab.tools.workers.job_bundle import Kit
 from raftlab.tools.workers.process import CannotStart
 
-FOLDER = Path("build/hunt")
+FOLDER = Path("build/fuzz")
 FOUND = TESTS / SCENARIOS / "found"
 _FOR_S = 60.0
 _SHORTEN_S = 20.0
@@ -36,23 +36,23 @@ _MEMORY_MB = 2048
 
 _EPILOG = """\
 examples:
-  lab hunt                       a minute, on every core
-  lab hunt --for 10m --seed 7    ten minutes, and the same hunt again whenever you like
+  lab fuzz                       a minute, on every core
+  lab fuzz --for 10m --seed 7    ten minutes, and the same runs again whenever you like
 
 Exit status: 0 nothing was found, 1 something was, 2 it could not run, 130 interrupted.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "lab hunt [options]"
+    parser.usage = "lab fuzz [options]"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     add = parser.add_argument
     add_options(
         add,
         *RUN_OF_PEER,
-        replace(SEED, help="the same hunt again, with as many workers (default: a fresh one)"),
-        replace(FOR, help="how long each worker hunts, in time that it runs itself: 90s, 10m, 1h30m (60s)"),
+        replace(SEED, help="the same runs again, with as many workers (default: a fresh one)"),
+        replace(FOR, help="how long each worker fuzz runs, in time that it runs itself: 90s, 10m, 1h30m (60s)"),
         replace(RUNS, help="end after so many runs, whatever the time"),
         JOBS,
         replace(OUT, default=FOLDER, help="where the scenario goes"),
@@ -78,19 +78,19 @@ def main(args: argparse.Namespace) -> int:
     }
     result = Result()
     console = Console(highlight=False, soft_wrap=True)
-    with ended_politely(), tempfile.TemporaryDirectory(prefix="lab-hunt-") as folder:
+    with ended_politely(), tempfile.TemporaryDirectory(prefix="lab-fuzz-") as folder:
         kit.unpack(Path(folder))
         try:
-            hunters = Hunters(setup, Path(folder), jobs)
+            workers = FuzzWorkers(setup, Path(folder), jobs)
         except CannotStart as error:
             return _cannot(str(error))
         how = ", isolated" if args.isolated else ", looking for races" if args.race else ""
         much = f"for {duration(for_s)}" if for_s is not None else f"{args.runs:,} runs"
-        console.print(f"lab hunt: {args.raft}, seed {seed}, {much}, {counted(jobs, 'worker')}{how}", markup=False)
+        console.print(f"lab fuzz: {args.raft}, seed {seed}, {much}, {counted(jobs, 'worker')}{how}", markup=False)
         progress = Progress(result)
         interrupted = False
         try:
-            hunters.hunt(result, for_s=for_s, runs=args.runs, watch=progress)
+            workers.run(result, for_s=for_s, runs=args.runs, watch=progress)
         except KeyboardInterrupt:
             interrupted = True
         except CannotStart as error:
@@ -112,7 +112,7 @@ def _end(
     interrupted: bool,
     console: Console,
 ) -> int:
-    again = command_line("make hunt", {"seed": seed, "jobs": jobs, **given(args)})
+    again = command_line("make fuzz", {"seed": seed, "jobs": jobs, **given(args)})
     files: list[Path] = []
     if result.found is not None and result.found.shortened:
         text = scenario_text(result.found, again)
@@ -138,5 +138,5 @@ def _end(
 
 
 def _cannot(text: str) -> int:
-    print(f"lab hunt: {text}", file=sys.stderr)
+    print(f"lab fuzz: {text}", file=sys.stderr)
     return 2

@@ -1,7 +1,7 @@
-"""The processes of a hunt, in rounds: each makes some runs of its lane, then all have a look at what was found.
+"""The processes of a fuzz run, in rounds: each makes some runs of its lane, then all have a look at what was found.
 
 Promise: seed and number of workers decide what is found first, however fast each of them is. Start at
-`Hunters.hunt()`.
+`FuzzWorkers.run()`.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Died:
 
 @dataclass
 class Result:
-    """What the hunt has come to so far."""
+    """What the fuzzer has come to so far."""
 
     runs: int = 0
     steps: int = 0
-    seconds: float = 0.0  # that the busiest worker has hunted, as Answer has them
+    seconds: float = 0.0  # that the busiest worker has run, as Answer has them
     checks_off: list[str] = field(default_factory=list)
     found: Find | None = None
     died: Died | None = None
@@ -54,7 +54,7 @@ class Result:
         return self.found is not None or self.died is not None or bool(self.ours)
 
 
-class Hunters:
+class FuzzWorkers:
     def __init__(self, setup: dict[str, Any], folder: Path, jobs: int) -> None:
         """Raises CannotStart if the peer cannot be loaded."""
         self._workers = [
@@ -70,8 +70,8 @@ class Hunters:
             self.close()
             raise
 
-    def hunt(self, result: Result, *, for_s: float | None, runs: int | None, watch: Callable[[], None]) -> None:
-        """Until something is found, each worker has hunted for so long or so many runs are made in all."""
+    def run(self, result: Result, *, for_s: float | None, runs: int | None, watch: Callable[[], None]) -> None:
+        """Until something is found, each worker has run for so long or so many runs are made in all."""
         with ThreadPoolExecutor(len(self._workers)) as threads:
             try:
                 while not result.over:

@@ -26,7 +26,7 @@ FILE = "found.scenario"
 
 
 class Find(msgspec.Struct):
-    """What the lab has found, for whoever started the hunt."""
+    """What the lab has found, for whoever started the fuzzer."""
 
     lane: int
     run: int
@@ -39,7 +39,7 @@ class Find(msgspec.Struct):
     steps: list[str]
     # The steps that were made first, before most of them were left out.
     steps_before: int
-    shortened: bool = True  # otherwise the steps alone do not repeat it, and the hunt must
+    shortened: bool = True  # otherwise the steps alone do not repeat it, and the fuzzer must
 
     @property
     def title(self) -> str:

@@ -1,4 +1,4 @@
-"""What a hunt says: while it runs, and at its end. Start at `tell()`."""
+"""What a fuzz run says: while it runs, and at its end. Start at `tell()`."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def tell(result: Result, elapsed_s: float, files: Sequence[Path], *, play: str, 
     much = f"{_made(result)} in {duration(elapsed_s)}"
     if result.ours:
         return (
-            f"The hunt failed, and not the peer: {result.ours}\nThat is a mistake of the lab's. It says nothing about "
-            f"the peer. {much}."
+            f"The fuzzer failed, not the peer: {result.ours}\nThis is a bug in the lab; it says nothing about the "
+            f"peer. {much}."
         )
     if result.died is not None:
         return "\n".join([f"\n{much}.", "", *_dead(result.died), "", f"  again     {again}"])
@@ -78,7 +78,7 @@ def _found(find: Find, files: Sequence[Path], play: str, again: str) -> list[str
     elif not find.steps_before:
         lines.append("  That is before the first step: it fails in any test.")
     else:
-        lines.append(f"  Its {find.steps_before} steps alone do not repeat it. The same hunt does.")
+        lines.append(f"  Its {find.steps_before} steps alone do not repeat it. The same fuzz run does.")
     return [*lines, f"  again     {again}"]
 
 

@@ -1,4 +1,4 @@
-"""What runs inside a worker process of `lab hunt`: load the peer once, then the runs of a lane, some at a time.
+"""What runs inside a worker process of `lab fuzz`: load the peer once, then the runs of a lane, some at a time.
 
 Start at `begin()`.
 """

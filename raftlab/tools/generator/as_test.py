@@ -1,4 +1,4 @@
-"""A run that nobody wrote, as a test: its seed draws it. So whatever runs tests over seeds can hunt, the grader too.
+"""A random run, as a test: its seed draws it. So whatever runs tests over seeds can fuzz, the grader too.
 
 `lab stress --file raftlab/tools/generator/as_test.py` has it.
 """
@@ -16,16 +16,16 @@ from raftlab.tools.generator.sequence import PEERS, Player
 MakeScenario = Callable[..., Scenario]
 
 
-def test_hunt_2c(make_scenario: MakeScenario) -> None:
-    _hunt(make_scenario, snapshots=False)
+def test_fuzz_2c(make_scenario: MakeScenario) -> None:
+    _fuzz(make_scenario, snapshots=False)
 
 
-def test_hunt_2d(make_scenario: MakeScenario) -> None:
-    _hunt(make_scenario, snapshots=True)
+def test_fuzz_2d(make_scenario: MakeScenario) -> None:
+    _fuzz(make_scenario, snapshots=True)
 
 
-def _hunt(make_scenario: MakeScenario, *, snapshots: bool) -> None:
+def _fuzz(make_scenario: MakeScenario, *, snapshots: bool) -> None:
     chance = Random(random.getrandbits(64))
     peers = chance.choice(PEERS)
     scenario = make_scenario(peers=peers, snapshots=snapshots)
-    Player(chance).play(scenario, Script("hunt.scenario", peers=peers, snapshots=snapshots))
+    Player(chance).play(scenario, Script("fuzz.scenario", peers=peers, snapshots=snapshots))

@@ -61,7 +61,7 @@ class Lane:
         snapshots = self._has_snapshots and chance.random() < _WITH_SNAPSHOTS
         peers = chance.choice(PEERS)
         player = Player(chance)
-        script = Script("hunt.scenario", peers=peers, snapshots=snapshots)
+        script = Script("fuzz.scenario", peers=peers, snapshots=snapshots)
         run = run_test(as_test(script, player=player.play), self._launcher, seed)
         self.steps += len(player.made)
         return Steps(peers, snapshots, tuple(player.made)), seed, run

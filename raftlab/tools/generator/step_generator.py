@@ -1,4 +1,4 @@
-"""What comes next in a run that nobody wrote: steps of the scenario language, drawn as things stand.
+"""What comes next in a random run: steps of the scenario language, drawn as things stand.
 
 A move is an idea that takes a few steps: an election, a command and who gets it, a crash and the restart. Its steps are
 simple ones (a campaign, a delivery), and each is drawn when the one before it is over, so that nearly all of them make

@@ -37,7 +37,7 @@ from raftlab.tools.grade import gradescope
 from raftlab.tools.grade.grader import Exam, Progress, grade, reference_files
 from raftlab.tools.grade.output import pages_of, write_class, write_submission, write_submitted
 from raftlab.tools.grade.results_store import ExamKey, Kept, KeptError, Provenance
-from raftlab.tools.grade.runs.run_digest import HUNTS
+from raftlab.tools.grade.runs.run_digest import FUZZ_TESTS
 from raftlab.tools.grade.runs.run_worker import BoxError, refusal
 from raftlab.tools.grade.submission_loader import Intake, IntakeError, Wanted, take_in
 from raftlab.tools.grade.validation import NOTE, Proof, ProofError
@@ -139,9 +139,9 @@ def _wanted(rubric: Rubric, asked: Sequence[LabTest]) -> Wanted:
 def _exam(
     rubric: Rubric, public: Sequence[LabTest], hidden: Sequence[LabTest], phrase: str, args: argparse.Namespace
 ) -> Exam:
-    hunts = load_tests(ROOT / HUNTS)
-    tests = rubric.assign(public, hidden, phrase, hunts)
-    files = {test.name: test for test in (*public, *hidden, *hunts)}
+    fuzz_tests = load_tests(ROOT / FUZZ_TESTS)
+    tests = rubric.assign(public, hidden, phrase, fuzz_tests)
+    files = {test.name: test for test in (*public, *hidden, *fuzz_tests)}
     files |= {test.name: files[test.of] for test in tests if test.race}
     failures = msgspec.structs.replace(rubric.failures, pages=0) if args.no_pages else rubric.failures
     exam = Exam(tuple(tests), files, rubric.limits, failures=failures)

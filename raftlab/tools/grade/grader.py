@@ -27,7 +27,7 @@ from raftlab.harness.records import files_of
 from raftlab.layout import PEER
 from raftlab.tools.common.interrupts import first_done, held_back
 from raftlab.tools.grade.artifacts.artifact_worker import Choice, Desk, chosen, without_files
-from raftlab.tools.grade.runs.run_digest import HUNTS, run_digest
+from raftlab.tools.grade.runs.run_digest import FUZZ_TESTS, run_digest
 from raftlab.tools.grade.runs.run_worker import Box
 from raftlab.tools.grade.runs.worker import Request, Setup
 from raftlab.tools.grade.submission_loader import SERVER, Submission
@@ -42,7 +42,7 @@ from raftlab.tools.grade.values.results import (
     Shown,
     TestResult,
 )
-from raftlab.tools.grade.values.rubric import HUNT, Failures, Graded, Limits, RubricError
+from raftlab.tools.grade.values.rubric import FUZZ, Failures, Graded, Limits, RubricError
 from raftlab.tools.grade.values.store import Store
 
 
@@ -371,7 +371,7 @@ class _Grading:
     def _replay(self, test: Graded, lab_test: LabTest, seed: int) -> str:
         """For a public test as the student types it; for a hidden one as the grader does."""
         if not test.hidden:
-            file = HUNTS if test.part == HUNT else ""
+            file = FUZZ_TESTS if test.part == FUZZ else ""
             return run_line("replay", test.of, seed, {"isolated": True, "race": test.race}, file=file)
         here = self._submission.path
         raft = here / "raft.py" if here.is_dir() else here

@@ -125,8 +125,8 @@ def shrink(
 
 
 def _drawn(launcher: PeerLauncher, rule: str, limit_s: float, clock: Callable[[], float]) -> list[str] | None:
-    """A scenario that breaks the same rule in another way, if a hunt comes by one. Of several the shortest: a long one
-    takes longer to be made short."""
+    """A scenario that breaks the same rule in another way, if fuzzing finds one. Of several the shortest: a long one
+    takes longer to minimize."""
     until_s = clock() + limit_s
     lane = Lane(launcher, SEED, 0)
     header: list[str] = []

@@ -1,1 +1,1 @@
-"""`lab zoo`: which incorrect peers the lab catches. Start at command.py; mutants.py says what an entry is."""
+"""`lab mutants`: which incorrect peers the lab catches. Start at command.py; mutants.py says what an entry is."""

@@ -1,12 +1,12 @@
-"""`lab zoo`: incorrect peers (mutants), and what the lab says of each.
+"""`lab mutants`: incorrect peers (mutants), and what the lab says of each.
 
 `run` runs the lab's tests on each mutant in a process of its own: the tests of its part first, then all others, then
 the scenarios, seed after seed, until one fails or the runs are spent. Seeds are fixed, so two runs give one result,
 unless --budget-seconds ends one early. A mutant that only gets nowhere too often (`liveness`) is then run over more
 seeds, to say how often that is noticed. Controls are correct peers, and run through everything.
 
-Start reading at `add_arguments()`. What a mutant is: mutants. One hunt: hunting, in the process of worker. Random
-changes: mutating. What is said: telling.
+Start reading at `add_arguments()`. mutants.py says what a mutant is; measurement.py judges one, in a process of
+worker.py; random_command.py draws random changes; report.py has the texts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from raftlab.tools.selection import select
 from raftlab.tools.workers.process import CannotStart, Lost, WorkerProcess, python_worker
 from tests.mutants.tool import fuzzing
 from tests.mutants.tool.measurement import Result
-from tests.mutants.tool.mutants import BUILD, Mutant, load_zoo
+from tests.mutants.tool.mutants import BUILD, Mutant, load_mutants
 from tests.mutants.tool.random_command import RANDOM_RUNS, mutate
 from tests.mutants.tool.random_mutants import drawn_by_id, is_drawn
 from tests.mutants.tool.report import RECORD, overview, record, summary, table
@@ -96,33 +96,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     random = add("random", "run the tests on random changes of raft/raft.py, and show those that are missed", *_HOW)
     random.add_argument("number", type=positive, metavar="N", help="how many changes to draw")
     random.add_argument(
-        "--hunt", type=seconds, metavar="S", help="hunt what the tests missed for so much processor time each"
+        "--fuzz", type=seconds, metavar="S", help="fuzz what the tests missed for so much processor time each"
     )
     random.add_argument("--list", action="store_true", help="list the changes and exit")
     random.epilog = (
         "Exit status: as of run; one that is missed is no failure once tests/mutants/survivors.toml explains it."
     )
     add("shrink", f"shrink the failing run that {RECORD} names for each", _IDS, _JSON, record=SHRUNK)
-    hunt = add(
-        "hunt",
-        "run lab hunt on each mutant that breaks a rule of safety or durability, and on correct peers",
+    judge = add(
+        "fuzz",
+        "run lab fuzz on each mutant that breaks a rule of safety or durability, and on correct peers",
         *(_JOBS, _JSON),
         record=fuzzing.RECORD,
     )
-    hunt.add_argument("seconds", type=seconds, metavar="SECONDS", help="processor time for each")
-    hunt.add_argument("ids", nargs="*", metavar="ID", help="only these")
+    judge.add_argument("seconds", type=seconds, metavar="SECONDS", help="processor time for each")
+    judge.add_argument("ids", nargs="*", metavar="ID", help="only these")
     out = add("table", "write a table of all that is recorded", _IDS)
     out.add_argument("--out", type=Path, default=TABLE, metavar="FILE", help=f"where it goes ({TABLE})")
 
 
 def main(args: argparse.Namespace) -> int:
     if args.operation == "random":
-        return mutate(args, _hunt_all)
+        return mutate(args, _judge_all)
     try:
-        zoo = _chosen(load_zoo(), args.ids)
+        entries = _chosen(load_mutants(), args.ids)
         select(getattr(args, "tests", []))  # the workers do it again; here it is refused once
     except Exception as error:
-        print(f"lab zoo: {error}", file=sys.stderr)
+        print(f"lab mutants: {error}", file=sys.stderr)
         return 2
     commands = {
         "list": _list,
@@ -130,42 +130,42 @@ def main(args: argparse.Namespace) -> int:
         "write": _write,
         "run": _run,
         "shrink": _shrink,
-        "hunt": _hunt,
+        "fuzz": _fuzz,
         "table": _table,
     }
-    return commands[args.operation](zoo, args)
+    return commands[args.operation](entries, args)
 
 
-def _list(zoo: list[Mutant], _: argparse.Namespace) -> int:
-    for mutant in zoo:
+def _list(entries: list[Mutant], _: argparse.Namespace) -> int:
+    for mutant in entries:
         print(f"{mutant.id:28} {mutant.part}  a {mutant.kind} that {mutant.what}")
     return 0
 
 
-def _show(zoo: list[Mutant], _: argparse.Namespace) -> int:
-    for mutant in zoo:
+def _show(entries: list[Mutant], _: argparse.Namespace) -> int:
+    for mutant in entries:
         print(mutant.diff() or f"{mutant.id}: the reference itself\n", end="")
     return 0
 
 
-def _write(zoo: list[Mutant], _: argparse.Namespace) -> int:
-    for mutant in zoo:
+def _write(entries: list[Mutant], _: argparse.Namespace) -> int:
+    for mutant in entries:
         print(mutant.write())
     return 0
 
 
-def _table(zoo: list[Mutant], args: argparse.Namespace) -> int:
+def _table(entries: list[Mutant], args: argparse.Namespace) -> int:
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(overview(zoo))
+    args.out.write_text(overview(entries))
     print(args.out)
     return 0
 
 
-def _run(zoo: list[Mutant], args: argparse.Namespace) -> int:
+def _run(entries: list[Mutant], args: argparse.Namespace) -> int:
     began_s = time.perf_counter()
     with ended_politely():
-        results, interrupted = _hunt_all(zoo, args)
-    by_id = {mutant.id: mutant for mutant in zoo}
+        results, interrupted = _judge_all(entries, args)
+    by_id = {mutant.id: mutant for mutant in entries}
     print(table(results, by_id))
     print(summary(results, by_id, time.perf_counter() - began_s))
     if args.json is not None:
@@ -173,19 +173,19 @@ def _run(zoo: list[Mutant], args: argparse.Namespace) -> int:
     if args.record:
         record(results)
     if interrupted:
-        print(f"interrupted: {len(zoo) - len(results)} of {len(zoo)} not hunted", file=sys.stderr)
+        print(f"interrupted: {len(entries) - len(results)} of {len(entries)} not judged", file=sys.stderr)
         return 130
     return 1 if any(result.bad for result in results) else 0
 
 
-def _shrink(zoo: list[Mutant], args: argparse.Namespace) -> int:
+def _shrink(entries: list[Mutant], args: argparse.Namespace) -> int:
     """One after another: what is measured is processor time."""
     known = json.loads(RECORD.read_text())
     measured: list[Measured] = []
-    mutants = [mutant for mutant in zoo if mutant.id in known]
+    mutants = [mutant for mutant in entries if mutant.id in known]
     try:
         for mutant in mutants:
-            one = measure(mutant, known[mutant.id]["test"], known[mutant.id]["seed"], out=Path("build/zoo-shrunk"))
+            one = measure(mutant, known[mutant.id]["test"], known[mutant.id]["seed"], out=Path("build/mutants-shrunk"))
             measured.append(one)
             if args.json is not None:
                 args.json.write_text(json.dumps([asdict(one) for one in measured], indent=1) + "\n")
@@ -203,14 +203,14 @@ def _shrink(zoo: list[Mutant], args: argparse.Namespace) -> int:
     return 1 if any(one.rule and not one.same_rule for one in measured) else 0
 
 
-def _hunt(zoo: list[Mutant], args: argparse.Namespace) -> int:
-    """Mutants that break a rule of safety or durability, and controls."""
+def _fuzz(entries: list[Mutant], args: argparse.Namespace) -> int:
+    """Mutants that break a rule of safety or durability, and variants."""
     rules = {id_: one.rule for id_, one in recorded().items()}
-    chosen = [m for m in zoo if not m.of_service and not m.races]
+    chosen = [m for m in entries if not m.of_service and not m.races]
     if not args.ids:
-        chosen = [m for m in chosen if m.control or fuzzing.is_asked_for(rules.get(m.id, ""))]
+        chosen = [m for m in chosen if m.correct or fuzzing.is_asked_for(rules.get(m.id, ""))]
     measured: list[fuzzing.Measured] = []
-    out, interrupted = Path("build/zoo-hunted"), False
+    out, interrupted = Path("build/mutants-fuzzed"), False
     with ThreadPoolExecutor(max(1, args.jobs)) as pool:
         try:
             with held_back():
@@ -222,7 +222,7 @@ def _hunt(zoo: list[Mutant], args: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             interrupted = True
             pool.shutdown(wait=False, cancel_futures=True)
-    wrong = [one for one in measured if not one.control]
+    wrong = [one for one in measured if not one.correct]
     print(fuzzing.table(measured))
     print(f"\n{fuzzing.summary(measured)}")
     if args.json is not None:
@@ -230,21 +230,21 @@ def _hunt(zoo: list[Mutant], args: argparse.Namespace) -> int:
     if args.record:
         fuzzing.record(wrong)
     if interrupted:
-        print(f"interrupted: {len(chosen) - len(measured)} of {len(chosen)} not hunted", file=sys.stderr)
+        print(f"interrupted: {len(chosen) - len(measured)} of {len(chosen)} not judged", file=sys.stderr)
         return 130
-    return 1 if any(one.control and one.found for one in measured) else 0
+    return 1 if any(one.correct and one.found for one in measured) else 0
 
 
-def _chosen(zoo: list[Mutant], ids: list[str]) -> list[Mutant]:
-    known = {mutant.id: mutant for mutant in zoo}
+def _chosen(entries: list[Mutant], ids: list[str]) -> list[Mutant]:
+    known = {mutant.id: mutant for mutant in entries}
     known |= {id_: drawn_by_id(id_) for id_ in ids if is_drawn(id_)}
     unknown = [id_ for id_ in ids if id_ not in known]
     if unknown:
-        raise ValueError(f"there is no mutant {unknown[0]!r}; see lab zoo list")
-    return [known[id_] for id_ in ids] if ids else zoo
+        raise ValueError(f"there is no mutant {unknown[0]!r}; see lab mutants list")
+    return [known[id_] for id_ in ids] if ids else entries
 
 
-class _Hunters:
+class _Judges:
     """The processes under way, so that an interrupt can end them: these, and no others."""
 
     def __init__(self, args: argparse.Namespace, judge: str = TESTS) -> None:
@@ -254,13 +254,13 @@ class _Hunters:
         self._running: set[WorkerProcess] = set()
         self._stopped = False
 
-    def hunt(self, mutant: Mutant) -> Result:
+    def judge(self, mutant: Mutant) -> Result:
         args = self._args
         greeting = {"tests": args.tests}
         worker = WorkerProcess(
             lambda: python_worker("tests.mutants.tool.worker", greeting, folder=Path.cwd(), lab=ROOT)
         )
-        runs = args.runs or (CONTROL_RUNS if mutant.control else RUNS)
+        runs = args.runs or (CONTROL_RUNS if mutant.correct else RUNS)
         request = {"id": mutant.id, "runs": runs, "first_seed": args.seed, "budget_s": args.budget_seconds}
         request |= {"isolated": args.isolated, "race": args.race, "judge": self._judge}
         with self._lock:
@@ -294,23 +294,23 @@ def _last_line(text: str) -> str:
     return text.strip().rpartition("\n")[2]
 
 
-def _hunt_all(
-    zoo: Sequence[Mutant],
+def _judge_all(
+    entries: Sequence[Mutant],
     args: argparse.Namespace,
     judge: str = TESTS,
     on_result: Callable[[Result], None] = lambda _: None,
 ) -> tuple[list[Result], bool]:
-    """The results in the zoo's order, and whether Ctrl-C ended it early."""
-    hunters = _Hunters(args, judge)
+    """The results in the mutants's order, and whether Ctrl-C ended it early."""
+    judges = _Judges(args, judge)
     results: dict[str, Result] = {}
     interrupted = False
     # Controls are the longest; begun last, they would be waited for alone.
-    order = sorted(zoo, key=lambda mutant: not mutant.control)
-    with _Progress(len(zoo)) as progress, ThreadPoolExecutor(max(1, args.jobs)) as pool:
+    order = sorted(entries, key=lambda mutant: not mutant.correct)
+    with _Progress(len(entries)) as progress, ThreadPoolExecutor(max(1, args.jobs)) as pool:
         # From here on: the first worker may be there before all are asked for, and the pool waits for it.
         try:
             with held_back():
-                pending = {pool.submit(hunters.hunt, mutant) for mutant in order}
+                pending = {pool.submit(judges.judge, mutant) for mutant in order}
             while pending:
                 done = first_done(pending)
                 pending -= done
@@ -321,9 +321,9 @@ def _hunt_all(
                     progress.add(result)
         except KeyboardInterrupt:
             interrupted = True
-            hunters.stop()
+            judges.stop()
             pool.shutdown(wait=False, cancel_futures=True)
-    return [results[mutant.id] for mutant in zoo if mutant.id in results], interrupted
+    return [results[mutant.id] for mutant in entries if mutant.id in results], interrupted
 
 
 class _Progress:
@@ -340,7 +340,7 @@ class _Progress:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
             self._bar = Progress(
-                TextColumn("hunting"),
+                TextColumn("judging"),
                 BarColumn(),
                 MofNCompleteColumn(),
                 TimeElapsedColumn(),

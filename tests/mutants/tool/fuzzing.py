@@ -1,6 +1,6 @@
-"""`lab zoo hunt`: what `lab hunt` alone finds of the mutants that break a rule of safety or durability, and how soon.
+"""`lab mutants fuzz`: which mutants that break safety or durability `lab fuzz` alone finds, and how soon.
 
-Each is hunted in a process of its own, with the same seed on one core. What is found is played on the peer that the
+Each is fuzzed in its own process, with the same seed on one core. What is found is played on the peer that the
 mutant was made from, which must pass.
 
 Start at `measure()`.
@@ -18,13 +18,13 @@ from statistics import median
 from typing import Any
 
 from raftlab.harness.options import arguments
-from tests.mutants.tool.mutants import BUILD, ZOO, Mutant
+from tests.mutants.tool.mutants import BUILD, FOLDER, Mutant
 from tests.mutants.tool.shrunk import repeated
 
-RECORD = ZOO / "hunted.json"
+RECORD = FOLDER / "fuzzed.json"
 SEED = 105  # one that no drawing was tuned with
 _LOST_S = 3600
-# Rules about speed, and about what never happens: no hunt is asked for these.
+# Rules about speed, and about what never happens: fuzzing is not asked for these.
 _OTHER_RULES = (
     *("answers-requests", "calls-return", "committed-gets-applied", "quiet-death", "race", "rpc-budget"),
     "start-returns-at-once",
@@ -33,10 +33,10 @@ _OTHER_RULES = (
 
 @dataclass
 class Measured:
-    """What came of one hunt."""
+    """What came of one fuzz run."""
 
     id: str
-    control: bool = False
+    correct: bool = False
     found: str = ""  # by what: a rule, an exception, "expectation"; "" if it was not
     runs: int = 0
     seconds: float = 0.0
@@ -57,19 +57,19 @@ def measure(mutant: Mutant, *, limit_s: float, out: Path) -> Measured:
     path = mutant.write(BUILD)
     out.mkdir(parents=True, exist_ok=True)
     scenario = out / f"{mutant.id}.scenario"
-    found = _hunt(path, limit_s, out / f"{mutant.id}.json")
-    hunted = {name: found[name] for name in ("found", "runs", "seconds", "steps")}
-    measured = Measured(mutant.id, mutant.control, **hunted)
-    if measured.steps is not None and not mutant.control:
+    found = _fuzz(path, limit_s, out / f"{mutant.id}.json")
+    figures_of_it = {name: found[name] for name in ("found", "runs", "seconds", "steps")}
+    measured = Measured(mutant.id, mutant.correct, **figures_of_it)
+    if measured.steps is not None and not mutant.correct:
         scenario.write_text("\n".join([*found["scenario"], ""]))
         measured.right_passes = repeated(mutant.base / "raft.py", None, [str(scenario)])[0]["ending"] == "passed"
     return measured
 
 
-def _hunt(raft: Path, limit_s: float, figures: Path) -> dict[str, Any]:
+def _fuzz(raft: Path, limit_s: float, figures: Path) -> dict[str, Any]:
     figures.unlink(missing_ok=True)
     values = {"raft": raft, "jobs": 1, "seed": SEED, "for": f"{limit_s:.0f}s", "out": figures.parent / "found"}
-    command = [sys.executable, "-m", "raftlab", "hunt", *arguments(values), "--json", str(figures)]
+    command = [sys.executable, "-m", "raftlab", "fuzz", *arguments(values), "--json", str(figures)]
     subprocess.run(command, capture_output=True, timeout=_LOST_S, check=False, stdin=subprocess.DEVNULL)
     found: dict[str, Any] = json.loads(figures.read_text())
     return found
@@ -97,14 +97,14 @@ def table(all_of_them: Iterable[Measured]) -> str:
 
 
 def summary(measured: Sequence[Measured]) -> str:
-    controls = [one for one in measured if one.control]
-    all_of_them = [one for one in measured if not one.control]
+    variants = [one for one in measured if one.correct]
+    all_of_them = [one for one in measured if not one.correct]
     lines = [*_summary(all_of_them)] if all_of_them else []
-    if controls:
-        accused = [one.id for one in controls if one.found]
-        runs = sum(one.runs for one in controls)
+    if variants:
+        accused = [one.id for one in variants if one.found]
+        runs = sum(one.runs for one in variants)
         lines.append(
-            f"{len(controls) - len(accused)} of {len(controls)} controls were accused of nothing, in {runs:,} runs"
+            f"{len(variants) - len(accused)} of {len(variants)} variants were accused of nothing, in {runs:,} runs"
         )
         lines += [f"ACCUSED: {', '.join(accused)}"] if accused else []
     return "\n".join(lines)

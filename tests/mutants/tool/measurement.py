@@ -1,7 +1,7 @@
-"""One hunt: a wrong Raft against the lab's tests, seed after seed, until one fails or the runs are spent; or against
-runs that nobody wrote, until the time is up.
+"""Judging one mutant: by the lab's tests, seed after seed, until one fails or the runs are spent; or by random runs,
+until the time is up.
 
-Promise: seeds are fixed, so two hunts give one result, unless a budget cuts one short. Start at `hunt()`.
+Promise: seeds are fixed, so two fuzz runs give one result, unless a budget cuts one short. Start at `judge_by_tests()`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RATE_SEEDS = 20
 
 @dataclass
 class Result:
-    """What came of one hunt. `verdict`: caught, escaped; for a control passed, accused; or broken, stale."""
+    """The result for one mutant. `verdict`: caught, escaped; for a correct peer passed, accused; or broken, stale."""
 
     id: str
     verdict: str
@@ -60,7 +60,7 @@ def load_mutant(mutant: Mutant, build: Path, *, isolated: bool = False, race: bo
     return launcher_for(path, isolated=isolated, race=race)
 
 
-def hunt(
+def judge_by_tests(
     mutant: Mutant,
     tests: list[LabTest],
     *,
@@ -75,7 +75,7 @@ def hunt(
     """Run the suite over seeds until a test fails."""
     # Processor time: a busy machine changes no verdict.
     began_s = time.process_time()
-    result = Result(mutant.id, "passed" if mutant.control else "escaped")
+    result = Result(mutant.id, "passed" if mutant.correct else "escaped")
     try:
         launcher = load_mutant(mutant, build, isolated=isolated, race=race)
     except StaleMutant as error:
@@ -94,7 +94,7 @@ def hunt(
             if verdict_of(run.error).ending is Ending.SKIPPED:
                 result.skipped += 1
             elif run.error is not None:
-                result.verdict = "accused" if mutant.control else "caught"
+                result.verdict = "accused" if mutant.correct else "caught"
                 result.by, result.line = classify(run.error, test.name)
                 result.test, result.seed = test.name, seed
                 result.seconds = time.process_time() - began_s
@@ -106,7 +106,7 @@ def hunt(
     return result
 
 
-def hunt_unwritten(
+def judge_by_fuzzing(
     mutant: Mutant,
     _tests: list[LabTest],
     *,
@@ -116,9 +116,9 @@ def hunt_unwritten(
     race: bool = False,
     **_of_tests: Any,
 ) -> Result:
-    """As `lab hunt` does it, with seed 0 and one worker."""
+    """As `lab fuzz` does it, with seed 0 and one worker."""
     began_s = time.process_time()
-    result = Result(mutant.id, "passed" if mutant.control else "escaped")
+    result = Result(mutant.id, "passed" if mutant.correct else "escaped")
     launcher = load_mutant(mutant, build, isolated=isolated, race=race)
     lane = Lane(launcher, 0, 0, race=race)
     while True:
@@ -127,9 +127,9 @@ def hunt_unwritten(
         verdict = verdict_of(run.error)
         if run.error is not None and verdict.failed:
             # There is no test: an exception of its own is the lab's.
-            caught = "accused" if mutant.control else "caught"
+            caught = "accused" if mutant.correct else "caught"
             result.verdict = "broken" if verdict.ending is Ending.TEST else caught
-            result.by, result.line = classify(run.error, "lab hunt")
+            result.by, result.line = classify(run.error, "lab fuzz")
             break
         if time.process_time() - began_s > budget_s:
             break

@@ -2,9 +2,9 @@
 
 A mutant is a short list of replacements in raft/raft.py. Each old text must stand there exactly once and the result
 must compile; otherwise applying it raises StaleMutant, so that a change to the reference that a mutant does not survive
-is noticed at once. A control is made the same way, but is a correct Raft of another kind, and must pass.
+is noticed at once. A variant is made the same way, but is a correct Raft of another kind, and must pass.
 
-Strangers are correct Rafts too, but whole ones of other designs, each in a folder of its own; a SameMistake puts a
+Independent implementations are correct Rafts too, of other designs, each in a folder of its own; a SameMistake puts a
 mistake of the reference's mutants into one of them.
 
 A ServiceMutant is the same for the service of parts 3A and 3B, made in kv/server.py and kv/client.py and run on the
@@ -26,10 +26,10 @@ from raftlab.layout import PEER_FILES
 
 REFERENCE = Path("raft")  # raft.py and messages.py, where they lie in the source tree
 SERVICE = Path("kv")  # server.py, client.py and messages.py
-ZOO = Path("tests/mutants")
-STRANGERS = Path("tests/peers")
-SERVICES = STRANGERS / "services"
-BUILD = Path("build/zoo")
+FOLDER = Path("tests/mutants")
+PEERS = Path("tests/peers")
+SERVICES = PEERS / "services"
+BUILD = Path("build/mutants")
 
 Edit = tuple[str, str]
 
@@ -53,10 +53,10 @@ class Mutant:
     go_caught: bool | None = None
     # Not wrong in any one message, only in how often it gets nowhere: judged by how many seeds fail.
     liveness: bool = False
-    # Wrong only in which lock is held when: hunted with --race.
+    # Wrong only in which lock is held when: run with --race.
     races: bool = False
     # A correct peer: must pass everything.
-    control: bool = False
+    correct: bool = False
     message_edits: tuple[Edit, ...] = ()  # the same for raft/messages.py
     base: Path = REFERENCE  # the folder of the peer that is edited
 
@@ -85,7 +85,7 @@ class Mutant:
         return "service" if self.of_service else "peer"
 
     def write(self, build: Path = BUILD) -> Path:
-        """Write it where a peer can be loaded from, build/zoo/ID/raft.py, and return that path."""
+        """Write it where a peer can be loaded from, build/mutants/ID/raft.py, and return that path."""
         folder = build / self.id
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "raft.py").write_text(self.source())
@@ -140,7 +140,7 @@ class ServiceMutant(Mutant):
         return own if own.exists() else SERVICE / name
 
     def write(self, build: Path = BUILD) -> Path:
-        """Write it where a service can be loaded from, build/zoo/ID/server.py, and return that path."""
+        """Write it where a service can be loaded from, build/mutants/ID/server.py, and return that path."""
         folder = build / self.id
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "server.py").write_text(self.source())
@@ -160,9 +160,9 @@ class ServiceMutant(Mutant):
 
 @dataclass(frozen=True)
 class SameMistake:
-    """A mutant of the reference, made in a stranger: the same mistake in another design."""
+    """A mutant of the reference, made in an independent implementation: the same mistake in another design."""
 
-    stranger: str  # its folder
+    design: str  # its folder
     like: str  # the id of the reference's mutant
     edits: tuple[Edit, ...]
     message_edits: tuple[Edit, ...] = ()
@@ -170,39 +170,39 @@ class SameMistake:
     def mutant(self, original: Mutant) -> Mutant:
         return replace(
             original,
-            id=f"{self.stranger}-{self.like}".replace("_", "-"),
+            id=f"{self.design}-{self.like}".replace("_", "-"),
             edits=self.edits,
             message_edits=self.message_edits,
-            base=STRANGERS / self.stranger,
+            base=PEERS / self.design,
             go="",
             go_caught=None,
         )
 
 
-def _strangers() -> list[Mutant]:
-    """Every stranger as it is: a control."""
+def _designs() -> list[Mutant]:
+    """Every independent implementation as it is: a correct peer."""
     found = []
-    for file in sorted(STRANGERS.glob("*/raft.py")):
+    for file in sorted(PEERS.glob("*/raft.py")):
         told = _first_line(file)
-        id_ = f"stranger-{file.parent.name}".replace("_", "-")
+        id_ = f"design-{file.parent.name}".replace("_", "-")
         what = f"is of another design: {told}"
-        found.append(Mutant(id_, "2b", "none: it is correct", what, (), control=True, base=file.parent))
+        found.append(Mutant(id_, "2b", "none: it is correct", what, (), correct=True, base=file.parent))
     return found
 
 
 def _services() -> list[Mutant]:
-    """Every service of another design as it is: a control."""
+    """Every service of another design as it is: a correct peer."""
     found: list[Mutant] = []
     for file in sorted(SERVICES.glob("*/server.py")):
         told = _first_line(file)
         id_ = f"service-{file.parent.name}".replace("_", "-")
         what = f"is of another design: {told}"
-        found.append(ServiceMutant(id_, "3a", "none: it is correct", what, (), control=True, base=file.parent))
+        found.append(ServiceMutant(id_, "3a", "none: it is correct", what, (), correct=True, base=file.parent))
     return found
 
 
 def _first_line(file: Path) -> str:
-    """Of a module's docstring. Only its beginning is read: whoever wants one mutant waits for all strangers."""
+    """Of a module's docstring. Only its beginning is read: loading one mutant loads the first line of all designs."""
     with tokenize.open(file) as source:
         for token in tokenize.generate_tokens(source.readline):
             if token.type not in (tokenize.COMMENT, tokenize.NL):
@@ -218,7 +218,7 @@ def _apply(id_: str, file: Path, edits: tuple[Edit, ...]) -> str:
         if found != 1:
             raise StaleMutant(
                 f"{id_}: the text to replace must stand in {file} once, but stands there {found} times; "
-                f"adapt the edit in {ZOO} to the reference:\n{old}"
+                f"adapt the edit in {FOLDER} to the reference:\n{old}"
             )
         source = source.replace(old, new)
     try:
@@ -228,31 +228,31 @@ def _apply(id_: str, file: Path, edits: tuple[Edit, ...]) -> str:
     return source
 
 
-def load_zoo(folder: Path = ZOO) -> list[Mutant]:
-    """Every mutant and control, file by file in the order of the parts, and as they stand there."""
+def load_mutants(folder: Path = FOLDER) -> list[Mutant]:
+    """Every mutant and correct peer, file by file in the order of the parts, and as they stand there."""
     order = ("election", "log", "persistence", "snapshots", "histories", "concurrency", "variants")
-    found = [*folder.glob("*.py"), *([STRANGERS / "variants.py"] if folder == ZOO else [])]
+    found = [*folder.glob("*.py"), *([PEERS / "variants.py"] if folder == FOLDER else [])]
     files = sorted(found, key=lambda f: (order.index(f.stem) if f.stem in order else len(order), f.stem))
     if not files:
         raise StaleMutant(f"there are no mutants in {folder}; run this where the source tree lies")
-    zoo: list[Mutant] = []
+    entries: list[Mutant] = []
     repeated: list[SameMistake] = []
     for file in files:
-        spec = importlib.util.spec_from_file_location(f"zoo_{file.stem}", file)
+        spec = importlib.util.spec_from_file_location(f"mutants_{file.stem}", file)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        zoo += getattr(module, "MUTANTS", [])
+        entries += getattr(module, "MUTANTS", [])
         repeated += getattr(module, "SAME_MISTAKES", [])
-    originals = {mutant.id: mutant for mutant in zoo}
+    originals = {mutant.id: mutant for mutant in entries}
     for mistake in repeated:
         if mistake.like not in originals:
-            raise StaleMutant(f"{mistake.stranger} repeats {mistake.like}, which no mutant of the reference is called")
-        zoo.append(mistake.mutant(originals[mistake.like]))
-    if folder == ZOO:
-        zoo += [*_strangers(), *_services()]
-    ids = [mutant.id for mutant in zoo]
+            raise StaleMutant(f"{mistake.design} repeats {mistake.like}, which no mutant of the reference is called")
+        entries.append(mistake.mutant(originals[mistake.like]))
+    if folder == FOLDER:
+        entries += [*_designs(), *_services()]
+    ids = [mutant.id for mutant in entries]
     twice = sorted({id_ for id_ in ids if ids.count(id_) > 1})
     if twice:
         raise StaleMutant(f"an id names one mutant, but these stand twice: {', '.join(twice)}")
-    return zoo
+    return entries

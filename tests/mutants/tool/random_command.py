@@ -1,11 +1,11 @@
-"""`lab zoo random N --seed S`: N changes of the reference, drawn by chance, and what the lab says of each.
+"""`lab mutants random N --seed S`: N changes of the reference, drawn by chance, and what the lab says of each.
 
-The tests judge every one; with --hunt, runs that nobody wrote judge what these let go (worker.JUDGES), unless it is
+The tests judge every one; with --fuzz, random runs judge what these let go (worker.JUDGES), unless it is
 known to mean the same as the reference. What none catches is printed with its diff, for a person to look at: it may
 mean the same, only cost time, or be wrong, and then the lab lacks something. tests/mutants/survivors.toml lists which.
 
-Promise: results are kept in build/zoo/mutated.jsonl as they come. The same command goes on there after Ctrl-C, and so
-does another draw; only if the reference, the tester, a test or the options have changed is it all judged anew.
+Promise: results are kept in build/mutants/mutated.jsonl as they come. The same command goes on there after Ctrl-C, and
+so does another draw; only if the reference, the tester, a test or the options have changed is it all judged anew.
 
 Exit 0: every one was caught, or it is written down what it is. Start at `mutate()`.
 """
@@ -29,13 +29,13 @@ from raftlab.tools.common.interrupts import ended_politely
 from raftlab.tools.selection import SCENARIOS, SelectionError, default_files, scenario_files, select
 from tests.mutants.tool import measurement, worker
 from tests.mutants.tool.measurement import Result
-from tests.mutants.tool.mutants import BUILD, REFERENCE, ZOO, Mutant
+from tests.mutants.tool.mutants import BUILD, FOLDER, REFERENCE, Mutant
 from tests.mutants.tool.random_mutants import Drawn, draw
-from tests.mutants.tool.worker import HUNT, TESTS
+from tests.mutants.tool.worker import FUZZ, TESTS
 
 RANDOM_RUNS = 2
 KEPT = BUILD / "mutated.jsonl"
-SURVIVORS = ZOO / "survivors.toml"
+SURVIVORS = FOLDER / "survivors.toml"
 # Of processor time, for one. All tests take a tenth of it; a change may make each of them longer.
 _BUDGET_S = 240.0
 _TESTS = (SCENARIOS, "2a", "2b", "2c", "2d")
@@ -46,9 +46,9 @@ _KINDS = {
 }
 
 
-class HuntAll(Protocol):
+class JudgeAll(Protocol):
     def __call__(
-        self, zoo: Sequence[Mutant], args: argparse.Namespace, judge: str, on_result: Callable[[Result], None]
+        self, entries: Sequence[Mutant], args: argparse.Namespace, judge: str, on_result: Callable[[Result], None]
     ) -> tuple[list[Result], bool]: ...
 
 
@@ -62,13 +62,13 @@ class Note(NamedTuple):
 Notes = Mapping[tuple[str, str, str], Note]
 
 
-def mutate(args: argparse.Namespace, hunt_all: HuntAll) -> int:
+def mutate(args: argparse.Namespace, judge_all: JudgeAll) -> int:
     try:
         select(args.tests)  # the workers do it again; here it is refused once
         mutants = draw(args.number, args.seed)
         notes = read_notes()
     except (ValueError, OSError, SelectionError) as error:
-        print(f"lab zoo: {error}", file=sys.stderr)
+        print(f"lab mutants: {error}", file=sys.stderr)
         return 2
     if args.list:
         for mutant in mutants:
@@ -77,7 +77,7 @@ def mutate(args: argparse.Namespace, hunt_all: HuntAll) -> int:
     judges = judges_for(args)
     kept = Kept(KEPT, {judge: _key(judge, options) for judge, options in judges.items()})
     with ended_politely():
-        interrupted = _judge_all(mutants, judges, kept, notes, hunt_all)
+        interrupted = _judge_all(mutants, judges, kept, notes, judge_all)
     outcome = Outcome.of(mutants, kept, notes)
     print(report(outcome))
     if args.json is not None:
@@ -96,9 +96,9 @@ def judges_for(args: argparse.Namespace) -> dict[str, argparse.Namespace]:
     judged.runs = args.runs or RANDOM_RUNS
     judged.tests = list(args.tests or _TESTS)
     judged.budget_seconds = args.budget_seconds or _BUDGET_S
-    hunted = argparse.Namespace(**vars(judged))
-    hunted.budget_seconds = args.hunt
-    return {TESTS: judged, **({HUNT: hunted} if args.hunt is not None else {})}
+    fuzzed = argparse.Namespace(**vars(judged))
+    fuzzed.budget_seconds = args.fuzz
+    return {TESTS: judged, **({FUZZ: fuzzed} if args.fuzz is not None else {})}
 
 
 def _judge_all(
@@ -106,7 +106,7 @@ def _judge_all(
     judges: Mapping[str, argparse.Namespace],
     kept: Kept,
     notes: Notes,
-    hunt_all: HuntAll,
+    judge_all: JudgeAll,
 ) -> bool:
     """Whether it was interrupted."""
     left: Sequence[Drawn] = mutants
@@ -115,7 +115,7 @@ def _judge_all(
         new = [mutant for mutant in left if judge not in kept.of(mutant)]
         if len(new) < len(left):
             print(f"{len(left) - len(new)} of {len(left)} judged by {judge} before, see {KEPT}", file=sys.stderr)
-        _, interrupted = hunt_all(new, options, judge, partial(kept.add, {mutant.id: mutant for mutant in new}, judge))
+        _, interrupted = judge_all(new, options, judge, partial(kept.add, {mutant.id: mutant for mutant in new}, judge))
         if interrupted:
             return True
         left = [mutant for mutant in left if kept.of(mutant)[judge].bad and mutant not in same]
@@ -249,7 +249,7 @@ def summary(outcome: Outcome) -> list[str]:
     verdicts = Counter(result.verdict for result in outcome.results.values())
     lost = verdicts.total() - verdicts["caught"] - verdicts["escaped"]
     by = Counter(outcome.judges[mutant] for mutant, result in outcome.results.items() if result.verdict == "caught")
-    caught = f"{verdicts['caught']} caught" + (f" ({by[TESTS]} by tests, {by[HUNT]} by the hunt)" if by[HUNT] else "")
+    caught = f"{verdicts['caught']} caught" + (f" ({by[TESTS]} by tests, {by[FUZZ]} by fuzzing)" if by[FUZZ] else "")
     kinds = Counter(note.kind for mutant in outcome.away if (note := outcome.note_of(mutant)))
     words = [f"{kinds[kind]} {what}" for kind, what in _KINDS.items() if kinds[kind]]
     if len(outcome.away) > kinds.total():

@@ -66,7 +66,7 @@ def drawn_by_id(id_: str) -> Drawn:
         mutant = _mutant(source, changes, place)
         if mutant.id == id_:
             return mutant
-    raise StaleMutant(f"{id_} is no change of {REFERENCE / 'raft.py'} as it is now; see lab zoo random N --list")
+    raise StaleMutant(f"{id_} is no change of {REFERENCE / 'raft.py'} as it is now; see lab mutants random N --list")
 
 
 def is_drawn(id_: str) -> bool:

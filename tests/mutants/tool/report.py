@@ -1,4 +1,4 @@
-"""What came of all hunts: a table for the terminal, the record for the quick zoo, and a table of all that is recorded.
+"""The results of all mutants: a table for the terminal, the record for the quick test, and a table of all records.
 
 Start at `table()` and `overview()`.
 """
@@ -13,9 +13,9 @@ from typing import Any
 
 from tests.mutants.tool import fuzzing, shrunk
 from tests.mutants.tool.measurement import Result
-from tests.mutants.tool.mutants import REFERENCE, ZOO, Mutant
+from tests.mutants.tool.mutants import FOLDER, REFERENCE, Mutant
 
-RECORD = ZOO / "caught.json"
+RECORD = FOLDER / "caught.json"
 
 
 def _by(result: Result) -> str:
@@ -26,10 +26,10 @@ def _by(result: Result) -> str:
     return f"{'ACCUSED ' if result.verdict == 'accused' else ''}{result.by}{rate}"
 
 
-def table(results: list[Result], zoo: dict[str, Mutant]) -> str:
+def table(results: list[Result], by_id: dict[str, Mutant]) -> str:
     rows = [("id", "part", "caught by", "runs", "tests", "s", "first line of the report")]
     rows += [
-        (r.id, zoo[r.id].part, _by(r), str(r.runs), str(r.tests), f"{r.seconds:.1f}", _short(r.line, 100))
+        (r.id, by_id[r.id].part, _by(r), str(r.runs), str(r.tests), f"{r.seconds:.1f}", _short(r.line, 100))
         for r in results
     ]
     widths = [max(len(row[k]) for row in rows) for k in range(6)]
@@ -41,15 +41,15 @@ def table(results: list[Result], zoo: dict[str, Mutant]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def summary(results: list[Result], zoo: dict[str, Mutant], seconds: float) -> str:
+def summary(results: list[Result], by_id: dict[str, Mutant], seconds: float) -> str:
     lines = []
-    for base in dict.fromkeys(zoo[r.id].base for r in results if not zoo[r.id].control):
-        mutants = [r for r in results if not zoo[r.id].control and zoo[r.id].base == base]
+    for base in dict.fromkeys(by_id[r.id].base for r in results if not by_id[r.id].correct):
+        mutants = [r for r in results if not by_id[r.id].correct and by_id[r.id].base == base]
         lines += _summary_of(mutants, "" if base == REFERENCE else f" of {base.name}")
-    controls = [r for r in results if zoo[r.id].control]
-    if controls:
-        passed = sum(r.verdict == "passed" for r in controls)
-        lines.append(f"{passed} of {len(controls)} controls passed")
+    variants = [r for r in results if by_id[r.id].correct]
+    if variants:
+        passed = sum(r.verdict == "passed" for r in variants)
+        lines.append(f"{passed} of {len(variants)} variants passed")
     lines.append(f"{seconds:.0f} s in all")
     return "\n".join(lines)
 
@@ -69,18 +69,18 @@ def _short(text: str, width: int) -> str:
 
 
 _GO = {"A": "always", "S": "sometimes", "R": "rarely", "N": "never", "": ""}
-_COLUMNS = ("id", "part", "a peer that", "breaks", "caught by", "in", "seed", "runs", "hunt", "shrunk", "Go")
+_COLUMNS = ("id", "part", "a peer that", "breaks", "caught by", "in", "seed", "runs", "fuzz", "shrunk", "Go")
 
 
-def overview(zoo: Iterable[Mutant]) -> str:
+def overview(by_id: Iterable[Mutant]) -> str:
     """All that is recorded of the mutants, a row for each."""
-    mutants = [mutant for mutant in zoo if not mutant.control]
+    mutants = [mutant for mutant in by_id if not mutant.correct]
     caught = {mutant.id: known for mutant in mutants if (known := recorded().get(mutant.id))}
     found, left = fuzzing.recorded(), shrunk.recorded()
     named = sum(not one["by"].startswith("test: ") for one in caught.values())
     lines = [
         f"{len(caught)} of {len(mutants)} mutants caught by the tests, {named} of them by a rule or an error",
-        *(f"hunt: {line}" for line in fuzzing.summary(list(found.values())).splitlines()),
+        *(f"fuzz: {line}" for line in fuzzing.summary(list(found.values())).splitlines()),
         *(f"shrink: {line}" for line in shrunk.summary(list(left.values())).splitlines()),
         "",
         f"| {' | '.join(_COLUMNS)} |",
@@ -104,7 +104,7 @@ def recorded(file: Path = RECORD) -> dict[str, dict[str, Any]]:
 
 
 def record(results: Iterable[Result], file: Path = RECORD) -> None:
-    """Note what caught which, beside what is noted already; the quick zoo begins there."""
+    """Note what caught which, beside what is noted already; the quick measurement begins there."""
     known = recorded(file)
     for result in results:
         if result.verdict == "caught":

@@ -1,4 +1,4 @@
-"""`lab zoo shrink`: what `lab shrink` leaves of the run that caught each mutant, and whether that still fails so.
+"""`lab mutants shrink`: what `lab shrink` leaves of the run that caught each mutant, and whether that still fails so.
 
 Each is shrunk in a process of its own. In another one the file is replayed, and the scenario is played: on the mutant,
 where both must break the same rule, and on the peer that the mutant was made from, where the scenario must pass.
@@ -19,9 +19,9 @@ from typing import Any
 
 from raftlab.harness.options import arguments
 from raftlab.tools.workers.shrinker import shrunk_elsewhere
-from tests.mutants.tool.mutants import BUILD, REFERENCE, ZOO, Mutant
+from tests.mutants.tool.mutants import BUILD, FOLDER, REFERENCE, Mutant
 
-RECORD = ZOO / "shrunk.json"
+RECORD = FOLDER / "shrunk.json"
 _LOST_S = 600
 _LIMIT_S = 50.0
 _LONG = 1000  # events, of which a tenth may be left

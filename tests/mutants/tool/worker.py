@@ -1,7 +1,7 @@
-"""What runs inside a worker process of `lab zoo`: load the zoo and the tests, then hunt what it is told to.
+"""What runs inside a worker process of `lab mutants`: load the mutants and the tests, then judge what it is asked to.
 
-`JUDGES` are the ways to hunt, functions that take what hunt() takes. `lab zoo random` shows a mutant to one after
-another until one catches it.
+`JUDGES` are the ways to judge, functions that take what judge_by_tests() takes. `lab mutants random` tries one after
+another until one catches the mutant.
 
 Start at `begin()`.
 """
@@ -15,24 +15,24 @@ from dataclasses import asdict
 
 from raftlab.tools.selection import select
 from raftlab.tools.workers.server import serve, show_stack_when_lost
-from tests.mutants.tool.measurement import Result, hunt, hunt_unwritten
-from tests.mutants.tool.mutants import load_zoo
+from tests.mutants.tool.measurement import Result, judge_by_fuzzing, judge_by_tests
+from tests.mutants.tool.mutants import load_mutants
 from tests.mutants.tool.random_mutants import drawn_by_id, is_drawn
 
-TESTS, HUNT = "tests", "hunt"
-JUDGES: dict[str, Callable[..., Result]] = {TESTS: hunt, HUNT: hunt_unwritten}
+TESTS, FUZZ = "tests", "fuzz"
+JUDGES: dict[str, Callable[..., Result]] = {TESTS: judge_by_tests, FUZZ: judge_by_fuzzing}
 
 
 def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:
     show_stack_when_lost()
     tests = select(json.loads(greeting)["tests"] or ["*"])  # scenarios, too
-    zoo = {mutant.id: mutant for mutant in load_zoo()}
+    mutants = {mutant.id: mutant for mutant in load_mutants()}
 
     def answers_to(line: bytes) -> Iterator[bytes]:
-        """A line has the id of a mutant, who judges it, and the limits of its hunt, as hunt() takes them."""
+        """A line has the id of a mutant, who judges it, and its limits, as judge_by_tests() takes them."""
         request = json.loads(line)
         id_ = request.pop("id")
-        mutant = drawn_by_id(id_) if is_drawn(id_) else zoo[id_]
+        mutant = drawn_by_id(id_) if is_drawn(id_) else mutants[id_]
         result = JUDGES[request.pop("judge")](mutant, tests, **request)
         yield json.dumps(asdict(result)).encode()
 

@@ -18,7 +18,7 @@ from raftlab.harness.loader import load_peer
 from raftlab.harness.run import run_test
 from raftlab.scenarios.collection import collect
 from raftlab.tools.selection import select
-from tests.mutants.tool.mutants import load_zoo
+from tests.mutants.tool.mutants import load_mutants
 from unit.check.trace_builder import Story
 from unit.students import ROOT, edited_reference
 
@@ -263,7 +263,7 @@ class Defect:
         self.diagnosis = diagnosis
         self.test = test
         self.edits = edits
-        self.mutant = mutant  # of the zoo, instead of the reference
+        self.mutant = mutant  # of the mutants, instead of the reference
         self.edits_of_mutant = edits_of_mutant
         self.words = words
         self.not_words = not_words
@@ -273,7 +273,7 @@ class Defect:
     def peer_class(self, tmp_path):
         if not self.mutant:
             return load_peer(edited_reference(tmp_path, *self.edits))
-        (mutant,) = (mutant for mutant in load_zoo() if mutant.id == self.mutant)
+        (mutant,) = (mutant for mutant in load_mutants() if mutant.id == self.mutant)
         return load_peer(replace(mutant, edits=mutant.edits + self.edits_of_mutant).write(tmp_path))
 
 
@@ -366,7 +366,7 @@ DEFECTS = {
     "a tick in ms": Defect(
         "nobody_campaigns",
         elect,
-        mutant="stranger-event-loop",
+        mutant="design-event-loop",
         edits_of_mutant=(("TICK_S = 0.010", "TICK_S = 10"),),
         words=("Thread-2 (_tick) of peer 0 sleeps, in _tick (", "not milliseconds"),
         not_words=("is its thread started",),
@@ -421,7 +421,7 @@ DEFECTS = {
     "pre-votes are refused": Defect(
         "nobody_campaigns",
         elect,
-        mutant="stranger-pre-vote",
+        mutant="design-pre-vote",
         edits_of_mutant=(("PreVoteReply(self.current_term, granted)", "PreVoteReply(self.current_term, False)"),),
         words=("Raft.pre_vote, which is no RPC of the paper, was called ", "who refuses there"),
         not_words=("is its thread started",),
@@ -429,7 +429,7 @@ DEFECTS = {
     "a leader's heartbeats wait, and it had fetched as a follower": Defect(
         "heartbeats_too_slow",
         lab("test_initial_election_2a"),
-        mutant="stranger-pull",
+        mutant="design-pull",
         edits_of_mutant=(("        self.changed.notify_all()  # the ticker sleeps until an election is due\n", ""),),
         words=("heartbeats are too slow for these election timeouts",),
         not_words=("hands leadership over",),
@@ -437,7 +437,7 @@ DEFECTS = {
     "leadership is handed over after every command": Defect(
         "leadership_is_handed_over",
         lab("test_concurrent_starts_2b"),
-        mutant="stranger-disk-thread",
+        mutant="design-disk-thread",
         edits_of_mutant=(("SLOW_COMMITS = 8", "SLOW_COMMITS = 0"),),
         words=("which is no RPC of the paper. ", "the leader is to stay"),
         not_words=("reset the election timer",),
@@ -483,7 +483,7 @@ DEFECTS = {
     "calls in the thread that answers": Defect(
         "calls_in_the_thread_that_answers",
         lab("test_reelection_2a"),
-        mutant="stranger-event-loop",
+        mutant="design-event-loop",
         edits_of_mutant=(
             (
                 "        threading.Thread(target=self._call, args=call, daemon=True).start()\n",
@@ -539,7 +539,7 @@ DEFECTS = {
     "a loop's variable seen too late": Defect(
         "asks_one_for_all",
         lab("test_many_elections_2a"),
-        mutant="stranger-event-loop",
+        mutant="design-event-loop",
         edits_of_mutant=(
             (
                 'self._send(peer, "Raft.request_vote", args, self._on_vote)',
@@ -563,7 +563,7 @@ DEFECTS = {
     "one place for all answers": Defect(
         "answers_mixed_up",
         lab("test_paused_leader_2a"),
-        mutant="stranger-event-loop",
+        mutant="design-event-loop",
         edits_of_mutant=(
             ("        self.tick = Event(self._on_tick)\n", ONE_SLOT),
             ("        slot: queue.Queue[Any] = queue.Queue()\n", "        slot = self.slot\n"),
@@ -687,7 +687,7 @@ DEFECTS = {
     "the thread that does all the work ends": Defect(
         "does_nothing_any_more",
         lab("test_basic_agree_2b"),
-        mutant="stranger-event-loop",
+        mutant="design-event-loop",
         edits_of_mutant=(
             (
                 "            self._release(answers)\n            if ",
@@ -700,7 +700,7 @@ DEFECTS = {
     "a thread that calls what waits for it": Defect(
         "does_nothing_any_more",
         lab("test_basic_agree_2b"),
-        mutant="stranger-event-loop",
+        mutant="design-event-loop",
         edits_of_mutant=(
             (
                 "        if self.role is not Role.LEADER:\n            return -1, self.current_term, False",
@@ -713,7 +713,7 @@ DEFECTS = {
     "a thread that serves all is not started": Defect(
         "call_waits_for_a_thread",
         elect,
-        mutant="stranger-event-loop",
+        mutant="design-event-loop",
         edits_of_mutant=(
             (
                 "for target in (self._own, self._tick, self._deliver):",
@@ -940,7 +940,7 @@ DEFECTS = {
     "a part of the snapshot again and again": Defect(
         "same_snapshot_again",
         lab("test_snapshot_crash_before_save_2d"),
-        mutant="stranger-chunked",
+        mutant="design-chunked",
         edits_of_mutant=(("            elif reply.expects == 0:\n                t.offset = 0\n", ""),),
         words=("sent peer ", "the part at offset ", "back to the first one (Figure 13)"),
         not_words=("next_index is not moved on",),

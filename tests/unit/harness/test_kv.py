@@ -14,7 +14,7 @@ from raftlab.harness.verdict import Ending, verdict_of
 from raftlab.scenarios.collection import collect
 from raftlab.tools.selection import load_tests
 from raftlab.trace.events import INVOKE, RETURN, SNAPSHOT
-from tests.mutants.tool.mutants import load_zoo
+from tests.mutants.tool.mutants import load_mutants
 from unit.students import ROOT, pytest_run, squeezed
 
 RAFT = ROOT / "raft" / "raft.py"
@@ -193,7 +193,7 @@ def test_a_client_that_cannot_finish_is_told(tmp_path):
 
 
 def test_a_service_that_keeps_its_lock_while_it_waits_is_told_so(tmp_path):
-    (mutant,) = [mutant for mutant in load_zoo() if mutant.id == "kv-waits-with-the-lock"]
+    (mutant,) = [mutant for mutant in load_mutants() if mutant.id == "kv-waits-with-the-lock"]
 
     @collect
     def one_put(make_kv_config):

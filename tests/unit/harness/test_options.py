@@ -23,7 +23,7 @@ def test_a_line_survives_a_shell_and_leaves_defaults_out():
     assert mine == "make page TEST=test_x SEED=0 RAFT='my peers/raft.py' RACE=1"
     other = run_line("shrink", "test_x", 7, {"raft": Path("a/raft.py"), "isolated": True}, file="my tests/h.py")
     assert other == "lab shrink test_x --seed 7 --file 'my tests/h.py' --raft a/raft.py --isolated"
-    assert command_line("make hunt", {"seed": 7, "jobs": 2, "isolated": False}) == "make hunt SEED=7 JOBS=2"
+    assert command_line("make fuzz", {"seed": 7, "jobs": 2, "isolated": False}) == "make fuzz SEED=7 JOBS=2"
 
 
 @pytest.mark.parametrize("command", ["replay", "shrink", "timeline", "page", "stress"])
@@ -36,7 +36,7 @@ def test_a_line_for_lab_gives_a_command_the_same_options(command):
     assert (args.seed, args.file) == (7, [Path("my tests/h.py")])
 
 
-@pytest.mark.parametrize("command", ["scenario", "hunt"])
+@pytest.mark.parametrize("command", ["scenario", "fuzz"])
 def test_a_command_without_services_has_all_other_options(command):
     values = {"raft": "a/raft.py", "isolated": True, "race": True}
     args = parser_of(command).parse_args(arguments({**values, "seed": 7}))

@@ -11,7 +11,7 @@ from raftlab.harness.loader import DEFAULT, load_peer
 from raftlab.harness.run import run_test
 from raftlab.scenarios.collection import collect
 from raftlab.trace import events
-from tests.mutants.tool.mutants import load_zoo
+from tests.mutants.tool.mutants import load_mutants
 
 REFERENCE = InProcessLauncher(Raft)
 
@@ -323,7 +323,7 @@ def hours(monkeypatch):
     monkeypatch.setattr("raftlab.harness.config.MAX_TEST_S", 2 * HOUR_S)
 
 
-RIGHT_PEERS = [mutant for mutant in load_zoo() if mutant.control and not mutant.of_service]
+RIGHT_PEERS = [mutant for mutant in load_mutants() if mutant.correct and not mutant.of_service]
 
 
 def acts_of(trace, node, since_ns, until_ns):

@@ -12,7 +12,7 @@ from raftlab.harness.verdict import Ending, verdict_of
 from raftlab.sandbox.loader import launcher_for
 from raftlab.scenarios.collection import collect
 from raftlab.tools.selection import load_tests
-from tests.mutants.tool.mutants import STRANGERS
+from tests.mutants.tool.mutants import PEERS
 from unit.check.trace_builder import Story
 from unit.students import ROOT, agree, edited_reference, peer, renamed_package, told, written
 
@@ -227,9 +227,9 @@ def test_one_type_by_two_methods_needs_the_paper_s_name(tmp_path, method, rename
     assert outcome(ELECTION, launcher)[0].ending is (Ending.UNVERIFIED if renamed else Ending.PASSED)
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in STRANGERS.iterdir() if (path / "raft.py").exists()))
+@pytest.mark.parametrize("name", sorted(path.name for path in PEERS.iterdir() if (path / "raft.py").exists()))
 def test_correct_peers_of_other_designs_are_verified(name):
-    verdict, run = outcome(AGREEMENT, load_peer(STRANGERS / name))
+    verdict, run = outcome(AGREEMENT, load_peer(PEERS / name))
     assert run.error is None
     assert verdict.ending is (Ending.UNVERIFIED if name in UNDECODABLE else Ending.PASSED)
 

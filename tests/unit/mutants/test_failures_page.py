@@ -6,7 +6,7 @@ from raftlab.harness import report
 from raftlab.harness.loader import load_peer
 from raftlab.harness.run import run_test
 from raftlab.tools.selection import select
-from tests.mutants.tool.mutants import load_zoo
+from tests.mutants.tool.mutants import load_mutants
 from unit.students import ROOT
 
 pytestmark = pytest.mark.usefixtures("raft_package_restored")
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("raft_package_restored")
     ],
 )
 def test_failure_is_shown_as_it_is(mutant, test, seed, tmp_path):
-    (wrong,) = [each for each in load_zoo() if each.id == mutant]
+    (wrong,) = [each for each in load_mutants() if each.id == mutant]
     (selected,) = select([test])
     run = run_test(selected, load_peer(wrong.write(tmp_path)), seed)
     assert run.error is not None

@@ -1,8 +1,8 @@
-"""The zoo: every wrong Raft still applies to the reference and is still caught, every correct one still passes.
+"""The mutants: every wrong Raft still applies to the reference and is still caught, every correct one still passes.
 
-This is the quick zoo. It begins with the test and the seed that caught a mutant last time (tests/mutants/caught.json,
-written by `lab zoo run --record`); where that no longer does it, because a peer, a test or a check has changed, it
-looks a little further before it complains. `lab zoo run` is the whole hunt.
+This is the quick measurement. It begins with the test and the seed that caught a mutant last time
+(tests/mutants/caught.json, written by `lab mutants run --record`). Where that no longer catches it, because a peer, a
+test or a rule has changed, it tries a few more runs before it fails. `lab mutants run` is the whole measurement.
 """
 
 import argparse
@@ -21,13 +21,13 @@ from raftlab.check.failure import Failure
 from raftlab.harness.run import run_test
 from raftlab.tools.selection import select
 from tests.mutants.tool import command, measurement, report
-from tests.mutants.tool.mutants import Mutant, StaleMutant, load_zoo
+from tests.mutants.tool.mutants import Mutant, StaleMutant, load_mutants
 from unit.soak import SOAK
 from unit.tools.peers import lab_command
 from unit.tools.processes import children_of, gone, on_linux, wait_until
 
-ZOO = load_zoo()
-WRONG = [mutant for mutant in ZOO if not mutant.control]
+MUTANTS = load_mutants()
+WRONG = [mutant for mutant in MUTANTS if not mutant.correct]
 
 
 def share(mutant):
@@ -39,8 +39,8 @@ def share(mutant):
     return 1 if mutant.of_reference else 5  # the same mistakes in peers of other designs
 
 
-HUNTED = [mutant for mutant in WRONG if crc32(mutant.id.encode()) % share(mutant) == 0]
-CONTROLS = [mutant for mutant in ZOO if mutant.control]
+SAMPLE = [mutant for mutant in WRONG if crc32(mutant.id.encode()) % share(mutant) == 0]
+CONTROLS = [mutant for mutant in MUTANTS if mutant.correct]
 CAUGHT = json.loads(report.RECORD.read_text())
 
 # A little of everything, and quick: each right peer passes some of them, and all in a soak.
@@ -72,13 +72,13 @@ def by_id(mutant):
     return mutant.id
 
 
-@pytest.mark.parametrize("mutant", ZOO, ids=by_id)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=by_id)
 def test_applies_to_its_peer(mutant):
     main = mutant.base / ("server.py" if mutant.of_service else "raft.py")
     assert (mutant.source() != main.read_text()) is (mutant.edits != ())
     mutant.messages_source()
     if mutant.of_service:
-        assert mutant.control or mutant.diff()
+        assert mutant.correct or mutant.diff()
 
 
 @cache
@@ -86,19 +86,19 @@ def every_test():
     return {test.name: test for test in select(["*"])}
 
 
-@pytest.mark.parametrize("mutant", HUNTED, ids=by_id)
+@pytest.mark.parametrize("mutant", SAMPLE, ids=by_id)
 def test_mutant_is_caught(mutant, tmp_path, monkeypatch):
     # Whoever has not waited for a second will not do so in five.
     monkeypatch.setitem(Simulation.__init__.__kwdefaults__, "unresponsive_s", 1.0)
     known = CAUGHT.get(mutant.id)
-    assert known is not None, f"{mutant.id} has never been caught; run: lab zoo run {mutant.id} --record"
+    assert known is not None, f"{mutant.id} has never been caught; run: lab mutants run {mutant.id} --record"
     tests = every_test()
     if known["test"] in tests:
         launcher = measurement.load_mutant(mutant, tmp_path)
         if run_test(tests[known["test"]], launcher, known["seed"]).error is not None:
             return
     further = [test for test in tests.values() if test.part == mutant.part or test.name == known["test"]]
-    result = measurement.hunt(mutant, further, runs=3, budget_s=20, build=tmp_path, measure_rate=False)
+    result = measurement.judge_by_tests(mutant, further, runs=3, budget_s=20, build=tmp_path, measure_rate=False)
     assert result.verdict == "caught", (
         f"{mutant.id}, a peer that {mutant.what}, got away: {known['test']} with seed {known['seed']} passes, "
         f"and so did {result.tests} other runs"
@@ -110,7 +110,7 @@ def test_control_passes(mutant, tmp_path):
     suite = measurement.suite_for(mutant, select(CONTROL_TESTS))
     first = CONTROLS.index(mutant) % len(suite)
     tests = [*suite[first:], *suite[:first]][:CONTROL_TESTS_EACH]
-    result = measurement.hunt(mutant, tests, runs=1, first_seed=1, build=tmp_path)
+    result = measurement.judge_by_tests(mutant, tests, runs=1, first_seed=1, build=tmp_path)
     assert result.verdict == "passed", f"{mutant.id} is correct, and {result.by} says in {result.test}: {result.line}"
 
 
@@ -134,7 +134,7 @@ def test_a_mutant_that_no_longer_fits_says_so():
 
 def test_stale_mutant_is_a_result_and_no_crash(tmp_path):
     mutant = Mutant("example", "2a", "a rule", "does something", (("self.no_such_field = 1", "pass"),))
-    result = measurement.hunt(mutant, [], runs=1, build=tmp_path)
+    result = measurement.judge_by_tests(mutant, [], runs=1, build=tmp_path)
     assert result.verdict == "stale"
     assert result.bad
 
@@ -142,7 +142,7 @@ def test_stale_mutant_is_a_result_and_no_crash(tmp_path):
 def test_two_hunts_give_one_result(tmp_path):
     mutant = next(mutant for mutant in WRONG if mutant.id == "votedfor-not-reset")
     tests = select(["2a"])
-    first, second = (measurement.hunt(mutant, tests, runs=2, build=tmp_path) for _ in range(2))
+    first, second = (measurement.judge_by_tests(mutant, tests, runs=2, build=tmp_path) for _ in range(2))
     assert replace(first, seconds=0) == replace(second, seconds=0)
     assert first.verdict == "caught"
 
@@ -167,8 +167,8 @@ def test_what_a_catch_is_called():
     assert measurement.classify(SimulationError("odd"), "test_x_2a")[0] == "SimulationError"
 
 
-def run_zoo(*args):
-    return subprocess.run(lab_command("zoo", *args), capture_output=True, text=True, timeout=100, check=False)
+def run_mutants(*args):
+    return subprocess.run(lab_command("mutants", *args), capture_output=True, text=True, timeout=100, check=False)
 
 
 @on_linux
@@ -176,7 +176,7 @@ def run_zoo(*args):
 def test_whoever_ends_it_ends_its_workers_too(sent):
     # One that takes minutes: all tests, many times over.
     command = lab_command(
-        "zoo", "run", "control-asks-once", "--runs", "1000", "--budget-seconds", "1000", "--jobs", "1"
+        "mutants", "run", "variant-asks-once", "--runs", "1000", "--budget-seconds", "1000", "--jobs", "1"
     )
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_until(lambda: children_of(process.pid))
@@ -184,30 +184,30 @@ def test_whoever_ends_it_ends_its_workers_too(sent):
         process.send_signal(sent)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "interrupted: 1 of 1 not hunted" in said
+    assert "interrupted: 1 of 1 not judged" in said
     wait_until(lambda: gone(worker))
 
 
 def test_command_says_what_was_caught(tmp_path):
-    done = run_zoo(
-        "run", "wrong-quorum", "control-asks-once", "--tests", "2a", "--runs", "1", "--json", str(tmp_path / "z")
+    done = run_mutants(
+        "run", "wrong-quorum", "variant-asks-once", "--tests", "2a", "--runs", "1", "--json", str(tmp_path / "z")
     )
     assert done.returncode == 0, done.stderr
     assert "1 of 1 mutants caught" in done.stdout
-    assert "1 of 1 controls passed" in done.stdout
+    assert "1 of 1 variants passed" in done.stdout
     results = {result["id"]: result for result in json.loads((tmp_path / "z").read_text())}
     assert results["wrong-quorum"]["verdict"] == "caught"
-    assert results["control-asks-once"]["verdict"] == "passed"
+    assert results["variant-asks-once"]["verdict"] == "passed"
 
 
 def test_command_fails_when_one_gets_away():
-    done = run_zoo("run", "snap-no-compaction", "--tests", "test_initial_election_2a", "--runs", "1")
+    done = run_mutants("run", "snap-no-compaction", "--tests", "test_initial_election_2a", "--runs", "1")
     assert done.returncode == 1
     assert "got away: snap-no-compaction" in done.stdout
 
 
 def test_command_shows_a_mutant_as_a_diff():
-    done = run_zoo("show", "figure8-commit")
+    done = run_mutants("show", "figure8-commit")
     assert done.returncode == 0
     assert (
         "-        if majority_has > self.commit_index and self._term_at(majority_has) == self.current_term:"
@@ -216,20 +216,20 @@ def test_command_shows_a_mutant_as_a_diff():
 
 
 def test_command_writes_a_mutant():
-    done = run_zoo("write", "figure8-commit")
-    assert done.stdout == "build/zoo/figure8-commit/raft.py\n"
+    done = run_mutants("write", "figure8-commit")
+    assert done.stdout == "build/mutants/figure8-commit/raft.py\n"
     (mutant,) = (mutant for mutant in WRONG if mutant.id == "figure8-commit")
-    assert Path("build/zoo/figure8-commit/raft.py").read_text() == mutant.source()
+    assert Path("build/mutants/figure8-commit/raft.py").read_text() == mutant.source()
 
 
 def test_unknown_mutant_is_named():
-    done = run_zoo("run", "no-such-mutant")
+    done = run_mutants("run", "no-such-mutant")
     assert done.returncode == 2
-    assert done.stderr == "lab zoo: there is no mutant 'no-such-mutant'; see lab zoo list\n"
+    assert done.stderr == "lab mutants: there is no mutant 'no-such-mutant'; see lab mutants list\n"
 
 
 def test_table_has_a_row_for_each_mutant(tmp_path):
-    done = run_zoo("table", "--out", str(tmp_path / "table.md"))
+    done = run_mutants("table", "--out", str(tmp_path / "table.md"))
     assert done.stdout == f"{tmp_path}/table.md\n"
     text = (tmp_path / "table.md").read_text()
     assert text.startswith(f"{len(CAUGHT)} of {len(WRONG)} mutants caught by the tests, ")
@@ -245,6 +245,6 @@ def test_a_worker_that_cannot_work_is_told_and_ends_no_other_hunt(monkeypatch):
     started = command.python_worker
     monkeypatch.setattr(command, "python_worker", lambda _, *rest, **where: started("raftlab.gone", *rest, **where))
     args = argparse.Namespace(tests=["2a"], runs=1, seed=0, budget_seconds=None, isolated=False, race=False)
-    result = command._Hunters(args).hunt(load_zoo()[0])
+    result = command._Judges(args).judge(load_mutants()[0])
     assert (result.verdict, result.bad) == ("broken", True)
     assert result.line.endswith("No module named raftlab.gone")

@@ -1,4 +1,4 @@
-"""`lab zoo random`: mutants drawn by chance, judged, kept and told."""
+"""`lab mutants random`: mutants drawn by chance, judged, kept and told."""
 
 import json
 import random
@@ -10,7 +10,7 @@ import pytest
 
 from raftlab.tools.cli import main as lab
 from tests.mutants.tool import command, random_command, random_mutants
-from tests.mutants.tool.measurement import Result, hunt_unwritten
+from tests.mutants.tool.measurement import Result, judge_by_fuzzing
 from tests.mutants.tool.mutants import StaleMutant
 from tests.mutants.tool.random_command import Kept, Note
 from tests.mutants.tool.random_mutants import draw, drawn_by_id
@@ -96,7 +96,7 @@ def test_one_is_written_as_a_peer_and_shown_as_a_short_diff(tmp_path):
 
 def test_the_zoo_knows_one_by_its_id(capsys):
     mutant = draw(1, 5)[0]
-    assert lab(["zoo", "show", mutant.id]) == 0
+    assert lab(["mutants", "show", mutant.id]) == 0
     assert capsys.readouterr().out == mutant.diff()
 
 
@@ -117,9 +117,9 @@ class Judged:
         self.shown = []
         self.left = interrupted_after
 
-    def __call__(self, zoo, args, judge, on_result):
+    def __call__(self, entries, args, judge, on_result):
         self.args = args
-        for mutant in zoo:
+        for mutant in entries:
             if self.left == 0:
                 return [], True
             self.left = None if self.left is None else self.left - 1
@@ -174,24 +174,24 @@ def test_one_without_a_verdict_is_told_apart(in_tmp, capsys):
 
 
 def test_the_hunt_gets_what_the_tests_let_go(in_tmp, capsys):
-    judged = Judged(lambda judge, id_: "caught" if judge == "hunt" or id_ != DRAWN[2] else "escaped")
+    judged = Judged(lambda judge, id_: "caught" if judge == "fuzz" or id_ != DRAWN[2] else "escaped")
     assert random_command.mutate(options(), judged) == 1
-    assert random_command.mutate(options("--hunt", "7"), judged) == 0
-    assert judged.shown == [*(("tests", id_) for id_ in DRAWN), ("hunt", DRAWN[2])]
+    assert random_command.mutate(options("--fuzz", "7"), judged) == 0
+    assert judged.shown == [*(("tests", id_) for id_ in DRAWN), ("fuzz", DRAWN[2])]
     assert judged.args.budget_seconds == 7
     out = capsys.readouterr().out
-    assert "4 caught (3 by tests, 1 by the hunt), 0 got away" in out
+    assert "4 caught (3 by tests, 1 by fuzzing), 0 got away" in out
     assert "10 s of processor time" in out
 
 
-@pytest.mark.parametrize(("kind", "hunted"), [("same", []), ("cost", [("hunt", DRAWN[1])])])
-def test_what_is_known_to_mean_the_same_is_not_hunted(in_tmp, capsys, monkeypatch, kind, hunted):
+@pytest.mark.parametrize(("kind", "fuzzed"), [("same", []), ("cost", [("fuzz", DRAWN[1])])])
+def test_what_is_known_to_mean_the_same_is_not_fuzzed(in_tmp, capsys, monkeypatch, kind, fuzzed):
     mutant = drawn_by_id(DRAWN[1])
     notes = {(mutant.function, mutant.lines_were, mutant.lines_are): Note(kind, "it is all one")}
     monkeypatch.setattr(random_command, "read_notes", lambda: notes)
     judged = Judged(lambda _, id_: "escaped" if id_ == mutant.id else "caught")
-    assert random_command.mutate(options("--hunt", "7"), judged) == 0
-    assert [each for each in judged.shown if each[0] == "hunt"] == hunted
+    assert random_command.mutate(options("--fuzz", "7"), judged) == 0
+    assert [each for each in judged.shown if each[0] == "fuzz"] == fuzzed
 
 
 def test_what_was_interrupted_goes_on_where_it_was(in_tmp, capsys):
@@ -226,7 +226,7 @@ def test_a_half_written_line_is_passed_over(tmp_path):
     assert Kept(file, {"tests": "a key"}).of(first) == {"tests": Result(first.id, "caught")}
     assert Kept(file, {"tests": "a key"}).of(second) == {}
     assert Kept(file, {"tests": "another key"}).of(first) == {}
-    assert Kept(file, {"hunt": "a key"}).of(first) == {}
+    assert Kept(file, {"fuzz": "a key"}).of(first) == {}
 
 
 def test_a_result_is_of_the_peer_whatever_its_number_is_now(tmp_path):
@@ -244,23 +244,23 @@ def test_the_key_is_of_all_that_a_verdict_depends_on(monkeypatch):
             for judge, judged in random_command.judges_for(options(*more)).items()
         }
 
-    before = keys("--hunt", "7")
-    assert keys("--hunt", "7", "--jobs", "7") == before
+    before = keys("--fuzz", "7")
+    assert keys("--fuzz", "7", "--jobs", "7") == before
     assert keys() == {"tests": before["tests"]}
-    assert keys("--hunt", "8")["hunt"] != before["hunt"]
+    assert keys("--fuzz", "8")["fuzz"] != before["fuzz"]
     assert keys("--race")["tests"] != before["tests"]
     monkeypatch.setattr(random_command, "scenario_files", list)
-    assert keys("--hunt", "7") == {"tests": keys()["tests"], "hunt": before["hunt"]}
+    assert keys("--fuzz", "7") == {"tests": keys()["tests"], "fuzz": before["fuzz"]}
     assert keys()["tests"] != before["tests"]
 
 
 def test_more_changes_than_there_are_is_refused(capsys):
-    assert lab(["zoo", "random", "100000"]) == 2
-    assert capsys.readouterr().err.startswith("lab zoo: N must be at most ")
+    assert lab(["mutants", "random", "100000"]) == 2
+    assert capsys.readouterr().err.startswith("lab mutants: N must be at most ")
 
 
 def test_list(capsys):
-    assert lab(["zoo", "random", "4", "--seed", "5", "--list"]) == 0
+    assert lab(["mutants", "random", "4", "--seed", "5", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == DRAWN
 
@@ -271,16 +271,16 @@ def test_list(capsys):
 def test_a_change_is_judged_in_a_worker_and_caught(in_tmp, capsys, monkeypatch):
     (wrong,) = (mutant for mutant in all_drawn() if mutant.id.endswith("-get_state-is-is_not"))
     monkeypatch.setattr(random_command, "draw", lambda *_: [wrong])
-    assert lab(["zoo", "random", "1", "--tests", "test_initial_election_2a", "--runs", "1"]) == 0
+    assert lab(["mutants", "random", "1", "--tests", "test_initial_election_2a", "--runs", "1"]) == 0
     assert "1 changes of raft/raft.py: 1 caught, 0 got away" in capsys.readouterr().out
 
 
 def test_a_change_is_hunted_with_runs_that_nobody_wrote(tmp_path):
     (wrong,) = (mutant for mutant in all_drawn() if mutant.id.endswith("-count_vote-gt-ge"))
-    result = hunt_unwritten(wrong, [], budget_s=5, build=tmp_path, runs=2, first_seed=0)
+    result = judge_by_fuzzing(wrong, [], budget_s=5, build=tmp_path, runs=2, first_seed=0)
     assert (result.verdict, result.by) == ("caught", "earned-leadership")
     (same,) = (mutant for mutant in all_drawn() if mutant.id.endswith("-next_to_apply-eq-ge"))
-    result = hunt_unwritten(same, [], budget_s=0, build=tmp_path)
+    result = judge_by_fuzzing(same, [], budget_s=0, build=tmp_path)
     assert (result.verdict, result.tests) == ("escaped", 1)
 
 

@@ -1,4 +1,4 @@
-"""What `lab zoo shrink` notes of each mutant, and what is said of it."""
+"""What `lab mutants shrink` notes of each mutant, and what is said of it."""
 
 from tests.mutants.tool.shrunk import Measured, record, recorded, summary, table
 

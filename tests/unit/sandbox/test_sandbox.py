@@ -23,7 +23,7 @@ from raftlab.scenarios.collection import collect
 from raftlab.tools.cli import main as lab
 from raftlab.tools.selection import load_tests
 from raftlab.trace import events
-from tests.mutants.tool.mutants import load_zoo
+from tests.mutants.tool.mutants import load_mutants
 from unit.students import ROOT, WITHOUT_HYPOTHESIS, agree, edited_reference, elect, peer, renamed_package, squeezed
 
 pytest_plugins = ["pytester"]
@@ -81,13 +81,13 @@ def test_the_reference_passes(reference, name):
     assert run.checks_off == []
 
 
-def stranger(name):
+def design(name):
     return ROOT / "tests" / "peers" / name / "raft.py"
 
 
 @pytest.mark.parametrize("name", ["added_ack", "event_loop", "pre_vote"])
 def test_strangers_pass(load, name):
-    program = load(stranger(name))
+    program = load(design(name))
     for test in ("test_backup_2b", "test_snapshot_all_crash_2d"):
         run = run_test(TESTS[test], program, 3)
         assert run.error is None, report.describe(run.error, test, 3, "")
@@ -438,17 +438,17 @@ def test_the_commands_refuse_in_words(capsys):
     assert "--isolated cannot be had with --dask" in capsys.readouterr().err
 
 
-# ---- the zoo, a little of it -----------------------------------------------------------------------------------
+# ---- the mutants, a little of it -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("id_", ["double-vote", "wrong-quorum", "control-votes-for-itself-when-asked"])
+@pytest.mark.parametrize("id_", ["double-vote", "wrong-quorum", "variant-votes-for-itself-when-asked"])
 def test_the_verdict_is_that_of_one_process(load, tmp_path, id_):
-    (mutant,) = [mutant for mutant in load_zoo() if mutant.id == id_]
+    (mutant,) = [mutant for mutant in load_mutants() if mutant.id == id_]
     path = mutant.write(tmp_path)
     name = "test_many_elections_2a"
     verdicts = [run_test(TESTS[name], program, 1).error for program in (load_peer(path), load(path))]
     assert len({getattr(error, "rule", None) for error in verdicts}) == 1
-    assert (verdicts[0] is None) == mutant.control
+    assert (verdicts[0] is None) == mutant.correct
 
 
 def test_a_program_knows_what_its_class_has():

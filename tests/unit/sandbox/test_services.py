@@ -17,7 +17,7 @@ from raftlab.sandbox.launcher import Limits, load_sandboxed
 from raftlab.scenarios.collection import collect
 from raftlab.tools.selection import load_tests
 from raftlab.trace import events
-from tests.mutants.tool.mutants import load_zoo
+from tests.mutants.tool.mutants import load_mutants
 from unit.students import ROOT, WITHOUT_HYPOTHESIS, squeezed
 
 pytest_plugins = ["pytester"]
@@ -171,7 +171,7 @@ SHORT = {
 
 @pytest.mark.parametrize("id_", SHORT)
 def test_the_verdict_is_that_of_one_process(load, tmp_path, id_):
-    (mutant,) = [mutant for mutant in load_zoo() if mutant.id == id_]
+    (mutant,) = [mutant for mutant in load_mutants() if mutant.id == id_]
     path = mutant.write(tmp_path)
     runs = [run_test(TESTS[SHORT[id_]], p, 1) for p in (load_peer(RAFT, kv=path), load(path))]
     assert len({verdict_of(run.error).name for run in runs}) == 1

@@ -11,19 +11,19 @@ from raftlab.sandbox.loader import launcher_for
 from raftlab.scenarios.as_test import as_test
 from raftlab.scenarios.text import read_script
 from raftlab.tools.selection import scenario_files
-from tests.mutants.tool.mutants import load_zoo
+from tests.mutants.tool.mutants import load_mutants
 from unit.soak import SOAK
 
 REFERENCE = InProcessLauncher(Raft)
 
 SCRIPTS = [read_script(file) for file in scenario_files()]
-STRANGERS = [mutant for mutant in load_zoo() if mutant.id.startswith("stranger-")]
+DESIGNS = [mutant for mutant in load_mutants() if mutant.id.startswith("design-")]
 # Each of them plays every fifth scenario, its neighbour others; in a soak all.
 SHARE = 1 if SOAK else 5
 # Their elections are not Figure 2's: pre-vote, and the disregard of §6. Or they replicate, acknowledge or tell of
 # commits by an RPC of their own.
 NOT_PLAIN = tuple(
-    f"stranger-{name}"
+    f"design-{name}"
     for name in ("pre-vote", "pipeline", "chunked", "disk-thread", "generators", "pull", "added-ack", "gossip")
 )
 
@@ -47,20 +47,20 @@ def test_the_reference_shows_what_the_file_says(script, seed):
     assert {line: shown[line] for line in script.expected} == script.expected
 
 
-@pytest.mark.parametrize(("place", "stranger"), list(enumerate(STRANGERS)), ids=lambda value: getattr(value, "id", ""))
-def test_a_peer_of_another_design_passes(place, stranger):
-    launcher = load_peer(stranger.write())
+@pytest.mark.parametrize(("place", "design"), list(enumerate(DESIGNS)), ids=lambda value: getattr(value, "id", ""))
+def test_a_peer_of_another_design_passes(place, design):
+    launcher = load_peer(design.write())
     scripts = SCRIPTS[place % SHARE :: SHARE]
     verdicts = {script.name: verdict_of(run_test(as_test(script), launcher, 1).error) for script in scripts}
     assert {name: verdict for name, verdict in verdicts.items() if verdict.failed} == {}
     skipped = [name for name, verdict in verdicts.items() if verdict.ending is Ending.SKIPPED]
-    assert not skipped or stranger.id in NOT_PLAIN, skipped
-    assert skipped or stranger.id not in NOT_PLAIN or SHARE > 1  # of all, each of these is skipped somewhere
-    assert stranger.id == "stranger-pull" or 3 * len(skipped) < 2 * len(scripts)
+    assert not skipped or design.id in NOT_PLAIN, skipped
+    assert skipped or design.id not in NOT_PLAIN or SHARE > 1  # of all, each of these is skipped somewhere
+    assert design.id == "design-pull" or 3 * len(skipped) < 2 * len(scripts)
 
 
 def test_isolated_they_are_the_same():
-    launcher = launcher_for(STRANGERS[0].write(), isolated=True)
+    launcher = launcher_for(DESIGNS[0].write(), isolated=True)
     try:
         for script in SCRIPTS[::10]:
             assert run_test(as_test(script), launcher, 1).error is None

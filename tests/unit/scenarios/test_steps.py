@@ -13,7 +13,7 @@ from raftlab.harness.run import run_test
 from raftlab.scenarios.as_test import as_test
 from raftlab.scenarios.text import ScriptError, parse_script
 from raftlab.trace import events
-from tests.mutants.tool.mutants import load_zoo
+from tests.mutants.tool.mutants import load_mutants
 
 REFERENCE = InProcessLauncher(Raft)
 
@@ -39,7 +39,7 @@ def fails(text, launcher=REFERENCE, **options):
 
 
 def wrong(id_, tmp_path):
-    mutant = next(mutant for mutant in load_zoo() if mutant.id == id_)
+    mutant = next(mutant for mutant in load_mutants() if mutant.id == id_)
     return load_peer(mutant.write(tmp_path))
 
 
@@ -362,7 +362,7 @@ def test_each_campaign_on_the_way_to_a_term_has_its_own_time():
 
 
 def pre_vote_peer():
-    return load_peer(next(m for m in load_zoo() if m.id == "stranger-pre-vote").write())
+    return load_peer(next(m for m in load_mutants() if m.id == "design-pre-vote").write())
 
 
 def test_who_asks_others_before_it_campaigns_gets_their_answers():
@@ -393,7 +393,7 @@ def test_a_peer_without_plain_votes_is_skipped_where_the_file_allows_it():
 
 
 def test_a_peer_that_replicates_by_an_rpc_of_its_own_is_skipped_where_a_step_fails():
-    pull = load_peer(next(m for m in load_zoo() if m.id == "stranger-pull").write())
+    pull = load_peer(next(m for m in load_mutants() if m.id == "design-pull").write())
     run, _ = play("elect 0 with 1 2\nstart 0 a\nreplicate 0->1\n", pull)
     assert str(run.error) == "it is played with the paper's RPCs, and of these peers no check can read Raft.fetch"
     run, _ = play("elect 0 with 1 2\nexpect progress\n", pull)
@@ -401,7 +401,7 @@ def test_a_peer_that_replicates_by_an_rpc_of_its_own_is_skipped_where_a_step_fai
 
 
 def test_a_snapshot_may_wait_until_the_follower_was_heard():
-    letters = load_peer(next(m for m in load_zoo() if m.id == "stranger-letters").write())
+    letters = load_peer(next(m for m in load_mutants() if m.id == "design-letters").write())
     behind = "snapshots\nelect 0 with 1 2\nstart 0 a\nreplicate 0->1\nexpect 0 applied a at 1\nsnapshot 0 1\ndrop\n"
     run, _ = play(f"{behind}deliver 0->2 snapshot\nexpect 2 applied up to 1\n", letters)
     assert run.error is None

@@ -8,7 +8,7 @@ from typing import Any
 
 from raftlab.harness.loader import load_peer
 from raftlab.tools import cli
-from tests.mutants.tool.mutants import load_zoo
+from tests.mutants.tool.mutants import load_mutants
 
 ROOT = Path(__file__).parents[3]
 _STATE = '        """The current term, and whether this peer believes it leads."""\n'
@@ -26,8 +26,8 @@ def make_peer(folder: Path, in_get_state: str = "pass", in_module: str = "") -> 
     return path
 
 
-def zoo_peer(id_: str, folder: Path) -> Any:
-    mutant = next(mutant for mutant in load_zoo() if mutant.id == id_)
+def mutant_peer(id_: str, folder: Path) -> Any:
+    mutant = next(mutant for mutant in load_mutants() if mutant.id == id_)
     return load_peer(mutant.write(folder))
 
 

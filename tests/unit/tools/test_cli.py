@@ -7,7 +7,7 @@ import pytest
 from raftlab.tools import cli
 
 
-@pytest.mark.parametrize("words", [["hunt"], ["hunt", "--help"]])
+@pytest.mark.parametrize("words", [["fuzz"], ["fuzz", "--help"]])
 def test_ctrl_c_while_a_tool_is_imported_is_an_end_in_one_word(words, monkeypatch, capsys):
     def interrupted(name):
         raise KeyboardInterrupt

@@ -18,8 +18,8 @@ REFERENCE = (ROOT / "raft" / "raft.py").read_text(encoding="utf-8")
 SERVICE = {name: (ROOT / "kv" / name).read_text(encoding="utf-8") for name in ("server.py", "client.py")}
 SKELETON = (ROOT / "handout" / "raft.py").read_text(encoding="utf-8")
 SERVICE_SKELETON = {name: (ROOT / "handout" / f"kv_{name}").read_text(encoding="utf-8") for name in SERVICE}
-COMMANDS = ["stress", "replay", "shrink", "timeline", "page", "scenario", "hunt", "cluster"]
-NOT_FOR_STUDENTS = re.compile(r"\b(zoo|mutants?|grad(e|er|ing)|tests/unit|bench|hidden|handout)\b", re.IGNORECASE)
+COMMANDS = ["stress", "replay", "shrink", "timeline", "page", "scenario", "fuzz", "cluster"]
+NOT_FOR_STUDENTS = re.compile(r"\b(mutants?|grad(e|er|ing)|tests/unit|bench|hidden|handout)\b", re.IGNORECASE)
 
 
 @pytest.fixture(scope="module")
@@ -327,7 +327,7 @@ def test_lab_lists_only_what_is_there(tree):
     assert NOT_FOR_STUDENTS.search(out) is None
     for command in COMMANDS:
         assert NOT_FOR_STUDENTS.search(run(tree, sys.executable, "-m", "raftlab", command, "--help", code=0)) is None
-    assert "invalid choice: 'zoo'" in run(tree, sys.executable, "-m", "raftlab", "zoo", code=2)
+    assert "invalid choice: 'mutants'" in run(tree, sys.executable, "-m", "raftlab", "mutants", code=2)
 
 
 def test_makefile_has_only_what_works_there(tree):
@@ -343,7 +343,7 @@ def test_makefile_has_only_what_works_there(tree):
         "timeline",
         "page",
         "scenario",
-        "hunt",
+        "fuzz",
         "stress",
         "cluster",
         "lint",

@@ -18,7 +18,7 @@ from html import escape
 from urllib.parse import quote
 
 from raftlab.tools.grade.pages.style import CSS
-from raftlab.tools.grade.values.rubric import HUNT, OTHER, RACE
+from raftlab.tools.grade.values.rubric import FUZZ, OTHER, RACE
 
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 # Controls, and what has no width or turns the direction of what follows: unseen, it could make a text read differently.
@@ -76,7 +76,7 @@ def el(name: str, *children: str, **attributes: str) -> Html:
 
 
 def part_name(part: str) -> str:
-    return {OTHER: "Other", RACE: "Races", HUNT: "Runs that nobody wrote"}.get(part) or f"Part {part.upper()}"
+    return {OTHER: "Other", RACE: "Races", FUZZ: "Random runs"}.get(part) or f"Part {part.upper()}"
 
 
 def code(name: str) -> Html:

@@ -44,7 +44,7 @@ from raftlab.tools.grade.values.results import (
     TestResult,
     points,
 )
-from raftlab.tools.grade.values.rubric import HUNT, RACE
+from raftlab.tools.grade.values.rubric import FUZZ, RACE
 
 __all__ = ["class_page", "submission_page"]
 
@@ -60,7 +60,7 @@ _KINDS = {
 _BESIDES = {
     RACE: "In these runs any line may lose its turn, as on a real machine, and two threads that touch one field "
     "without order are told. make race does the same on your own.",
-    HUNT: "The steps of these runs were drawn by chance, the same for everybody. make hunt draws others on your own.",
+    FUZZ: "The steps of these runs were drawn by chance, the same for everybody. make fuzz draws others on your own.",
 }
 _COSTS_NOTHING = " What is found here costs nothing."
 _SHOWN = {

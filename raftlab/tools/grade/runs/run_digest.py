@@ -16,12 +16,12 @@ from raftlab.layout import ROOT, TOOLS, run_files
 
 # What makes the runs of a submission, and what draws those that nobody wrote.
 _WORKER = "raftlab.tools.grade.runs.worker"
-HUNTS = f"{TOOLS}/generator/as_test.py"
+FUZZ_TESTS = f"{TOOLS}/generator/as_test.py"
 
 
 def graded_run_files() -> list[Path]:
     """What decides about a graded run: the tester, and what the grader's worker needs of the tools."""
-    drawing = needed_by(HUNTS.removesuffix(".py").replace("/", "."))
+    drawing = needed_by(FUZZ_TESTS.removesuffix(".py").replace("/", "."))
     return list(dict.fromkeys([*run_files(), *needed_by(_WORKER), *drawing]))
 
 

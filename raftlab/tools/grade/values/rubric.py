@@ -35,7 +35,7 @@ OTHER = "other"  # the part of a test whose name has none
 RACE = "race"  # and of runs in which any line may lose its turn (docs/race.md)
 
 
-HUNT = "hunt"  # and of runs that nobody wrote (docs/hunt.md)
+FUZZ = "fuzz"  # and of random runs (docs/fuzz.md)
 _RACES = " with races"  # what such a test is called
 
 
@@ -103,8 +103,8 @@ class Race(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     points: float = 0.0  # shared by them, on top of the parts'
 
 
-class Hunt(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Runs that nobody wrote, the same for everybody. What is found is told; it costs what it has points."""
+class Fuzz(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Random runs, the same for everybody. What is found is told; it costs what it has points."""
 
     runs: int = 0  # without snapshots, and so many with them where 2D is graded; 0: none is made
     points: float = 0.0  # shared by the two, on top of the parts'
@@ -149,7 +149,7 @@ class Graded(msgspec.Struct, frozen=True):
     @property
     def besides(self) -> bool:
         """Whether it is made besides the tests: it takes none of the time that they have."""
-        return self.part in (RACE, HUNT)
+        return self.part in (RACE, FUZZ)
 
     @property
     def failures_allowed(self) -> int:
@@ -174,7 +174,7 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     failures: Failures = Failures()
     limits: Limits = Limits()
     race: Race = Race()
-    hunt: Hunt = Hunt()
+    fuzz: Fuzz = Fuzz()
     tests: dict[str, PerTest] = {}
 
     @classmethod
@@ -212,7 +212,7 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         for where, value in weights.items():
             if not 0 <= value < math.inf:
                 return f"{where}: must be 0 or more, got {value:g}"
-        for name, besides in (("race", self.race), ("hunt", self.hunt)):
+        for name, besides in (("race", self.race), ("fuzz", self.fuzz)):
             if not 0 <= besides.runs <= 10_000:
                 return f"{name}.runs: must be 0..10000, got {besides.runs}"
             if not 0 <= besides.points < math.inf:
@@ -241,9 +241,9 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return ""
 
     def assign(
-        self, public: Sequence[LabTest], hidden: Sequence[LabTest], phrase: str, hunts: Sequence[LabTest] = ()
+        self, public: Sequence[LabTest], hidden: Sequence[LabTest], phrase: str, fuzz_tests: Sequence[LabTest] = ()
     ) -> list[Graded]:
-        """Points and seeds for each test that is asked, the public ones first. `hunts` draw their runs themselves."""
+        """Points and seeds of each test, the public ones first. `fuzz_tests` draw their runs themselves."""
         tests = [(test, False) for test in public] + [(test, True) for test in hidden]
         names = [test.name for test, _ in tests]
         twice = next((name for name in names if names.count(name) > 1), None)
@@ -284,23 +284,23 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
                 )
             )
         races = self._races([test for test in graded if not test.hidden], phrase)
-        everything = [*graded, *races, *self._hunts(hunts, {test.part for test in graded}, phrase)]
+        everything = [*graded, *races, *self._fuzzed(fuzz_tests, {test.part for test in graded}, phrase)]
         share, skips_fail = self.checks.unverified_share or 0.0, self.checks.skipped == "fail"
         return [msgspec.structs.replace(test, unverified_share=share, skips_fail=skips_fail) for test in everything]
 
-    def _hunts(self, hunts: Sequence[LabTest], parts: set[str], phrase: str) -> list[Graded]:
-        if not self.hunt.runs:
+    def _fuzzed(self, fuzz_tests: Sequence[LabTest], parts: set[str], phrase: str) -> list[Graded]:
+        if not self.fuzz.runs:
             return []
-        chosen = [test for test in hunts if test.part in parts]
+        chosen = [test for test in fuzz_tests if test.part in parts]
         if not chosen:
-            raise RubricError("hunt.runs: such runs are of parts 2c and 2d, and no test of these is graded")
+            raise RubricError("fuzz.runs: such runs are of parts 2c and 2d, and no test of these is graded")
         return [
             Graded(
                 name=test.name,
-                part=HUNT,
+                part=FUZZ,
                 hidden=False,
-                points=self.hunt.points / len(chosen),
-                seeds=seeds(phrase, test.name, self.hunt.runs),
+                points=self.fuzz.points / len(chosen),
+                seeds=seeds(phrase, test.name, self.fuzz.runs),
                 pass_rate=1.0,
                 visibility=self.public.visibility,
                 show="everything",

@@ -1,4 +1,4 @@
-"""`lab hunt`: what it prints, what it writes, what it refuses, and how it ends."""
+"""`lab fuzz`: what it prints, what it writes, what it refuses, and how it ends."""
 
 import re
 import signal
@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from raftlab.tools.workers.process import Lost, WorkerProcess
-from tests.mutants.tool.mutants import load_zoo
+from tests.mutants.tool.mutants import load_mutants
 from unit.tools.peers import ROOT, lab, lab_command, make_peer
 from unit.tools.processes import children_of, gone, on_linux, wait_until
 
@@ -20,13 +20,13 @@ def at_home(monkeypatch):
 
 
 def wrong(id_, tmp_path):
-    return next(mutant for mutant in load_zoo() if mutant.id == id_).write(tmp_path)
+    return next(mutant for mutant in load_mutants() if mutant.id == id_).write(tmp_path)
 
 
 def test_a_right_peer_is_accused_of_nothing(tmp_path, capsys):
-    assert lab("hunt", "--runs", 6, "--seed", 3, "--jobs", 2, "--out", tmp_path) == 0
+    assert lab("fuzz", "--runs", 6, "--seed", 3, "--jobs", 2, "--out", tmp_path) == 0
     out = capsys.readouterr().out
-    assert out.startswith("lab hunt: raft/raft.py, seed 3, 6 runs, 2 workers\n")
+    assert out.startswith("lab fuzz: raft/raft.py, seed 3, 6 runs, 2 workers\n")
     assert re.search(r"^Nothing was found: 6 runs, \d+ steps in [\d.]+ s\.$", out, re.MULTILINE)
     assert list(tmp_path.iterdir()) == []
 
@@ -34,13 +34,13 @@ def test_a_right_peer_is_accused_of_nothing(tmp_path, capsys):
 def test_what_is_found_is_told_written_and_played_again(tmp_path, capsys):
     peer = wrong("double-vote", tmp_path)
     options = ["--raft", peer, "--seed", 1, "--jobs", 1, "--runs", 40, "--out", tmp_path / "out"]
-    assert lab("hunt", *options) == 1
+    assert lab("fuzz", *options) == 1
     out = capsys.readouterr().out
     (file,) = (tmp_path / "out").iterdir()
     assert re.fullmatch(r"one-vote-[0-9a-f]{8}\.scenario", file.name)
     assert "  One vote per term (§5.2): peer " in out
     assert f"  play      make scenario FILE={file} RAFT={peer}\n" in out
-    again = f"make hunt SEED=1 JOBS=1 RAFT={peer}"
+    again = f"make fuzz SEED=1 JOBS=1 RAFT={peer}"
     assert f"  again     {again}\n" in out
     text = file.read_text()
     assert text.startswith(f"# Breaks one-vote\n#\n# Found by: {again}. A right peer breaks no rule in it.\n\n")
@@ -50,7 +50,7 @@ def test_what_is_found_is_told_written_and_played_again(tmp_path, capsys):
     assert "One vote per term" in capsys.readouterr().out
     # Once more, it is the same.
     before = re.search(r"FOUND in run .*", out)[0]
-    assert lab("hunt", *options) == 1
+    assert lab("fuzz", *options) == 1
     assert before in capsys.readouterr().out
     assert [other.name for other in (tmp_path / "out").iterdir()] == [file.name]
 
@@ -60,7 +60,7 @@ def test_what_fails_before_the_first_step_is_said_so(tmp_path, capsys):
     source = (ROOT / "raft" / "raft.py").read_text()
     assert source.count("        pause_s = 0.0\n") == 1
     peer.write_text(source.replace("        pause_s = 0.0\n", '        raise NotImplementedError("2A: _ticker")\n'))
-    assert lab("hunt", "--raft", peer, "--runs", 5, "--seed", 1, "--jobs", 1, "--out", tmp_path / "out") == 1
+    assert lab("fuzz", "--raft", peer, "--runs", 5, "--seed", 1, "--jobs", 1, "--out", tmp_path / "out") == 1
     out = capsys.readouterr().out
     assert "  NotImplementedError: 2A: _ticker\n" in out
     assert "  That is before the first step: it fails in any test.\n" in out
@@ -69,7 +69,7 @@ def test_what_fails_before_the_first_step_is_said_so(tmp_path, capsys):
 
 def test_a_peer_that_ends_its_process_is_found(tmp_path, capsys):
     peer = make_peer(tmp_path / "peer", "import os; os._exit(3)")
-    assert lab("hunt", "--raft", peer, "--runs", 5, "--seed", 1, "--jobs", 1, "--out", tmp_path / "out") == 1
+    assert lab("fuzz", "--raft", peer, "--runs", 5, "--seed", 1, "--jobs", 1, "--out", tmp_path / "out") == 1
     out = capsys.readouterr().out
     assert "FOUND in runs 1 to 5 of lane 0\n  The worker process ended itself with exit status 3.\n" in out
 
@@ -77,22 +77,22 @@ def test_a_peer_that_ends_its_process_is_found(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--raft", "none/raft.py"], "lab hunt: none/raft.py: no such file; --raft must name a raft.py"),
+        (["--raft", "none/raft.py"], "lab fuzz: none/raft.py: no such file; --raft must name a raft.py"),
         (["--for", "soon"], "argument --for: must be a time like 90s, 10m or 1h30m, got 'soon'"),
         (["--runs", "0"], "argument --runs: must be a whole number from 1, got '0'"),
     ],
 )
 def test_what_cannot_be_is_refused(options, told, capsys):
-    assert lab("hunt", *options) == 2
+    assert lab("fuzz", *options) == 2
     assert told in capsys.readouterr().err
 
 
 def test_a_peer_that_cannot_be_loaded_is_said_once(tmp_path, capsys):
     peer = tmp_path / "raft.py"
     peer.write_text("class Raft(\n")
-    assert lab("hunt", "--raft", peer, "--jobs", 2) == 2
+    assert lab("fuzz", "--raft", peer, "--jobs", 2) == 2
     err = capsys.readouterr().err
-    assert err.startswith("lab hunt: ")
+    assert err.startswith("lab fuzz: ")
     assert "raft.py:1" in err
     assert err.count("raft.py:1") == 1
 
@@ -105,20 +105,20 @@ def test_a_worker_that_is_killed_from_outside_is_no_finding(tmp_path, capsys, mo
         return ask(worker, requests, limit_s) if len(asked) > 1 else [Lost("was ended by SIGKILL", "", late=False)]
 
     monkeypatch.setattr(WorkerProcess, "ask", lost_once)
-    assert lab("hunt", "--runs", 4, "--seed", 3, "--jobs", 1, "--out", tmp_path) == 0
+    assert lab("fuzz", "--runs", 4, "--seed", 3, "--jobs", 1, "--out", tmp_path) == 0
     assert "Nothing was found: 4 runs" in capsys.readouterr().out
     assert asked[0] == asked[1]
 
 
 @on_linux
 def test_ctrl_c_ends_it_and_its_workers(tmp_path):
-    command = lab_command("hunt", "--for", "10m", "--seed", 3, "--jobs", 2, "--out", tmp_path)
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as hunt:
-        wait_until(lambda: len(children_of(hunt.pid)) == 2)
-        workers = children_of(hunt.pid)
-        hunt.send_signal(signal.SIGINT)
-        out, err = hunt.communicate(timeout=60)
-    assert hunt.returncode == 130
+    command = lab_command("fuzz", "--for", "10m", "--seed", 3, "--jobs", 2, "--out", tmp_path)
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as fuzz:
+        wait_until(lambda: len(children_of(fuzz.pid)) == 2)
+        workers = children_of(fuzz.pid)
+        fuzz.send_signal(signal.SIGINT)
+        out, err = fuzz.communicate(timeout=60)
+    assert fuzz.returncode == 130
     assert "Interrupted. Nothing was found: " in out
     assert err == ""
     wait_until(lambda: all(gone(worker) for worker in workers))

@@ -10,7 +10,7 @@ from raftlab.scenarios.text import parse_script
 from raftlab.tools.fuzz.fuzzers import first
 from raftlab.tools.fuzz.minimizer import Finder, OurFailure
 from raftlab.tools.generator.sequence import PROGRESS, Lane
-from unit.tools.peers import zoo_peer
+from unit.tools.peers import mutant_peer
 
 REFERENCE = InProcessLauncher(Raft)
 
@@ -21,8 +21,8 @@ def played(text, launcher=REFERENCE, *, seed=1, player=None):
     return run_test(as_test(parse_script(text, "x.scenario"), player=player), launcher, seed)
 
 
-def hunted(id_, tmp_path, seed=1, runs=60, limit_s=20):
-    launcher = zoo_peer(id_, tmp_path)
+def fuzzed(id_, tmp_path, seed=1, runs=60, limit_s=20):
+    launcher = mutant_peer(id_, tmp_path)
     finder = Finder(launcher, [tmp_path / id_], limit_s=limit_s)
     lane = Lane(launcher, seed, 0)
     for _ in range(runs):
@@ -34,7 +34,7 @@ def hunted(id_, tmp_path, seed=1, runs=60, limit_s=20):
 
 @pytest.mark.parametrize("id_", ["double-vote", "no-persist-log", "commit-minority"])
 def test_what_is_found_is_a_scenario_of_a_few_steps(id_, tmp_path):
-    find, launcher = hunted(id_, tmp_path)
+    find, launcher = fuzzed(id_, tmp_path)
     assert find.shortened
     assert find.ending == "rule"
     assert len(find.steps) <= min(10, find.steps_before)
@@ -45,7 +45,7 @@ def test_what_is_found_is_a_scenario_of_a_few_steps(id_, tmp_path):
 
 
 def test_a_peer_that_gets_nowhere_is_found(tmp_path):
-    find, _ = hunted("identical-timers", tmp_path, limit_s=1)  # each try takes all the time that is given to a peer
+    find, _ = fuzzed("identical-timers", tmp_path, limit_s=1)  # each try takes all the time that is given to a peer
     assert find.ending == "expectation"
     assert find.steps[-1] == PROGRESS
     assert find.summary == "Gets nowhere"
@@ -54,7 +54,7 @@ def test_a_peer_that_gets_nowhere_is_found(tmp_path):
 
 
 def test_an_exception_in_a_peer_is_found(tmp_path):
-    find, _ = hunted("commit-unbounded", tmp_path, limit_s=2)
+    find, _ = fuzzed("commit-unbounded", tmp_path, limit_s=2)
     assert (find.ending, find.name) == ("exception", "IndexError")
     assert find.summary == "Ends with IndexError"
 
@@ -72,7 +72,7 @@ def test_what_fails_in_the_labs_own_code_accuses_nobody():
 
 
 def test_the_find_of_fewest_runs_comes_first(tmp_path):
-    find, _ = hunted("double-vote", tmp_path)
+    find, _ = fuzzed("double-vote", tmp_path)
     later = type(find)(**{name: getattr(find, name) for name in find.__struct_fields__} | {"run": find.run + 1})
     elsewhere = type(find)(**{name: getattr(find, name) for name in find.__struct_fields__} | {"lane": 1})
     assert first([later, elsewhere, find]) is find

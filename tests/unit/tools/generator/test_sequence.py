@@ -13,7 +13,7 @@ from raftlab.scenarios.as_test import as_test
 from raftlab.scenarios.text import parse_script
 from raftlab.tools.generator.sequence import PROGRESS, Lane
 from raftlab.trace import events
-from unit.tools.peers import ROOT, zoo_peer
+from unit.tools.peers import ROOT, mutant_peer
 
 REFERENCE = InProcessLauncher(Raft)
 
@@ -38,7 +38,7 @@ def test_a_right_peer_survives_and_its_runs_are_worth_something():
 
 def test_no_run_is_skipped_where_peers_replicate_in_words_of_their_own(tmp_path):
     """A step that finds nothing skips a scenario that somebody wrote; here it is left out."""
-    lane = Lane(zoo_peer("stranger-pull", tmp_path), 1, 0)
+    lane = Lane(mutant_peer("design-pull", tmp_path), 1, 0)
     assert [lane.run()[2].error for _ in range(6)] == [None] * 6
 
 

@@ -1,4 +1,4 @@
-"""A class of 60 to try the grader on: 20 right Rafts with trivial edits, 25 of the zoo's wrong ones, 15 hostile ones.
+"""A class of 60 to try the grader on: 20 correct Rafts with trivial edits, 25 mutants, 15 hostile ones.
 
 python tests/unit/tools/grade/classroom.py OUT, from the project's root, writes OUT/class, OUT/hidden and
 OUT/expected.json, which says what each must get: "full", "less", "nothing". Then: lab grade OUT/class
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import hostile
 
-from tests.mutants.tool.mutants import load_zoo
+from tests.mutants.tool.mutants import load_mutants
 
 RIGHT, WRONG = 20, 25
 HOSTILE = (
@@ -81,7 +81,9 @@ def write(out: Path) -> None:
         name = f"right{i:02}"
         _hand_in(class_, name, f"# Handed in by student {i}.\n" + "\n" * (i % 3) + reference, form=i % 4)
         expected[name] = "full"
-    mutants = [m for m in load_zoo() if not m.control and not m.of_service and not m.message_edits and not m.liveness]
+    mutants = [
+        m for m in load_mutants() if not m.correct and not m.of_service and not m.message_edits and not m.liveness
+    ]
     for i in range(WRONG):
         mutant = mutants[i * len(mutants) // WRONG]
         name = f"wrong_{mutant.id}"

@@ -24,7 +24,7 @@ from raftlab.tools.grade.values.results import FAILED, FORCED, RunRecord, Shown,
 from raftlab.tools.grade.values.rubric import Failures, Limits, Rubric, RubricError
 from raftlab.tools.grade.values.store import Store
 from raftlab.tools.selection import select
-from tests.mutants.tool.mutants import load_zoo
+from tests.mutants.tool.mutants import load_mutants
 from unit.soak import SOAK
 from unit.tools.grade.test_grade import SIGNALLED, everything_in
 from unit.tools.grade.test_pages import HOSTILE, bad, graded, submission
@@ -57,7 +57,7 @@ points = 60
 
 
 def wrong_source() -> str:
-    (mutant,) = [mutant for mutant in load_zoo() if mutant.id == "figure8-commit"]
+    (mutant,) = [mutant for mutant in load_mutants() if mutant.id == "figure8-commit"]
     return mutant.source()
 
 

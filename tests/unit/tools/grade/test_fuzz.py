@@ -1,4 +1,4 @@
-"""Runs that nobody wrote in a grading: the same for everybody, told, and for free unless they have points."""
+"""Random runs in a grading: the same for everybody, told, and for free unless they have points."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raftlab.tools.grade.values.rubric import Graded, Rubric, RubricError
 from raftlab.tools.selection import load_tests
 
 PUBLIC = load_tests(Path("tests/test_2c.py"))
-HUNTS = load_tests(Path(run_digest.HUNTS))
+FUZZ_TESTS = load_tests(Path(run_digest.FUZZ_TESTS))
 RUBRIC = """
 seed = "x"
 runs = 1
@@ -26,7 +26,7 @@ other = 1
 extra = false
 [tests.test_persist1_2c]
 points = 9
-[hunt]
+[fuzz]
 runs = 6
 points = 4
 [failures]
@@ -41,30 +41,30 @@ def rubric(tmp_path: Path, text: str) -> Rubric:
 
 
 def test_a_rubric_says_how_many_runs_are_drawn_and_what_they_are_worth(tmp_path: Path) -> None:
-    def hunts(text: str, public: Sequence[LabTest] = PUBLIC) -> list[Graded]:
-        return [test for test in rubric(tmp_path, text).assign(public, [], "x", HUNTS) if test.part == "hunt"]
+    def fuzzed(text: str, public: Sequence[LabTest] = PUBLIC) -> list[Graded]:
+        return [test for test in rubric(tmp_path, text).assign(public, [], "x", FUZZ_TESTS) if test.part == "fuzz"]
 
-    assert hunts("[points]\n2c = 9") == []
-    (alone,) = hunts("[points]\n2c = 9\n[hunt]\nruns = 3")
+    assert fuzzed("[points]\n2c = 9") == []
+    (alone,) = fuzzed("[points]\n2c = 9\n[fuzz]\nruns = 3")
     assert (alone.name, alone.points, alone.counts, alone.besides, len(alone.seeds)) == (
-        "test_hunt_2c",
+        "test_fuzz_2c",
         0,
         False,
         True,
         3,
     )
-    both = hunts(
-        "[points]\n2c = 9\n2d = 9\n[hunt]\nruns = 3\npoints = 4", [*PUBLIC, *load_tests(Path("tests/test_2d.py"))]
+    both = fuzzed(
+        "[points]\n2c = 9\n2d = 9\n[fuzz]\nruns = 3\npoints = 4", [*PUBLIC, *load_tests(Path("tests/test_2d.py"))]
     )
     assert [(test.name, test.points, test.counts) for test in both] == [
-        ("test_hunt_2c", 2, True),
-        ("test_hunt_2d", 2, True),
+        ("test_fuzz_2c", 2, True),
+        ("test_fuzz_2d", 2, True),
     ]
     with pytest.raises(RubricError, match=r"such runs are of parts 2c and 2d, and no test of these is graded"):
-        hunts("[points]\n2a = 9\n[hunt]\nruns = 1", load_tests(Path("tests/test_2a.py")))
-    for wrong, says in (("runs = -1", "hunt.runs"), ("points = 3", "hunt.points: without hunt.runs")):
+        fuzzed("[points]\n2a = 9\n[fuzz]\nruns = 1", load_tests(Path("tests/test_2a.py")))
+    for wrong, says in (("runs = -1", "fuzz.runs"), ("points = 3", "fuzz.points: without fuzz.runs")):
         with pytest.raises(RubricError, match=says):
-            rubric(tmp_path, f"[hunt]\n{wrong}")
+            rubric(tmp_path, f"[fuzz]\n{wrong}")
 
 
 def test_what_draws_runs_is_among_what_decides_about_them() -> None:
@@ -90,13 +90,13 @@ def test_what_is_found_is_told_and_costs_what_the_rubric_says(tmp_path: Path) ->
     assert lab(["grade", str(right.parent), *options]) == 0
     scores = {row.split(",")[0]: row.split(",")[1] for row in (out / "scores.csv").read_text().splitlines()[1:]}
     results = json.loads((out / "students/eve/results.json").read_text())["tests"]
-    (found,) = [test for test in results if test["name"] == "test_hunt_2c"]
+    (found,) = [test for test in results if test["name"] == "test_fuzz_2c"]
     assert (found["score"], found["max_score"]) == (0, 4)
     assert "A leader commits only what a majority has acknowledged" in found["output"]
-    assert "lab replay test_hunt_2c --seed " in found["output"]
+    assert "lab replay test_fuzz_2c --seed " in found["output"]
     assert "--file raftlab/tools/generator/as_test.py --isolated" in found["output"]
     page = (out / "students/eve/report.html").read_text()
-    assert "<h2>Runs that nobody wrote: 0 of 4 points</h2>" in page
+    assert "<h2>Random runs: 0 of 4 points</h2>" in page
     assert "drawn by chance, the same for everybody" in page
     assert float(scores["ann"]) - float(scores["eve"]) >= 4
-    assert "<h2>Runs that nobody wrote: 4 of 4 points</h2>" in (out / "students/ann/report.html").read_text()
+    assert "<h2>Random runs: 4 of 4 points</h2>" in (out / "students/ann/report.html").read_text()

@@ -29,7 +29,7 @@ from raftlab.tools.grade.values.results import DIED, FAILED, PASSED, Result, Run
 from raftlab.tools.grade.values.rubric import Graded, Rubric
 from raftlab.tools.grade.values.store import Store
 from raftlab.tools.selection import load_tests
-from tests.mutants.tool.mutants import load_zoo
+from tests.mutants.tool.mutants import load_mutants
 from unit.students import ROOT, renamed_package
 
 REFERENCE = Path("raft/raft.py")
@@ -190,7 +190,7 @@ def a_class(folder: Path) -> Path:
     class_.mkdir()
     (class_ / "ann.py").write_bytes(REFERENCE.read_bytes())
     for name in ("E01", "E02"):
-        mutant = next((m for m in load_zoo() if m.id == name), None) or load_zoo()[int(name[1:])]
+        mutant = next((m for m in load_mutants() if m.id == name), None) or load_mutants()[int(name[1:])]
         (class_ / f"{name}.py").write_text(mutant.source())
     (class_ / "syntax.py").write_text("def (")
     (class_ / "none").mkdir()
@@ -508,7 +508,7 @@ def test_the_autograder_grades_as_gradescope_would_run_it(tmp_path: Path) -> Non
         archive.extractall(source)
         modes = {name: archive.getinfo(name).external_attr >> 16 & 0o777 for name in ("setup.sh", "run_autograder")}
     assert modes == {"setup.sh": 0o755, "run_autograder": 0o755}
-    assert not [name for name in names if "zoo" in name or name.endswith(("raft/raft.py", "mutants.py"))]
+    assert not [name for name in names if "mutants" in name or name.endswith(("raft/raft.py", "mutants.py"))]
     # Gradescope's paths, moved here; the environment that setup.sh would make is the one that runs this test.
     script = (source / "run_autograder").read_text().replace("/autograder", str(root))
     (source / "raftlab" / ".venv" / "bin").mkdir(parents=True)

@@ -8,7 +8,7 @@ import pytest
 
 from raftlab import layout
 from raftlab.tools.grade.grader import Exam
-from raftlab.tools.grade.runs.run_digest import HUNTS, graded_run_files
+from raftlab.tools.grade.runs.run_digest import FUZZ_TESTS, graded_run_files
 from raftlab.tools.grade.runs.run_worker import refusal
 from raftlab.tools.grade.values.rubric import Limits
 from unit.students import ROOT
@@ -33,7 +33,7 @@ for module in list(sys.modules.values()):
 def really_imported():
     """The lab's files that a worker, or a guest, has loaded when a run ends."""
     found = set()
-    for file, test in (("tests/test_2a.py", "test_initial_election_2a"), (HUNTS, "test_hunt_2c")):
+    for file, test in (("tests/test_2a.py", "test_initial_election_2a"), (FUZZ_TESTS, "test_fuzz_2c")):
         command = [sys.executable, "-P", "-c", SCRIPT, str(ROOT / "raft/raft.py"), str(ROOT / file), test]
         done = subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)})
         found |= {Path(line) for line in done.stdout.splitlines()}

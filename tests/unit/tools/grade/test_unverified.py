@@ -16,7 +16,7 @@ from raftlab.tools.grade.submission_loader import Wanted, take_in
 from raftlab.tools.grade.values.results import FAILED, PASSED, SKIPPED, UNVERIFIED, Result, RunRecord, TestResult
 from raftlab.tools.grade.values.rubric import Checks, Graded, Rubric, RubricError
 from raftlab.tools.selection import load_tests
-from tests.mutants.tool.mutants import STRANGERS
+from tests.mutants.tool.mutants import PEERS
 from unit.students import ROOT, renamed_package
 
 WHY = "Who leads cannot be verified: say vote_granted."
@@ -148,7 +148,7 @@ def test_a_peer_that_cannot_be_read_earns_nothing(tmp_path: Path) -> None:
 def test_a_scenario_that_its_design_cannot_play_costs_nothing(tmp_path: Path) -> None:
     (tmp_path / "class/cy").mkdir(parents=True)
     for name in FILES:
-        (tmp_path / "class/cy" / name).write_bytes((STRANGERS / "pre_vote" / name).read_bytes())
+        (tmp_path / "class/cy" / name).write_bytes((PEERS / "pre_vote" / name).read_bytes())
     scenario = tmp_path / "split_vote_2a.scenario"
     scenario.write_bytes((ROOT / "tests/scenarios/2a/split_vote.scenario").read_bytes())
     result = grade_one(tmp_path / "class", ("test_initial_election_2a",), hidden=scenario)

@@ -13,7 +13,7 @@ from raftlab.tools.page.fields import watched_run
 from raftlab.tools.page.html import page
 from raftlab.tools.selection import select
 from raftlab.trace.trace_file import RecordedMessage
-from tests.mutants.tool.mutants import load_zoo
+from tests.mutants.tool.mutants import load_mutants
 from unit.tools.page.browser import CHROMIUM, Browser
 from unit.tools.page.test_data import hostile_page, unpacked
 
@@ -22,7 +22,7 @@ MANY = 100_000
 
 
 def wrong_peer(name, folder):
-    (mutant,) = [mutant for mutant in load_zoo() if mutant.id == name]
+    (mutant,) = [mutant for mutant in load_mutants() if mutant.id == name]
     folder.mkdir()
     (folder / "raft.py").write_text(mutant.source())
     return folder / "raft.py"

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from raftlab.tools import selection
-from tests.mutants.tool.mutants import load_zoo
+from tests.mutants.tool.mutants import load_mutants
 from unit.tools.peers import ROOT, lab, lab_command
 
 VOTE = "# A first vote\n# Because.\ncampaign 0\ndeliver 0->1 vote\nexpect 1 voted 0\nshow\n"
@@ -67,7 +67,7 @@ def test_a_folder_is_summed_up(vote, capsys):
 
 def test_skips_are_counted_and_shown(vote, capsys):
     vote.write_text(f"needs plain votes\n{VOTE}\nexpect leader 2\n")
-    pre_vote = next(mutant for mutant in load_zoo() if mutant.id == "stranger-pre-vote").write()
+    pre_vote = next(mutant for mutant in load_mutants() if mutant.id == "design-pre-vote").write()
     assert lab("scenario", vote, vote, "--raft", pre_vote) == 0
     out = capsys.readouterr().out
     assert f"SKIPPED {vote}: it needs plain votes, and here a peer calls Raft.pre_vote before it campaigns" in out
@@ -110,7 +110,7 @@ def test_a_broken_file_keeps_nobody_from_another(vote, monkeypatch):
 
 def test_a_wrong_peer_breaks_the_rule_that_the_file_expects(vote, tmp_path, capsys):
     vote.write_text("campaign 0\ncampaign 1\ndeliver 0->2 vote\ndeliver 1->2 vote\nexpect rule one-vote broken\n")
-    mutant = next(mutant for mutant in load_zoo() if mutant.id == "double-vote")
+    mutant = next(mutant for mutant in load_mutants() if mutant.id == "double-vote")
     assert lab("scenario", vote, "--raft", mutant.write(tmp_path / "peer")) == 0
     assert ", breaking one-vote as it says" in capsys.readouterr().out
 
@@ -152,7 +152,7 @@ def test_what_is_not_met_is_said_and_the_walk_goes_on(vote):
 
 
 def test_a_walk_ends_where_a_rule_is_broken(vote, tmp_path):
-    mutant = next(mutant for mutant in load_zoo() if mutant.id == "double-vote").write(tmp_path / "peer")
+    mutant = next(mutant for mutant in load_mutants() if mutant.id == "double-vote").write(tmp_path / "peer")
     steps = ["campaign 0", "campaign 1", "deliver 0->2 vote", "deliver 1->2 vote"]
     code, out = walk(vote, *steps, more=["--raft", mutant])
     assert code == 1

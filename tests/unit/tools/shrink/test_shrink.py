@@ -27,7 +27,7 @@ from raftlab.tools.shrink.shrinker import NothingToShrink, Shrunk, shrink, write
 from raftlab.trace.choice_file import read_choices, write_choices
 from raftlab.trace.events import STEP
 from raftlab.trace.operations import Act, Play
-from tests.mutants.tool.mutants import load_zoo
+from tests.mutants.tool.mutants import load_mutants
 from unit.tools.peers import ROOT, lab, lab_command
 
 pytestmark = pytest.mark.usefixtures("raft_package_restored")
@@ -44,7 +44,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def wrong_peer(name):
-    (mutant,) = [each for each in load_zoo() if each.id == name]
+    (mutant,) = [each for each in load_mutants() if each.id == name]
     return mutant.write()
 
 
@@ -139,7 +139,7 @@ def test_of_a_test_that_waited_in_vain_only_faults_are_left_out():
 
 
 def test_a_service_is_shrunk_too():
-    (mutant,) = [each for each in load_zoo() if each.id == "kv-any-reply-will-do"]
+    (mutant,) = [each for each in load_mutants() if each.id == "kv-any-reply-will-do"]
     path = mutant.write()
     (test,) = select(["test_basic_3a"])
     peer = load_peer(ROOT / "raft" / "raft.py", kv=path)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.tool.mutants import load_zoo
+from tests.mutants.tool.mutants import load_mutants
 from unit.tools.peers import ROOT, lab, lab_command, make_peer
 from unit.tools.processes import children_of, gone, on_linux, wait_until
 
@@ -291,7 +291,7 @@ def test_a_worker_killed_from_outside_costs_one_run_at_most(tmp_path):
 
 
 def test_the_shortest_run_of_a_cause_is_shrunk_and_told(tmp_path, capsys):
-    (mutant,) = [each for each in load_zoo() if each.id == "append-not-persisted"]
+    (mutant,) = [each for each in load_mutants() if each.id == "append-not-persisted"]
     options = ["--runs", "1", "--seed-start", "0", "--jobs", "1", "--raft", mutant.write(tmp_path), "--shrink", "4"]
     assert lab("stress", "test_persist1_2c", *options, "--out", tmp_path / "out") == 1
     out = capsys.readouterr().out
