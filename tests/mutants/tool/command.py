@@ -260,7 +260,7 @@ class _Judges:
         worker = WorkerProcess(
             lambda: python_worker("tests.mutants.tool.worker", greeting, folder=Path.cwd(), lab=ROOT)
         )
-        runs = args.runs or (CONTROL_RUNS if mutant.correct else RUNS)
+        runs = args.runs or (CONTROL_RUNS if mutant.correct else RUNS_EACH)
         request = {"id": mutant.id, "runs": runs, "first_seed": args.seed, "budget_s": args.budget_seconds}
         request |= {"isolated": args.isolated, "race": args.race, "judge": self._judge}
         with self._lock:

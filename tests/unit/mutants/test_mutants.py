@@ -189,9 +189,7 @@ def test_whoever_ends_it_ends_its_workers_too(sent):
 
 
 def test_command_says_what_was_caught(tmp_path):
-    done = run_mutants(
-        "run", "wrong-quorum", "variant-asks-once", "--tests", "2a", "--runs", "1", "--json", str(tmp_path / "z")
-    )
+    done = run_mutants("run", "wrong-quorum", "variant-asks-once", "--tests", "2a", "--json", str(tmp_path / "z"))
     assert done.returncode == 0, done.stderr
     assert "1 of 1 mutants caught" in done.stdout
     assert "1 of 1 variants passed" in done.stdout
