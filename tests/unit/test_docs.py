@@ -10,6 +10,7 @@ import labgob
 import labrpc
 import raftapi
 from raft import messages
+from raftlab import layout
 from raftlab.check.harness_rules import KEPT_RULES
 from raftlab.check.rules.checker import RULES
 from raftlab.harness.config import Config
@@ -66,6 +67,22 @@ def test_every_test_is_there_and_none_is_missing():
         for name in re.findall(r"^def (test_\w+)", (ROOT / "tests" / f"test_{part}.py").read_text(), re.MULTILINE)
     ]
     assert sorted(name for name in PYTHON if name.startswith("test_")) == sorted(have)
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_files_and_tests_that_a_guide_names_exist(page):
+    tops = (*layout.FOLDERS, "tests", "docs", "handout", "bench")
+    there = [*ROOT.glob("*.*"), *(path for top in tops for path in [ROOT / top, *(ROOT / top).rglob("*")])]
+    paths = [f"/{path.relative_to(ROOT).as_posix()}{'/' if path.is_dir() else ''}" for path in there]
+    text = (ROOT / page).read_text(encoding="utf-8")
+    # A file, or a folder with a slash at its end. NAME is for the reader to fill in.
+    found = re.findall(r"(?<![\w/.<>-])(?:[a-z_]+/)+(?![\w.<*])|(?<![<>-])\b[\w/-]+\.(?:py|md|json|svg)\b", text)
+    named = {name for name in found if "NAME" not in name}
+    assert len(named) > 20
+    assert [name for name in sorted(named) if not any(path.endswith(f"/{name}") for path in paths)] == []
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    named = set(re.findall(r"\btest_[a-z0-9_]+\b(?!\.py|\()", text))
+    assert [name for name in sorted(named) if f"def {name}(" not in tests] == []
 
 
 def test_every_rule_is_in_the_list_of_checks():
