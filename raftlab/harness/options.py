@@ -92,7 +92,7 @@ RAFT = Option("raft", "the raft.py to run", "PATH", path, DEFAULT)
 KV = Option("kv", "the server.py of the service above it", "PATH", path, DEFAULT_KV)
 SEED = Option("seed", "the seed (default: a fresh one)", "N", int)
 ISOLATED = Option("isolated", "every peer in a process of its own, as for grades")
-RACE = Option("race", "preempt threads at any line and report data races (docs/race.md)")
+RACE = Option("race", "preempt threads at any line and report data races (docs/student/race.md)")
 
 RUNS = Option("runs", "how many runs", "N", positive)
 JOBS = Option("jobs", "worker processes (default: one for each core)", "N", jobs)

@@ -390,7 +390,7 @@ class Servers:
             self._emit(events.CRASH_AT, seat.node, detail, fingerprint_of(when or "", detail.nth))
 
     def punctual(self) -> None:
-        """This test asks for speed: with --race, no thread gets its turn back late from now on (docs/race.md).
+        """This test asks for speed: with --race, no thread gets its turn back late from now on (docs/student/race.md).
 
         How late a real machine is, nobody can say.
         """

@@ -4,9 +4,9 @@ For each field of each object the latest write is kept, and the latest reads sin
 2009); the same for each container that is held in a field. An access that comes after none of them by labsim's
 order (labsim/clocks.py) is a race, whether or not it hurt in this run. Elements with different keys are different.
 
-Not accused, see docs/race.md: what is written before the threads start; an object's own __init__; reading a field that
+Not reported: what is written before the threads start; an object's own __init__; reading a field that
 only ever holds tuples, frozensets or frozen dataclasses; and, told as a remark, a flag that goes from one constant to
-another once, and what a `# race: ok` excuses.
+another once, and what a `# race: ok` excuses. docs/student/race.md has the whole list.
 
 Start at `Watch`, then `_touch_read()` and `_touch_write()`.
 """

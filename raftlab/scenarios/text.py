@@ -500,7 +500,9 @@ def _known_rule(name: str) -> str:
     known = [rule.name for rule in RULES] + [rule.name for rule in KEPT_RULES]
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
-        raise _Wrong(f"there is no rule {name!r}; {f'did you mean {near[0]!r}?' if near else 'see docs/checks.md'}")
+        raise _Wrong(
+            f"there is no rule {name!r}; {f'did you mean {near[0]!r}?' if near else 'see docs/student/checks.md'}"
+        )
     return name
 
 

@@ -1,7 +1,7 @@
 """The vocabulary of the trace: every kind of event, the type of its detail, and the join of a call's events.
 
 Whoever writes or reads a trace (the tester, the checks, the diagnoses, the timeline, the trace file) takes the words
-from here. docs/trace.md is the same list for readers. An event of a kind that is not listed is nobody's business.
+from here. docs/student/trace.md has the same list. An event of a kind that is not listed is nobody's business.
 
 | who emits | kinds |
 |---|---|

@@ -1,4 +1,4 @@
-"""A trace in a file: JSON lines out and in, and ShiViz's format out. docs/trace.md describes both.
+"""A trace in a file: JSON lines out and in, and ShiViz's format out. docs/student/trace.md describes both.
 
 Promise: what is read back is again a list of `labsim.Event`, whose messages have the surface of `labrpc.Message`
 (source, target, service_method, decode_args(), decode_reply()), so that whoever reads a live trace reads a file

@@ -1,7 +1,7 @@
 """Wrong locks: missing, let go of too early, around a check only; fields read outside, updates in two halves.
 
 Each is the reference with its lock wrong in one place; most are right as long as no thread ever loses its turn. So all
-of them are run with --race (docs/race.md). Without it, 30 of these 41 passed all tests of a peer with seed 0.
+of them are run with --race (docs/student/race.md). Without it, 30 of these 41 passed all tests of a peer with seed 0.
 
 Not here, because it got away in 6 seeds: one that compares the term of an answer to AppendEntries in one critical
 section and counts the answer in the next.

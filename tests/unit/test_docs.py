@@ -1,4 +1,4 @@
-"""docs/names.md and docs/checks.md promise names. They are there. And the tests that docs/own-tests.md shows pass."""
+"""Names that the pages in docs/student promise exist, and the tests that own-tests.md shows pass."""
 
 import ast
 import dataclasses
@@ -19,7 +19,9 @@ from raftlab.harness.run import run_test
 from raftlab.tools.selection import load_tests
 from unit.students import ROOT
 
-ROWS = re.findall(r"^\| (.+) \| (.+) \|$", (ROOT / "docs" / "names.md").read_text(encoding="utf-8"), re.MULTILINE)
+ROWS = re.findall(
+    r"^\| (.+) \| (.+) \|$", (ROOT / "docs" / "student" / "names.md").read_text(encoding="utf-8"), re.MULTILINE
+)
 PYTHON = [name for _, cell in ROWS for name in re.findall(r"`([^`]+)`", cell)]
 CLASSES = {
     "Config": Config,
@@ -88,7 +90,7 @@ def test_files_and_tests_that_a_guide_names_exist(page):
 def test_every_rule_is_in_the_list_of_checks():
     rows = [
         [cell.strip(" `") for cell in line.strip("|").split("|")]
-        for line in (ROOT / "docs" / "checks.md").read_text(encoding="utf-8").splitlines()
+        for line in (ROOT / "docs" / "student" / "checks.md").read_text(encoding="utf-8").splitlines()
         if line.startswith("| `")
     ]
     rules = [[r.name, r.title, r.section, "all" if r.concludes_from_silence else ""] for r in RULES]
@@ -99,7 +101,7 @@ def test_every_rule_is_in_the_list_of_checks():
 
 
 def test_the_limits_of_time_name_rules():
-    text = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "student" / "checks.md").read_text(encoding="utf-8")
     named = re.findall(r"\| `([a-z-]+)` \|$", text.partition("## Time")[2], re.MULTILINE)
     assert len(named) > 10
     assert set(named) <= {rule.name for rule in (*RULES, *KEPT_RULES)}
@@ -108,7 +110,7 @@ def test_the_limits_of_time_name_rules():
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["test_vote_outlives_a_crash", "test_leader_that_hears_nobody"])
 def test_the_tests_that_are_shown_pass(name, seed, tmp_path):
-    page = (ROOT / "docs" / "own-tests.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "student" / "own-tests.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     file = tmp_path / "my_tests.py"
     file.write_text(source, encoding="utf-8")
@@ -118,7 +120,7 @@ def test_the_tests_that_are_shown_pass(name, seed, tmp_path):
 
 
 def test_every_fault_in_the_page_on_tests_is_there():
-    page = (ROOT / "docs" / "own-tests.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "student" / "own-tests.md").read_text(encoding="utf-8")
     named = set(re.findall(r"\bcfg\.(\w+)", page))
     assert {"crash_at", "slow_disks", "slow_snapshots", "partition", "link", "latency", "duplicates"} <= named
     assert [name for name in sorted(named) if not hasattr(Config, name)] == []

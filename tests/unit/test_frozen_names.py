@@ -17,7 +17,12 @@ CHOICE_KINDS = """
 
 def listed(page, section):
     """The names in the first column of a section's tables: these lists are what is frozen."""
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8").partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    text = (
+        (ROOT / "docs" / "student" / page)
+        .read_text(encoding="utf-8")
+        .partition(f"\n## {section}\n")[2]
+        .partition("\n## ")[0]
+    )
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     return {name for row in rows for name in re.findall(r"`([\w-]+)`", row)}
 

@@ -94,4 +94,6 @@ def test_students_get_nothing_that_is_for_gradescope_alone():
 def test_a_pattern_that_names_nothing_is_an_error():
     with pytest.raises(layout.LayoutError, match=r"^docs/gone\.md names no file any more; correct raftlab/layout"):
         layout.paths({"docs": ("gone.md",)})
-    assert layout.paths({"docs": ("names.md",)}, {"docs": ("*s.md",)})[0] == Path(ROOT / "docs" / "names.md")
+    assert layout.paths({"docs/student": ("names.md",)}, {"docs/student": ("*s.md",)})[0] == Path(
+        ROOT / "docs" / "student" / "names.md"
+    )

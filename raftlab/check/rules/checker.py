@@ -56,7 +56,7 @@ from raftlab.trace import events
 from raftlab.trace.decoding import APPEND, INSTALL, VOTE, Reader, Reading
 
 # In this order they check an event. And this is their precedence: of rules that are broken in one instant the first
-# speaks, because causes stand before what follows from them. docs/checks.md has the same order.
+# speaks, because causes stand before what follows from them. docs/student/checks.md has the same order.
 RULES: tuple[type[Rule], ...] = (
     OneVotePerTerm,
     EarnedLeadership,

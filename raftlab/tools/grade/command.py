@@ -78,7 +78,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("submissions", type=Path, nargs="?", metavar="SUBMISSIONS", help="a folder of submissions, or one of them")
     add("--hidden", type=Path, action="append", default=[], metavar="PATH", help="hidden tests: a file or a folder")
-    add("--rubric", type=Path, metavar="FILE", help="points, seeds, what is shown, limits (TOML; see docs/grading.md)")
+    add(
+        "--rubric",
+        type=Path,
+        metavar="FILE",
+        help="points, seeds, what is shown, limits (TOML; see docs/instructor/grading.md)",
+    )
     add_options(
         add,
         replace(OUT, default=FOLDER, help="where results go, and what is done is found"),
@@ -89,7 +94,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--proved", action="store_true", help="the exam is known to be passed by the solution: do not try it")
     add("--no-pages", action="store_true", help="draw no failures as pages, whatever the rubric says")
     add("--single", action="store_true", help="SUBMISSIONS is one submission, however it looks")
-    add("--no-walls", action="store_true", help="grade even where submissions cannot be locked in (docs/isolation.md)")
+    add(
+        "--no-walls",
+        action="store_true",
+        help="grade even where submissions cannot be locked in (docs/instructor/isolation.md)",
+    )
     add("--gradescope", type=Path, metavar="ZIP", help="grade nobody: write an autograder for Gradescope")
 
 

@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         replace(KV, default=None, help=f"the server.py of its service ({DEFAULT_KV}, or the same)"),
         TIMELINE,
     )
-    add("--write-choices", type=Path, metavar="FILE", help="write the run's choices there (docs/determinism.md)")
+    add(
+        "--write-choices", type=Path, metavar="FILE", help="write the run's choices there (docs/student/determinism.md)"
+    )
     add("--pdb", action="store_true", help="stop in the debugger where it fails; virtual time stands still")
     add("--records", type=Path, action="append", default=[], metavar="DIR", help="the --out folder of a lab stress")
 

@@ -100,7 +100,7 @@ SURVIVES = """self.me = me
 
 
 def test_the_test_that_is_shown_passes(tmp_path):
-    page = (ROOT / "docs" / "kv.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "student" / "kv.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "my_tests.py").write_text(source, encoding="utf-8")
     (test,) = load_tests(tmp_path / "my_tests.py")

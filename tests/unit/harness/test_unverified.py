@@ -22,7 +22,8 @@ TESTS = {test.name: test for part in "ab" for test in load_tests(ROOT / f"tests/
 ELECTION = TESTS["test_initial_election_2a"]
 AGREEMENT = TESTS["test_basic_agree_2b"]
 
-# Their acknowledgements travel in calls of their own (docs/grading.md). In "relay" only those of what is relayed do.
+# Their acknowledgements travel in calls of their own, in "relay" only those of what is relayed
+# (docs/instructor/grading.md).
 UNDECODABLE = {"added_ack", "pull"}
 
 WRONG_QUORUM = (

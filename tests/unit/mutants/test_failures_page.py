@@ -1,4 +1,4 @@
-"""docs/failures.md shows three failures of peers without a lock, as they are printed."""
+"""docs/student/failures.md shows three failures of peers without a lock, as they are printed."""
 
 import pytest
 
@@ -27,4 +27,4 @@ def test_failure_is_shown_as_it_is(mutant, test, seed, tmp_path):
     assert run.error is not None
     replay, shrink = (f"make {does} TEST={test} SEED={seed}" for does in ("replay", "shrink"))
     told = report.describe(run.error, test, seed, replay, causes=run.causes, shrink=shrink)
-    assert told in (ROOT / "docs" / "failures.md").read_text(encoding="utf-8")
+    assert told in (ROOT / "docs" / "student" / "failures.md").read_text(encoding="utf-8")

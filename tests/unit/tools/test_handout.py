@@ -279,13 +279,13 @@ def test_no_line_of_the_solution_is_in_it(tree):
 def test_what_stays_out_was_decided(tree):
     """A new module or page is in neither list: say here, or in raftlab/layout.py, whether students get it."""
     ours = {path.relative_to(ROOT).as_posix() for folder in layout.FOLDERS for path in (ROOT / folder).rglob("*.py")}
-    ours |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").iterdir()}
+    ours |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.*")}
     theirs = {path.relative_to(tree).as_posix() for path in tree.rglob("*")}
-    grader = r"raftlab/tools/grade/.*\.py|docs/grading[-\w]*\.(md|png)"
+    grader = r"raftlab/tools/grade/.*\.py|docs/instructor/grading[-\w]*\.(md|png)"
     left_out = {name for name in ours - theirs if not re.match(grader, name)}
     assert left_out == {
-        "docs/isolation.md",
-        "docs/mutants.md",
+        "docs/instructor/isolation.md",
+        "docs/maintainer/mutants.md",
         "raftlab/tools/handout.py",
         "docs/architecture.svg",
     }
@@ -298,7 +298,7 @@ def test_new_file_does_not_slip_in(monkeypatch, tmp_path):
     for name in (
         "raftlab/tools/grade/hidden.py",
         "raftlab/tools/solution.py",
-        "docs/grading.md",
+        "docs/instructor/grading.md",
         "raft/raft_old.py",
         "raft/__pycache__/raft.pyc",
         "tests/test_hidden.py",
@@ -429,12 +429,12 @@ def test_out_is_required(capsys):
 
 
 def test_stale_list_says_so(monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(layout.FOR_STUDENTS, "docs", ("gone.md",))
-    told = "lab handout: docs/gone.md names no file any more; correct raftlab/layout.py\n"
+    monkeypatch.setitem(layout.FOR_STUDENTS, "docs/student", ("gone.md",))
+    told = "lab handout: docs/student/gone.md names no file any more; correct raftlab/layout.py\n"
     assert lab_handout(tmp_path / "new", capsys=capsys) == (2, "", told)
     assert not (tmp_path / "new").exists()
     monkeypatch.setattr(handout, "MAKEFILE_ENDS", "# no such line")
-    monkeypatch.setitem(layout.FOR_STUDENTS, "docs", ("names.md",))
+    monkeypatch.setitem(layout.FOR_STUDENTS, "docs/student", ("names.md",))
     told = "lab handout: Makefile must have the line '# no such line', where the students' copy ends\n"
     assert lab_handout(tmp_path / "new", capsys=capsys) == (2, "", told)
 

@@ -32,10 +32,10 @@ OnRaft = Literal["own", "reference"]
 PARTS = ("2a", "2b", "2c", "2d", "3a", "3b")
 _POINTS = {"2a": 20.0, "2b": 30.0, "2c": 30.0, "2d": 20.0}
 OTHER = "other"  # the part of a test whose name has none
-RACE = "race"  # and of runs in which any line may lose its turn (docs/race.md)
+RACE = "race"  # and of runs in which any line may lose its turn (docs/student/race.md)
 
 
-FUZZ = "fuzz"  # and of random runs (docs/fuzz.md)
+FUZZ = "fuzz"  # and of random runs (docs/student/fuzz.md)
 _RACES = " with races"  # what such a test is called
 
 

@@ -258,7 +258,7 @@ def test_a_page_that_cannot_be_written_is_said(tmp_path, capsys):
 
 def test_the_documents_name_every_key():
     keys = re.findall(r'^  \["([^"]+)", ', (ROOT / "raftlab/tools/page/web/main.js").read_text(), re.MULTILINE)
-    told = (Path(ROOT) / "docs/page.md").read_text()
+    told = (Path(ROOT) / "docs/student/page.md").read_text()
     assert len(keys) > 10
     for key in keys:
         assert f"`{key.strip()}`" in told
