@@ -1,7 +1,7 @@
-"""The clerk, to be written: what a client talks to, and what talks to the servers for it.
+"""The clerk: a client calls it, and it calls the servers. You write it.
 
-Each call takes effect once, however often it has to be sent (§8). One call at a time: the tester gives each of its
-clients a clerk of its own.
+Each operation takes effect exactly once, however often it is sent (§8). A clerk has one call at a time: each client of
+the tester has its own clerk.
 """
 
 from kv.messages import OK, GetArgs, PutAppendArgs  # noqa: F401  # all of them will be needed
@@ -10,18 +10,18 @@ from labsim import log, random, time  # noqa: F401  # most of them will be neede
 
 
 class Clerk:
-    """One client's clerk. `servers` are ends that lead to all servers; which of them leads nobody tells you."""
+    """The clerk of one client. `servers` are the ends of all servers; you have to find the leader yourself."""
 
     def __init__(self, servers: list[ClientEnd]) -> None:
         self.servers = servers
-        # 3A: what tells your requests from everybody else's, and from each other (§8).
+        # 3A: what identifies this client and each of its requests (§8).
 
     def get(self, key: str) -> str:
-        """The value of a key, "" if it has none. Tries until a server answers:
+        """Return the value of a key, "" if it has none. Try until a server answers:
 
             reply = self.servers[i].call("KVServer.get", GetArgs(key))
 
-        The reply is a GetReply, or None if the request or the reply was lost, or the server is gone.
+        reply is a GetReply, or None if the request or the reply was lost, or the server is down.
         """
         raise NotImplementedError("3A: get, §8")
 
@@ -30,5 +30,5 @@ class Clerk:
         raise NotImplementedError("3A: put, §8")
 
     def append(self, key: str, value: str) -> None:
-        """Put something behind the value of a key."""
+        """Append to the value of a key."""
         raise NotImplementedError("3A: append, §8")

@@ -1,7 +1,7 @@
-"""What a clerk and the servers say to each other, and what the servers put into the log.
+"""The messages between clerks and servers, and the commands in the log.
 
-These are yours: add fields, rename them, add messages. The tester reads none of them. Not promised: that a message
-arrives, arrives once, or arrives in order. §8 says what a request must carry so that it takes effect once.
+You may change these freely: the tester reads none of them. A message may be lost, arrive twice, or arrive out of order.
+§8 describes what a request must carry so that it takes effect exactly once.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class GetArgs:
 @dataclass(slots=True)
 class GetReply:
     err: str
-    value: str = ""  # of a key that nobody has written: ""
+    value: str = ""  # "" if the key has no value
 
 
 @dataclass(slots=True)
@@ -39,11 +39,11 @@ class PutAppendReply:
 
 @dataclass(slots=True)
 class Op:
-    """One command of the log, and so what each server needs to know to do it.
+    """One command in the log: all that a server needs to execute it.
 
-    Give it to start() as bytes, labgob.encode(op), and get it back with labgob.decode(command, Op). An object would
-    do too, if you register its class with labgob, but your Raft saves its whole log at every change, and of bytes it
-    need not ask what is in them: ten times as quick.
+    Pass it to start() as bytes, labgob.encode(op), and decode it with labgob.decode(command, Op). An object works too,
+    if you register its class with labgob, but it is ten times slower: your Raft saves its whole log at every change,
+    and bytes need no further encoding.
     """
 
     op: str

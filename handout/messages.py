@@ -1,10 +1,10 @@
-"""What a Raft peer says: the RPCs of Figures 2 and 13, and the ApplyMsg it hands to its service.
+"""The messages of a Raft peer: the RPCs of Figures 2 and 13, and ApplyMsg.
 
-Promise: the fields of Figure 2 and Figure 13 under the paper's names, one for one. Indexes and terms count
-from 1; 0 stands for "before the first". You may add fields (with defaults), but not rename or remove any:
-the tester reads the wire. Not promised: that a message arrives, arrives once, or arrives in order.
+The fields have the names of Figures 2 and 13. Indexes and terms count from 1; 0 means "before the first". You may add
+fields with defaults. Do not rename or remove any: the tester reads these messages. A message may be lost, arrive twice,
+or arrive out of order.
 
-ApplyMsg is the lab's, not to be changed: raftapi/apply_msg.py says what is in it.
+ApplyMsg belongs to the lab; raftapi/apply_msg.py describes its fields. Do not change it.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from raftapi import ApplyMsg as ApplyMsg
 
 @dataclass(slots=True)
 class LogEntry:
-    """One place in the log (Figure 2): a command, and the term in which a leader received it."""
+    """One log entry (Figure 2): a command, and the term in which the leader received it."""
 
     term: int
     command: Any
@@ -23,7 +23,7 @@ class LogEntry:
 
 @dataclass(slots=True)
 class RequestVoteArgs:
-    """A candidate asks for a vote (§5.2)."""
+    """A candidate requests a vote (§5.2)."""
 
     term: int
     candidate_id: int
@@ -39,7 +39,7 @@ class RequestVoteReply:
 
 @dataclass(slots=True)
 class AppendEntriesArgs:
-    """A leader replicates entries (§5.3); without entries, a heartbeat (§5.2)."""
+    """A leader replicates entries (§5.3). Without entries it is a heartbeat (§5.2)."""
 
     term: int
     leader_id: int
@@ -57,9 +57,9 @@ class AppendEntriesReply:
 
 @dataclass(slots=True)
 class InstallSnapshotArgs:
-    """A leader sends its snapshot to a follower that needs entries already discarded (§7).
+    """A leader sends its snapshot to a follower that needs entries the leader has discarded (§7).
 
-    Figure 13 without `offset` and `done`: the whole snapshot travels in one message.
+    This is Figure 13 without `offset` and `done`: one message carries the whole snapshot.
     """
 
     term: int

@@ -124,3 +124,26 @@ def test_every_fault_in_the_page_on_tests_is_there():
     named = set(re.findall(r"\bcfg\.(\w+)", page))
     assert {"crash_at", "slow_disks", "slow_snapshots", "partition", "link", "latency", "duplicates"} <= named
     assert [name for name in sorted(named) if not hasattr(Config, name)] == []
+
+
+def test_commands_page_has_every_make_target():
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    targets = re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(targets) > 15
+    assert [name for name in targets if f"make {name}" not in page and not name.startswith("test-")] == []
+
+
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_of_a_page_lead_somewhere(page):
+    for target, _, anchor in re.findall(r"\]\(([^)#\s]*)(#?)([^)]*)\)", page.read_text(encoding="utf-8")):
+        if "://" in target:
+            continue
+        other = page.parent / target if target else page
+        assert other.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", other.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+            assert anchor in slugs, f"{target}#{anchor}"
