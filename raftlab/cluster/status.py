@@ -21,6 +21,7 @@ from typing import Any
 from raftapi import ApplyMsg
 from raftlab.cluster.disk import Disk
 from raftlab.cluster.tcp_server import TcpServer
+from raftlab.trace.rpcs import APPEND
 
 _RATE_S = 5.0
 _LOOK_S = 0.1
@@ -84,7 +85,7 @@ class Watch:
         """For the end that leads to that peer."""
 
         def answered(method: str, args: Any, reply: Any) -> None:
-            if method != "Raft.append_entries":
+            if method != APPEND:
                 return
             with self._mu:
                 if args.term != self._sent_term:
@@ -98,7 +99,7 @@ class Watch:
         return answered
 
     def served(self, method: str, args: Any) -> None:
-        if method == "Raft.append_entries":
+        if method == APPEND:
             with self._mu:
                 self._leader = max(self._leader, (args.term, args.leader_id))
                 self._commit = max(self._commit, min(args.leader_commit, args.prev_log_index + len(args.entries)))

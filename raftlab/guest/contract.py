@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from labsim.stacks import short_path
+from raftlab.trace.rpcs import RPCS
 
 PACKAGE = "raft"
 PEER = "raft.raft"
@@ -27,13 +28,6 @@ CLASSES = {
     PEER: ("Raft", _REQUIRED),
     SERVICE: ("KVServer", ("kill",)),
     CLERK: ("Clerk", ("get", "put", "append")),
-}
-
-# By the name of the argument's type: the method of Raft that takes it.
-_RPCS = {
-    "RequestVoteArgs": "request_vote",
-    "AppendEntriesArgs": "append_entries",
-    "InstallSnapshotArgs": "install_snapshot",
 }
 
 T = TypeVar("T")
@@ -68,9 +62,9 @@ def renamed_rpcs(peer_class: Any) -> dict[str, str]:
         if not name.startswith("_"):
             takers.setdefault(_argument_type(getattr(peer_class, name, None)), []).append(name)
     return {
-        f"Raft.{takers[type_][0]}": f"Raft.{rpc}"
-        for type_, rpc in _RPCS.items()
-        if len(takers.get(type_, ())) == 1 and not callable(getattr(peer_class, rpc, None))
+        f"Raft.{takers[rpc.args_type][0]}": rpc.method
+        for rpc in RPCS.values()
+        if len(takers.get(rpc.args_type, ())) == 1 and not callable(getattr(peer_class, rpc.method_name, None))
     }
 
 

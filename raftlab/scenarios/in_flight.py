@@ -17,13 +17,9 @@ from labsim import Task
 from labsim.choices import Chance, ChoiceKind, Decider, Place
 from raftlab.check.failure import short
 from raftlab.check.rules.facts import same_command
-from raftlab.trace.decoding import APPEND, INSTALL, VOTE
+from raftlab.trace.rpcs import APPEND, INSTALL, METHOD_OF, RPCS, VOTE
 
 T = TypeVar("T")
-
-# How a step calls the RPCs of the paper; others go by the name of their method.
-KINDS = {"vote": VOTE, "append": APPEND, "snapshot": INSTALL}
-_WORDS = {method: word for word, method in KINDS.items()}
 
 # What a call takes to notice that it leads over a link that is cut.
 _NOTICE_CUT_NS = 50_000_000
@@ -85,7 +81,7 @@ class Selector(NamedTuple):
         kind, command = found["kind"], found["command"]
         if command is not None and kind != "append":
             raise SelectorError(f"only an append carries a command; {_USAGE}")
-        method = None if kind is None else KINDS.get(kind, f"Raft.{kind}")
+        method = None if kind is None else METHOD_OF.get(kind, f"Raft.{kind}")
         return cls(
             _peer(found["source"]),
             _peer(found["target"]),
@@ -138,7 +134,8 @@ def read_command(text: str) -> Any:
 
 
 def kind_of(method: str) -> str:
-    return _WORDS.get(method) or method.removeprefix("Raft.")
+    """How a step names it: an RPC of the paper by its short name, others by the name of their method."""
+    return RPCS[method].short_name if method in RPCS else method.removeprefix("Raft.")
 
 
 def direction(message: Message, *, is_reply: bool) -> tuple[int, int]:

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from labrpc.message import Message
 from labsim import Event
 from raftlab.trace import events
-from raftlab.trace.decoding import APPEND, INSTALL, VOTE, Reader
-
-_PAPERS = (VOTE, APPEND, INSTALL)
+from raftlab.trace.decoding import Reader
+from raftlab.trace.rpcs import APPEND, RPCS, VOTE
 
 
 class Vote(NamedTuple):
@@ -85,7 +84,7 @@ class Seen:
         asker = int(message.source)
         self._owed[who, asker].discard(message.id)
         method = message.rpc
-        if method not in _PAPERS:
+        if method not in RPCS:
             return
         reading, reply = self._reader.read(message), self._reader.read_reply(message)
         if reading is None or reply is None:
@@ -136,7 +135,7 @@ class Seen:
     def is_other(self, message: Message) -> bool:
         """Whether it is no RPC of the paper's: one of another name, or a RequestVote that no candidate sends."""
         method = message.rpc
-        return method not in _PAPERS or (method == VOTE and self._reader.read(message) is None)
+        return method not in RPCS or (method == VOTE and self._reader.read(message) is None)
 
     def vote(self, voter: int, candidate: int) -> Vote | None:
         """What it answered when that candidate last asked it; None if it has yet to answer."""

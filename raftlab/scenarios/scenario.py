@@ -21,11 +21,11 @@ from raftlab.harness.config import Config
 from raftlab.harness.servers import CrashMoment
 from raftlab.scenarios import display
 from raftlab.scenarios.expectations import Expectations
-from raftlab.scenarios.in_flight import KINDS, Scripted, Selector, kind_of, term_of
+from raftlab.scenarios.in_flight import Scripted, Selector, term_of
 from raftlab.scenarios.logs import HistoryBuilder, IllegalLogs, plan_history
 from raftlab.scenarios.stage import PATIENCE_S, ScenarioError, step
 from raftlab.trace import events
-from raftlab.trace.decoding import VOTE
+from raftlab.trace.rpcs import APPEND, INSTALL, RPCS, VOTE
 
 _MS = 1_000_000  # in nanoseconds
 
@@ -425,7 +425,7 @@ class Scenario(Expectations):
         for _ in range(_ROUNDS_MAX):
             ends = {str(one), str(other)}
             calls = [h for h in self._network.held if {h.message.source, h.message.target} == ends]
-            calls = [held for held in calls if held.message.rpc not in KINDS.values()]
+            calls = [held for held in calls if held.message.rpc not in RPCS]
             if not calls:
                 return
             self._deliver(calls[0])
@@ -477,7 +477,7 @@ def _sent_by(i: int) -> Callable[[Event], bool]:
 
 
 def _replicates(message: Message) -> bool:
-    return kind_of(message.rpc) in ("append", "snapshot")
+    return message.rpc in (APPEND, INSTALL)
 
 
 MakeConfig = Callable[..., Config]

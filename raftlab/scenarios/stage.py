@@ -24,7 +24,7 @@ from raftlab.harness.config import Config
 from raftlab.scenarios.in_flight import Scripted, Selector, describe
 from raftlab.scenarios.observations import Seen
 from raftlab.trace import events
-from raftlab.trace.decoding import APPEND, INSTALL
+from raftlab.trace.rpcs import APPEND, INSTALL
 
 _MS = 1_000_000  # in nanoseconds
 

@@ -16,55 +16,14 @@ import msgspec
 
 import labgob
 from labrpc import Message
+from raftlab.trace.rpcs import APPEND, RPCS, VOTE
 
-VOTE = "Raft.request_vote"
-APPEND = "Raft.append_entries"
-INSTALL = "Raft.install_snapshot"
-
-# The fields of Figures 2 and 13 that the rules read: of the arguments, of the reply.
-_TERM = ("term", int)
-_Fields = tuple[tuple[str, type | tuple[type, ...]], ...]
-_FIELDS: dict[str, tuple[_Fields, _Fields]] = {
-    VOTE: ((_TERM, ("last_log_index", int), ("last_log_term", int)), (_TERM, ("vote_granted", bool))),
-    APPEND: (
-        (_TERM, ("prev_log_index", int), ("prev_log_term", int), ("entries", (list, tuple)), ("leader_commit", int)),
-        (_TERM, ("success", bool)),
-    ),
-    INSTALL: ((_TERM, ("last_included_index", int), ("last_included_term", int)), (_TERM,)),
+# The fields that the rules read, of the arguments and of the reply.
+_FIELDS = {
+    method: [[(name, kind) for name, kind in fields.items() if kind is not None] for fields in rpc.fields]
+    for method, rpc in RPCS.items()
 }
-
-
-# As a peer declares them.
-_DECLARED = {
-    VOTE: (
-        "request_vote",
-        "RequestVoteArgs: term, candidate_id, last_log_index, last_log_term",
-        "RequestVoteReply: term, vote_granted",
-    ),
-    APPEND: (
-        "append_entries",
-        "AppendEntriesArgs: term, leader_id, prev_log_index, prev_log_term, entries, leader_commit",
-        "AppendEntriesReply: term, success",
-    ),
-}
-
 _HOLDS_ENTRIES = (list, tuple, dict, bytes)
-
-# All fields of Figures 2 and 13, read or not.
-_PAPERS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
-    VOTE: (
-        frozenset(("term", "candidate_id", "last_log_index", "last_log_term")),
-        frozenset(("term", "vote_granted")),
-    ),
-    APPEND: (
-        frozenset(("term", "leader_id", "prev_log_index", "prev_log_term", "entries", "leader_commit")),
-        frozenset(("term", "success")),
-    ),
-    INSTALL: (
-        frozenset(("term", "leader_id", "last_included_index", "last_included_term", "offset", "data", "done")),
-        frozenset(("term",)),
-    ),
-}
 
 
 @dataclass(slots=True)
@@ -99,7 +58,7 @@ def _added(cls: type, method: str, which: int) -> tuple[str, ...]:
         names = [field.name for field in dataclasses.fields(cls)]
     else:
         names = list(getattr(cls, "__struct_fields__", ()))
-    return tuple(name for name in names if name not in _PAPERS[method][which])
+    return tuple(name for name in names if name not in RPCS[method].fields[which])
 
 
 @lru_cache(maxsize=64)
@@ -230,7 +189,8 @@ class Reader:
             args, reply = message.decode_args(), message.decode_reply()
         except labgob.DecodeError:
             return False
-        told = [(args, _PAPERS[VOTE][0])] if reply is None else [(args, _PAPERS[VOTE][0]), (reply, {"term"})]
+        papers, _ = RPCS[VOTE].fields
+        told = [(args, papers)] if reply is None else [(args, papers), (reply, {"term"})]
         return all(
             dataclasses.is_dataclass(value)
             and all(isinstance(getattr(value, name, None), int) for name in numbers)
@@ -275,10 +235,12 @@ class Reader:
 
     def explain(self, what: str, rpc: str) -> str:
         """Why that cannot be verified, which this RPC would prove, and what to change."""
-        name, args, reply = _DECLARED[rpc]
+        paper = RPCS[rpc]
+        args, reply = (", ".join(fields) for fields in paper.fields)
+        declared = f"{paper.method_name}({paper.args_type}: {args}) -> {paper.reply_type}: {reply}"
         why = "; ".join(line for method, line in self._off.items() if " " not in method)
         return (
-            f"{what}. {why}. The lab reads {name}({args}) -> {reply}, by the type of the arguments and the fields that "
+            f"{what}. {why}. The lab reads {declared}, by the type of the arguments and the fields that "
             "raft/messages.py declares: send these, add fields if you like, and rename, remove or pack none"
         )
 

@@ -9,8 +9,8 @@ from raftlab.check.diagnosis.snapshots import OFFSET, stopped_after_snapshot
 from raftlab.check.diagnosis.threads import in_words, own_threads
 from raftlab.check.diagnosis.trace_analysis import Rpc, S, Story, at, lasting, peers
 from raftlab.check.failure import Failure
-from raftlab.trace.decoding import APPEND
 from raftlab.trace.events import APPLY, STARTED
+from raftlab.trace.rpcs import APPEND
 
 # Within this time of virtual milliseconds anything that a peer does of itself has been done.
 _SOON_NS = S // 2

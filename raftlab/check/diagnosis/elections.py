@@ -31,8 +31,8 @@ from raftlab.check.diagnosis.trace_analysis import (
     terms,
     times,
 )
-from raftlab.trace.decoding import APPEND, INSTALL, VOTE
 from raftlab.trace.events import STARTED
+from raftlab.trace.rpcs import APPEND, INSTALL, VOTE
 
 _FEW_ELECTIONS = 3
 _LOCKS = (WaitKind.LOCK, WaitKind.OWN_LOCK, WaitKind.LOST_LOCK)

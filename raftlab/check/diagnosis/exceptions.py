@@ -6,8 +6,8 @@ from labrpc import RpcError
 from labsim import TaskFailed
 from raftlab.check.diagnosis.registry import Finding, diagnosis
 from raftlab.check.diagnosis.trace_analysis import Kept, Rpc, Story, at
-from raftlab.trace.decoding import APPEND, INSTALL, VOTE
 from raftlab.trace.events import STARTED
+from raftlab.trace.rpcs import APPEND, INSTALL, RPCS, VOTE
 
 
 @diagnosis(20, exceptions=True)
@@ -32,7 +32,7 @@ def prev_beyond_the_log(story: Story) -> Finding | None:
 
 def _request_under_way(story: Story, error: TaskFailed) -> Rpc | None:
     """The AppendEntries whose handler has just failed."""
-    if error.entry != APPEND.rpartition(".")[2]:
+    if error.entry != RPCS[APPEND].method_name:
         return None
     arrived = [rpc for rpc in story.all_rpcs if rpc.method == APPEND and rpc.target == error.node]
     arrived = [rpc for rpc in arrived if rpc.delivered_ns is not None and rpc.answered_ns is None]

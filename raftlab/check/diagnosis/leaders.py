@@ -18,7 +18,7 @@ from raftlab.check.diagnosis.threads import (
     whole_ns,
 )
 from raftlab.check.diagnosis.trace_analysis import MS, Campaign, Rpc, S, Story, at, lasting, peers, times
-from raftlab.trace.decoding import VOTE
+from raftlab.trace.rpcs import VOTE
 
 # Who is told to campaign does so at once, and is told so once, or once more.
 _INVITED_NS = S // 5

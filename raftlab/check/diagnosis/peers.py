@@ -14,15 +14,15 @@ from raftlab.check.diagnosis.trace_analysis import MS, Rpc, S, Story, Vote, at, 
 from raftlab.check.failure import Failure
 from raftlab.check.harness_rules import CALLS_RETURN
 from raftlab.check.rules.budgets import AnswersRequests
-from raftlab.trace.decoding import VOTE
 from raftlab.trace.events import ANSWER, BOOT, CRASH, DELIVER, PERSIST, RESTART, SAVING
+from raftlab.trace.rpcs import RPCS, VOTE
 
 _LONGEST_CALL_NS = 7_200 * MS  # that gets no answer; the network gives up after 7 s
 _SLOW_NS = 300 * MS  # for a handler, which has nothing to wait for
 _FOR_EVER = (WaitKind.OWN_LOCK, WaitKind.LOST_LOCK)
 # What only another thread of the same peer brings.
 _FOR_ANOTHER_THREAD = (WaitKind.ITEM, WaitKind.EVENT, WaitKind.CONDITION, WaitKind.SEMAPHORE)
-_FROM_OUTSIDE = ("start", "get_state", "snapshot", "request_vote", "append_entries", "install_snapshot")
+_FROM_OUTSIDE = ("start", "get_state", "snapshot", *(rpc.method_name for rpc in RPCS.values()))
 # What the keeper of a lock waits for, and what is wrong with that.
 _KEEPERS = {
     WaitKind.OWN_LOCK: (

@@ -9,8 +9,8 @@ from typing import Any
 from labsim import Event
 from raftlab.check.diagnosis.registry import Finding, diagnosis
 from raftlab.check.diagnosis.trace_analysis import Rpc, S, Story, at, lasting
-from raftlab.trace.decoding import APPEND, INSTALL
 from raftlab.trace.events import APPLY, STARTED
+from raftlab.trace.rpcs import APPEND, INSTALL
 
 # Within this time of virtual milliseconds anything that a peer does of itself has been done.
 _SOON_NS = S // 2

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from raftlab.check.diagnosis.registry import Finding, diagnosis
 from raftlab.check.diagnosis.trace_analysis import Rpc, Story, at
 from raftlab.check.failure import Failure
-from raftlab.trace.decoding import APPEND, VOTE
 from raftlab.trace.events import PERSIST, STARTED
+from raftlab.trace.rpcs import APPEND, VOTE
 
 OFFSET = (
     "the log no longer begins at index 1, so len(log) is not an index any more, and an index of the paper is not a "

@@ -19,7 +19,7 @@ from labrpc import Message
 from labsim import Event
 from raftlab.check.cluster_snapshot import ClusterSnapshot
 from raftlab.check.failure import Failure
-from raftlab.trace.decoding import APPEND, INSTALL, VOTE, Reader, Reading
+from raftlab.trace.decoding import Reader, Reading
 from raftlab.trace.events import (
     ACTS,
     ANSWER,
@@ -45,6 +45,7 @@ from raftlab.trace.events import (
     CallLife,
     change_cuts,
 )
+from raftlab.trace.rpcs import INSTALL, RPCS, VOTE
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -82,7 +83,7 @@ class Rpc(CallLife):
 
     @property
     def name(self) -> str:
-        return {VOTE: "RequestVote", APPEND: "AppendEntries", INSTALL: "InstallSnapshot"}[self.method]
+        return RPCS[self.method].paper_name
 
     @property
     def reading(self) -> Reading | None:
@@ -179,7 +180,7 @@ class Story:
         for event in self.events:
             kind = event.kind
             if kind in MESSAGE_KINDS:
-                if event.detail.rpc in (VOTE, APPEND, INSTALL):
+                if event.detail.rpc in RPCS:
                     rpc = join.take(event)
                     if kind == SEND:
                         self.all_rpcs.append(rpc)

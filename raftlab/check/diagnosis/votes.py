@@ -5,8 +5,8 @@ from __future__ import annotations
 from raftlab.check.diagnosis.registry import Finding, diagnosis
 from raftlab.check.diagnosis.trace_analysis import MS, Campaign, Rpc, Story, Vote, at, peers, times
 from raftlab.check.failure import Failure
-from raftlab.trace.decoding import VOTE
 from raftlab.trace.events import STARTED
+from raftlab.trace.rpcs import VOTE
 
 # So long after an answer a peer may begin to lead because of it: some look at answers in a loop.
 _SOON_NS = 50 * MS

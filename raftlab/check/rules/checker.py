@@ -53,7 +53,8 @@ from raftlab.check.rules.logs import (
 )
 from raftlab.check.rules.rule import TERM_NEWS, Rule, describe_message
 from raftlab.trace import events
-from raftlab.trace.decoding import APPEND, INSTALL, VOTE, Reader, Reading
+from raftlab.trace.decoding import Reader, Reading
+from raftlab.trace.rpcs import APPEND, RPCS, VOTE
 
 # In this order they check an event. And this is their precedence: of rules that are broken in one instant the first
 # speaks, because causes stand before what follows from them. docs/student/checks.md has the same order.
@@ -89,8 +90,6 @@ RULES: tuple[type[Rule], ...] = (
     AnswersRequests,
     Budgets,
 )
-
-_SHORT = {VOTE: "vote", APPEND: "append", INSTALL: "install"}
 
 _UNVERIFIED = {
     Unverified.LEADERSHIP: "Who leads cannot be verified: no check can read votes from a majority for a leader",
@@ -209,13 +208,13 @@ class RuleChecker:
         self._on_first_save = _named(self._rules, "on_first_save")
 
     def _step_handlers(self, step: str) -> dict[str, _StepHandlers]:
-        return {method: _StepHandlers(self._rules, step, short) for method, short in _SHORT.items()}
+        return {method: _StepHandlers(self._rules, step, rpc.short_name) for method, rpc in RPCS.items()}
 
     @property
     def unread(self) -> list[str]:
         """By which methods peers say what the checks cannot read; none where that is pre-votes alone."""
         methods = self._reader.unread
-        return methods if self._has_missed or any(method in _SHORT for method in methods) else []
+        return methods if self._has_missed or any(method in RPCS for method in methods) else []
 
     @property
     def _has_missed(self) -> bool:

@@ -8,8 +8,9 @@ from labrpc import Message
 from labsim import Event
 from raftlab.check.rules.facts import Delivery, Facts, Seat, Unverified, hashable, same_command
 from raftlab.check.rules.rule import Fresh, Rule, Violated, half_is_none, peers_
-from raftlab.trace.decoding import APPEND, Reading
+from raftlab.trace.decoding import Reading
 from raftlab.trace.events import DELIVER, START, STARTED, Started
+from raftlab.trace.rpcs import APPEND
 
 
 class EarnedCommit(Rule):

@@ -8,8 +8,9 @@ from labrpc import Message
 from labsim import Event
 from raftlab.check.rules.facts import Delivery, Facts, Seat, Unverified
 from raftlab.check.rules.rule import Rule, Violated, half_is_none, peers_
-from raftlab.trace.decoding import VOTE, Reading
+from raftlab.trace.decoding import Reading
 from raftlab.trace.events import Started
+from raftlab.trace.rpcs import VOTE
 
 
 class OneLeaderPerTerm(Rule):
@@ -32,7 +33,7 @@ class OneLeaderPerTerm(Rule):
                 (event.at_ns, message, "sent"),
             )
 
-    on_send_install_term_news = on_send_append_term_news
+    on_send_snapshot_term_news = on_send_append_term_news
 
 
 class Vote(NamedTuple):
@@ -150,7 +151,7 @@ class EarnedLeadership(Rule):
     def on_send_append_term_news(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         self._judge(seat, args.term, (event.at_ns, message, "sent"))
 
-    on_send_install_term_news = on_send_append_term_news
+    on_send_snapshot_term_news = on_send_append_term_news
 
     def on_started(self, event: Event, seat: Seat, started: Started, began: int) -> None:
         self._judge(seat, started.term, _claim(event.at_ns, seat, "start", f"term {started.term}, and takes a command"))

@@ -12,7 +12,8 @@ import msgspec
 import labgob
 from labrpc import Message
 from labsim import Event
-from raftlab.trace.decoding import APPEND, INSTALL, VOTE, Reader, Reading
+from raftlab.trace.decoding import Reader, Reading
+from raftlab.trace.rpcs import APPEND, INSTALL, VOTE
 
 # §6: how long a voter may take for "lately".
 LATELY_NS = 1_000_000_000

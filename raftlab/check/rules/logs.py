@@ -9,8 +9,9 @@ from labrpc import Message
 from labsim import Event
 from raftlab.check.rules.facts import Delivery, Facts, Seat, same_command
 from raftlab.check.rules.rule import Fresh, Rule, Violated
-from raftlab.trace.decoding import APPEND, INSTALL, Reading
+from raftlab.trace.decoding import Reading
 from raftlab.trace.events import ANSWER, DROP
+from raftlab.trace.rpcs import APPEND, INSTALL
 
 
 class EntryBeforeExists(Rule):
@@ -83,7 +84,7 @@ class LeaderAppendOnly(Rule):
         if was != args.prev_log_term:
             self._rewritten(event, message, args.prev_log_index, was, args.prev_log_term)
 
-    def on_send_install(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+    def on_send_snapshot(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         was = self.facts.offices[args.term].entry_terms.get(args.last_included_index, args.last_included_term)
         if was != args.last_included_term:
             self._rewritten(event, message, args.last_included_index, was, args.last_included_term)
@@ -154,7 +155,7 @@ class SuccessMeansMatch(Rule):
         self._matched: defaultdict[str, dict[int, int]] = defaultdict(dict)
         self._snapshots: dict[str, int] = {}
 
-    def on_deliver_install(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+    def on_deliver_snapshot(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
         self._snapshots[seat.name] = max(self._snapshots.get(seat.name, 0), reading.args.last_included_index)
 
     def on_answer_append(
@@ -241,7 +242,7 @@ class HonestCandidate(Rule):
         self._campaigned: set[tuple[str, int]] = set()  # (peer, term)
         self._snapshots: set[tuple[str, int, int]] = set()  # that have reached it: (peer, last index, its term)
 
-    def on_deliver_install(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
+    def on_deliver_snapshot(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
         self._snapshots.add((seat.name, reading.args.last_included_index, reading.args.last_included_term))
 
     def _may_have(self, seat: Seat, index: int, term: int) -> bool:
@@ -337,7 +338,7 @@ class LeaderCompleteness(Rule):
                 self._committed.setdefault(through, (shown[through], args.term))
             self._through[args.term] = through
 
-    def on_send_install(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+    def on_send_snapshot(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
         if args.last_included_index in self._committed:
             self._compare(event, message, args.term, args.last_included_index, args.last_included_term)
 

@@ -1,6 +1,6 @@
 """What a rule is: one statement about the protocol, and the events it wants to see.
 
-A rule is a class with methods named for what happens to a message, and for which RPC (vote, append, install; without
+A rule is a class with methods named for what happens to a message, and for which RPC (vote, append, snapshot; without
 one: all three):
 
     on_send_append(event, seat, message, args)           `seat` is the sender; no entries yet, see AppendHead
@@ -41,7 +41,7 @@ from typing import Any, NoReturn, Protocol
 from labrpc import Message
 from raftlab.check.failure import short
 from raftlab.check.rules.facts import Facts
-from raftlab.trace.decoding import APPEND, INSTALL, VOTE
+from raftlab.trace.rpcs import APPEND, INSTALL, RPCS, VOTE
 
 Fresh = list[tuple[int, Any]]  # (index, entry)
 
@@ -54,9 +54,9 @@ class Violated(Protocol):
 
 TERM_NEWS = "_term_news"
 _MESSAGE_STEPS = ("on_send", "on_deliver", "on_answer", "on_reply")
-_RPCS = ("", "_vote", "_append", "_install")
+_OF_RPCS = ("", *(f"_{rpc.short_name}" for rpc in RPCS.values()))
 _STEPS = {
-    *(f"{step}{rpc}{news}" for step in _MESSAGE_STEPS for rpc in _RPCS for news in ("", TERM_NEWS)),
+    *(f"{step}{rpc}{news}" for step in _MESSAGE_STEPS for rpc in _OF_RPCS for news in ("", TERM_NEWS)),
     "on_any_send",
     "on_any_answer",
     "on_fresh",

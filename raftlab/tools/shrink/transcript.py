@@ -15,9 +15,9 @@ from labrpc.network import Held
 from labsim import Event
 from raftlab.scenarios.in_flight import commands_in, direction, kind_of, term_of
 from raftlab.trace import events
-from raftlab.trace.decoding import APPEND, INSTALL, VOTE
 from raftlab.trace.events import DropReason
 from raftlab.trace.operations import Act, Play
+from raftlab.trace.rpcs import APPEND, INSTALL, VOTE
 
 _LOST_REQUESTS = (DropReason.LOST_REQUEST, DropReason.LINK_CUT, DropReason.UNPLUGGED)
 

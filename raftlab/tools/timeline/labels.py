@@ -14,10 +14,10 @@ from labrpc import conditions
 from labsim import Event
 from raftlab.trace import events
 from raftlab.trace.events import DropReason
+from raftlab.trace.rpcs import RPCS, rpc_of
 
 Wordings = tuple[str, ...]
 
-_KINDS = {"requestvote": "vote", "appendentries": "append", "installsnapshot": "snapshot"}
 # In a cell there is little room.
 _LOSSES = {
     DropReason.UNPLUGGED: "cut off",
@@ -68,8 +68,9 @@ def number(message: Any, name: str) -> int:
 
 
 def kind_of(method_name: str) -> str:
-    """vote, append, snapshot, or the method's own name."""
-    return _KINDS.get(method_name.replace("_", "").lower(), method_name)
+    """The short name of an RPC of the paper, or the method's own name."""
+    rpc = rpc_of(method_name)
+    return RPCS[rpc].short_name if rpc else method_name
 
 
 def loss(reason: str) -> str:
