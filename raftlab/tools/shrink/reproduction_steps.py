@@ -188,7 +188,7 @@ def _until(act: Act, until: tuple[int, Act] | None) -> str:
 
 def _messages(attempt: Attempt) -> Iterator[_Line]:
     sent = {
-        (f"{event.detail.source}->{event.detail.target}", event.detail.service_method, event.detail.ordinal): event
+        (f"{event.detail.source}->{event.detail.target}", event.detail.rpc, event.detail.ordinal): event
         for event in attempt.trace
         if event.kind == events.SEND
     }
