@@ -1,4 +1,4 @@
-"""The vocabulary of the trace: every kind of event, the type of its detail, and the join of a call's events.
+"""The vocabulary of the trace: every kind of event, and the type of its detail.
 
 Whoever writes or reads a trace (the tester, the checks, the diagnoses, the timeline, the trace file) takes the words
 from here. docs/student/trace.md has the same list. An event of a kind that is not listed is nobody's business.
@@ -9,13 +9,12 @@ from here. docs/student/trace.md has the same list. An event of a kind that is n
 | the program under test | log |
 | the tester | all others |
 
-Start at the table of kinds, then `CallJoin`.
+Start at the table of kinds, then `DETAILS`; calls.py joins the events of a call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -152,66 +151,6 @@ DETAILS: dict[str, Any] = {
 }
 
 
-# ---- a call's events, joined -----------------------------------------------------------------------------------
-
-
-class CallLife:
-    """What became of one request. A duplicate of it is another life, with the first as its `original`."""
-
-    __slots__ = ("answered_ns", "delivered_ns", "dropped", "dropped_ns", "late", "message", "original", "replied_ns")
-
-    def __init__(self, message: Any, original: Any) -> None:
-        self.message = message
-        self.original = original  # None for the request itself
-        self.delivered_ns: int | None = None
-        self.answered_ns: int | None = None
-        self.replied_ns: int | None = None
-        self.dropped_ns: int | None = None  # the request, or its reply if it was answered by then
-        self.dropped = ""  # a DropReason
-        self.late = False  # its reply came, or was lost, when nobody waited any more
-
-    def take(self, event: Event) -> None:
-        if event.kind == DELIVER:
-            self.delivered_ns = event.at_ns
-        elif event.kind == ANSWER:
-            self.answered_ns = event.at_ns
-        elif event.kind == REPLY:
-            self.replied_ns = event.at_ns
-        elif event.kind == DROP:
-            if self.dropped or self.original is not None:
-                self.late = True
-            else:
-                self.dropped, self.dropped_ns = event.note, event.at_ns
-
-
-Life = TypeVar("Life", bound=CallLife)
-
-
-class CallJoin(Generic[Life]):
-    """Joins the events of each request. `make(message, original, sent_ns)` makes what it is joined in."""
-
-    def __init__(self, make: Callable[[Any, Life | None, int], Life]) -> None:
-        self._make = make
-        self.lives: dict[int, Life] = {}  # by the id() of the message object, which the events keep alive
-        self._originals: dict[int, tuple[Life, int]] = {}  # by the message's number: its life, and when it was sent
-
-    def take(self, event: Event) -> Life:
-        """The life that this event, of one of MESSAGE_KINDS, belongs to. It has been taken in."""
-        message = event.detail
-        life = self.lives.get(id(message))
-        if life is None:
-            if event.kind == SEND:
-                life = self._make(message, None, event.at_ns)
-                self._originals[event.message] = (life, event.at_ns)
-            else:
-                # A duplicate, or a request that was sent before the trace begins.
-                original, sent_ns = self._originals.get(event.message, (None, event.at_ns))
-                life = self._make(message, original, sent_ns)
-            self.lives[id(message)] = life
-        life.take(event)
-        return life
-
-
 def change_cuts(cut: set[tuple[str, str]], event: Event) -> None:
     """`cut` has the directions between servers that are cut: take this event into account."""
     if event.kind == LINK:
@@ -270,8 +209,6 @@ __all__ = [
     "STEP",
     "STOP",
     "UNFREEZE_CLOCK",
-    "CallJoin",
-    "CallLife",
     "CrashPoint",
     "DropReason",
     "LogLine",

@@ -6,7 +6,7 @@ Promise: whatever in the lab names one of them, or lists its fields, takes that 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 VOTE = "Raft.request_vote"
 APPEND = "Raft.append_entries"
@@ -85,6 +85,10 @@ METHOD_OF = {rpc.short_name: rpc.method for rpc in _PAPER_RPCS}
 _BY_SPELLING = {rpc.paper_name.lower(): rpc.method for rpc in _PAPER_RPCS}
 
 
-def rpc_of(method_name: str) -> str:
-    """Which RPC a method of that name serves, however it is spelled: a peer may have Go's names. "" for another RPC."""
-    return _BY_SPELLING.get(method_name.replace("_", "").lower(), "")
+def rpc_of(message: Any) -> str:
+    """VOTE, APPEND, INSTALL, or the name of the peer's own RPC.
+
+    In any spelling: a peer that has Go's names, which no rule decodes, gets its timeline all the same.
+    """
+    rpc: str = message.rpc
+    return rpc if rpc in RPCS else _BY_SPELLING.get(message.method_name.replace("_", "").lower(), rpc)

@@ -19,6 +19,7 @@ from labrpc import Message
 from labsim import Event
 from raftlab.check.cluster_snapshot import ClusterSnapshot
 from raftlab.check.failure import Failure
+from raftlab.trace.calls import CallJoin, JoinedCall
 from raftlab.trace.decoding import Reader, Reading
 from raftlab.trace.events import (
     ACTS,
@@ -41,8 +42,6 @@ from raftlab.trace.events import (
     SEND,
     STOP,
     UNFREEZE_CLOCK,
-    CallJoin,
-    CallLife,
     change_cuts,
 )
 from raftlab.trace.rpcs import INSTALL, RPCS, VOTE
@@ -56,20 +55,16 @@ _LONGEST_STRETCH_NS = 20 * S
 _UNREAD = object()
 
 
-class Rpc(CallLife):
+class Rpc(JoinedCall):
     """One call, from its send to its end, as far as it got. Of a duplicated request, the copy that got there first."""
 
-    __slots__ = ("_answered", "_reader", "_reading", "answer", "method", "sent_ns", "source", "target")
+    __slots__ = ("_answered", "_reader", "_reading", "answer")
 
     def __init__(self, reader: Reader, message: Message, original: Rpc | None, sent_ns: int) -> None:
-        super().__init__(message, original)
+        super().__init__(message, original, sent_ns)
         self._reader = reader
         self._reading: Any = _UNREAD
         self._answered: tuple[Message | None, Any] = (None, None)  # whose reply was read, and what it says
-        self.method = message.rpc
-        self.source = message.source
-        self.target = message.target
-        self.sent_ns = sent_ns
         self.answer: Message | None = None  # the copy that was answered first
 
     def take(self, event: Event) -> None:

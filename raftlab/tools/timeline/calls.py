@@ -12,6 +12,7 @@ from labsim import Event
 from raftlab.tools.timeline import labels
 from raftlab.tools.timeline.labels import Wordings
 from raftlab.tools.timeline.rows import Row, Said, Show
+from raftlab.trace.calls import CallJoin, JoinedCall
 from raftlab.trace.events import (
     ANSWER,
     BOOT,
@@ -25,16 +26,15 @@ from raftlab.trace.events import (
     SERVER_ACTS,
     START,
     STARTED,
-    CallJoin,
-    CallLife,
     DropReason,
 )
+from raftlab.trace.rpcs import APPEND, RPCS, VOTE
 
 # On the usual network a call comes back in 2 to 6 ms. Its request, answer and return are one row.
 SOON_NS = 10_000_000
 
 
-class Call(CallLife):
+class Call(JoinedCall):
     """One request and its answer; a duplicate is another."""
 
     __slots__ = (
@@ -46,21 +46,15 @@ class Call(CallLife):
         "reply",
         "row",
         "saved",
-        "sent_ns",
-        "source",
-        "target",
         "wordings",
     )
 
     def __init__(self, message: Any, original: Call | None, sent_ns: int) -> None:
-        super().__init__(message, original)
+        super().__init__(message, original, sent_ns)
         self.id: int = message.id
-        self.source: str = message.source
-        self.target: str = message.target
-        self.kind = labels.kind_of(message.method_name)
+        self.kind = RPCS[self.method].short_name if self.method in RPCS else message.method_name
         self.args: Any = message.decode_args()
         self.wordings: Wordings = labels.request(self.kind, self.args)
-        self.sent_ns = sent_ns
         self.saved = False
         self.reply: Any = None
         self.answer: Said | None = None
@@ -96,11 +90,11 @@ class Call(CallLife):
 
     @property
     def heartbeat(self) -> bool:
-        return self.kind == "append" and not labels.field(self.args, "entries")
+        return self.method == APPEND and not labels.field(self.args, "entries")
 
     @property
     def topics(self) -> tuple[str, ...]:
-        own = {"vote": "election", "append": "log"}.get(self.kind, self.kind)
+        own = {VOTE: "election", APPEND: "log"}.get(self.method, self.kind)
         return (own, "network") if self.dropped or self.again else (own,)
 
 
@@ -111,7 +105,7 @@ class FirstPass:
         self._events = events
         self._show = show
         self._join = CallJoin(Call)
-        self.calls = self._join.lives
+        self.calls = self._join.calls
         self.skip: set[int] = set()  # events, by place, that stand in another event's row
         self.saved: set[int] = set()  # `start` events, by place, after which the peer saved
         self.results: dict[int, int] = {}  # from `start` to `started`, by place

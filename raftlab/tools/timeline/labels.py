@@ -14,7 +14,6 @@ from labrpc import conditions
 from labsim import Event
 from raftlab.trace import events
 from raftlab.trace.events import DropReason
-from raftlab.trace.rpcs import RPCS, rpc_of
 
 Wordings = tuple[str, ...]
 
@@ -65,12 +64,6 @@ def field(message: Any, name: str, default: Any = None) -> Any:
 def number(message: Any, name: str) -> int:
     value = getattr(message, name, 0)
     return value if isinstance(value, int) else 0
-
-
-def kind_of(method_name: str) -> str:
-    """The short name of an RPC of the paper, or the method's own name."""
-    rpc = rpc_of(method_name)
-    return RPCS[rpc].short_name if rpc else method_name
 
 
 def loss(reason: str) -> str:

@@ -63,7 +63,7 @@ class Call:
     def __init__(self, id_, source, target, args):
         self.id, self.source, self.target = id_, str(source), str(target)
         self.method_name = {RequestVoteArgs: "request_vote", AppendEntriesArgs: "append_entries"}[type(args)]
-        self.service_method = f"Raft.{self.method_name}"
+        self.rpc = self.service_method = f"Raft.{self.method_name}"
         self.reply = None
         self.decode_args = lambda: args
 
