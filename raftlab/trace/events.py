@@ -21,7 +21,7 @@ import msgspec
 from labrpc import conditions
 from labrpc.conditions import LINK, PARTITION
 from labrpc.events import ANSWER, DELIVER, DROP, DUPLICATE, MESSAGE_KINDS, REPLY, SEND, DropReason
-from labsim import LOG, Event, LogLine
+from labsim import LOG, LogLine
 from raftapi import ApplyMsg
 
 # The course of a test. Detail: how many servers; what begins; a step of a scenario; nothing.
@@ -151,20 +151,6 @@ DETAILS: dict[str, Any] = {
 }
 
 
-def change_cuts(cut: set[tuple[str, str]], event: Event) -> None:
-    """`cut` has the directions between servers that are cut: take this event into account."""
-    if event.kind == LINK:
-        link = event.detail
-        (cut.add if link.cut else cut.discard)((link.source, link.target))
-    elif event.kind == PARTITION:
-        cut.clear()
-        sides = event.detail
-        for side in sides:
-            cut.update((a, b) for a in side for other in sides if other is not side for b in other)
-    elif event.kind == CLUSTER:
-        cut.clear()
-
-
 __all__ = [
     "ACTS",
     "ANSWER",
@@ -218,5 +204,4 @@ __all__ = [
     "Saved",
     "Started",
     "Taken",
-    "change_cuts",
 ]

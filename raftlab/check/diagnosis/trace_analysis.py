@@ -20,29 +20,23 @@ from labsim import Event
 from raftlab.check.cluster_snapshot import ClusterSnapshot
 from raftlab.check.failure import Failure
 from raftlab.trace.calls import CallJoin, JoinedCall
+from raftlab.trace.cluster_view import ClusterView
 from raftlab.trace.decoding import Reader, Reading
 from raftlab.trace.events import (
     ACTS,
     ANSWER,
     APPLY,
-    BOOT,
     CLUSTER,
-    CONNECT,
-    CRASH,
     DELIVER,
     DISCONNECT,
-    FREEZE_CLOCK,
     MESSAGE_KINDS,
-    PAUSE,
     PERSIST,
     REPLY,
     RESTART,
     RESTORE,
-    RESUME,
     SEND,
+    SERVER_ACTS,
     STOP,
-    UNFREEZE_CLOCK,
-    change_cuts,
 )
 from raftlab.trace.rpcs import INSTALL, RPCS, VOTE
 
@@ -157,11 +151,9 @@ class Story:
         # A cluster that has fallen silent ends later than its trace.
         self.end_ns = max(self.events[-1].at_ns if self.events else 0, end_ns or 0)
         self._reader = Reader()
+        # In the end: who is up; of those, who is plugged in and on the side of a cut where most are.
         self.up: set[str] = set()
-        self.connected: set[str] = set()  # in the end: up, plugged in, and on the side of a cut where most are
-        self._plugged: set[str] = set()  # and up
-        self._cut: set[tuple[str, str]] = set()  # from whom to whom
-        self._away: set[tuple[str, str]] = set()  # whom the tester has paused, or whose clock it holds
+        self.connected: set[str] = set()
         self.changed_ns = 0
         self.all_rpcs: list[Rpc] = []
         self.own_calls: list[Event] = []  # sends of RPCs that are none of the paper's
@@ -172,6 +164,7 @@ class Story:
 
     def _take_in(self) -> None:
         join = CallJoin(lambda message, original, sent_ns: Rpc(self._reader, message, original, sent_ns))
+        view = ClusterView({event.node for event in self.events if event.kind in SERVER_ACTS})
         for event in self.events:
             kind = event.kind
             if kind in MESSAGE_KINDS:
@@ -184,41 +177,11 @@ class Story:
                 continue
             self.other.setdefault(kind, []).append(event)
             if kind in ACTS:
-                self._change(kind, event)
-        self.connected = self._largest_group()
-
-    def _change(self, kind: str, event: Event) -> None:
-        if kind in (BOOT, RESTART):
-            self.up.add(event.node)
-        elif kind in (PAUSE, FREEZE_CLOCK):
-            self._away.add((event.node, kind))
-        elif kind in (RESUME, UNFREEZE_CLOCK):
-            self._away.discard((event.node, PAUSE if kind == RESUME else FREEZE_CLOCK))
-        elif kind == CRASH:
-            self._away -= {(event.node, PAUSE), (event.node, FREEZE_CLOCK)}
-            self.up.discard(event.node)
-            self._plugged.discard(event.node)
-        elif kind == CONNECT and event.node in self.up:
-            self._plugged.add(event.node)
-        elif kind == DISCONNECT:
-            if event.node not in self._plugged:
-                return
-            self._plugged.discard(event.node)
-        else:
-            change_cuts(self._cut, event)
-        self.changed_ns = event.at_ns
-
-    def _largest_group(self) -> set[str]:
-        """Of the peers that run and are plugged in, the most that can talk to each other, directly or by a third."""
-        groups: list[set[str]] = []
-        for peer in sorted(self._plugged - {peer for peer, _ in self._away}):
-            near = [group for group in groups if any(self._talk(peer, other) for other in group)]
-            groups = [group for group in groups if group not in near]
-            groups.append({peer}.union(*near))
-        return max(groups, key=len, default=set())
-
-    def _talk(self, one: str, other: str) -> bool:
-        return (one, other) not in self._cut and (other, one) not in self._cut
+                if kind != DISCONNECT or view.peers[event.node].connected:
+                    self.changed_ns = event.at_ns
+                view.take(event)
+        self.up = {name for name, peer in view.peers.items() if peer.up}
+        self.connected = view.largest_group()
 
     def since(self, at_ns: int) -> list[Rpc]:
         """The calls made since then, in order, by peers that were and are connected."""

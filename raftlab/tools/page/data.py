@@ -21,8 +21,8 @@ from raftlab.tools.page.wire import ROLES, Wire
 from raftlab.tools.timeline import labels
 from raftlab.tools.timeline.calls import Call, FirstPass
 from raftlab.tools.timeline.labels import Wordings
-from raftlab.tools.timeline.peers import Peer
 from raftlab.tools.timeline.rows import Show, peer_order
+from raftlab.trace.cluster_view import ClusterView
 from raftlab.trace.events import (
     ACTS,
     ANSWER,
@@ -118,8 +118,9 @@ class _Book:
         servers = {event.node for event in events if event.kind == BOOT} or names
         self._names = [*peer_order(servers), *peer_order(names - servers)]
         self._lanes = {name: number for number, name in enumerate(self._names)}
-        self._peers = {name: Peer(name) for name in self._names if name in servers}
-        self._wire = Wire(self._lanes, self._peers, self._tables)
+        view = ClusterView(name for name in self._names if name in servers)
+        self._peers = view.peers
+        self._wire = Wire(self._lanes, view, self._tables)
         self._folds = Folds(events, self._first_pass)
         self._causes = Causes()
         self._calls = _Calls()

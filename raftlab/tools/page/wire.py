@@ -19,14 +19,13 @@ from labsim import Event
 from raftlab.tools.page.tables import Tables
 from raftlab.tools.timeline import labels
 from raftlab.tools.timeline.calls import Call
-from raftlab.tools.timeline.peers import Peer, is_isolated
+from raftlab.trace.cluster_view import CANDIDATE, FOLLOWER, LEADER, ClusterView, ObservedRole
 from raftlab.trace.events import (
     ANSWER,
     APPLY,
     CLUSTER,
     CONDITION_KINDS,
     CRASH,
-    FREEZE_CLOCK,
     PERSIST,
     REPLY,
     RESTORE,
@@ -34,11 +33,10 @@ from raftlab.trace.events import (
     SERVER_ACTS,
     SNAPSHOT,
     STARTED,
-    UNFREEZE_CLOCK,
-    change_cuts,
 )
+from raftlab.trace.rpcs import APPEND, INSTALL, VOTE
 
-ROLES = ("follower", "candidate", "leader")
+ROLES = (FOLLOWER, CANDIDATE, LEADER)
 UP, PAUSED, CUT, HELD = 1, 2, 4, 8
 _UNKNOWN = -1  # an entry that nobody has shown
 
@@ -90,18 +88,17 @@ class Log:
 
 
 class Wire:
-    def __init__(self, lanes: dict[str, int], peers: dict[str, Peer], tables: Tables) -> None:
+    def __init__(self, lanes: dict[str, int], view: ClusterView, tables: Tables) -> None:
         self._lanes = lanes
-        self._peers = peers
+        self._view = view
+        self._peers = view.peers
         self._tables = tables
-        self._cut: set[tuple[str, str]] = set()
-        self._held: set[str] = set()
         self._snapshots: dict[str, Any] = {}
         self._indexes: dict[str, dict[str, tuple[int, int]]] = {}
         self._votes: dict[str, list[str]] = {}
         self._service_snapshots: dict[str, int] = {}
-        self.told = {name: Told() for name in peers}
-        self.logs = {name: Log() for name in peers}
+        self.told = {name: Told() for name in view.peers}
+        self.logs = {name: Log() for name in view.peers}
         self.became: list[tuple[int, str, str, int]] = []  # event, who, what, in which term
         self.commits: list[int] = []  # events after which somebody knows more to be committed than anybody before
         self.news: set[int] = set()  # connections that change something
@@ -110,20 +107,24 @@ class Wire:
     def take(self, place: int, event: Event, call: Call | None) -> None:
         kind, node = event.kind, event.node
         if call is not None:
+            if call.source not in self._peers or call.target not in self._peers:
+                return
+            observed = self._view.take(event, call)
+            if observed is not None:
+                self._becomes(place, observed)
             if kind == SEND:
-                self._sent(place, call)
+                self._sent(place, call, campaigns=observed is not None and observed.role == CANDIDATE)
             elif kind == ANSWER:
                 self._answered(place, call)
-            elif kind == REPLY:
+            elif kind == REPLY and observed is None:
                 self._replied(place, call)
         elif kind in SERVER_ACTS:
             self._struck(place, event)
         elif kind in CONDITION_KINDS or kind == CLUSTER:
-            change_cuts(self._cut, event)
+            self._view.take(event)
             if kind == CLUSTER:
                 self._begin(place)
-            for name, peer in self._peers.items():
-                peer.isolated = is_isolated(name, self._peers, self._cut)
+            for name in self._peers:
                 self._mark(place, name)
         elif node not in self._peers:
             return
@@ -160,11 +161,8 @@ class Wire:
         name = event.node
         peer = self._peers[name]
         before = self._condition(name)
-        peer.is_struck(event.kind)
-        if event.kind in (FREEZE_CLOCK, UNFREEZE_CLOCK):
-            (self._held.add if event.kind == FREEZE_CLOCK else self._held.discard)(name)
+        self._view.take(event)
         if event.kind == CRASH:
-            self._held.discard(name)
             self.told[name].set(place, "commit", 0)
             self.told[name].set(place, "applied", 0)
             self._forget_indexes(place, name)
@@ -176,46 +174,37 @@ class Wire:
 
     def _condition(self, name: str) -> int:
         peer = self._peers[name]
-        cut = peer.unplugged or peer.isolated
-        return UP * peer.up | PAUSED * peer.paused | CUT * (peer.up and cut) | HELD * (name in self._held)
+        cut = not peer.plugged or peer.isolated
+        return UP * peer.up | PAUSED * peer.paused | CUT * (peer.up and cut) | HELD * peer.frozen
 
     def _mark(self, place: int, name: str) -> None:
         self.told[name].set(place, "condition", self._condition(name))
 
-    def _becomes(self, place: int, name: str, role: str, term: int) -> None:
-        peer, told = self._peers[name], self.told[name]
-        if role != peer.role or (role != "follower" and term != peer.term):
+    def _becomes(self, place: int, observed: ObservedRole) -> None:
+        name, role, term = observed.peer.name, observed.role, observed.term
+        told = self.told[name]
+        if observed.is_new:
             self.became.append((place, name, role, term))
-        if term != peer.term:
+        if term != observed.old_term:
             told.set(place, "vote", -1)
             self._votes[name] = []
             told.set(place, "votes", "")
-        if role == "leader" and (peer.role != "leader" or term != peer.term):
+        if role != LEADER or observed.is_new:
             self._forget_indexes(place, name)
-        peer.role, peer.term = role, term
         told.set(place, "role", ROLES.index(role))
         told.set(place, "term", term)
-        if role != "leader":
-            self._forget_indexes(place, name)
 
     # ---- messages -----------------------------------------------------------------------------------------------
 
-    def _sent(self, place: int, call: Call) -> None:
+    def _sent(self, place: int, call: Call, *, campaigns: bool) -> None:
         name, args = call.source, call.args
-        peer = self._peers.get(name)
-        if peer is None or call.target not in self._peers:
-            return
-        term = labels.number(args, "term")
-        role = peer.role_shown_by(call.kind, term)
-        if role is not None:
-            self._becomes(place, name, role, term)
-            if role == "candidate":
-                self._votes_for_itself(place, name)
-        if call.kind == "append":
+        if campaigns:
+            self._votes_for_itself(place, name)
+        if call.method == APPEND:
             self._shows(place, name, args)
             self._commit(place, name, labels.number(args, "leader_commit"))
             self._points(place, name, call.target, following=labels.number(args, "prev_log_index") + 1)
-        elif call.kind == "snapshot":
+        elif call.method == INSTALL:
             self._points(place, name, call.target, following=labels.number(args, "last_included_index") + 1)
 
     def _votes_for_itself(self, place: int, name: str) -> None:
@@ -227,43 +216,35 @@ class Wire:
 
     def _answered(self, place: int, call: Call) -> None:
         name, args, reply = call.target, call.args, call.reply
-        peer = self._peers.get(name)
-        if peer is None or call.source not in self._peers:
-            return
+        peer = self._peers[name]
         asked, term = labels.number(args, "term"), labels.number(reply, "term")
-        if peer.follows_when_it_answers(call.kind, asked, term):
-            self._becomes(place, name, "follower", term)
-        if call.kind == "vote" and labels.field(reply, "vote_granted") and asked == peer.term:
+        if call.method == VOTE and labels.field(reply, "vote_granted") and asked == peer.term:
             self.told[name].set(place, "vote", self._lanes[call.source])
-        elif call.kind == "append" and labels.field(reply, "success"):
+        elif call.method == APPEND and labels.field(reply, "success"):
             entries = self._tables.entries(labels.field(args, "entries"))
             before = labels.number(args, "prev_log_index")
             self._appends(place, name, self.logs[call.source], before, entries)
             self._commit(place, name, min(labels.number(args, "leader_commit"), before + len(entries)))
-        elif call.kind == "snapshot" and term == asked:
+        elif call.method == INSTALL and term == asked:
             self._compacts(
                 place, name, labels.number(args, "last_included_index"), labels.number(args, "last_included_term")
             )
 
     def _replied(self, place: int, call: Call) -> None:
         name, args, reply = call.source, call.args, call.reply
-        peer = self._peers.get(name)
-        if peer is None or call.target not in self._peers:
-            return
+        peer = self._peers[name]
         asked, term = labels.number(args, "term"), labels.number(reply, "term")
-        if term > peer.term:
-            self._becomes(place, name, "follower", term)
-        elif call.kind == "vote" and labels.field(reply, "vote_granted") and asked == peer.term:
+        if call.method == VOTE and labels.field(reply, "vote_granted") and asked == peer.term:
             votes = self._votes.setdefault(name, [])
             if call.target not in votes:
                 votes.append(call.target)
                 self.told[name].set(place, "votes", " ".join(votes))
-        elif peer.role == "leader" and asked == peer.term:
-            if call.kind == "append" and labels.field(reply, "success"):
+        elif peer.role == LEADER and asked == peer.term:
+            if call.method == APPEND and labels.field(reply, "success"):
                 entries = labels.field(args, "entries")
                 count = len(entries) if isinstance(entries, (list, tuple)) else 0
                 self._points(place, name, call.target, match=labels.number(args, "prev_log_index") + count)
-            elif call.kind == "snapshot" and term == asked:
+            elif call.method == INSTALL and term == asked:
                 self._points(place, name, call.target, match=labels.number(args, "last_included_index"))
 
     def _points(self, place: int, leader: str, follower: str, *, following: int = 0, match: int = 0) -> None:
@@ -291,10 +272,9 @@ class Wire:
 
     def _started(self, place: int, event: Event) -> None:
         result, name = event.detail, event.node
-        peer = self._peers[name]
-        role = peer.role_told_by_start(result.term, is_leader=result.is_leader)
-        if role is not None:
-            self._becomes(place, name, role, result.term)
+        observed = self._view.take(event)
+        if observed is not None:
+            self._becomes(place, observed)
         if result.is_leader:
             entry = self._tables.entry(result)
             log = self.logs[name]

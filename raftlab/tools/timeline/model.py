@@ -1,7 +1,6 @@
 """A trace as rows: who did what when, who led, and what was said; the uneventful parts folded.
 
-Roles and terms are read off the wire: who sends RequestVote in term T campaigns in T, who sends AppendEntries leads T,
-who answers with a newer term follows it. So they hold for any peer, whatever its fields are called.
+Roles and terms are as messages show them (raftlab/trace/cluster_view.py), so they hold for any peer.
 
 Told in short, a call that came back within 10 ms is one row (the request in the caller's column, the answer in the
 other's), equal calls of one instant to several peers are one row, and a call that repeats the last one to the
@@ -20,13 +19,14 @@ from labsim import Event
 from raftlab.tools.timeline import labels
 from raftlab.tools.timeline.calls import Call, FirstPass
 from raftlab.tools.timeline.labels import Wordings
-from raftlab.tools.timeline.peers import Peer, is_isolated
-from raftlab.tools.timeline.rows import Row, Said, Show, Story, peer_order
+from raftlab.tools.timeline.rows import Mark, Row, Said, Show, Story, peer_order
+from raftlab.trace.cluster_view import ClusterView, ObservedRole, PeerView
 from raftlab.trace.events import (
     ACTS,
     ANSWER,
     APPLY,
     BOOT,
+    CLUSTER,
     CONNECT,
     DELIVER,
     DISCONNECT,
@@ -51,7 +51,6 @@ from raftlab.trace.events import (
     STARTED,
     STEP,
     UNFREEZE_CLOCK,
-    change_cuts,
 )
 
 
@@ -122,7 +121,6 @@ class _Teller:
         self.student_topics: list[str] = []
         self._known = FirstPass(events, show)
         self._has_steps = any(event.kind == STEP for event in events)
-        self._cut: set[tuple[str, str]] = set()  # from whom to whom
         self._fold: _Fold | None = None
         self._broadcasts: dict[tuple[str, Wordings], _Broadcast] = {}  # of one instant
         self._broadcasts_ns = -1
@@ -131,11 +129,12 @@ class _Teller:
         self._starting: dict[str, _Starts] = {}
         self._snapshots: dict[str, Any] = {}  # as last saved
         self._seen_ns: tuple[int, int] | None = None
-        self.peers = {name: Peer(name) for name in peer_order(self._names())}
+        self._view = ClusterView(peer_order(self._names()))
+        self.peers = self._view.peers
         self._everyone = frozenset(self.peers)
         self.columns = [name for name in self.peers if not show.peers or name in show.peers]
         self._visible = frozenset(self.columns)
-        self._marks = {name: peer.mark for name, peer in self.peers.items()}
+        self._marks = {name: Mark.of(peer) for name, peer in self.peers.items()}
 
     def _names(self) -> set[str]:
         names = {event.node for event in self.events if event.node}
@@ -156,6 +155,8 @@ class _Teller:
             told_already = {end for begun, end in ends if self.events[begun].at_ns == self.events[end].at_ns}
         for place, event in enumerate(self.events):
             kind = event.kind
+            if kind == CLUSTER:
+                self._change_links(event)  # no link of another cluster is cut
             if kind in MESSAGE_KINDS:
                 self._message(event)
             elif kind in SERVER_ACTS:
@@ -215,17 +216,12 @@ class _Teller:
 
     # Roles.
 
-    def _becomes(self, name: str, role: str, term: int, at_ns: int, row: Row | None = None) -> None:
+    def _becomes(self, observed: ObservedRole, at_ns: int, row: Row | None = None) -> None:
         """`row`: where the cause stands, when the change belongs there and not into a row of its own."""
-        peer = self.peers.get(name)
-        if peer is None:
-            return
-        before = peer.role
-        news = role != before or (role != "follower" and term != peer.term)
-        peer.role, peer.term = role, term
-        if role != before:
-            self._remark(peer, row)
-        if not news or name not in self._visible or not self._wanted(at_ns, ("election",), term, -1):
+        name, role, term = observed.peer.name, observed.role, observed.term
+        if role != observed.old_role:
+            self._remark(observed.peer, row)
+        if not observed.is_new or name not in self._visible or not self._wanted(at_ns, ("election",), term, -1):
             return
         said = Said(role, labels.role(role, term))
         if row is not None and not row.banner:
@@ -236,11 +232,12 @@ class _Teller:
             said = Said(said.tone, tuple(f"{text} · saved" for text in said.wordings))
         self._say(self._row(at_ns), name, said)
 
-    def _remark(self, peer: Peer, since: Row | None = None) -> None:
-        self._marks = {**self._marks, peer.name: peer.mark}
+    def _remark(self, peer: PeerView, since: Row | None = None) -> None:
+        mark = Mark.of(peer)
+        self._marks = {**self._marks, peer.name: mark}
         if since is not None:
             for row in reversed(self.rows):
-                row.marks = {**row.marks, peer.name: peer.mark}
+                row.marks = {**row.marks, peer.name: mark}
                 if row is since:
                     break
 
@@ -261,12 +258,9 @@ class _Teller:
         call = self._known.calls[id(event.detail)]
         kind, at_ns = event.kind, event.at_ns
         term = labels.number(call.args, "term")
-        if kind == SEND:
-            # Roles first: the row that makes a leader is the leader's.
-            peer = self.peers.get(call.source)
-            role = None if peer is None else peer.role_shown_by(call.kind, term)
-            if role is not None:
-                self._becomes(call.source, role, term, at_ns)
+        observed = self._view.take(event, call)
+        if kind == SEND and observed is not None:
+            self._becomes(observed, at_ns)  # first: the row that makes a leader is the leader's
         if self._wanted(at_ns, call.topics, term, call.id) and (
             call.source in self._visible or call.target in self._visible
         ):
@@ -277,25 +271,9 @@ class _Teller:
                     self._count(call)
             else:
                 self._in_short(kind, at_ns, call)
-        if kind == ANSWER:
-            self._answered(call, at_ns)
-        elif kind == REPLY:
-            self._learns(call.source, labels.number(call.reply, "term"), at_ns)
-
-    def _answered(self, call: Call, at_ns: int) -> None:
-        """Whoever answers with a newer term, or takes a leader's entries in its own, follows."""
-        term = labels.number(call.reply, "term")
-        row = call.row if call.row is not None and (call.row.at_ns == at_ns or call.at_once) else None
-        peer = self.peers.get(call.target)
-        if peer is None:
-            return
-        if peer.follows_when_it_answers(call.kind, labels.number(call.args, "term"), term):
-            self._becomes(call.target, "follower", term, at_ns, row)
-
-    def _learns(self, name: str, term: int, at_ns: int) -> None:
-        peer = self.peers.get(name)
-        if peer is not None and term > peer.term:
-            self._becomes(name, "follower", term, at_ns)
+        if kind != SEND and observed is not None:
+            beside = kind == ANSWER and call.row is not None and (call.row.at_ns == at_ns or call.at_once)
+            self._becomes(observed, at_ns, call.row if beside else None)
 
     def _in_full(self, event: Event, call: Call) -> None:
         kind = event.kind
@@ -513,11 +491,9 @@ class _Teller:
 
     def _started(self, event: Event, place: int, *, saved: bool = False) -> None:
         index, term, is_leader = event.detail.index, event.detail.term, event.detail.is_leader
-        peer = self.peers.get(event.node)
-        if peer is not None:
-            role = peer.role_told_by_start(term, is_leader=is_leader)
-            if role is not None:
-                self._becomes(event.node, role, term, event.at_ns)
+        observed = self._view.take(event)
+        if observed is not None:
+            self._becomes(observed, event.at_ns)
         if place in self._known.skip:
             return
         if self.show.everything:
@@ -575,15 +551,16 @@ class _Teller:
 
     def _act(self, event: Event) -> None:
         """What is done to the network, the disks and the services."""
-        change_cuts(self._cut, event)
-        for name, peer in self.peers.items():
-            isolated = is_isolated(name, self._everyone, self._cut)
-            if isolated != peer.isolated:
-                peer.isolated = isolated
-                self._remark(peer)
+        self._change_links(event)
         if self._within(event.at_ns):
             text, heals = labels.act(event)
             self._banner(event.at_ns, text, "heal" if heals else "fault")
+
+    def _change_links(self, event: Event) -> None:
+        self._view.take(event)
+        for name, peer in self.peers.items():
+            if Mark.of(peer) != self._marks[name]:
+                self._remark(peer)
 
     def _within(self, at_ns: int) -> bool:
         show = self.show
@@ -598,10 +575,10 @@ class _Teller:
 
     def _fault(self, event: Event, place: int) -> None:
         peer = self.peers[event.node]
-        before = peer.mark
-        peer.is_struck(event.kind)
+        before = Mark.of(peer)
+        self._view.take(event)
         shown = place not in self._known.skip and self._within(event.at_ns)
-        if shown and event.kind in (CONNECT, DISCONNECT) and before == peer.mark and not self.show.everything:
+        if shown and event.kind in (CONNECT, DISCONNECT) and before == Mark.of(peer) and not self.show.everything:
             shown = False  # it was so already
         self._remark(peer, self.rows[-1] if self.rows and self.rows[-1].at_ns == event.at_ns else None)
         if not shown:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from raftlab.tools.timeline.labels import Wordings
+from raftlab.trace.cluster_view import PeerView
 
 TOPICS = ("election", "log", "snapshot", "persist", "apply", "network", "client", "turn")
 
@@ -14,8 +15,14 @@ TOPICS = ("election", "log", "snapshot", "persist", "apply", "network", "client"
 class Mark(NamedTuple):
     """What the edge of a column shows."""
 
-    role: str  # leader, candidate, follower, down
+    role: str  # leader, candidate, follower, paused, down
     cut: bool
+
+    @classmethod
+    def of(cls, peer: PeerView) -> Mark:
+        if not peer.up:
+            return cls("down", False)
+        return cls("paused" if peer.paused else peer.role, not peer.plugged or peer.isolated)
 
 
 class Said(NamedTuple):

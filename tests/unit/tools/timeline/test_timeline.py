@@ -126,6 +126,16 @@ def small_run():
     return run.events
 
 
+def test_cuts_end_with_their_cluster():
+    run = ByHand()
+    run.add("partition", detail=[["0"], ["1", "2"]])
+    run.add("cluster", detail=3)
+    run.add("log", "0", LogLine("vote", "no"))
+    rows = tell(run.events).rows
+    assert rows[-2].marks["0"].cut
+    assert not rows[-1].marks["0"].cut
+
+
 def test_a_small_run_line_by_line():
     assert draw(small_run(), width=100).splitlines() == [
         "L leader  C candidate  | follower  lc: cut off   t3 term 3   4/2 index 4 of term 2   +1 one entry",
