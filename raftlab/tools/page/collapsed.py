@@ -1,6 +1,6 @@
 """What is not shown at first: calls that only repeat the last one, and what stands in another event's words.
 
-The same choice as the terminal's timeline makes in short. Start at `Folds.take()`.
+Which calls repeat the last one, the timeline's `FirstPass` decides. Start at `Folds.take()`.
 """
 
 from __future__ import annotations
@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from labsim import Event
-from raftlab.tools.timeline import labels
 from raftlab.tools.timeline.calls import Call, FirstPass
-from raftlab.tools.timeline.labels import Wordings
-from raftlab.tools.timeline.model import Counted
+from raftlab.tools.timeline.repetitions import Repetitions
 from raftlab.trace.events import (
     CLUSTER,
     CONNECT,
@@ -32,22 +30,10 @@ from raftlab.trace.events import (
 SHOWN, IN_ANOTHER, FOLDED = 0, 1, 2
 
 
-class Fold:
+class Fold(Repetitions):
     def __init__(self, place: int, at_ns: int) -> None:
+        super().__init__(at_ns)
         self.first = self.last = place
-        self.first_ns = self.last_ns = at_ns
-        self.calls: dict[tuple[str, str], Counted] = {}
-        self.starts: dict[str, int] = {}
-
-    def told(self) -> list[tuple[str, Wordings]]:
-        """By peer, in words."""
-        lasted_s = (self.last_ns - self.first_ns) / 1e9
-        during = f" in {lasted_s:.1f} s" if lasted_s >= 0.1 else ""
-        told = [
-            (peer, labels.folded(what, len(counted.instants), during, counted.fate))
-            for (peer, what), counted in self.calls.items()
-        ]
-        return told + [(peer, labels.refused(count, during)) for peer, count in self.starts.items()]
 
 
 class Folds:
@@ -92,11 +78,7 @@ class Folds:
     def _count(self, place: int, event: Event, call: Call) -> int:
         if event.kind != SEND:
             return self._of_call.get(id(event.detail), -1)
-        fold = self._last(place, event)
-        what = "heartbeat" if call.heartbeat else call.kind
-        counted = fold.calls.setdefault((call.source, what), Counted())
-        counted.instants.add(call.sent_ns)
-        (counted.lost if call.lost else counted.reached).append(call.target)
+        self._last(place, event).add_call(call)
         number = self._of_call[id(event.detail)] = len(self.folds) - 1
         return number
 
@@ -123,7 +105,7 @@ class Folds:
             return -1  # the tester looks for the leader, and finds it
         fold = self._last(place, event)
         if event.kind == START:
-            fold.starts[event.node] = fold.starts.get(event.node, 0) + 1
+            fold.add_refused_start(event.node)
         return len(self.folds) - 1
 
     def _is_in_another(self, place: int, event: Event, *, news: bool) -> bool:

@@ -295,7 +295,7 @@ class _Book:
             for place, name, role, term in wire.became
         ]
         folds = [
-            [fold.first, fold.last, [[self._lanes.get(peer, -1), tables.text(*text)] for peer, text in fold.told()]]
+            [fold.first, fold.last, [[self._lanes.get(peer, -1), tables.text(*text)] for peer, text in fold.labels()]]
             for fold in self._folds.folds
         ]
         return {

@@ -19,6 +19,7 @@ from labsim import Event
 from raftlab.tools.timeline import labels
 from raftlab.tools.timeline.calls import Call, FirstPass
 from raftlab.tools.timeline.labels import Wordings
+from raftlab.tools.timeline.repetitions import Repetitions
 from raftlab.tools.timeline.rows import Mark, Row, Said, Show, Story, peer_order
 from raftlab.trace.cluster_view import ClusterView, ObservedRole, PeerView
 from raftlab.trace.events import (
@@ -84,34 +85,6 @@ class _Starts:
     count: int = 1
 
 
-@dataclass(slots=True)
-class Counted:
-    """Calls of one peer that repeat the same."""
-
-    instants: set[int] = field(default_factory=set)
-    lost: list[str] = field(default_factory=list)  # to whom, once per call
-    reached: list[str] = field(default_factory=list)
-
-    @property
-    def fate(self) -> str:
-        if not self.lost:
-            return ""
-        if not self.reached:
-            return ", lost"
-        never = set(self.lost) - set(self.reached)
-        return f", to {','.join(peer_order(never))} lost" if never else f", {len(self.lost)} lost"
-
-
-@dataclass(slots=True)
-class _Fold:
-    """Repetitions since the last row, by peer and by what they repeat."""
-
-    row: Row
-    calls: dict[tuple[str, str], Counted] = field(default_factory=dict)
-    starts: dict[str, int] = field(default_factory=dict)
-    last_ns: int = 0
-
-
 class _Teller:
     def __init__(self, events: Sequence[Event], show: Show) -> None:
         self.events = events
@@ -121,7 +94,7 @@ class _Teller:
         self.student_topics: list[str] = []
         self._known = FirstPass(events, show)
         self._has_steps = any(event.kind == STEP for event in events)
-        self._fold: _Fold | None = None
+        self._repetitions: Repetitions | None = None  # since the last row, in a row of their own
         self._broadcasts: dict[tuple[str, Wordings], _Broadcast] = {}  # of one instant
         self._broadcasts_ns = -1
         self._last_of: dict[str, Row] = {}
@@ -191,7 +164,7 @@ class _Teller:
             elif self.show.everything:
                 text = "" if event.detail is None else f" {labels.value(event.detail, 60)}"
                 self._local(event, kind, Said("quiet", (f"{kind}{text}",)))
-        self._close_fold()
+        self._close_repetitions()
 
     def _wanted(self, at_ns: int, topics: Iterable[str], term: int, message: int = 0) -> bool:
         show = self.show
@@ -204,7 +177,7 @@ class _Teller:
         return not show.topics or not show.topics.isdisjoint(topics)
 
     def _row(self, at_ns: int) -> Row:
-        self._close_fold()
+        self._close_repetitions()
         row = Row(at_ns, self._marks)
         self.rows.append(row)
         return row
@@ -401,32 +374,21 @@ class _Teller:
     # Repetitions.
 
     def _count(self, call: Call) -> None:
-        fold = self._open_fold(call.sent_ns)
+        self._repeated(call.sent_ns).add_call(call)
+
+    def _repeated(self, at_ns: int) -> Repetitions:
+        if self._repetitions is None:
+            self.rows.append(Row(at_ns, self._marks))
+            self._repetitions = Repetitions(at_ns)
+        self._repetitions.last_ns = at_ns
         self.folded += 1
-        what = "heartbeat" if call.heartbeat else call.kind
-        counted = fold.calls.setdefault((call.source, what), Counted())
-        counted.instants.add(call.sent_ns)
-        (counted.lost if call.lost else counted.reached).append(call.target)
+        return self._repetitions
 
-    def _open_fold(self, at_ns: int) -> _Fold:
-        if self._fold is None:
-            row = Row(at_ns, self._marks)
-            self.rows.append(row)
-            self._fold = _Fold(row)
-        self._fold.last_ns = at_ns
-        return self._fold
-
-    def _close_fold(self) -> None:
-        fold, self._fold = self._fold, None
-        if fold is None:
-            return
-        lasted_s = (fold.last_ns - fold.row.at_ns) / 1e9
-        during = f" in {lasted_s:.1f} s" if lasted_s >= 0.1 else ""
-        for (peer, what), counted in fold.calls.items():
-            count = len(counted.instants)
-            self._say(fold.row, peer, Said("folded", labels.folded(what, count, during, counted.fate)))
-        for peer, count in fold.starts.items():
-            self._say(fold.row, peer, Said("folded", labels.refused(count, during)))
+    def _close_repetitions(self) -> None:
+        repetitions, self._repetitions = self._repetitions, None
+        if repetitions is not None:
+            for peer, texts in repetitions.labels():
+                self._say(self.rows[-1], peer, Said("folded", texts))
 
     # What peers do by themselves.
 
@@ -436,7 +398,7 @@ class _Teller:
         term = peer.term if peer is not None else 0
         if event.node not in self._visible or not self._wanted(event.at_ns, (topic,), term):
             return None
-        row = self.rows[-1] if self.rows and self._fold is None else None
+        row = self.rows[-1] if self.rows and self._repetitions is None else None
         if self.show.everything or row is None or not row.local or row.at_ns != event.at_ns or event.node in row.cells:
             row = self._row(event.at_ns)
             row.local = True
@@ -502,9 +464,7 @@ class _Teller:
         elif is_leader:
             self._accept(event, saved)
         elif event.node in self._visible and self._wanted(event.at_ns, ("log",), term):
-            fold = self._open_fold(event.at_ns)
-            fold.starts[event.node] = fold.starts.get(event.node, 0) + 1
-            self.folded += 1
+            self._repeated(event.at_ns).add_refused_start(event.node)
 
     def _accept(self, event: Event, saved: bool) -> None:
         """A command goes into the log. Several with nothing between them are told at once."""
@@ -530,7 +490,7 @@ class _Teller:
 
     def _goes_on(self, known: _Starts, event: Event) -> bool:
         index, term = event.detail.index, event.detail.term
-        alone = self.rows[-1] is known.row and self._fold is None and list(known.row.cells) == [event.node]
+        alone = self.rows[-1] is known.row and self._repetitions is None and list(known.row.cells) == [event.node]
         return alone and index == known.index + known.count and term == known.term
 
     def _student(self, event: Event) -> None:
