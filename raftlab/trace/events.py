@@ -67,6 +67,8 @@ RETURN = "return"
 CONDITION_KINDS = frozenset(conditions.DETAILS)
 # What the tester does to the servers themselves; each is about one of them.
 SERVER_ACTS = frozenset((BOOT, RESTART, CRASH, CONNECT, DISCONNECT, PAUSE, RESUME, FREEZE_CLOCK, UNFREEZE_CLOCK))
+# Of those, what ends a fault.
+REPAIRS = frozenset((BOOT, RESTART, CONNECT, RESUME, UNFREEZE_CLOCK))
 # Everything that the tester does to the world: since the last of these nothing has changed but by the peers' own doing.
 ACTS = SERVER_ACTS | CONDITION_KINDS | {CRASH_AT, SLOW_DISKS, SLOW_SNAPSHOTS, BUSY}
 
@@ -178,6 +180,7 @@ __all__ = [
     "PERSIST",
     "PHASE",
     "PREEMPT",
+    "REPAIRS",
     "REPLY",
     "RESTART",
     "RESTORE",

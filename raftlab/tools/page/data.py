@@ -36,6 +36,7 @@ from raftlab.trace.events import (
     MESSAGE_KINDS,
     PERSIST,
     PHASE,
+    REPAIRS,
     REPLY,
     RETURN,
     SAVING,
@@ -49,7 +50,6 @@ from raftlab.trace.events import (
 )
 
 FORMAT = 1
-_HEALS = frozenset(("boot", "restart", "connect", "resume", "unfreeze_clock"))
 # What a call's column is called, by the kind of event whose place it holds.
 _STEPS = {SEND: "sent", DELIVER: "delivered", ANSWER: "answered", REPLY: "replied"}
 TESTER = "tester"
@@ -110,11 +110,7 @@ class _Book:
         self._events = events
         self._tables = Tables()
         self._first_pass = FirstPass(events, Show())
-        names = {event.node for event in events if event.node}
-        for event in events:
-            if event.kind == SEND:
-                names |= {event.detail.source, event.detail.target}
-        names.discard("")
+        names = self._first_pass.nodes
         servers = {event.node for event in events if event.kind == BOOT} or names
         self._names = [*peer_order(servers), *peer_order(names - servers)]
         self._lanes = {name: number for number, name in enumerate(self._names)}
@@ -302,7 +298,7 @@ class _Book:
             "lanes": [{"name": name, "peer": name in self._peers} for name in self._names],
             "kinds": list(self._kinds),
             "topics": list(self._topics),
-            "heals": [kind for kind in self._kinds if kind in _HEALS],
+            "heals": [kind for kind in self._kinds if kind in REPAIRS],
             "events": self._columns,
             "calls": self._calls.columns,
             "states": [None if name not in wire.told else _state_of(wire.told[name]) for name in self._names],

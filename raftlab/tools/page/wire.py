@@ -1,8 +1,7 @@
-"""What messages tell of each peer, event by event: role, term, vote, log, commit, applied, a leader's next and match.
+"""What messages tell of each peer, event by event: vote, log, commit, applied, a leader's next and match.
 
-For any peer, whatever its fields are called, and from a trace file too. It is what a peer has shown: a follower's log
-is known when it answers, a leader's commit index when it says so. What a crash has taken away is noticed when the peer
-says otherwise.
+Role, term and links are those of the ClusterView, and the rest is known in the same way: a follower's log when it
+answers, a leader's commit index when it sends it. What a crash has taken away is noticed when the peer says otherwise.
 
 Told as changes, each with the number of its event. A log is told as: its base (the last entry that a snapshot stands
 for) and that one's term, the index up to which it stays as it was, and the entries behind that. Start at

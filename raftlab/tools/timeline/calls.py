@@ -106,6 +106,7 @@ class FirstPass:
         self._show = show
         self._join = CallJoin(Call)
         self.calls = self._join.calls
+        self.nodes = {event.node for event in events if event.node}  # servers and clients
         self.skip: set[int] = set()  # events, by place, that stand in another event's row
         self.saved: set[int] = set()  # `start` events, by place, after which the peer saved
         self.results: dict[int, int] = {}  # from `start` to `started`, by place
@@ -123,6 +124,7 @@ class FirstPass:
                 call = self._join.take(event)
                 if kind == SEND:
                     calls.append(call)
+                    self.nodes |= {call.source, call.target} - {""}
                     saves.pop(event.node, None)
                 elif kind == ANSWER:
                     call.reply = event.detail.decode_reply()

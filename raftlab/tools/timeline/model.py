@@ -26,7 +26,6 @@ from raftlab.trace.events import (
     ACTS,
     ANSWER,
     APPLY,
-    BOOT,
     CLUSTER,
     CONNECT,
     DELIVER,
@@ -40,9 +39,8 @@ from raftlab.trace.events import (
     PERSIST,
     PHASE,
     PREEMPT,
+    REPAIRS,
     REPLY,
-    RESTART,
-    RESUME,
     RETURN,
     SAVING,
     SEND,
@@ -102,21 +100,12 @@ class _Teller:
         self._starting: dict[str, _Starts] = {}
         self._snapshots: dict[str, Any] = {}  # as last saved
         self._seen_ns: tuple[int, int] | None = None
-        self._view = ClusterView(peer_order(self._names()))
+        self._view = ClusterView(peer_order(self._known.nodes))
         self.peers = self._view.peers
         self._everyone = frozenset(self.peers)
         self.columns = [name for name in self.peers if not show.peers or name in show.peers]
         self._visible = frozenset(self.columns)
         self._marks = {name: Mark.of(peer) for name, peer in self.peers.items()}
-
-    def _names(self) -> set[str]:
-        names = {event.node for event in self.events if event.node}
-        for event in self.events:
-            if event.kind == SEND:
-                names.add(event.detail.source)
-                names.add(event.detail.target)
-        names.discard("")
-        return names
 
     def run(self) -> None:
         if self.show.follow is not None:
@@ -545,7 +534,7 @@ class _Teller:
             return
         row = self.rows[-1] if self.rows else None
         if row is None or row.at_ns != event.at_ns or row.fault != event.kind:
-            row = self._banner(event.at_ns, "", "heal" if event.kind in _HEALS else "fault")
+            row = self._banner(event.at_ns, "", "heal" if event.kind in REPAIRS else "fault")
             row.fault = event.kind
         row.struck.append(event.node)
         row.banner = labels.struck(event.kind, row.struck)
@@ -554,4 +543,3 @@ class _Teller:
 
 # In a scenario every clock is held but while a step lets it run; saying so each time would bury the steps.
 _CLOCKS = (FREEZE_CLOCK, UNFREEZE_CLOCK)
-_HEALS = (BOOT, RESTART, CONNECT, RESUME, UNFREEZE_CLOCK)
