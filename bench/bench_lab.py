@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 from labsim import Simulation
-from labsim.choices import Seeded, TesterStream
+from labsim.choices import SeededSource, TesterStream
 from raftlab.harness.lab_test import LabTest
 from raftlab.harness.loader import DEFAULT, load_peer
 from raftlab.harness.run import run_test
@@ -90,21 +90,21 @@ def _quickness(*arguments: str) -> str:
     )
 
 
-class _Asked(Seeded):
+class _Asked(SeededSource):
     """Remembers everything it is asked."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.chances: list[tuple[Any, int, Any]] = []
+        self.distributions: list[tuple[Any, int, Any]] = []
         self.picks: list[tuple[int, range]] = []
 
     def pick(self, now_ns: int, tasks: Any) -> int:
         self.picks.append((now_ns, range(len(tasks))))
         return super().pick(now_ns, tasks)
 
-    def choose(self, place: Any, ordinal: int, chance: Any) -> Any:
-        self.chances.append((place, ordinal, chance))
-        return super().choose(place, ordinal, chance)
+    def choose(self, point: Any, ordinal: int, distribution: Any) -> Any:
+        self.distributions.append((point, ordinal, distribution))
+        return super().choose(point, ordinal, distribution)
 
 
 def _deciding(suite_s: float) -> str:
@@ -114,17 +114,17 @@ def _deciding(suite_s: float) -> str:
     choices = 0
     for test in _tests():
         asked = _Asked(_SEED)
-        run_test(test, launcher, _SEED, decider=asked)
-        choices += len(asked.chances) + len(asked.picks)
-        seeded, stream = Seeded(_SEED), random.Random(_SEED)
-        tester = TesterStream(Seeded(_SEED))
-        others = [ask for ask in asked.chances if ask[0][0] != "tester"]
-        draws = len(asked.chances) - len(others)
+        run_test(test, launcher, _SEED, choice_source=asked)
+        choices += len(asked.distributions) + len(asked.picks)
+        seeded, stream = SeededSource(_SEED), random.Random(_SEED)
+        tester = TesterStream(SeededSource(_SEED))
+        others = [ask for ask in asked.distributions if ask[0][0] != "tester"]
+        draws = len(asked.distributions) - len(others)
         began_s = time.process_time()
         for now_ns, tasks in asked.picks:
             seeded.pick(now_ns, tasks)
-        for place, ordinal, chance in others:
-            seeded.choose(place, ordinal, chance)
+        for point, ordinal, distribution in others:
+            seeded.choose(point, ordinal, distribution)
         frame = sys._getframe()
         for _ in range(draws):
             tester.begin_draw(frame)
@@ -132,8 +132,8 @@ def _deciding(suite_s: float) -> str:
         began_s = time.process_time()
         for _, tasks in asked.picks:
             int(stream.random() * len(tasks))
-        for _, _, chance in others:
-            chance.draw(stream.getrandbits(64))
+        for _, _, distribution in others:
+            distribution.sample(stream.getrandbits(64))
         for _ in range(draws):
             stream.getrandbits(64)
         plain_s += time.process_time() - began_s

@@ -1,7 +1,7 @@
 """What a network is like, as data, and the one place where a message's fate is drawn from it.
 
 The numbers are those of the MIT lab (labrpc.go); what goes beyond it is off until asked for. Start at `DETAILS`, then
-`Conditions` and `RequestChance.draw()`.
+`Conditions` and `RequestChance.sample()`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from labsim.choices import Between, ChoiceKind, next_bits
+from labsim.choices import ChoiceKind, UniformInt, next_bits
 
 _MS = 1_000_000  # in nanoseconds
 
@@ -18,17 +18,17 @@ _MS = 1_000_000  # in nanoseconds
 TRANSIT_KINDS = frozenset((ChoiceKind.REQUEST, ChoiceKind.REPLY, ChoiceKind.REPLY_TO_DUPLICATE))
 
 # MIT's numbers.
-UNRELIABLE_DELAY_NS = Between(0, 26 * _MS)
+UNRELIABLE_DELAY_NS = UniformInt(0, 26 * _MS)
 UNRELIABLE_LOSS = 0.1
 REORDERED_REPLIES = 2 / 3
 REORDER_NS_MIN = 200 * _MS
-REORDER_SPREAD_NS = Between(0, 2000 * _MS)
-DEAD_END_NS = Between(0, 100 * _MS)
-DEAD_END_LONG_NS = Between(0, 7000 * _MS)
+REORDER_SPREAD_NS = UniformInt(0, 2000 * _MS)
+DEAD_END_NS = UniformInt(0, 100 * _MS)
+DEAD_END_LONG_NS = UniformInt(0, 7000 * _MS)
 # How long a caller takes to notice that its server went away under the call.
-NOTICE_GONE_NS = Between(1 * _MS, 100 * _MS)
+NOTICE_GONE_NS = UniformInt(1 * _MS, 100 * _MS)
 
-DUPLICATE_DELAY_NS = Between(0, 200 * _MS)
+DUPLICATE_DELAY_NS = UniformInt(0, 200 * _MS)
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ class Conditions(msgspec.Struct, frozen=True):
         return unreliable + (1 - unreliable) * link.loss
 
     @property
-    def dead_end_ns(self) -> Between:
+    def dead_end_ns(self) -> UniformInt:
         """How long a call takes to notice that it leads nowhere."""
         return DEAD_END_LONG_NS if self.long_delays else DEAD_END_NS
 
@@ -119,57 +119,57 @@ class Fate(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class RequestChance(msgspec.Struct, frozen=True):
     """The dangers of the way there."""
 
-    latency_ns: Between
-    link_latency_ns: Between
+    latency_ns: UniformInt
+    link_latency_ns: UniformInt
     loss: float
     unreliable: bool
     duplicates: float
 
     @property
-    def plain(self) -> Fate:
-        return Fate(self.latency_ns.plain + self.link_latency_ns.plain)
+    def default(self) -> Fate:
+        return Fate(self.latency_ns.default + self.link_latency_ns.default)
 
-    def draw(self, bits: int) -> Fate:
-        delay_ns = self.latency_ns.draw(bits)
+    def sample(self, bits: int) -> Fate:
+        delay_ns = self.latency_ns.sample(bits)
         if self.link_latency_ns.high:
-            delay_ns += self.link_latency_ns.draw(bits := next_bits(bits))
+            delay_ns += self.link_latency_ns.sample(bits := next_bits(bits))
         if self.unreliable:
-            delay_ns += UNRELIABLE_DELAY_NS.draw(bits := next_bits(bits))
+            delay_ns += UNRELIABLE_DELAY_NS.sample(bits := next_bits(bits))
         if self.loss and (bits := next_bits(bits)) < self.loss * 2**64:
             return Fate(delay_ns, True)
         if self.duplicates and (bits := next_bits(bits)) < self.duplicates * 2**64:
-            return Fate(delay_ns, False, delay_ns + DUPLICATE_DELAY_NS.draw(next_bits(bits)))
+            return Fate(delay_ns, False, delay_ns + DUPLICATE_DELAY_NS.sample(next_bits(bits)))
         return Fate(delay_ns)
 
 
 class ReplyChance(msgspec.Struct, frozen=True):
     """The dangers of the way back."""
 
-    latency_ns: Between
-    link_latency_ns: Between
+    latency_ns: UniformInt
+    link_latency_ns: UniformInt
     loss: float
     reordered: bool
 
     @property
-    def plain(self) -> Fate:
-        return Fate(self.latency_ns.plain + self.link_latency_ns.plain)
+    def default(self) -> Fate:
+        return Fate(self.latency_ns.default + self.link_latency_ns.default)
 
-    def draw(self, bits: int) -> Fate:
-        delay_ns = self.latency_ns.draw(bits)
+    def sample(self, bits: int) -> Fate:
+        delay_ns = self.latency_ns.sample(bits)
         if self.link_latency_ns.high:
-            delay_ns += self.link_latency_ns.draw(bits := next_bits(bits))
+            delay_ns += self.link_latency_ns.sample(bits := next_bits(bits))
         if self.loss and (bits := next_bits(bits)) < self.loss * 2**64:
             return Fate(delay_ns, True)
         if self.reordered and (bits := next_bits(bits)) < REORDERED_REPLIES * 2**64:
             # As MIT draws it: short extra delays are likelier than long ones.
             bits = next_bits(bits)
-            longest = Between(0, 1 * _MS + REORDER_SPREAD_NS.draw(bits))
-            delay_ns += REORDER_NS_MIN + longest.draw(next_bits(bits))
+            longest = UniformInt(0, 1 * _MS + REORDER_SPREAD_NS.sample(bits))
+            delay_ns += REORDER_NS_MIN + longest.sample(next_bits(bits))
         return Fate(delay_ns)
 
 
-def _range(latency: Latency) -> Between:
-    return Between(int(latency.min_ms * _MS), int(latency.max_ms * _MS))
+def _range(latency: Latency) -> UniformInt:
+    return UniformInt(int(latency.min_ms * _MS), int(latency.max_ms * _MS))
 
 
 def is_usual(link: LinkChange) -> bool:

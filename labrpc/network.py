@@ -425,14 +425,14 @@ class Network:
     def _send(self, call: Call, server: Server) -> None:
         """The way there, with all its dangers."""
         message, lane = call.message, call.lane
-        chance = lane.there
-        if chance is None:
-            chance = lane.there = self._conditions.request_chance(message.source, message.target)
+        distribution = lane.there
+        if distribution is None:
+            distribution = lane.there = self._conditions.request_chance(message.source, message.target)
             lane.cut_there = self._conditions.link(message.source, message.target).cut
         if lane.cut_there:
             self._lose(message, DropReason.LINK_CUT, self._dead_end_ns(lane, message.ordinal))
             return
-        fate: Fate = self._choose(lane.request_place, message.ordinal, chance)
+        fate: Fate = self._choose(lane.request_place, message.ordinal, distribution)
         if fate.lost:
             self._lose(message, DropReason.LOST_REQUEST, fate.delay_ns)
             return
@@ -495,15 +495,15 @@ class Network:
             self._arrive(message)
             return
         lane = call.lane
-        chance = lane.back
-        if chance is None:
-            chance = lane.back = self._conditions.reply_chance(message.target, message.source)
+        distribution = lane.back
+        if distribution is None:
+            distribution = lane.back = self._conditions.reply_chance(message.target, message.source)
             lane.cut_back = self._conditions.link(message.target, message.source).cut
         if lane.cut_back:
             self._lose(message, DropReason.LINK_CUT, self._dead_end_ns(lane, message.ordinal))
             return
-        place = lane.reply_place if message is call.message else lane.reply_again_place
-        fate: Fate = self._choose(place, message.ordinal, chance)
+        point = lane.reply_place if message is call.message else lane.reply_again_place
+        fate: Fate = self._choose(point, message.ordinal, distribution)
         if fate.lost:
             self._lose(message, DropReason.LOST_REPLY, fate.delay_ns)
         elif fate.held:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from labrpc.errors import RpcError
 from labsim import Node, Simulation, Task, TaskFailed, current_simulation, work_for
-from labsim.choices import Seeded
+from labsim.choices import SeededSource
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,7 +36,7 @@ class VirtualTransport:
         # Who calls now: what wake() will want.
         self.caller: Callable[[], Task] = partial(attrgetter("current"), simulation)
         self.number = simulation.next_number("network")
-        self.choose = simulation.decider.choose
+        self.choose = simulation.choice_source.choose
         self.emit = simulation.emit
         self.later = simulation.call_later
         self.serve = simulation.spawn
@@ -71,7 +71,7 @@ class RealTransport:
     def __init__(self, seed: int | None) -> None:
         self.turn: AbstractContextManager[Any] = threading.RLock()
         self.number = 1
-        self.choose = Seeded(random.SystemRandom().getrandbits(64) if seed is None else seed).choose
+        self.choose = SeededSource(random.SystemRandom().getrandbits(64) if seed is None else seed).choose
         self._callers: set[RealCaller] = set()
         self._delayed: dict[threading.Timer, Callable[[], None]] = {}
         self._failure: tuple[str, str, str, BaseException] | None = None

@@ -1,17 +1,17 @@
-"""Who decides what the world leaves open: which ready task goes next, what becomes of a message, what a test draws.
+"""Choice sources: they decide which ready task runs next, what happens to a message, and what a test draws.
 
-Promise: a choice is keyed by where it is made and by how many were made there before, never by how many were made in
-all. So one choice that is made otherwise leaves every other as it was. `Seeded` is the default. `Recording` notes what
-another decider decides, `Changed` decides some things itself, and `Plain` lets nothing happen that need not. A run that
-was recorded is repeated by `Changed(Plain(), choices)`, without its seed; where it has become another run, a choice
-that no longer fits is the plain one.
+Promise: a choice is keyed by its choice point (where it is made) and its ordinal there, never by a count over the whole
+run. So changing one choice leaves all others alone. `SeededSource` takes every choice from a seed. `RecordingSource`
+records the choices of another source, `OverridingSource` replaces some of them, and `DefaultSource` always takes the
+default. `OverridingSource(DefaultSource(), choices)` replays a recorded run without its seed. A recorded choice that no
+longer fits, because the run has changed, becomes the default.
 
-Plain is: of tasks, the one that has waited longest. Of what lies in a range, its middle; of what may happen or not,
-that it does not; each `Chance` says so. Of the numbers that the tester draws from, 0: the first, the lowest.
+Defaults: the task that has waited longest runs next. For everything else each `Distribution` defines its default: the
+middle of a range; an event that may or may not happen does not. A number that the tester draws from is 0.
 
-Not promised: that a peer's own draws are choices. A node's stream is its own, and only its seed is chosen.
+Not promised: that a peer's own random draws are choices. Each node has its own random stream, whose seed is the choice.
 
-Start at `Decider`.
+Start at `ChoiceSource`.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-# Where a choice is made: its kind first, then what tells it from others of the kind. ("request", "0->1", "Raft.vote")
-Place = tuple[str, ...]
+# Where a choice is made: its kind, then what distinguishes it within that kind. ("request", "0->1", "Raft.vote")
+ChoicePoint = tuple[str, ...]
 
 
 class ChoiceKind(StrEnum):
-    """Every kind of choice that is made anywhere. A seed and a choice file mean what they do by these names."""
+    """Every kind of choice. The meaning of seeds and choice files depends on these names."""
 
     NODE = "node"  # the seed of a node's own stream
     TESTER = "tester"  # what the tester draws
-    FAULT = "fault"  # whether a fault that the test asks for happens
+    FAULT = "fault"  # whether a fault that the test requests happens
     REQUEST = "request"
     REPLY = "reply"
     REPLY_TO_DUPLICATE = "reply to duplicate"
     NO_REPLY = "no reply"  # when the caller gives up
-    SAVE = "save"  # how long it takes
-    CRASH = "crash"  # at which save or reply
-    # Where a thread is preempted: before any statement; after it released a lock; before it takes that lock again.
+    SAVE = "save"  # how long a save takes
+    CRASH = "crash"  # at which save or reply a server crashes
+    # Where a thread is preempted: before any statement; after it releases a lock; before it acquires that lock again.
     PREEMPT = "preempt"
     PREEMPT_UNLOCKED = "preempt unlocked"
     PREEMPT_RELOCK = "preempt relock"
@@ -59,79 +59,79 @@ _64_BITS = 2**64 - 1
 
 
 def next_bits(bits: int) -> int:
-    """Another 64 bits, for whoever needs more than a choice gives: Knuth's MMIX generator. Use the upper ones."""
+    """The next 64 bits, for a sample that needs more than one number: Knuth's MMIX generator. Use the upper bits."""
     return (bits * 6364136223846793005 + 1442695040888963407) & _64_BITS
 
 
-class Chance(Protocol[T_co]):
-    """What may come of something, and how likely each of it is. Values are plain data, so that they can be written."""
+class Distribution(Protocol[T_co]):
+    """The possible values of a choice and their probabilities. Values are plain data, so that a file can hold them."""
 
     @property
-    def plain(self) -> T_co: ...
+    def default(self) -> T_co: ...
 
-    def draw(self, bits: int) -> T_co:
-        """What comes of it if these 64 bits are the dice."""
+    def sample(self, bits: int) -> T_co:
+        """The value for these 64 random bits."""
 
 
-class Decider(Protocol):
-    """What a simulation asks. Whoever writes one may put it in front of another and pass on what it does not mind."""
+class ChoiceSource(Protocol):
+    """What a simulation asks for its choices. A source may wrap another one and delegate to it."""
 
     def pick(self, now_ns: int, tasks: Sequence[Task]) -> int:
-        """Which of these, at least two, goes next or gets the lock: its index. They are in the order of coming."""
+        """The index of the task that runs next or gets the lock, out of at least two, in order of arrival."""
 
-    def choose(self, place: Place, ordinal: int, chance: Chance[T]) -> T:
-        """What comes of this chance, the `ordinal`-th at this place. The asker counts."""
-
-
-# ---- chances -------------------------------------------------------------------------------------------------
+    def choose(self, point: ChoicePoint, ordinal: int, distribution: Distribution[T]) -> T:
+        """A value of this distribution, for the `ordinal`-th choice at this point. The caller counts."""
 
 
-class Between(msgspec.Struct, frozen=True):
-    """Any whole number from `low` to `high`, all as likely."""
+# ---- distributions -------------------------------------------------------------------------------------------
+
+
+class UniformInt(msgspec.Struct, frozen=True):
+    """Integers from `low` to `high`, both included, all equally likely."""
 
     low: int
     high: int
 
     @property
-    def plain(self) -> int:
+    def default(self) -> int:
         return (self.low + self.high) // 2
 
-    def draw(self, bits: int) -> int:
+    def sample(self, bits: int) -> int:
         return self.low + ((self.high - self.low + 1) * bits >> 64)
 
 
-class Settled(msgspec.Struct, frozen=True):
-    """No chance at all: whoever asked has settled it, unless the decider has other plans."""
+class Constant(msgspec.Struct, frozen=True):
+    """A single value. A source that overrides choices may still replace it."""
 
-    plain: Any
+    default: Any
 
-    def draw(self, bits: int) -> Any:
-        return self.plain
+    def sample(self, bits: int) -> Any:
+        return self.default
 
 
-class _Number:
-    """64 bits, from which a draw of the tester's follows."""
+class _Uint64:
+    """The 64 bits behind one random draw of the tester."""
 
-    plain = 0
+    default = 0
 
-    def draw(self, bits: int) -> int:
+    def sample(self, bits: int) -> int:
         return bits
 
 
-_NUMBER = _Number()
+_UINT64 = _Uint64()
 
 
 class NodeSeed(msgspec.Struct, frozen=True):
-    """Of a node's own stream. The plain ones differ from node to node, or all would have the same timeouts."""
+    """The seed of a node's random stream. Defaults differ between nodes, or all would have the same timeouts."""
 
     name: str
     incarnation: int
 
     @property
-    def plain(self) -> int:
+    def default(self) -> int:
         return _bits_of(self.name, self.incarnation)
 
-    def draw(self, bits: int) -> int:
+    def sample(self, bits: int) -> int:
         return bits
 
 
@@ -139,14 +139,14 @@ def _bits_of(*parts: str | int) -> int:
     return int.from_bytes(blake2b(" ".join(map(str, parts)).encode(), digest_size=8).digest(), "little")
 
 
-# ---- deciders ------------------------------------------------------------------------------------------------
+# ---- sources -------------------------------------------------------------------------------------------------
 
 
 _SKIPPED_MAX = 1000
 
 
-class _Source:
-    """The dice of one place: the n-th number of its own stream is for the n-th choice made there."""
+class _Stream:
+    """The random numbers of one choice point: the n-th is for the n-th choice there."""
 
     __slots__ = ("bits", "next", "seed", "skipped")
 
@@ -154,11 +154,11 @@ class _Source:
         self.seed = seed
         self.next = 1
         self.bits = _random.Random(seed).getrandbits
-        # What was passed over lately: replies overtake each other, and going back costs as much as there was before.
+        # Numbers skipped lately. Replies overtake each other, and rewinding costs as much as all that came before.
         self.skipped: dict[int, int] = {}
 
-    def out_of_turn(self, ordinal: int) -> int:
-        """Somebody asks so, or another decider in front of this one has not asked at all."""
+    def seek(self, ordinal: int) -> int:
+        """A caller asks out of order, or a wrapping source has skipped some choices."""
         if ordinal < self.next:
             bits = self.skipped.pop(ordinal, None)
             if bits is not None:
@@ -174,12 +174,12 @@ class _Source:
         return self.bits(64)
 
 
-class Seeded:
-    """Everything from one seed."""
+class SeededSource:
+    """Takes every choice from one seed."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._sources: dict[Place, _Source] = {}
+        self._streams: dict[ChoicePoint, _Stream] = {}
         self._pick_bits = _bits_of(seed, "pick")
         self._instant_ns = -1
         self._picked = 0  # at this instant
@@ -190,44 +190,43 @@ class Seeded:
             self._picked = 0
         else:
             self._picked += 1
-        # SplitMix64 (Steele, Lea and Flood, 2014), because no stream can be kept for each instant.
+        # SplitMix64 (Steele, Lea and Flood, 2014): keeping one stream for each instant would cost too much memory.
         z = (self._pick_bits + now_ns * 0xD1342543DE82EF95 + self._picked * 0x9E3779B97F4A7C15) & _64_BITS
         z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _64_BITS
         z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _64_BITS
         return (z >> 32) * len(tasks) >> 32
 
-    def choose(self, place: Place, ordinal: int, chance: Chance[T]) -> T:
-        source = self._sources.get(place)
-        if source is None:
-            source = self._sources[place] = _Source(f"{self._seed} {' '.join(place)}")
-        if ordinal != source.next:
-            return chance.draw(source.out_of_turn(ordinal))
-        source.next = ordinal + 1
-        return chance.draw(source.bits(64))
+    def choose(self, point: ChoicePoint, ordinal: int, distribution: Distribution[T]) -> T:
+        stream = self._streams.get(point)
+        if stream is None:
+            stream = self._streams[point] = _Stream(f"{self._seed} {' '.join(point)}")
+        if ordinal != stream.next:
+            return distribution.sample(stream.seek(ordinal))
+        stream.next = ordinal + 1
+        return distribution.sample(stream.bits(64))
 
 
-class Plain:
-    """Nothing happens that need not."""
+class DefaultSource:
+    """Takes the default of every choice."""
 
     def pick(self, now_ns: int, tasks: Sequence[Task]) -> int:
         return 0
 
-    def choose(self, place: Place, ordinal: int, chance: Chance[T]) -> T:
-        return chance.plain
+    def choose(self, point: ChoicePoint, ordinal: int, distribution: Distribution[T]) -> T:
+        return distribution.default
 
 
 class Choices:
-    """Choices that differ from the plain ones, by their keys. Values as the chance gives them, or as msgspec's JSON
-    does."""
+    """Choices that differ from the default, by key. Values are what the distribution returns, or their decoded JSON."""
 
     def __init__(self) -> None:
-        self.chosen: dict[tuple[Place, int], Any] = {}
-        # By instant, and how many had been picked then: the task's label.
+        self.chosen: dict[tuple[ChoicePoint, int], Any] = {}
+        # The task's label, by instant and number of earlier picks at that instant.
         self.picked: dict[tuple[int, int], str] = {}
 
 
 class _Picks:
-    """Counts the picks of an instant."""
+    """Counts the picks at the current instant."""
 
     def __init__(self) -> None:
         self._instant_ns = -1
@@ -240,7 +239,7 @@ class _Picks:
 
 
 def _labels(tasks: Sequence[Task]) -> list[str]:
-    """What each is called; of several with one name, also the how many-th of these it is."""
+    """The name of each task; tasks that share a name get a number."""
     seen: dict[str, int] = {}
     labels: dict[str, None] = {}
     for task in tasks:
@@ -248,7 +247,7 @@ def _labels(tasks: Sequence[Task]) -> list[str]:
         number = seen.get(name, 0) + 1
         if number > 1:
             label = f"{name} #{number}"
-        while label in labels:  # somebody is called that
+        while label in labels:  # another task has that very name
             number += 1
             label = f"{name} #{number}"
         seen[name] = number
@@ -256,10 +255,10 @@ def _labels(tasks: Sequence[Task]) -> list[str]:
     return list(labels)
 
 
-class Recording:
-    """Notes in `choices` what another decider decides, as far as it is not plain."""
+class RecordingSource:
+    """Records in `choices` the choices of another source that differ from the default."""
 
-    def __init__(self, inner: Decider) -> None:
+    def __init__(self, inner: ChoiceSource) -> None:
         self._inner = inner
         self._picks = _Picks()
         self.choices = Choices()
@@ -271,23 +270,23 @@ class Recording:
             self.choices.picked[key] = _labels(tasks)[i]
         return i
 
-    def choose(self, place: Place, ordinal: int, chance: Chance[T]) -> T:
-        value = self._inner.choose(place, ordinal, chance)
-        if value != chance.plain:
-            self.choices.chosen[place, ordinal] = value
+    def choose(self, point: ChoicePoint, ordinal: int, distribution: Distribution[T]) -> T:
+        value = self._inner.choose(point, ordinal, distribution)
+        if value != distribution.default:
+            self.choices.chosen[point, ordinal] = value
         return value
 
 
-class Changed:
-    """Decides what stands in `choices`, and leaves the rest, and what does not fit, to another decider."""
+class OverridingSource:
+    """Takes the choices in `choices`, and asks another source for all others and for those that no longer fit."""
 
-    def __init__(self, inner: Decider, choices: Choices) -> None:
+    def __init__(self, inner: ChoiceSource, choices: Choices) -> None:
         self._inner = inner
         self._choices = choices
         self._picks = _Picks()
 
     def pick(self, now_ns: int, tasks: Sequence[Task]) -> int:
-        # Asked in any case: it may count.
+        # Always ask the inner source: it may count.
         otherwise = self._inner.pick(now_ns, tasks)
         label = self._choices.picked.get(self._picks.key(now_ns))
         if label is not None:
@@ -296,66 +295,66 @@ class Changed:
                 return labels.index(label)
         return otherwise
 
-    def choose(self, place: Place, ordinal: int, chance: Chance[T]) -> T:
-        if (place, ordinal) in self._choices.chosen:
+    def choose(self, point: ChoicePoint, ordinal: int, distribution: Distribution[T]) -> T:
+        if (point, ordinal) in self._choices.chosen:
             try:
-                value = msgspec.convert(self._choices.chosen[place, ordinal], type(chance.plain))
+                value = msgspec.convert(self._choices.chosen[point, ordinal], type(distribution.default))
             except msgspec.ValidationError:
-                pass  # another kind of chance than the one it was chosen for
+                pass  # recorded for another kind of distribution
             else:
-                # Written by hand it may be any number, and the clock must not go back.
+                # A hand-written file may hold any number, and the clock must not go back.
                 if not isinstance(value, int) or 0 <= value <= _64_BITS:
                     return value
-        return self._inner.choose(place, ordinal, chance)
+        return self._inner.choose(point, ordinal, distribution)
 
 
 # ---- what the tester draws -----------------------------------------------------------------------------------
 
 
-# What `random` draws with.
+# The functions of `random` that draw numbers.
 DRAWS = frozenset(_random.__all__) - {"Random", "SystemRandom", "seed", "getstate", "setstate"}
 
 
 class _CallSite:
-    """A call that draws, and how often it has."""
+    """A call that draws random numbers, and how often it has run."""
 
-    __slots__ = ("count", "place")
+    __slots__ = ("count", "point")
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, point: ChoicePoint) -> None:
+        self.point = point
         self.count = 0
 
 
 class TesterStream(_random.Random):
-    """What the tester's tasks draw from. Each draw is a choice of its own, at the call that draws (callsite.py).
+    """The random stream of the tester's tasks. Each draw is a separate choice, at the call that draws (callsite.py).
 
-    Once somebody has seeded it, or asked for its state, it is an ordinary stream.
+    Once a test seeds it or reads its state, it becomes an ordinary stream.
     """
 
-    def __new__(cls, decider: Decider) -> Self:
-        # Any seed, lest the system is asked for one: nothing is drawn from the generator below.
+    def __new__(cls, choice_source: ChoiceSource) -> Self:
+        # Any seed will do, so that the operating system is not asked for one: the base generator is never used.
         return super().__new__(cls, 0)  # type: ignore[call-arg]  # typeshed does not know that it takes one
 
-    def __init__(self, decider: Decider) -> None:
-        self._choose = decider.choose
+    def __init__(self, choice_source: ChoiceSource) -> None:
+        self._choose = choice_source.choose
         self._call_sites: dict[tuple[str, str, int, int], _CallSite] = {}
-        self._by_place: dict[Place, _CallSite] = {}
+        self._by_point: dict[ChoicePoint, _CallSite] = {}
         self._bits = 0
         self._ordinary: _random.Random | None = None
         self.gauss_next = None
 
     def begin_draw(self, frame: FrameType) -> None:
-        """The next numbers are for a draw of this frame's."""
+        """The next numbers are for a draw in this frame."""
         if self._ordinary is not None:
             return
         code = frame.f_code
         key = (code.co_filename, code.co_name, code.co_firstlineno, frame.f_lasti)
         site = self._call_sites.get(key)
         if site is None:
-            place = (ChoiceKind.TESTER, call_site(frame, DRAWS))
-            site = self._call_sites[key] = self._by_place.setdefault(place, _CallSite(place))
+            point = (ChoiceKind.TESTER, call_site(frame, DRAWS))
+            site = self._call_sites[key] = self._by_point.setdefault(point, _CallSite(point))
         site.count = ordinal = site.count + 1
-        self._bits = self._choose(site.place, ordinal, _NUMBER)
+        self._bits = self._choose(site.point, ordinal, _UINT64)
         self.gauss_next = None
 
     def random(self) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from labsim.stacks import Place
+    from labsim.stacks import CodeLocation
     from labsim.waits import Wait
 
 __all__ = [
@@ -44,7 +44,7 @@ class Livelock(Standstill):
 class Unresponsive(SimulationError):
     """One task has kept the processor for seconds of real time without ever waiting."""
 
-    def __init__(self, text: str, *, where: Place | None = None) -> None:
+    def __init__(self, text: str, *, where: CodeLocation | None = None) -> None:
         super().__init__(text)
         self.where = where
 
@@ -52,7 +52,7 @@ class Unresponsive(SimulationError):
 class RealWorldError(SimulationError):
     """A task used the real clock, a real thread or unseeded chance, which would break the run."""
 
-    def __init__(self, text: str, *, where: Place | None = None) -> None:
+    def __init__(self, text: str, *, where: CodeLocation | None = None) -> None:
         super().__init__(text)
         self.where = where
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from labsim.current import here
 from labsim.errors import RealWorldError
-from labsim.stacks import add_library, is_library, is_readers, place_of, short_path
+from labsim.stacks import add_library, is_library, is_readers, location_of, short_path
 
 # time.time() inside a simulation starts here: a round number, so that 1000000012.5 still reads as 12.5 s.
 EPOCH_NS = 1_000_000_000 * 1_000_000_000
@@ -151,7 +151,7 @@ def _refuse(rule: _Rule, frame: FrameType | None, called_as: object = None) -> N
     if by_name and rule.fix.startswith("use 'from labsim import "):
         # The caller's module did `from time import sleep`.
         rule = rule._replace(fix=f"use 'from labsim.{rule.module} import {rule.attribute}'")
-    where = None if frame is None else place_of(frame)
+    where = None if frame is None else location_of(frame)
     told = "" if where is None else f" in {short_path(where.file)}:{where.line}"
     called = f"{rule.module}.{rule.attribute}".removesuffix(".__init__")
     module = rule.module if library is None else str(library.f_globals.get("__name__"))
@@ -197,7 +197,7 @@ class _RefuseImports(MetaPathFinder):
             while frame is not None and frame.f_code.co_filename.startswith("<frozen "):
                 frame = frame.f_back
             if frame is not None and not is_library(frame.f_code.co_filename):
-                where = place_of(frame)
+                where = location_of(frame)
                 told = f"{short_path(where.file)}:{where.line}"
                 here.simulation.fail(RealWorldError(f"'import {fullname}' in {told} {_THREAD}; {fix}", where=where))
         return None
@@ -322,7 +322,7 @@ def exit_refused() -> Iterator[None]:
     def refused(*args: Any) -> NoReturn:
         simulation, caller = here.simulation, sys._getframe(1)
         if simulation is not None and is_readers(caller.f_code.co_filename):
-            where = place_of(caller)
+            where = location_of(caller)
             told = f"{short_path(where.file)}:{where.line}"
             simulation.fail(
                 RealWorldError(

@@ -1,15 +1,14 @@
-"""A world in virtual time: tasks that take turns, and a clock that moves only when everyone waits.
+"""The simulation: cooperative tasks, and a virtual clock that advances only when every task waits.
 
-Promise: one seed and one program give one run. Which ready task goes next, and every random number
-a task draws, is decided by the `decider` (deciding.py), from the seed; nothing comes from the wall clock, hash order
-or memory addresses.
-`digest()` sums the run up, so that two runs can be compared.
+Promise: one seed and one program give one run. The choice source (choices.py) decides which ready task runs next and
+every random number; nothing depends on the wall clock, hash order or memory addresses. `digest()` summarizes a run, so
+that two runs can be compared.
 
-Not promised: parallelism. A task runs until it waits (sleep, lock, queue, join, ...), or until whoever has put a call
-of `lose_turn()` into its code takes the turn from it.
+Not promised: parallelism. A task runs until it waits (sleep, lock, queue, join, ...), or until code that calls
+`preempt()` preempts it.
 
-Start reading at `Simulation.run()`, then `_switch()`: the whole scheduler is `_switch()` and `_advance()`,
-called by whichever task is about to wait.
+Start reading at `Simulation.run()`, then `_switch()`. The scheduler is `_switch()` and `_advance()`; the task that is
+about to wait calls them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from zlib import crc32
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]  # it ships no types
 
 from labsim import garbage, guard, stacks, waits, watchdog
-from labsim.choices import ChoiceKind, Decider, NodeSeed, Seeded, TesterStream
+from labsim.choices import ChoiceKind, ChoiceSource, NodeSeed, SeededSource, TesterStream
 from labsim.current import here
 from labsim.errors import (
     Deadlock,
@@ -73,7 +72,7 @@ class Simulation:
         self,
         seed: int,
         *,
-        decider: Decider | None = None,
+        choice_source: ChoiceSource | None = None,
         trace: bool = True,
         livelock_switches: int = 1_000_000,
         unresponsive_s: float | None = 5.0,
@@ -85,7 +84,7 @@ class Simulation:
         if unresponsive_s is not None and unresponsive_s <= 0:
             raise ValueError(f"Simulation(): unresponsive_s must be above 0, or None, got {unresponsive_s}")
         self.seed = seed
-        self.decider: Decider = Seeded(seed) if decider is None else decider
+        self.choice_source: ChoiceSource = SeededSource(seed) if choice_source is None else choice_source
         self.now_ns = 0
         self.switches = 0
         self.trace: list[Event] | None = [] if trace else None
@@ -108,8 +107,8 @@ class Simulation:
         self._numbers: dict[str, int] = {}
         self._tasks: dict[Task, None] = {}
         self._incarnations: dict[str, int] = {}
-        self._tester_stream = TesterStream(self.decider)
-        self.pick = self.decider.pick
+        self._tester_stream = TesterStream(self.choice_source)
+        self.pick = self.choice_source.pick
         self._decisions: list[int] = []
         self._hash = hashlib.blake2b(digest_size=16)
         self._subscriptions: list[Subscription] = []
@@ -569,7 +568,7 @@ class Simulation:
         """The next incarnation of the peer called `name`."""
         incarnation = self._incarnations.get(name, 0) + 1
         self._incarnations[name] = incarnation
-        seed = self.decider.choose((ChoiceKind.NODE, name), incarnation, NodeSeed(name, incarnation))
+        seed = self.choice_source.choose((ChoiceKind.NODE, name), incarnation, NodeSeed(name, incarnation))
         return Node(name, incarnation, Random(seed))
 
     def kill(self, node: Node) -> None:

@@ -19,7 +19,7 @@ _libraries = [
 _MAX_FRAMES = 6
 
 
-class Place(NamedTuple):
+class CodeLocation(NamedTuple):
     """A line of somebody's code, as a value."""
 
     file: str
@@ -27,8 +27,8 @@ class Place(NamedTuple):
     function: str = ""
 
 
-def place_of(frame: FrameType, line: int | None = None) -> Place:
-    return Place(frame.f_code.co_filename, frame.f_lineno if line is None else line, frame.f_code.co_name)
+def location_of(frame: FrameType, line: int | None = None) -> CodeLocation:
+    return CodeLocation(frame.f_code.co_filename, frame.f_lineno if line is None else line, frame.f_code.co_name)
 
 
 def short_path(filename: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from labsim.stacks import Place, describe_stack, is_readers, own_frames, place_of
+from labsim.stacks import CodeLocation, describe_stack, is_readers, location_of, own_frames
 
 if TYPE_CHECKING:
     from labsim.simulation import Simulation
@@ -41,11 +41,11 @@ class Wait(msgspec.Struct, frozen=True):
     kind: WaitKind
     waited_ns: int
     words: str
-    stack: tuple[Place, ...] = ()  # the reader's own lines, innermost first
+    stack: tuple[CodeLocation, ...] = ()  # the reader's own lines, innermost first
     left_ns: int | None = None  # until its time is up, if it waits for a time
 
     @property
-    def where(self) -> Place | None:
+    def where(self) -> CodeLocation | None:
         return self.stack[0] if self.stack else None
 
 
@@ -60,7 +60,7 @@ def wait_of(simulation: Simulation, task: Task) -> Wait:
     frame = simulation.frames_of(task)
     stack = describe_stack(frame)
     node = None if task.node is None else task.node.name
-    readers = tuple(place_of(f) for f in own_frames(frame) if is_readers(f.f_code.co_filename))
+    readers = tuple(location_of(f) for f in own_frames(frame) if is_readers(f.f_code.co_filename))
     told = f"{words}\n{stack}" if stack else words
     return Wait(task.name, node, kind, waited_ns, told, readers, simulation.left_ns(task))
 

@@ -63,7 +63,7 @@ class _Watch:
         # Counted in pauses and not read off a clock: while the whole process was stopped, nobody was stuck.
         self.real_s = 0.0
         self.accusation = ""
-        self.where: stacks.Place | None = None
+        self.where: stacks.CodeLocation | None = None
 
 
 _watched: dict[int, _Watch] = {}
@@ -151,7 +151,7 @@ def _check(watch: _Watch, pause_s: float) -> None:
         what = f"has been stuck for {watch.limit_s * _STUCK_FACTOR:g} s of real time in a real call"
     told, watch.accusation = bool(watch.accusation), accusation(watch.simulation, what, frame)
     own = (f for f in stacks.own_frames(frame) if stacks.is_readers(f.f_code.co_filename))
-    watch.where = next(map(stacks.place_of, own), None)
+    watch.where = next(map(stacks.location_of, own), None)
     if watch.by_signal:
         signal.pthread_kill(watch.os_thread, _SIGNAL)  # type: ignore[arg-type]
         return

@@ -7,7 +7,7 @@ from typing import Final
 
 from labrpc import Message
 from labsim import SimulationError, TaskFailed
-from labsim.stacks import Place
+from labsim.stacks import CodeLocation
 from raftlab.check.cluster_snapshot import ClusterSnapshot
 
 __all__ = ["Failure", "PeerProcessFailed", "short"]
@@ -68,7 +68,7 @@ class Failure(AssertionError):
         )
 
     @property
-    def places(self) -> Sequence[Place]:
+    def places(self) -> Sequence[CodeLocation]:
         """The peer's lines that it is about, where it is about some."""
         return [wait.where for wait in self.snapshot.blocked if wait.where is not None]
 
@@ -88,7 +88,7 @@ class PeerProcessFailed(SimulationError):
         kind: str = "",
         name: str = "",
         told: Sequence[str] = (),
-        where: Sequence[Place] = (),
+        where: Sequence[CodeLocation] = (),
         task: str = "",
         entry: str = "",
         returned: str = "",

@@ -20,7 +20,7 @@ from typing import Any
 
 from labrpc import RpcError
 from labsim import RealWorldError, SimulationError, TaskFailed
-from labsim.stacks import Place, is_readers, place_of, short_path
+from labsim.stacks import CodeLocation, is_readers, location_of, short_path
 
 _MAX_FRAMES = 8
 _WIDTH = 112
@@ -84,7 +84,7 @@ def _frames(tb: TracebackType | None, *, values: bool = False) -> list[str]:
     lines: list[str] = []
     told: list[Any] = []  # a request is told where it is used first, and not again by each of its callers
     for frame, line in found:
-        lines.append(_at(place_of(frame, line)))
+        lines.append(_at(location_of(frame, line)))
         if values:
             known = [(name, value) for name, value in frame.f_locals.items() if name != "self" and name.isidentifier()]
             news = [(name, value) for name, value in known if not any(value is known for known in told)]
@@ -138,7 +138,7 @@ def _wrapped(text: str, indent: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ")
 
 
-def _at(place: Place) -> str:
+def _at(place: CodeLocation) -> str:
     where = f"{short_path(place.file)}:{place.line}{f' in {place.function}' if place.function else ''}"
     text = linecache.getline(place.file, place.line).strip()
     if len(text) > _MAX_LINE:
@@ -155,7 +155,7 @@ def source_line(function: Callable[..., Any]) -> list[str]:
     # Decorators come first; the reader looks for the def.
     while linecache.getline(code.co_filename, line).lstrip().startswith("@"):
         line += 1
-    return [_at(Place(code.co_filename, line))]
+    return [_at(CodeLocation(code.co_filename, line))]
 
 
 def point_into_peer(error: BaseException, *classes: Any) -> None:
@@ -181,6 +181,6 @@ def _calls_of(method_name: str, peer_class: Any) -> list[str]:
         if code is not None:
             for number, line in enumerate(linecache.getlines(code.co_filename), start=1):
                 if re.search(rf"""["'][\w.]*\.{method_name}["']""", line):
-                    return [_at(Place(code.co_filename, number))]
+                    return [_at(CodeLocation(code.co_filename, number))]
             break
     return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from labsim import SimulationError, Standstill, TaskFailed
-from labsim.stacks import Place, is_readers, place_of
+from labsim.stacks import CodeLocation, is_readers, location_of
 from raftlab.check.task_errors import describe_error, first_line
 from raftlab.guest import protocol
 from raftlab.guest.code import CodeError
@@ -55,9 +55,9 @@ def _text(error: BaseException, origin: BaseException) -> str:
     return first_line(origin)
 
 
-def _places(error: BaseException, origin: BaseException) -> list[Place]:
+def _places(error: BaseException, origin: BaseException) -> list[CodeLocation]:
     """The peer's own lines, the innermost first."""
-    named: list[Place] = []
+    named: list[CodeLocation] = []
     if isinstance(error, Standstill):
         named = [wait.where for wait in error.waits if wait.where is not None]
     elif isinstance(error, SimulationError) and (where := getattr(error, "where", None)) is not None:
@@ -65,9 +65,9 @@ def _places(error: BaseException, origin: BaseException) -> list[Place]:
     return [place for place in (*_traced(origin.__traceback__), *named) if is_readers(place.file)]
 
 
-def _traced(tb: TracebackType | None) -> list[Place]:
+def _traced(tb: TracebackType | None) -> list[CodeLocation]:
     places = []
     while tb is not None:
-        places.append(place_of(tb.tb_frame, tb.tb_lineno))
+        places.append(location_of(tb.tb_frame, tb.tb_lineno))
         tb = tb.tb_next
     return places[::-1]

@@ -39,9 +39,9 @@ from labsim import (
     queue,
 )
 from labsim.blocked import blocked, held_locks, own_threads
-from labsim.choices import Seeded
+from labsim.choices import SeededSource
 from labsim.guard import exit_refused
-from labsim.stacks import is_readers, own_frames, place_of
+from labsim.stacks import is_readers, location_of, own_frames
 from labsim.watchdog import accusation
 from raftapi import Persister
 from raftlab.check.failure import short
@@ -179,7 +179,7 @@ class GuestSimulation(Simulation):
     """One peer's threads. Time and whatever else comes from outside is the host's."""
 
     def __init__(self, line: Line, setup: Setup, code: Code) -> None:
-        super().__init__(setup.seed, decider=Seeded(setup.seed), unresponsive_s=None)
+        super().__init__(setup.seed, choice_source=SeededSource(setup.seed), unresponsive_s=None)
         self.now_ns = setup.now_ns
         self.me = setup.me
         self.turns = 0
@@ -559,7 +559,7 @@ def _watch(guest: GuestSimulation) -> None:
         idle_s = idle_s + 1 if seen == last_seen else 0
         last_seen = seen
         if idle_s >= _UNRESPONSIVE_S:
-            where = next((place_of(f) for f in own_frames(frame) if is_readers(f.f_code.co_filename)), None)
+            where = next((location_of(f) for f in own_frames(frame) if is_readers(f.f_code.co_filename)), None)
             what = f"has run for {_UNRESPONSIVE_S} s of processor time without waiting"
             guest.fail(Unresponsive(accusation(guest, what, frame), where=where))
 

@@ -20,7 +20,7 @@ import os
 
 import msgspec
 
-from labsim.stacks import Place
+from labsim.stacks import CodeLocation
 from labsim.waits import Wait
 from raftlab.races.data_race import Remark, Unordered
 
@@ -286,7 +286,7 @@ class Failed(_Said):
     name: str
     text: str
     told: list[str]
-    where: list[Place]
+    where: list[CodeLocation]
     task: str = ""
     entry: str = ""
     returned: str = ""  # of an RpcError: the name of the type that a handler returned instead of the right one

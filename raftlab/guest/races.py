@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from labsim import Node, Task
-from labsim.choices import Chance, Decider, Place
+from labsim.choices import ChoicePoint, ChoiceSource, Distribution
 from raftlab.guest import protocol
 from raftlab.guest.protocol import Back, Losses, Lost, More, Raced, Remarked
 from raftlab.layout import PEER_FILES
@@ -30,24 +30,24 @@ def make_race() -> Race:
 
 
 class GuestRace:
-    """Of one guest. It takes the place of the guest's decider for what the host decides."""
+    """Of one guest. It takes the place of the guest's choice source for what the host decides."""
 
     def __init__(self, guest: GuestSimulation, race: Race, first: dict[str, list[tuple[int, int]]]) -> None:
         """`first`: what the host has handed out to begin with."""
         self._guest = guest
         self._race = race
-        self._own: Decider = guest.decider
+        self._own: ChoiceSource = guest.choice_source
         self._left = {kind: first[kind][::-1] for kind in CHANCES}
         self._late: dict[tuple[str, int], Task] = {}
         self._remarks = 0  # that were told
-        self.pick = guest.decider.pick
-        guest.decider = self
+        self.pick = guest.choice_source.pick
+        guest.choice_source = self
         race.begin_run(guest)
 
-    def choose(self, place: Place, ordinal: int, chance: Chance[Any]) -> Any:
+    def choose(self, place: ChoicePoint, ordinal: int, distribution: Distribution[Any]) -> Any:
         kind = place[0]
         if kind not in CHANCES:
-            return self._own.choose(place, ordinal, chance)
+            return self._own.choose(place, ordinal, distribution)
         if not self._left[kind]:
             self._guest.ask_host(More(kind))
         at, late = self._left[kind].pop()

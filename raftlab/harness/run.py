@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from labsim import Event, Simulation, current_simulation
-from labsim.choices import Decider
+from labsim.choices import ChoiceSource
 from labsim.guard import exit_refused
 from raftlab.check.cluster_snapshot import ClusterSnapshot, take_snapshot
 from raftlab.check.diagnosis import diagnose
@@ -69,19 +69,19 @@ def run_test(
     *,
     realtime: bool = False,
     simulation: Simulation | None = None,
-    decider: Decider | None = None,
+    choice_source: ChoiceSource | None = None,
     checked: bool = True,
 ) -> Run:
     """Run the test once. What it raises is in the result, except KeyboardInterrupt.
 
-    A decider takes the seed's place. The rules check every event, unless the simulation keeps no trace or `checked` is
+    A choice source replaces the seed. The rules check every event, unless the simulation keeps no trace or `checked` is
     false.
     """
     forget_earlier_runs()
     if realtime:
         simulation = None
     elif simulation is None:
-        simulation = Simulation(seed, decider=decider)
+        simulation = Simulation(seed, choice_source=choice_source)
     run = Run(seed, simulation=simulation)
     if simulation is not None and simulation.trace is not None and checked:
         run.checker = _check(simulation, simulation.trace)

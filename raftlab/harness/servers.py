@@ -16,7 +16,7 @@ from zlib import crc32
 
 from labrpc import ClientEnd, Network
 from labsim import Event, Node, NodeKilled, Simulation
-from labsim.choices import Between, ChoiceKind, Settled
+from labsim.choices import ChoiceKind, Constant, UniformInt
 from labsim.trace import fingerprint_of
 from raftapi import ApplyMsg, Peer, Persister
 from raftlab.check.cluster_snapshot import ClusterSnapshot, State
@@ -339,7 +339,7 @@ class Servers:
         def begin(number: int) -> int:
             self._emit(events.SAVING, node, number, _fingerprint(number))
             save_time = self._save_time
-            chance = Between(int(save_time.min_ms * 1e6), int(save_time.max_ms * 1e6))
+            chance = UniformInt(int(save_time.min_ms * 1e6), int(save_time.max_ms * 1e6))
             return self._runtime.choose(place, number, chance)
 
         return begin
@@ -383,7 +383,7 @@ class Servers:
         if when is not None:
             seat.crash_points += 1
             place = (ChoiceKind.CRASH, self._network.keyed(seat.name), when)
-            crash_point = (when, self._runtime.choose(place, seat.crash_points, Settled(nth)))
+            crash_point = (when, self._runtime.choose(place, seat.crash_points, Constant(nth)))
         if crash_point != seat.crash_point:
             seat.crash_point = crash_point
             detail = events.CrashPoint(when, nth if crash_point is None else crash_point[1])

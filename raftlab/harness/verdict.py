@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from labsim import RealWorldError, SimulationError, Standstill, TaskFailed, Unresponsive
-from labsim.stacks import Place, place_of, short_path
+from labsim.stacks import CodeLocation, location_of, short_path
 from raftlab.check.failure import Failure, PeerProcessFailed
 from raftlab.check.task_errors import first_line, pytest_says
 
@@ -114,7 +114,7 @@ def _where(
 ) -> tuple[str, str]:
     """The peer's line and the test's, "" where none is known."""
     places = list(_places(origin.__traceback__))[::-1]  # innermost first
-    named: list[Place] = []
+    named: list[CodeLocation] = []
     if isinstance(error, Standstill):
         named = [wait.where for wait in error.waits if wait.where is not None]
     elif isinstance(error, (RealWorldError, Unresponsive)) and error.where is not None:
@@ -124,22 +124,22 @@ def _where(
     return _first_in(peer_files, [*places, *named]), _first_in(() if test_file is None else (test_file,), places)
 
 
-def _first_in(files: Sequence[Path], places: Iterable[Place]) -> str:
+def _first_in(files: Sequence[Path], places: Iterable[CodeLocation]) -> str:
     place = next((place for place in places if any(_is_in(place, file) for file in files)), None)
     if place is None:
         return ""
     return _line(place)
 
 
-def _line(place: Place) -> str:
+def _line(place: CodeLocation) -> str:
     return f"{short_path(place.file)}:{place.line}{f' in {place.function}' if place.function else ''}"
 
 
-def _is_in(place: Place, files: Path) -> bool:
+def _is_in(place: CodeLocation, files: Path) -> bool:
     return files == Path(place.file) or files in Path(place.file).parents
 
 
-def _places(tb: TracebackType | None) -> Iterator[Place]:
+def _places(tb: TracebackType | None) -> Iterator[CodeLocation]:
     while tb is not None:
-        yield place_of(tb.tb_frame, tb.tb_lineno)
+        yield location_of(tb.tb_frame, tb.tb_lineno)
         tb = tb.tb_next

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import msgspec
 
-from labsim.stacks import Place
+from labsim.stacks import CodeLocation
 
 
 class Touch(msgspec.Struct, array_like=True, frozen=True):
     """Who has touched it, where, and which locks it held then."""
 
     writes: bool
-    place: Place
+    place: CodeLocation
     what: str  # as it stands there: self.log
     begins: str  # the function with which the thread began, or that somebody outside has called
     held: tuple[str, ...]  # the names of locks

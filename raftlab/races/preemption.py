@@ -1,6 +1,6 @@
-"""When a thread loses its turn: between which statements, and for how long. Each loss is a choice of the decider's.
+"""When a thread loses its turn: between which statements, and for how long. Each loss is a choice.
 
-The statements of a node's incarnation are counted. For each BLOCK of them the decider is asked once, so that a
+The statements of a node's incarnation are counted. For each BLOCK of them the choice source is asked once, so that a
 statement costs next to nothing: choose(("preempt", node, incarnation), number of the block, Chance). What it answers is
 a `Loss`: at which statement of the block, and how late the thread gets its turn back. The plain answer is that nothing
 is lost. The same, more densely, for the gaps behind a critical section, where a thread has let go of its lock and goes
@@ -21,7 +21,7 @@ import sys
 import msgspec
 
 from labsim import Node, Simulation
-from labsim.choices import ChoiceKind, Place, next_bits
+from labsim.choices import ChoiceKind, ChoicePoint, next_bits
 from raftlab.trace.events import CAUGHT_UP, PREEMPT, Preempted
 
 BLOCK = 64
@@ -50,10 +50,10 @@ class Chance(msgspec.Struct, frozen=True):
     late_ms: int = 60
 
     @property
-    def plain(self) -> Loss:
+    def default(self) -> Loss:
         return _NONE
 
-    def draw(self, bits: int) -> Loss:
+    def sample(self, bits: int) -> Loss:
         if bits >> 58 >= self.loses:
             return _NONE
         bits = next_bits(bits)
@@ -77,7 +77,7 @@ CHANCES: dict[str, Chance] = {
 }
 
 
-def place_of(kind: str, node: Node) -> Place:
+def place_of(kind: str, node: Node) -> ChoicePoint:
     """Where these choices are made."""
     return (kind, node.name, str(node.incarnation))
 
@@ -112,7 +112,7 @@ class Turns:
     def _counter(self, kind: str):  # type: ignore[no-untyped-def]  # a function of nothing
         """A closure: it is called before every statement, and an attribute would cost as much as all the rest."""
         place, chance = place_of(kind, self._node), CHANCES[kind]
-        choose = self._simulation.decider.choose
+        choose = self._simulation.choice_source.choose
         left = 1  # until the next loss, or the next block
         rest = 0  # of the block, after the loss
         loss = _NONE

@@ -6,7 +6,7 @@ import linecache
 import re
 from typing import Any, Final, NamedTuple
 
-from labsim.stacks import Place, short_path
+from labsim.stacks import CodeLocation, short_path
 from labsim.threading import Condition
 from raftlab.check.failure import Failure
 from raftlab.check.harness_rules import RACE
@@ -41,7 +41,7 @@ class RaceFailure(Failure):
         super().__init__(f"{head}peer {peer} {_told(first)}", evidence, rule=RACE.name, variety=variety, peer=peer)
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[CodeLocation]:
         return sorted((self.race.first.place, self.race.second.place))
 
 
@@ -60,7 +60,7 @@ def _name(earlier: Access, later: Access) -> str:
 def _touch(access: Access, owner: Any) -> Touch:
     site = access.site
     held = tuple(_lock_name(lock, owner) for lock in access.locks)
-    return Touch(access.writes, Place(site.file, site.line, site.function), site.what, access.begins, held)
+    return Touch(access.writes, CodeLocation(site.file, site.line, site.function), site.what, access.begins, held)
 
 
 def remark_text(remark: Remark) -> str:

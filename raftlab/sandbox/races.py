@@ -70,7 +70,7 @@ class RaceHost:
             del losses[block]
         given = []
         for block in range(first, first + BLOCKS):
-            loss = self._simulation.decider.choose(place, block, chance)
+            loss = self._simulation.choice_source.choose(place, block, chance)
             if 0 < loss.at <= chance.block:  # written by hand, it may be anything
                 losses[block] = loss
                 given.append((loss.at, int(loss.late_ns > 0)))

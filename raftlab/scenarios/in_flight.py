@@ -14,7 +14,7 @@ from labrpc.conditions import TRANSIT_KINDS, Fate
 from labrpc.message import Message
 from labrpc.network import Held
 from labsim import Task
-from labsim.choices import Chance, ChoiceKind, Decider, Place
+from labsim.choices import ChoiceKind, ChoicePoint, ChoiceSource, Distribution
 from raftlab.check.failure import short
 from raftlab.check.rules.facts import same_command
 from raftlab.trace.rpcs import APPEND, INSTALL, METHOD_OF, RPCS, VOTE
@@ -29,16 +29,16 @@ _AT_ONCE: Any = Fate()
 
 
 class Scripted:
-    """While it is `holding`, every message waits in flight. Everything else, and always, another decider decides."""
+    """While it is `holding`, every message waits in flight. Everything else, and always, another source decides."""
 
-    def __init__(self, inner: Decider) -> None:
+    def __init__(self, inner: ChoiceSource) -> None:
         self._inner = inner
         self.holding = True
 
     def pick(self, now_ns: int, tasks: Sequence[Task]) -> int:
         return self._inner.pick(now_ns, tasks)
 
-    def choose(self, place: Place, ordinal: int, chance: Chance[T]) -> T:
+    def choose(self, place: ChoicePoint, ordinal: int, distribution: Distribution[T]) -> T:
         if self.holding:
             if place[0] in TRANSIT_KINDS:
                 # What a peer says to itself is no step of anybody's.
@@ -46,7 +46,7 @@ class Scripted:
                 return _AT_ONCE if source == target else _HELD  # type: ignore[no-any-return]  # as such a chance gives
             if place[0] == ChoiceKind.NO_REPLY:
                 return _NOTICE_CUT_NS  # type: ignore[return-value]  # a time, as that chance gives
-        return self._inner.choose(place, ordinal, chance)
+        return self._inner.choose(place, ordinal, distribution)
 
 
 class SelectorError(ValueError):

@@ -1,11 +1,11 @@
-"""The acts of a test, noted while it runs, left out at a decider's word, and done again without the test.
+"""The acts of a test, noted while it runs, left out if a choice says so, and done again without the test.
 
 A test is a program, and what it does depends on what it sees. Its acts are a list: at 1.2 s peer 0 is given a command,
 at 1.9 s peer 2 crashes. `noting()` writes that list while a test runs; `playing()` makes a test of such a list, which
 does each act at its time, whatever the peers do. An act that makes no sense any more (peer 2 is down already) is left
 out, and so is a restart of a peer that is up: who takes a fault out of a list takes out what ends it.
 
-Under `noting()` each fault is also a choice: the decider may say that it does not happen. Its key is the act, the
+Under `noting()` each fault is also a choice: the choice source may say that it does not happen. Its key is the act, the
 call in the test (labsim/callsite.py), and how often that call has done it. What would end the fault then does nothing.
 
 Promise: a test that nobody notes runs as if this module were not there.
@@ -25,8 +25,8 @@ from typing import Any
 
 from labsim import Simulation, Task, current_simulation
 from labsim.callsite import call_site
-from labsim.choices import ChoiceKind, Place, Settled
-from labsim.stacks import is_readers, place_of, short_path
+from labsim.choices import ChoiceKind, ChoicePoint, Constant
+from labsim.stacks import is_readers, location_of, short_path
 from raftlab.harness.config import Config
 from raftlab.harness.kv_config import KVConfig
 from raftlab.harness.lab_test import Kind, LabTest
@@ -59,7 +59,7 @@ class Notes:
 
 
 def noting(test: LabTest, notes: Notes) -> LabTest:
-    """The same test, its acts noted, and its faults the decider's choice."""
+    """The same test, its acts noted, and its faults a choice."""
 
     @wraps(test.function)
     def noted(make: Callable[..., Config]) -> Any:
@@ -92,7 +92,7 @@ class _Noter:
         self._main = next(simulation.tasks())
         self._inside: set[Task] = set()  # who is in an act already
         self._threads: dict[Task, str] = {}
-        self._counts: dict[Place, int] = {}
+        self._counts: dict[ChoicePoint, int] = {}
         self._did_not: set[tuple[str, Any]] = set()  # faults that did not happen, until they would have ended
         self._clients = 0
         for name in (*FAULTS, *ENDS, *ASKS):
@@ -161,7 +161,7 @@ class _Noter:
             return True
         place = (ChoiceKind.FAULT, act.does, self._call_site())
         self._counts[place] = ordinal = self._counts.get(place, 0) + 1
-        if self._simulation.decider.choose(place, ordinal, Settled(True)):
+        if self._simulation.choice_source.choose(place, ordinal, Constant(True)):
             self._cluster.faults.append(place)
             return True
         self._did_not.add(what)
@@ -226,7 +226,7 @@ def where_of(frame: FrameType | None) -> Where | None:
     called = ""
     while frame is not None:
         if is_readers(frame.f_code.co_filename):
-            place = place_of(frame)
+            place = location_of(frame)
             return Where(f"{short_path(place.file)}:{place.line}", called)
         called = frame.f_code.co_name
         frame = frame.f_back

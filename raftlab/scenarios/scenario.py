@@ -499,7 +499,7 @@ def make_scenario(
     simulation = current_simulation()
     if simulation is None:
         raise ScenarioError("a scenario needs virtual time: on real threads nobody can hold a clock")
-    scripted = Scripted(simulation.decider)
-    simulation.decider = scripted  # before there is a network to ask it
+    scripted = Scripted(simulation.choice_source)
+    simulation.choice_source = scripted  # before there is a network to ask it
     config = make_config(servers=peers, snapshot=snapshots)
     return Scenario(config, scripted, strict=strict, plain_votes=plain_votes)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from labrpc import conditions
-from labsim.choices import Place
+from labsim.choices import ChoicePoint
 
 # Methods of Config. The first are faults; the second end them; the third ask something of a peer or a service.
 FAULTS = ("crash1", "disconnect", "pause", "crash_at", "slow_disks", "slow_snapshots")
@@ -68,7 +68,7 @@ class Cluster(msgspec.Struct):
     number: int
     made_ns: int
     acts: list[Act]
-    faults: list[Place]  # that happened: where, each time
+    faults: list[ChoicePoint]  # that happened: where, each time
     ended_ns: int | None = None  # if the run has failed when the test said that it was over: when that was
 
 

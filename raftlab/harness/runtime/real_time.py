@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 from labsim import Node, TaskFailed, Wait, WaitKind, work_for
-from labsim.choices import Chance, Place
+from labsim.choices import ChoicePoint, Distribution
 from labsim.stacks import describe_stack, is_readers, own_frames
 from raftlab.check.cluster_snapshot import ClusterSnapshot, State
 from raftlab.check.failure import Failure
@@ -102,8 +102,8 @@ class RealTimeRuntime:
     def wait_for_disk(self, duration_ns: int) -> None:
         time.sleep(duration_ns / 1e9)
 
-    def choose(self, place: Place, ordinal: int, chance: Chance[T]) -> T:
-        return chance.draw(self._random.getrandbits(64))
+    def choose(self, point: ChoicePoint, ordinal: int, distribution: Distribution[T]) -> T:
+        return distribution.sample(self._random.getrandbits(64))
 
     def after(self, delay_s: float, fn: Callable[[], None]) -> None:
         timer = threading.Timer(delay_s, fn)

@@ -7,7 +7,7 @@ from types import FrameType
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from labsim import Node
-from labsim.choices import Chance, Place
+from labsim.choices import ChoicePoint, Distribution
 from labsim.stacks import describe_stack, is_readers, own_frames
 from raftlab.check.cluster_snapshot import ClusterSnapshot, State
 
@@ -46,7 +46,7 @@ class Runtime(Protocol):
     def wait_for_disk(self, duration_ns: int) -> None:
         """The calling peer waits. A disk goes by the runtime's clock, whatever the peer's does."""
 
-    def choose(self, place: Place, ordinal: int, chance: Chance[T]) -> T: ...
+    def choose(self, point: ChoicePoint, ordinal: int, distribution: Distribution[T]) -> T: ...
 
     def after(self, delay_s: float, fn: Callable[[], None]) -> None: ...
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 
 from labsim import Event, Node, NodeKilled, Simulation, Task, Wait
 from labsim.blocked import waiting_holder
-from labsim.choices import Chance, Place
+from labsim.choices import ChoicePoint, Distribution
 from labsim.simulation import NS_PER_S
 from labsim.waits import wait_of
 from raftlab.check.cluster_snapshot import ClusterSnapshot, State, take_snapshot
@@ -91,8 +91,8 @@ class VirtualRuntime:
         simulation.call_later(duration_ns, simulation.wake, simulation.current)
         simulation.park("a save on a slow disk")
 
-    def choose(self, place: Place, ordinal: int, chance: Chance[T]) -> T:
-        return self.simulation.decider.choose(place, ordinal, chance)
+    def choose(self, point: ChoicePoint, ordinal: int, distribution: Distribution[T]) -> T:
+        return self.simulation.choice_source.choose(point, ordinal, distribution)
 
     def after(self, delay_s: float, fn: Callable[[], None]) -> None:
         self.simulation.call_later(int(delay_s * 1e9), fn)

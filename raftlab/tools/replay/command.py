@@ -17,7 +17,15 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from labsim.choices import Changed, ChoiceKind, Choices, Decider, Plain, Recording, Seeded
+from labsim.choices import (
+    ChoiceKind,
+    Choices,
+    ChoiceSource,
+    DefaultSource,
+    OverridingSource,
+    RecordingSource,
+    SeededSource,
+)
 from raftlab.harness import records
 from raftlab.harness.lab_test import LabTest
 from raftlab.harness.launcher import PeerLauncher
@@ -93,9 +101,13 @@ def main(args: argparse.Namespace) -> int:
         # It may well end this process too, before there is anything else to say.
         print(f"When it was recorded, this run took its process along:\n{_indented(record.report)}\n", flush=True)
     faulthandler.enable()
-    decider: Decider = Seeded(args.seed) if choices is None else Changed(Plain(), choices)
-    recording = Recording(decider)
-    run = _run(test, launcher, args.seed or 0, decider if args.write_choices is None else recording, debug=args.pdb)
+    choice_source: ChoiceSource = (
+        SeededSource(args.seed) if choices is None else OverridingSource(DefaultSource(), choices)
+    )
+    recording = RecordingSource(choice_source)
+    run = _run(
+        test, launcher, args.seed or 0, choice_source if args.write_choices is None else recording, debug=args.pdb
+    )
     if args.timeline:
         _print_timeline(run)
     _tell(args, test, run)
@@ -135,14 +147,14 @@ def _as_chosen(test: LabTest, header: Header, choices: Choices) -> LabTest:
     return test
 
 
-def _run(test: LabTest, launcher: PeerLauncher, seed: int, decider: Decider, *, debug: bool) -> Run:
+def _run(test: LabTest, launcher: PeerLauncher, seed: int, choice_source: ChoiceSource, *, debug: bool) -> Run:
     from raftlab.harness.run import run_test
 
     if not debug:
-        return run_test(test, launcher, seed, decider=decider)
+        return run_test(test, launcher, seed, choice_source=choice_source)
     from raftlab.tools.replay.debugger import DebuggedSimulation
 
-    simulation = DebuggedSimulation(seed, decider, launcher.classes[0], test.file)
+    simulation = DebuggedSimulation(seed, choice_source, launcher.classes[0], test.file)
     return run_test(test, launcher, seed, simulation=simulation)
 
 

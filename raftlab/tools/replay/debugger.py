@@ -19,7 +19,7 @@ from types import FrameType, TracebackType
 from typing import NoReturn
 
 from labsim import Simulation, SimulationError
-from labsim.choices import Decider
+from labsim.choices import ChoiceSource
 from labsim.task import Task
 from labsim.trace import Listener
 from raftlab.check.failure import Failure
@@ -29,8 +29,8 @@ from raftlab.harness.records import place_of_peer
 class DebuggedSimulation(Simulation):
     """Use it where a Simulation is asked for."""
 
-    def __init__(self, seed: int, decider: Decider, peer_class: type, test_file: Path) -> None:
-        super().__init__(seed, decider=decider)
+    def __init__(self, seed: int, choice_source: ChoiceSource, peer_class: type, test_file: Path) -> None:
+        super().__init__(seed, choice_source=choice_source)
         self._peer_files = place_of_peer(Path(inspect.getfile(peer_class)))
         self._test_file = test_file
         self._woken_by: dict[Task, Task] = {}

@@ -2,7 +2,7 @@
 
 A `Plan` says what is left. A run that fails because a rule was broken, or a peer raised, is wrong whatever the test had
 in mind: its plan is a list of acts that are done without the test (`Play`). A test that waited in vain needs its own
-lines: its plan is that test, and only faults are left out, each a choice of the decider's.
+lines: its plan is that test, and only faults are left out, each a choice.
 
 Start at `Attempts.make()`.
 """
@@ -20,7 +20,17 @@ import msgspec
 
 from labrpc.conditions import TRANSIT_KINDS, Fate
 from labsim import Event, current_simulation
-from labsim.choices import Chance, Changed, ChoiceKind, Choices, Decider, Place, Plain, Recording, Seeded
+from labsim.choices import (
+    ChoiceKind,
+    ChoicePoint,
+    Choices,
+    ChoiceSource,
+    DefaultSource,
+    Distribution,
+    OverridingSource,
+    RecordingSource,
+    SeededSource,
+)
 from raftlab.check.diagnosis import examine
 from raftlab.harness.lab_test import LabTest
 from raftlab.harness.launcher import PeerLauncher
@@ -72,7 +82,7 @@ class Attempt:
     verdict: Verdict
     same: Same | None  # None: it passed
     notes: Notes = field(default_factory=Notes)
-    asked_ns: dict[tuple[Place, int], int] = field(default_factory=dict)  # by choice: when it was asked for
+    asked_ns: dict[tuple[ChoicePoint, int], int] = field(default_factory=dict)  # by choice: when it was asked for
 
     @property
     def trace(self) -> Sequence[Event]:
@@ -101,7 +111,7 @@ class Attempt:
         return self.events + lines, len(choices.chosen) + len(choices.picked), late_ns
 
 
-def fates_of(choices: Choices) -> dict[tuple[Place, int], Fate]:
+def fates_of(choices: Choices) -> dict[tuple[ChoicePoint, int], Fate]:
     """What becomes of messages, as far as it was chosen."""
     return {
         key: msgspec.convert(value, Fate) if isinstance(value, dict) else value
@@ -110,15 +120,15 @@ def fates_of(choices: Choices) -> dict[tuple[Place, int], Fate]:
     }
 
 
-class _Timed(Recording):
+class _Timed(RecordingSource):
     """Notes also when each was asked for."""
 
-    def __init__(self, inner: Decider) -> None:
+    def __init__(self, inner: ChoiceSource) -> None:
         super().__init__(inner)
-        self.asked_ns: dict[tuple[Place, int], int] = {}
+        self.asked_ns: dict[tuple[ChoicePoint, int], int] = {}
 
-    def choose(self, place: Place, ordinal: int, chance: Chance[T]) -> T:
-        value = super().choose(place, ordinal, chance)
+    def choose(self, place: ChoicePoint, ordinal: int, distribution: Distribution[T]) -> T:
+        value = super().choose(place, ordinal, distribution)
         simulation = current_simulation()
         if simulation is not None:
             self.asked_ns[place, ordinal] = simulation.now_ns
@@ -138,13 +148,13 @@ class Drawn(NamedTuple):
     seed: int
     everything: bool = False
 
-    def decider(self) -> Decider:
-        return Seeded(self.seed) if self.everything else _OtherTurns(self.seed)
+    def choice_source(self) -> ChoiceSource:
+        return SeededSource(self.seed) if self.everything else _OtherTurns(self.seed)
 
 
-class _OtherTurns(Plain):
+class _OtherTurns(DefaultSource):
     def __init__(self, seed: int) -> None:
-        self.pick = Seeded(seed).pick  # type: ignore[method-assign]  # a decider's, like any other
+        self.pick = SeededSource(seed).pick  # type: ignore[method-assign]  # a choice source's, like any other
 
 
 class Attempts:
@@ -157,14 +167,14 @@ class Attempts:
         self._made: set[tuple[bytes, Drawn | None]] = set()
         self.count = 0
 
-    def seeded(self, decider: Decider, seed: int) -> Attempt:
+    def seeded(self, choice_source: ChoiceSource, seed: int) -> Attempt:
         """The run itself."""
-        return self._run(None, decider, seed)
+        return self._run(None, choice_source, seed)
 
     def again(self, plan: Plan, drawn: Drawn | None = None) -> Attempt:
         """That run, whether it was made before or not."""
-        otherwise = Plain() if drawn is None else drawn.decider()
-        return self._run(plan.play, Changed(otherwise, plan.choices), 0, at_the_end=plan.at_the_end)
+        otherwise = DefaultSource() if drawn is None else drawn.choice_source()
+        return self._run(plan.play, OverridingSource(otherwise, plan.choices), 0, at_the_end=plan.at_the_end)
 
     def make(self, plan: Plan, drawn: Drawn | None = None) -> Attempt | None:
         """None if it was made before."""
@@ -186,12 +196,12 @@ class Attempts:
         choices = _without_earlier_clusters(original, cluster)
         return Plan(choices, play, cluster.ended_ns is not None)
 
-    def _run(self, play: Play | None, decider: Decider, seed: int, *, at_the_end: bool = False) -> Attempt:
+    def _run(self, play: Play | None, choice_source: ChoiceSource, seed: int, *, at_the_end: bool = False) -> Attempt:
         self.count += 1
-        timed = _Timed(decider)
+        timed = _Timed(choice_source)
         notes, did = Notes(), set[int]()
         test = noting(self._test, notes) if play is None else playing(play, did=did)
-        run = run_test(test, self._launcher, seed, decider=timed)
+        run = run_test(test, self._launcher, seed, choice_source=timed)
         assert run.simulation is not None
         verdict = verdict_of(run.error, self._peer_files, self._test.file)
         plan = Plan(timed.until(run.simulation.now_ns))
@@ -234,7 +244,7 @@ def _without_earlier_clusters(original: Attempt, cluster: Cluster) -> Choices:
     if cluster.number == 1:
         return choices
     mark, moved = f" of network {cluster.number}", Choices()
-    lives: dict[Place, int] = {}  # of each node, in this cluster
+    lives: dict[ChoicePoint, int] = {}  # of each node, in this cluster
     for (place, ordinal), value in sorted(choices.chosen.items(), key=lambda chosen: chosen[0]):
         if original.asked_ns.get((place, ordinal), 0) < cluster.made_ns:
             continue

@@ -12,11 +12,11 @@ from dataclasses import replace
 from msgspec.structs import replace as changed
 
 from labrpc.conditions import TRANSIT_KINDS, Fate
-from labsim.choices import ChoiceKind, Choices, NodeSeed, Place
+from labsim.choices import ChoiceKind, ChoicePoint, Choices, NodeSeed
 from raftlab.tools.shrink.attempts import Plan, fates_of
 from raftlab.trace.operations import Act
 
-AskedNs = Mapping[tuple[Place, int], int]
+AskedNs = Mapping[tuple[ChoicePoint, int], int]
 
 _LIVES = 3  # of a peer, at most, in a run that is short
 _NEAR_NS = 150_000_000  # more than from one heartbeat to the next
@@ -35,7 +35,7 @@ def renamed(plan: Plan, names: dict[int, int], *, servers: int) -> Plan:
     for old, new in names.items():
         # Under another number it draws the same timeouts.
         for incarnation in range(1, _LIVES + 1) if new not in (old, -1) else ():
-            timeouts = NodeSeed(str(old), incarnation).plain
+            timeouts = NodeSeed(str(old), incarnation).default
             choices.chosen.setdefault(((ChoiceKind.NODE, str(new)), incarnation), timeouts)
     return replace(plan, choices=choices, play=changed(play, acts=acts, how={**play.how, "servers": servers}))
 
@@ -105,7 +105,7 @@ def for_the_same_messages(choices: Choices, wanted_ns: AskedNs, asked_ns: AskedN
     """Where fewer messages were sent before it, the fifth has become the third: each choice is for the one of its kind
     that left when it should have, and so with saves. `asked_ns`: when each did in that other run. None if nothing
     changes."""
-    places: dict[Place, list[tuple[int, int]]] = {}
+    places: dict[ChoicePoint, list[tuple[int, int]]] = {}
     for (place, ordinal), at_ns in asked_ns.items():
         places.setdefault(place, []).append((at_ns, ordinal))
     found = Choices()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from labrpc.conditions import Fate
 from labsim import Event
-from labsim.choices import ChoiceKind, Place
+from labsim.choices import ChoiceKind, ChoicePoint
 from labsim.stacks import short_path
 from raftlab.check.failure import short
 from raftlab.tools.shrink.attempts import Attempt, fates_of
@@ -192,7 +192,7 @@ def _messages(attempt: Attempt) -> Iterator[_Line]:
         for event in attempt.trace
         if event.kind == events.SEND
     }
-    alike: dict[tuple[Place, str], list[tuple[int, Fate, Event | None]]] = {}
+    alike: dict[tuple[ChoicePoint, str], list[tuple[int, Fate, Event | None]]] = {}
     for (place, ordinal), fate in fates_of(attempt.plan.choices).items():
         event = sent.get((place[1].partition(" of ")[0], place[2], ordinal))
         if not _is_little(fate):
@@ -222,7 +222,7 @@ def _losses(attempt: Attempt) -> Iterator[_Line]:
             yield _Line(event.at_ns, f"{loss.task} of peer {node} loses its turn at {where}{late}")
 
 
-def _fates(place: Place, kind: str, those: Sequence[tuple[int, Fate, Event | None]]) -> _Line:
+def _fates(place: ChoicePoint, kind: str, those: Sequence[tuple[int, Fate, Event | None]]) -> _Line:
     method = place[2].rpartition(".")[2]
     what = (
         f"{len(those)} {method}s {place[1]}"
@@ -242,7 +242,7 @@ def _is_little(fate: Fate) -> bool:
     return not fate.lost and fate.again_ns is None and fate.delay_ns < _LITTLE_NS
 
 
-def _fate(place: Place, ordinal: int, fate: Fate, event: Event | None) -> _Line:
+def _fate(place: ChoicePoint, ordinal: int, fate: Fate, event: Event | None) -> _Line:
     method = place[2].rpartition(".")[2]
     which = (
         f"{method} {place[1]}, number {ordinal}" if event is None else f"{method} {place[1]} (message {event.message})"
@@ -259,7 +259,7 @@ def _fate(place: Place, ordinal: int, fate: Fate, event: Event | None) -> _Line:
 def _others(attempt: Attempt) -> Iterator[str]:
     choices = attempt.plan.choices
     little = sum(_is_little(fate) for fate in fates_of(choices).values())
-    kinds: dict[str, list[tuple[Place, int]]] = {}
+    kinds: dict[str, list[tuple[ChoicePoint, int]]] = {}
     for place, ordinal in choices.chosen:
         kinds.setdefault(place[0], []).append((place, ordinal))
     if ChoiceKind.NODE in kinds:

@@ -21,7 +21,7 @@ from typing import Any
 from msgspec.structs import replace as changed
 
 from labrpc.conditions import Fate
-from labsim.choices import ChoiceKind, Choices, Place
+from labsim.choices import ChoiceKind, ChoicePoint, Choices
 from raftlab.tools.shrink.attempts import Attempt, Attempts, Drawn, Plan, Same, fates_of, with_patience
 from raftlab.tools.shrink.plan_edits import (
     AskedNs,
@@ -187,7 +187,7 @@ class Search:
             self._try(Plan(each, play, best.plan.at_the_end), wanted_ns=wanted_ns) for each in (choices, *timeouts)
         )
 
-    def _try_choices(self, keep: Callable[[Place, int], bool], *, picks: bool = True) -> bool:
+    def _try_choices(self, keep: Callable[[ChoicePoint, int], bool], *, picks: bool = True) -> bool:
         choices = Choices()
         choices.chosen = {key: value for key, value in self.best.plan.choices.chosen.items() if keep(*key)}
         choices.picked = dict(self.best.plan.choices.picked) if picks else {}
@@ -271,7 +271,7 @@ class Search:
             self._prune(lambda: [act for act in self._play.acts if act.does.startswith(NETWORK)], without)
 
     def _prune_choices(self) -> None:
-        def without(gone: Sequence[tuple[Place, int]]) -> bool:
+        def without(gone: Sequence[tuple[ChoicePoint, int]]) -> bool:
             dropped = set(gone)
             return self._try_choices(lambda place, ordinal: (place, ordinal) not in dropped)
 
@@ -307,7 +307,7 @@ class Search:
                 if not late or not any(self._try_fate(key, one) for one in simpler):
                     break
 
-    def _try_fate(self, key: tuple[Place, int], fate: Fate) -> bool:
+    def _try_fate(self, key: tuple[ChoicePoint, int], fate: Fate) -> bool:
         choices = Choices()
         choices.chosen = {**self.best.plan.choices.chosen, key: fate}
         choices.picked = self.best.plan.choices.picked
@@ -318,7 +318,7 @@ class Search:
         where = self._same.where
         if where is None or where.called not in _WAITS:
             return
-        counts: dict[Place, int] = {}
+        counts: dict[ChoicePoint, int] = {}
         for cluster in self.best.notes.clusters:
             for place in cluster.faults:
                 counts[place] = counts.get(place, 0) + 1
@@ -328,7 +328,7 @@ class Search:
             left = [(place, n) for n in range(1, count + dropped + 1) if (place, n) not in gone]
             self._try_dropping(left) or [self._try_dropping([key]) for key in left if len(left) > 1]
 
-    def _try_dropping(self, keys: Sequence[tuple[Place, int]]) -> bool:
+    def _try_dropping(self, keys: Sequence[tuple[ChoicePoint, int]]) -> bool:
         choices = Choices()
         choices.chosen = {**self.best.plan.choices.chosen, **dict.fromkeys(keys, False)}
         choices.picked = dict(self.best.plan.choices.picked)

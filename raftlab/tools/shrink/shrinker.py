@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from labsim.choices import Choices, Seeded
+from labsim.choices import Choices, SeededSource
 from raftlab.check.harness_rules import RACE
 from raftlab.harness.lab_test import LabTest
 from raftlab.harness.launcher import PeerLauncher
@@ -86,10 +86,10 @@ def shrink(
 ) -> Shrunk:
     """NothingToShrink if the run passes. Ctrl-C ends the search, and the best so far is returned."""
     attempts = Attempts(test, launcher, peer_files)
-    original = attempts.seeded(Seeded(seed), seed)
+    original = attempts.seeded(SeededSource(seed), seed)
     if original.same is None:
         raise NothingToShrink(f"{test.name} with seed {seed} does not fail, so there is nothing to shrink")
-    again = attempts.seeded(Seeded(seed), seed)
+    again = attempts.seeded(SeededSource(seed), seed)
     if again.run.digest != original.run.digest or again.same != original.same:
         raise NothingToShrink(
             f"{test.name} with seed {seed} fails otherwise each time: {original.verdict.text!r}, then "
@@ -161,7 +161,7 @@ def _events(attempt: Attempt) -> int:
 def as_scenario(test: LabTest, launcher: PeerLauncher, seed: int, *, limit_s: float = LIMIT_S) -> str:
     """The run as a scenario, not shrunk before. NothingToShrink if it breaks no rule, or no scenario was found."""
     attempts = Attempts(test, launcher, ())
-    original = attempts.seeded(Seeded(seed), seed)
+    original = attempts.seeded(SeededSource(seed), seed)
     verdict = original.verdict
     if verdict.ending is not Ending.RULE:
         how = "passes" if original.same is None else "fails, but breaks no rule"

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from labsim.choices import Changed, Plain
+from labsim.choices import DefaultSource, OverridingSource
 from raftlab.harness.launcher import PeerLauncher
 from raftlab.harness.loader import load_peer
 from raftlab.harness.options import KV, RACE, add_options
@@ -39,7 +39,7 @@ def repeat(file: Path, launcher: PeerLauncher) -> dict[str, Any]:
             test = playing(header.play)
         else:
             test = noting(select([header.test])[0], Notes())
-        run = run_test(test, launcher, 0, decider=Changed(Plain(), choices))
+        run = run_test(test, launcher, 0, choice_source=OverridingSource(DefaultSource(), choices))
     verdict = verdict_of(run.error)
     return {"ending": verdict.ending, "rule": verdict.name, "same": run.digest == digest}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from labsim import Deadlock, TaskFailed, Wait, WaitKind
-from labsim.stacks import Place, short_path
+from labsim.stacks import CodeLocation, short_path
 from raftlab.check.failure import Failure
 from raftlab.harness.loader import load_peer
 from raftlab.harness.run import run_test
@@ -59,7 +59,7 @@ def test_where_is_the_innermost_line_of_the_peer_not_of_the_library_below_it(tmp
 
 
 def test_a_deadlock_is_placed_by_the_lines_it_names():
-    wait = Wait("ticker", "1", WaitKind.LOCK, 0, "ticker waits", (Place(__file__, 41, "_tick"),))
+    wait = Wait("ticker", "1", WaitKind.LOCK, 0, "ticker waits", (CodeLocation(__file__, 41, "_tick"),))
     deadlock = Deadlock("Deadlock at 1.5 s: every task waits.\n  ticker waits", waits=[wait])
     verdict = verdict_of(deadlock, Path(__file__), Path("tests/test_2a.py"))
     assert without_numbers(verdict.text) == "Deadlock at # s: every task waits."

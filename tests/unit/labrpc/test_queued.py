@@ -8,7 +8,7 @@ from labrpc import Network, Server, Service
 from labrpc.conditions import Fate
 from labrpc.events import DELIVER, DROP, DUPLICATE, REPLY, DropReason
 from labsim import Simulation, time
-from labsim.choices import Seeded
+from labsim.choices import SeededSource
 
 
 @dataclass
@@ -30,17 +30,17 @@ class Echo:
         return Said(f"{args.text}, indeed")
 
 
-class Holding(Seeded):
+class Holding(SeededSource):
     """Every message is held."""
 
-    def choose(self, place, ordinal, chance):
-        held = place[0] in ("request", "reply", "reply to duplicate")
-        return Fate(held=True) if held else super().choose(place, ordinal, chance)
+    def choose(self, point, ordinal, distribution):
+        held = point[0] in ("request", "reply", "reply to duplicate")
+        return Fate(held=True) if held else super().choose(point, ordinal, distribution)
 
 
 def run(script):
     """script(network, echo, got): `got` has what the call returned, once it has."""
-    simulation = Simulation(1, decider=Holding(1))
+    simulation = Simulation(1, choice_source=Holding(1))
 
     def main():
         network, echo, server, got = Network(), Echo(), Server(), []

@@ -3,7 +3,7 @@
 import textwrap
 
 from labsim import Simulation, random
-from labsim.choices import Recording, Seeded
+from labsim.choices import RecordingSource, SeededSource
 
 ORIGINAL = '''
 def test_it():
@@ -25,9 +25,9 @@ def places(source, module="one"):
     """The choice points of the tester that such a test uses, each with what it drew there."""
     names = {"random": random, "__name__": module}
     exec(compile(textwrap.dedent(source), f"{module}.py", "exec"), names)
-    recording = Recording(Seeded(5))
+    recording = RecordingSource(SeededSource(5))
     (test,) = [value for name, value in names.items() if name.startswith("test_")]
-    Simulation(5, decider=recording).run(test)
+    Simulation(5, choice_source=recording).run(test)
     return {(place[1], ordinal): value for (place, ordinal), value in recording.choices.chosen.items()}
 
 

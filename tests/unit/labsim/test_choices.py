@@ -1,4 +1,4 @@
-"""Deciders: choices are keyed and not counted, can be recorded and replayed, and are plain where nothing fits."""
+"""Choice sources: choices have keys, can be recorded and replayed, and become the default where nothing fits."""
 
 from collections import Counter
 from itertools import pairwise
@@ -8,34 +8,34 @@ import pytest
 
 from labsim import Simulation, choices, queue, random, threading, time
 from labsim.choices import (
-    Between,
-    Changed,
     Choices,
+    Constant,
+    DefaultSource,
     NodeSeed,
-    Plain,
-    Recording,
-    Seeded,
-    Settled,
+    OverridingSource,
+    RecordingSource,
+    SeededSource,
+    UniformInt,
 )
 
-DELAY = Between(0, 10**9)
+DELAY = UniformInt(0, 10**9)
 HERE = ("request", "0->1", "Raft.append_entries")
 THERE = ("request", "1->0", "Raft.append_entries")
 
 
-def ask(decider, place, ordinals):
-    return [decider.choose(place, ordinal, DELAY) for ordinal in ordinals]
+def ask(choice_source, point, ordinals):
+    return [choice_source.choose(point, ordinal, DELAY) for ordinal in ordinals]
 
 
-# ---- the seeded one --------------------------------------------------------------------------------------------
+# ---- SeededSource ----------------------------------------------------------------------------------------------
 
 
-def test_a_choice_depends_on_seed_place_and_ordinal_and_on_nothing_else():
-    expected = ask(Seeded(7), HERE, range(1, 20))
+def test_choice_depends_on_seed_point_and_ordinal_only():
+    expected = ask(SeededSource(7), HERE, range(1, 20))
     assert len(set(expected)) == len(expected)
-    assert ask(Seeded(7), THERE, range(1, 20)) != expected
-    assert ask(Seeded(8), HERE, range(1, 20)) != expected
-    disturbed = Seeded(7)
+    assert ask(SeededSource(7), THERE, range(1, 20)) != expected
+    assert ask(SeededSource(8), HERE, range(1, 20)) != expected
+    disturbed = SeededSource(7)
     interleaved = []
     for ordinal in range(1, 20):
         ask(disturbed, THERE, range(1, ordinal))
@@ -46,27 +46,27 @@ def test_a_choice_depends_on_seed_place_and_ordinal_and_on_nothing_else():
 @pytest.mark.parametrize(
     "ordinals", [[5], [1, 2, 4], [9, 3], [2, 2, 2], [4, 1, 2, 3, 9]], ids=lambda ordinals: str(ordinals)
 )
-def test_a_choice_may_be_asked_for_out_of_turn(ordinals):
-    expected = ask(Seeded(7), HERE, range(1, 10))
-    assert ask(Seeded(7), HERE, ordinals) == [expected[ordinal - 1] for ordinal in ordinals]
+def test_choice_can_be_asked_for_out_of_order(ordinals):
+    expected = ask(SeededSource(7), HERE, range(1, 10))
+    assert ask(SeededSource(7), HERE, ordinals) == [expected[ordinal - 1] for ordinal in ordinals]
 
 
-def test_replies_that_overtake_each_other_cost_no_more_than_others(monkeypatch):
-    """Each would have its place's stream drawn from the beginning again: a long run would take for ever."""
-    expected = ask(Seeded(7), HERE, range(1, 5001))
+def test_asking_out_of_order_does_not_restart_the_stream(monkeypatch):
+    """Drawing each point's stream from the beginning again would make long runs take forever."""
+    expected = ask(SeededSource(7), HERE, range(1, 5001))
     begun = []
     generator = choices._random.Random
     monkeypatch.setattr(choices._random, "Random", lambda seed: begun.append(seed) or generator(seed))
-    decider = Seeded(7)
+    choice_source = SeededSource(7)
     arriving = sorted(range(1, 5001), key=lambda ordinal: ordinal + 100 * (ordinal * 0.618 % 1))
     assert arriving != sorted(arriving)
-    assert [ask(decider, HERE, [ordinal])[0] for ordinal in arriving] == [expected[n - 1] for n in arriving]
+    assert [ask(choice_source, HERE, [ordinal])[0] for ordinal in arriving] == [expected[n - 1] for n in arriving]
     assert len(begun) == 1
 
 
 def picks(seed, instants, tasks=3, rounds=1):
-    decider = Seeded(seed)
-    return [decider.pick(now_ns, range(tasks)) for now_ns in instants for _ in range(rounds)]
+    choice_source = SeededSource(seed)
+    return [choice_source.pick(now_ns, range(tasks)) for now_ns in instants for _ in range(rounds)]
 
 
 def test_a_pick_depends_on_its_instant_and_not_on_those_before_it():
@@ -95,18 +95,18 @@ def test_picks_are_uniform_and_independent_from_instant_to_instant(step_ns):
 
 
 def test_between_reaches_both_ends_and_nothing_beyond():
-    die = Between(1, 6)
-    thrown = Counter(die.draw(Random(n).getrandbits(64)) for n in range(6000))
+    die = UniformInt(1, 6)
+    thrown = Counter(die.sample(Random(n).getrandbits(64)) for n in range(6000))
     assert sorted(thrown) == [1, 2, 3, 4, 5, 6]
     assert all(800 < n < 1200 for n in thrown.values()), thrown
-    assert die.draw(0) == 1
-    assert die.draw(2**64 - 1) == 6
+    assert die.sample(0) == 1
+    assert die.sample(2**64 - 1) == 6
 
 
 # ---- what the tester draws -------------------------------------------------------------------------------------
 
 
-def draws_of(decider, further=False):
+def draws_of(choice_source, further=False):
     def main():
         drawn = []
         for _ in range(5):
@@ -115,17 +115,17 @@ def draws_of(decider, further=False):
                 random.random()
         return drawn
 
-    return Simulation(1, decider=decider).run(main)
+    return Simulation(1, choice_source=choice_source).run(main)
 
 
-def test_a_draw_of_the_testers_is_keyed_by_its_line():
-    once, twice = draws_of(Seeded(4)), draws_of(Seeded(4), further=True)
+def test_tester_draw_is_keyed_by_its_call():
+    once, twice = draws_of(SeededSource(4)), draws_of(SeededSource(4), further=True)
     assert once == twice, "draws in another line change nothing here"
     assert len(set(once)) == 5
-    assert draws_of(Seeded(5)) != once
+    assert draws_of(SeededSource(5)) != once
 
 
-def test_every_function_draws_from_the_choice_and_a_plain_one_draws_the_first():
+def test_default_draw_is_the_lowest_value():
     def main():
         return (
             random.random(),
@@ -137,11 +137,11 @@ def test_every_function_draws_from_the_choice_and_a_plain_one_draws_the_first():
             random.expovariate(1),
         )
 
-    assert Simulation(1, decider=Plain()).run(main) == (0.0, 3, 3, 2.0, "a", 0, 0.0)
+    assert Simulation(1, choice_source=DefaultSource()).run(main) == (0.0, 3, 3, 2.0, "a", 0, 0.0)
     assert 0.0 not in Simulation(1).run(main)
 
 
-def test_no_function_of_random_hangs_on_plain_numbers():
+def test_no_function_of_random_hangs_on_default_numbers():
     def main():
         population = list(range(9))
         random.shuffle(population)
@@ -157,10 +157,12 @@ def test_no_function_of_random_hangs_on_plain_numbers():
             random.randbytes(5),
         )
 
-    assert Simulation(1, decider=Plain()).run(main) == Simulation(2, decider=Plain()).run(main)
+    assert Simulation(1, choice_source=DefaultSource()).run(main) == Simulation(2, choice_source=DefaultSource()).run(
+        main
+    )
 
 
-def test_a_draw_may_take_many_numbers_and_all_are_good():
+def test_numbers_within_one_draw_are_uniform():
     def main():
         return [random.sample(range(10), 10) for _ in range(3000)]
 
@@ -170,7 +172,7 @@ def test_a_draw_may_take_many_numbers_and_all_are_good():
         assert sum((n - 300) ** 2 / 300 for n in seen.values()) < 35, (place, seen)
 
 
-def test_a_draw_may_take_any_number_of_bits_and_all_are_good():
+def test_bits_within_one_draw_are_uniform():
     def main():
         return random.getrandbits(1_000_001), random.randbytes(80_000), random.getrandbits(65)
 
@@ -183,12 +185,12 @@ def test_a_draw_may_take_any_number_of_bits_and_all_are_good():
         assert abs(sum(a ^ b for a, b in pairwise(lows)) - 5000) < 200
 
 
-# ---- recording, changing ----------------------------------------------------------------------------------------
+# ---- recording, overriding ---------------------------------------------------------------------------------------
 
 
-def run_a_few_tasks(decider):
+def run_a_few_tasks(choice_source):
     """(digest, what it came to) of a run that makes every kind of choice that labsim itself has."""
-    sim = Simulation(0, decider=decider)
+    sim = Simulation(0, choice_source=choice_source)
 
     def main():
         node = sim.node("a")
@@ -212,16 +214,16 @@ def run_a_few_tasks(decider):
     return sim.run(main), sim.digest()
 
 
-def test_a_recorded_run_is_repeated_without_its_seed():
-    recording = Recording(Seeded(11))
+def test_recorded_run_is_replayed_without_its_seed():
+    recording = RecordingSource(SeededSource(11))
     original = run_a_few_tasks(recording)
-    assert run_a_few_tasks(Seeded(11)) == original, "recording changes nothing"
-    assert run_a_few_tasks(Changed(Plain(), recording.choices)) == original
-    assert run_a_few_tasks(Plain()) != original
+    assert run_a_few_tasks(SeededSource(11)) == original, "recording changes nothing"
+    assert run_a_few_tasks(OverridingSource(DefaultSource(), recording.choices)) == original
+    assert run_a_few_tasks(DefaultSource()) != original
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_threads_may_be_called_whatever_they_like(seed):
+def test_recording_works_for_any_thread_names(seed):
     def main():
         order = []
         for number, name in enumerate(["sender", "sender", "sender #2", "sender", "sender #3", "sender #2 #2"]):
@@ -229,53 +231,55 @@ def test_threads_may_be_called_whatever_they_like(seed):
         time.sleep(1)
         return order
 
-    recording = Recording(Seeded(seed))
-    order = Simulation(0, decider=recording).run(main)
-    assert Simulation(0, decider=Changed(Plain(), recording.choices)).run(main) == order
+    recording = RecordingSource(SeededSource(seed))
+    order = Simulation(0, choice_source=recording).run(main)
+    assert Simulation(0, choice_source=OverridingSource(DefaultSource(), recording.choices)).run(main) == order
 
 
-def test_what_is_plain_is_not_recorded():
-    recording = Recording(Plain())
+def test_defaults_are_not_recorded():
+    recording = RecordingSource(DefaultSource())
     run_a_few_tasks(recording)
     assert not recording.choices.chosen
     assert not recording.choices.picked
 
 
-def test_one_changed_choice_leaves_the_others_alone():
+def test_overriding_one_choice_leaves_others_alone():
     choices = Choices()
     choices.chosen[HERE, 3] = 42
-    expected = ask(Seeded(7), HERE, range(1, 9))
+    expected = ask(SeededSource(7), HERE, range(1, 9))
     expected[2] = 42
-    assert ask(Changed(Seeded(7), choices), HERE, range(1, 9)) == expected
+    assert ask(OverridingSource(SeededSource(7), choices), HERE, range(1, 9)) == expected
 
 
-def test_a_choice_that_does_not_fit_is_left_to_the_next_decider():
+def test_choice_that_does_not_fit_is_left_to_the_inner_source():
     choices = Choices()
     choices.chosen[HERE, 1] = "a word, where a number is asked for"
-    assert ask(Changed(Plain(), choices), HERE, [1]) == [DELAY.plain]
+    assert ask(OverridingSource(DefaultSource(), choices), HERE, [1]) == [DELAY.default]
     choices.chosen[HERE, 1] = -1
-    assert ask(Changed(Plain(), choices), HERE, [1]) == [DELAY.plain], "nor is it a number that can be drawn"
+    assert ask(OverridingSource(DefaultSource(), choices), HERE, [1]) == [DELAY.default], (
+        "nor is it a number that can be drawn"
+    )
     choices.chosen[HERE, 1] = 2**64
-    assert ask(Changed(Plain(), choices), HERE, [1]) == [DELAY.plain]
+    assert ask(OverridingSource(DefaultSource(), choices), HERE, [1]) == [DELAY.default]
     choices.picked[5, 0] = "nobody of that name"
-    assert Changed(Plain(), choices).pick(5, ["a", "b"]) == 0
+    assert OverridingSource(DefaultSource(), choices).pick(5, ["a", "b"]) == 0
     choices.picked[5, 0] = "b"
-    assert Changed(Plain(), choices).pick(5, ["a", "b"]) == 1
+    assert OverridingSource(DefaultSource(), choices).pick(5, ["a", "b"]) == 1
     choices.picked[5, 0] = "b #2"
-    assert Changed(Plain(), choices).pick(5, ["b", "a", "b"]) == 2
+    assert OverridingSource(DefaultSource(), choices).pick(5, ["b", "a", "b"]) == 2
 
 
-def test_a_changed_pick_does_not_shift_those_after_it():
+def test_overriding_a_pick_does_not_shift_later_picks():
     choices = Choices()
     tasks = ["a", "b", "c"]
     expected = [tasks[i] for i in picks(7, [5], rounds=6)]
     expected[2] = "c" if expected[2] != "c" else "a"
     choices.picked[5, 2] = expected[2]
-    decider = Changed(Seeded(7), choices)
-    assert [tasks[decider.pick(5, tasks)] for _ in range(6)] == expected
+    choice_source = OverridingSource(SeededSource(7), choices)
+    assert [tasks[choice_source.pick(5, tasks)] for _ in range(6)] == expected
 
 
-def test_plain_tasks_go_in_the_order_of_coming():
+def test_default_task_order_is_order_of_arrival():
     def main():
         done = queue.Queue()
         for number in range(20):
@@ -283,17 +287,17 @@ def test_plain_tasks_go_in_the_order_of_coming():
         time.sleep(1)
         return [done.get() for _ in range(20)]
 
-    assert Simulation(1, decider=Plain()).run(main) == list(range(20))
+    assert Simulation(1, choice_source=DefaultSource()).run(main) == list(range(20))
     assert Simulation(1).run(main) != list(range(20))
 
 
-def test_plain_seeds_of_nodes_differ_from_each_other():
-    seeds = {NodeSeed(name, incarnation).plain for name in "0123456" for incarnation in range(1, 5)}
+def test_default_node_seeds_differ():
+    seeds = {NodeSeed(name, incarnation).default for name in "0123456" for incarnation in range(1, 5)}
     assert len(seeds) == 28
 
 
-def test_what_is_settled_can_still_be_changed():
+def test_constant_can_be_overridden():
     choices = Choices()
-    assert Seeded(1).choose(("crash", "0", "after save"), 1, Settled(3)) == 3
+    assert SeededSource(1).choose(("crash", "0", "after save"), 1, Constant(3)) == 3
     choices.chosen[("crash", "0", "after save"), 1] = 5
-    assert Changed(Seeded(1), choices).choose(("crash", "0", "after save"), 1, Settled(3)) == 5
+    assert OverridingSource(SeededSource(1), choices).choose(("crash", "0", "after save"), 1, Constant(3)) == 5

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from labsim import NodeKilled, Simulation, TaskFailed, current_simulation, queue, random, threading, time
-from labsim.choices import NodeSeed, Seeded
+from labsim.choices import NodeSeed, SeededSource
 
 SEEDS = range(12)
 NS_PER_S = 1_000_000_000
@@ -66,7 +66,7 @@ def test_the_next_incarnation_draws_from_a_fresh_stream():
 
     draws = sim.run(main)
     assert len(set(draws)) == 3
-    assert draws[1] == Random(Seeded(1).choose(("node", "peer-0"), 2, NodeSeed("peer-0", 2))).random()
+    assert draws[1] == Random(SeededSource(1).choose(("node", "peer-0"), 2, NodeSeed("peer-0", 2))).random()
 
 
 # ---- calling a node ----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from greenlet import greenlet
 
 from labsim import Simulation, SimulationError, TaskFailed, current_simulation, random, threading, time
-from labsim.choices import Between
+from labsim.choices import UniformInt
 
 NS_PER_S = 1_000_000_000
 
@@ -530,7 +530,7 @@ def _draws(extra_draws):
     def main():
         a, b = sim.node("a"), sim.node("b")
         sim.call_on(a, lambda: [random.random() for _ in range(extra_draws)])
-        drawn["a message"] = sim.decider.choose(("request", "a->b", "Echo.say"), 1, Between(0, 10**9))
+        drawn["a message"] = sim.choice_source.choose(("request", "a->b", "Echo.say"), 1, UniformInt(0, 10**9))
         drawn["main"] = random.random()
         drawn["b"] = sim.call_on(b, random.random)
         drawn["a, next incarnation"] = sim.call_on(sim.node("a"), random.random)

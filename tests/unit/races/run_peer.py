@@ -32,13 +32,13 @@ class Ran:
         return [self.error.text, *self.error.evidence]
 
 
-def run_peer(source, seed=0, *, turns=False, decider=None, calls=("main",)):
+def run_peer(source, seed=0, *, turns=False, choice_source=None, calls=("main",)):
     """`calls`: functions of the module that the tester has the node run, all at once."""
     source = (HEAD + textwrap.dedent(source)).encode()
     sites, fields = Sites(), Fields([ast.parse(source)])
     code = rewrite(source, FILE, sites, fields, turns=turns)
     ran = Ran()
-    simulation = ran.simulation = Simulation(seed, decider=decider)
+    simulation = ran.simulation = Simulation(seed, choice_source=choice_source)
     simulation.ordering = Ordering(simulation)
 
     def load():

@@ -1,7 +1,7 @@
 """Turns that are lost: where, how late, whose time that is, and that one seed is one run."""
 
 from labsim import Simulation
-from labsim.choices import Changed, Plain, Recording, Seeded
+from labsim.choices import DefaultSource, OverridingSource, RecordingSource, SeededSource
 from raftlab.races.preemption import CHANCES, Loss
 from raftlab.trace.events import CAUGHT_UP, PREEMPT
 from unit.races.run_peer import run_peer
@@ -44,16 +44,16 @@ def test_one_seed_is_one_run():
 
 
 def test_a_run_is_repeated_from_its_choices_and_each_can_be_taken_back():
-    recording = Recording(Seeded(3))
-    first = run_peer(COUNTS, turns=True, decider=recording)
+    recording = RecordingSource(SeededSource(3))
+    first = run_peer(COUNTS, turns=True, choice_source=recording)
     choices = recording.choices
-    again = run_peer(COUNTS, turns=True, decider=Changed(Plain(), choices))
+    again = run_peer(COUNTS, turns=True, choice_source=OverridingSource(DefaultSource(), choices))
     assert again.digest == first.digest
     assert again.value == first.value
     assert {place[0] for place, _ in choices.chosen} >= {"preempt", "preempt unlocked"}
     for key in [key for key in choices.chosen if key[0][0] in ("preempt", "preempt unlocked")]:
         del choices.chosen[key]
-    assert run_peer(COUNTS, turns=True, decider=Changed(Plain(), choices)).value == (800, 800)
+    assert run_peer(COUNTS, turns=True, choice_source=OverridingSource(DefaultSource(), choices)).value == (800, 800)
 
 
 def test_a_loss_says_who_where_and_how_late():
@@ -103,21 +103,25 @@ def test_nothing_is_lost_in_the_clocks_calls_nor_outside_a_run():
 
 
 def test_a_written_loss_that_cannot_be_is_none():
-    class Absurd(Plain):
-        def choose(self, place, ordinal, chance):
-            return Loss(-3 if ordinal % 2 else 10_000) if place[0] in ("preempt", "preempt unlocked") else chance.plain
+    class Absurd(DefaultSource):
+        def choose(self, place, ordinal, distribution):
+            return (
+                Loss(-3 if ordinal % 2 else 10_000)
+                if place[0] in ("preempt", "preempt unlocked")
+                else distribution.default
+            )
 
-    assert run_peer(COUNTS, turns=True, decider=Absurd()).value == (800, 800)
+    assert run_peer(COUNTS, turns=True, choice_source=Absurd()).value == (800, 800)
 
 
 def test_chances_are_as_likely_as_they_say():
-    for chance in CHANCES.values():
-        drawn = [chance.draw((n * 0x9E3779B97F4A7C15) % 2**64) for n in range(4096)]
+    for distribution in CHANCES.values():
+        drawn = [distribution.sample((n * 0x9E3779B97F4A7C15) % 2**64) for n in range(4096)]
         lost = [loss for loss in drawn if loss.at]
-        assert abs(len(lost) / 4096 - chance.loses / 64) < 0.05
-        assert {loss.at for loss in lost} == set(range(1, chance.block + 1))
-        assert abs(sum(loss.late_ns > 0 for loss in lost) / len(lost) - chance.late / 64) < 0.05
-        assert chance.plain == Loss()
+        assert abs(len(lost) / 4096 - distribution.loses / 64) < 0.05
+        assert {loss.at for loss in lost} == set(range(1, distribution.block + 1))
+        assert abs(sum(loss.late_ns > 0 for loss in lost) / len(lost) - distribution.late / 64) < 0.05
+        assert distribution.default == Loss()
 
 
 TWO_SECTIONS = """

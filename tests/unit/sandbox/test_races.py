@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from labsim import Simulation, time
-from labsim.choices import Changed, ChoiceKind, Plain, Recording, Seeded
-from labsim.stacks import Place
+from labsim.choices import ChoiceKind, DefaultSource, OverridingSource, RecordingSource, SeededSource
+from labsim.stacks import CodeLocation
 from raftlab.check.failure import Failure, PeerProcessFailed
 from raftlab.guest import protocol
 from raftlab.guest.protocol import Back, Losses, Lost, More, Raced, Remarked
@@ -51,8 +51,8 @@ def lost(run):
 def test_turns_are_lost_by_the_keys_of_a_run_in_one_process_and_one_seed_is_one_run(load):
     program = load(REFERENCE)
     test = TESTS["test_basic_agree_2b"]
-    recording = Recording(Seeded(5))
-    first = run_test(test, program, 5, decider=recording)
+    recording = RecordingSource(SeededSource(5))
+    first = run_test(test, program, 5, choice_source=recording)
     assert first.error is None
     assert run_test(test, program, 5).digest == first.digest
     # What was lost is told by its line, and some of it came back late.
@@ -60,12 +60,15 @@ def test_turns_are_lost_by_the_keys_of_a_run_in_one_process_and_one_seed_is_one_
     assert any(loss.late_ns for loss in lost(first))
     assert any(event.kind == CAUGHT_UP for event in first.simulation.trace)
     chosen = {key: value for key, value in recording.choices.chosen.items() if key[0][0] in tuple(CHANCES)}
-    assert chosen == {key: Seeded(5).choose(*key, CHANCES[key[0][0]]) for key in chosen}
+    assert chosen == {key: SeededSource(5).choose(*key, CHANCES[key[0][0]]) for key in chosen}
     # It is repeated from its choices, and without them nobody loses a turn.
-    assert run_test(test, program, 5, decider=Changed(Plain(), recording.choices)).digest == first.digest
+    assert (
+        run_test(test, program, 5, choice_source=OverridingSource(DefaultSource(), recording.choices)).digest
+        == first.digest
+    )
     for key in chosen:
         del recording.choices.chosen[key]
-    assert lost(run_test(test, program, 5, decider=Changed(Plain(), recording.choices))) == []
+    assert lost(run_test(test, program, 5, choice_source=OverridingSource(DefaultSource(), recording.choices))) == []
 
 
 def test_a_race_is_told_in_the_words_of_one_process(load, tmp_path):
@@ -123,9 +126,9 @@ def test_who_lies_about_races_harms_itself(load, tmp_path, lie):
         "from labsim import current_simulation",
         "from raftlab.guest.protocol import Lost, More, Raced",
         "from raftlab.races.data_race import Touch, Unordered",
-        "from labsim.stacks import Place",
+        "from labsim.stacks import CodeLocation",
         "do = current_simulation().do",
-        "touch = Touch(True, Place('/etc/passwd', 1, 'f'), 'x', '', ())",
+        "touch = Touch(True, CodeLocation('/etc/passwd', 1, 'f'), 'x', '', ())",
         LIES[lie],
     ]
     doc = '        """The current term, and whether this peer believes it leads."""\n'
@@ -149,16 +152,16 @@ def misbehaves(what):
     raise Misbehaves(what)
 
 
-class Always(Plain):
+class Always(DefaultSource):
     """Every block loses its first turn, and gets it back 5 ms later."""
 
-    def choose(self, place, ordinal, chance):
-        return Loss(1, 5_000_000) if place[0] in tuple(CHANCES) else chance.plain
+    def choose(self, place, ordinal, distribution):
+        return Loss(1, 5_000_000) if place[0] in tuple(CHANCES) else distribution.default
 
 
-def hosted(main, decider=None):
+def hosted(main, choice_source=None):
     """main(host, world) in a simulation; `world` has the node, and what arrived."""
-    simulation = Simulation(1, decider=decider or Always())
+    simulation = Simulation(1, choice_source=choice_source or Always())
     world = SimpleNamespace(simulation=simulation, arrived=[], remarks=[])
 
     def run():
@@ -220,7 +223,7 @@ def test_only_what_was_handed_out_can_be_lost_and_each_once():
     hosted(main)
 
 
-GOOD = Touch(True, Place("raft.py", 3, "start"), "self.log", "start", ("self.mu",))
+GOOD = Touch(True, CodeLocation("raft.py", 3, "start"), "self.log", "start", ("self.mu",))
 
 
 @pytest.mark.parametrize(
@@ -228,10 +231,12 @@ GOOD = Touch(True, Place("raft.py", 3, "start"), "self.log", "start", ("self.mu"
     [
         Unordered("x" * (protocol.NAME_MAX + 1), GOOD, GOOD),
         Unordered("self.log\n", GOOD, GOOD),
-        Unordered("self.log", Touch(True, Place("/etc/passwd", 1, "f"), "x", "", ()), GOOD),
-        Unordered("self.log", GOOD, Touch(True, Place("raft.py", 0, "f"), "x", "", ())),
-        Unordered("self.log", GOOD, Touch(True, Place("raft.py", 1, "\x1b[2J"), "x", "", ())),
-        Unordered("self.log", GOOD, Touch(True, Place("raft.py", 1, "f"), "x", "", ("a",) * (protocol.HELD_MAX + 1))),
+        Unordered("self.log", Touch(True, CodeLocation("/etc/passwd", 1, "f"), "x", "", ()), GOOD),
+        Unordered("self.log", GOOD, Touch(True, CodeLocation("raft.py", 0, "f"), "x", "", ())),
+        Unordered("self.log", GOOD, Touch(True, CodeLocation("raft.py", 1, "\x1b[2J"), "x", "", ())),
+        Unordered(
+            "self.log", GOOD, Touch(True, CodeLocation("raft.py", 1, "f"), "x", "", ("a",) * (protocol.HELD_MAX + 1))
+        ),
     ],
 )
 def test_a_race_that_cannot_be_is_no_race_but_misbehaviour(race):

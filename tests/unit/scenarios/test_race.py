@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from labsim.choices import Seeded
+from labsim.choices import SeededSource
 from raftlab.harness.run import run_test
 from raftlab.races.preemption import Loss
 from raftlab.sandbox.loader import launcher_for
@@ -27,11 +27,11 @@ deliver 1->0 append reply
 """
 
 
-class Late(Seeded):
+class Late(SeededSource):
     """A turn is lost as often as it can be, and comes back 40 ms later."""
 
-    def choose(self, place, ordinal, chance):
-        return Loss(1, 40_000_000) if place[0] == "preempt" else super().choose(place, ordinal, chance)
+    def choose(self, place, ordinal, distribution):
+        return Loss(1, 40_000_000) if place[0] == "preempt" else super().choose(place, ordinal, distribution)
 
 
 @pytest.mark.parametrize("isolated", [False, True])
@@ -39,7 +39,7 @@ def test_a_turn_that_comes_back_late_is_back_when_the_step_is_over(isolated):
     if isolated and not hasattr(os, "pidfd_open"):
         pytest.skip("isolated runs need Linux")
     launcher = launcher_for(Path("raft/raft.py"), isolated=isolated, race=True)
-    run = run_test(as_test(parse_script(STRICT, "strict.scenario")), launcher, 7, decider=Late(7))
+    run = run_test(as_test(parse_script(STRICT, "strict.scenario")), launcher, 7, choice_source=Late(7))
     if isolated:
         launcher.close()
     assert run.error is None, run.error

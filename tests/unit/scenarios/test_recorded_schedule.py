@@ -3,7 +3,7 @@
 import pytest
 
 from labsim import time
-from labsim.choices import Changed, Choices, Seeded
+from labsim.choices import Choices, OverridingSource, SeededSource
 from raftlab.harness.loader import load_peer
 from raftlab.harness.run import run_test
 from raftlab.scenarios.collection import collect
@@ -87,7 +87,7 @@ def test_a_fault_that_does_not_happen_takes_its_end_along(peer, fault, gone):
     (place,) = [place for place in notes.clusters[0].faults if place[1] == fault]
     choices = Choices()
     choices.chosen[place, 1] = False
-    run = run_test(noting(faulty, Notes()), peer, SEED, decider=Changed(Seeded(SEED), choices))
+    run = run_test(noting(faulty, Notes()), peer, SEED, choice_source=OverridingSource(SeededSource(SEED), choices))
     assert kinds(run, *everything) == [one for one in before if one not in gone]
     assert place == ("fault", fault, place[2])
 

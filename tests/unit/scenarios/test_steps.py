@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from labsim.choices import Seeded
+from labsim.choices import SeededSource
 from raft.raft import Raft
 from raftlab.check.failure import Failure
 from raftlab.harness.in_process import InProcessLauncher
@@ -414,6 +414,6 @@ def test_a_failed_step_of_a_plain_peer_is_not_skipped():
 
 def test_a_run_is_repeated_by_its_seed_and_recorded_like_any_other():
     text = "campaign 0\ndeliver\nstart 0 x\nrun 1s\nexpect 1 applied x at 1\n"
-    one, other = play(text)[0], play(text, decider=Seeded(7))[0]
+    one, other = play(text)[0], play(text, choice_source=SeededSource(7))[0]
     assert one.digest == other.digest
     assert one.digest != play(text, seed=8)[0].digest

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from labrpc.conditions import Fate
-from labsim.choices import Changed, Choices, Plain, Recording, Seeded
+from labsim.choices import Choices, DefaultSource, OverridingSource, RecordingSource, SeededSource
 from raftlab.harness.loader import DEFAULT, DEFAULT_KV, load_peer
 from raftlab.harness.run import run_test
 from raftlab.scenarios.collection import collect
@@ -21,16 +21,16 @@ SEED = 3
 ROOT = Path(__file__).parents[3]
 
 
-def run(name, decider):
+def run(name, choice_source):
     (test,) = select([name], [])
-    return run_test(test, load_peer(DEFAULT), 0, decider=decider)
+    return run_test(test, load_peer(DEFAULT), 0, choice_source=choice_source)
 
 
 # What the other process does: every file of choices in a folder once more, and its digest.
 REPLAY_ALL = """
 import sys
 from pathlib import Path
-from labsim.choices import Changed, Plain
+from labsim.choices import DefaultSource, OverridingSource
 from raftlab.trace.choice_file import read_choices
 from raftlab.harness.loader import DEFAULT, DEFAULT_KV, load_peer
 from raftlab.harness.run import run_test
@@ -40,7 +40,7 @@ peer = load_peer(DEFAULT, kv=DEFAULT_KV)
 tests = {test.name: test for test in select([], [])}
 for path in sorted(Path(sys.argv[1]).iterdir()):
     header, choices = read_choices(path)
-    run = run_test(tests[header.test], peer, 0, decider=Changed(Plain(), choices))
+    run = run_test(tests[header.test], peer, 0, choice_source=OverridingSource(DefaultSource(), choices))
     print(header.test, run.digest, run.error)
 """
 
@@ -51,8 +51,8 @@ def test_every_test_is_repeated_without_its_seed_in_another_process(tmp_path):
     peer = load_peer(DEFAULT, kv=DEFAULT_KV)
     tests = sorted(select([], []), key=lambda test: test.name)[:: 1 if SOAK else 9]
     for test in tests:
-        recording = Recording(Seeded(SEED))
-        done = run_test(test, peer, 0, decider=recording)
+        recording = RecordingSource(SeededSource(SEED))
+        done = run_test(test, peer, 0, choice_source=recording)
         write_choices(tmp_path / test.name, recording.choices, test=test.name, digest=done.digest)
         expected.append(f"{test.name} {done.digest} None")
     assert {name.split()[0][-2:] for name in expected} == {"2a", "2b", "2c", "2d", "3a", "3b"}
@@ -75,14 +75,14 @@ def fates(choices, place_kinds=("request", "reply")):
     "name", ["test_figure8_unreliable_2c", "test_backup_2b", "test_snapshot_install_unreliable_2d"]
 )
 def test_one_message_lost_leaves_the_fates_of_all_others(name):
-    recording = Recording(Seeded(SEED))
+    recording = RecordingSource(SeededSource(SEED))
     before = run(name, recording)
     requests = fates(recording.choices, ("request",))
     # One in the middle of the run that arrives.
     key = next(k for k in list(requests)[len(requests) // 3 :] if not requests[k].lost and "append" in k[0][2])
     choices = Choices()
     choices.chosen[key] = Fate(requests[key].delay_ns, lost=True)
-    changed = Recording(Changed(Seeded(SEED), choices))
+    changed = RecordingSource(OverridingSource(SeededSource(SEED), choices))
     after = run(name, changed)
     assert after.error is None
     assert after.digest != before.digest
@@ -134,15 +134,15 @@ def test_two_clusters_in_one_test_share_no_choice():
 
     launcher = load_peer(DEFAULT)
     for seed in range(4):
-        recording = Recording(Seeded(seed))
-        recorded = run_test(two, launcher, 0, decider=recording)
-        repeated = run_test(two, launcher, 0, decider=Changed(Plain(), recording.choices))
+        recording = RecordingSource(SeededSource(seed))
+        recorded = run_test(two, launcher, 0, choice_source=recording)
+        repeated = run_test(two, launcher, 0, choice_source=OverridingSource(DefaultSource(), recording.choices))
         assert repeated.digest == recorded.digest
         assert recorded.error is None
 
 
 def test_a_line_taken_out_of_the_file_makes_that_choice_plain(tmp_path):
-    recording = Recording(Seeded(SEED))
+    recording = RecordingSource(SeededSource(SEED))
     run("test_basic_agree_2b", recording)
     path = tmp_path / "choices"
     write_choices(path, recording.choices, test="test_basic_agree_2b", digest="")
@@ -152,7 +152,7 @@ def test_a_line_taken_out_of_the_file_makes_that_choice_plain(tmp_path):
     path.write_text("\n".join(lines))
     _, choices = read_choices(path)
     key = (tuple(told["place"]), told["ordinal"])
-    again = Recording(Changed(Plain(), choices))
+    again = RecordingSource(OverridingSource(DefaultSource(), choices))
     assert run("test_basic_agree_2b", again).error is None
     assert key in recording.choices.chosen
     assert key not in again.choices.chosen
@@ -160,15 +160,15 @@ def test_a_line_taken_out_of_the_file_makes_that_choice_plain(tmp_path):
 
 def test_with_every_choice_plain_the_reference_passes():
     for name in ("test_initial_election_2a", "test_basic_agree_2b", "test_persist1_2c", "test_snapshot_basic_2d"):
-        assert run(name, Plain()).error is None, name
+        assert run(name, DefaultSource()).error is None, name
 
 
 def test_where_a_crash_falls_is_a_choice():
     asked = []
 
-    class Asked(Seeded):
-        def choose(self, place, ordinal, chance):
-            value = super().choose(place, ordinal, chance)
+    class Asked(SeededSource):
+        def choose(self, place, ordinal, distribution):
+            value = super().choose(place, ordinal, distribution)
             if place[0] == "crash":
                 asked.append((place, ordinal, value))
             return value
@@ -178,7 +178,7 @@ def test_where_a_crash_falls_is_a_choice():
     place, ordinal, nth = asked[0]
     choices = Choices()
     choices.chosen[place, ordinal] = nth + 1
-    after = run("test_crash_after_save_2c", Changed(Seeded(SEED), choices))
+    after = run("test_crash_after_save_2c", OverridingSource(SeededSource(SEED), choices))
     armed = [
         next(e.detail for e in done.simulation.trace if e.kind == "crash_at" and e.node == place[1])
         for done in (before, after)
@@ -204,7 +204,7 @@ def test_no_choice_turns_the_clock_back(value):
     for place in places:
         for ordinal in range(1, 100):
             choices.chosen[place, ordinal] = value
-    done = run_test(test, load_peer(DEFAULT), 0, decider=Changed(Plain(), choices))
+    done = run_test(test, load_peer(DEFAULT), 0, choice_source=OverridingSource(DefaultSource(), choices))
     assert done.error is None
     at_ns = [event.at_ns for event in done.simulation.trace]
     assert at_ns == sorted(at_ns)

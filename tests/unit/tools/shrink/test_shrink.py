@@ -7,7 +7,7 @@ import time
 import pytest
 
 from labrpc.conditions import Fate
-from labsim.choices import Choices, Seeded
+from labsim.choices import Choices, SeededSource
 from raftlab.harness.lab_test import Kind, LabTest
 from raftlab.harness.loader import load_peer
 from raftlab.harness.records import place_of_peer
@@ -98,7 +98,7 @@ def test_where_no_scenario_of_the_run_is_short_one_is_drawn(tmp_path):
 
     # What is told is that run, and it is repeated from its file.
     attempts = Attempts(test, launcher, place_of_peer(path))
-    original = attempts.seeded(Seeded(1), 1)
+    original = attempts.seeded(SeededSource(1), 1)
     long = attempts.again(attempts.played(original))
     (best, *_) = shrinker._stepped(attempts, long, scenario)
     assert attempts.again(best.plan).run.digest == best.run.digest
