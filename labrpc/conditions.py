@@ -1,7 +1,7 @@
-"""What a network is like, as data, and the one place where a message's fate is drawn from it.
+"""The faults of a network, as data, and the distributions from which each message's transit is sampled.
 
-The numbers are those of the MIT lab (labrpc.go); what goes beyond it is off until asked for. Start at `DETAILS`, then
-`Conditions` and `RequestChance.sample()`.
+The numbers are those of the MIT lab (labrpc.go); faults that the MIT lab lacks are off by default. Start at `DETAILS`,
+then `NetworkConditions` and `RequestDistribution.sample()`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from labsim.choices import ChoiceKind, UniformInt, next_bits
 
 _MS = 1_000_000  # in nanoseconds
 
-# The choices of which a Fate comes.
+# The choices whose value is a Transit.
 TRANSIT_KINDS = frozenset((ChoiceKind.REQUEST, ChoiceKind.REPLY, ChoiceKind.REPLY_TO_DUPLICATE))
 
 # MIT's numbers.
@@ -25,21 +25,21 @@ REORDER_NS_MIN = 200 * _MS
 REORDER_SPREAD_NS = UniformInt(0, 2000 * _MS)
 DEAD_END_NS = UniformInt(0, 100 * _MS)
 DEAD_END_LONG_NS = UniformInt(0, 7000 * _MS)
-# How long a caller takes to notice that its server went away under the call.
+# How long a caller takes to notice that its server went away during the call.
 NOTICE_GONE_NS = UniformInt(1 * _MS, 100 * _MS)
 
 DUPLICATE_DELAY_NS = UniformInt(0, 200 * _MS)
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """How long every message takes, each way."""
+    """How long every message takes, in each direction."""
 
     min_ms: float
     max_ms: float
 
 
 class LinkChange(msgspec.Struct, frozen=True):
-    """What one direction between two servers is like from now on, beside what holds for all."""
+    """The faults of one direction between two servers, in addition to those of the whole network."""
 
     source: str
     target: str
@@ -48,7 +48,7 @@ class LinkChange(msgspec.Struct, frozen=True):
     cut: bool
 
 
-# The kinds of condition. Each is the name of a method of Network and of the event that it emits.
+# The kinds of network faults. Each is the name of a method of Network and of the event that it emits.
 RELIABLE = "reliable"
 LONG_REORDERING = "long_reordering"
 LONG_DELAYS = "long_delays"
@@ -56,7 +56,7 @@ DUPLICATES = "duplicates"
 LATENCY = "latency"
 LINK = "link"
 PARTITION = "partition"
-# Of each, the type of the event's detail: the new value.
+# The type of each event's detail: the new value.
 DETAILS: dict[str, Any] = {
     RELIABLE: bool,
     LONG_REORDERING: bool,
@@ -70,8 +70,8 @@ DETAILS: dict[str, Any] = {
 NO_LATENCY = Latency(0.0, 0.0)
 
 
-class Conditions(msgspec.Struct, frozen=True):
-    """All that can be wrong with a network. `links` has the directions between two servers that are not like others."""
+class NetworkConditions(msgspec.Struct, frozen=True):
+    """All faults of a network. `links` has only those directions between two servers that differ from the others."""
 
     reliable: bool = True
     long_reordering: bool = False
@@ -83,15 +83,15 @@ class Conditions(msgspec.Struct, frozen=True):
     def link(self, source: str, target: str) -> LinkChange:
         return self.links.get((source, target)) or LinkChange(source, target, NO_LATENCY, 0.0, False)
 
-    def request_chance(self, source: str, target: str) -> RequestChance:
+    def request_distribution(self, source: str, target: str) -> RequestDistribution:
         link = self.link(source, target)
-        return RequestChance(
+        return RequestDistribution(
             _range(self.latency), _range(link.latency), self._loss(link), not self.reliable, self.duplicates
         )
 
-    def reply_chance(self, source: str, target: str) -> ReplyChance:
+    def reply_distribution(self, source: str, target: str) -> ReplyDistribution:
         link = self.link(source, target)
-        return ReplyChance(_range(self.latency), _range(link.latency), self._loss(link), self.long_reordering)
+        return ReplyDistribution(_range(self.latency), _range(link.latency), self._loss(link), self.long_reordering)
 
     def _loss(self, link: LinkChange) -> float:
         unreliable = 0.0 if self.reliable else UNRELIABLE_LOSS
@@ -99,25 +99,27 @@ class Conditions(msgspec.Struct, frozen=True):
 
     @property
     def dead_end_ns(self) -> UniformInt:
-        """How long a call takes to notice that it leads nowhere."""
+        """How long a call takes to find out that it cannot reach a server."""
         return DEAD_END_LONG_NS if self.long_delays else DEAD_END_NS
 
 
-_Delay = Annotated[int, msgspec.Meta(ge=0)]  # looked at when one is read, not when one is made
+_Delay = Annotated[int, msgspec.Meta(ge=0)]  # checked when one is decoded, not when one is made
 
 
-# gc=False: one for each way of each message.
-class Fate(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What becomes of a message on one way, there or back."""
+# gc=False: one for each request and each reply. `rename`: choice files name these fields so.
+class Transit(
+    msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename={"duplicate_ns": "again_ns", "queued": "held"}
+):
+    """What happens to a request or a reply on its way."""
 
-    delay_ns: _Delay = 0  # until it is there; if it is lost, until its caller hears that there will be no reply
+    delay_ns: _Delay = 0  # until it arrives; if it is lost, until its caller learns that there will be no reply
     lost: bool = False
-    again_ns: _Delay | None = None  # a second copy of the request is there after this time
-    held: bool = False  # it waits until somebody says what becomes of it: Network.held
+    duplicate_ns: _Delay | None = None  # a second copy of the request arrives after this time
+    queued: bool = False  # it waits in Network.queued until it is delivered or dropped
 
 
-class RequestChance(msgspec.Struct, frozen=True):
-    """The dangers of the way there."""
+class RequestDistribution(msgspec.Struct, frozen=True):
+    """The possible transits of a request."""
 
     latency_ns: UniformInt
     link_latency_ns: UniformInt
@@ -126,24 +128,24 @@ class RequestChance(msgspec.Struct, frozen=True):
     duplicates: float
 
     @property
-    def default(self) -> Fate:
-        return Fate(self.latency_ns.default + self.link_latency_ns.default)
+    def default(self) -> Transit:
+        return Transit(self.latency_ns.default + self.link_latency_ns.default)
 
-    def sample(self, bits: int) -> Fate:
+    def sample(self, bits: int) -> Transit:
         delay_ns = self.latency_ns.sample(bits)
         if self.link_latency_ns.high:
             delay_ns += self.link_latency_ns.sample(bits := next_bits(bits))
         if self.unreliable:
             delay_ns += UNRELIABLE_DELAY_NS.sample(bits := next_bits(bits))
         if self.loss and (bits := next_bits(bits)) < self.loss * 2**64:
-            return Fate(delay_ns, True)
+            return Transit(delay_ns, True)
         if self.duplicates and (bits := next_bits(bits)) < self.duplicates * 2**64:
-            return Fate(delay_ns, False, delay_ns + DUPLICATE_DELAY_NS.sample(next_bits(bits)))
-        return Fate(delay_ns)
+            return Transit(delay_ns, False, delay_ns + DUPLICATE_DELAY_NS.sample(next_bits(bits)))
+        return Transit(delay_ns)
 
 
-class ReplyChance(msgspec.Struct, frozen=True):
-    """The dangers of the way back."""
+class ReplyDistribution(msgspec.Struct, frozen=True):
+    """The possible transits of a reply."""
 
     latency_ns: UniformInt
     link_latency_ns: UniformInt
@@ -151,26 +153,26 @@ class ReplyChance(msgspec.Struct, frozen=True):
     reordered: bool
 
     @property
-    def default(self) -> Fate:
-        return Fate(self.latency_ns.default + self.link_latency_ns.default)
+    def default(self) -> Transit:
+        return Transit(self.latency_ns.default + self.link_latency_ns.default)
 
-    def sample(self, bits: int) -> Fate:
+    def sample(self, bits: int) -> Transit:
         delay_ns = self.latency_ns.sample(bits)
         if self.link_latency_ns.high:
             delay_ns += self.link_latency_ns.sample(bits := next_bits(bits))
         if self.loss and (bits := next_bits(bits)) < self.loss * 2**64:
-            return Fate(delay_ns, True)
+            return Transit(delay_ns, True)
         if self.reordered and (bits := next_bits(bits)) < REORDERED_REPLIES * 2**64:
-            # As MIT draws it: short extra delays are likelier than long ones.
+            # As MIT samples it: short extra delays are likelier than long ones.
             bits = next_bits(bits)
             longest = UniformInt(0, 1 * _MS + REORDER_SPREAD_NS.sample(bits))
             delay_ns += REORDER_NS_MIN + longest.sample(next_bits(bits))
-        return Fate(delay_ns)
+        return Transit(delay_ns)
 
 
 def _range(latency: Latency) -> UniformInt:
     return UniformInt(int(latency.min_ms * _MS), int(latency.max_ms * _MS))
 
 
-def is_usual(link: LinkChange) -> bool:
+def is_unchanged(link: LinkChange) -> bool:
     return not link.cut and link.latency == NO_LATENCY and not link.loss

@@ -1,4 +1,4 @@
-"""What goes wrong in a call that is not the network's doing: a mistake in the program, never a silent None."""
+"""The error for a call that a mistake in the program makes impossible. It never becomes a silent None."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ __all__ = ["RpcError"]
 
 
 class RpcError(RuntimeError):
-    """A call that could never work: no such service or method, a wrong argument or reply type.
+    """A call that can never work: an unknown service or method, a wrong argument or reply type.
 
-    `returned` is the type of a reply that is not the promised one.
+    `returned` is the type of the reply, if it differs from the annotation.
     """
 
     returned: type | None = None

@@ -1,4 +1,4 @@
-"""One call on its way: what the trace keeps, and what is decoded only when somebody looks."""
+"""A request and its reply as the trace keeps them: encoded, and decoded on demand."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from labgob import carrying_unknown, decode
 
 # gc=False: a trace holds hundreds of thousands of these, and nothing they refer to can refer back to them.
 class Message(msgspec.Struct, gc=False, eq=False):
-    """A request and, once a handler has answered, its reply, whether that arrives or not.
+    """A request and, once a handler has answered, its reply, whether or not it arrives.
 
-    A duplicated request is a second Message with the same id, because its handler may answer otherwise.
+    A duplicate of a request is a second Message with the same id, because its handler may give another answer.
     """
 
     id: int
@@ -22,11 +22,11 @@ class Message(msgspec.Struct, gc=False, eq=False):
     service_method: str
     request: bytes
     args_type: Any
-    ordinal: int = 0  # among the requests of this method from this source to this target, from 1
+    ordinal: int = 0  # among the requests of this method from this source to this target, starting at 1
     reply: bytes | None = None
     reply_type: Any = None
-    carries_unknown: bool = False  # it is decoded with labgob.carrying_unknown()
-    # Which RPC it is, where the peer's method has another name; otherwise as service_method.
+    carries_unknown: bool = False  # decode it within labgob.carrying_unknown()
+    # The RPC that it is, if the peer's method has another name; otherwise the same as service_method.
     rpc: str = ""
 
     def __post_init__(self) -> None:
@@ -35,7 +35,7 @@ class Message(msgspec.Struct, gc=False, eq=False):
 
     @property
     def method_name(self) -> str:
-        """Without its service's name: "request_vote" of "Raft.request_vote"."""
+        """The method without its service: "request_vote" of "Raft.request_vote"."""
         return self.service_method.rpartition(".")[2]
 
     def duplicate(self) -> Message:
@@ -55,7 +55,7 @@ class Message(msgspec.Struct, gc=False, eq=False):
         return self._decode(self.request, self.args_type)
 
     def decode_reply(self) -> Any:
-        """The reply, or None if none was given."""
+        """The reply, or None if the handler has not answered."""
         return None if self.reply is None else self._decode(self.reply, self.reply_type)
 
     def _decode(self, data: bytes, as_type: Any) -> Any:

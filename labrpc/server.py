@@ -1,7 +1,7 @@
 """Servers and the services they offer.
 
-A service is any object; its methods that take one annotated argument and are annotated with their reply can be
-called: `def request_vote(self, args: RequestVoteArgs) -> RequestVoteReply`. The annotations are the wire types.
+A service is any object. Callers can call its methods that take one annotated argument and annotate their reply:
+`def request_vote(self, args: RequestVoteArgs) -> RequestVoteReply`. The annotations are the wire types.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from labrpc.message import Message
 from labsim import Node
 
 
-class Remote(Protocol):
-    """Where the handlers of a server run that are not here. It answers, some time later, by Network.answer()."""
+class RemoteHandlers(Protocol):
+    """Runs the handlers of a server in another process. It replies later, by Network.answer()."""
 
     def deliver(self, message: Message) -> None: ...
 
@@ -36,10 +36,11 @@ def full_name(type_: Any) -> str:
     return f"{type_.__module__}.{type_.__qualname__}" if isinstance(type_, type) else repr(type_)
 
 
-def are_twins(one: Any, other: Any) -> bool:
-    """Whether these types are one type of one program, of which two peers have each executed a copy of their own.
+def is_same_type(one: Any, other: Any) -> bool:
+    """Whether these types come from the same definition. Every peer executes its own copy of a module, so its classes
+    are other objects than its neighbors'.
 
-    `one` may also be the full name of a type that is not here.
+    `one` may also be the full name of a type that this process does not have.
     """
     if isinstance(one, str):
         return one == full_name(other)
@@ -59,24 +60,23 @@ class Service:
         method = None if method_name.startswith("_") else getattr(self.receiver, method_name, None)
         if not callable(method):
             have = ", ".join(name for name, _ in inspect.getmembers(self.receiver, callable) if name[0] != "_")
-            raise RpcError(f"{self.name} has no method {method_name!r}; it has {have or 'none'}")
+            raise RpcError(f"{self.name} has no method {method_name!r}; its methods: {have or 'none'}")
         signature = inspect.signature(method)
         parameters = list(signature.parameters)
 
         def cannot(why: str) -> RpcError:
-            return RpcError(f"{self.name}.{method_name}{signature} cannot be called over the network: {why}")
+            return RpcError(f"{self.name}.{method_name}{signature} cannot be an RPC: {why}")
 
         try:
             hints = typing.get_type_hints(getattr(method, "__func__", method))
         except NameError as error:
-            raise cannot(f"{error}; define it where the module's annotations can see it") from None
+            raise cannot(f"{error}; define this name at module level, or import it there") from None
         if len(parameters) != 1 or parameters[0] not in hints or "return" not in hints:
             raise cannot(
-                "it must take one argument, and annotate it and the reply, "
-                f"as in 'def {method_name}(self, args: Args) -> Reply'"
+                f"annotate its one argument and its reply, as in 'def {method_name}(self, args: Args) -> Reply'"
             )
         if hints["return"] is type(None):
-            raise cannot("its reply would be None, which a caller takes for a lost one; let it return something")
+            raise cannot("it returns None, which the caller takes for a lost reply; return a value")
         return Handler(method, hints[parameters[0]], hints["return"])
 
 
@@ -86,13 +86,13 @@ class Server:
     def __init__(self, node: Node | None = None) -> None:
         self.node = node
         self.count = 0  # requests that reached it
-        # For the tester: called, in the handler's task, when a reply has just left.
+        # For the tester: called in the handler's task, just after a reply was sent.
         self.on_answer: Callable[[], None] | None = None
-        # Where its handlers run, if not here.
-        self.remote: Remote | None = None
+        # Runs the handlers, if another process does.
+        self.remote: RemoteHandlers | None = None
         self._services: dict[str, Service] = {}
         self.handlers: dict[str, Handler] = {}  # of every "Service.method" called so far
-        # The reply types of every method that a caller who lives here has called; None: it is not offered here.
+        # The reply type of every method that this server's own peer has called; None: this server does not offer it.
         self.own_reply_types: dict[str, Any] = {}
 
     def add_service(self, service: Service) -> None:
@@ -103,29 +103,29 @@ class Server:
     def find_handler(self, service_method: str) -> Handler:
         service_name, dot, method_name = service_method.rpartition(".")
         if not dot:
-            raise RpcError(f"{service_method!r} is no method; write 'Service.method', as in 'Raft.request_vote'")
+            raise RpcError(f"{service_method!r} is not a method; write 'Service.method', as in 'Raft.request_vote'")
         service = self._services.get(service_name)
         if service is None:
             have = ", ".join(self._services) or "none"
-            raise RpcError(f"no service {service_name!r} for {service_method!r}; the server has {have}")
+            raise RpcError(f"no service {service_name!r} for {service_method!r}; its services: {have}")
         handler = self.handlers[service_method] = service.find_handler(method_name)
         return handler
 
     def own_reply_type(self, service_method: str, reply_type: Any) -> Any:
-        """In which type a caller who lives here reads such a reply: its own, where the answering peer had a twin."""
+        """The type in which this server's own peer decodes the reply: its own copy of the class, if it has one."""
         if service_method not in self.own_reply_types:
             self.own_reply_types[service_method] = None
             with suppress(RpcError):
                 self.own_reply_types[service_method] = self.find_handler(service_method).reply_type
         own = self.own_reply_types[service_method]
-        return own if are_twins(own, reply_type) else reply_type
+        return own if is_same_type(own, reply_type) else reply_type
 
     def handle(
         self, service_method: str, request: bytes, sent_type: Any, source: str, target: str
     ) -> tuple[bytes, Any]:
-        """Decode, call the method, encode: the reply and its type.
+        """Decode, call the method, encode. Returns the reply and its type.
 
-        `sent_type`: the request's, or its full name; "" where the bytes alone tell.
+        `sent_type`: the argument's type or its full name; "" if it is not known.
         """
         handler, args = self.read(service_method, request, sent_type, source, target)
         return self.run(handler, args, service_method, target), handler.reply_type
@@ -133,7 +133,7 @@ class Server:
     def read(
         self, service_method: str, request: bytes, sent_type: Any, source: str, target: str
     ) -> tuple[Handler, Any]:
-        """Who is called, and the arguments. What goes wrong here is the caller's mistake."""
+        """The handler and its argument. An error here is the caller's mistake."""
         try:
             handler = self.handlers.get(service_method) or self.find_handler(service_method)
         except RpcError as error:
@@ -143,35 +143,41 @@ class Server:
             sent_type is not args_type
             and args_type.__class__ is type
             and sent_type != ""
-            and not are_twins(sent_type, args_type)
+            and not is_same_type(sent_type, args_type)
         ):
             raise RpcError(
-                f"{source} called {service_method} of {target} with {_named(sent_type)}; it takes {_named(args_type)}"
+                f"{source} called {service_method} of {target} with {_named(sent_type)}; pass {_named(args_type)}"
             )
         try:
             return handler, decode(request, args_type)
         except DecodeError as error:
-            raise RpcError(f"{source} called {service_method} of {target} with what it cannot read: {error}") from error
+            raise RpcError(
+                f"{source} called {service_method} of {target} with an argument of the wrong type: {error}"
+            ) from error
 
     def run(self, handler: Handler, args: Any, service_method: str, target: str) -> bytes:
-        """The reply. What goes wrong here is the method's mistake."""
+        """The encoded reply. An error here is the method's mistake."""
         reply_type = handler.reply_type
         try:
             reply = handler.method(args)
         except SystemExit as error:
-            # It would end the task in silence, and the caller would wait for ever.
-            raise RpcError(f"{service_method} of {target} called sys.exit({error})") from error
+            # It would end the task silently, and the caller would wait forever.
+            raise RpcError(
+                f"{service_method} of {target} called sys.exit({error}); return from the method, or raise an error"
+            ) from error
         if reply.__class__ is not reply_type and (reply_type.__class__ is type or reply is None):
-            wrong = RpcError(
-                f"{service_method} of {target} returned {_named(type(reply))}; "
-                f"its annotation promises {_named(reply_type)}"
+            wanted = (
+                f", which the caller takes for a lost reply; return {_named(reply_type)}"
+                if reply is None
+                else f"; return {_named(reply_type)}, as annotated"
             )
+            wrong = RpcError(f"{service_method} of {target} returned {_named(type(reply))}{wanted}")
             wrong.returned = type(reply)
             raise wrong
         try:
             return encode(reply)
         except EncodeError as error:
-            raise RpcError(f"{service_method} of {target} returned what cannot travel: {error}") from error
+            raise RpcError(f"{service_method} of {target} returned a value that cannot be encoded: {error}") from error
 
 
 def _named(type_: Any) -> str:

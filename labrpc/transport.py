@@ -1,7 +1,7 @@
-"""How a network waits, delays and runs handlers: in virtual time or on real threads.
+"""How a network waits, delays messages and runs handlers: in virtual time or on real threads.
 
-The network's own steps run one at a time: inside a simulation because tasks take turns, outside because they
-hold `turn`.
+The network's own steps run one at a time: in a simulation because only one task runs at a time, on real threads because
+each step holds `lock`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def make_transport(seed: int | None) -> VirtualTransport | RealTransport:
 
 
 class VirtualTransport:
-    """Little more than other names for what the simulation does; each layer between would cost every call."""
+    """The simulation's own methods, bound directly: a layer in between would slow down every call."""
 
-    turn: AbstractContextManager[Any] = nullcontext()
+    lock: AbstractContextManager[Any] = nullcontext()
 
     def __init__(self, simulation: Simulation) -> None:
-        # Who calls now: what wake() will want.
+        # The current task, for wake().
         self.caller: Callable[[], Task] = partial(attrgetter("current"), simulation)
         self.number = simulation.next_number("network")
         self.choose = simulation.choice_source.choose
@@ -44,32 +44,32 @@ class VirtualTransport:
         self.wait = simulation.park
         self.wake: Callable[[Any], None] = simulation.wake
 
-    def in_turn(self, step: F) -> F:
+    def with_lock(self, step: F) -> F:
         return step
 
     def raise_if_failed(self) -> None:
-        """A failure ends a simulation at once; there is never anything left to raise."""
+        """Nothing: a failure ends a simulation at once."""
 
     def close(self) -> None:
-        """What is still delayed ends in virtual time, or with the simulation."""
+        """Nothing: delayed steps run in virtual time, or end with the simulation."""
 
 
 class RealCaller(threading.Event):
-    """Set when the caller's wait is over."""
+    """A caller on a real thread: an event that is set when its wait is over."""
 
     node = None
     dead = False
 
 
 class RealTransport:
-    """Real threads, the real clock, no trace. For running one test for real, not for running many.
+    """Real threads, the real clock, no trace. For single tests in real time, not for many runs.
 
-    A failed handler cannot end the program from its thread. So the thread shows its traceback as any thread does,
-    and every call that waits, every later call and cleanup() raise TaskFailed.
+    A failed handler cannot end the program from its thread. So the thread prints its traceback as usual, and every
+    pending call, every later call and cleanup() raise TaskFailed.
     """
 
     def __init__(self, seed: int | None) -> None:
-        self.turn: AbstractContextManager[Any] = threading.RLock()
+        self.lock: AbstractContextManager[Any] = threading.RLock()
         self.number = 1
         self.choose = SeededSource(random.SystemRandom().getrandbits(64) if seed is None else seed).choose
         self._callers: set[RealCaller] = set()
@@ -77,15 +77,15 @@ class RealTransport:
         self._failure: tuple[str, str, str, BaseException] | None = None
         self._closed = False
 
-    def in_turn(self, step: F) -> F:
-        def in_turn(*args: Any) -> Any:
-            with self.turn:
+    def with_lock(self, step: F) -> F:
+        def locked_step(*args: Any) -> Any:
+            with self.lock:
                 return step(*args)
 
-        return in_turn  # type: ignore[return-value]  # same arguments, same result
+        return locked_step  # type: ignore[return-value]  # same arguments, same result
 
     def caller(self) -> RealCaller:
-        """Caller holds turn."""
+        """Caller holds lock."""
         if current_simulation() is not None:
             raise RpcError("call(): this Network was made outside the simulation; make it inside")
         self.raise_if_failed()
@@ -99,14 +99,14 @@ class RealTransport:
         pass
 
     def later(self, delay_ns: int, fn: Callable[..., None], *args: Any) -> None:
-        """Caller holds turn."""
+        """Caller holds lock."""
         if self._closed:
             fn(*args)
             return
 
         def fire() -> None:
-            with self.turn:
-                if self._delayed.pop(timer, None) is not None:  # else close() was here first
+            with self.lock:
+                if self._delayed.pop(timer, None) is not None:  # else close() has run it already
                     fn(*args)
 
         timer = threading.Timer(delay_ns / 1e9, fire)
@@ -115,7 +115,7 @@ class RealTransport:
         timer.start()
 
     def when_running(self, node: Node, fn: Callable[..., None], *args: Any) -> None:
-        """Nothing is ever paused here."""
+        """Call it now: nodes on real threads are never paused."""
         fn(*args)
 
     def serve(self, fn: Callable[..., None], *args: Any, name: str, node: Node | None, entry: str) -> None:
@@ -126,33 +126,33 @@ class RealTransport:
             try:
                 fn(*args)
             except BaseException as error:
-                # Shown before anyone is told: who is told may end the program, or put another hook in its place.
+                # Print it before any caller gets the error: the caller may end the program or replace the hook.
                 try:
-                    shown = (type(error), error, error.__traceback__, threading.current_thread())
-                    threading.excepthook(threading.ExceptHookArgs(shown))
+                    hook_args = (type(error), error, error.__traceback__, threading.current_thread())
+                    threading.excepthook(threading.ExceptHookArgs(hook_args))
                 finally:
                     self._fail(name, entry, error)
 
         threading.Thread(target=handle, name=name, daemon=True).start()
 
     def _fail(self, name: str, entry: str, error: BaseException) -> None:
-        told = "".join(traceback.format_exception(error)).rstrip()
-        with self.turn:
+        text = "".join(traceback.format_exception(error)).rstrip()
+        with self.lock:
             if self._failure is None:
-                self._failure = (name, entry, f"task {name} ended with an exception:\n{told}", error)
+                self._failure = (name, entry, f"task {name} ended with an exception:\n{text}", error)
             for caller in self._callers:
                 caller.set()
 
     def raise_if_failed(self) -> None:
         if self._failure is not None:
             name, entry, text, error = self._failure
-            # A new one each time: several threads may raise it.
+            # A new exception each time: several threads may raise it.
             raise TaskFailed(text, task=name, node=None, entry=entry) from error
 
     def wait(self, waiting_for: Any) -> None:
         caller: RealCaller = waiting_for.caller
         caller.wait()
-        with self.turn:
+        with self.lock:
             self._callers.discard(caller)
         self.raise_if_failed()
 
@@ -160,7 +160,7 @@ class RealTransport:
         caller.set()
 
     def close(self) -> None:
-        """Nothing is delayed any more: what was comes now. Caller holds turn."""
+        """Run all delayed steps now, and later ones at once. Caller holds lock."""
         self._closed = True
         for timer, fn in list(self._delayed.items()):
             timer.cancel()

@@ -40,7 +40,7 @@ from labsim.errors import (
     TaskFailed,
     Unresponsive,
 )
-from labsim.task import Call, Node, Task
+from labsim.task import Node, Task, TimerHandle
 from labsim.trace import Event, Listener, Subscription
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Simulation:
         self._livelock_switches = livelock_switches
         self._livelock_at = livelock_switches
         self._ready: list[Task] = []
-        self._timers: list[tuple[int, int, Task | Call]] = []
+        self._timers: list[tuple[int, int, Task | TimerHandle]] = []
         self._timer_seq = 0
         self._stale_timers = 0
         self._paused = 0  # how many nodes are
@@ -514,7 +514,7 @@ class Simulation:
                 else:
                     break
 
-    def _fire(self, call: Call) -> None:
+    def _fire(self, call: TimerHandle) -> None:
         # Runs on the stack of whichever task is about to wait, but must not be taken for it: that task's node
         # may be the one it kills, and a failure must not surface there.
         waiting = self.current
@@ -540,14 +540,14 @@ class Simulation:
 
     # ---- timers ----------------------------------------------------------------------------------
 
-    def call_later(self, delay_ns: int, fn: Callable[..., None], *args: Any) -> Call:
+    def call_later(self, delay_ns: int, fn: Callable[..., None], *args: Any) -> TimerHandle:
         """Have the clock call `fn(*args)` after `delay_ns`. The function must not wait; it may spawn."""
         self._timer_seq = seq = self._timer_seq + 1
-        call = Call(fn, args, seq)
+        call = TimerHandle(fn, args, seq)
         heappush(self._timers, (self.now_ns + delay_ns, seq, call))
         return call
 
-    def cancel(self, call: Call) -> None:
+    def cancel(self, call: TimerHandle) -> None:
         if call.timer:
             call.timer = 0
             call.args = ()

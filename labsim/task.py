@@ -140,7 +140,7 @@ class Task:
         return self.name if self.node is None else f"{self.name} of {self.node}"
 
 
-class Call:
+class TimerHandle:
     """A function that the clock calls at its time, unless cancelled. It must not wait."""
 
     __slots__ = ("args", "fn", "timer")

@@ -334,7 +334,7 @@ class Servers:
 
     def _save_duration(self, seat: Seat) -> Callable[[int], int]:
         """On slow disks a save begins: how long it takes."""
-        node, place = seat.node, (ChoiceKind.SAVE, self._network.keyed(seat.name), str(seat.incarnation))
+        node, place = seat.node, (ChoiceKind.SAVE, self._network.key_name(seat.name), str(seat.incarnation))
 
         def begin(number: int) -> int:
             self._emit(events.SAVING, node, number, _fingerprint(number))
@@ -382,7 +382,7 @@ class Servers:
         crash_point = None
         if when is not None:
             seat.crash_points += 1
-            place = (ChoiceKind.CRASH, self._network.keyed(seat.name), when)
+            place = (ChoiceKind.CRASH, self._network.key_name(seat.name), when)
             crash_point = (when, self._runtime.choose(place, seat.crash_points, Constant(nth)))
         if crash_point != seat.crash_point:
             seat.crash_point = crash_point

@@ -25,7 +25,7 @@ import msgspec
 
 import labgob
 from labrpc import ClientEnd, Message, Network, Server
-from labrpc.network import Call
+from labrpc.network import PendingCall
 from labsim import (
     LOG,
     Deadlock,
@@ -408,7 +408,7 @@ class Guest:
             self._misbehaves(f"a call of {deed.method[:40]!r} of peer {deed.end}")
         id_ = deed.id
 
-        def ended(call: Call) -> None:
+        def ended(call: PendingCall) -> None:
             self._arrive(Reply(id_, None if call.answer is None else call.answer.reply))
 
         args_type = self._type_of(deed.type_number, deed.data)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from labrpc.network import Held
+from labrpc.network import QueuedMessage
 from raftlab.harness.config import Config
 from raftlab.scenarios import fields
 from raftlab.scenarios.in_flight import describe, direction
@@ -18,7 +18,7 @@ from raftlab.scenarios.observations import Seen
 _HEAD = ("peer", "role", "term", "voted", "log", "commit", "applied")
 
 
-def show(config: Config, seen: Seen, states: Mapping[int, tuple[int, bool]], in_flight: Sequence[Held]) -> str:
+def show(config: Config, seen: Seen, states: Mapping[int, tuple[int, bool]], in_flight: Sequence[QueuedMessage]) -> str:
     rows = [_HEAD, *(_row(config, seen, i, states.get(i)) for i in range(config.n))]
     widths = [max(len(row[column]) for row in rows if len(row) > column) for column in range(len(_HEAD))]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows]
@@ -52,9 +52,9 @@ def _row(config: Config, seen: Seen, i: int, state: tuple[int, bool] | None) -> 
     )
 
 
-def _flight(in_flight: Sequence[Held]) -> list[str]:
+def _flight(in_flight: Sequence[QueuedMessage]) -> list[str]:
     """By who to whom, and there in the order of sending: what the peers of a cluster do at once has no order."""
     if not in_flight:
         return ["in flight: nothing"]
-    ordered = sorted(in_flight, key=lambda held: direction(held.message, is_reply=held.is_reply))
-    return ["in flight:", *(f"  {describe(held)}" for held in ordered)]
+    ordered = sorted(in_flight, key=lambda queued: direction(queued.message, is_reply=queued.is_reply))
+    return ["in flight:", *(f"  {describe(queued)}" for queued in ordered)]

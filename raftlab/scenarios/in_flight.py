@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from labgob import DecodeError
-from labrpc.conditions import TRANSIT_KINDS, Fate
+from labrpc.conditions import TRANSIT_KINDS, Transit
 from labrpc.message import Message
-from labrpc.network import Held
+from labrpc.network import QueuedMessage
 from labsim import Task
 from labsim.choices import ChoiceKind, ChoicePoint, ChoiceSource, Distribution
 from raftlab.check.failure import short
@@ -24,8 +24,8 @@ T = TypeVar("T")
 # What a call takes to notice that it leads over a link that is cut.
 _NOTICE_CUT_NS = 50_000_000
 
-_HELD: Any = Fate(held=True)
-_AT_ONCE: Any = Fate()
+_QUEUED: Any = Transit(queued=True)
+_AT_ONCE: Any = Transit()
 
 
 class Scripted:
@@ -43,7 +43,7 @@ class Scripted:
             if place[0] in TRANSIT_KINDS:
                 # What a peer says to itself is no step of anybody's.
                 source, _, target = place[1].partition("->")
-                return _AT_ONCE if source == target else _HELD  # type: ignore[no-any-return]  # as such a chance gives
+                return _AT_ONCE if source == target else _QUEUED  # type: ignore[no-any-return]  # as such a chance gives
             if place[0] == ChoiceKind.NO_REPLY:
                 return _NOTICE_CUT_NS  # type: ignore[return-value]  # a time, as that chance gives
         return self._inner.choose(place, ordinal, distribution)
@@ -162,12 +162,12 @@ def commands_in(message: Message) -> list[Any]:
         return []
 
 
-def describe(held: Held) -> str:
+def describe(queued: QueuedMessage) -> str:
     """One line of what `show` shows: who to whom, what, its number, and what it says."""
-    message = held.message
-    source, target = direction(message, is_reply=held.is_reply)
-    reply = " reply" if held.is_reply else ""
-    said = _reply_says(message) if held.is_reply else _request_says(message)
+    message = queued.message
+    source, target = direction(message, is_reply=queued.is_reply)
+    reply = " reply" if queued.is_reply else ""
+    said = _reply_says(message) if queued.is_reply else _request_says(message)
     return f"{source}->{target} {kind_of(message.rpc)}{reply} {message.ordinal}  {said}"
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from labrpc.message import Message
-from labrpc.network import Held
+from labrpc.network import QueuedMessage
 from labsim import Event, current_simulation
 from labsim.simulation import NS_PER_S
 from raftlab.check.failure import short
@@ -72,7 +72,7 @@ class Scenario(Expectations):
         at_first = self._seen.campaigns[i]
         if term is not None and at_first >= term:
             raise ScenarioError(f"peer {i} has campaigned in term {at_first} already, so it cannot in term {term}")
-        known = {held.message.id for held in self._network.held}
+        known = {queued.message.id for queued in self._network.queued}
         while self._seen.campaigns[i] < (at_first + 1 if term is None else term):
             if not self._asks_for_votes(i, known):
                 if not self.config.is_up(i):
@@ -85,8 +85,8 @@ class Scenario(Expectations):
         if term is not None and reached > term:
             self.fail(f"peer {i} campaigns in term {reached}; expected term {term}: each campaign is one term")
         for on_the_way in range(at_first + 1, reached):
-            for held in self._in_flight(Selector(i, None, VOTE, reply=False, term=on_the_way)):
-                self._network.lose_held(held)
+            for queued in self._in_flight(Selector(i, None, VOTE, reply=False, term=on_the_way)):
+                self._network.drop_queued(queued)
 
     def _asks_for_votes(self, i: int, known: Collection[int]) -> bool:
         """Let its clock run until it has asked once more: whether it has. What it calls before that and is not known
@@ -112,16 +112,16 @@ class Scenario(Expectations):
     def _answer_calls(self, i: int, known: Collection[int], enough: Callable[[], bool]) -> None:
         """Of its new calls, until that is enough. Who knows the oldest term is first: it is to learn of none later."""
         self._seen.asks_beforehand = ", ".join(sorted(self._seen.other_calls[i]))
-        calls = [held for held in self._network.held if not held.is_reply and held.message.id not in known]
-        calls = [held for held in calls if held.message.source == str(i) and self._seen.is_other(held.message)]
+        calls = [queued for queued in self._network.queued if not queued.is_reply and queued.message.id not in known]
+        calls = [queued for queued in calls if queued.message.source == str(i) and self._seen.is_other(queued.message)]
         seats = self.checker.facts.seats
         listeners = []
-        for held in sorted(calls, key=lambda held: seats[held.message.target].term):
-            listener = int(held.message.target)
+        for queued in sorted(calls, key=lambda queued: seats[queued.message.target].term):
+            listener = int(queued.message.target)
             if enough() or listener not in self._awake():
                 continue
             listeners.append(listener)
-            self._deliver_and_answer(held)
+            self._deliver_and_answer(queued)
         for listener in listeners:
             # It may refuse while it takes its leader to be there: until its own timer has run out.
             if not enough() and not self._ask(listener, lambda i=listener: self.config.get_state(i))[1]:  # type: ignore[misc]
@@ -150,9 +150,9 @@ class Scenario(Expectations):
         """The request of its latest campaign arrives, and so does the answer. Those of earlier ones stay in flight."""
         term = self._seen.campaigns[candidate]
         request = Selector(candidate, voter, VOTE, reply=False, term=term)
-        (held,) = self._fitting(request)
-        self._deliver(held)
-        self._comes_true(voter, lambda: held.message.reply is not None)
+        (queued,) = self._fitting(request)
+        self._deliver(queued)
+        self._comes_true(voter, lambda: queued.message.reply is not None)
         for answer in self._in_flight(Selector(voter, candidate, VOTE, reply=True, term=term)):
             self._deliver(answer)
 
@@ -181,8 +181,8 @@ class Scenario(Expectations):
     def _ordinary_time(self) -> Iterator[None]:
         """Time passes for everybody, and messages arrive by themselves, those in flight among them."""
         self._scripted.holding = False
-        for held in self._network.held:
-            self._network.deliver_held(held, _ORDINARY_LATENCY_NS)
+        for queued in self._network.queued:
+            self._network.deliver_queued(queued, _ORDINARY_LATENCY_NS)
         self._release(self._up())
         yield
         self._hold()
@@ -218,8 +218,8 @@ class Scenario(Expectations):
                 self._network.deliver_copy(message)
                 self.settle()
         else:
-            for held in self._fitting(Selector.read(selector)):
-                self._deliver(held)
+            for queued in self._fitting(Selector.read(selector)):
+                self._deliver(queued)
 
     @step
     def drop(self, selector: str | None = None) -> None:
@@ -227,22 +227,22 @@ class Scenario(Expectations):
         Without a selector: everything."""
         wanted = None if selector is None else Selector.read(selector)
         if wanted is None:
-            lost = self._network.held
+            lost = self._network.queued
         elif wanted.source is None or wanted.target is None:
             lost = self._in_flight(wanted)
         else:
             lost = self._fitting(wanted)
-        for held in lost:
-            self._network.lose_held(held)
+        for queued in lost:
+            self._network.drop_queued(queued)
         self.settle()
 
     @step
     def duplicate(self, selector: str) -> None:
         """A copy of the oldest request that fits arrives; the request itself stays in flight."""
-        for held in self._fitting(Selector.read(selector)):
-            if held.is_reply:
+        for queued in self._fitting(Selector.read(selector)):
+            if queued.is_reply:
                 raise ScenarioError("a network duplicates requests; a reply arrives once, for its call is over then")
-            self._network.deliver_copy(held.message)
+            self._network.deliver_copy(queued.message)
             self.settle()
 
     @step
@@ -378,10 +378,10 @@ class Scenario(Expectations):
 
     def _deliver_everything(self) -> None:
         for _ in range(_DELIVERIES_MAX):
-            held = self._network.held
-            if not held:
+            queued = self._network.queued
+            if not queued:
                 return
-            self._deliver(held[0])
+            self._deliver(queued[0])
         self.fail(f"after {_DELIVERIES_MAX:,} deliveries there are still messages in flight: the peers never stop")
 
     def _replicate(self, leader: int, follower: int, *, tell: bool) -> None:
@@ -394,24 +394,24 @@ class Scenario(Expectations):
             if done and not self._strict and not self._seen.append(follower, leader):
                 # It has all, and has not said so: it saves a moment later, and then tells in a way of its own.
                 self.let_save(follower)
-            for held in answers:
-                if not tell and (done or self._acknowledges(held, lost)):
-                    self._network.lose_held(held)
+            for queued in answers:
+                if not tell and (done or self._acknowledges(queued, lost)):
+                    self._network.drop_queued(queued)
                     self.settle()
                 else:
-                    self._deliver(held)
+                    self._deliver(queued)
             if not done or tell:
                 self._deliver_others(leader, follower)
             if done or not self.config.is_up(follower):
                 return
         self.fail(f"peer {follower} has not accepted all of peer {leader}'s log after {_ROUNDS_MAX} messages")
 
-    def _acknowledges(self, held: Held, lost: dict[int, int]) -> bool:
+    def _acknowledges(self, queued: QueuedMessage, lost: dict[int, int]) -> bool:
         """Whether this answer would let the leader count an entry of its own term.
 
         A leader that sends a few entries at a time goes no further without it: the third time it may have it.
         """
-        message = held.message
+        message = queued.message
         index = self._seen.acknowledged_index(message)
         lost[index] = lost.get(index, 0) + 1
         return index > 0 and lost[index] < _LOST_MAX
@@ -424,13 +424,13 @@ class Scenario(Expectations):
         """What is no RPC of the paper's goes between the two: a peer may acknowledge by calls of its own."""
         for _ in range(_ROUNDS_MAX):
             ends = {str(one), str(other)}
-            calls = [h for h in self._network.held if {h.message.source, h.message.target} == ends]
-            calls = [held for held in calls if held.message.rpc not in RPCS]
+            calls = [h for h in self._network.queued if {h.message.source, h.message.target} == ends]
+            calls = [queued for queued in calls if queued.message.rpc not in RPCS]
             if not calls:
                 return
             self._deliver(calls[0])
 
-    def _bring_append(self, leader: int, follower: int) -> list[Held]:
+    def _bring_append(self, leader: int, follower: int) -> list[QueuedMessage]:
         """The oldest AppendEntries, or snapshot, arrives: its answer, in flight."""
         there, back = Selector(leader, follower, reply=False), Selector(follower, leader, reply=True)
         term = self._seen.campaigns[leader]
@@ -440,8 +440,8 @@ class Scenario(Expectations):
             fits = there.fits(message, is_reply=False) and _replicates(message)
             return fits and term_of(message) in (None, term)
 
-        def waiting() -> list[Held]:
-            return [held for held in self._in_flight(there) if wanted(held.message)]
+        def waiting() -> list[QueuedMessage]:
+            return [queued for queued in self._in_flight(there) if wanted(queued.message)]
 
         if not waiting() and not self._strict:
             # A leader that waits for its next heartbeat may need longer than what a step waits for otherwise.
@@ -451,16 +451,16 @@ class Scenario(Expectations):
                 "and no clock runs in a strict scenario" if self._strict else f"within {CAMPAIGN_S:g} s of its own time"
             )
             self.fail(f"peer {leader} sent peer {follower} no AppendEntries that could arrive, {why} (§5.2)")
-        held = waiting()[0]
-        self._deliver(held)
-        self._comes_true(follower, lambda: held.message.reply is not None)
-        return [answer for answer in self._in_flight(back) if answer.message.id == held.message.id]
+        queued = waiting()[0]
+        self._deliver(queued)
+        self._comes_true(follower, lambda: queued.message.reply is not None)
+        return [answer for answer in self._in_flight(back) if answer.message.id == queued.message.id]
 
     @step
     def exchange_append(self, leader: int, follower: int) -> None:
         """One AppendEntries, or snapshot, arrives, and so does the answer."""
-        for held in self._bring_append(leader, follower):
-            self._deliver(held)
+        for queued in self._bring_append(leader, follower):
+            self._deliver(queued)
         self._deliver_others(leader, follower)
 
     # ---- what there is to see -----------------------------------------------------------------------
@@ -469,7 +469,7 @@ class Scenario(Expectations):
     def show(self) -> str:
         """The state of all peers, and what is in flight."""
         states = {i: self._ask(i, lambda i=i: self.config.get_state(i)) for i in self._awake()}  # type: ignore[misc]
-        return display.show(self.config, self._seen, states, self._network.held)
+        return display.show(self.config, self._seen, states, self._network.queued)
 
 
 def _sent_by(i: int) -> Callable[[Event], bool]:

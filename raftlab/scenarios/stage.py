@@ -1,6 +1,6 @@
 """What the steps of a scenario are made of: clocks that run until something has come, messages found in flight.
 
-Every peer's clock is held, and every message waits in flight, until a step says otherwise. Right peers differ in how
+Every peer's clock is frozen, and every message waits in flight, until a step says otherwise. Right peers differ in how
 they get things done: some send in a loop that wakes every 10 ms, some save in batches. So whatever waits for something
 (a message to deliver, an answer, an apply) lets the clock of whoever owes it run, up to 200 ms of its own time, until
 it is there. A `strict` scenario forbids that.
@@ -15,7 +15,7 @@ from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from labrpc.message import Message
-from labrpc.network import Held
+from labrpc.network import QueuedMessage
 from labsim import Event, Simulation, Task, current_simulation
 from labsim.simulation import NS_PER_S
 from raftlab.check.failure import short
@@ -121,9 +121,9 @@ class Stage:
         return self._simulation.now
 
     @property
-    def held(self) -> list[Held]:
+    def queued(self) -> list[QueuedMessage]:
         """What is in flight, the oldest first."""
-        return self._network.held
+        return self._network.queued
 
     # ---- for a step -----------------------------------------------------------------------
 
@@ -245,18 +245,18 @@ class Stage:
 
     # ---- messages -----------------------------------------------------------------------
 
-    def in_flight(self, selector: str) -> list[Held]:
+    def in_flight(self, selector: str) -> list[QueuedMessage]:
         """What is on its way that fits, the oldest first."""
         return self._in_flight(Selector.read(selector))
 
-    def _in_flight(self, selector: Selector) -> list[Held]:
-        return [held for held in self._network.held if selector.fits(held.message, is_reply=held.is_reply)]
+    def _in_flight(self, selector: Selector) -> list[QueuedMessage]:
+        return [queued for queued in self._network.queued if selector.fits(queued.message, is_reply=queued.is_reply)]
 
-    def _deliver(self, held: Held) -> None:
-        self._network.deliver_held(held)
+    def _deliver(self, queued: QueuedMessage) -> None:
+        self._network.deliver_queued(queued)
         self.settle()
 
-    def _fitting(self, selector: Selector) -> list[Held]:
+    def _fitting(self, selector: Selector) -> list[QueuedMessage]:
         """What fits, the oldest of each pair; what is not there yet, its sender sends while its clock runs a little."""
         if selector.source is not None and selector.source == selector.target:
             raise ScenarioError(f"what peer {selector.source} says to itself is never in flight")
@@ -286,16 +286,16 @@ class Stage:
                 return
             if not self._in_flight(append):
                 self._let_run(source, PATIENCE_S, _sent(append))
-            for held in self._in_flight(append)[:1]:
-                self._deliver_and_answer(held)
+            for queued in self._in_flight(append)[:1]:
+                self._deliver_and_answer(queued)
             if not self._in_flight(snapshot):
                 self._let_run(source, PATIENCE_S, _sent(snapshot))
 
-    def _deliver_and_answer(self, held: Held) -> None:
-        message = held.message
-        self._deliver(held)
+    def _deliver_and_answer(self, queued: QueuedMessage) -> None:
+        message = queued.message
+        self._deliver(queued)
         self._comes_true(int(message.target), lambda: message.reply is not None)
-        for answer in [other for other in self._network.held if other.is_reply and other.message.id == message.id]:
+        for answer in [other for other in self._network.queued if other.is_reply and other.message.id == message.id]:
             self._deliver(answer)
 
     def _pairs(self, selector: Selector) -> list[tuple[int, int]]:
@@ -331,8 +331,8 @@ class Stage:
             why = "the scenario is strict, so no clock runs"
         else:
             why = f"peer {source} sent none in {PATIENCE_S * 1000:.0f} ms of its own time"
-        others = self._network.held
-        there = f" In flight: {'; '.join(describe(held) for held in others[:4])}" if others else ""
+        others = self._network.queued
+        there = f" In flight: {'; '.join(describe(queued) for queued in others[:4])}" if others else ""
         self.fail(f"nothing is in flight that is {pair}, and {why}.{there}")
 
     def _delivered(self, selector: Selector) -> list[Message]:

@@ -1,7 +1,7 @@
 """The choices of a run in a file, so that it can be repeated without its seed, and changed by hand.
 
 JSON lines: a header, then a line for each choice that is not the plain one (labsim/choices.py says what is plain).
-A message's fate is one, told by its link, its method and how many such requests went that way before:
+What happens to a message is a choice, keyed by link, method and number among such requests:
 
     {"place":["request","0->1","Raft.append_entries"],"ordinal":17,"value":{"delay_ns":1500000,"lost":true}}
     {"at_ns":1204031120,"nth":0,"task":"Raft.append_entries from 0 of 2"}

@@ -15,7 +15,7 @@ from random import Random
 from typing import TypeVar
 
 from labrpc.message import Message
-from labrpc.network import Held
+from labrpc.network import QueuedMessage
 from raftlab.scenarios.in_flight import direction, kind_of, term_of
 from raftlab.scenarios.scenario import Scenario
 
@@ -226,9 +226,11 @@ class Drawer:
             # Just short of a majority, perhaps: one old answer that counts is then one too many.
             short = self._chance.sample(self._others(again), min(self._config.n // 2 - 1, len(self._others(again))))
             yield from self._bring(again, self._chance.choice((short, self._some_of(self._others(again)))))
-        for held in [held for held in self._scenario.held if held.is_reply and held.message.source == str(again)][:3]:
-            if held in self._scenario.held:
-                yield f"deliver {self._named(held)}"
+        for queued in [
+            queued for queued in self._scenario.queued if queued.is_reply and queued.message.source == str(again)
+        ][:3]:
+            if queued in self._scenario.queued:
+                yield f"deliver {self._named(queued)}"
 
     def _left_out(self) -> Move:
         """Just enough have a command for it to be committed, and somebody who lacks it asks everybody for votes."""
@@ -367,35 +369,35 @@ class Drawer:
 
     def _between(self, source: int, target: int, kind: str, *, is_reply: bool = False) -> bool:
         return any(
-            held.is_reply is is_reply
-            and direction(held.message, is_reply=is_reply) == (source, target)
-            and kind_of(held.message.rpc) == kind
-            for held in self._scenario.held
+            queued.is_reply is is_reply
+            and direction(queued.message, is_reply=is_reply) == (source, target)
+            and kind_of(queued.message.rpc) == kind
+            for queued in self._scenario.queued
         )
 
     # ---- moves: messages ------------------------------------------------------------------------------------------
 
     def _deliver_one(self) -> Move:
         for _ in range(self._chance.choice((1, 1, 2, 4))):
-            held = self._one_held()
-            if held is None:
+            queued = self._one_queued()
+            if queued is None:
                 return
-            yield f"deliver {self._named(held)}"
+            yield f"deliver {self._named(queued)}"
 
     def _deliver_all(self) -> Move:
-        if self._scenario.held:
+        if self._scenario.queued:
             yield "deliver"
 
     def _lose(self) -> Move:
         if self._chance.random() < 0.15:
             yield "drop"
-        elif (held := self._one_held()) is not None:
-            yield f"drop {self._named(held)}"
+        elif (queued := self._one_queued()) is not None:
+            yield f"drop {self._named(queued)}"
 
-    def _one_held(self) -> Held | None:
+    def _one_queued(self) -> QueuedMessage | None:
         """The latest ones are more likely: of the old ones there are many."""
-        held = self._of_one_kind(self._scenario.held, lambda held: held.message)
-        return self._one_of(held[-6:] if self._chance.random() < 0.5 else held)
+        queued = self._of_one_kind(self._scenario.queued, lambda queued: queued.message)
+        return self._one_of(queued[-6:] if self._chance.random() < 0.5 else queued)
 
     def _of_one_kind(self, things: Sequence[T], message: Callable[[T], Message]) -> list[T]:
         """So that a rare one, a snapshot, gets its turn among many."""
@@ -404,10 +406,10 @@ class Drawer:
         return [thing for thing in things if message(thing).rpc == kind]
 
     def _copy(self) -> Move:
-        requests = [held for held in self._scenario.held if not held.is_reply]
-        held = self._one_of(self._of_one_kind(requests, lambda held: held.message))
-        if held is not None:
-            yield f"duplicate {self._named(held)}"
+        requests = [queued for queued in self._scenario.queued if not queued.is_reply]
+        queued = self._one_of(self._of_one_kind(requests, lambda queued: queued.message))
+        if queued is not None:
+            yield f"duplicate {self._named(queued)}"
 
     def _again(self, peers: Sequence[int] | None = None, kind: str | None = None) -> Move:
         """An old request, once more, to one of these; the latest ones are more likely."""
@@ -422,22 +424,22 @@ class Drawer:
             kind = kind_of(message.rpc)
             yield f"deliver {message.source}->{message.target} {kind} {message.ordinal} again"
 
-    def _named(self, held: Held) -> str:
+    def _named(self, queued: QueuedMessage) -> str:
         """By its term, or as the oldest of its kind, where that will do: so it means the same in a shorter run."""
-        message, is_reply = held.message, held.is_reply
+        message, is_reply = queued.message, queued.is_reply
         source, target = direction(message, is_reply=is_reply)
         kind, term = kind_of(message.rpc), term_of(message)
         alike = [
             other
-            for other in self._scenario.held
+            for other in self._scenario.queued
             if other.is_reply is is_reply
             and direction(other.message, is_reply=is_reply) == (source, target)
             and other.message.rpc == message.rpc
         ]
         name = f"{source}->{target} {kind}{' reply' if is_reply else ''}"
-        if alike[0] is held:
+        if alike[0] is queued:
             return name
-        if next(other for other in alike if term_of(other.message) == term) is held:
+        if next(other for other in alike if term_of(other.message) == term) is queued:
             return f"{name} term {term}"
         return f"{name} {message.ordinal}"
 

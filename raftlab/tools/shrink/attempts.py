@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from labrpc.conditions import TRANSIT_KINDS, Fate
+from labrpc.conditions import TRANSIT_KINDS, Transit
 from labsim import Event, current_simulation
 from labsim.choices import (
     ChoiceKind,
@@ -107,14 +107,14 @@ class Attempt:
         lines = min(lines, self.events)  # of more than that nobody reads each
         if play is not None:
             lines += 10 * len(play.acts) + 5 * play.how.get("servers", 3)
-        late_ns = sum(fate.delay_ns + (fate.again_ns or 0) for fate in fates_of(choices).values())
+        late_ns = sum(transit.delay_ns + (transit.duplicate_ns or 0) for transit in transits_of(choices).values())
         return self.events + lines, len(choices.chosen) + len(choices.picked), late_ns
 
 
-def fates_of(choices: Choices) -> dict[tuple[ChoicePoint, int], Fate]:
+def transits_of(choices: Choices) -> dict[tuple[ChoicePoint, int], Transit]:
     """What becomes of messages, as far as it was chosen."""
     return {
-        key: msgspec.convert(value, Fate) if isinstance(value, dict) else value
+        key: msgspec.convert(value, Transit) if isinstance(value, dict) else value
         for key, value in choices.chosen.items()
         if key[0][0] in TRANSIT_KINDS
     }

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from msgspec.structs import replace as changed
 
-from labrpc.conditions import TRANSIT_KINDS, Fate
+from labrpc.conditions import TRANSIT_KINDS, Transit
 from labsim.choices import ChoiceKind, ChoicePoint, Choices, NodeSeed
-from raftlab.tools.shrink.attempts import Plan, fates_of
+from raftlab.tools.shrink.attempts import Plan, transits_of
 from raftlab.trace.operations import Act
 
 AskedNs = Mapping[tuple[ChoicePoint, int], int]
@@ -89,13 +89,15 @@ def earlier(choices: Choices, asked_ns: AskedNs, from_ns: int, by_ns: int) -> Ch
     at an earlier instant; what is under way all the while is so much less late."""
     found = Choices()
     found.chosen = dict(choices.chosen)
-    for key, fate in fates_of(choices).items():
+    for key, transit in transits_of(choices).items():
         left_ns = asked_ns.get(key, from_ns)
         if left_ns <= from_ns - by_ns:
             still_ns = from_ns - left_ns
-            delay_ns = fate.delay_ns - (by_ns if fate.delay_ns >= still_ns else 0)
-            again_ns = fate.again_ns and fate.again_ns - (by_ns if fate.again_ns >= still_ns else 0)
-            found.chosen[key] = changed(fate, delay_ns=delay_ns, again_ns=again_ns)
+            delay_ns = transit.delay_ns - (by_ns if transit.delay_ns >= still_ns else 0)
+            duplicate_ns = transit.duplicate_ns and transit.duplicate_ns - (
+                by_ns if transit.duplicate_ns >= still_ns else 0
+            )
+            found.chosen[key] = changed(transit, delay_ns=delay_ns, duplicate_ns=duplicate_ns)
     for (at_ns, nth), task in choices.picked.items():
         found.picked[at_ns - by_ns if at_ns >= from_ns else at_ns, nth] = task
     return found
@@ -131,9 +133,11 @@ def with_timeouts(choices: Choices, seed: int, servers: int) -> Choices:
     return found
 
 
-def less_late(fate: Fate, part: float) -> Fate:
+def less_late(transit: Transit, part: float) -> Transit:
     return changed(
-        fate, delay_ns=int(fate.delay_ns * part), again_ns=None if fate.again_ns is None else int(fate.again_ns * part)
+        transit,
+        delay_ns=int(transit.delay_ns * part),
+        duplicate_ns=None if transit.duplicate_ns is None else int(transit.duplicate_ns * part),
     )
 
 

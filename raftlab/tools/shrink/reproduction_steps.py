@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from labrpc.conditions import Fate
+from labrpc.conditions import Transit
 from labsim import Event
 from labsim.choices import ChoiceKind, ChoicePoint
 from labsim.stacks import short_path
 from raftlab.check.failure import short
-from raftlab.tools.shrink.attempts import Attempt, fates_of
+from raftlab.tools.shrink.attempts import Attempt, transits_of
 from raftlab.tools.shrink.scenario_writer import steps_in
 from raftlab.trace import events
 from raftlab.trace.operations import ASKS, CLIENT, ENDS, FAULTS, NETWORK, Act
@@ -192,17 +192,17 @@ def _messages(attempt: Attempt) -> Iterator[_Line]:
         for event in attempt.trace
         if event.kind == events.SEND
     }
-    alike: dict[tuple[ChoicePoint, str], list[tuple[int, Fate, Event | None]]] = {}
-    for (place, ordinal), fate in fates_of(attempt.plan.choices).items():
+    alike: dict[tuple[ChoicePoint, str], list[tuple[int, Transit, Event | None]]] = {}
+    for (place, ordinal), transit in transits_of(attempt.plan.choices).items():
         event = sent.get((place[1].partition(" of ")[0], place[2], ordinal))
-        if not _is_little(fate):
-            kind = "lost" if fate.lost else "twice" if fate.again_ns is not None else "late"
-            alike.setdefault((place, kind), []).append((ordinal, fate, event))
+        if not _is_little(transit):
+            kind = "lost" if transit.lost else "twice" if transit.duplicate_ns is not None else "late"
+            alike.setdefault((place, kind), []).append((ordinal, transit, event))
     for (place, kind), those in alike.items():
         if len(those) < _FEW:
-            yield from (_fate(place, *one) for one in those)
+            yield from (_transit(place, *one) for one in those)
         else:
-            yield _fates(place, kind, those)
+            yield _transits(place, kind, those)
 
 
 def _losses(attempt: Attempt) -> Iterator[_Line]:
@@ -222,7 +222,7 @@ def _losses(attempt: Attempt) -> Iterator[_Line]:
             yield _Line(event.at_ns, f"{loss.task} of peer {node} loses its turn at {where}{late}")
 
 
-def _fates(place: ChoicePoint, kind: str, those: Sequence[tuple[int, Fate, Event | None]]) -> _Line:
+def _transits(place: ChoicePoint, kind: str, those: Sequence[tuple[int, Transit, Event | None]]) -> _Line:
     method = place[2].rpartition(".")[2]
     what = (
         f"{len(those)} {method}s {place[1]}"
@@ -234,31 +234,31 @@ def _fates(place: ChoicePoint, kind: str, those: Sequence[tuple[int, Fate, Event
         return _Line(at_ns, f"{what} are lost")
     if kind == "twice":
         return _Line(at_ns, f"{what} arrive twice")
-    delays = [fate.delay_ns / _MS for _, fate, _ in those]
+    delays = [transit.delay_ns / _MS for _, transit, _ in those]
     return _Line(at_ns, f"{what} take {min(delays):.0f} to {max(delays):.0f} ms")
 
 
-def _is_little(fate: Fate) -> bool:
-    return not fate.lost and fate.again_ns is None and fate.delay_ns < _LITTLE_NS
+def _is_little(transit: Transit) -> bool:
+    return not transit.lost and transit.duplicate_ns is None and transit.delay_ns < _LITTLE_NS
 
 
-def _fate(place: ChoicePoint, ordinal: int, fate: Fate, event: Event | None) -> _Line:
+def _transit(place: ChoicePoint, ordinal: int, transit: Transit, event: Event | None) -> _Line:
     method = place[2].rpartition(".")[2]
     which = (
         f"{method} {place[1]}, number {ordinal}" if event is None else f"{method} {place[1]} (message {event.message})"
     )
     name = which if place[0] == "request" else f"the reply to {which}"
     at_ns = 0 if event is None else event.at_ns
-    if fate.lost:
+    if transit.lost:
         return _Line(at_ns, f"{name} is lost")
-    if fate.again_ns is not None:
-        return _Line(at_ns, f"{name} arrives twice, the second time after {fate.again_ns / _MS:.0f} ms")
-    return _Line(at_ns, f"{name} takes {fate.delay_ns / _MS:.0f} ms")
+    if transit.duplicate_ns is not None:
+        return _Line(at_ns, f"{name} arrives twice, the second time after {transit.duplicate_ns / _MS:.0f} ms")
+    return _Line(at_ns, f"{name} takes {transit.delay_ns / _MS:.0f} ms")
 
 
 def _others(attempt: Attempt) -> Iterator[str]:
     choices = attempt.plan.choices
-    little = sum(_is_little(fate) for fate in fates_of(choices).values())
+    little = sum(_is_little(transit) for transit in transits_of(choices).values())
     kinds: dict[str, list[tuple[ChoicePoint, int]]] = {}
     for place, ordinal in choices.chosen:
         kinds.setdefault(place[0], []).append((place, ordinal))

@@ -20,9 +20,9 @@ from typing import Any
 
 from msgspec.structs import replace as changed
 
-from labrpc.conditions import Fate
+from labrpc.conditions import Transit
 from labsim.choices import ChoiceKind, ChoicePoint, Choices
-from raftlab.tools.shrink.attempts import Attempt, Attempts, Drawn, Plan, Same, fates_of, with_patience
+from raftlab.tools.shrink.attempts import Attempt, Attempts, Drawn, Plan, Same, transits_of, with_patience
 from raftlab.tools.shrink.plan_edits import (
     AskedNs,
     cut_off,
@@ -299,17 +299,21 @@ class Search:
 
     def _less_late(self) -> None:
         """Of each message that is late or arrives twice: only one of these, or not so late."""
-        for key in list(fates_of(self.best.plan.choices)):
-            while (fate := fates_of(self.best.plan.choices).get(key)) is not None:
-                simpler = [Fate(again_ns=fate.again_ns), changed(fate, again_ns=None)] if fate.again_ns else []
-                simpler += [less_late(fate, part) for part in (0.1, 0.5)]
-                late = max(fate.delay_ns, fate.again_ns or 0) > _LITTLE_NS and not fate.lost
-                if not late or not any(self._try_fate(key, one) for one in simpler):
+        for key in list(transits_of(self.best.plan.choices)):
+            while (transit := transits_of(self.best.plan.choices).get(key)) is not None:
+                simpler = (
+                    [Transit(duplicate_ns=transit.duplicate_ns), changed(transit, duplicate_ns=None)]
+                    if transit.duplicate_ns
+                    else []
+                )
+                simpler += [less_late(transit, part) for part in (0.1, 0.5)]
+                late = max(transit.delay_ns, transit.duplicate_ns or 0) > _LITTLE_NS and not transit.lost
+                if not late or not any(self._try_transit(key, one) for one in simpler):
                     break
 
-    def _try_fate(self, key: tuple[ChoicePoint, int], fate: Fate) -> bool:
+    def _try_transit(self, key: tuple[ChoicePoint, int], transit: Transit) -> bool:
         choices = Choices()
-        choices.chosen = {**self.best.plan.choices.chosen, key: fate}
+        choices.chosen = {**self.best.plan.choices.chosen, key: transit}
         choices.picked = self.best.plan.choices.picked
         return self._try(replace(self.best.plan, choices=choices))
 

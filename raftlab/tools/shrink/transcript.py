@@ -11,7 +11,7 @@ from typing import Any
 
 from labgob import DecodeError
 from labrpc.message import Message
-from labrpc.network import Held
+from labrpc.network import QueuedMessage
 from labsim import Event
 from raftlab.scenarios.in_flight import commands_in, direction, kind_of, term_of
 from raftlab.trace import events
@@ -37,12 +37,12 @@ class About(str):
         self.term = "" if (term := term_of(message)) is None else f" term {term}"
         return self
 
-    def among(self, held: Sequence[Held]) -> str:
+    def among(self, queued: Sequence[QueuedMessage]) -> str:
         """The step, for what is on its way that fits."""
-        same = next((one.message for one in held if said_in(one.message) == said_in(self.message)), None)
+        same = next((one.message for one in queued if said_in(one.message) == said_in(self.message)), None)
         if same is None:
             return str(self)
-        number = "" if same is held[0].message else f" {same.ordinal}"
+        number = "" if same is queued[0].message else f" {same.ordinal}"
         return f"{self.does} {self.name}{number}{self.term}"
 
 

@@ -196,7 +196,7 @@ def test_start_returns_the_wrong_shape(tmp_path):
 def test_a_handler_that_is_called_but_missing(tmp_path):
     path = peer(tmp_path, tick="self.ask_next()", vote_def="def request_votes(self, args):")
     text = told(path)
-    assert "RpcError: " in text and "Raft has no method 'request_vote'; it has " in text
+    assert "RpcError: " in text and "Raft has no method 'request_vote'; its methods: " in text
     assert "request_votes" in text
     assert line_of(path, '"Raft.request_vote"') in text.splitlines()[-1]
 
@@ -204,14 +204,14 @@ def test_a_handler_that_is_called_but_missing(tmp_path):
 def test_a_handler_without_annotations(tmp_path):
     path = peer(tmp_path, tick="self.ask_next()", vote_def="def request_vote(self, args):")
     text = told(path)
-    assert "it must take one argument, and annotate it and the reply" in text
+    assert "annotate its one argument and its reply" in text
     assert squeezed(text).endswith(f"{line_of(path, 'def request_vote')} def request_vote(self, args):")
 
 
 def test_a_handler_that_returns_nothing(tmp_path):
     path = peer(tmp_path, tick="self.ask_next()", vote="return")
     text = told(path)
-    assert "returned None; its annotation promises a RequestVoteReply" in text
+    assert "returned None, which the caller takes for a lost reply; return a RequestVoteReply" in text
     assert line_of(path, "def request_vote") in text.splitlines()[-1]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from labrpc import Network
-from labrpc.conditions import Conditions
+from labrpc.conditions import NetworkConditions
 from labrpc.events import DropReason
 from labsim import Simulation, threading, time
 from unit.labrpc.test_network import Args, Lab, Reply, assert_nothing_in_flight, events, simulation, together
@@ -75,7 +75,7 @@ def test_a_reliable_network_loses_nothing_and_takes_no_time() -> None:
     run(body)
 
 
-def test_unreliable_loses_a_tenth_of_requests_and_a_tenth_of_replies() -> None:
+def test_unreliable_loses_a_tenth_of_requests_and_replies() -> None:
     def body() -> None:
         lab = Lab()
         lab.network.reliable(False)
@@ -100,7 +100,7 @@ def test_unreliable_delays_requests_by_up_to_26_ms() -> None:
 
 
 @pytest.mark.parametrize("long_delays", [False, True])
-def test_a_lost_message_is_noticed_at_once_and_not_as_late_as_a_dead_end(long_delays: bool) -> None:
+def test_lost_message_is_noticed_at_once(long_delays: bool) -> None:
     """A lost reply used to cost up to 7 s when delays were long."""
 
     def body() -> None:
@@ -115,7 +115,7 @@ def test_a_lost_message_is_noticed_at_once_and_not_as_late_as_a_dead_end(long_de
     run(body)
 
 
-def test_long_reordering_delays_two_thirds_of_the_replies_as_mit_does() -> None:
+def test_long_reordering_delays_two_thirds_of_replies() -> None:
     def body() -> None:
         lab = Lab()
         lab.network.long_reordering(True)
@@ -176,7 +176,7 @@ def test_a_dead_end_takes_up_to_100_ms_or_7_s(long_delays: bool, limit_ms: float
 
 
 @pytest.mark.parametrize("how", ["delete_server", "disable", "delete_end"])
-def test_a_call_under_way_notices_within_100_ms_that_it_was_cut_off(how: str) -> None:
+def test_pending_call_notices_a_cut_within_100_ms(how: str) -> None:
     def body() -> None:
         lab = Lab()
         lab.network.long_delays(True)
@@ -198,7 +198,7 @@ def test_a_call_under_way_notices_within_100_ms_that_it_was_cut_off(how: str) ->
     run(body)
 
 
-def test_a_request_under_way_when_its_end_is_disabled_arrives_but_its_reply_does_not() -> None:
+def test_request_arrives_but_reply_does_not_after_disable() -> None:
     def body() -> None:
         lab = Lab()
         lab.network.latency(10, 10)
@@ -255,7 +255,7 @@ def test_duplicates_arrive_up_to_200_ms_later() -> None:
     run(body)
 
 
-def test_a_lost_reply_does_not_end_a_call_whose_duplicate_may_still_be_answered() -> None:
+def test_lost_reply_does_not_end_a_call_with_a_pending_duplicate() -> None:
     """Losing either copy's reply used to end the call."""
 
     def body() -> None:
@@ -274,7 +274,7 @@ def test_a_lost_reply_does_not_end_a_call_whose_duplicate_may_still_be_answered(
     run(body)
 
 
-def test_a_duplicate_does_not_reach_a_deleted_server_or_its_successor() -> None:
+def test_duplicate_does_not_reach_a_deleted_server() -> None:
     def body() -> None:
         lab = Lab()
         lab.network.duplicates(1)
@@ -303,7 +303,7 @@ def test_latency_applies_each_way_even_when_reliable() -> None:
     run(body)
 
 
-def test_a_links_latency_and_loss_concern_one_direction_of_one_pair() -> None:
+def test_link_faults_affect_one_direction_of_one_pair() -> None:
     def body() -> None:
         lab = Lab(2)
         lab.network.link("client", "0", latency_ms=(5, 15), loss=0.3)
@@ -330,7 +330,7 @@ def test_a_links_latency_and_loss_concern_replies_too() -> None:
     run(body)
 
 
-def test_a_one_way_cut_stops_requests_one_way_and_replies_the_other() -> None:
+def test_one_way_cut_stops_requests_or_replies() -> None:
     def body() -> None:
         lab = Lab(2)
         lab.network.link("0", "1", cut=True)
@@ -367,7 +367,7 @@ def test_a_partition_cuts_between_its_groups_and_heals() -> None:
         assert reachable(lab, 4) == everything
         assert timed_calls(lab, 1, source="0", target="1") == [(Reply("said 0"), 3)], "healing mends cuts only"
         lab.network.link("0", "1", latency_ms=(0, 0))
-        assert lab.network.conditions == Conditions(), "a network made good is like a new one"
+        assert lab.network.conditions == NetworkConditions(), "a network made good is like a new one"
 
     run(body)
 
@@ -375,20 +375,20 @@ def test_a_partition_cuts_between_its_groups_and_heals() -> None:
 def test_wrong_numbers_are_refused() -> None:
     network = Network()
     for wrong in (-0.1, 1.5, math.nan):
-        with pytest.raises(ValueError, match=rf"^duplicates\(\): a probability must be 0..1, got {wrong}$"):
+        with pytest.raises(ValueError, match=rf"^duplicates\(\): probability must be 0..1, got {wrong}$"):
             network.duplicates(wrong)
-        with pytest.raises(ValueError, match=rf"^link\(\): a probability must be 0..1, got {wrong}$"):
+        with pytest.raises(ValueError, match=rf"^link\(\): probability must be 0..1, got {wrong}$"):
             network.link("0", "1", loss=wrong)
     for low, high in ((-1, 2), (3, 2), (0, math.inf), (math.nan, 1)):
         with pytest.raises(
-            ValueError, match=rf"^latency\(\): a latency needs 0 <= min_ms <= max_ms, got {low} and {high}"
+            ValueError, match=rf"^latency\(\): latency must satisfy 0 <= min_ms <= max_ms, got {low} and {high}"
         ):
             network.latency(low, high)
-        with pytest.raises(ValueError, match=r"^link\(\): a latency needs 0 <= min_ms <= max_ms, got "):
+        with pytest.raises(ValueError, match=r"^link\(\): latency must satisfy 0 <= min_ms <= max_ms, got "):
             network.link("0", "1", latency_ms=(low, high))
-    with pytest.raises(ValueError, match=r"^partition\(\): server '1' is in two groups$"):
+    with pytest.raises(ValueError, match=r"^partition\(\): server '1' is in two groups"):
         network.partition(["0", "1"], ["1", "2"])
-    assert network.conditions == Conditions(), "what is refused changes nothing"
+    assert network.conditions == NetworkConditions(), "what is refused changes nothing"
 
 
 def test_faults_work_on_real_threads_too() -> None:
@@ -463,7 +463,7 @@ def test_a_storm_leaves_nothing_in_flight() -> None:
         storm(seed, calls=1_000, kills=True)
 
 
-def test_the_same_seed_gives_the_same_digest_in_any_process_traced_or_not() -> None:
+def test_digest_is_the_same_in_any_process_traced_or_not() -> None:
     # Two other processes, at the same time.
     others = [
         subprocess.Popen(

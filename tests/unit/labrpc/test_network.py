@@ -224,7 +224,7 @@ class Peer:
 """
 
 
-def test_a_thread_that_outlives_its_server_reads_replies_as_before(world: World) -> None:
+def test_thread_that_outlives_its_server_reads_replies(world: World) -> None:
     """Two peers, each with its own copy of one program; the caller's server goes while it waits."""
 
     def body() -> None:
@@ -348,7 +348,7 @@ def test_many_concurrent_calls_on_one_end(world: World) -> None:
     world(body)
 
 
-def test_calls_on_a_server_that_was_disconnected_do_not_hold_up_later_ones(world: World) -> None:
+def test_calls_to_a_disconnected_server_do_not_delay_later_ones(world: World) -> None:
     """MIT's TestRegression1."""
 
     def body() -> None:
@@ -483,7 +483,7 @@ def test_calls_under_way_are_handled_and_answered_in_any_order() -> None:
     assert len(handled) == len(answered) == 6
 
 
-def test_what_the_sender_changes_after_the_call_never_reaches_the_receiver() -> None:
+def test_changes_after_the_call_do_not_reach_the_receiver() -> None:
     def body() -> None:
         lab = Lab()
         args = Args(1, [1, 2])
@@ -643,67 +643,83 @@ def test_cleanup_leaves_no_real_thread_waiting_for_its_time() -> None:
 
 # ---- mistakes, each a clear error -----------------------------------------------------------------------------
 
-BY_THE_NETWORK = " cannot be called over the network: "
+CANNOT = " cannot be an RPC: "
 
 MISTAKES = [
     (
         "Ecko.say",
         Args(1),
-        "client called 'Ecko.say' of 0: no service 'Ecko' for 'Ecko.say'; the server has Echo",
+        "client called 'Ecko.say' of 0: no service 'Ecko' for 'Ecko.say'; its services: Echo",
     ),
     (
         "say",
         Args(1),
-        "client called 'say' of 0: 'say' is no method; write 'Service.method', as in 'Raft.request_vote'",
+        "client called 'say' of 0: 'say' is not a method; write 'Service.method', as in 'Raft.request_vote'",
     ),
     (
         "Echo.sya",
         Args(1),
-        "client called 'Echo.sya' of 0: Echo has no method 'sya'; it has any, bare, double, exits, fails, forgets, "
-        "gated, join, keep, lock, misfit, nothing, other, perhaps, say, slow, two, unseen",
+        "client called 'Echo.sya' of 0: Echo has no method 'sya'; its methods: any, bare, double, exits, fails, "
+        "forgets, gated, join, keep, lock, misfit, nothing, other, perhaps, say, slow, two, unseen",
     ),
-    ("Echo._hidden", Args(1), "client called 'Echo._hidden' of 0: Echo has no method '_hidden'; it has any, bare, "),
-    ("Echo.seen", Args(1), "client called 'Echo.seen' of 0: Echo has no method 'seen'; it has any, bare, "),
+    (
+        "Echo._hidden",
+        Args(1),
+        "client called 'Echo._hidden' of 0: Echo has no method '_hidden'; its methods: any, bare, ",
+    ),
+    ("Echo.seen", Args(1), "client called 'Echo.seen' of 0: Echo has no method 'seen'; its methods: any, bare, "),
     (
         "Echo.bare",
         Args(1),
-        f"client called 'Echo.bare' of 0: Echo.bare(args){BY_THE_NETWORK}it must take one argument, and "
-        "annotate it and the reply, as in 'def bare(self, args: Args) -> Reply'",
+        f"client called 'Echo.bare' of 0: Echo.bare(args){CANNOT}annotate its one argument and its reply, "
+        "as in 'def bare(self, args: Args) -> Reply'",
     ),
-    ("Echo.two", Args(1), f"{BY_THE_NETWORK}it must take one argument, and annotate it and the reply, as in 'def two("),
+    ("Echo.two", Args(1), f"{CANNOT}annotate its one argument and its reply, as in 'def two("),
     (
         "Echo.nothing",
         Args(1),
-        f"{BY_THE_NETWORK}its reply would be None, which a caller takes for a lost one; let it return something",
+        f"{CANNOT}it returns None, which the caller takes for a lost reply; return a value",
     ),
     (
         "Echo.unseen",
         Args(1),
-        f"{BY_THE_NETWORK}name 'Nowhere' is not defined; define it where the module's annotations can see it",
+        f"{CANNOT}name 'Nowhere' is not defined; define this name at module level, or import it there",
     ),
-    ("Echo.say", Other(1), "client called Echo.say of 0 with an Other; it takes an Args"),
-    ("Echo.say", 5, "client called Echo.say of 0 with an int; it takes an Args"),
-    ("Echo.say", None, "client called Echo.say of 0 with None; it takes an Args"),
+    ("Echo.say", Other(1), "client called Echo.say of 0 with an Other; pass an Args"),
+    ("Echo.say", 5, "client called Echo.say of 0 with an int; pass an Args"),
+    ("Echo.say", None, "client called Echo.say of 0 with None; pass an Args"),
     (
         "Echo.say",
         Args("seven"),  # type: ignore[arg-type]  # the mistake under test
-        "client called Echo.say of 0 with what it cannot read: Args.number: expected int, got str",
+        "client called Echo.say of 0 with an argument of the wrong type: Args.number: expected int, got str",
     ),
-    ("Echo.join", [1], "client called Echo.join of 0 with what it cannot read: list[str][0]: expected str, got int"),
-    ("Echo.forgets", Args(1), "Echo.forgets of 0 returned None; its annotation promises a Reply"),
+    (
+        "Echo.join",
+        [1],
+        "client called Echo.join of 0 with an argument of the wrong type: list[str][0]: expected str, got int",
+    ),
+    (
+        "Echo.forgets",
+        Args(1),
+        "Echo.forgets of 0 returned None, which the caller takes for a lost reply; return a Reply",
+    ),
     (
         "Echo.perhaps",
         Args(1),
-        f"Echo.perhaps of 0 returned None; its annotation promises an {__name__}.Reply | None",
+        "Echo.perhaps of 0 returned None, which the caller takes for a lost reply",
     ),
-    ("Echo.other", Args(1), "Echo.other of 0 returned an Other; its annotation promises a Reply"),
-    ("Echo.lock", Args(1), "Echo.lock of 0 returned what cannot travel: cannot encode <class 'labsim.threading.Lock'>"),
+    ("Echo.other", Args(1), "Echo.other of 0 returned an Other; return a Reply, as annotated"),
+    (
+        "Echo.lock",
+        Args(1),
+        "Echo.lock of 0 returned a value that cannot be encoded: cannot encode <class 'labsim.threading.Lock'>",
+    ),
     ("Echo.exits", Args(1), "Echo.exits of 0 called sys.exit(enough)"),
 ]
 
 
 @pytest.mark.parametrize(("method", "args", "text"), MISTAKES, ids=[f"{m}-{type(a).__name__}" for m, a, _ in MISTAKES])
-def test_a_mistake_in_the_program_fails_the_run_and_says_who_did_what(method: str, args: Any, text: str) -> None:
+def test_mistake_in_a_call_fails_the_run_and_is_explained(method: str, args: Any, text: str) -> None:
     def body() -> None:
         Lab(nodes=True).end().call(method, args)
 
@@ -715,7 +731,7 @@ def test_a_mistake_in_the_program_fails_the_run_and_says_who_did_what(method: st
     assert failed.value.node == "0"
 
 
-def test_an_exception_in_a_handler_fails_the_run_and_names_the_peer() -> None:
+def test_exception_in_a_handler_fails_the_run_and_names_the_peer() -> None:
     def body(nodes: bool) -> None:
         Lab(nodes=nodes).call("fails", Args(1))
 
@@ -732,7 +748,10 @@ def test_a_reply_the_caller_cannot_read_is_said_to_be_the_servers() -> None:
 
     with pytest.raises(RpcError) as failed:
         Simulation(1).run(body)
-    assert str(failed.value) == "Echo.misfit of 0 returned what client cannot read: Other.number: expected int, got str"
+    assert (
+        str(failed.value)
+        == "Echo.misfit of 0 returned a reply that client cannot decode: Other.number: expected int, got str"
+    )
 
 
 def test_what_cannot_travel_is_refused_where_it_is_sent() -> None:
@@ -747,8 +766,8 @@ def test_what_cannot_travel_is_refused_where_it_is_sent() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize(("method", "why"), [("fails", "by nought"), ("other", "its annotation promises a Reply")])
-def test_on_real_threads_a_failed_handler_is_raised_in_every_call_and_by_cleanup(method: str, why: str) -> None:
+@pytest.mark.parametrize(("method", "why"), [("fails", "by nought"), ("other", "return a Reply, as annotated")])
+def test_failed_handler_on_real_threads_fails_every_call(method: str, why: str) -> None:
     lab = Lab()
     outcomes: queue.Queue[BaseException | None] = queue.Queue()
 
@@ -776,7 +795,7 @@ def test_on_real_threads_a_failed_handler_is_raised_in_every_call_and_by_cleanup
     lab.services[0].gate.set()
 
 
-def test_on_real_threads_a_failed_handler_shows_its_traceback_before_the_caller_hears_of_it(
+def test_failed_handler_prints_its_traceback_before_calls_fail(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told = threading.Event()
@@ -794,7 +813,7 @@ def test_on_real_threads_a_failed_handler_shows_its_traceback_before_the_caller_
     assert isinstance(error, ZeroDivisionError) and not told_before
 
 
-def test_on_real_threads_a_hook_that_fails_leaves_no_caller_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_excepthook_leaves_no_caller_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     def show(args: Any) -> None:
         if args.exc_type is ZeroDivisionError:
             raise SystemExit("the hook itself")
@@ -814,10 +833,10 @@ def test_a_network_made_outside_is_refused_inside() -> None:
 def test_names_are_checked() -> None:
     network = Network()
     network.make_end("a")
-    with pytest.raises(ValueError, match=r"^make_end\(\): there is an end called 'a' already$"):
+    with pytest.raises(ValueError, match=r"^make_end\(\): an end called 'a' exists already"):
         network.make_end("a")
     for use in (network.delete_end, lambda name: network.connect(name, "0"), lambda name: network.enable(name, True)):
-        with pytest.raises(ValueError, match=r"^there is no end called 'b'; make_end\(\) makes one$"):
+        with pytest.raises(ValueError, match=r"^no end is called 'b'; make it with make_end\(\)$"):
             use("b")
 
 

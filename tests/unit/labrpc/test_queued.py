@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from labrpc import Network, Server, Service
-from labrpc.conditions import Fate
+from labrpc.conditions import Transit
 from labrpc.events import DELIVER, DROP, DUPLICATE, REPLY, DropReason
 from labsim import Simulation, time
 from labsim.choices import SeededSource
@@ -31,11 +31,11 @@ class Echo:
 
 
 class Holding(SeededSource):
-    """Every message is held."""
+    """Every message is queued."""
 
     def choose(self, point, ordinal, distribution):
-        held = point[0] in ("request", "reply", "reply to duplicate")
-        return Fate(held=True) if held else super().choose(point, ordinal, distribution)
+        queued = point[0] in ("request", "reply", "reply to duplicate")
+        return Transit(queued=True) if queued else super().choose(point, ordinal, distribution)
 
 
 def run(script):
@@ -63,18 +63,18 @@ def settle():
 
 def test_a_request_waits_and_its_reply_too():
     def script(network, echo, got):
-        (request,) = network.held
+        (request,) = network.queued
         assert (request.is_reply, echo.heard) == (False, [])
         time.sleep(3600)
         assert (echo.heard, got) == ([], [])
-        network.deliver_held(request)
+        network.deliver_queued(request)
         settle()
-        (reply,) = network.held
+        (reply,) = network.queued
         assert (reply.is_reply, reply.message, echo.heard, got) == (True, request.message, ["yes"], [])
-        network.deliver_held(reply)
+        network.deliver_queued(reply)
         settle()
         assert got == [Said("yes, indeed")]
-        assert network.held == []
+        assert network.queued == []
 
     run(script)
 
@@ -83,32 +83,32 @@ def test_a_request_waits_and_its_reply_too():
 def test_what_is_lost_is_told_to_the_caller_at_once(of_reply):
     def script(network, echo, got):
         if of_reply:
-            network.deliver_held(network.held[0])
+            network.deliver_queued(network.queued[0])
             settle()
-        network.lose_held(network.held[0])
+        network.drop_queued(network.queued[0])
         time.sleep(0.000_001)
         assert got == [None]
-        assert network.held == []
+        assert network.queued == []
 
     _, trace = run(script)
     why = DropReason.LOST_REPLY if of_reply else DropReason.LOST_REQUEST
     assert [event.note for event in trace if event.kind == DROP] == [why]
 
 
-def test_a_copy_leaves_the_request_where_it_is_and_each_has_an_answer():
+def test_copy_of_a_queued_request_gets_its_own_answer():
     def script(network, echo, got):
-        (request,) = network.held
+        (request,) = network.queued
         network.deliver_copy(request.message)
         settle()
         assert echo.heard == ["yes"]
-        assert [held.is_reply for held in network.held] == [False, True]
+        assert [queued.is_reply for queued in network.queued] == [False, True]
         # The answer to the copy is lost; the request may still be answered.
-        network.lose_held(network.held[1])
+        network.drop_queued(network.queued[1])
         settle()
         assert got == []
-        network.deliver_held(request)
+        network.deliver_queued(request)
         settle()
-        network.deliver_held(network.held[0])
+        network.deliver_queued(network.queued[0])
         settle()
         assert got == [Said("yes, indeed")]
 
@@ -118,17 +118,17 @@ def test_a_copy_leaves_the_request_where_it_is_and_each_has_an_answer():
     ]
 
 
-def test_a_message_that_has_arrived_can_arrive_again_when_nobody_waits():
+def test_delivered_message_can_be_delivered_again():
     def script(network, echo, got):
-        (request,) = network.held
-        network.deliver_held(request)
+        (request,) = network.queued
+        network.deliver_queued(request)
         settle()
-        network.deliver_held(network.held[0])
+        network.deliver_queued(network.queued[0])
         settle()
         network.deliver_copy(request.message)
         settle()
         assert echo.heard == ["yes", "yes"]
-        assert network.held == []
+        assert network.queued == []
 
     _, trace = run(script)
     assert trace[-1].note == DropReason.NOBODY_WAITS
@@ -137,7 +137,7 @@ def test_a_message_that_has_arrived_can_arrive_again_when_nobody_waits():
 def test_what_can_arrive_nowhere_any_more_is_not_held():
     def script(network, echo, got):
         network.delete_server("server")
-        assert network.held == []
+        assert network.queued == []
         time.sleep(0.2)
         assert got == [None]
 
@@ -146,12 +146,12 @@ def test_what_can_arrive_nowhere_any_more_is_not_held():
 
 def test_a_reply_is_gone_with_its_server():
     def script(network, echo, got):
-        (request,) = network.held
-        network.deliver_held(request)
+        (request,) = network.queued
+        network.deliver_queued(request)
         settle()
         network.delete_server("server")
-        assert network.held == []
-        with pytest.raises(ValueError, match="there is no server 'server'"):
+        assert network.queued == []
+        with pytest.raises(ValueError, match="no server is called 'server'"):
             network.deliver_copy(request.message)
 
     run(script)

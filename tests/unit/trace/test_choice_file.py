@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from labrpc.conditions import Fate
+from labrpc.conditions import Transit
 from labsim.choices import Choices, DefaultSource, OverridingSource, RecordingSource, SeededSource
 from raftlab.harness.loader import DEFAULT, DEFAULT_KV, load_peer
 from raftlab.harness.run import run_test
@@ -67,7 +67,7 @@ def test_every_test_is_repeated_without_its_seed_in_another_process(tmp_path):
     assert told == expected
 
 
-def fates(choices, place_kinds=("request", "reply")):
+def transits(choices, place_kinds=("request", "reply")):
     return {key: value for key, value in choices.chosen.items() if key[0][0] in place_kinds}
 
 
@@ -77,17 +77,17 @@ def fates(choices, place_kinds=("request", "reply")):
 def test_one_message_lost_leaves_the_fates_of_all_others(name):
     recording = RecordingSource(SeededSource(SEED))
     before = run(name, recording)
-    requests = fates(recording.choices, ("request",))
+    requests = transits(recording.choices, ("request",))
     # One in the middle of the run that arrives.
     key = next(k for k in list(requests)[len(requests) // 3 :] if not requests[k].lost and "append" in k[0][2])
     choices = Choices()
-    choices.chosen[key] = Fate(requests[key].delay_ns, lost=True)
+    choices.chosen[key] = Transit(requests[key].delay_ns, lost=True)
     changed = RecordingSource(OverridingSource(SeededSource(SEED), choices))
     after = run(name, changed)
     assert after.error is None
     assert after.digest != before.digest
 
-    there, here = fates(recording.choices), fates(changed.choices)
+    there, here = transits(recording.choices), transits(changed.choices)
     assert here[key].lost
     common = (there.keys() & here.keys()) - {key}
     assert {k for k in common if there[k] != here[k]} <= _under_other_conditions(before, after, common)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from labrpc.conditions import Fate
+from labrpc.conditions import Transit
 from labsim.choices import Choices, SeededSource
 from raftlab.harness.lab_test import Kind, LabTest
 from raftlab.harness.loader import load_peer
@@ -239,9 +239,9 @@ def test_messages_that_fare_alike_are_told_in_one_line():
     there, back = ("request", "0->1", "Raft.append_entries"), ("reply", "2->0", "Raft.request_vote")
     late = [400, 900, 700]
     chosen = {
-        (there, 7): Fate(5_000_000, lost=True),
-        (there, 8): Fate(3_000_000),
-        **{(back, number): Fate(ms * 1_000_000) for number, ms in enumerate(late, start=1)},
+        (there, 7): Transit(5_000_000, lost=True),
+        (there, 8): Transit(3_000_000),
+        **{(back, number): Transit(ms * 1_000_000) for number, ms in enumerate(late, start=1)},
         (("node", "1"), 1): 12345,
         (("node", "2"), 1): 12345,
     }

@@ -1,9 +1,9 @@
 """A run as steps of a scenario: what each event becomes. And a plan made of a plan: what becomes of its choices."""
 
 from labgob import encode
-from labrpc.conditions import Fate
+from labrpc.conditions import Transit
 from labrpc.message import Message
-from labrpc.network import Held
+from labrpc.network import QueuedMessage
 from labsim import Event
 from labsim.choices import Choices
 from raft.messages import AppendEntriesArgs, ApplyMsg, LogEntry
@@ -48,7 +48,9 @@ def test_among_others_a_step_finds_the_message_that_says_what_its_own_said():
     sent = append(7, "x")
     (step,) = steps_of([of(events.SEND, sent), of(events.DELIVER, sent)])
     assert step == "deliver 0->1 append term 1"
-    under_way = [Held(append(number, *commands), False) for number, commands in ((1, ()), (2, "x"), (3, "x"), (4, "y"))]
+    under_way = [
+        QueuedMessage(append(number, *commands), False) for number, commands in ((1, ()), (2, "x"), (3, "x"), (4, "y"))
+    ]
     assert step.among(under_way) == "deliver 0->1 append 2 term 1"
     assert step.among(under_way[1:]) == "deliver 0->1 append term 1"
     assert step.among(under_way[:1]) == step
@@ -105,33 +107,37 @@ def test_a_service_is_busy_while_it_makes_a_snapshot_slowly():
 THERE, BACK = ("request", "0->1", "Raft.append_entries"), ("reply", "0->1", "Raft.append_entries")
 
 
-def chosen(fates):
+def chosen(transits):
     choices = Choices()
-    choices.chosen = dict(fates)
+    choices.chosen = dict(transits)
     return choices
 
 
 def test_without_a_stretch_of_time_what_is_late_all_the_while_is_less_late():
     choices = chosen(
-        {(THERE, 1): Fate(400 * MS), (THERE, 2): Fate(30 * MS, again_ns=300 * MS), (BACK, 1): Fate(90 * MS)}
+        {
+            (THERE, 1): Transit(400 * MS),
+            (THERE, 2): Transit(30 * MS, duplicate_ns=300 * MS),
+            (BACK, 1): Transit(90 * MS),
+        }
     )
     choices.picked = {(50 * MS, 0): "main", (350 * MS, 1): "main"}
     asked_ns = {(THERE, 1): 10 * MS, (THERE, 2): 20 * MS, (BACK, 1): 310 * MS}
     left = earlier(choices, asked_ns, 300 * MS, 200 * MS)
     assert left.chosen == {
-        (THERE, 1): Fate(200 * MS),
-        (THERE, 2): Fate(30 * MS, again_ns=100 * MS),
-        (BACK, 1): Fate(90 * MS),
+        (THERE, 1): Transit(200 * MS),
+        (THERE, 2): Transit(30 * MS, duplicate_ns=100 * MS),
+        (BACK, 1): Transit(90 * MS),
     }
     assert left.picked == {(50 * MS, 0): "main", (150 * MS, 1): "main"}
 
 
 def test_a_choice_stays_with_the_message_that_it_was_made_for():
-    choices = chosen({(THERE, 5): Fate(400 * MS), (("node", "0"), 1): 7})
+    choices = chosen({(THERE, 5): Transit(400 * MS), (("node", "0"), 1): 7})
     wanted_ns = {(THERE, 5): 500 * MS, (("node", "0"), 1): 0}
     sooner_ns = {(THERE, 1): 100 * MS, (THERE, 2): 490 * MS, (THERE, 3): 600 * MS, (("node", "0"), 1): 0}
     aimed = for_the_same_messages(choices, wanted_ns, sooner_ns)
-    assert aimed.chosen == {(THERE, 2): Fate(400 * MS), (("node", "0"), 1): 7}
+    assert aimed.chosen == {(THERE, 2): Transit(400 * MS), (("node", "0"), 1): 7}
     assert for_the_same_messages(choices, wanted_ns, {(THERE, 5): 510 * MS}) is None
     save = ("save", "0", "1")
     assert for_the_same_messages(chosen({(save, 7): 5}), {(save, 7): 90 * MS}, {(save, 2): 91 * MS}).chosen == {
