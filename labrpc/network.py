@@ -475,7 +475,7 @@ class Network:
         if server.remote is not None:
             server.remote.deliver(message)
         else:
-            self._transport.serve(self._serve, message, server, name=name, node=node, entry=message.method_name)
+            self._transport.serve(self._serve, message, server, name=name, node=node, entry_point=message.method_name)
 
     def _serve(self, message: Message, server: Server) -> None:
         """Decode, handle and encode, as a task of the server's node."""

@@ -118,7 +118,7 @@ class RealTransport:
         """Call it now: nodes on real threads are never paused."""
         fn(*args)
 
-    def serve(self, fn: Callable[..., None], *args: Any, name: str, node: Node | None, entry: str) -> None:
+    def serve(self, fn: Callable[..., None], *args: Any, name: str, node: Node | None, entry_point: str) -> None:
         name = name if node is None else f"{name} of {node}"
 
         def handle() -> None:
@@ -131,23 +131,23 @@ class RealTransport:
                     hook_args = (type(error), error, error.__traceback__, threading.current_thread())
                     threading.excepthook(threading.ExceptHookArgs(hook_args))
                 finally:
-                    self._fail(name, entry, error)
+                    self._fail(name, entry_point, error)
 
         threading.Thread(target=handle, name=name, daemon=True).start()
 
-    def _fail(self, name: str, entry: str, error: BaseException) -> None:
+    def _fail(self, name: str, entry_point: str, error: BaseException) -> None:
         text = "".join(traceback.format_exception(error)).rstrip()
         with self.lock:
             if self._failure is None:
-                self._failure = (name, entry, f"task {name} ended with an exception:\n{text}", error)
+                self._failure = (name, entry_point, f"task {name} ended with an exception:\n{text}", error)
             for caller in self._callers:
                 caller.set()
 
     def raise_if_failed(self) -> None:
         if self._failure is not None:
-            name, entry, text, error = self._failure
+            name, entry_point, text, error = self._failure
             # A new exception each time: several threads may raise it.
-            raise TaskFailed(text, task=name, node=None, entry=entry) from error
+            raise TaskFailed(text, task=name, node=None, entry_point=entry_point) from error
 
     def wait(self, waiting_for: Any) -> None:
         caller: RealCaller = waiting_for.caller

@@ -16,14 +16,14 @@ the trace. Start reading at simulation.py.
 """
 
 from labsim import queue, random, threading, time
-from labsim.current import here
+from labsim.current import run_context
 from labsim.errors import (
     Deadlock,
     Livelock,
     NodeKilled,
+    NoProgress,
     RealWorldError,
     SimulationError,
-    Standstill,
     TaskFailed,
     Unresponsive,
 )
@@ -39,12 +39,12 @@ __all__ = [
     "Event",
     "Livelock",
     "LogLine",
+    "NoProgress",
     "Node",
     "NodeKilled",
     "RealWorldError",
     "Simulation",
     "SimulationError",
-    "Standstill",
     "Task",
     "TaskFailed",
     "Unresponsive",
@@ -63,15 +63,15 @@ __all__ = [
 
 def current_simulation() -> Simulation | None:
     """The simulation the caller runs in, or None outside one."""
-    return here.simulation
+    return run_context.simulation
 
 
 def current_node() -> Node | None:
     """The node that the calling task belongs to; outside a simulation, the one that the thread works for."""
-    simulation = here.simulation
-    return here.node if simulation is None else simulation.current.node
+    simulation = run_context.simulation
+    return run_context.node if simulation is None else simulation.current.node
 
 
 def work_for(node: Node | None) -> None:
     """Outside a simulation: from now on the calling OS thread works for that node."""
-    here.node = node
+    run_context.node = node

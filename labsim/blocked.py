@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any, Protocol
 
 from labsim.simulation import NS_PER_S, Simulation
-from labsim.stacks import is_readers, own_frames
+from labsim.stacks import is_user_code, user_frames
 from labsim.task import Task
 from labsim.waits import Wait, WaitKind, kind_of, wait_of
 
@@ -16,7 +16,7 @@ _HELD_NS = 50_000_000
 _BLOCKED_KINDS = (WaitKind.OWN_LOCK, WaitKind.LOST_LOCK, WaitKind.LOCK, WaitKind.ROOM)
 
 
-class ThreadsSeen(Protocol):
+class ThreadReport(Protocol):
     """What blocked(), own_threads() and held_locks() have found elsewhere, of one node."""
 
     @property
@@ -31,7 +31,7 @@ class ThreadsSeen(Protocol):
 class RemoteThreads(Protocol):
     """Where the threads of a node run that are not here."""
 
-    def observe(self, asked: Task | None = None) -> ThreadsSeen | None:
+    def observe(self, asked: Task | None = None) -> ThreadReport | None:
         """What they are at; None if that cannot be found out. `asked`: a call that did not return."""
 
 
@@ -77,7 +77,7 @@ def held_locks(simulation: Simulation) -> dict[str, WaitKind]:
     return held
 
 
-def own_threads(simulation: Simulation) -> list[Wait]:
+def node_threads(simulation: Simulation) -> list[Wait]:
     """What the threads that nodes have made wait for, oldest first; not the calls from outside."""
     threads = (task for task in simulation.tasks() if task.node is not None and task.thread is not None)
     return [wait_of(simulation, task) for task in threads]
@@ -94,7 +94,7 @@ def _is_blocked(simulation: Simulation, task: Task) -> bool:
     node = task.node
     if node is None or node.paused:
         return False
-    if simulation.now_ns - task.since_ns - simulation.taken_ns(node, task.since_ns) < _BLOCKED_NS:
+    if simulation.now_ns - task.since_ns - simulation.lost_time_ns(node, task.since_ns) < _BLOCKED_NS:
         return False
     kind = kind_of(task)
     return kind in _BLOCKED_KINDS or (kind is not WaitKind.NOTHING and _is_call(simulation, task))
@@ -102,11 +102,11 @@ def _is_blocked(simulation: Simulation, task: Task) -> bool:
 
 def _is_call(simulation: Simulation, task: Task) -> bool:
     """Whether a caller outside waits for it: the network or the tester (an entry), or the service, in snapshot()."""
-    if task.entry:
+    if task.entry_point:
         return True
     # The service's own thread is the tester's and no Thread. While it waits for messages, no line is the peer's.
     return task.thread is None and any(
-        is_readers(frame.f_code.co_filename) for frame in own_frames(simulation.frames_of(task))
+        is_user_code(frame.f_code.co_filename) for frame in user_frames(simulation.frames_of(task))
     )
 
 

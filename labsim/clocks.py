@@ -7,7 +7,7 @@ it has learnt of that. What neither learns of the other is unordered.
 Promise: two things that are told to be unordered are so. Not promised: that all that is unordered is told so. A node
 has SLOTS clocks; a new task takes the one that has been free for longest, and counts as that one's continuation.
 
-Start at `Order`.
+Start at `TaskClock`.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import NamedTuple
 
 SLOTS = 128  # tasks of one node at a time. With more of them, its order is not kept any longer
 
-Seen = tuple[int, ...]  # by slot: how far its clock was
+Vector = tuple[int, ...]  # by slot: how far its clock was
 
 
 class Stamp(NamedTuple):
     """Where a task was when it published."""
 
-    seen: Seen
+    seen: Vector
     slot: int
     clock: int
-    lineage: Lineage
+    lineage: NodeClocks
 
 
-class Lineage:
+class NodeClocks:
     """The clocks of one node."""
 
     __slots__ = ("base", "free", "lost", "one_at_a_time", "past")
@@ -41,13 +41,13 @@ class Lineage:
         self.one_at_a_time = False  # whoever is outside waits for the end of a task before it has the next begin
         self.lost = False  # there were too many tasks
 
-    def begin(self, after: Stamp | None) -> Order | None:
+    def begin(self, after: Stamp | None) -> TaskClock | None:
         if not self.free:
             self.lost = True
         if self.lost:
             return None
         slot = self.free.popleft()
-        order = Order(self, slot)
+        order = TaskClock(self, slot)
         past = self.past[slot]
         if past is not None:
             # Whoever learns of this task takes it to know what the one before it knew.
@@ -58,16 +58,16 @@ class Lineage:
         return order
 
 
-class Order:
+class TaskClock:
     """Of one task: how far it is, what it has learnt, and which locks it holds."""
 
     __slots__ = ("_source_clock", "_source_slot", "begins", "clock", "ended", "lineage", "locks", "seen", "slot")
 
-    def __init__(self, lineage: Lineage, slot: int) -> None:
+    def __init__(self, lineage: NodeClocks, slot: int) -> None:
         self.lineage = lineage
         self.slot = slot
         self.clock = 1
-        self.seen: Seen = _NOTHING
+        self.seen: Vector = _NOTHING
         self.locks: tuple[object, ...] = ()
         self.begins = ""  # the target of its thread, or what somebody outside has called, where it is known
         self.ended: Stamp | None = None
@@ -104,4 +104,4 @@ class Order:
         lineage.free.append(self.slot)
 
 
-_NOTHING: Seen = (0,) * SLOTS
+_NOTHING: Vector = (0,) * SLOTS

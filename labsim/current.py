@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from labsim.task import Node
 
 
-class _Here(_thread._local):
+class _RunContext(_thread._local):
     """Per OS thread, so that a helper thread (a timeout plugin, a test runner) is never taken for a task."""
 
     simulation: Simulation | None = None
     node: Node | None = None  # of a real thread. A task knows its own
 
 
-here = _Here()
+run_context = _RunContext()

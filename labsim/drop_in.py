@@ -18,7 +18,7 @@ from types import CodeType
 from typing import Any, NoReturn, Self
 
 from labsim import stacks
-from labsim.current import here
+from labsim.current import run_context
 from labsim.simulation import Simulation
 
 _OURS = ("labsim.drop_in", "labsim.threading", "labsim.queue")
@@ -70,7 +70,7 @@ class Primitive(metaclass=DropIn):
     _made_at: MadeAt
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        simulation = here.simulation
+        simulation = run_context.simulation
         if simulation is None:
             return make_standard(cls, *args, **kwargs)  # type: ignore[no-any-return]
         self = object.__new__(cls) if simulation.ordering is None else simulation.ordering.new(cls)
@@ -95,12 +95,12 @@ def make_standard(cls: type, *args: Any, **kwargs: Any) -> Any:
     maker = _MAKERS.get(cls)
     if maker is not None:
         return maker(*args, **kwargs)
-    twin, new = _standard_twin(cls)
+    variant, new = _standard_variant(cls)
     # Then Python calls __init__, for the twin is a subclass of cls. object's __new__ wants no arguments of its.
-    return new(twin) if new is object.__new__ else new(twin, *args, **kwargs)
+    return new(variant) if new is object.__new__ else new(variant, *args, **kwargs)
 
 
-class _Unannounced:
+class _NoInitSubclass:
     """First of a twin's bases: a student's __init_subclass__, which may count its subclasses, is not told of it."""
 
     __slots__ = ()
@@ -109,15 +109,15 @@ class _Unannounced:
         pass
 
 
-class _Twin(DropIn):
+class _StandardVariant(DropIn):
     def mro(cls) -> list[type]:
         itself, *bases = super().mro()
         return [itself, *(base for base in bases if not (isinstance(base, DropIn) and base.__module__ in _OURS))]
 
 
 @cache
-def _standard_twin(cls: type) -> tuple[type, Callable[..., Any]]:
+def _standard_variant(cls: type) -> tuple[type, Callable[..., Any]]:
     """A subclass of `cls` in which every drop-in has given way to the standard class, so that super() finds that."""
     standards = [_STANDARD[base] for base in cls.__mro__ if base in _STANDARD]
     namespace = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    return _Twin(cls.__name__, (_Unannounced, cls, *standards), namespace), standards[0].__new__
+    return _StandardVariant(cls.__name__, (_NoInitSubclass, cls, *standards), namespace), standards[0].__new__

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Deadlock",
     "Livelock",
+    "NoProgress",
     "NodeKilled",
     "RealWorldError",
     "SimulationError",
-    "Standstill",
     "TaskFailed",
     "Unresponsive",
 ]
@@ -25,7 +25,7 @@ class SimulationError(RuntimeError):
     """Something is wrong with the program under simulation, or with how the simulation is used."""
 
 
-class Standstill(SimulationError):
+class NoProgress(SimulationError):
     """Virtual time does not move any more; `waits` has the tasks that matter."""
 
     def __init__(self, text: str, *, waits: Sequence[Wait] = ()) -> None:
@@ -33,11 +33,11 @@ class Standstill(SimulationError):
         self.waits = waits
 
 
-class Deadlock(Standstill):
+class Deadlock(NoProgress):
     """Every task waits and no timer is set: nothing can ever happen again."""
 
 
-class Livelock(Standstill):
+class Livelock(NoProgress):
     """Tasks go on taking turns, but virtual time stands still."""
 
 
@@ -64,11 +64,11 @@ class NodeKilled(SimulationError):
 class TaskFailed(SimulationError):
     """A task ended with an exception. `__cause__` is that exception, with the task's own traceback.
 
-    `entry`: the method of the node's program that the task was called for, "" for a thread of its own.
+    `entry_point`: the method of the node's program that the task was called for, "" for a thread of its own.
     """
 
-    def __init__(self, text: str, *, task: str, node: str | None, entry: str = "") -> None:
+    def __init__(self, text: str, *, task: str, node: str | None, entry_point: str = "") -> None:
         super().__init__(text)
         self.task = task
         self.node = node
-        self.entry = entry
+        self.entry_point = entry_point

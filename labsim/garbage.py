@@ -9,7 +9,7 @@ Not promised: the same while several simulations run in threads of one process, 
 (then Python decides, as ever), or in a run that keeps half a million new objects from one look to the next: before
 memory runs away Python steps in.
 
-Start at `in_the_runs_hands()`.
+Start at `controlled_gc()`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _python_s = gc.get_threshold()
 
 
 @contextmanager
-def in_the_runs_hands() -> Iterator[None]:
+def controlled_gc() -> Iterator[None]:
     """Before the run everything there is grows old, so that none of it can be found in the run."""
     global _users, _looks, _python_s
     if _users == 0:

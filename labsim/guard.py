@@ -21,9 +21,9 @@ from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple, NoReturn
 
-from labsim.current import here
+from labsim.current import run_context
 from labsim.errors import RealWorldError
-from labsim.stacks import add_library, is_library, is_readers, location_of, short_path
+from labsim.stacks import add_library, is_library, is_user_code, location_of, short_path
 
 # time.time() inside a simulation starts here: a round number, so that 1000000012.5 still reads as 12.5 s.
 EPOCH_NS = 1_000_000_000 * 1_000_000_000
@@ -44,7 +44,7 @@ _STOPS = "stops every peer at once"
 _CLOCK = "reads the real clock, so the run could not be repeated"
 _THREAD = "runs outside the simulation"
 _LOCK = f"is a real one, and waiting for it {_STOPS}"
-_CHANCE = "draws outside the seed, so the run could not be repeated"
+_RANDOMNESS = "draws outside the seed, so the run could not be repeated"
 _USE_TIME = "use 'from labsim import time'"
 _USE_THREADING = "use 'from labsim import threading'"
 _USE_QUEUE = "use 'from labsim import queue'"
@@ -58,7 +58,7 @@ _NO_WAITING = "wait for a threading.Event or a queue.Queue of 'from labsim impor
 _NO_PROCESSES = "a peer is threads and messages only"
 
 _CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
-_CHANCES = (
+_RANDOM_FUNCTIONS = (
     "betavariate",
     "choice",
     "choices",
@@ -100,14 +100,17 @@ _RULES = (
     _Rule("_thread", "allocate_lock", _LOCK, _USE_THREADING),
     _Rule("queue", "Queue.__init__", _LOCK, _USE_QUEUE),
     _Rule("queue", "SimpleQueue", _LOCK, _USE_QUEUE),
-    *(_Rule("random", name, _CHANCE, _USE_RANDOM) for name in _CHANCES),
-    _Rule("random", "Random.__init__", _CHANCE, _USE_RANDOM, only_bare=True),
-    *(_Rule("random", f"SystemRandom.{name}", _CHANCE, _USE_RANDOM) for name in ("random", "getrandbits", "randbytes")),
-    _Rule("os", "urandom", _CHANCE, _USE_RANDOM),
-    _Rule("uuid", "uuid1", _CHANCE, _USE_RANDOM),
-    _Rule("uuid", "uuid4", _CHANCE, _USE_RANDOM),
+    *(_Rule("random", name, _RANDOMNESS, _USE_RANDOM) for name in _RANDOM_FUNCTIONS),
+    _Rule("random", "Random.__init__", _RANDOMNESS, _USE_RANDOM, only_bare=True),
     *(
-        _Rule("secrets", name, _CHANCE, _USE_RANDOM)
+        _Rule("random", f"SystemRandom.{name}", _RANDOMNESS, _USE_RANDOM)
+        for name in ("random", "getrandbits", "randbytes")
+    ),
+    _Rule("os", "urandom", _RANDOMNESS, _USE_RANDOM),
+    _Rule("uuid", "uuid1", _RANDOMNESS, _USE_RANDOM),
+    _Rule("uuid", "uuid4", _RANDOMNESS, _USE_RANDOM),
+    *(
+        _Rule("secrets", name, _RANDOMNESS, _USE_RANDOM)
         for name in ("choice", "randbelow", "randbits", "token_bytes", "token_hex", "token_urlsafe")
     ),
     _Rule("asyncio", "run", _THREAD, _USE_THREADS),
@@ -143,7 +146,7 @@ def trust(package_file: str) -> None:
     add_library(package_file)
 
 
-def _refuse(rule: _Rule, frame: FrameType | None, called_as: object = None) -> NoReturn:
+def _fail(rule: _Rule, frame: FrameType | None, called_as: object = None) -> NoReturn:
     library = None
     while frame is not None and is_library(frame.f_code.co_filename):
         library, frame = frame, frame.f_back
@@ -158,7 +161,7 @@ def _refuse(rule: _Rule, frame: FrameType | None, called_as: object = None) -> N
     if library is not None and module != rule.module and rule.why == _STOPS:
         # The reader has called something that waits in its turn: Future.result().
         called, rule = f"{module.partition('._')[0]}.{library.f_code.co_qualname}", rule._replace(fix=_NO_WAITING)
-    simulation = here.simulation
+    simulation = run_context.simulation
     assert simulation is not None
     # Not raised into the task, where `except Exception: pass` would bury it.
     simulation.fail(RealWorldError(f"{called}(){told} {rule.why}; {rule.fix}", where=where))
@@ -171,7 +174,7 @@ def _guarded(rule: _Rule, real: Any) -> Any:
     log_clock = rule.module == "time" and rule.attribute in ("time", "time_ns")
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        simulation = here.simulation
+        simulation = run_context.simulation
         if simulation is not None:
             frame = sys._getframe(1)
             if log_clock and frame.f_globals.get("__name__") == "logging":
@@ -181,29 +184,31 @@ def _guarded(rule: _Rule, real: Any) -> Any:
             if (rule.through_libraries or not is_library(frame.f_code.co_filename)) and not (
                 rule.only_bare and (kwargs or len(args) > bare_args)
             ):
-                _refuse(rule, frame, guarded)
+                _fail(rule, frame, guarded)
         return real(*args, **kwargs)
 
     return guarded
 
 
-class _RefuseImports(MetaPathFinder):
+class _ForbidImports(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         fix = _REFUSED_IMPORTS.get(fullname)
-        if fix is not None and here.simulation is not None:
+        if fix is not None and run_context.simulation is not None:
             frame: FrameType | None = sys._getframe(1)
             while frame is not None and frame.f_code.co_filename.startswith("<frozen "):
                 frame = frame.f_back
             if frame is not None and not is_library(frame.f_code.co_filename):
                 where = location_of(frame)
                 told = f"{short_path(where.file)}:{where.line}"
-                here.simulation.fail(RealWorldError(f"'import {fullname}' in {told} {_THREAD}; {fix}", where=where))
+                run_context.simulation.fail(
+                    RealWorldError(f"'import {fullname}' in {told} {_THREAD}; {fix}", where=where)
+                )
         return None
 
 
-_finder = _RefuseImports()
+_finder = _ForbidImports()
 _installing = _thread.allocate_lock()
 _users = 0
 _undo: list[tuple[Any, str, Any]] = []
@@ -231,7 +236,7 @@ def _install() -> None:
         module = sys.modules.get(rule.module)
         if module is None:
             continue
-        owner, name = _place(rule, module)
+        owner, name = _owner_of(rule, module)
         # A class's own dict: patching what it only inherits would patch it twice.
         real = vars(owner).get(name)
         if real is None:
@@ -250,7 +255,7 @@ def _uninstall() -> None:
 
 
 @cache
-def _place(rule: _Rule, module: ModuleType) -> tuple[Any, str]:
+def _owner_of(rule: _Rule, module: ModuleType) -> tuple[Any, str]:
     """The module or its class, and the name there."""
     owner: Any = module
     *classes, name = rule.attribute.split(".")
@@ -287,41 +292,41 @@ class _Module:
 
 
 _modules: dict[str, _Module] = {}
-_looked_at: dict[str, Any] = {}  # sys.modules as it was then
+_known_modules: dict[str, Any] = {}  # sys.modules as it was then
 _identities: list[int] = []  # of these modules; nobody's __eq__ has a say
-_looked_for: set[int] = set()
+_known_real: set[int] = set()
 
 
 def _guard_from_imports(by_identity: dict[int, tuple[_Rule, Any]]) -> None:
     """`from time import sleep` left the function itself in a module, out of reach of any patch of `time`."""
-    global _looked_at, _identities, _looked_for
+    global _known_modules, _identities, _known_real
     now = dict(sys.modules)
     identities = [*map(id, now.values())]
     if identities != _identities:
         for name in _modules.keys() - now.keys():
             del _modules[name]
         for name, module in now.items():
-            if _looked_at.get(name) is not module:
+            if _known_modules.get(name) is not module:
                 _modules.pop(name, None)
                 filename = isinstance(module, ModuleType) and module.__dict__.get("__file__")
                 if name == "__main__" or (filename and not is_library(filename)):
                     _modules[name] = _Module(module, filename or "")
-        _looked_at, _identities = now, identities
-    anew = by_identity.keys() != _looked_for
+        _known_modules, _identities = now, identities
+    anew = by_identity.keys() != _known_real
     if anew:
-        _looked_for = set(by_identity)
+        _known_real = set(by_identity)
     for own in _modules.values():
         own.guard(by_identity, anew=anew)
 
 
 @contextmanager
-def exit_refused() -> Iterator[None]:
+def forbid_exit() -> Iterator[None]:
     """sys.exit() ends one thread without a word, here as in Python. In a peer that is never what was meant."""
     real = sys.exit
 
     def refused(*args: Any) -> NoReturn:
-        simulation, caller = here.simulation, sys._getframe(1)
-        if simulation is not None and is_readers(caller.f_code.co_filename):
+        simulation, caller = run_context.simulation, sys._getframe(1)
+        if simulation is not None and is_user_code(caller.f_code.co_filename):
             where = location_of(caller)
             told = f"{short_path(where.file)}:{where.line}"
             simulation.fail(

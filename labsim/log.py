@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from labsim.current import here
+from labsim.current import run_context
 from labsim.trace import LOG, Event, LogLine
 
 
@@ -20,7 +20,7 @@ def log(topic: str, text: object, *args: Any) -> None:
 
     Formatted now and not when it is read: what the arguments refer to may change by then.
     """
-    simulation = here.simulation
+    simulation = run_context.simulation
     if simulation is None or simulation.trace is None:
         return
     # Not emit(): that would put the line into the digest.

@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import Any
 
 from labsim import queue, threading
-from labsim.clocks import Lineage, Order, Stamp
+from labsim.clocks import NodeClocks, Stamp, TaskClock
 from labsim.drop_in import Primitive
 from labsim.simulation import Simulation
 from labsim.task import Node, Task
@@ -34,15 +34,15 @@ class Ordering:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._twins = dict(_twins)  # and those of the student's own subclasses, which live no longer than the run
+        self._variants = dict(_variants)  # and those of the student's own subclasses, which live no longer than the run
 
     def new(self, cls: type) -> Any:
         """What is made where a `cls` is asked for: one that keeps order, where it has a part in it."""
-        twin = self._twins.get(cls)
-        if twin is None:
-            twin = self._twins[cls] = _make_twin(cls)
-        made = object.__new__(twin)
-        if twin is not cls:
+        variant = self._variants.get(cls)
+        if variant is None:
+            variant = self._variants[cls] = _ordered_variant(cls)
+        made = object.__new__(variant)
+        if variant is not cls:
             made._stamp = None
         return made
 
@@ -50,13 +50,13 @@ class Ordering:
         node = task.node
         assert node is not None
         if node.lineage is None:
-            node.lineage = Lineage()
+            node.lineage = NodeClocks()
         order = creator.order if creator is not None and creator.node is node else None
         task.order = node.lineage.begin(node.lineage.base if order is None else order.publish())
         if task.order is not None:
             thread = getattr(task.fn, "__self__", None)
             target = getattr(thread, "_target", None) if isinstance(thread, threading.Thread) else None
-            task.order.begins = task.entry or getattr(target, "__name__", "")
+            task.order.begins = task.entry_point or getattr(target, "__name__", "")
 
     def joined(self, task: Task) -> None:
         """The current task has seen that this one has ended, if it has."""
@@ -86,7 +86,7 @@ class _Ordered(Primitive):
 
     def _leave(self) -> None:
         """The current task is here: who comes next, comes after it."""
-        order: Order | None = self._simulation.current.order
+        order: TaskClock | None = self._simulation.current.order
         if order is not None:
             if self._stamp is not None:
                 order.learn(self._stamp)
@@ -94,7 +94,7 @@ class _Ordered(Primitive):
 
     def _find(self) -> None:
         """The current task comes after all who were here."""
-        order: Order | None = self._simulation.current.order
+        order: TaskClock | None = self._simulation.current.order
         if order is not None and self._stamp is not None:
             order.learn(self._stamp)
 
@@ -127,7 +127,7 @@ class _OrderedLock(_Ordered):
         self._take()
 
     def _take(self) -> None:
-        order: Order | None = self._simulation.current.order
+        order: TaskClock | None = self._simulation.current.order
         if order is not None:
             if self._stamp is not None:
                 order.learn(self._stamp)
@@ -138,8 +138,8 @@ class _OrderedLock(_Ordered):
         if not wholly and getattr(self, "_count", 1) != 1:
             return  # a reentrant lock is let go of by the last release
         owner: Task | None = self.holder  # type: ignore[attr-defined]  # as above
-        holder: Order | None = None if owner is None else owner.order
-        order: Order | None = self._simulation.current.order
+        holder: TaskClock | None = None if owner is None else owner.order
+        order: TaskClock | None = self._simulation.current.order
         if holder is not None:
             holder.locks = tuple(lock for lock in holder.locks if lock is not self)
         if order is not None:
@@ -226,7 +226,7 @@ _KINDS: tuple[tuple[type, type], ...] = (
 )
 
 
-class _Unannounced:
+class _NoInitSubclass:
     """First of a twin's bases: a student's __init_subclass__, which may count its subclasses, is not told of it."""
 
     __slots__ = ()
@@ -235,20 +235,20 @@ class _Unannounced:
         pass
 
 
-def _make_twin(cls: type) -> Any:
+def _ordered_variant(cls: type) -> Any:
     """Of one of our classes, or of a student's subclass; `cls` itself, where it has no part in any order."""
     ordered = next((ordered for plain, ordered in _KINDS if plain in cls.__mro__), None)
     if ordered is None:
         return cls
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    return type(cls)(cls.__name__, (_Unannounced, ordered, cls), {**names, "__slots__": ("_stamp",)})
+    return type(cls)(cls.__name__, (_NoInitSubclass, ordered, cls), {**names, "__slots__": ("_stamp",)})
 
 
-_twins: dict[type, Any] = {
-    cls: _make_twin(cls)
+_variants: dict[type, Any] = {
+    cls: _ordered_variant(cls)
     for cls in (
         *(threading.Lock, threading.RLock, threading.Event, threading.Semaphore, threading.BoundedSemaphore),
         *(queue.Queue, queue.LifoQueue, queue.PriorityQueue, queue.SimpleQueue),
     )
 }
-queue._WITHOUT_MUTEX |= {_twins[cls] for cls in tuple(queue._WITHOUT_MUTEX)}
+queue._WITHOUT_MUTEX |= {_variants[cls] for cls in tuple(queue._WITHOUT_MUTEX)}

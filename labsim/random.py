@@ -11,7 +11,7 @@ from sys import _getframe
 from typing import TYPE_CHECKING, Any, Self
 
 from labsim.choices import TesterStream
-from labsim.current import here
+from labsim.current import run_context
 from labsim.errors import RealWorldError
 
 
@@ -23,13 +23,13 @@ class Random(_random.Random):
         return super().__new__(cls, 0)  # type: ignore[call-arg]  # typeshed does not know that it takes one
 
     def __init__(self, x: Any = None) -> None:
-        simulation = here.simulation
+        simulation = run_context.simulation
         if x is None and simulation is not None:
             x = getrandbits(64)
         super().__init__(x)
 
     def seed(self, a: Any = None, version: int = 2) -> None:
-        simulation = here.simulation
+        simulation = run_context.simulation
         if a is None and simulation is not None:
             a = getrandbits(64)
         super().seed(a, version)
@@ -37,14 +37,14 @@ class Random(_random.Random):
 
 class SystemRandom(_random.SystemRandom):
     def __init__(self, x: Any = None) -> None:
-        if here.simulation is not None:
+        if run_context.simulation is not None:
             raise RealWorldError("SystemRandom() has no seed; inside a simulation use random.Random()")
         super().__init__(x)
 
 
 def seed(a: Any = None, version: int = 2) -> None:
     """Reseed the calling node's stream; without a seed, from itself."""
-    simulation = here.simulation
+    simulation = run_context.simulation
     if simulation is None:
         _random.seed(a, version)
         return
@@ -81,7 +81,7 @@ else:
         outside = getattr(_random, name)
 
         def draw(*args, **kwargs):
-            simulation = here.simulation
+            simulation = run_context.simulation
             if simulation is None:
                 return outside(*args, **kwargs)
             stream = simulation.current.stream

@@ -30,7 +30,7 @@ from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-u
 
 from labsim import garbage, guard, stacks, waits, watchdog
 from labsim.choices import ChoiceKind, ChoiceSource, NodeSeed, SeededSource, TesterStream
-from labsim.current import here
+from labsim.current import run_context
 from labsim.errors import (
     Deadlock,
     Livelock,
@@ -89,7 +89,7 @@ class Simulation:
         self.switches = 0
         self.trace: list[Event] | None = [] if trace else None
         self.unresponsive_s = unresponsive_s
-        self.punctual = False  # no turn that is lost comes back late
+        self.no_delays = False  # no turn that is lost comes back late
         self.ordering: Ordering | None = None  # set before run() by who wants to know what comes after what
         self.os_thread = 0  # the OS thread it runs in, for the watchdog
         self.current: Task = None  # type: ignore[assignment]  # set by run(); there is none before
@@ -99,8 +99,8 @@ class Simulation:
         self._timers: list[tuple[int, int, Task | TimerHandle]] = []
         self._timer_seq = 0
         self._stale_timers = 0
-        self._paused = 0  # how many nodes are
-        self._held = 0  # how many nodes' clocks are
+        self._paused_nodes = 0  # how many nodes are
+        self._frozen_clocks = 0  # how many nodes' clocks are
         self.one_clock = True  # no node's clock was ever held, so that all tell the same time
         self._task_seq = 0
         self._tester_threads = 0
@@ -114,10 +114,10 @@ class Simulation:
         self._subscriptions: list[Subscription] = []
         self._emitted = 0  # events in the trace, without the peers' own lines
         self._deliver_at: float = math.inf  # how many of them complete a chunk of the next listener
-        self.hub: greenlet | None = None  # who called run()
+        self.main_greenlet: greenlet | None = None  # who called run()
         self._starting: Task | None = None  # what the hub is asked to begin
         self._idle: list[greenlet] = []  # finished greenlets, kept because making one costs 20 switches
-        self._frozen: list[greenlet] = []  # of killed tasks, kept because dropping one would run its finallys
+        self._killed_greenlets: list[greenlet] = []  # of killed tasks, kept because dropping one would run its finallys
         self._failure: BaseException | None = None
         # Who is running while call_later()'s functions are.
         self._clock = Task(0, "clock", None, self._tester_stream, _nothing, (), {})
@@ -130,17 +130,17 @@ class Simulation:
 
         An exception in `main` comes out as it is; one in any other task comes out as `TaskFailed`.
         """
-        if here.simulation is not None:
+        if run_context.simulation is not None:
             raise SimulationError("run(): a simulation is running already in this thread; runs do not nest")
         if self._state != "new":
             raise SimulationError("run(): a Simulation runs once; make a new one, with the same seed to repeat it")
         self._state = "running"
-        self.hub = getcurrent()
+        self.main_greenlet = getcurrent()
         self.os_thread = _thread.get_ident()
         try:
             # In this order: the watchdog's own thread is a real one.
-            with watchdog.watching(self), guard.installed(), garbage.in_the_runs_hands():
-                here.simulation = self
+            with watchdog.watched(self), guard.installed(), garbage.controlled_gc():
+                run_context.simulation = self
                 try:
                     main_task = self.spawn(main, name="main")
                     self._ready.clear()
@@ -148,11 +148,11 @@ class Simulation:
                     self._start_greenlets()
                 finally:
                     self._unwind_everything()
-                    here.simulation = None
+                    run_context.simulation = None
         finally:
             self._state = "over"
-            here.simulation = None
-            self.hub = None
+            run_context.simulation = None
+            self.main_greenlet = None
         if self._failure is not None:
             # The cycle failure -> traceback -> frame -> self would keep the whole run alive.
             failure, self._failure = self._failure, None
@@ -170,7 +170,7 @@ class Simulation:
         while self._starting is not None:
             task, self._starting = self._starting, None
             self.current = task
-            task.greenlet = greenlet(self._work, self.hub)
+            task.greenlet = greenlet(self._work, self.main_greenlet)
             task.greenlet.switch()
 
     def _unwind_everything(self) -> None:
@@ -183,7 +183,7 @@ class Simulation:
         # One that is ended inside a __del__ (see _cannot_wait) is no news.
         tell_unraisable = sys.unraisablehook
         sys.unraisablehook = lambda args: None if args.exc_type is GreenletExit else tell_unraisable(args)
-        for g in (*leftover, *self._frozen, *self._idle):
+        for g in (*leftover, *self._killed_greenlets, *self._idle):
             if not g.dead:
                 try:
                     g.throw(GreenletExit)
@@ -195,7 +195,7 @@ class Simulation:
                 _stubborn.append(g)
         sys.unraisablehook = tell_unraisable
         self._tasks.clear()
-        self._frozen.clear()
+        self._killed_greenlets.clear()
         self._idle.clear()
         self._ready.clear()
         self._timers.clear()
@@ -209,11 +209,11 @@ class Simulation:
         self._leave()
 
     def _leave(self) -> NoReturn:
-        hub = self.hub
-        if hub is None or hub is getcurrent():
+        main_greenlet = self.main_greenlet
+        if main_greenlet is None or main_greenlet is getcurrent():
             raise self._failure or SimulationError("this object belongs to a simulation that is over")
         while True:
-            hub.switch()
+            main_greenlet.switch()
 
     # ---- tasks ---------------------------------------------------------------------------------
 
@@ -224,11 +224,11 @@ class Simulation:
         name: str | None = None,
         node: Node | None = None,
         kwargs: dict[str, Any] | None = None,
-        entry: str = "",
+        entry_point: str = "",
     ) -> Task:
         """A new task, ready to run `fn(*args, **kwargs)`. Without a node it belongs to the tester.
 
-        `entry`: the method of the node's program that somebody outside has called, if this task is that call.
+        `entry_point`: the method of the node's program that somebody outside has called, if this task is that call.
         """
         self._task_seq = id_ = self._task_seq + 1
         if name is None:
@@ -238,7 +238,7 @@ class Simulation:
             if not node.alive:
                 raise NodeKilled(f"spawn({name}): node {node} is dead")
             stream = node.stream
-        task = Task(id_, name, node, stream, fn, args, kwargs, entry)
+        task = Task(id_, name, node, stream, fn, args, kwargs, entry_point)
         self._tasks[task] = None
         if node is not None:
             node.tasks[task] = None
@@ -343,7 +343,7 @@ class Simulation:
             f"task {task.name}{where} ended with an exception at {self.now:.6f} s:\n{told}",
             task=task.name,
             node=task.node.name if task.node is not None else None,
-            entry=task.entry,
+            entry_point=task.entry_point,
         )
         failed.__cause__ = error
         return failed
@@ -361,8 +361,8 @@ class Simulation:
         if timeout_ns is not None:
             self._timer_seq = seq = self._timer_seq + 1
             task.timer = seq
-            if self._held and timeout_ns and task.node is not None and task.node.clock_held:
-                task.node.timers.append((task.node.held_at_ns + timeout_ns, seq, task))
+            if self._frozen_clocks and timeout_ns and task.node is not None and task.node.clock_frozen:
+                task.node.timers.append((task.node.frozen_at_ns + timeout_ns, seq, task))
             else:
                 heappush(self._timers, (self.now_ns + timeout_ns, seq, task))
         else:
@@ -381,14 +381,14 @@ class Simulation:
                 task.woken = True
                 return
             task.timer = 0
-            self._note_stale_timer()
+            self._count_stale_timer()
         task.woken = True
         self._ready.append(task)
 
     def sleep(self, duration_ns: int) -> None:
         """park("sleep", duration_ns), written out because it is what tasks do most; 0 only lets others go first."""
         task = self.current
-        if self._held and duration_ns:
+        if self._frozen_clocks and duration_ns:
             self.park("sleep", duration_ns)
         elif duration_ns:
             task.waiting_for = "sleep"
@@ -401,7 +401,7 @@ class Simulation:
             self._ready.append(task)
             self._switch()
 
-    def lose_turn(self, late_ns: int = 0) -> None:
+    def preempt(self, late_ns: int = 0) -> None:
         """The current task is preempted: whoever is ready goes first. With `late_ns` it gets its turn back after that.
 
         Such time is the machine's and not the node's (taken_ns()). Where nobody can wait, in the clock's calls and when
@@ -411,22 +411,22 @@ class Simulation:
             return
         task = self.current
         node = task.node
-        if not late_ns or node is None or self.punctual:
+        if not late_ns or node is None or self.no_delays:
             self.sleep(0)
             return
-        self.begin_late(node)
+        self.begin_delay(node)
         self.call_later(late_ns, self.wake, task)
         self.park("its turn")
-        self.end_late(node)
+        self.end_delay(node)
 
-    def begin_late(self, node: Node) -> None:
+    def begin_delay(self, node: Node) -> None:
         """One more of its tasks waits for its turn."""
-        self._leave_time(node)
-        node.late += 1
+        self._begin_lost_time(node)
+        node.delayed += 1
 
-    def end_late(self, node: Node) -> None:
-        node.late -= 1
-        self._return_time(node)
+    def end_delay(self, node: Node) -> None:
+        node.delayed -= 1
+        self._end_lost_time(node)
 
     def _switch(self) -> None:
         """Let another task run until this one's turn comes again."""
@@ -441,7 +441,7 @@ class Simulation:
                     g = following.greenlet = self._idle.pop()
                 else:
                     self._starting = following
-                    g = self.hub
+                    g = self.main_greenlet
             self.current = following
             g.switch()  # type: ignore[union-attr]  # there is a hub while it runs
 
@@ -465,12 +465,12 @@ class Simulation:
 
     def _choose_next(self) -> Task:
         ready = self._ready
-        if self._paused:
-            self._set_aside()
+        if self._paused_nodes:
+            self._park_paused()
         while not ready:
             self._advance()
-            if self._paused:
-                self._set_aside()
+            if self._paused_nodes:
+                self._park_paused()
         self.switches += 1
         if self.switches > self._livelock_at:
             self._fail_livelock()
@@ -551,9 +551,9 @@ class Simulation:
         if call.timer:
             call.timer = 0
             call.args = ()
-            self._note_stale_timer()
+            self._count_stale_timer()
 
-    def _note_stale_timer(self) -> None:
+    def _count_stale_timer(self) -> None:
         """A cancelled timer stays in the heap until its time, or until half of the heap is such."""
         self._stale_timers += 1
         if self._stale_timers > _FEW_STALE_TIMERS and self._stale_timers * 2 > len(self._timers):
@@ -581,25 +581,25 @@ class Simulation:
         node.alive = False
         if node.on_kill is not None:
             node.on_kill()
-        self._paused -= node.paused
-        self._held -= node.clock_held
-        node.paused = node.clock_held = False
+        self._paused_nodes -= node.paused
+        self._frozen_clocks -= node.clock_frozen
+        node.paused = node.clock_frozen = False
         node.arrivals.clear()
         node.timers.clear()
         killed = list(node.tasks)
         # All of them before any joiner or waiter is woken: those may be among them.
         for task in killed:
             task.dead = True
-        were_ready = [task for task in self._ready if task.dead] + node.aside
-        node.aside.clear()
+        were_ready = [task for task in self._ready if task.dead] + node.parked
+        node.parked.clear()
         self._ready[:] = [task for task in self._ready if not task.dead]
         for task in killed:
             if task.greenlet is not None:
-                self._frozen.append(task.greenlet)
+                self._killed_greenlets.append(task.greenlet)
                 task.greenlet = None
             if task.timer > 0:
                 task.timer = 0
-                self._note_stale_timer()
+                self._count_stale_timer()
             self._end(task)
         # What the dead had been given and had not yet taken (a semaphore's unit, a notification) goes to another.
         for task in were_ready:
@@ -623,9 +623,9 @@ class Simulation:
         self._check_alive("pause", node)
         if node.paused:
             raise SimulationError(f"pause(): node {node} is paused already")
-        self._leave_time(node)
+        self._begin_lost_time(node)
         node.paused = True
-        self._paused += 1
+        self._paused_nodes += 1
         if self.current.node is node:
             self.sleep(0)
 
@@ -635,10 +635,10 @@ class Simulation:
         if not node.paused:
             raise SimulationError(f"resume(): node {node} is not paused")
         node.paused = False
-        self._paused -= 1
-        self._return_time(node)
-        self._ready += node.aside
-        node.aside.clear()
+        self._paused_nodes -= 1
+        self._end_lost_time(node)
+        self._ready += node.parked
+        node.parked.clear()
         arrivals, node.arrivals = node.arrivals, []
         for fn, args in arrivals:
             fn(*args)
@@ -646,12 +646,12 @@ class Simulation:
     def freeze_clock(self, node: Node) -> None:
         """Its tasks run, but for them no time passes: its clock stands still, its timers keep what they had left."""
         self._check_alive("freeze_clock", node)
-        if node.clock_held:
+        if node.clock_frozen:
             raise SimulationError(f"freeze_clock(): the clock of node {node} is frozen already")
-        self._leave_time(node)
-        node.held_at_ns = self.time_of(node)
-        node.clock_held = True
-        self._held += 1
+        self._begin_lost_time(node)
+        node.frozen_at_ns = self.time_of(node)
+        node.clock_frozen = True
+        self._frozen_clocks += 1
         self.one_clock = False
         others = []
         for entry in self._timers:
@@ -671,12 +671,12 @@ class Simulation:
     def unfreeze_clock(self, node: Node) -> None:
         """Its time goes on from where it was held."""
         self._check_alive("unfreeze_clock", node)
-        if not node.clock_held:
+        if not node.clock_frozen:
             raise SimulationError(f"unfreeze_clock(): the clock of node {node} is not frozen")
-        node.behind_ns = self.now_ns - node.held_at_ns
-        node.clock_held = False
-        self._held -= 1
-        self._return_time(node)
+        node.behind_ns = self.now_ns - node.frozen_at_ns
+        node.clock_frozen = False
+        self._frozen_clocks -= 1
+        self._end_lost_time(node)
         for own_ns, seq, task in node.timers:
             if task.timer == seq:
                 heappush(self._timers, (own_ns + node.behind_ns, seq, task))
@@ -686,16 +686,16 @@ class Simulation:
         """What time it is for that node, in ns; None is the tester. The world's clock, unless its own was held."""
         if node is None:
             return self.now_ns
-        return node.held_at_ns if node.clock_held else self.now_ns - node.behind_ns
+        return node.frozen_at_ns if node.clock_frozen else self.now_ns - node.behind_ns
 
-    def taken_ns(self, node: Node | None, since_ns: int) -> int:
+    def lost_time_ns(self, node: Node | None, since_ns: int) -> int:
         """How much of the time since then the node could not use, because it was paused or late, or its clock held."""
-        if node is None or (node.away_since_ns is None and not node.taken):
+        if node is None or (node.unavailable_since_ns is None and not node.lost_time):
             return 0
-        taken_ns = sum(max(0, end_ns - max(begin_ns, since_ns)) for begin_ns, end_ns in node.taken)
-        if node.away_since_ns is not None:
-            taken_ns += self.now_ns - max(node.away_since_ns, since_ns)
-        return taken_ns
+        lost_time_ns = sum(max(0, end_ns - max(begin_ns, since_ns)) for begin_ns, end_ns in node.lost_time)
+        if node.unavailable_since_ns is not None:
+            lost_time_ns += self.now_ns - max(node.unavailable_since_ns, since_ns)
+        return lost_time_ns
 
     def when_running(self, node: Node, fn: Callable[..., None], *args: Any) -> None:
         """Call it now or, if the node is paused, when it continues. For what arrives from outside."""
@@ -704,13 +704,13 @@ class Simulation:
         else:
             fn(*args)
 
-    def _set_aside(self) -> None:
+    def _park_paused(self) -> None:
         """Whoever is ready in a paused node waits until it continues."""
         ready = self._ready
         running = []
         for task in ready:
             if task.node is not None and task.node.paused:
-                task.node.aside.append(task)
+                task.node.parked.append(task)
             else:
                 running.append(task)
         ready[:] = running
@@ -719,14 +719,14 @@ class Simulation:
         if not node.alive:
             raise NodeKilled(f"{what}(): node {node} is dead")
 
-    def _leave_time(self, node: Node) -> None:
-        if node.away_since_ns is None:
-            node.away_since_ns = self.now_ns
+    def _begin_lost_time(self, node: Node) -> None:
+        if node.unavailable_since_ns is None:
+            node.unavailable_since_ns = self.now_ns
 
-    def _return_time(self, node: Node) -> None:
-        if node.away_since_ns is not None and not node.paused and not node.clock_held and not node.late:
-            node.taken.append((node.away_since_ns, self.now_ns))
-            node.away_since_ns = None
+    def _end_lost_time(self, node: Node) -> None:
+        if node.unavailable_since_ns is not None and not node.paused and not node.clock_frozen and not node.delayed:
+            node.lost_time.append((node.unavailable_since_ns, self.now_ns))
+            node.unavailable_since_ns = None
 
     # ---- clock, trace ----------------------------------------------------------------------
 
@@ -835,17 +835,17 @@ class Simulation:
 
     def _deadlock(self) -> Deadlock:
         told = [waits.wait_of(self, task) for task in self._tasks]
-        away = "".join(f" Node {node} {why}." for node, why in self._away())
+        away = "".join(f" Node {node} {why}." for node, why in self._unavailable())
         return Deadlock(
             f"Deadlock at {self.now:.6f} s: every task waits and no timer is set.{away}\n{waits.describe_waits(told)}",
             waits=told,
         )
 
-    def _away(self) -> Iterator[tuple[Node, str]]:
+    def _unavailable(self) -> Iterator[tuple[Node, str]]:
         for node in dict.fromkeys(task.node for task in self._tasks):
             if node is not None and node.paused:
                 yield node, "is paused"
-            if node is not None and node.clock_held:
+            if node is not None and node.clock_frozen:
                 yield node, "has its clock held"
 
     def frames_of(self, task: Task) -> FrameType | None:

@@ -50,12 +50,12 @@ def is_library(filename: str) -> bool:
     return filename.startswith(tuple(_libraries))
 
 
-def is_readers(filename: str) -> bool:
+def is_user_code(filename: str) -> bool:
     """Whether a line of this file is the reader's own: a peer's or a test's, no library's and none of the lab's."""
     return not is_library(filename) and not filename.startswith("<")
 
 
-def own_frames(frame: FrameType | None) -> list[FrameType]:
+def user_frames(frame: FrameType | None) -> list[FrameType]:
     """The frames outside all libraries, innermost first; if there are none, those outside labsim."""
     all_frames = []
     while frame is not None:
@@ -68,7 +68,7 @@ def own_frames(frame: FrameType | None) -> list[FrameType]:
 def describe_stack(frame: FrameType | None, indent: str = "      ") -> str:
     """`file:line in function    the line`, innermost first."""
     lines = []
-    frames = own_frames(frame)
+    frames = user_frames(frame)
     for f in frames[:_MAX_FRAMES]:
         where = f"{short_path(f.f_code.co_filename)}:{f.f_lineno} in {f.f_code.co_name}"
         source = linecache.getline(f.f_code.co_filename, f.f_lineno).strip()

@@ -21,24 +21,24 @@ class Node:
     __slots__ = (
         "alive",
         "arrivals",
-        "aside",
-        "away_since_ns",
         "behind_ns",
-        "clock_held",
-        "held_at_ns",
+        "clock_frozen",
+        "delayed",
+        "frozen_at_ns",
         "incarnation",
-        "late",
         "lineage",
+        "lost_time",
         "name",
         "on_kill",
+        "parked",
         "paused",
         "program",
         "remote",
         "stream",
-        "taken",
         "tasks",
         "threads",
         "timers",
+        "unavailable_since_ns",
     )
 
     def __init__(self, name: str, incarnation: int, stream: _random.Random) -> None:
@@ -51,17 +51,17 @@ class Node:
         self.threads = 0  # that were made without a name
         # Stopped, like a process with SIGSTOP: who is ready, and what has arrived, waits here.
         self.paused = False
-        self.aside: list[Task] = []
+        self.parked: list[Task] = []
         self.arrivals: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         # Its own clock: how far behind the world's it is or, while it is held, where it stands, and its tasks' timers.
-        self.clock_held = False
+        self.clock_frozen = False
         self.behind_ns = 0
-        self.held_at_ns = 0
+        self.frozen_at_ns = 0
         self.timers: list[tuple[int, int, Task]] = []
-        self.late = 0  # how many of its tasks have lost their turn and get it back late
+        self.delayed = 0  # how many of its tasks have lost their turn and get it back late
         # The stretches of the world's time that it could not use, for any of these reasons, and when the latest began.
-        self.taken: list[tuple[int, int]] = []
-        self.away_since_ns: int | None = None
+        self.lost_time: list[tuple[int, int]] = []
+        self.unavailable_since_ns: int | None = None
         self.program: Any = None  # what it runs, for whoever gives each node modules of its own
         self.remote: RemoteThreads | None = None  # where its threads run, if not here
         self.lineage: Any = None  # what its tasks' order is kept in, where it is kept (clocks.py)
@@ -80,7 +80,7 @@ class Task:
     __slots__ = (
         "args",
         "dead",
-        "entry",
+        "entry_point",
         "fn",
         "greenlet",
         "id",
@@ -107,7 +107,7 @@ class Task:
         fn: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any] | None,
-        entry: str = "",
+        entry_point: str = "",
     ) -> None:
         self.id = id_
         self.name = name
@@ -116,7 +116,9 @@ class Task:
         self.fn: Callable[..., Any] | None = fn
         self.args = args
         self.kwargs = kwargs
-        self.entry = entry  # the method that somebody outside its node has called, "" for a thread of its own
+        self.entry_point = (
+            entry_point  # the method that somebody outside its node has called, "" for a thread of its own
+        )
         self.greenlet: greenlet | None = None  # None before the first turn and after the last
         self.dead = False  # finished or killed
         self.timer = 0  # sequence number of the timer that may wake it, 0 for none

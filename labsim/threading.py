@@ -17,7 +17,7 @@ from threading import TIMEOUT_MAX as TIMEOUT_MAX
 from threading import BrokenBarrierError, ThreadError
 from typing import Any, Self, TypeVar
 
-from labsim.current import here
+from labsim.current import run_context
 from labsim.drop_in import DropIn, Primitive, make_standard, refuse_to_copy
 from labsim.errors import SimulationError
 from labsim.simulation import Simulation, seconds_to_ns
@@ -81,7 +81,7 @@ class _LockBase(Primitive):
         self._owner: Task | None = None
         self._waiters: list[Task] = []
 
-    def _wait_for_turn(self, blocking: bool, timeout: float) -> bool:
+    def _wait_for_lock(self, blocking: bool, timeout: float) -> bool:
         """Caller found the lock held. True when it is the caller's."""
         simulation = self._simulation
         if not blocking:
@@ -94,7 +94,7 @@ class _LockBase(Primitive):
         self._waiters.remove(me)
         return False
 
-    def _pass_on(self) -> None:
+    def _hand_over(self) -> None:
         """Give the lock to a waiter, or leave it free."""
         waiters = self._waiters
         while waiters:
@@ -118,7 +118,7 @@ class _LockBase(Primitive):
 
     def holder_died(self) -> None:
         if self._owner is not None and self._owner.killed:
-            self._pass_on()
+            self._hand_over()
 
     def wait_kind(self, waiter: Task) -> WaitKind:
         # Who has just been handed the lock waits for nothing but its turn.
@@ -158,11 +158,11 @@ class Lock(_LockBase, standard=type(_threading.Lock()), maker=_threading.Lock):
         if self._owner is None or self._owner.killed:
             self._owner = self._simulation.current
             return True
-        return self._wait_for_turn(blocking, timeout)
+        return self._wait_for_lock(blocking, timeout)
 
     def release(self) -> None:
         if self._waiters:
-            self._pass_on()
+            self._hand_over()
         elif self._owner is None:
             self._refuse_release("release unlocked lock")
         else:
@@ -180,7 +180,7 @@ class Lock(_LockBase, standard=type(_threading.Lock()), maker=_threading.Lock):
     def __exit__(self, *_: object) -> None:
         # release(), written out: this is the most frequent call of all.
         if self._waiters:
-            self._pass_on()
+            self._hand_over()
         elif self._owner is None:
             self._refuse_release("release unlocked lock")
         else:
@@ -218,7 +218,7 @@ class RLock(_LockBase, standard=type(_threading.RLock()), maker=_threading.RLock
             return True
         if owner is None or owner.killed:
             self._owner = me
-        elif not self._wait_for_turn(blocking, timeout):
+        elif not self._wait_for_lock(blocking, timeout):
             return False
         self._count = 1
         return True
@@ -232,7 +232,7 @@ class RLock(_LockBase, standard=type(_threading.RLock()), maker=_threading.RLock
         self._count -= 1
         if not self._count:
             if self._waiters:
-                self._pass_on()
+                self._hand_over()
             else:
                 self._owner = None
 
@@ -250,7 +250,7 @@ class RLock(_LockBase, standard=type(_threading.RLock()), maker=_threading.RLock
     def _release_save(self) -> int:
         count, self._count = self._count, 0
         if self._waiters:
-            self._pass_on()
+            self._hand_over()
         else:
             self._owner = None
         return count
@@ -478,7 +478,7 @@ class Thread(_threading.Thread, metaclass=DropIn, standard=_threading.Thread):
         *,
         daemon: bool | None = None,
     ) -> None:
-        simulation = here.simulation
+        simulation = run_context.simulation
         if simulation is None:
             super().__init__(group, target, name, args, kwargs, daemon=daemon)
             return
@@ -512,7 +512,7 @@ class Thread(_threading.Thread, metaclass=DropIn, standard=_threading.Thread):
             return
         if self._task is not None:
             raise RuntimeError("threads can only be started once")
-        if here.simulation is not simulation:
+        if run_context.simulation is not simulation:
             raise SimulationError(f"{self.name} belongs to a simulation that is over")
         task = simulation.spawn(self.run, name=self._sim_name, node=simulation.current.node)
         task.thread = self
@@ -638,27 +638,27 @@ def _thread_of(task: Task) -> Thread:
 
 
 def current_thread() -> _threading.Thread:
-    simulation = here.simulation
+    simulation = run_context.simulation
     return _threading.current_thread() if simulation is None else _thread_of(simulation.current)
 
 
 def main_thread() -> _threading.Thread:
-    simulation = here.simulation
+    simulation = run_context.simulation
     return _threading.main_thread() if simulation is None else _thread_of(next(simulation.tasks()))
 
 
 def get_ident() -> int:
-    simulation = here.simulation
+    simulation = run_context.simulation
     return _threading.get_ident() if simulation is None else simulation.current.id
 
 
 def get_native_id() -> int:
-    return _threading.get_native_id() if here.simulation is None else get_ident()
+    return _threading.get_native_id() if run_context.simulation is None else get_ident()
 
 
 def enumerate() -> list[_threading.Thread]:  # noqa: A001  the standard name
     """The living threads; inside a simulation those of the caller's node, as if it were a process."""
-    simulation = here.simulation
+    simulation = run_context.simulation
     if simulation is None:
         return _threading.enumerate()
     return [_thread_of(task) for task in simulation.tasks() if task.node is simulation.current.node]
@@ -668,30 +668,30 @@ def active_count() -> int:
     return len(enumerate())
 
 
-class _Own(dict[str, Any]):
+class _TaskAttributes(dict[str, Any]):
     """One task's attributes of a local, and the way to the other tasks'."""
 
-    __slots__ = ("everyone",)
+    __slots__ = ("state",)
 
-    everyone: _Everyone
+    state: _LocalState
 
 
-class _Everyone:
+class _LocalState:
     __slots__ = ("args", "by_task", "kwargs", "simulation")
 
     def __init__(self, simulation: Simulation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.simulation = simulation
         self.args = args
         self.kwargs = kwargs
-        self.by_task: dict[Task, _Own] = {}
+        self.by_task: dict[Task, _TaskAttributes] = {}
 
-    def add(self, task: Task) -> _Own:
+    def add(self, task: Task) -> _TaskAttributes:
         # What the dead leave behind goes when somebody new comes.
         for gone in [other for other in self.by_task if other.dead]:
             del self.by_task[gone]
-        own = self.by_task[task] = _Own()
-        own.everyone = self
-        return own
+        attributes = self.by_task[task] = _TaskAttributes()
+        attributes.state = self
+        return attributes
 
 
 class local(metaclass=DropIn, standard=_threading.local):  # noqa: N801  the standard name
@@ -703,12 +703,12 @@ class local(metaclass=DropIn, standard=_threading.local):  # noqa: N801  the sta
     def __new__(cls, /, *args: Any, **kwargs: Any) -> Self:
         if (args or kwargs) and cls.__init__ is object.__init__:
             raise TypeError("Initialization arguments are not supported")
-        simulation = here.simulation
+        simulation = run_context.simulation
         if simulation is None:
             return make_standard(cls, *args, **kwargs)  # type: ignore[no-any-return]
         self = object.__new__(cls)
-        own = _Everyone(simulation, args, kwargs).add(simulation.current)
-        object.__setattr__(self, "__dict__", own)
+        attributes = _LocalState(simulation, args, kwargs).add(simulation.current)
+        object.__setattr__(self, "__dict__", attributes)
         return self
 
     def __getattribute__(self, name: str) -> Any:
@@ -730,15 +730,15 @@ class local(metaclass=DropIn, standard=_threading.local):  # noqa: N801  the sta
 
 # Functions and not methods: a method's name could be an attribute of the user's.
 def _make_own(self: local) -> None:
-    everyone: _Everyone = object.__getattribute__(self, "__dict__").everyone
-    task = everyone.simulation.current
-    own = everyone.by_task.get(task)
-    if own is None:
-        own = everyone.add(task)
-        object.__setattr__(self, "__dict__", own)
+    state: _LocalState = object.__getattribute__(self, "__dict__").state
+    task = state.simulation.current
+    attributes = state.by_task.get(task)
+    if attributes is None:
+        attributes = state.add(task)
+        object.__setattr__(self, "__dict__", attributes)
         # As the standard library: a subclass's __init__ runs once in each thread. It may wait.
-        type(self).__init__(self, *everyone.args, **everyone.kwargs)
-    object.__setattr__(self, "__dict__", own)
+        type(self).__init__(self, *state.args, **state.kwargs)
+    object.__setattr__(self, "__dict__", attributes)
 
 
 def _refuse_dict(self: local, name: str) -> None:

@@ -12,7 +12,7 @@ from threading import TIMEOUT_MAX
 from time import altzone, daylight, mktime, strptime, struct_time, timezone, tzname
 from typing import Any, NoReturn, SupportsIndex
 
-from labsim.current import here
+from labsim.current import run_context
 from labsim.guard import EPOCH_NS
 from labsim.simulation import seconds_to_ns
 
@@ -53,7 +53,7 @@ def __getattr__(name: str) -> Any:
 
 
 def sleep(secs: float | SupportsIndex, /) -> None:
-    simulation = here.simulation
+    simulation = run_context.simulation
     if simulation is None:
         _time.sleep(secs)
         return
@@ -73,22 +73,22 @@ def _refuse_to_sleep(secs: float) -> NoReturn:
 
 
 def time_ns() -> int:
-    simulation = here.simulation
+    simulation = run_context.simulation
     return _time.time_ns() if simulation is None else EPOCH_NS + simulation.time_of(simulation.current.node)
 
 
 def time() -> float:
-    simulation = here.simulation
+    simulation = run_context.simulation
     return _time.time() if simulation is None else (EPOCH_NS + simulation.time_of(simulation.current.node)) / 1e9
 
 
 def monotonic_ns() -> int:
-    simulation = here.simulation
+    simulation = run_context.simulation
     return _time.monotonic_ns() if simulation is None else simulation.time_of(simulation.current.node)
 
 
 def monotonic() -> float:
-    simulation = here.simulation
+    simulation = run_context.simulation
     if simulation is None:
         return _time.monotonic()
     if simulation.one_clock:
@@ -97,18 +97,18 @@ def monotonic() -> float:
 
 
 def perf_counter_ns() -> int:
-    simulation = here.simulation
+    simulation = run_context.simulation
     return _time.perf_counter_ns() if simulation is None else simulation.time_of(simulation.current.node)
 
 
 def perf_counter() -> float:
-    simulation = here.simulation
+    simulation = run_context.simulation
     return _time.perf_counter() if simulation is None else simulation.time_of(simulation.current.node) / 1e9
 
 
 def process_time_ns() -> int:
     """Computing takes no virtual time, so inside a simulation this is the virtual clock too."""
-    simulation = here.simulation
+    simulation = run_context.simulation
     return _time.process_time_ns() if simulation is None else simulation.time_of(simulation.current.node)
 
 
@@ -117,7 +117,7 @@ def process_time() -> float:
 
 
 def thread_time_ns() -> int:
-    simulation = here.simulation
+    simulation = run_context.simulation
     return _time.thread_time_ns() if simulation is None else simulation.time_of(simulation.current.node)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from labsim.stacks import CodeLocation, describe_stack, is_readers, location_of, own_frames
+from labsim.stacks import CodeLocation, describe_stack, is_user_code, location_of, user_frames
 
 if TYPE_CHECKING:
     from labsim.simulation import Simulation
@@ -60,7 +60,7 @@ def wait_of(simulation: Simulation, task: Task) -> Wait:
     frame = simulation.frames_of(task)
     stack = describe_stack(frame)
     node = None if task.node is None else task.node.name
-    readers = tuple(location_of(f) for f in own_frames(frame) if is_readers(f.f_code.co_filename))
+    readers = tuple(location_of(f) for f in user_frames(frame) if is_user_code(f.f_code.co_filename))
     told = f"{words}\n{stack}" if stack else words
     return Wait(task.name, node, kind, waited_ns, told, readers, simulation.left_ns(task))
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from greenlet import getcurrent  # type: ignore[import-untyped]  # it ships no types
 
 from labsim import stacks
-from labsim.current import here
+from labsim.current import run_context
 from labsim.errors import Unresponsive
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ class _Watch:
         self.by_signal = _SIGNAL is not None and self.os_thread == threading.main_thread().ident
         # Asked for here, in that thread: of a thread that is gone it must not be asked.
         self.clock = time.pthread_getcpuclockid(self.os_thread) if hasattr(time, "pthread_getcpuclockid") else None
-        self.begin_again()
+        self.reset()
 
     def processor_s(self) -> float:
         return time.process_time() if self.clock is None else time.clock_gettime(self.clock)
 
-    def begin_again(self) -> None:
+    def reset(self) -> None:
         self.switches = self.simulation.switches
         self.processor_s_then = self.processor_s()
         # Counted in pauses and not read off a clock: while the whole process was stopped, nobody was stuck.
@@ -67,13 +67,13 @@ class _Watch:
 
 
 _watched: dict[int, _Watch] = {}
-_some_watched = threading.Event()
+_any_watched = threading.Event()
 _changing = _thread.allocate_lock()
 _thread_started = False
 
 
 @contextmanager
-def watching(simulation: Simulation) -> Iterator[None]:
+def watched(simulation: Simulation) -> Iterator[None]:
     if simulation.unresponsive_s is None:
         yield
         return
@@ -82,14 +82,14 @@ def watching(simulation: Simulation) -> Iterator[None]:
     with _changing:
         _ensure_thread()
         _watched[watch.os_thread] = watch
-        _some_watched.set()
+        _any_watched.set()
     try:
         yield
     finally:
         with _changing:
             del _watched[watch.os_thread]
             if not _watched:
-                _some_watched.clear()
+                _any_watched.clear()
         # From here on nothing is sent to this thread. What is still on its way must not reach what follows the run.
         if not watch.by_signal:
             _raise_in(watch.os_thread, None)
@@ -105,22 +105,22 @@ def _ensure_thread() -> None:
         threading.Thread(target=_watch, name="labsim-watchdog", daemon=True).start()
 
 
-def _begin_in_child() -> None:
+def _reset_in_child() -> None:
     """A forked child has neither the thread nor what it watched, and may have a lock that nobody will release."""
-    global _thread_started, _some_watched, _changing
+    global _thread_started, _any_watched, _changing
     _thread_started = False
     _watched.clear()
-    _some_watched = threading.Event()
+    _any_watched = threading.Event()
     _changing = _thread.allocate_lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_in_child)
+    os.register_at_fork(after_in_child=_reset_in_child)
 
 
 def _watch() -> None:
     while True:
-        _some_watched.wait()
+        _any_watched.wait()
         with _changing:
             pause_s = min((watch.pause_s for watch in _watched.values()), default=_PAUSE_S_MAX)
         time.sleep(pause_s)
@@ -143,14 +143,14 @@ def _check(watch: _Watch, pause_s: float) -> None:
             return
         frame = sys._current_frames().get(watch.os_thread)
     if frame is None or _debugging(frame):
-        watch.begin_again()
+        watch.reset()
         return
     if busy:
         what = f"has run for {watch.limit_s:g} s of processor time without waiting"
     else:
         what = f"has been stuck for {watch.limit_s * _STUCK_FACTOR:g} s of real time in a real call"
-    told, watch.accusation = bool(watch.accusation), accusation(watch.simulation, what, frame)
-    own = (f for f in stacks.own_frames(frame) if stacks.is_readers(f.f_code.co_filename))
+    told, watch.accusation = bool(watch.accusation), describe_unresponsive(watch.simulation, what, frame)
+    own = (f for f in stacks.user_frames(frame) if stacks.is_user_code(f.f_code.co_filename))
     watch.where = next(map(stacks.location_of, own), None)
     if watch.by_signal:
         signal.pthread_kill(watch.os_thread, _SIGNAL)  # type: ignore[arg-type]
@@ -179,10 +179,10 @@ def _interrupt(*_: object) -> None:
     if watch is None or not watch.accusation or watch.simulation.switches != watch.switches:
         return  # late: it has waited since
     simulation = watch.simulation
-    if here.simulation is not simulation or getcurrent() is simulation.hub:
+    if run_context.simulation is not simulation or getcurrent() is simulation.main_greenlet:
         return  # the run itself, between its tasks
     told, where = watch.accusation, watch.where
-    watch.begin_again()
+    watch.reset()
     simulation.fail(Unresponsive(told, where=where))
 
 
@@ -197,7 +197,7 @@ class _Interruption(Unresponsive):
         _interrupt()
 
 
-def accusation(simulation: Simulation, what: str, frame: FrameType | None) -> str:
+def describe_unresponsive(simulation: Simulation, what: str, frame: FrameType | None) -> str:
     """Against a task that does not wait, in words."""
     return (
         f"task {simulation.current} {what}, at {simulation.now:.6f} s (virtual). It is here:\n"

@@ -22,7 +22,7 @@ def test_new_leader_speaks_at_once_2a(make_config):
     """§5.2: a new leader sends heartbeats at once to prevent new elections, not when the next one is due."""
     cfg = make_config(servers=3)
     cfg.begin("Test (2A): a new leader speaks at once")
-    cfg.punctual()
+    cfg.no_delays()
     cfg.latency(10, 10)
     term, away = 0, None
     for _ in range(5):

@@ -210,7 +210,7 @@ def test_denied_vote_does_not_delay_others_2b(make_config):
     """§5.2: denying a vote must not reset the election timer, or peers that cannot win keep back the one that can."""
     cfg = make_config(servers=7)
     cfg.begin("Test (2B): candidates that cannot win do not keep others from trying")
-    cfg.punctual()
+    cfg.no_delays()
     for step in range(3):
         cfg.one(100 + step, 7, retry=True)
         leader = cfg.check_one_leader()

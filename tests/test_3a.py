@@ -19,7 +19,7 @@ def test_speed_3a(make_kv_config):
 def speed(cfg, description):
     """A client that waits for each answer gets on faster than one operation for each heartbeat."""
     cfg.begin(description)
-    cfg.punctual()
+    cfg.no_delays()
     client = cfg.make_client()
     client.append("x", written("first"))  # there is a leader now
     count, began_s = 300, time.time()

@@ -61,7 +61,7 @@ def test_snapshot_size_3b(make_kv_config):
 def test_speed_3b(make_kv_config):
     cfg = make_kv_config(servers=3, max_raft_state=1000)
     cfg.begin("Test (3B): operations complete fast enough")
-    cfg.punctual()
+    cfg.no_delays()
     client = cfg.make_client()
     client.put("x", written("first"))
     count, began_s = 300, time.time()

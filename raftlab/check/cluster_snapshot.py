@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from labsim import Simulation, Task, Wait, WaitKind
-from labsim.blocked import blocked, held_locks, own_threads
+from labsim.blocked import blocked, held_locks, node_threads
 
 
 class State(NamedTuple):
@@ -44,7 +44,7 @@ def take_snapshot(simulation: Simulation, asked: Task | None = None) -> ClusterS
     remote = [node for node in nodes if node is not None and node.remote is not None]
     if not remote:
         return ClusterSnapshot(
-            tuple(blocked(simulation, asked)), held_locks(simulation), tuple(own_threads(simulation))
+            tuple(blocked(simulation, asked)), held_locks(simulation), tuple(node_threads(simulation))
         )
     # Their tasks are in processes of their own, which are asked; one that is paused reports nothing.
     answers = {node: node.remote.observe(asked) for node in remote if node.remote is not None and not node.paused}

@@ -90,7 +90,7 @@ class PeerProcessFailed(SimulationError):
         told: Sequence[str] = (),
         where: Sequence[CodeLocation] = (),
         task: str = "",
-        entry: str = "",
+        entry_point: str = "",
         returned: str = "",
         in_snapshot: bool = False,
     ) -> None:
@@ -100,7 +100,7 @@ class PeerProcessFailed(SimulationError):
         self.told = list(told) or [text]
         self.where = list(where)
         self.task = task
-        self.entry = entry
+        self.entry_point = entry_point
         self.returned = returned
         self.in_snapshot = in_snapshot
         self.node: str | None = None

@@ -20,7 +20,7 @@ from typing import Any
 
 from labrpc import RpcError
 from labsim import RealWorldError, SimulationError, TaskFailed
-from labsim.stacks import CodeLocation, is_readers, location_of, short_path
+from labsim.stacks import CodeLocation, is_user_code, location_of, short_path
 
 _MAX_FRAMES = 8
 _WIDTH = 112
@@ -77,7 +77,7 @@ def _frames(tb: TracebackType | None, *, values: bool = False) -> list[str]:
     """
     found: list[tuple[FrameType, int]] = []
     while tb is not None:
-        if is_readers(tb.tb_frame.f_code.co_filename):
+        if is_user_code(tb.tb_frame.f_code.co_filename):
             found.append((tb.tb_frame, tb.tb_lineno))
         tb = tb.tb_next
     found = found[::-1][:_MAX_FRAMES]
@@ -149,7 +149,7 @@ def _at(place: CodeLocation) -> str:
 def source_line(function: Callable[..., Any]) -> list[str]:
     """Where a function of the reader's begins, as one line; none if it is not Python, or is ours."""
     code: CodeType | None = getattr(inspect.unwrap(function), "__code__", None)
-    if code is None or not is_readers(code.co_filename):
+    if code is None or not is_user_code(code.co_filename):
         return []
     line = code.co_firstlineno
     # Decorators come first; the reader looks for the def.
@@ -162,7 +162,7 @@ def point_into_peer(error: BaseException, *classes: Any) -> None:
     """Where no line of the peer's is on the stack (a missing method, a wrong signature), name the one to look at."""
     if not isinstance(error, TaskFailed) or error.__cause__ is None or _frames(error.__cause__.__traceback__):
         return
-    name = error.entry
+    name = error.entry_point
     methods = [method for each in classes if name and (method := getattr(each, name, None)) is not None]
     method = next((method for method in methods if hasattr(inspect.unwrap(method), "__code__")), None)
     lines: list[str] = []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from labsim import SimulationError, Standstill, TaskFailed
-from labsim.stacks import CodeLocation, is_readers, location_of
+from labsim import NoProgress, SimulationError, TaskFailed
+from labsim.stacks import CodeLocation, is_user_code, location_of
 from raftlab.check.task_errors import describe_error, first_line
 from raftlab.guest import protocol
 from raftlab.guest.code import CodeError
@@ -41,7 +41,7 @@ def _failed(error: BaseException) -> Failed:
         told=[sayable(line[: protocol.NAME_MAX * 4]) for line in describe_error(error)[:200]],
         where=_places(error, origin)[:20],
         task=getattr(error, "task", "")[: protocol.NAME_MAX],
-        entry=getattr(error, "entry", "")[: protocol.NAME_MAX],
+        entry_point=getattr(error, "entry_point", "")[: protocol.NAME_MAX],
         returned=returned.__name__[: protocol.NAME_MAX] if isinstance(returned, type) else "",
         in_snapshot=any(place.function == "snapshot" for place in _traced(origin.__traceback__)),
     )
@@ -58,11 +58,11 @@ def _text(error: BaseException, origin: BaseException) -> str:
 def _places(error: BaseException, origin: BaseException) -> list[CodeLocation]:
     """The peer's own lines, the innermost first."""
     named: list[CodeLocation] = []
-    if isinstance(error, Standstill):
+    if isinstance(error, NoProgress):
         named = [wait.where for wait in error.waits if wait.where is not None]
     elif isinstance(error, SimulationError) and (where := getattr(error, "where", None)) is not None:
         named = [where]
-    return [place for place in (*_traced(origin.__traceback__), *named) if is_readers(place.file)]
+    return [place for place in (*_traced(origin.__traceback__), *named) if is_user_code(place.file)]
 
 
 def _traced(tb: TracebackType | None) -> list[CodeLocation]:

@@ -38,11 +38,11 @@ from labsim import (
     WaitKind,
     queue,
 )
-from labsim.blocked import blocked, held_locks, own_threads
+from labsim.blocked import blocked, held_locks, node_threads
 from labsim.choices import SeededSource
-from labsim.guard import exit_refused
-from labsim.stacks import is_readers, location_of, own_frames
-from labsim.watchdog import accusation
+from labsim.guard import forbid_exit
+from labsim.stacks import is_user_code, location_of, user_frames
+from labsim.watchdog import describe_unresponsive
 from raftapi import Persister
 from raftlab.check.failure import short
 from raftlab.check.task_errors import point_into_peer
@@ -306,10 +306,10 @@ class GuestSimulation(Simulation):
         after = self._channel_task if method == "snapshot" else None
         self._asks[ask.id] = self._begin(self._answer_ask, ask, name, method, after=after)
 
-    def _begin(self, fn: Callable[..., None], arrival: Any, name: str, entry: str, *, after: Task | None) -> Task:
+    def _begin(self, fn: Callable[..., None], arrival: Any, name: str, entry_point: str, *, after: Task | None) -> Task:
         """A task that somebody outside has the program begin: after that one, and after nobody who waits now."""
         waiting, self.current = self.current, after or self._clock
-        task = self.spawn(fn, arrival, name=name, node=self._node, entry=entry)
+        task = self.spawn(fn, arrival, name=name, node=self._node, entry_point=entry_point)
         self.current = waiting
         return task
 
@@ -380,8 +380,8 @@ class GuestSimulation(Simulation):
 
     def _requested(self, request: Request) -> None:
         name = f"{request.method} from {request.source}"
-        entry = request.method.rpartition(".")[2]
-        self._begin(self._answer_request, request, name, entry, after=None)
+        entry_point = request.method.rpartition(".")[2]
+        self._begin(self._answer_request, request, name, entry_point, after=None)
 
     def _answer_request(self, request: Request) -> None:
         reply, reply_type = self._server.handle(
@@ -406,7 +406,7 @@ class GuestSimulation(Simulation):
     def _looked_at(self, look: Look) -> None:
         held = held_locks(self).get(self._name)
         waits = blocked(self, self._asks.get(look.asked))
-        self._deeds.append(Seen(waits[:20], own_threads(self)[:50], "" if held is None else held.name))
+        self._deeds.append(Seen(waits[:20], node_threads(self)[:50], "" if held is None else held.name))
 
     # ---- what the peer does ------------------------------------------------------------------------------------
 
@@ -538,7 +538,7 @@ def be_guest(fd: int, code: Code, lock: Callable[[Setup], None]) -> NoReturn:
     _watch(guest)
     lock(setup)  # before the first line of the peer. There is no timer any more after it
     try:
-        with exit_refused(), labgob.carrying_unknown():
+        with forbid_exit(), labgob.carrying_unknown():
             guest.run(guest.serve)
     except BaseException as error:
         signal.signal(signal.SIGPROF, signal.SIG_IGN)
@@ -559,9 +559,9 @@ def _watch(guest: GuestSimulation) -> None:
         idle_s = idle_s + 1 if seen == last_seen else 0
         last_seen = seen
         if idle_s >= _UNRESPONSIVE_S:
-            where = next((location_of(f) for f in own_frames(frame) if is_readers(f.f_code.co_filename)), None)
+            where = next((location_of(f) for f in user_frames(frame) if is_user_code(f.f_code.co_filename)), None)
             what = f"has run for {_UNRESPONSIVE_S} s of processor time without waiting"
-            guest.fail(Unresponsive(accusation(guest, what, frame), where=where))
+            guest.fail(Unresponsive(describe_unresponsive(guest, what, frame), where=where))
 
     signal.signal(signal.SIGPROF, look)
     signal.setitimer(signal.ITIMER_PROF, 1.0, 1.0)

@@ -288,7 +288,7 @@ class Failed(_Said):
     told: list[str]
     where: list[CodeLocation]
     task: str = ""
-    entry: str = ""
+    entry_point: str = ""
     returned: str = ""  # of an RpcError: the name of the type that a handler returned instead of the right one
     in_snapshot: bool = False  # whether the peer's snapshot() is on the stack
 

@@ -63,7 +63,7 @@ class GuestRace:
             self._late[kind, block] = guest.current
             guest.park("its turn")
         else:
-            guest.lose_turn()
+            guest.preempt()
 
     def given_back(self, back: Back) -> None:
         task = self._late.pop((back.kind, back.block), None)

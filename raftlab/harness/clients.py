@@ -61,7 +61,7 @@ class Client:
         operation = self._history.call(self.name, kind, key, value)
         self._note(events.INVOKE, operation)
         try:
-            result = self._runtime.wait_for(self.node, call, entry=kind, limit_s=OPERATION_LIMIT_S)
+            result = self._runtime.wait_for(self.node, call, entry_point=kind, limit_s=OPERATION_LIMIT_S)
         except Stuck:
             asked = f"{kind}({key!r}{'' if kind is Kind.GET else f', {short(value)}'})"
             self._fail_in_vain(

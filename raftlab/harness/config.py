@@ -105,7 +105,7 @@ class Config(Servers):
         for seat in self._seats:
             if seat.paused:
                 self.resume(seat.index)
-            if seat.clock_held:
+            if seat.clock_frozen:
                 self.unfreeze_clock(seat.index)
         if self.stats is None:
             self.stats = Stats(
@@ -140,7 +140,7 @@ class Config(Servers):
                 )
 
     def _tell_to_stop(self, seat: Seat, peer: Peer) -> None:
-        self._ask(seat, "kill()", peer.kill, entry="kill")
+        self._ask(seat, "kill()", peer.kill, entry_point="kill")
 
     def cleanup(self) -> None:
         """Stop all peers; on real threads nothing else would."""
@@ -151,7 +151,7 @@ class Config(Servers):
             for seat in self._seats:
                 if seat.peer is not None:
                     with suppress(Stuck, TaskFailed):  # the test is over; there is one more peer to stop
-                        self._runtime.call(seat.node, seat.peer.kill, entry="kill", limit_s=1.0)
+                        self._runtime.call(seat.node, seat.peer.kill, entry_point="kill", limit_s=1.0)
                 if seat.service is not None:
                     seat.service.stop()
             self._network.cleanup()
@@ -169,7 +169,7 @@ class Config(Servers):
         seat = self._seat(i)
         peer = self._answering("get_state", seat)
         try:
-            state = self._ask(seat, "get_state()", peer.get_state, entry="get_state")
+            state = self._ask(seat, "get_state()", peer.get_state, entry_point="get_state")
         except NodeKilled:
             return 0, False
         match state:
@@ -199,7 +199,7 @@ class Config(Servers):
             given, noted = deepcopy(command), deepcopy(command)
         start = self._watched_start(seat, peer, given, noted)
         try:
-            index, term, is_leader = self._ask(seat, "start()", start, entry="start")
+            index, term, is_leader = self._ask(seat, "start()", start, entry_point="start")
         except NodeKilled:
             return -1, 0, False
         return index, term, is_leader

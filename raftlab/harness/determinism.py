@@ -21,7 +21,7 @@ from zlib import crc32
 
 from labrpc import Message
 from labsim import Event, Simulation
-from labsim.stacks import is_readers, own_frames, short_path
+from labsim.stacks import is_user_code, short_path, user_frames
 from raftlab.harness.options import Values, arguments
 from raftlab.trace.events import ANSWER, PERSIST, REPLY, SEND
 
@@ -64,9 +64,9 @@ def describe(event: Event) -> str:
 
 def _cause() -> str:
     frame = sys._getframe(2)
-    for f in own_frames(frame):
+    for f in user_frames(frame):
         filename = f.f_code.co_filename
-        if is_readers(filename) and Path(filename).name not in _BESIDE:
+        if is_user_code(filename) and Path(filename).name not in _BESIDE:
             return f"{short_path(filename)}:{f.f_lineno} in {f.f_code.co_name}"
     return ""
 

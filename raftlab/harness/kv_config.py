@@ -119,7 +119,7 @@ class KVConfig(Config):
         tap = seat.service
         assert isinstance(tap, Tap)
         tap.gone()
-        self._ask(seat, "kill()", tap.kill, entry="kill")
+        self._ask(seat, "kill()", tap.kill, entry_point="kill")
         super()._tell_to_stop(seat, peer)
 
     # ---- servers -----------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class KVConfig(Config):
         tap, name = seat.service, f"{SERVICE}()"
         assert isinstance(tap, Tap)
         construct = partial(launched.construct_service, self._max_raft_state)
-        tap.kill = self._ask(seat, f"{SERVICE}(...)", construct, entry="__init__", name=name).kill
+        tap.kill = self._ask(seat, f"{SERVICE}(...)", construct, entry_point="__init__", name=name).kill
 
     def _raft_calls(self, seat: Seat) -> RaftCalls:
         return RaftCalls(partial(self._note_start, seat), partial(self._given, seat))
@@ -192,7 +192,9 @@ class KVConfig(Config):
             self._plug_client(client, i)
         construct = self._launcher.launch_clerk(node, self._network, ends, number)
         try:
-            client.clerk = self._runtime.call(node, construct, entry="__init__", name="Clerk()", limit_s=_CLERK_LIMIT_S)
+            client.clerk = self._runtime.call(
+                node, construct, entry_point="__init__", name="Clerk()", limit_s=_CLERK_LIMIT_S
+            )
         except Stuck:
             self.fail(f"Clerk(...) of {name} has not returned for {_CLERK_LIMIT_S:g} s{self._runtime.clock}")
         return client

@@ -12,7 +12,7 @@ from typing import Any
 
 from labsim import Event, Simulation, current_simulation
 from labsim.choices import ChoiceSource
-from labsim.guard import exit_refused
+from labsim.guard import forbid_exit
 from raftlab.check.cluster_snapshot import ClusterSnapshot, take_snapshot
 from raftlab.check.diagnosis import diagnose
 from raftlab.check.failure import Failure
@@ -113,7 +113,7 @@ def run_test(
             if simulation is None:
                 main()
             else:
-                with _interruptible(simulation), exit_refused():
+                with _interruptible(simulation), forbid_exit():
                     simulation.run(main)
         except KeyboardInterrupt:
             raise

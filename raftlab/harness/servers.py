@@ -51,7 +51,7 @@ class Seat:
         self.persister = Persister()
         self.connected = False
         self.paused = False
-        self.clock_held = False
+        self.clock_frozen = False
         self.peer: Peer | None = None  # None while it is down
         self.node: Node | None = None
         self.service: Listener | None = None
@@ -134,7 +134,7 @@ class Servers:
         began = events.RESTART if seat.incarnation > 1 else events.BOOT
         self._emit(began, seat.node, None, seat.incarnation)
         self._emit(events.RESTORE, seat.node, service.last_applied, service.last_applied)
-        seat.peer = self._ask(seat, "Raft(...)", launched.construct, entry="__init__", name="Raft()")
+        seat.peer = self._ask(seat, "Raft(...)", launched.construct, entry_point="__init__", name="Raft()")
         seat.last_state = None
         self._begin_service(seat, launched)
         launched.server.on_answer = lambda: self._pass_crash_point(seat, "after reply")
@@ -203,7 +203,7 @@ class Servers:
             self._emit(events.CRASH, seat.node, None, 0)
             seat.persister = seat.persister.copy()
             peer, service, seat.peer, seat.service = seat.peer, seat.service, None, None
-            seat.paused = seat.clock_held = False
+            seat.paused = seat.clock_frozen = False
             assert service is not None and seat.node is not None
             if self._virtual is not None:
                 self._virtual.simulation.kill(seat.node)
@@ -291,18 +291,18 @@ class Servers:
     def freeze_clock(self, i: int) -> None:
         """Let no time pass for server i: it runs and answers, but its clock stands still, and its timers with it."""
         simulation, seat, node = self._away_seat("freeze_clock", i)
-        if seat.clock_held:
+        if seat.clock_frozen:
             raise ValueError(f"freeze_clock(): the clock of server {i} is frozen already")
-        seat.clock_held = True
+        seat.clock_frozen = True
         self._emit(events.FREEZE_CLOCK, node, None, 0)
         simulation.freeze_clock(node)
 
     def unfreeze_clock(self, i: int) -> None:
         """Let its time go on, from where it was held."""
         simulation, seat, node = self._away_seat("unfreeze_clock", i)
-        if not seat.clock_held:
+        if not seat.clock_frozen:
             raise ValueError(f"unfreeze_clock(): the clock of server {i} is not frozen")
-        seat.clock_held = False
+        seat.clock_frozen = False
         self._emit(events.UNFREEZE_CLOCK, node, None, 0)
         simulation.unfreeze_clock(node)
 
@@ -389,13 +389,13 @@ class Servers:
             detail = events.CrashPoint(when, nth if crash_point is None else crash_point[1])
             self._emit(events.CRASH_AT, seat.node, detail, fingerprint_of(when or "", detail.nth))
 
-    def punctual(self) -> None:
+    def no_delays(self) -> None:
         """This test asks for speed: with --race, no thread gets its turn back late from now on (docs/student/race.md).
 
         How late a real machine is, nobody can say.
         """
         if self._virtual is not None:
-            self._virtual.simulation.punctual = True
+            self._virtual.simulation.no_delays = True
 
     def slow_disks(self, min_ms: float, max_ms: float) -> None:
         """Have every save take that long from now on, each as long as it is drawn; other threads run meanwhile."""
@@ -454,7 +454,7 @@ class Servers:
                 f"index {index}"
             )
         with suppress(NodeKilled):  # by an armed crash, in the middle of it
-            self._ask(seat, "snapshot()", seat.service.snapshot, index, entry="snapshot")
+            self._ask(seat, "snapshot()", seat.service.snapshot, index, entry_point="snapshot")
 
     def applied(self, i: int) -> dict[int, Any]:
         """What the service of server i was handed, by index; nothing while it is down."""
@@ -522,11 +522,11 @@ class Servers:
 
     # ---- asking a peer, and giving up ----------------------------------------------------------------------------
 
-    def _ask(self, seat: Seat, what: str, fn: Callable[..., Any], *args: Any, entry: str, name: str = "") -> Any:
-        """Call the peer. `what` is how a report names the call, `entry` the method that is called."""
+    def _ask(self, seat: Seat, what: str, fn: Callable[..., Any], *args: Any, entry_point: str, name: str = "") -> Any:
+        """Call the peer. `what` is how a report names the call, `entry_point` the method that is called."""
         self._raise_if_failed()
         try:
-            return self._runtime.call(seat.node, fn, *args, entry=entry, name=name, limit_s=_CALL_LIMIT_S)
+            return self._runtime.call(seat.node, fn, *args, entry_point=entry_point, name=name, limit_s=_CALL_LIMIT_S)
         except Stuck:
             self.fail(
                 f"{what} of peer {seat.index} has not returned for {_CALL_LIMIT_S:g} s{self._runtime.clock}",
@@ -578,7 +578,7 @@ class Servers:
             link = "connected" if seat.connected else "cut off"
             if seat.paused:
                 link += ", paused"
-            if seat.clock_held:
+            if seat.clock_frozen:
                 link += ", its clock held"
             restarts = f", incarnation {seat.incarnation}" if seat.incarnation > 1 else ""
             applied = seat.service.last_applied if seat.service is not None else 0

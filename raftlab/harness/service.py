@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import labgob
 from labsim import current_simulation, queue, time
-from labsim.stacks import own_frames
+from labsim.stacks import user_frames
 from raftapi import ApplyMsg
 from raftlab.check.failure import short
 from raftlab.check.harness_rules import APPLY_ORDER, SNAPSHOT_FORWARD, SNAPSHOT_SAVED, STATE_MACHINE_SAFETY, KeptRule
@@ -143,7 +143,7 @@ class Listener:
         for task in () if simulation is None else simulation.tasks():
             if simulation is None or task is simulation.current or task.node is not simulation.current.node:
                 continue
-            for frame in own_frames(simulation.frames_of(task)):
+            for frame in user_frames(simulation.frames_of(task)):
                 for value in frame.f_locals.values():
                     if type(value).__name__ == ApplyMsg.__name__ and getattr(value, "command_index", 0) == index:
                         return task.name

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from labsim import RealWorldError, SimulationError, Standstill, TaskFailed, Unresponsive
+from labsim import NoProgress, RealWorldError, SimulationError, TaskFailed, Unresponsive
 from labsim.stacks import CodeLocation, location_of, short_path
 from raftlab.check.failure import Failure, PeerProcessFailed
 from raftlab.check.task_errors import first_line, pytest_says
@@ -115,7 +115,7 @@ def _where(
     """The peer's line and the test's, "" where none is known."""
     places = list(_places(origin.__traceback__))[::-1]  # innermost first
     named: list[CodeLocation] = []
-    if isinstance(error, Standstill):
+    if isinstance(error, NoProgress):
         named = [wait.where for wait in error.waits if wait.where is not None]
     elif isinstance(error, (RealWorldError, Unresponsive)) and error.where is not None:
         named = [error.where]

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from weakref import ref
 
 from labsim import Node, Simulation
-from labsim.clocks import Order
+from labsim.clocks import TaskClock
 from labsim.drop_in import DropIn
 from labsim.threading import local
 from raftlab.races.data_race import Remark
@@ -106,7 +106,7 @@ class Watch:
         )
         return watched
 
-    def _first_sight(self, obj: Any, order: Order) -> _Fields:
+    def _first_sight(self, obj: Any, order: TaskClock) -> _Fields:
         fields = _Fields()
         fields.clock, fields.slot = order.clock, order.slot
         key = id(obj)
@@ -180,7 +180,7 @@ class Watch:
                     write(fields, shadow, order, site)
             return obj
 
-        def write(fields: _Fields, shadow: _Shadow, order: Order, site: int) -> None:
+        def write(fields: _Fields, shadow: _Shadow, order: TaskClock, site: int) -> None:
             if shadow.written != order.clock or shadow.written_slot != order.slot:
                 if sites[site].made and fields.clock == order.clock and fields.slot == order.slot:
                     return  # nobody else can know the object yet
@@ -243,7 +243,7 @@ class Watch:
 
     # ---- what it means -------------------------------------------------------------------------------------------
 
-    def _touch_read(self, shadow: _Shadow, order: Order, site: int, key: Any) -> None:
+    def _touch_read(self, shadow: _Shadow, order: TaskClock, site: int, key: Any) -> None:
         if not shadow.is_field:
             return
         seen, slot = order.seen, order.slot
@@ -259,7 +259,7 @@ class Watch:
         shadow.locks_read, shadow.key_read = order.locks, key
         shadow.order_read = order
 
-    def _touch_write(self, shadow: _Shadow, order: Order, site: int, key: Any) -> None:
+    def _touch_write(self, shadow: _Shadow, order: TaskClock, site: int, key: Any) -> None:
         if not shadow.is_field:
             return
         seen, slot = order.seen, order.slot
@@ -297,7 +297,7 @@ class Watch:
         if flag is _NO_FLAG and shadow.suspect is not None:
             self._accuse(shadow, *shadow.suspect)
 
-    def _access(self, order: Order, site: int, *, writes: bool) -> Access:
+    def _access(self, order: TaskClock, site: int, *, writes: bool) -> Access:
         return Access(writes, self._sites[site], order.locks, order.begins)
 
     def _latest_write(self, shadow: _Shadow) -> Access:

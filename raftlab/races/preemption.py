@@ -8,7 +8,7 @@ on: ("preempt unlocked", ...). And most densely, and for longest, where it takes
 ...): what it has seen in the first section need not be so in the second, and nothing but time shows that.
 
 A turn that is lost and not late costs no time: whoever is ready goes first. One that comes back late is a busy machine;
-that time is the machine's and not the peer's (Simulation.lose_turn), and there is little of it: after each, the node is
+that time is the machine's and not the peer's (Simulation.preempt), and there is little of it: after each, the node is
 left alone for some time.
 
 Start at `Turns`.
@@ -92,7 +92,7 @@ class Lateness:
     def of(self, kind: str, loss: Loss) -> int:
         """In ns; 0 where it may not be late now."""
         now_ns = self._simulation.now_ns
-        if not loss.late_ns or now_ns < self._next_ns[kind] or self._simulation.punctual:
+        if not loss.late_ns or now_ns < self._next_ns[kind] or self._simulation.no_delays:
             return 0
         self._next_ns[kind] = now_ns + (LEFT_ALONE[kind] + 1) * loss.late_ns
         return loss.late_ns
@@ -157,6 +157,6 @@ class Turns:
         simulation, node = self._simulation, self._node
         late_ns = self._lateness.of(kind, loss)
         simulation.emit(PREEMPT, node, msgspec.structs.replace(where, late_ns=late_ns), 0)
-        simulation.lose_turn(late_ns)
-        if late_ns and not node.late:
+        simulation.preempt(late_ns)
+        if late_ns and not node.delayed:
             simulation.emit(CAUGHT_UP, node, None, 0)

@@ -93,7 +93,7 @@ class RaceHost:
         late_ns = self._lateness.of(kind, loss)
         simulation.emit(PREEMPT, node, Preempted(deed.task, deed.file, deed.line, late_ns), 0)
         if late_ns:
-            simulation.begin_late(node)
+            simulation.begin_delay(node)
             simulation.call_later(late_ns, self._give_back, kind, block)
         elif loss.late_ns:
             self._arrive(Back(kind, block))
@@ -101,8 +101,8 @@ class RaceHost:
     def _give_back(self, kind: str, block: int) -> None:
         node = self._node
         if node.alive:
-            self._simulation.end_late(node)
-            if not node.late:
+            self._simulation.end_delay(node)
+            if not node.delayed:
                 self._simulation.emit(CAUGHT_UP, node, None, 0)
             self._arrive(Back(kind, block))
 

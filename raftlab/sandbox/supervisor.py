@@ -521,7 +521,7 @@ class Guest:
                 told=[line[: protocol.TEXT_MAX] for line in deed.told],
                 where=deed.where,
                 task=deed.task[: protocol.NAME_MAX],
-                entry=deed.entry[: protocol.NAME_MAX],
+                entry_point=deed.entry_point[: protocol.NAME_MAX],
                 returned=deed.returned,
                 in_snapshot=deed.in_snapshot,
             )

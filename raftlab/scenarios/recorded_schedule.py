@@ -26,7 +26,7 @@ from typing import Any
 from labsim import Simulation, Task, current_simulation
 from labsim.callsite import call_site
 from labsim.choices import ChoiceKind, ChoicePoint, Constant
-from labsim.stacks import is_readers, location_of, short_path
+from labsim.stacks import is_user_code, location_of, short_path
 from raftlab.harness.config import Config
 from raftlab.harness.kv_config import KVConfig
 from raftlab.harness.lab_test import Kind, LabTest
@@ -170,7 +170,7 @@ class _Noter:
     def _call_site(self) -> str:
         """Of the reader's code, innermost."""
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and not is_readers(frame.f_code.co_filename):
+        while frame is not None and not is_user_code(frame.f_code.co_filename):
             frame = frame.f_back
         return "" if frame is None else call_site(frame, _NOTED)
 
@@ -225,7 +225,7 @@ def where_of(frame: FrameType | None) -> Where | None:
     """The innermost line of the reader's, and what of ours it had called."""
     called = ""
     while frame is not None:
-        if is_readers(frame.f_code.co_filename):
+        if is_user_code(frame.f_code.co_filename):
             place = location_of(frame)
             return Where(f"{short_path(place.file)}:{place.line}", called)
         called = frame.f_code.co_name

@@ -76,7 +76,7 @@ def _told(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
 
 
 def _is_late(task: Task) -> bool:
-    return task.node is not None and task.node.late > 0 and not task.node.paused
+    return task.node is not None and task.node.delayed > 0 and not task.node.paused
 
 
 class Stage:

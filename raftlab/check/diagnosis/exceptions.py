@@ -32,7 +32,7 @@ def prev_beyond_the_log(story: Story) -> Finding | None:
 
 def _request_under_way(story: Story, error: TaskFailed) -> Rpc | None:
     """The AppendEntries whose handler has just failed."""
-    if error.entry != RPCS[APPEND].method_name:
+    if error.entry_point != RPCS[APPEND].method_name:
         return None
     arrived = [rpc for rpc in story.all_rpcs if rpc.method == APPEND and rpc.target == error.node]
     arrived = [rpc for rpc in arrived if rpc.delivered_ns is not None and rpc.answered_ns is None]
@@ -109,8 +109,8 @@ def answers_mixed_up(story: Story) -> Finding | None:
     }
     calls = [rpc for rpc in story.all_rpcs if rpc.target == error.node]
     waiting = [rpc for rpc in calls if rpc.delivered_ns is not None and rpc.answered_ns is None]
-    asked = [rpc for rpc in waiting if rpc.method.endswith(f".{error.entry}")]
-    other = [rpc for rpc in waiting if rpc.method in methods and not rpc.method.endswith(f".{error.entry}")]
+    asked = [rpc for rpc in waiting if rpc.method.endswith(f".{error.entry_point}")]
+    other = [rpc for rpc in waiting if rpc.method in methods and not rpc.method.endswith(f".{error.entry_point}")]
     if not asked or not other:
         return None
     return Finding(

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 from labsim import Node, TaskFailed, Wait, WaitKind, work_for
 from labsim.choices import ChoicePoint, Distribution
-from labsim.stacks import describe_stack, is_readers, own_frames
+from labsim.stacks import describe_stack, is_user_code, user_frames
 from raftlab.check.cluster_snapshot import ClusterSnapshot, State
 from raftlab.check.failure import Failure
 from raftlab.guest.contract import call_peer
@@ -58,12 +58,12 @@ class RealTimeRuntime:
         return Node(name, 1, random.Random())
 
     def call(
-        self, node: Node | None, fn: Callable[..., T], *args: Any, entry: str, limit_s: float, name: str = ""
+        self, node: Node | None, fn: Callable[..., T], *args: Any, entry_point: str, limit_s: float, name: str = ""
     ) -> T:
         """In a thread of its own: a peer that does not answer must not take the tester with it."""
         results: list[T] = []
         errors: list[BaseException] = []
-        name = name or f"{entry}()"
+        name = name or f"{entry_point}()"
 
         def run() -> None:
             work_for(node)
@@ -81,13 +81,13 @@ class RealTimeRuntime:
         if errors:
             error = errors[0]
             text = f"{name} ended with an exception: {error!r}"
-            raise TaskFailed(text, task=name, node=None, entry=entry) from error
+            raise TaskFailed(text, task=name, node=None, entry_point=entry_point) from error
         if not results:
             raise Stuck
         return results[0]
 
-    def wait_for(self, node: Node | None, fn: Callable[..., T], *args: Any, entry: str, limit_s: float) -> T:
-        return self.call(node, fn, *args, entry=entry, limit_s=limit_s)
+    def wait_for(self, node: Node | None, fn: Callable[..., T], *args: Any, entry_point: str, limit_s: float) -> T:
+        return self.call(node, fn, *args, entry_point=entry_point, limit_s=limit_s)
 
     def spawn(self, node: Node | None, fn: Callable[[], None], *, name: str) -> None:
         def run() -> None:
@@ -133,7 +133,7 @@ class RealTimeRuntime:
         found = []
         for thread in threading.enumerate():
             frame = frames.get(thread.ident or 0)
-            in_peer = any(is_readers(f.f_code.co_filename) for f in own_frames(frame))
+            in_peer = any(is_user_code(f.f_code.co_filename) for f in user_frames(frame))
             if in_peer and thread is not threading.main_thread():
                 words = f"  {thread.name} is here\n{describe_stack(frame)}"
                 found.append((thread not in self._asked, words, Wait(thread.name, None, WaitKind.NOTHING, 0, words)))

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from labsim import Node
 from labsim.choices import ChoicePoint, Distribution
-from labsim.stacks import describe_stack, is_readers, own_frames
+from labsim.stacks import describe_stack, is_user_code, user_frames
 from raftlab.check.cluster_snapshot import ClusterSnapshot, State
 
 T = TypeVar("T")
@@ -28,14 +28,14 @@ class Runtime(Protocol):
         """The next incarnation of that name."""
 
     def call(
-        self, node: Node | None, fn: Callable[..., T], *args: Any, entry: str, limit_s: float, name: str = ""
+        self, node: Node | None, fn: Callable[..., T], *args: Any, entry_point: str, limit_s: float, name: str = ""
     ) -> T:
         """Run a method of a peer on its node: `Stuck` if it has not returned in time. `name`: what a report calls it.
 
         In virtual time NodeKilled if the node goes down under the call.
         """
 
-    def wait_for(self, node: Node | None, fn: Callable[..., T], *args: Any, entry: str, limit_s: float) -> T:
+    def wait_for(self, node: Node | None, fn: Callable[..., T], *args: Any, entry_point: str, limit_s: float) -> T:
         """As call(), of something that may well wait: what it waits for is not noted."""
 
     def spawn(self, node: Node | None, fn: Callable[[], None], *, name: str) -> None: ...
@@ -62,6 +62,6 @@ class Runtime(Protocol):
 
 def test_frames(frame: FrameType | None) -> list[str]:
     """The test's own frames; none if it is over."""
-    if not any(is_readers(one.f_code.co_filename) for one in own_frames(frame)):
+    if not any(is_user_code(one.f_code.co_filename) for one in user_frames(frame)):
         return []
     return describe_stack(frame, indent="    ").splitlines()[:3]

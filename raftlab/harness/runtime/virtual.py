@@ -41,12 +41,12 @@ class VirtualRuntime:
         return self.simulation.node(name)
 
     def call(
-        self, node: Node | None, fn: Callable[..., T], *args: Any, entry: str, limit_s: float, name: str = ""
+        self, node: Node | None, fn: Callable[..., T], *args: Any, entry_point: str, limit_s: float, name: str = ""
     ) -> T:
         """As a task of the node, so that its threads and its random numbers are the node's."""
         simulation = self.simulation
-        name = name or f"{entry}()"
-        task = simulation.spawn(call_peer, fn, args, node=node, name=name, entry=entry)
+        name = name or f"{entry_point}()"
+        task = simulation.spawn(call_peer, fn, args, node=node, name=name, entry_point=entry_point)
         began_ns = simulation.now_ns
         # The clock moves when all wait: whoever kept a lock only for its turn has let go of it by then.
         if not simulation.join(task, 1):
@@ -62,20 +62,20 @@ class VirtualRuntime:
         left_ns = limit_ns
         while not simulation.join(task, left_ns):
             # Of its own time: while it is paused it cannot return.
-            left_ns = limit_ns - (simulation.now_ns - began_ns - simulation.taken_ns(task.node, began_ns))
+            left_ns = limit_ns - (simulation.now_ns - began_ns - simulation.lost_time_ns(task.node, began_ns))
             if left_ns <= 0:
                 self._asked = task
                 raise Stuck
         del self._call_waits[task]
 
-    def wait_for(self, node: Node | None, fn: Callable[..., T], *args: Any, entry: str, limit_s: float) -> T:
+    def wait_for(self, node: Node | None, fn: Callable[..., T], *args: Any, entry_point: str, limit_s: float) -> T:
         simulation = self.simulation
-        task = simulation.spawn(call_peer, fn, args, node=node, name=f"{entry}()", entry=entry)
+        task = simulation.spawn(call_peer, fn, args, node=node, name=f"{entry_point}()", entry_point=entry_point)
         if not simulation.join(task, int(limit_s * 1e9)):
             self._asked = task
             raise Stuck
         if task.killed:
-            raise NodeKilled(f"{entry}(): node {node} went down")
+            raise NodeKilled(f"{entry_point}(): node {node} went down")
         return task.value  # type: ignore[no-any-return]
 
     def spawn(self, node: Node | None, fn: Callable[[], None], *, name: str) -> None:
@@ -84,7 +84,7 @@ class VirtualRuntime:
     def own_s(self, node: Node | None, since_s: float) -> float:
         # In whole nanoseconds: nothing left must be nothing.
         since_ns = int(since_s * 1e9 + 0.5)
-        return (self.simulation.now_ns - since_ns - self.simulation.taken_ns(node, since_ns)) / 1e9
+        return (self.simulation.now_ns - since_ns - self.simulation.lost_time_ns(node, since_ns)) / 1e9
 
     def wait_for_disk(self, duration_ns: int) -> None:
         simulation = self.simulation

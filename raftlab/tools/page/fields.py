@@ -18,7 +18,7 @@ from types import FrameType, MemberDescriptorType
 from typing import Any
 
 from labsim import Event, Simulation
-from labsim.stacks import is_readers, short_path
+from labsim.stacks import is_user_code, short_path
 from raftlab.harness.lab_test import LabTest
 from raftlab.harness.launcher import PeerLauncher
 from raftlab.harness.run import Run, run_test
@@ -162,7 +162,7 @@ class Watch:
             file = frame.f_code.co_filename
             own = self._is_own.get(file)
             if own is None:
-                own = self._is_own[file] = is_readers(file)
+                own = self._is_own[file] = is_user_code(file)
             if own:
                 return file, frame.f_lineno
             frame = frame.f_back

@@ -137,9 +137,9 @@ def test_long_runs_do_not_pile_up_in_memory():
 
 
 def test_several_runs_at_a_time_leave_it_to_python():
-    with garbage.in_the_runs_hands():
+    with garbage.controlled_gc():
         alone = gc.get_threshold()
-        with garbage.in_the_runs_hands():
+        with garbage.controlled_gc():
             cycle = weakref.ref(Cycle())
             garbage.collect()  # what is garbage may be another run's
             assert cycle() is not None
@@ -148,13 +148,13 @@ def test_several_runs_at_a_time_leave_it_to_python():
 
 def test_after_the_last_of_several_runs_the_collector_is_python_s_again():
     python_s = gc.get_threshold()
-    first, second = garbage.in_the_runs_hands(), garbage.in_the_runs_hands()
+    first, second = garbage.controlled_gc(), garbage.controlled_gc()
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
     second.__exit__(None, None, None)
     assert gc.get_threshold() == python_s
-    with garbage.in_the_runs_hands():
+    with garbage.controlled_gc():
         assert gc.get_threshold() != python_s
 
 

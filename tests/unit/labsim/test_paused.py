@@ -375,7 +375,7 @@ def test_what_was_taken_from_a_node_is_counted_once():
         time.sleep(1)
         sim.pause(node)
         time.sleep(1)
-        return [sim.taken_ns(node, int(since * 1e9)) / 1e9 for since in (0, 2.5, 4, 5.5)], sim.taken_ns(None, 0)
+        return [sim.lost_time_ns(node, int(since * 1e9)) / 1e9 for since in (0, 2.5, 4, 5.5)], sim.lost_time_ns(None, 0)
 
     assert simulate(body) == ([4.0, 2.5, 1.0, 0.5], 0)
 

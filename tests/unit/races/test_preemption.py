@@ -74,19 +74,19 @@ def test_time_that_is_lost_is_the_machines_and_counts_once():
     node = simulation.node("1")
 
     def late(ms):
-        simulation.lose_turn(ms * 1_000_000)
+        simulation.preempt(ms * 1_000_000)
 
     def main():
         for ms in (10, 30):
             simulation.spawn(late, ms, node=node)
         simulation.sleep(20_000_000)
-        assert simulation.taken_ns(node, 0) == 20_000_000
+        assert simulation.lost_time_ns(node, 0) == 20_000_000
         simulation.pause(node)
         simulation.sleep(5_000_000)
         simulation.resume(node)
         simulation.sleep(50_000_000)
-        assert node.late == 0
-        assert simulation.taken_ns(node, 0) == 30_000_000
+        assert node.delayed == 0
+        assert simulation.lost_time_ns(node, 0) == 30_000_000
 
     simulation.run(main)
 
@@ -95,7 +95,7 @@ def test_nothing_is_lost_in_the_clocks_calls_nor_outside_a_run():
     simulation = Simulation(1)
 
     def main():
-        simulation.call_later(1000, simulation.lose_turn, 5)
+        simulation.call_later(1000, simulation.preempt, 5)
         simulation.sleep(2000)
         return simulation.now_ns
 

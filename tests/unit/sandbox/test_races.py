@@ -187,7 +187,7 @@ def test_how_late_a_turn_is_and_whose_time_that_is_the_host_decides():
         time.sleep(0.002)
         # Though the node's own clock stands still.
         assert told(world.arrived) == [("preempt", 2), ("preempt", 1)]
-        assert node.late == 0
+        assert node.delayed == 0
 
     simulation = hosted(main)
     assert [event.detail for event in simulation.trace if event.kind == PREEMPT] == [

@@ -159,7 +159,7 @@ def peers(reference: str, daemon_s: str = "86399") -> list[Hostile]:
 # A peer that does nothing, and wants its run to end well all the same.
 ENDS_WELL = {
     "fails_with_nothing": "labsim.current_simulation().fail(None)",
-    "goes_to_the_hub": "labsim.current_simulation().hub.switch()",
+    "goes_to_the_main_greenlet": "labsim.current_simulation().main_greenlet.switch()",
     "goes_to_its_parent": "greenlet.getcurrent().parent.switch()",
     "keeps_no_trace": "sim = labsim.current_simulation(); sim.trace = list(sim.trace or ())",
     "says_nothing_is_due": "type(labsim.current_simulation())._next_timer_ns = lambda self: 0",
