@@ -1,4 +1,4 @@
-"""labsim: ordinary threaded Python in seeded virtual time.
+"""labsim: runs ordinary threaded Python in seeded virtual time.
 
     from labsim import Simulation, threading, time
 
@@ -10,9 +10,9 @@
 
     Simulation(seed=7).run(main)        # 3600.0
 
-`threading`, `time`, `queue` and `random` here are drop-ins for the standard modules: inside a simulation they
-run on virtual time and the seed, outside one they are the standard library's. `log(topic, text)` writes a line into
-the trace. Start reading at simulation.py.
+`threading`, `time`, `queue` and `random` are drop-ins for the standard modules: inside a simulation they use virtual
+time and the seed, outside they are the standard library's. `log(topic, text)` writes a line to the trace. Start reading
+at simulation.py.
 """
 
 from labsim import queue, random, threading, time
@@ -62,16 +62,16 @@ __all__ = [
 
 
 def current_simulation() -> Simulation | None:
-    """The simulation the caller runs in, or None outside one."""
+    """The simulation that the caller runs in, or None outside one."""
     return run_context.simulation
 
 
 def current_node() -> Node | None:
-    """The node that the calling task belongs to; outside a simulation, the one that the thread works for."""
+    """The node of the calling task; outside a simulation, the node that the thread works for."""
     simulation = run_context.simulation
     return run_context.node if simulation is None else simulation.current.node
 
 
 def work_for(node: Node | None) -> None:
-    """Outside a simulation: from now on the calling OS thread works for that node."""
+    """Outside a simulation: assign the calling OS thread to this node."""
     run_context.node = node

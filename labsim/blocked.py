@@ -1,4 +1,4 @@
-"""Which tasks of a simulation are blocked and on what, and who holds the locks that others wait for: `blocked()`."""
+"""Finds the blocked tasks of a simulation, what they wait for, and who holds the locks: `blocked()`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from labsim.waits import Wait, WaitKind, kind_of, wait_of
 
 _BLOCKED_NS = NS_PER_S
 _HELD_NS = 50_000_000
-# Whatever a thread is for, it should not wait long for these. A call from outside should not wait long at all.
-_BLOCKED_KINDS = (WaitKind.OWN_LOCK, WaitKind.LOST_LOCK, WaitKind.LOCK, WaitKind.ROOM)
+# A node's own thread should not wait long for these; a call from outside should not wait long for anything.
+_BLOCKED_KINDS = (WaitKind.OWN_LOCK, WaitKind.LOST_LOCK, WaitKind.LOCK, WaitKind.SPACE)
 
 
 class ThreadReport(Protocol):
-    """What blocked(), own_threads() and held_locks() have found elsewhere, of one node."""
+    """The results of blocked(), node_threads() and held_locks() for one node in another process."""
 
     @property
     def blocked(self) -> Sequence[Wait]: ...
@@ -25,23 +25,23 @@ class ThreadReport(Protocol):
     def threads(self) -> Sequence[Wait]: ...
     @property
     def held_lock(self) -> str:
-        """The name of a WaitKind; "" if no lock is held."""
+        """The name of a WaitKind; "" if no thread holds a lock."""
 
 
 class RemoteThreads(Protocol):
-    """Where the threads of a node run that are not here."""
+    """The threads of a node in another process."""
 
     def observe(self, asked: Task | None = None) -> ThreadReport | None:
-        """What they are at; None if that cannot be found out. `asked`: a call that did not return."""
+        """What they wait for; None if that cannot be determined. `asked`: a call that has not returned."""
 
 
 def blocked(simulation: Simulation, asked: Task | None = None) -> list[Wait]:
-    """Tasks of nodes that have not got on for over a second, whoever keeps the others back first.
+    """Tasks of nodes that have been blocked for over a second, those that block others first.
 
-    A node's own thread is blocked if it waits for a lock or for room in a queue, or holds a lock that a blocked one
+    A node's own thread is blocked if it waits for a lock or for space in a queue, or holds a lock that a blocked task
     waits for. A call from outside (a handler, start(), the service's snapshot()) is blocked whatever it waits for.
-    Order: the call that was `asked` and did not return, and its node; who waits for its own lock; who holds a lock;
-    who waits for room; the node's own threads; calls that merely queue up behind them, one for each line of code.
+    Order: the call `asked`, which has not returned, and its node; tasks that wait for their own lock; holders of locks;
+    tasks that wait for space; the node's own threads; calls that queue up behind them, one for each line of code.
     """
     waiting = {task: None for task in simulation.tasks() if task is asked or _is_blocked(simulation, task)}
     holders = {holder: None for task in waiting if (holder := waiting_holder(task)) is not None}
@@ -56,21 +56,21 @@ def blocked(simulation: Simulation, asked: Task | None = None) -> list[Wait]:
 
 
 def held_locks(simulation: Simulation) -> dict[str, WaitKind]:
-    """By node, where some of its tasks have waited for a lock for a while: what its holder waits for.
+    """By node, if some of its tasks have waited for a lock for a while: what the holder of the lock waits for.
 
     LOST_LOCK, if there is no holder any more.
-    NOTHING, if the holder has just got on, or the lock is on its way from one to the next.
+    NOTHING, if the holder has just run, or the lock is being handed over.
     """
     held: dict[str, WaitKind] = {}
-    for_ever = (WaitKind.OWN_LOCK, WaitKind.LOST_LOCK)
+    forever = (WaitKind.OWN_LOCK, WaitKind.LOST_LOCK)
     for task in simulation.tasks():
         kind = kind_of(task)
-        if task.node is None or kind not in (WaitKind.LOCK, *for_ever):
+        if task.node is None or kind not in (WaitKind.LOCK, *forever):
             continue
         if task.since_ns <= simulation.now_ns - _HELD_NS:
             holder = waiting_holder(task)
             held_for = WaitKind.NOTHING if holder is None else kind_of(holder)
-            if kind in for_ever:
+            if kind in forever:
                 held[task.node.name] = kind
             elif held.get(task.node.name, WaitKind.NOTHING) is WaitKind.NOTHING:
                 held[task.node.name] = held_for
@@ -78,13 +78,13 @@ def held_locks(simulation: Simulation) -> dict[str, WaitKind]:
 
 
 def node_threads(simulation: Simulation) -> list[Wait]:
-    """What the threads that nodes have made wait for, oldest first; not the calls from outside."""
+    """What the nodes' own threads wait for, oldest first, without the calls from outside."""
     threads = (task for task in simulation.tasks() if task.node is not None and task.thread is not None)
     return [wait_of(simulation, task) for task in threads]
 
 
 def waiting_holder(task: Task) -> Task | None:
-    """Who holds the lock that this task waits for, while it waits itself for something other than a lock."""
+    """The holder of the lock that this task waits for, if the holder itself waits for something other than a lock."""
     holder = task.waiting_for.holder if kind_of(task) is WaitKind.LOCK else None
     kinds = (WaitKind.NOTHING, WaitKind.LOCK, WaitKind.OWN_LOCK, WaitKind.LOST_LOCK)
     return None if holder is None or holder.dead or kind_of(holder) in kinds else holder
@@ -101,10 +101,11 @@ def _is_blocked(simulation: Simulation, task: Task) -> bool:
 
 
 def _is_call(simulation: Simulation, task: Task) -> bool:
-    """Whether a caller outside waits for it: the network or the tester (an entry), or the service, in snapshot()."""
+    """Whether an outside caller (the network, the tester, or the service in snapshot()) waits for it."""
     if task.entry_point:
         return True
-    # The service's own thread is the tester's and no Thread. While it waits for messages, no line is the peer's.
+    # The service's own thread belongs to the tester and is not a Thread. While it waits for messages, no frame is the
+    # peer's.
     return task.thread is None and any(
         is_user_code(frame.f_code.co_filename) for frame in user_frames(simulation.frames_of(task))
     )
@@ -118,7 +119,7 @@ def _rank(asked: Task | None, holders: Container[Task]) -> Callable[[Task], tupl
             asked is not None and task.node is not asked.node,
             kind is not WaitKind.OWN_LOCK,
             task not in holders,
-            kind is not WaitKind.ROOM,
+            kind is not WaitKind.SPACE,
             task.thread is None,
         )
 

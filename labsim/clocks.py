@@ -1,11 +1,12 @@
-"""What comes after what, among the tasks of one node: vector clocks (Mattern 1989; Fidge 1988).
+"""Vector clocks (Mattern 1989; Fidge 1988): happens-before among the tasks of one node.
 
-A task publishes where it is when it lets go of a lock, sets an event, starts a thread; it learns of others when it
-takes the lock, sees the event, joins the thread. What one did before it published comes before what another does after
-it has learnt of that. What neither learns of the other is unordered.
+A task publishes its clock when it releases a lock, sets an event or starts a thread. It learns the published clock when
+it acquires the lock, sees the event or joins the thread. What a task did before it published happens before what
+another one does after it has learned of that. Otherwise two actions are unordered.
 
-Promise: two things that are told to be unordered are so. Not promised: that all that is unordered is told so. A node
-has SLOTS clocks; a new task takes the one that has been free for longest, and counts as that one's continuation.
+Promise: two actions that are reported as unordered are unordered. Not promised: that all unordered actions are found. A
+node has SLOTS clocks. A new task takes the slot that has been free for longest, and counts as a continuation of the
+slot's last task.
 
 Start at `TaskClock`.
 """
@@ -15,13 +16,13 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-SLOTS = 128  # tasks of one node at a time. With more of them, its order is not kept any longer
+SLOTS = 128  # concurrent tasks of one node. With more of them, its happens-before is no longer tracked
 
 Vector = tuple[int, ...]  # by slot: how far its clock was
 
 
 class Stamp(NamedTuple):
-    """Where a task was when it published."""
+    """The clock that a task published."""
 
     seen: Vector
     slot: int
@@ -36,9 +37,9 @@ class NodeClocks:
 
     def __init__(self) -> None:
         self.free: deque[int] = deque(range(SLOTS))
-        self.past: list[Stamp | None] = [None] * SLOTS  # the last of each slot's task before the present one
-        self.base: Stamp | None = None  # what every task comes after that somebody outside has the node begin
-        self.one_at_a_time = False  # whoever is outside waits for the end of a task before it has the next begin
+        self.past: list[Stamp | None] = [None] * SLOTS  # the final stamp of each slot's previous task
+        self.base: Stamp | None = None  # happens before every call from outside the node
+        self.one_at_a_time = False  # outside callers wait for the end of a call before they make the next
         self.lost = False  # there were too many tasks
 
     def begin(self, after: Stamp | None) -> TaskClock | None:
@@ -50,7 +51,7 @@ class NodeClocks:
         order = TaskClock(self, slot)
         past = self.past[slot]
         if past is not None:
-            # Whoever learns of this task takes it to know what the one before it knew.
+            # A task that learns of this one assumes that it knows what its predecessor in the slot knew.
             order.clock = past.clock + 1
             order.learn(past)
         if after is not None:
@@ -59,7 +60,7 @@ class NodeClocks:
 
 
 class TaskClock:
-    """Of one task: how far it is, what it has learnt, and which locks it holds."""
+    """The clock of one task: its own time, what it has learned of others, and the locks that it holds."""
 
     __slots__ = ("_source_clock", "_source_slot", "begins", "clock", "ended", "lineage", "locks", "seen", "slot")
 
@@ -69,9 +70,9 @@ class TaskClock:
         self.clock = 1
         self.seen: Vector = _NOTHING
         self.locks: tuple[object, ...] = ()
-        self.begins = ""  # the target of its thread, or what somebody outside has called, where it is known
+        self.begins = ""  # the target of its thread, or the method called from outside, if known
         self.ended: Stamp | None = None
-        # Whose publication `seen` is exactly: who has learnt of that one knows all that is in it.
+        # The task whose published vector equals `seen`: a task that has learned of it knows all of `seen`.
         self._source_slot = slot
         self._source_clock = 0
 

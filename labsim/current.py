@@ -1,4 +1,4 @@
-"""Which simulation, if any, the calling OS thread is running; and outside one, for which node it works."""
+"""The simulation that the calling OS thread runs, if any; outside a simulation, the node that the thread works for."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class _RunContext(_thread._local):
-    """Per OS thread, so that a helper thread (a timeout plugin, a test runner) is never taken for a task."""
+    """Per OS thread, so that a helper thread (a timeout plugin, a test runner) is never mistaken for a task."""
 
     simulation: Simulation | None = None
-    node: Node | None = None  # of a real thread. A task knows its own
+    node: Node | None = None  # of a real thread; a task has its own
 
 
 run_context = _RunContext()

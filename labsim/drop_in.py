@@ -1,11 +1,11 @@
-"""What the drop-in classes of threading and queue share: one name, two kinds of objects.
+"""The base of the drop-in classes of threading and queue: one name, two kinds of objects.
 
-Inside a simulation a drop-in makes its own object, which belongs to that simulation. Outside it makes the standard
-library's, so the same code runs on real threads; and a subclass makes there what the same subclass of the standard
-class would. Either counts as an instance of the drop-in.
+Inside a simulation a drop-in makes a simulated object, which belongs to that simulation. Outside it makes the standard
+library's object, so the same code runs on real threads; a subclass makes there what the same subclass of the standard
+class would. Both kinds of objects are instances of the drop-in.
 
-Not promised, for a subclass's object outside: `Queue.put(q, item)` (say `super().put(item)`); `type(q) is Sub`
-(say isinstance); `__slots__` in a subclass of local or SimpleQueue.
+Not promised, for objects of subclasses outside a simulation: `Queue.put(q, item)` (use `super().put(item)`);
+`type(q) is Sub` (use isinstance); `__slots__` in a subclass of local or SimpleQueue.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MadeAt = tuple[CodeType, int]
 
 
 class DropIn(ABCMeta):
-    """The metaclass of drop-ins. From ABCMeta, so that a peer's class may derive from a drop-in and an ABC both."""
+    """The metaclass of drop-ins. Derived from ABCMeta, so that a class may inherit from both a drop-in and an ABC."""
 
     def __new__(
         mcls,
@@ -41,7 +41,7 @@ class DropIn(ABCMeta):
         maker: Callable[..., Any] | None = None,
         **others: Any,
     ) -> DropIn:
-        """`maker` is given where calling the standard class is not the way to make one of its objects."""
+        """`maker`: makes the standard object, if that is not done by calling the standard class."""
         cls = super().__new__(mcls, name, bases, namespace, **others)
         if standard is not None:
             _STANDARD[cls] = standard
@@ -52,17 +52,17 @@ class DropIn(ABCMeta):
         return super().__subclasscheck__(subclass) or issubclass(subclass, _STANDARD.get(cls, ()))
 
     def __instancecheck__(cls, instance: object) -> bool:
-        # Not ABCMeta's, which remembers what it once denied.
+        # Not ABCMeta's, which caches negative results.
         return cls.__subclasscheck__(instance.__class__)
 
 
 def refuse_to_copy(self: object) -> NoReturn:
-    """For `__reduce__`, which copy, deepcopy and pickle all come to."""
+    """For `__reduce__`, which copy, deepcopy and pickle all call."""
     raise TypeError(f"cannot pickle {type(self).__name__!r} object")
 
 
 class Primitive(metaclass=DropIn):
-    """The base of the drop-ins that are something else altogether outside: all but Thread and Barrier."""
+    """The base of all drop-ins but Thread and Barrier: outside a simulation their objects are of another class."""
 
     __slots__ = ()
 
@@ -75,7 +75,7 @@ class Primitive(metaclass=DropIn):
             return make_standard(cls, *args, **kwargs)  # type: ignore[no-any-return]
         self = object.__new__(cls) if simulation.ordering is None else simulation.ordering.new(cls)
         self._simulation = simulation
-        # Where it was asked for: the first frame outside labsim. Its line is worked out when somebody asks.
+        # The first frame outside labsim. Its line number is computed on demand.
         frame = sys._getframe(1)
         while frame.f_globals.get("__package__") == "labsim" and frame.f_back is not None:
             frame = frame.f_back
@@ -96,12 +96,12 @@ def make_standard(cls: type, *args: Any, **kwargs: Any) -> Any:
     if maker is not None:
         return maker(*args, **kwargs)
     variant, new = _standard_variant(cls)
-    # Then Python calls __init__, for the twin is a subclass of cls. object's __new__ wants no arguments of its.
+    # Python then calls __init__, because the variant is a subclass of cls. object's __new__ takes no arguments.
     return new(variant) if new is object.__new__ else new(variant, *args, **kwargs)
 
 
 class _NoInitSubclass:
-    """First of a twin's bases: a student's __init_subclass__, which may count its subclasses, is not told of it."""
+    """The first base of a variant: keeps the variant from calling a student's __init_subclass__."""
 
     __slots__ = ()
 
@@ -117,7 +117,7 @@ class _StandardVariant(DropIn):
 
 @cache
 def _standard_variant(cls: type) -> tuple[type, Callable[..., Any]]:
-    """A subclass of `cls` in which every drop-in has given way to the standard class, so that super() finds that."""
+    """A subclass of `cls` in which standard classes replace the drop-ins, so that super() finds these."""
     standards = [_STANDARD[base] for base in cls.__mro__ if base in _STANDARD]
     namespace = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     return _StandardVariant(cls.__name__, (_NoInitSubclass, cls, *standards), namespace), standards[0].__new__

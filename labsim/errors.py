@@ -1,4 +1,4 @@
-"""What a simulation can end with, besides its own result. Every text names what, where and the fix."""
+"""The errors that end a simulation. Every text says what happened, where, and how to fix it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = [
 
 
 class SimulationError(RuntimeError):
-    """Something is wrong with the program under simulation, or with how the simulation is used."""
+    """An error in the simulated program, or in the use of the simulation."""
 
 
 class NoProgress(SimulationError):
-    """Virtual time does not move any more; `waits` has the tasks that matter."""
+    """Virtual time does not advance any more. `waits`: the tasks involved."""
 
     def __init__(self, text: str, *, waits: Sequence[Wait] = ()) -> None:
         super().__init__(text)
@@ -34,15 +34,15 @@ class NoProgress(SimulationError):
 
 
 class Deadlock(NoProgress):
-    """Every task waits and no timer is set: nothing can ever happen again."""
+    """Every task waits and no timer is set, so nothing can ever happen again."""
 
 
 class Livelock(NoProgress):
-    """Tasks go on taking turns, but virtual time stands still."""
+    """Tasks keep switching, but virtual time does not advance."""
 
 
 class Unresponsive(SimulationError):
-    """One task has kept the processor for seconds of real time without ever waiting."""
+    """A task has run for seconds of real time without waiting."""
 
     def __init__(self, text: str, *, where: CodeLocation | None = None) -> None:
         super().__init__(text)
@@ -50,7 +50,7 @@ class Unresponsive(SimulationError):
 
 
 class RealWorldError(SimulationError):
-    """A task used the real clock, a real thread or unseeded chance, which would break the run."""
+    """A task used the real clock, a real thread or unseeded randomness, so the run could not be replayed."""
 
     def __init__(self, text: str, *, where: CodeLocation | None = None) -> None:
         super().__init__(text)
@@ -64,7 +64,7 @@ class NodeKilled(SimulationError):
 class TaskFailed(SimulationError):
     """A task ended with an exception. `__cause__` is that exception, with the task's own traceback.
 
-    `entry_point`: the method of the node's program that the task was called for, "" for a thread of its own.
+    `entry_point`: for a call from outside the node, the called method of its program; "" for a thread of the node.
     """
 
     def __init__(self, text: str, *, task: str, node: str | None, entry_point: str = "") -> None:

@@ -1,12 +1,12 @@
-"""The usual mistake, `import time` for `from labsim import time`, met with a sentence instead of a hang.
+"""Detects the usual mistake, `import time` for `from labsim import time`, and reports it instead of hanging.
 
-While a simulation runs, the entry points of the real world (sleeping, clocks, threads, locks, chance,
-processes) are replaced by ones that ask who is calling. A task of the simulation gets a RealWorldError that
-names its line and the fix; library code and other OS threads (test runners, timeouts) get the real thing.
-When the last simulation ends everything is put back, so outside one this costs nothing.
+While a simulation runs, the functions that reach the real world (sleeping, clocks, threads, locks, randomness,
+processes) are replaced by ones that check their caller. A task of the simulation gets a RealWorldError that names its
+line and the fix; library code and other OS threads (test runners, timeouts) get the real function. When the last
+simulation ends, everything is restored, so outside a simulation this costs nothing.
 
-Not promised: isolation. C code that blocks on its own is the watchdog's business, `datetime.now()` is found by
-the determinism check, and hostile code is the grader's business.
+Not promised: isolation. The watchdog detects C code that blocks, the determinism check finds `datetime.now()`, and only
+the sandbox stops hostile code.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ class _Rule(NamedTuple):
     attribute: str  # dotted for a method of a class
     why: str
     fix: str
-    # Refuse even when library code is the caller: there is no harmless use of this one in a task.
+    # Refuse even when library code is the caller: no use of it in a task is harmless.
     through_libraries: bool = False
     # Refuse only without arguments: localtime(t) is arithmetic, localtime() reads the clock.
     only_bare: bool = False
 
 
 _STOPS = "stops every peer at once"
-_CLOCK = "reads the real clock, so the run could not be repeated"
+_CLOCK = "reads the real clock, so the run cannot be replayed"
 _THREAD = "runs outside the simulation"
-_LOCK = f"is a real one, and waiting for it {_STOPS}"
-_RANDOMNESS = "draws outside the seed, so the run could not be repeated"
+_LOCK = f"is not simulated, and waiting for it {_STOPS}"
+_RANDOMNESS = "ignores the seed, so the run cannot be replayed"
 _USE_TIME = "use 'from labsim import time'"
 _USE_THREADING = "use 'from labsim import threading'"
 _USE_QUEUE = "use 'from labsim import queue'"
 _USE_RANDOM = "use 'from labsim import random'"
 _USE_THREADS = "use threads: 'from labsim import threading'"
 _NO_POOL = (
-    "start a thread for each piece of work, with threading.Thread of 'from labsim import threading', and let it put "
-    "its result into a queue.Queue of 'from labsim import queue'"
+    "start a threading.Thread for each piece of work and put its result into a queue.Queue "
+    "('from labsim import threading, queue')"
 )
-_NO_WAITING = "wait for a threading.Event or a queue.Queue of 'from labsim import threading, queue'"
-_NO_PROCESSES = "a peer is threads and messages only"
+_NO_WAITING = "wait for a threading.Event or a queue.Queue ('from labsim import threading, queue')"
+_NO_PROCESSES = "use threads and RPCs only"
 
 _CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
 _RANDOM_FUNCTIONS = (
@@ -123,16 +123,14 @@ _RULES = (
     _Rule("os", "fork", _THREAD, _NO_PROCESSES, through_libraries=True),
     *(_Rule("os", name, _THREAD, _NO_PROCESSES) for name in ("system", "popen", "posix_spawn", "posix_spawnp")),
     *(
-        _Rule("signal", name, "acts in real time", "use 'threading.Timer' of 'from labsim import threading'")
+        _Rule("signal", name, "acts in real time", "use threading.Timer ('from labsim import threading')")
         for name in ("alarm", "setitimer", "signal", "pause")
     ),
     _Rule("select", "select", _STOPS, _USE_TIME),
-    _Rule(
-        "gc", "collect", "finds what earlier runs have left, so the run could not be repeated", "leave it to the run"
-    ),
+    _Rule("gc", "collect", "also collects garbage of earlier runs, so the run cannot be replayed", "remove this call"),
 )
 
-# Importing one of these for the first time inside a task leads nowhere good, and its rules could not be in place.
+# A task must not import one of these for the first time: its functions have not been replaced.
 _REFUSED_IMPORTS = {
     "asyncio": _USE_THREADS,
     "concurrent.futures": _NO_POOL,
@@ -142,7 +140,7 @@ _REFUSED_IMPORTS = {
 
 
 def trust(package_file: str) -> None:
-    """Count the package of this `__file__` as library code: the tester's own packages may read the real clock."""
+    """Treat the package of this `__file__` as library code: the tester's own packages may read the real clock."""
     add_library(package_file)
 
 
@@ -155,21 +153,21 @@ def _fail(rule: _Rule, frame: FrameType | None, called_as: object = None) -> NoR
         # The caller's module did `from time import sleep`.
         rule = rule._replace(fix=f"use 'from labsim.{rule.module} import {rule.attribute}'")
     where = None if frame is None else location_of(frame)
-    told = "" if where is None else f" in {short_path(where.file)}:{where.line}"
+    location = "" if where is None else f" in {short_path(where.file)}:{where.line}"
     called = f"{rule.module}.{rule.attribute}".removesuffix(".__init__")
     module = rule.module if library is None else str(library.f_globals.get("__name__"))
     if library is not None and module != rule.module and rule.why == _STOPS:
-        # The reader has called something that waits in its turn: Future.result().
+        # The user's code has called a library function that waits: Future.result().
         called, rule = f"{module.partition('._')[0]}.{library.f_code.co_qualname}", rule._replace(fix=_NO_WAITING)
     simulation = run_context.simulation
     assert simulation is not None
-    # Not raised into the task, where `except Exception: pass` would bury it.
-    simulation.fail(RealWorldError(f"{called}(){told} {rule.why}; {rule.fix}", where=where))
+    # Not raised in the task, where `except Exception: pass` would swallow it.
+    simulation.fail(RealWorldError(f"{called}(){location} {rule.why}; {rule.fix}", where=where))
 
 
 @cache
 def _guarded(rule: _Rule, real: Any) -> Any:
-    # An __init__ is called with self, which is no argument of the reader's.
+    # An __init__ is called with self, which the user does not pass.
     bare_args = 1 if rule.attribute.endswith("__init__") else 0
     log_clock = rule.module == "time" and rule.attribute in ("time", "time_ns")
 
@@ -201,9 +199,9 @@ class _ForbidImports(MetaPathFinder):
                 frame = frame.f_back
             if frame is not None and not is_library(frame.f_code.co_filename):
                 where = location_of(frame)
-                told = f"{short_path(where.file)}:{where.line}"
+                location = f"{short_path(where.file)}:{where.line}"
                 run_context.simulation.fail(
-                    RealWorldError(f"'import {fullname}' in {told} {_THREAD}; {fix}", where=where)
+                    RealWorldError(f"'import {fullname}' in {location} {_THREAD}; {fix}", where=where)
                 )
         return None
 
@@ -237,7 +235,7 @@ def _install() -> None:
         if module is None:
             continue
         owner, name = _owner_of(rule, module)
-        # A class's own dict: patching what it only inherits would patch it twice.
+        # Look in the class's own dict: patching an inherited attribute would patch it twice.
         real = vars(owner).get(name)
         if real is None:
             continue
@@ -256,7 +254,7 @@ def _uninstall() -> None:
 
 @cache
 def _owner_of(rule: _Rule, module: ModuleType) -> tuple[Any, str]:
-    """The module or its class, and the name there."""
+    """The module or class that has the attribute, and the attribute's name."""
     owner: Any = module
     *classes, name = rule.attribute.split(".")
     for class_name in classes:
@@ -270,8 +268,8 @@ def _replace(owner: Any, name: str, rule: _Rule, real: Any) -> None:
 
 
 class _Module:
-    """One that is no library's, and which of its names are real functions. There may be hundreds with thousands of
-    names, and a run may be short, so they are looked through when there are more or fewer names than before."""
+    """A module outside all libraries, and which of its names are real functions. There may be hundreds of modules with
+    thousands of names, and a run may be short, so a module is searched again only when its number of names changes."""
 
     def __init__(self, module: ModuleType, filename: str) -> None:
         self._module = module
@@ -293,7 +291,7 @@ class _Module:
 
 _modules: dict[str, _Module] = {}
 _known_modules: dict[str, Any] = {}  # sys.modules as it was then
-_identities: list[int] = []  # of these modules; nobody's __eq__ has a say
+_identities: list[int] = []  # of these modules, so that no module's __eq__ is called
 _known_real: set[int] = set()
 
 
@@ -321,17 +319,17 @@ def _guard_from_imports(by_identity: dict[int, tuple[_Rule, Any]]) -> None:
 
 @contextmanager
 def forbid_exit() -> Iterator[None]:
-    """sys.exit() ends one thread without a word, here as in Python. In a peer that is never what was meant."""
+    """Forbid sys.exit(), which silently ends one thread. In a peer that is never intended."""
     real = sys.exit
 
     def refused(*args: Any) -> NoReturn:
         simulation, caller = run_context.simulation, sys._getframe(1)
         if simulation is not None and is_user_code(caller.f_code.co_filename):
             where = location_of(caller)
-            told = f"{short_path(where.file)}:{where.line}"
+            location = f"{short_path(where.file)}:{where.line}"
             simulation.fail(
                 RealWorldError(
-                    f"sys.exit() in {told} ends one thread and nothing else; return from it, or raise an error",
+                    f"sys.exit() in {location} would end only this thread; return from the function, or raise an error",
                     where=where,
                 )
             )

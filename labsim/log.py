@@ -1,10 +1,10 @@
-"""The student's own lines in the trace: log("vote", "granted to %d in term %d", candidate, term).
+"""log("vote", "granted to %d in term %d", candidate, term): a peer's own lines in the trace.
 
-Promise: a line changes nothing about the run. It takes no virtual time, draws no chance, and is not part of the
-digest, so lines may be added to a failing seed and the failure stays where it was. Where no trace is kept, and
-outside a simulation, a line costs a function call and its arguments are not even formatted.
+Promise: a line does not change the run. It takes no virtual time, makes no choice, and is not part of the digest, so
+lines can be added to a failing seed without moving the failure. Without a trace, and outside a simulation, a line costs
+one function call, and its arguments are not formatted.
 
-Not promised: that an argument whose own __str__ waits or draws random numbers leaves the run alone.
+Not promised: that the run stays the same if an argument's own __str__ waits or draws random numbers.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from labsim.trace import LOG, Event, LogLine
 
 
 def log(topic: str, text: object, *args: Any) -> None:
-    """Write a line under a topic, for the timeline. `text % args` as in logging; text alone is taken as it is.
+    """Write a line under a topic, for the timeline. `text % args` as in logging; without args, `text` as it is.
 
-    Formatted now and not when it is read: what the arguments refer to may change by then.
+    Formatted now, because the arguments may change later.
     """
     simulation = run_context.simulation
     if simulation is None or simulation.trace is None:
@@ -32,7 +32,7 @@ def log(topic: str, text: object, *args: Any) -> None:
 
 
 def _format(text: object, args: tuple[Any, ...]) -> str:
-    # A slip in a format string must not end a run that goes through when nobody traces it.
+    # A wrong format string must not end a run that passes without a trace.
     try:
         return str(text) % args if args else str(text)
     except Exception as error:

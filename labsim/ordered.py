@@ -1,19 +1,19 @@
-"""The drop-ins of threading and queue that also keep what comes after what, for runs in which somebody asks.
+"""Drop-ins of threading and queue that also track happens-before, for runs that detect races.
 
-Promise: each behaves exactly as its plain twin, and is called like it in reports. A run that keeps no order makes none
-of these, and pays nothing for them.
+Promise: each behaves exactly like the class that it replaces, and has its name in reports. Runs that do not track
+happens-before make none of these, and pay nothing for them.
 
-| what | orders |
+| class | happens-before |
 |---|---|
-| Lock, RLock, and a Condition through its lock | who lets go of it before who takes it next |
-| Event | set() before a wait() or an is_set() that sees it |
+| Lock, RLock, and a Condition through its lock | release before the next acquire |
+| Event | set() before a wait() or an is_set() that returns True |
 | Semaphore | release() before the acquire() after it |
-| Queue and its kin | every operation on it before the next, as the standard one's mutex does |
-| Thread | start() before its first line; its last line before join() returns, or is_alive() says no |
-| Barrier | through the Condition it is written on |
+| Queue and its variants | every operation before the next, like the standard queue's mutex |
+| Thread | start() before its first line; its last line before join() returns, or is_alive() returns False |
+| Barrier | through the Condition that it is built on |
 
-A task that somebody outside has a node begin (a request, a call of the tester's) comes after all that was published as
-the node's base, when its constructor had returned, and after nothing else.
+A call from outside a node (a request, a call of the tester) comes after everything published as the node's base, when
+its constructor had returned, and after nothing else.
 
 Start at `Ordering`.
 """
@@ -30,14 +30,14 @@ from labsim.task import Node, Task
 
 
 class Ordering:
-    """What comes after what in one simulation."""
+    """Tracks happens-before in one simulation."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._variants = dict(_variants)  # and those of the student's own subclasses, which live no longer than the run
+        self._variants = dict(_variants)  # plus those of the student's own subclasses, which end with the run
 
     def new(self, cls: type) -> Any:
-        """What is made where a `cls` is asked for: one that keeps order, where it has a part in it."""
+        """A new object for `cls`: of its ordered variant, if it has one."""
         variant = self._variants.get(cls)
         if variant is None:
             variant = self._variants[cls] = _ordered_variant(cls)
@@ -59,15 +59,15 @@ class Ordering:
             task.order.begins = task.entry_point or getattr(target, "__name__", "")
 
     def joined(self, task: Task) -> None:
-        """The current task has seen that this one has ended, if it has."""
+        """The current task has checked whether this task has ended."""
         order = self._simulation.current.order
         if order is not None and task.order is not None and task.order.ended is not None:
             order.learn(task.order.ended)
 
     def made(self, node: Node, *, one_at_a_time: bool = False) -> None:
-        """What the current task has done comes before whatever somebody outside has the node do from now on.
+        """Everything the current task has done happens before all later calls from outside the node.
 
-        `one_at_a_time`: and so does each of these before the next, because it is waited for.
+        `one_at_a_time`: each of these calls also happens before the next, because the caller waits for it.
         """
         order = self._simulation.current.order
         if order is not None:
@@ -78,22 +78,22 @@ class Ordering:
 
 
 class _Ordered(Primitive):
-    """What all of them have: the latest stamp that was left at it."""
+    """The base of the ordered classes: an object with the latest published stamp."""
 
     __slots__ = ()
 
     _stamp: Stamp | None
 
-    def _leave(self) -> None:
-        """The current task is here: who comes next, comes after it."""
+    def _order_both(self) -> None:
+        """Order the current task after all earlier operations, and before all later ones."""
         order: TaskClock | None = self._simulation.current.order
         if order is not None:
             if self._stamp is not None:
                 order.learn(self._stamp)
-            self._stamp = order.publish()  # type: ignore[misc]  # its place is in the twin's slots
+            self._stamp = order.publish()  # type: ignore[misc]  # its place is in the variant's slots
 
-    def _find(self) -> None:
-        """The current task comes after all who were here."""
+    def _order_after(self) -> None:
+        """Order the current task after all earlier operations."""
         order: TaskClock | None = self._simulation.current.order
         if order is not None and self._stamp is not None:
             order.learn(self._stamp)
@@ -103,30 +103,30 @@ class _OrderedLock(_Ordered):
     __slots__ = ()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        taken: bool = super().acquire(blocking, timeout)  # type: ignore[misc]  # the twin's other base has it
+        taken: bool = super().acquire(blocking, timeout)  # type: ignore[misc]  # the variant's other base has it
         if taken:
-            self._take()
+            self._acquire_order()
         return taken
 
     def __enter__(self) -> bool:
         return self.acquire()
 
     def release(self) -> None:
-        self._let_go()
+        self._release_order()
         super().release()  # type: ignore[misc]  # as above
 
     def __exit__(self, *_: object) -> None:
         self.release()
 
     def _release_save(self) -> int:
-        self._let_go(wholly=True)
+        self._release_order(fully=True)
         return super()._release_save()  # type: ignore[misc,no-any-return]  # as above
 
     def _acquire_restore(self, count: int) -> None:
         super()._acquire_restore(count)  # type: ignore[misc]  # as above
-        self._take()
+        self._acquire_order()
 
-    def _take(self) -> None:
+    def _acquire_order(self) -> None:
         order: TaskClock | None = self._simulation.current.order
         if order is not None:
             if self._stamp is not None:
@@ -134,9 +134,9 @@ class _OrderedLock(_Ordered):
             if self not in order.locks:
                 order.locks = (*order.locks, self)
 
-    def _let_go(self, *, wholly: bool = False) -> None:
-        if not wholly and getattr(self, "_count", 1) != 1:
-            return  # a reentrant lock is let go of by the last release
+    def _release_order(self, *, fully: bool = False) -> None:
+        if not fully and getattr(self, "_count", 1) != 1:
+            return  # only the last release frees a reentrant lock
         owner: Task | None = self.holder  # type: ignore[attr-defined]  # as above
         holder: TaskClock | None = None if owner is None else owner.order
         order: TaskClock | None = self._simulation.current.order
@@ -144,25 +144,25 @@ class _OrderedLock(_Ordered):
             holder.locks = tuple(lock for lock in holder.locks if lock is not self)
         if order is not None:
             if holder is not order and self._stamp is not None:
-                order.learn(self._stamp)  # a lock may be released by one who has not taken it
-            self._stamp = order.publish()  # type: ignore[misc]  # its place is in the twin's slots
+                order.learn(self._stamp)  # a task may release a lock that another one has acquired
+            self._stamp = order.publish()  # type: ignore[misc]  # its place is in the variant's slots
 
 
 class _OrderedEvent(_Ordered):
     __slots__ = ()
 
     def set(self) -> None:
-        self._leave()
+        self._order_both()
         super().set()  # type: ignore[misc]  # as above
 
     def is_set(self) -> bool:
         if seen := super().is_set():  # type: ignore[misc]  # as above
-            self._find()
+            self._order_after()
         return bool(seen)
 
     def wait(self, timeout: float | None = None) -> bool:
         if seen := super().wait(timeout):  # type: ignore[misc]  # as above
-            self._find()
+            self._order_after()
         return bool(seen)
 
 
@@ -171,14 +171,14 @@ class _OrderedSemaphore(_Ordered):
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         if taken := super().acquire(blocking, timeout):  # type: ignore[misc]  # as above
-            self._find()
+            self._order_after()
         return bool(taken)
 
     def __enter__(self) -> bool:
         return self.acquire()
 
     def release(self, n: int = 1) -> None:
-        self._leave()
+        self._order_both()
         super().release(n)  # type: ignore[misc]  # as above
 
 
@@ -186,21 +186,21 @@ class _OrderedSimpleQueue(_Ordered):
     __slots__ = ()
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        self._leave()  # also before, for a subclass whose hooks may wait
+        self._order_both()  # also before, for a subclass whose hooks may wait
         super().put(item, block, timeout)  # type: ignore[misc]  # as above
-        self._leave()  # nobody else has had a turn since it was put
+        self._order_both()  # no other task has run since the item was put
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         item = super().get(block, timeout)  # type: ignore[misc]  # as above
-        self._leave()
+        self._order_both()
         return item
 
     def qsize(self) -> int:
-        self._leave()
+        self._order_both()
         return super().qsize()  # type: ignore[misc,no-any-return]  # as above
 
     def empty(self) -> bool:
-        self._leave()
+        self._order_both()
         return super().empty()  # type: ignore[misc,no-any-return]  # as above
 
 
@@ -208,12 +208,12 @@ class _OrderedQueue(_OrderedSimpleQueue):
     __slots__ = ()
 
     def task_done(self) -> None:
-        self._leave()
+        self._order_both()
         super().task_done()  # type: ignore[misc]  # as above
 
     def join(self) -> None:
         super().join()  # type: ignore[misc]  # as above
-        self._find()
+        self._order_after()
 
 
 _KINDS: tuple[tuple[type, type], ...] = (
@@ -227,7 +227,7 @@ _KINDS: tuple[tuple[type, type], ...] = (
 
 
 class _NoInitSubclass:
-    """First of a twin's bases: a student's __init_subclass__, which may count its subclasses, is not told of it."""
+    """The first base of a variant: keeps the variant from calling a student's __init_subclass__."""
 
     __slots__ = ()
 
@@ -236,7 +236,7 @@ class _NoInitSubclass:
 
 
 def _ordered_variant(cls: type) -> Any:
-    """Of one of our classes, or of a student's subclass; `cls` itself, where it has no part in any order."""
+    """The variant of a drop-in or of a student's subclass; `cls` itself, if it does not order anything."""
     ordered = next((ordered for plain, ordered in _KINDS if plain in cls.__mro__), None)
     if ordered is None:
         return cls

@@ -1,8 +1,8 @@
-"""`queue`, in virtual time inside a simulation and the standard one outside.
+"""`queue` in virtual time inside a simulation, and the standard module outside.
 
-Our own `_put` and `_get` never wait, so nobody can come between and put() and get() need no lock. The `mutex` is
-made when that is no longer sure: for a subclass, whose hooks may wait, or once somebody asks for it. From then on
-put(), get() and qsize() hold it, as the standard ones always do.
+The built-in `_put` and `_get` never wait, so no other task can run in between, and put() and get() need no lock. The
+`mutex` is made when that is no longer certain: for a subclass, whose hooks may wait, or when user code accesses it.
+From then on put(), get() and qsize() hold it, like the standard classes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class _Waited(Primitive):
-    """What Queue and SimpleQueue share: tasks that wait for an item, or for room."""
+    """The base of Queue and SimpleQueue: tasks that wait for an item, or for space."""
 
     _mutex: Lock | None
 
@@ -56,7 +56,7 @@ class _Waited(Primitive):
                 waiters.remove(me)
             if self._mutex is not None:  # perhaps only now
                 self._mutex.acquire()
-            # A woken task may find that another was quicker; then it waits on.
+            # Another task may have been faster than the woken one, which then continues to wait.
             if not blocked():
                 return
 
@@ -69,9 +69,9 @@ class _Waited(Primitive):
 
 
 class Queue(_Waited, Generic[T], standard=_queue.Queue):
-    """First in, first out. Subclasses may change `_init`, `_qsize`, `_put` and `_get`, as in the standard one."""
+    """First in, first out. Subclasses may override `_init`, `_qsize`, `_put` and `_get`, as in the standard class."""
 
-    queue: Any  # what _init makes; readable, as people read the standard one's
+    queue: Any  # made by _init; public because user code reads the standard queue's
 
     def __init__(self, maxsize: int = 0) -> None:
         self.maxsize = maxsize
@@ -120,7 +120,7 @@ class Queue(_Waited, Generic[T], standard=_queue.Queue):
         return 0 < self.maxsize <= self._qsize()
 
     def put(self, item: T, block: bool = True, timeout: float | None = None) -> None:
-        # As the standard one, which reads the timeout only where there is a maxsize.
+        # Like the standard class, which checks the timeout only if there is a maxsize.
         if timeout is not None and block and self.maxsize > 0 and timeout < 0:
             raise ValueError("'timeout' must be a non-negative number")
         if self._mutex is not None:
@@ -173,7 +173,7 @@ class Queue(_Waited, Generic[T], standard=_queue.Queue):
             self._simulation.park(self)
 
     def waiter_died(self) -> None:
-        """A task was killed before it could use what it was woken for, so another is woken to try."""
+        """A woken task was killed before it ran, so wake another one in its place."""
         if not self._is_empty():
             self._wake_one(self._getters)
         if not self._is_full():
@@ -182,10 +182,10 @@ class Queue(_Waited, Generic[T], standard=_queue.Queue):
     def wait_kind(self, waiter: Task) -> WaitKind:
         if waiter in self._getters:
             return WaitKind.ITEM
-        return WaitKind.ROOM if waiter in self._putters else WaitKind.TASK_DONE
+        return WaitKind.SPACE if waiter in self._putters else WaitKind.TASK_DONE
 
     def describe_wait(self, waiter: Task) -> str:
-        what = "an item" if waiter in self._getters else "room" if waiter in self._putters else "task_done()"
+        what = "an item" if waiter in self._getters else "space" if waiter in self._putters else "task_done()"
         return f"{what} in a {type(self).__name__} {self._where_made()}"
 
 
@@ -208,11 +208,11 @@ class PriorityQueue(Queue[T], standard=_queue.PriorityQueue):
         return heappop(self.queue)  # type: ignore[no-any-return]
 
 
-_WITHOUT_MUTEX = {Queue, LifoQueue, PriorityQueue}  # and their twins of ordered.py
+_WITHOUT_MUTEX = {Queue, LifoQueue, PriorityQueue}  # and their variants of ordered.py
 
 
 class SimpleQueue(_Waited, Generic[T], standard=_queue.SimpleQueue):
-    """Never full, and no task_done(). put() takes and ignores block and timeout, as the standard one."""
+    """Never full, without task_done(). put() accepts and ignores block and timeout, like the standard class."""
 
     def __init__(self) -> None:
         self._mutex = None
@@ -244,7 +244,7 @@ class SimpleQueue(_Waited, Generic[T], standard=_queue.SimpleQueue):
         return self.get(block=False)
 
     def waiter_died(self) -> None:
-        """A task was killed before it could take the item it was woken for, so another is woken to take it."""
+        """A woken task was killed before it took its item, so wake another one to take it."""
         if self._items:
             self._wake_one(self._getters)
 

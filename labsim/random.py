@@ -1,7 +1,7 @@
-"""`random`, from the calling node's own seeded stream inside a simulation and the standard one outside.
+"""`random` from the calling node's own seeded stream inside a simulation, and the standard module outside.
 
-Every node has its own stream, as every process would: what one peer draws never changes what another draws,
-nor what the network does.
+Every node has its own stream, as every process would: what one peer draws affects neither what another draws nor what
+the network does.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from labsim.errors import RealWorldError
 
 
 class Random(_random.Random):
-    """As the standard one, except that inside a simulation no seed means one drawn from the node's stream."""
+    """Like the standard class, but without a seed it is seeded from the node's stream inside a simulation."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        # Any arguments: a subclass's are its own. Any seed: the real one comes in __init__.
+        # A subclass may take any arguments. The seed does not matter here: __init__ sets it.
         return super().__new__(cls, 0)  # type: ignore[call-arg]  # typeshed does not know that it takes one
 
     def __init__(self, x: Any = None) -> None:
@@ -38,12 +38,12 @@ class Random(_random.Random):
 class SystemRandom(_random.SystemRandom):
     def __init__(self, x: Any = None) -> None:
         if run_context.simulation is not None:
-            raise RealWorldError("SystemRandom() has no seed; inside a simulation use random.Random()")
+            raise RealWorldError("SystemRandom() ignores the seed; inside a simulation use random.Random()")
         super().__init__(x)
 
 
 def seed(a: Any = None, version: int = 2) -> None:
-    """Reseed the calling node's stream; without a seed, from itself."""
+    """Reseed the calling node's stream; without a seed, from the stream itself."""
     simulation = run_context.simulation
     if simulation is None:
         _random.seed(a, version)
@@ -52,7 +52,7 @@ def seed(a: Any = None, version: int = 2) -> None:
 
 
 if TYPE_CHECKING:
-    # The same objects to a type checker, so that a peer is checked against the standard signatures.
+    # For a type checker, the standard objects, so that a peer is checked against their signatures.
     from random import betavariate as betavariate
     from random import choice as choice
     from random import choices as choices

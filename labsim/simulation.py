@@ -56,7 +56,7 @@ _FIRED = -1  # in Task.timer: the time was up, the task is ready or has run sinc
 
 
 def seconds_to_ns(seconds: float) -> int:
-    """Nearest nanosecond, but never nothing for a positive time: a sleep always moves the clock."""
+    """The nearest nanosecond, but at least 1 for a positive time: a sleep always advances the clock."""
     ns = int(seconds * NS_PER_S + 0.5)
     return ns if ns or not seconds else 1
 
@@ -89,8 +89,8 @@ class Simulation:
         self.switches = 0
         self.trace: list[Event] | None = [] if trace else None
         self.unresponsive_s = unresponsive_s
-        self.no_delays = False  # no turn that is lost comes back late
-        self.ordering: Ordering | None = None  # set before run() by who wants to know what comes after what
+        self.no_delays = False  # a preempted task is ready again at once
+        self.ordering: Ordering | None = None  # set before run() to track happens-before
         self.os_thread = 0  # the OS thread it runs in, for the watchdog
         self.current: Task = None  # type: ignore[assignment]  # set by run(); there is none before
         self._livelock_switches = livelock_switches
@@ -99,9 +99,9 @@ class Simulation:
         self._timers: list[tuple[int, int, Task | TimerHandle]] = []
         self._timer_seq = 0
         self._stale_timers = 0
-        self._paused_nodes = 0  # how many nodes are
-        self._frozen_clocks = 0  # how many nodes' clocks are
-        self.one_clock = True  # no node's clock was ever held, so that all tell the same time
+        self._paused_nodes = 0  # how many nodes are paused
+        self._frozen_clocks = 0  # how many nodes have frozen clocks
+        self.one_clock = True  # no node's clock was ever frozen, so all show the same time
         self._task_seq = 0
         self._tester_threads = 0
         self._numbers: dict[str, int] = {}
@@ -112,33 +112,36 @@ class Simulation:
         self._decisions: list[int] = []
         self._hash = hashlib.blake2b(digest_size=16)
         self._subscriptions: list[Subscription] = []
-        self._emitted = 0  # events in the trace, without the peers' own lines
-        self._deliver_at: float = math.inf  # how many of them complete a chunk of the next listener
-        self.main_greenlet: greenlet | None = None  # who called run()
-        self._starting: Task | None = None  # what the hub is asked to begin
+        self._emitted = 0  # events in the trace, without log lines
+        self._deliver_at: float = math.inf  # the number of them that completes the next listener's chunk
+        self.main_greenlet: greenlet | None = None  # the one that called run()
+        self._starting: Task | None = None  # the task that the main greenlet starts next
         self._idle: list[greenlet] = []  # finished greenlets, kept because making one costs 20 switches
-        self._killed_greenlets: list[greenlet] = []  # of killed tasks, kept because dropping one would run its finallys
+        # Greenlets of killed tasks. Kept because dropping one would run its finally blocks.
+        self._killed_greenlets: list[greenlet] = []
         self._failure: BaseException | None = None
-        # Who is running while call_later()'s functions are.
+        # The current task while functions of call_later() run.
         self._clock = Task(0, "clock", None, self._tester_stream, _nothing, (), {})
         self._state = "new"
 
     # ---- running -----------------------------------------------------------------------------
 
     def run(self, main: Callable[[], T]) -> T:
-        """Run `main` as the first task and return its value; everything it spawned is gone after.
+        """Run `main` as the first task and return its value. All tasks have ended afterwards.
 
-        An exception in `main` comes out as it is; one in any other task comes out as `TaskFailed`.
+        An exception in `main` is raised as it is; an exception in any other task is raised as `TaskFailed`.
         """
         if run_context.simulation is not None:
-            raise SimulationError("run(): a simulation is running already in this thread; runs do not nest")
+            raise SimulationError("run(): a simulation is running in this thread already; simulations cannot be nested")
         if self._state != "new":
-            raise SimulationError("run(): a Simulation runs once; make a new one, with the same seed to repeat it")
+            raise SimulationError(
+                "run(): this Simulation has run already; to repeat a run, make one with the same seed"
+            )
         self._state = "running"
         self.main_greenlet = getcurrent()
         self.os_thread = _thread.get_ident()
         try:
-            # In this order: the watchdog's own thread is a real one.
+            # The watchdog first: its thread is a real one.
             with watchdog.watched(self), guard.installed(), garbage.controlled_gc():
                 run_context.simulation = self
                 try:
@@ -163,9 +166,9 @@ class Simulation:
         return main_task.value  # type: ignore[no-any-return]
 
     def _start_greenlets(self) -> None:
-        """The hub's part: begin greenlets until somebody leaves the run.
+        """Start greenlets from the main greenlet, until the run ends.
 
-        Here and not where the task is chosen, because a greenlet inherits the recursion depth of its beginner.
+        Not where the task is chosen, because a greenlet inherits the recursion depth of the one that starts it.
         """
         while self._starting is not None:
             task, self._starting = self._starting, None
@@ -174,13 +177,13 @@ class Simulation:
             task.greenlet.switch()
 
     def _unwind_everything(self) -> None:
-        """Free the stacks of all tasks that did not finish. Nothing they do now can reach the run."""
+        """Free the stacks of all unfinished tasks. Nothing that they do now can affect the run."""
         self._state = "closing"
-        # Their finallys may emit events. The trace and the digest have ended.
+        # Their finally blocks may emit events, which must not reach the trace or the digest.
         decisions, self._decisions = self._decisions, []
         trace, self.trace = self.trace, None
         leftover = [task.greenlet for task in self._tasks if task.greenlet is not None]
-        # One that is ended inside a __del__ (see _cannot_wait) is no news.
+        # Do not report a task that is ended inside a __del__ (see _cannot_wait).
         tell_unraisable = sys.unraisablehook
         sys.unraisablehook = lambda args: None if args.exc_type is GreenletExit else tell_unraisable(args)
         for g in (*leftover, *self._killed_greenlets, *self._idle):
@@ -188,7 +191,7 @@ class Simulation:
                 try:
                     g.throw(GreenletExit)
                 except (Exception, SystemExit):
-                    pass  # whatever a dying task's own handlers raise concerns nobody any more
+                    pass  # errors that a dying task's handlers raise do not matter
                 except BaseException as stop:
                     self._failure = stop  # Ctrl-C, or a test runner's timeout
             if not g.dead:
@@ -203,7 +206,7 @@ class Simulation:
         self.trace = trace
 
     def fail(self, failure: BaseException) -> NoReturn:
-        """End the run with this failure, now. The calling task never runs another line."""
+        """End the run with this failure. The calling task never runs another line."""
         if self._failure is None:
             self._failure = failure
         self._leave()
@@ -211,7 +214,7 @@ class Simulation:
     def _leave(self) -> NoReturn:
         main_greenlet = self.main_greenlet
         if main_greenlet is None or main_greenlet is getcurrent():
-            raise self._failure or SimulationError("this object belongs to a simulation that is over")
+            raise self._failure or SimulationError("this object belongs to a simulation that has ended; make a new one")
         while True:
             main_greenlet.switch()
 
@@ -228,7 +231,7 @@ class Simulation:
     ) -> Task:
         """A new task, ready to run `fn(*args, **kwargs)`. Without a node it belongs to the tester.
 
-        `entry_point`: the method of the node's program that somebody outside has called, if this task is that call.
+        `entry_point`: for a call from outside the node, the called method of the node's program.
         """
         self._task_seq = id_ = self._task_seq + 1
         if name is None:
@@ -256,7 +259,7 @@ class Simulation:
         return task.value  # type: ignore[no-any-return]
 
     def join(self, task: Task, timeout_ns: int | None = None) -> bool:
-        """Wait until `task` has ended, finished or killed; False if the time was up first."""
+        """Wait until `task` has finished or was killed. False: the timeout came first."""
         if task.dead:
             return True
         me = self.current
@@ -274,7 +277,7 @@ class Simulation:
         return iter(tuple(self._tasks))
 
     def left_ns(self, task: Task) -> int | None:
-        """How long until the time of its wait is up; None if it waits for no time, or its clock is held."""
+        """How long until the timeout of its wait; None if it has no timeout or its clock is frozen."""
         return next((at_ns - self.now_ns for at_ns, seq, _ in self._timers if seq == task.timer), None)
 
     def _end(self, task: Task) -> None:
@@ -302,7 +305,7 @@ class Simulation:
             except BaseException as error:
                 if self._state != "running":
                     raise  # to _unwind_everything()
-                # As in a real thread SystemExit ends this one only. In main it is the program's end.
+                # As in a real thread, SystemExit ends only this task. In main it ends the program.
                 if task.id == main or not isinstance(error, (SystemExit, GreenletExit)):
                     self._failure = self._failure_of(task, error, is_main=task.id == main)
                 del error
@@ -313,7 +316,7 @@ class Simulation:
             task.kwargs = kwargs = None
             task.greenlet = None
             if task.id == main or self._failure is not None:
-                return  # to the hub, every greenlet's parent
+                return  # to the main greenlet, the parent of every greenlet
             self._end(task)
             # The next task must not find this one's context variables (a decimal precision, say).
             me.gr_context = None
@@ -321,7 +324,7 @@ class Simulation:
             following = self._choose_next()
             del task
             if following.greenlet is None:
-                # A task that has not begun needs no other greenlet than this one, nor a switch to it.
+                # A task that has not started can reuse this greenlet, without a switch.
                 self._idle.pop()
                 following.greenlet = me
                 self.current = following
@@ -331,16 +334,16 @@ class Simulation:
             del following
 
     def _failure_of(self, task: Task, error: BaseException, *, is_main: bool) -> BaseException:
-        # What is no Exception (Ctrl-C, a test runner's timeout) is no failure of the task it happened to meet.
+        # Not an Exception (Ctrl-C, a test runner's timeout): not a failure of the task that happened to be running.
         if is_main or not isinstance(error, Exception) or isinstance(error, (RealWorldError, Unresponsive)):
             return error
-        # The first frame is _work(), which says nothing to the reader.
+        # The first frame is _work(), which does not help the reader.
         own = error.__traceback__.tb_next if error.__traceback__ is not None else None
         error = error.with_traceback(own)
-        told = "".join(traceback.format_exception(type(error), error, own)).rstrip()
+        text = "".join(traceback.format_exception(type(error), error, own)).rstrip()
         where = f" of node {task.node}" if task.node is not None else ""
         failed = TaskFailed(
-            f"task {task.name}{where} ended with an exception at {self.now:.6f} s:\n{told}",
+            f"task {task.name}{where} ended with an exception at {self.now:.6f} s:\n{text}",
             task=task.name,
             node=task.node.name if task.node is not None else None,
             entry_point=task.entry_point,
@@ -348,12 +351,12 @@ class Simulation:
         failed.__cause__ = error
         return failed
 
-    # ---- waiting and taking turns --------------------------------------------------------------
+    # ---- waiting and switching -----------------------------------------------------------------
 
     def park(self, waiting_for: Any, timeout_ns: int | None = None) -> bool:
-        """The current task waits; True when wake() ended the wait, False when the time was up.
+        """Make the current task wait. True: wake() ended the wait; False: the timeout came first.
 
-        `waiting_for` is what a deadlock report will name: a string, or an object with `describe_wait()`.
+        `waiting_for` is what a deadlock report names: a string, or an object with `describe_wait()`.
         """
         task = self.current
         task.waiting_for = waiting_for
@@ -377,7 +380,7 @@ class Simulation:
             return
         if task.timer:
             if task.timer == _FIRED:
-                # Its time was up at this very instant and it is ready already, but it was woken before it ran.
+                # Its timeout fired at this very instant and it is ready already, but it was woken before it ran.
                 task.woken = True
                 return
             task.timer = 0
@@ -386,7 +389,7 @@ class Simulation:
         self._ready.append(task)
 
     def sleep(self, duration_ns: int) -> None:
-        """park("sleep", duration_ns), written out because it is what tasks do most; 0 only lets others go first."""
+        """park("sleep", duration_ns), inlined because it is the most frequent wait; 0 only lets other tasks run."""
         task = self.current
         if self._frozen_clocks and duration_ns:
             self.park("sleep", duration_ns)
@@ -401,26 +404,26 @@ class Simulation:
             self._ready.append(task)
             self._switch()
 
-    def preempt(self, late_ns: int = 0) -> None:
-        """The current task is preempted: whoever is ready goes first. With `late_ns` it gets its turn back after that.
+    def preempt(self, delay_ns: int = 0) -> None:
+        """Preempt the current task: other ready tasks run first. It is ready again after `delay_ns`.
 
-        Such time is the machine's and not the node's (taken_ns()). Where nobody can wait, in the clock's calls and when
-        garbage is collected, nothing is lost.
+        The delay counts as the node's lost time (lost_time_ns()). Where a task cannot wait (in a timer's function, in
+        garbage collection) this does nothing.
         """
         if self._state != "running":
             return
         task = self.current
         node = task.node
-        if not late_ns or node is None or self.no_delays:
+        if not delay_ns or node is None or self.no_delays:
             self.sleep(0)
             return
         self.begin_delay(node)
-        self.call_later(late_ns, self.wake, task)
-        self.park("its turn")
+        self.call_later(delay_ns, self.wake, task)
+        self.park("preemption")
         self.end_delay(node)
 
     def begin_delay(self, node: Node) -> None:
-        """One more of its tasks waits for its turn."""
+        """One more task of the node is preempted with a delay."""
         self._begin_lost_time(node)
         node.delayed += 1
 
@@ -429,35 +432,35 @@ class Simulation:
         self._end_lost_time(node)
 
     def _switch(self) -> None:
-        """Let another task run until this one's turn comes again."""
+        """Run other tasks until this one is chosen again."""
         if self._state != "running":
             self._cannot_wait()
         following = self._choose_next()
         if following is not self.current:
             g = following.greenlet
             if g is None:
-                # It has not begun: a greenlet must be found, or made by the hub.
+                # It has not started: reuse an idle greenlet, or let the main greenlet make one.
                 if self._idle:
                     g = following.greenlet = self._idle.pop()
                 else:
                     self._starting = following
                     g = self.main_greenlet
             self.current = following
-            g.switch()  # type: ignore[union-attr]  # there is a hub while it runs
+            g.switch()  # type: ignore[union-attr]  # there is a main greenlet during a run
 
     def _cannot_wait(self) -> NoReturn:
         if self._state == "in a timer":
-            # Not raised: the task whose stack this is could bury it.
+            # Not raised here: a handler in the task whose stack this is could swallow it.
             self.fail(
                 SimulationError(
-                    f"call_later(): the function must not wait, and it waits {waits.describe_wait(self.current)}; "
-                    "let it spawn() a task that does"
+                    f"call_later(): the function must not wait, but it waits {waits.describe_wait(self.current)}; "
+                    "let it spawn() a task that waits"
                 )
             )
         if self._state == "collecting":
             self.fail(
                 SimulationError(
-                    f"__del__() must not wait when garbage is collected, and it waits "
+                    f"__del__() must not wait when garbage is collected, but it waits "
                     f"{waits.describe_wait(self.current)}:\n{stacks.describe_stack(sys._getframe(1))}"
                 )
             )
@@ -480,7 +483,7 @@ class Simulation:
         return following
 
     def _advance(self) -> None:
-        """Nobody is ready: move the clock to the next timer and wake what is due."""
+        """No task is ready: advance the clock to the next timer and wake what is due."""
         timers = self._timers
         ready = self._ready
         while not ready:
@@ -534,14 +537,14 @@ class Simulation:
         self._state = "collecting"
         garbage.collect()
         if self._state != "collecting":
-            raise GreenletExit  # a __del__ ended the run, and buried what should have ended this task
+            raise GreenletExit  # a __del__ ended the run, and swallowed what should have ended this task
         self._state = "running"
         self.current = waiting
 
     # ---- timers ----------------------------------------------------------------------------------
 
     def call_later(self, delay_ns: int, fn: Callable[..., None], *args: Any) -> TimerHandle:
-        """Have the clock call `fn(*args)` after `delay_ns`. The function must not wait; it may spawn."""
+        """Call `fn(*args)` after `delay_ns` of virtual time. The function must not wait; it may spawn tasks."""
         self._timer_seq = seq = self._timer_seq + 1
         call = TimerHandle(fn, args, seq)
         heappush(self._timers, (self.now_ns + delay_ns, seq, call))
@@ -554,7 +557,7 @@ class Simulation:
             self._count_stale_timer()
 
     def _count_stale_timer(self) -> None:
-        """A cancelled timer stays in the heap until its time, or until half of the heap is such."""
+        """A canceled timer stays in the heap until its time, or until half of the timers are canceled."""
         self._stale_timers += 1
         if self._stale_timers > _FEW_STALE_TIMERS and self._stale_timers * 2 > len(self._timers):
             # In place: _advance() may be looking at this very list.
@@ -572,7 +575,7 @@ class Simulation:
         return Node(name, incarnation, Random(seed))
 
     def kill(self, node: Node) -> None:
-        """End all tasks of `node` at once, like a power cut: not one of them runs another line.
+        """End all tasks of `node` at once, like a power cut: none of them runs another line.
 
         A task may kill its own node; then this call does not return.
         """
@@ -587,7 +590,7 @@ class Simulation:
         node.arrivals.clear()
         node.timers.clear()
         killed = list(node.tasks)
-        # All of them before any joiner or waiter is woken: those may be among them.
+        # Mark all of them before waking any joiner or waiter, which may be among them.
         for task in killed:
             task.dead = True
         were_ready = [task for task in self._ready if task.dead] + node.parked
@@ -601,11 +604,11 @@ class Simulation:
                 task.timer = 0
                 self._count_stale_timer()
             self._end(task)
-        # What the dead had been given and had not yet taken (a semaphore's unit, a notification) goes to another.
+        # What was handed to a dead task before it ran (a semaphore's unit, a notification) goes to another task.
         for task in were_ready:
             if task.woken and (pass_on := getattr(task.waiting_for, "waiter_died", None)) is not None:
                 pass_on()
-        # Survivors waiting for what a dead task held (a lock kept by the tester, say) get it now.
+        # Survivors that wait for what a dead task held (a lock of the tester, say) get it now.
         for task in self._tasks:
             holder_died = getattr(task.waiting_for, "holder_died", None)
             if holder_died is not None:
@@ -613,16 +616,16 @@ class Simulation:
         if self.current.node is node:
             self._switch()
 
-    # ---- nodes that are stopped, and clocks that are held --------------------------------------------------
+    # ---- paused nodes, and frozen clocks -------------------------------------------------------------------
 
     def pause(self, node: Node) -> None:
-        """Stop a node like a process with SIGSTOP: none of its tasks runs, and what arrives waits. Its clock goes on.
+        """Stop a node like a process with SIGSTOP: its tasks do not run, and messages to it wait. Its clock goes on.
 
-        A task may pause its own node; then this call returns when the node continues.
+        A task may pause its own node; then this call returns when the node resumes.
         """
         self._check_alive("pause", node)
         if node.paused:
-            raise SimulationError(f"pause(): node {node} is paused already")
+            raise SimulationError(f"pause(): node {node} is paused already; resume() it first")
         self._begin_lost_time(node)
         node.paused = True
         self._paused_nodes += 1
@@ -630,10 +633,10 @@ class Simulation:
             self.sleep(0)
 
     def resume(self, node: Node) -> None:
-        """Let it continue: every timer that is overdue fires, and what has arrived arrives now, in its order."""
+        """Continue a paused node: overdue timers fire, and waiting messages arrive in order."""
         self._check_alive("resume", node)
         if not node.paused:
-            raise SimulationError(f"resume(): node {node} is not paused")
+            raise SimulationError(f"resume(): node {node} is not paused; pause() it first")
         node.paused = False
         self._paused_nodes -= 1
         self._end_lost_time(node)
@@ -644,10 +647,12 @@ class Simulation:
             fn(*args)
 
     def freeze_clock(self, node: Node) -> None:
-        """Its tasks run, but for them no time passes: its clock stands still, its timers keep what they had left."""
+        """Stop the node's clock while its tasks go on running. Its timers keep their remaining times."""
         self._check_alive("freeze_clock", node)
         if node.clock_frozen:
-            raise SimulationError(f"freeze_clock(): the clock of node {node} is frozen already")
+            raise SimulationError(
+                f"freeze_clock(): the clock of node {node} is frozen already; unfreeze_clock() it first"
+            )
         self._begin_lost_time(node)
         node.frozen_at_ns = self.time_of(node)
         node.clock_frozen = True
@@ -656,7 +661,7 @@ class Simulation:
         others = []
         for entry in self._timers:
             when, seq, due = entry
-            # What is due now has nothing left to wait for: a timeout of 0, say.
+            # Timers that are due now (a timeout of 0, say) still fire.
             if due.__class__ is Task and due.node is node and when > self.now_ns:
                 if due.timer == seq:
                     node.timers.append((when - node.behind_ns, seq, due))
@@ -669,10 +674,10 @@ class Simulation:
         self._timers[:] = others
 
     def unfreeze_clock(self, node: Node) -> None:
-        """Its time goes on from where it was held."""
+        """Let the node's clock go on from where it was frozen."""
         self._check_alive("unfreeze_clock", node)
         if not node.clock_frozen:
-            raise SimulationError(f"unfreeze_clock(): the clock of node {node} is not frozen")
+            raise SimulationError(f"unfreeze_clock(): the clock of node {node} is not frozen; freeze_clock() it first")
         node.behind_ns = self.now_ns - node.frozen_at_ns
         node.clock_frozen = False
         self._frozen_clocks -= 1
@@ -683,13 +688,13 @@ class Simulation:
         node.timers.clear()
 
     def time_of(self, node: Node | None) -> int:
-        """What time it is for that node, in ns; None is the tester. The world's clock, unless its own was held."""
+        """The node's clock in ns (None: the tester's): the simulation's clock, less the time it was frozen."""
         if node is None:
             return self.now_ns
         return node.frozen_at_ns if node.clock_frozen else self.now_ns - node.behind_ns
 
     def lost_time_ns(self, node: Node | None, since_ns: int) -> int:
-        """How much of the time since then the node could not use, because it was paused or late, or its clock held."""
+        """How long since then the node was paused, preempted with a delay, or had its clock frozen."""
         if node is None or (node.unavailable_since_ns is None and not node.lost_time):
             return 0
         lost_time_ns = sum(max(0, end_ns - max(begin_ns, since_ns)) for begin_ns, end_ns in node.lost_time)
@@ -698,14 +703,14 @@ class Simulation:
         return lost_time_ns
 
     def when_running(self, node: Node, fn: Callable[..., None], *args: Any) -> None:
-        """Call it now or, if the node is paused, when it continues. For what arrives from outside."""
+        """Call it now or, if the node is paused, when it resumes. For messages from outside."""
         if node.paused:
             node.arrivals.append((fn, args))
         else:
             fn(*args)
 
     def _park_paused(self) -> None:
-        """Whoever is ready in a paused node waits until it continues."""
+        """Park the ready tasks of paused nodes until their nodes resume."""
         ready = self._ready
         running = []
         for task in ready:
@@ -736,7 +741,7 @@ class Simulation:
         return self.now_ns / NS_PER_S
 
     def next_thread_number(self) -> int:
-        """For a thread without a name: every node numbers its own, as every process would."""
+        """The number of a thread without a name. Each node counts its own threads, as each process would."""
         node = self.current.node
         if node is None:
             self._tester_threads += 1
@@ -745,17 +750,17 @@ class Simulation:
         return node.threads
 
     def next_number(self, kind: str) -> int:
-        """The how many-th of its kind this is in the run: what is made twice must have keys of its own."""
+        """Count objects of a kind in this run, so that the keys of their choices differ."""
         self._numbers[kind] = number = self._numbers.get(kind, 0) + 1
         return number
 
     def emit(
         self, kind: str, node: Node | None, detail: Any, fingerprint: int, message: int = 0, note: str = ""
     ) -> None:
-        """Put an event into the trace, and its kind and fingerprint into the digest, traced or not.
+        """Add an event to the trace, and its kind and fingerprint to the digest, which does not need a trace.
 
-        `fingerprint`: numbers and what peers or clients say, never our own texts or names (trace.fingerprint_of()).
-        `message`: the number of the message that it is about.
+        `fingerprint`: of numbers and of what peers or clients send, never of the lab's own texts or names
+        (trace.fingerprint_of()). `message`: the id of the message that the event is about.
         """
         self._decisions.append(fingerprint ^ (_kind_codes.get(kind) or _kind_code(kind)))
         trace = self.trace
@@ -769,9 +774,9 @@ class Simulation:
                 self._deliver(trace)
 
     def record(self, event: Event) -> None:
-        """Put an event into the trace alone: a peer's own line, which is not part of the digest.
+        """Add a log line to the trace only, not to the digest.
 
-        It completes no chunk, because what listeners do about a chunk must not depend on such lines.
+        It does not count toward a chunk, because what listeners do with a chunk must not depend on log lines.
         """
         trace = self.trace
         if trace is not None:
@@ -781,14 +786,14 @@ class Simulation:
                     subscription.deliver(trace, self._emitted)
 
     def subscribe(self, listener: Listener, *, chunk: int = 1) -> None:
-        """Call `listener(events)` with what is new in the trace, whenever that is `chunk` events, on the stack of the
-        task that causes the last of them. The listener may end the run with fail().
+        """Call `listener(events)` with the new events of the trace after every `chunk` events, on the stack of the task
+        that causes the last of them. The listener may end the run with fail().
 
-        With a chunk of 1 it gets every event at once. Larger ones are cheaper; peers' own lines do not count in them,
-        and the last events of a run may complete none: they are in the trace.
+        With a chunk of 1 the listener gets every event at once. Larger chunks are cheaper. Log lines do not count, and
+        the last events of a run may not complete a chunk: read them from the trace.
         """
         if self.trace is None:
-            raise SimulationError("subscribe(): this simulation keeps no trace; make it with trace=True")
+            raise SimulationError("subscribe(): this simulation has no trace; make it with trace=True")
         if chunk < 1:
             raise ValueError(f"subscribe(): chunk must be at least 1, got {chunk}")
         self._subscriptions.append(Subscription(listener, chunk, len(self.trace), self._emitted + chunk))
@@ -802,14 +807,14 @@ class Simulation:
         self._deliver_at = min(subscription.due for subscription in self._subscriptions)
 
     def deliver_now(self) -> None:
-        """Give every listener what it has not had yet, though its chunk is not complete."""
+        """Give every listener its remaining events, even if its chunk is not complete."""
         if self.trace is not None:
             for subscription in self._subscriptions:
                 subscription.deliver(self.trace, self._emitted)
             self._deliver_at = min((subscription.due for subscription in self._subscriptions), default=math.inf)
 
     def digest(self) -> str:
-        """The run so far in 32 hex digits: every scheduling decision, every step of the clock, every event."""
+        """A hash of the run so far, in 32 hex digits: every scheduling decision, clock step and event."""
         so_far = self._hash.copy()
         so_far.update(array("q", self._decisions).tobytes())
         return so_far.hexdigest()
@@ -818,27 +823,27 @@ class Simulation:
         self._hash.update(array("q", self._decisions).tobytes())
         self._decisions.clear()
 
-    # ---- saying what is wrong ------------------------------------------------------------------------
+    # ---- reports -------------------------------------------------------------------------------------
 
     def _fail_livelock(self) -> NoReturn:
         lately = set(self._decisions[-200:])
-        turning = [task for task in self._tasks if task.id in lately]
-        told = [waits.wait_of(self, task) for task in turning]
+        running = [waits.wait_of(self, task) for task in self._tasks if task.id in lately]
         self.fail(
             Livelock(
-                f"Livelock at {self.now:.6f} s: {self._livelock_switches:,} turns were taken and virtual time "
-                "did not move. Wait on a Condition, or sleep for more than 0 s.\n"
-                f"Taking turns:\n{waits.describe_waits(told)}",
-                waits=told,
+                f"Livelock at {self.now:.6f} s: tasks have switched {self._livelock_switches:,} times and virtual time "
+                "has not advanced. Wait on a Condition, or sleep for more than 0 s.\n"
+                f"Running in turn:\n{waits.describe_waits(running)}",
+                waits=running,
             )
         )
 
     def _deadlock(self) -> Deadlock:
-        told = [waits.wait_of(self, task) for task in self._tasks]
-        away = "".join(f" Node {node} {why}." for node, why in self._unavailable())
+        waiting = [waits.wait_of(self, task) for task in self._tasks]
+        nodes = "".join(f" Node {node} {why}." for node, why in self._unavailable())
         return Deadlock(
-            f"Deadlock at {self.now:.6f} s: every task waits and no timer is set.{away}\n{waits.describe_waits(told)}",
-            waits=told,
+            f"Deadlock at {self.now:.6f} s: every task waits and no timer is set.{nodes}\n"
+            f"{waits.describe_waits(waiting)}",
+            waits=waiting,
         )
 
     def _unavailable(self) -> Iterator[tuple[Node, str]]:
@@ -846,17 +851,17 @@ class Simulation:
             if node is not None and node.paused:
                 yield node, "is paused"
             if node is not None and node.clock_frozen:
-                yield node, "has its clock held"
+                yield node, "has a frozen clock"
 
     def frames_of(self, task: Task) -> FrameType | None:
-        """The innermost frame of a task that is not running now; None if it has not begun."""
+        """The innermost frame of a task; None if it has not started."""
         if task is self.current and getcurrent() is task.greenlet:
             return sys._getframe(1)
         return None if task.greenlet is None else task.greenlet.gr_frame
 
 
-# Greenlets whose own handlers refuse to let them end (`except BaseException: continue` around a wait).
-# They stay parked for good: dropping them would only raise in them once more.
+# Greenlets whose own handlers keep them from ending (`except BaseException: continue` around a wait).
+# They stay parked forever: dropping them would only raise in them once more.
 _stubborn: list[greenlet] = []
 
 _kind_codes: dict[str, int] = {}

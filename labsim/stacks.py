@@ -1,4 +1,4 @@
-"""Whose line is this? And stacks in words, the reader's own lines first."""
+"""Tells user code from library code, and formats stacks with the user's own frames only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_FRAMES = 6
 
 
 class CodeLocation(NamedTuple):
-    """A line of somebody's code, as a value."""
+    """A line of code: file, line and function."""
 
     file: str
     line: int
@@ -32,7 +32,7 @@ def location_of(frame: FrameType, line: int | None = None) -> CodeLocation:
 
 
 def short_path(filename: str) -> str:
-    """Relative to the working directory where that is shorter, so that a report reads well anywhere."""
+    """The path relative to the working directory, if it lies below it."""
     try:
         return str(Path(filename).relative_to(Path.cwd()))
     except ValueError:
@@ -40,7 +40,7 @@ def short_path(filename: str) -> str:
 
 
 def add_library(package_file: str) -> None:
-    """Count the package of this `__file__` as library code, as the standard library and labsim are."""
+    """Treat the package of this `__file__` as library code, like the standard library and labsim."""
     _libraries.append(str(Path(package_file).parent) + os.sep)
     is_library.cache_clear()
 
@@ -51,12 +51,12 @@ def is_library(filename: str) -> bool:
 
 
 def is_user_code(filename: str) -> bool:
-    """Whether a line of this file is the reader's own: a peer's or a test's, no library's and none of the lab's."""
+    """Whether this file is a peer or a test, and not part of a library or the lab."""
     return not is_library(filename) and not filename.startswith("<")
 
 
 def user_frames(frame: FrameType | None) -> list[FrameType]:
-    """The frames outside all libraries, innermost first; if there are none, those outside labsim."""
+    """The frames outside all libraries, innermost first; if there are none, the frames outside labsim."""
     all_frames = []
     while frame is not None:
         all_frames.append(frame)

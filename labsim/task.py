@@ -1,6 +1,6 @@
-"""What a simulation is made of: tasks that take turns, the nodes they belong to, and calls that the clock makes.
+"""The objects of a simulation: tasks, the nodes they belong to, and timers.
 
-They hold state and decide nothing: what happens to them, and when, is simulation.py.
+They only hold state. simulation.py decides what happens to them, and when.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ class Node:
         self.stream = stream
         # A dict for its order: a set's would leak memory addresses into the run.
         self.tasks: dict[Task, None] = {}
-        self.threads = 0  # that were made without a name
-        # Stopped, like a process with SIGSTOP: who is ready, and what has arrived, waits here.
+        self.threads = 0  # number of threads made without a name
+        # Stopped, like a process with SIGSTOP: ready tasks and arrived messages wait here.
         self.paused = False
         self.parked: list[Task] = []
         self.arrivals: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        # Its own clock: how far behind the world's it is or, while it is held, where it stands, and its tasks' timers.
+        # Its own clock: how far it is behind the simulation's; while it is frozen, its time and its tasks' timers.
         self.clock_frozen = False
         self.behind_ns = 0
         self.frozen_at_ns = 0
         self.timers: list[tuple[int, int, Task]] = []
-        self.delayed = 0  # how many of its tasks have lost their turn and get it back late
-        # The stretches of the world's time that it could not use, for any of these reasons, and when the latest began.
+        self.delayed = 0  # number of its tasks that are preempted with a delay
+        # The ranges of simulation time that it could not use, for any of these reasons, and when the current one began.
         self.lost_time: list[tuple[int, int]] = []
         self.unavailable_since_ns: int | None = None
-        self.program: Any = None  # what it runs, for whoever gives each node modules of its own
-        self.remote: RemoteThreads | None = None  # where its threads run, if not here
-        self.lineage: Any = None  # what its tasks' order is kept in, where it is kept (clocks.py)
-        self.on_kill: Callable[[], None] | None = None  # called when it dies, for whoever has more to end than tasks
+        self.program: Any = None  # the program that it runs, if each node has its own modules
+        self.remote: RemoteThreads | None = None  # its threads, if they run in another process
+        self.lineage: Any = None  # the NodeClocks of its tasks, if happens-before is tracked (clocks.py)
+        self.on_kill: Callable[[], None] | None = None  # called when it is killed
 
     def __str__(self) -> str:
         return self.name if self.incarnation == 1 else f"{self.name} (incarnation {self.incarnation})"
@@ -75,7 +75,7 @@ class Node:
 
 
 class Task:
-    """One thread of control. Made by `Simulation.spawn`; nothing outside this room changes its fields."""
+    """One thread of control. Made by `Simulation.spawn`; no code outside labsim changes its fields."""
 
     __slots__ = (
         "args",
@@ -117,22 +117,22 @@ class Task:
         self.args = args
         self.kwargs = kwargs
         self.entry_point = (
-            entry_point  # the method that somebody outside its node has called, "" for a thread of its own
+            entry_point  # for a call from outside the node, the called method; "" for a thread of the node
         )
-        self.greenlet: greenlet | None = None  # None before the first turn and after the last
+        self.greenlet: greenlet | None = None  # None before the task starts and after it has ended
         self.dead = False  # finished or killed
-        self.timer = 0  # sequence number of the timer that may wake it, 0 for none
-        self.woken = False  # whether the last wait ended by wake() and not by its timer
+        self.timer = 0  # sequence number of its timer, 0 for none
+        self.woken = False  # whether wake(), and not the timer, ended the last wait
         self.waiting_for: Any = None
         self.since_ns = 0
         self.joiners: list[Task] | None = None
         self.value: Any = None  # what fn returned
         self.thread: Any = None  # the labsim.threading.Thread it belongs to, if any
-        self.order: Any = None  # what it comes after, where that is kept (clocks.py)
+        self.order: Any = None  # its TaskClock, if happens-before is tracked (clocks.py)
 
     @property
     def killed(self) -> bool:
-        """Whether its node is dead. Then it holds no lock any more; a task that merely ended still does."""
+        """Whether its node is dead. Then it holds no locks any more; a task that merely ended still does."""
         return self.node is not None and not self.node.alive
 
     def __repr__(self) -> str:
@@ -143,7 +143,7 @@ class Task:
 
 
 class TimerHandle:
-    """A function that the clock calls at its time, unless cancelled. It must not wait."""
+    """A function that a timer calls at its time, unless canceled. It must not wait."""
 
     __slots__ = ("args", "fn", "timer")
 

@@ -1,10 +1,10 @@
-"""`threading`, in virtual time inside a simulation and the standard one outside.
+"""`threading` in virtual time inside a simulation, and the standard module outside.
 
-Promise: the standard signatures, results and errors. Each class decides when an object is made: inside a
-simulation it belongs to it; outside it is the standard library's own object (drop_in.py says how).
+Promise: the standard signatures, results and errors. An object made inside a simulation belongs to it; an object made
+outside is the standard library's own (see drop_in.py).
 
-Not promised: an order among waiters beyond the standard library's (which promises none for locks; here the
-seed chooses). A lock is handed to the chosen waiter when it is released, so nobody starves.
+Not promised: an order among waiters beyond the standard library's (which promises none for locks; here the seed
+chooses). A released lock is handed to the chosen waiter directly, so no waiter starves.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ T = TypeVar("T")
 
 def __getattr__(name: str) -> Any:
     if hasattr(_threading, name):
-        raise AttributeError(f"labsim.threading has no {name}: it is deprecated, or has no meaning in virtual time")
+        raise AttributeError(f"labsim.threading has no {name}: it is deprecated or has no meaning in virtual time")
     raise AttributeError(f"module 'labsim.threading' has no attribute {name!r}")
 
 
 def timeout_ns(timeout: float) -> int:
-    """A timeout as the standard library takes it: none left is none, and too much is refused."""
+    """A timeout in ns, checked like the standard library's: negative means 0, too large is an error."""
     if not timeout > 0:
         return 0
     if timeout > TIMEOUT_MAX:
@@ -70,9 +70,9 @@ def timeout_ns(timeout: float) -> int:
 
 
 class _LockBase(Primitive):
-    """What Lock and RLock share: an owner, and waiters of whom the seed chooses one at release.
+    """The base of Lock and RLock: an owner, and waiters, one of which the seed chooses at release.
 
-    A free lock has no waiters: whoever releases it hands it to one of them.
+    A free lock has no waiters: release() hands the lock to one of them.
     """
 
     __slots__ = ("__weakref__", "_made_at", "_owner", "_simulation", "_waiters")
@@ -82,13 +82,13 @@ class _LockBase(Primitive):
         self._waiters: list[Task] = []
 
     def _wait_for_lock(self, blocking: bool, timeout: float) -> bool:
-        """Caller found the lock held. True when it is the caller's."""
+        """The lock is held by another task. True: the caller holds it now."""
         simulation = self._simulation
         if not blocking:
             return False
         me = simulation.current
         self._waiters.append(me)
-        # Whoever releases the lock makes the woken task its owner, so there is nothing to check again.
+        # release() makes the woken task the owner, so there is nothing to check again.
         if simulation.park(self, None if timeout == -1 else timeout_ns(timeout)):
             return True
         self._waiters.remove(me)
@@ -107,13 +107,13 @@ class _LockBase(Primitive):
         self._owner = None
 
     def _refuse_release(self, error: str) -> None:
-        # When a run is unwound, a task leaves `with cond: cond.wait()` without the lock, and that is no mistake.
+        # When a run is unwound, a task leaves `with cond: cond.wait()` without the lock. That is not a mistake.
         if self._simulation._state != "closing":
             raise RuntimeError(error)
 
     @property
     def holder(self) -> Task | None:
-        """Who holds it now, for reports."""
+        """The current holder, for reports."""
         return self._owner
 
     def holder_died(self) -> None:
@@ -121,7 +121,7 @@ class _LockBase(Primitive):
             self._hand_over()
 
     def wait_kind(self, waiter: Task) -> WaitKind:
-        # Who has just been handed the lock waits for nothing but its turn.
+        # A waiter that has just been handed the lock is ready to run.
         if waiter not in self._waiters:
             return WaitKind.NOTHING
         if self._owner is waiter:
@@ -178,7 +178,7 @@ class Lock(_LockBase, standard=type(_threading.Lock()), maker=_threading.Lock):
         return self.acquire()
 
     def __exit__(self, *_: object) -> None:
-        # release(), written out: this is the most frequent call of all.
+        # release(), inlined: this is the most frequent call of all.
         if self._waiters:
             self._hand_over()
         elif self._owner is None:
@@ -189,7 +189,7 @@ class Lock(_LockBase, standard=type(_threading.Lock()), maker=_threading.Lock):
     def __repr__(self) -> str:
         return f"<{'locked' if self.locked() else 'unlocked'} Lock {self._where_made()}>"
 
-    # What Condition asks of a lock. As in the standard library, anybody's holding counts for a plain lock.
+    # For Condition. As in the standard library, a plain lock counts as owned whichever task holds it.
     def _is_owned(self) -> bool:
         return self._owner is not None
 
@@ -287,7 +287,7 @@ class Condition(Primitive, standard=_threading.Condition):
         lock = self._lock
         if not lock._is_owned():
             raise RuntimeError("cannot wait on un-acquired lock")
-        # Before anything is let go of: a timeout that is refused changes nothing.
+        # Before the lock is released: an invalid timeout must not change anything.
         left_ns = None if timeout is None else timeout_ns(timeout)
         simulation = self._simulation
         me = simulation.current
@@ -404,7 +404,7 @@ class Semaphore(Primitive, standard=_threading.Semaphore):
         simulation = self._simulation
         me = simulation.current
         self._waiters.append(me)
-        # release() hands its unit to the woken task, so there is nothing to take again.
+        # release() hands its unit to the woken task, so the value does not change here.
         if simulation.park(self, left_ns):
             return True
         self._waiters.remove(me)
@@ -424,7 +424,7 @@ class Semaphore(Primitive, standard=_threading.Semaphore):
         self._value += n
 
     def waiter_died(self) -> None:
-        """A task was killed before it could take the unit it was handed, so the unit is there again."""
+        """A task was killed before it took the unit that it was handed, so the unit is released again."""
         Semaphore.release(self)
 
     def __exit__(self, *_: object) -> None:
@@ -495,7 +495,7 @@ class Thread(_threading.Thread, metaclass=DropIn, standard=_threading.Thread):
             except AttributeError:
                 self._sim_name = f"Thread-{number}"
         if daemon is None:
-            # A task that is no Thread's (main, a handler of the network's) is none.
+            # A task without a Thread (main, a handler of the network) is not a daemon.
             creator = simulation.current.thread
             daemon = creator is not None and creator._sim_daemon
         self._sim_daemon = bool(daemon)
@@ -513,7 +513,7 @@ class Thread(_threading.Thread, metaclass=DropIn, standard=_threading.Thread):
         if self._task is not None:
             raise RuntimeError("threads can only be started once")
         if run_context.simulation is not simulation:
-            raise SimulationError(f"{self.name} belongs to a simulation that is over")
+            raise SimulationError(f"{self.name} belongs to a simulation that has ended")
         task = simulation.spawn(self.run, name=self._sim_name, node=simulation.current.node)
         task.thread = self
         self._task = task
@@ -523,7 +523,7 @@ class Thread(_threading.Thread, metaclass=DropIn, standard=_threading.Thread):
             if self._target is not None:
                 self._target(*self._args, **self._kwargs)
         finally:
-            # As the standard library: a finished thread does not keep its arguments alive.
+            # Like the standard library: a finished thread does not keep its arguments alive.
             del self._target, self._args, self._kwargs
 
     def join(self, timeout: float | None = None) -> None:
@@ -596,7 +596,7 @@ class Thread(_threading.Thread, metaclass=DropIn, standard=_threading.Thread):
 
 
 class Timer(Thread):
-    """Calls a function after an interval, unless cancelled. The same code in both worlds."""
+    """Calls a function after an interval, unless canceled. The same code inside and outside a simulation."""
 
     def __init__(
         self,
@@ -623,10 +623,10 @@ class Timer(Thread):
 
 
 class _TaskAsThread(Thread):
-    """What current_thread() gives in a task that no Thread started: main, or a handler of the network's."""
+    """What current_thread() returns in a task that no Thread started: main, or a handler of the network."""
 
     def __init__(self, task: Task) -> None:
-        # The first has its standard name here; in reports its task is called main.
+        # The first task has its standard name here; in reports it is called main.
         super().__init__(name="MainThread" if task.id == 1 else task.name, daemon=False)
         self._task = task
 
@@ -657,7 +657,7 @@ def get_native_id() -> int:
 
 
 def enumerate() -> list[_threading.Thread]:  # noqa: A001  the standard name
-    """The living threads; inside a simulation those of the caller's node, as if it were a process."""
+    """The living threads; inside a simulation, those of the caller's node, as if it were a process."""
     simulation = run_context.simulation
     if simulation is None:
         return _threading.enumerate()
@@ -669,7 +669,7 @@ def active_count() -> int:
 
 
 class _TaskAttributes(dict[str, Any]):
-    """One task's attributes of a local, and the way to the other tasks'."""
+    """One task's attributes of a local; `state` leads to those of the other tasks."""
 
     __slots__ = ("state",)
 
@@ -686,7 +686,7 @@ class _LocalState:
         self.by_task: dict[Task, _TaskAttributes] = {}
 
     def add(self, task: Task) -> _TaskAttributes:
-        # What the dead leave behind goes when somebody new comes.
+        # Attributes of dead tasks are removed when a new task comes.
         for gone in [other for other in self.by_task if other.dead]:
             del self.by_task[gone]
         attributes = self.by_task[task] = _TaskAttributes()
@@ -695,9 +695,9 @@ class _LocalState:
 
 
 class local(metaclass=DropIn, standard=_threading.local):  # noqa: N801  the standard name
-    """Attributes that each thread, or each task, has for itself.
+    """Attributes of which each thread, or each task, has its own.
 
-    Before any access the `__dict__` is made the calling task's. Between that and the access nobody else runs.
+    Every access first sets `__dict__` to that of the calling task. No other task runs between the two steps.
     """
 
     def __new__(cls, /, *args: Any, **kwargs: Any) -> Self:
@@ -728,7 +728,7 @@ class local(metaclass=DropIn, standard=_threading.local):  # noqa: N801  the sta
     __reduce__ = refuse_to_copy
 
 
-# Functions and not methods: a method's name could be an attribute of the user's.
+# Functions and not methods: a method's name could clash with a user's attribute.
 def _make_own(self: local) -> None:
     state: _LocalState = object.__getattribute__(self, "__dict__").state
     task = state.simulation.current
@@ -736,7 +736,7 @@ def _make_own(self: local) -> None:
     if attributes is None:
         attributes = state.add(task)
         object.__setattr__(self, "__dict__", attributes)
-        # As the standard library: a subclass's __init__ runs once in each thread. It may wait.
+        # Like the standard library: a subclass's __init__ runs once in each thread. It may wait.
         type(self).__init__(self, *state.args, **state.kwargs)
     object.__setattr__(self, "__dict__", attributes)
 

@@ -1,7 +1,7 @@
-"""`time`, on the virtual clock inside a simulation and the standard one outside.
+"""`time` on the virtual clock inside a simulation, and the standard module outside.
 
-`monotonic()` and `perf_counter()` start at 0, like the times in traces and reports. `time()` starts
-at a fixed date, so that formatting it gives the same text in every run.
+`monotonic()` and `perf_counter()` start at 0, like the times in traces and reports. `time()` starts at a fixed date, so
+that formatting it gives the same text in every run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The trace: one list of small typed events, in the order they happened."""
+"""The trace: a list of small typed events, in the order in which they happened."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ LOG = "log"  # the one kind of event that a program makes itself, with labsim.lo
 class Event(msgspec.Struct, gc=False):
     """Something that happened at one instant of virtual time.
 
-    `message` ties the events of one message together (0: not about a message). `detail` is the emitter's
-    own object; for messages it decodes arguments only when asked, so that whoever does not read pays nothing.
+    `message` is the same for all events of one message (0: not about a message). `detail` is an object of the
+    emitter's; for messages it decodes arguments on demand.
     """
 
     at_ns: int
@@ -25,7 +25,7 @@ class Event(msgspec.Struct, gc=False):
     incarnation: int
     message: int
     detail: Any
-    note: str = ""  # a few words: why a message was dropped, say
+    note: str = ""  # a short text, such as the reason why a message was dropped
 
 
 class LogLine(msgspec.Struct, gc=False):
@@ -39,18 +39,18 @@ Listener = Callable[[Sequence[Event]], None]
 
 
 class Subscription:
-    """A listener, and what it has not had yet."""
+    """A listener, and the position of its next event."""
 
     __slots__ = ("begin", "chunk", "due", "listener")
 
     def __init__(self, listener: Listener, chunk: int, begin: int, due: int) -> None:
         self.listener = listener
         self.chunk = chunk
-        self.begin = begin  # the place in the trace of the first event that is new to it
-        self.due = due  # how many events there must be for a chunk, without the peers' own lines
+        self.begin = begin  # the index in the trace of its next event
+        self.due = due  # the number of events that completes its chunk, without log lines
 
     def deliver(self, trace: list[Event], emitted: int) -> None:
-        """`emitted`: how many events there are, without the peers' own lines."""
+        """`emitted`: the number of events, without log lines."""
         begin, self.begin = self.begin, len(trace)
         self.due = emitted + self.chunk
         if begin < self.begin:
@@ -58,9 +58,9 @@ class Subscription:
 
 
 def fingerprint_of(*parts: float | str) -> int:
-    """32 bits of what an event says, for the digest: numbers, and strings that a peer, a client or a test has chosen.
+    """A 32-bit hash for the digest: of numbers, and of strings that a peer, a client or a test has chosen.
 
-    Never of a repr(), the name of a class or a text of ours: those may change while the run stays as it is.
+    Never of a repr(), the name of a class or a text of the lab: those may change while the run stays the same.
     """
     sum_ = 0
     for part in parts:

@@ -1,6 +1,6 @@
-"""What tasks wait for, as values: whoever sorts, counts or concludes reads these, and only the last step makes words.
+"""What tasks wait for, as values. Code reads the values; the text is only for reports.
 
-What a task can wait for has two methods, `wait_kind(task)` and `describe_wait(task)`. Start at `wait_of()`.
+An object that tasks wait for has two methods, `wait_kind(task)` and `describe_wait(task)`. Start at `wait_of()`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class WaitKind(Enum):
-    NOTHING = "nothing but its turn"
-    SLEEP = "its time"
+    NOTHING = "nothing (it is ready to run)"
+    SLEEP = "a timeout"
     LOCK = "a lock"
     OWN_LOCK = "a lock that it holds itself"
     LOST_LOCK = "a lock whose holder has ended"
@@ -27,22 +27,22 @@ class WaitKind(Enum):
     EVENT = "an event"
     SEMAPHORE = "a semaphore"
     ITEM = "an item in a queue"
-    ROOM = "room in a queue"
-    TASK_DONE = "a queue to be worked off"
-    TASK_END = "another task's end"
+    SPACE = "space in a queue"
+    TASK_DONE = "all items of a queue to be done"
+    TASK_END = "another task to end"
     REPLY = "the reply to a call"
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """One task that does not run: who, what for, for how long, and the whole in words, its stack below."""
+    """A task that does not run: what it waits for, for how long, and a text for reports, with its stack."""
 
     task: str
-    node: str | None  # None: the tester's
+    node: str | None  # None: a task of the tester
     kind: WaitKind
     waited_ns: int
-    words: str
-    stack: tuple[CodeLocation, ...] = ()  # the reader's own lines, innermost first
-    left_ns: int | None = None  # until its time is up, if it waits for a time
+    text: str
+    stack: tuple[CodeLocation, ...] = ()  # user code only, innermost first
+    left_ns: int | None = None  # until its timeout, if it has one
 
     @property
     def where(self) -> CodeLocation | None:
@@ -54,15 +54,15 @@ def wait_of(simulation: Simulation, task: Task) -> Wait:
     waited_ns = 0 if kind is WaitKind.NOTHING else simulation.now_ns - task.since_ns
     if kind is WaitKind.NOTHING:
         paused = task.node is not None and task.node.paused
-        words = f"  {task} is ready to run" + (", and its node is paused" if paused else "")
+        text = f"  {task} is ready to run" + (", and its node is paused" if paused else "")
     else:
-        words = f"  {task} has waited {waited_ns / 1e9:.3f} s {describe_wait(task)}"
+        text = f"  {task} has waited {waited_ns / 1e9:.3f} s {describe_wait(task)}"
     frame = simulation.frames_of(task)
     stack = describe_stack(frame)
     node = None if task.node is None else task.node.name
-    readers = tuple(location_of(f) for f in user_frames(frame) if is_user_code(f.f_code.co_filename))
-    told = f"{words}\n{stack}" if stack else words
-    return Wait(task.name, node, kind, waited_ns, told, readers, simulation.left_ns(task))
+    user_code = tuple(location_of(f) for f in user_frames(frame) if is_user_code(f.f_code.co_filename))
+    text = f"{text}\n{stack}" if stack else text
+    return Wait(task.name, node, kind, waited_ns, text, user_code, simulation.left_ns(task))
 
 
 def kind_of(task: Task) -> WaitKind:
@@ -76,7 +76,7 @@ def kind_of(task: Task) -> WaitKind:
 
 
 def describe_wait(task: Task) -> str:
-    """To be read after "waits"."""
+    """A phrase that follows "waits"."""
     what: Any = task.waiting_for
     describe = getattr(what, "describe_wait", None)
     if describe is not None:
@@ -90,7 +90,7 @@ _MAX_TASKS = 30
 
 
 def describe_waits(waits: list[Wait]) -> str:
-    told = [wait.words for wait in waits[:_MAX_TASKS]]
+    lines = [wait.text for wait in waits[:_MAX_TASKS]]
     if len(waits) > _MAX_TASKS:
-        told.append(f"  ... and {len(waits) - _MAX_TASKS} more tasks")
-    return "\n".join(told)
+        lines.append(f"  ... and {len(waits) - _MAX_TASKS} more tasks")
+    return "\n".join(lines)

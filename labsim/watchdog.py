@@ -1,11 +1,11 @@
-"""A real thread that notices when a task never waits, because then nobody inside the simulation can.
+"""A real thread that detects a task which never waits; inside the simulation no other task could run to notice.
 
-It measures the processor time of the simulation's own thread, so that a busy machine accuses nobody; real time
-counts only, and much later, for a task stuck in a real call that uses no processor. A task under a debugger is
+It measures the processor time of the simulation's thread, so that a busy machine causes no false report. For a task
+blocked in a real call, which uses no processor, real time counts, with a much longer limit. A task under a debugger is
 left alone.
 
 Not promised: interrupting a call that blocks in C (a real lock, a socket) outside the process's main thread, which
-Python cannot do. It is told on stderr instead.
+Python cannot do. The watchdog reports it on stderr instead.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _STUCK_FACTOR = 6  # real seconds allowed for each second of processor time allo
 _CHECKS_PER_LIMIT = 10
 _PAUSE_S_MAX = 0.5
 
-# The one signal that is ignored by default, is used by no test plugin, and means nothing when it is late.
+# The one signal that is ignored by default, that no test plugin uses, and that is harmless when it comes late.
 _SIGNAL = getattr(signal, "SIGURG", None)
 
 _DEBUGGERS = ("bdb", "pdb", "cmd", "code", "pydevd", "_pydevd_bundle", "_pydevd_frame_eval")
 
 
 class _Watch:
-    """What is known of one simulation since its last switch."""
+    """The state of one simulation since its last task switch."""
 
     def __init__(self, simulation: Simulation, limit_s: float) -> None:
         self.simulation = simulation
@@ -50,7 +50,7 @@ class _Watch:
         self.pause_s = min(_PAUSE_S_MAX, limit_s / _CHECKS_PER_LIMIT)
         self.os_thread = simulation.os_thread
         self.by_signal = _SIGNAL is not None and self.os_thread == threading.main_thread().ident
-        # Asked for here, in that thread: of a thread that is gone it must not be asked.
+        # Get the clock here, in the thread itself: for a thread that has ended the call is invalid.
         self.clock = time.pthread_getcpuclockid(self.os_thread) if hasattr(time, "pthread_getcpuclockid") else None
         self.reset()
 
@@ -60,9 +60,9 @@ class _Watch:
     def reset(self) -> None:
         self.switches = self.simulation.switches
         self.processor_s_then = self.processor_s()
-        # Counted in pauses and not read off a clock: while the whole process was stopped, nobody was stuck.
+        # Counted in pauses and not read off a clock: time in which the whole process was stopped does not count.
         self.real_s = 0.0
-        self.accusation = ""
+        self.report = ""
         self.where: stacks.CodeLocation | None = None
 
 
@@ -90,7 +90,7 @@ def watched(simulation: Simulation) -> Iterator[None]:
             del _watched[watch.os_thread]
             if not _watched:
                 _any_watched.clear()
-        # From here on nothing is sent to this thread. What is still on its way must not reach what follows the run.
+        # Nothing is sent to this thread any more. An exception already in flight must not hit the code after the run.
         if not watch.by_signal:
             _raise_in(watch.os_thread, None)
         else:
@@ -98,7 +98,7 @@ def watched(simulation: Simulation) -> Iterator[None]:
 
 
 def _ensure_thread() -> None:
-    """One thread for the process's life, idle while no simulation runs. Caller holds _changing."""
+    """Start the thread, once per process; it idles while no simulation runs. Caller holds _changing."""
     global _thread_started
     if not _thread_started:
         _thread_started = True
@@ -106,7 +106,7 @@ def _ensure_thread() -> None:
 
 
 def _reset_in_child() -> None:
-    """A forked child has neither the thread nor what it watched, and may have a lock that nobody will release."""
+    """A forked child has neither the thread nor its simulations, and may have inherited a lock that stays locked."""
     global _thread_started, _any_watched, _changing
     _thread_started = False
     _watched.clear()
@@ -148,15 +148,15 @@ def _check(watch: _Watch, pause_s: float) -> None:
     if busy:
         what = f"has run for {watch.limit_s:g} s of processor time without waiting"
     else:
-        what = f"has been stuck for {watch.limit_s * _STUCK_FACTOR:g} s of real time in a real call"
-    told, watch.accusation = bool(watch.accusation), describe_unresponsive(watch.simulation, what, frame)
+        what = f"has been blocked for {watch.limit_s * _STUCK_FACTOR:g} s of real time in a real call"
+    reported, watch.report = bool(watch.report), describe_unresponsive(watch.simulation, what, frame)
     own = (f for f in stacks.user_frames(frame) if stacks.is_user_code(f.f_code.co_filename))
     watch.where = next(map(stacks.location_of, own), None)
     if watch.by_signal:
         signal.pthread_kill(watch.os_thread, _SIGNAL)  # type: ignore[arg-type]
         return
-    if not busy and not told:
-        print(f"labsim: {watch.accusation}", file=sys.stderr, flush=True)
+    if not busy and not reported:
+        print(f"labsim: {watch.report}", file=sys.stderr, flush=True)
     _raise_in(watch.os_thread, _Interruption)
 
 
@@ -174,22 +174,22 @@ def _debugging(frame: FrameType | None) -> bool:
 
 
 def _interrupt(*_: object) -> None:
-    """Runs on top of the task that does not wait, and never goes back to it."""
+    """Runs on top of the task that does not wait, and never returns to it."""
     watch = _watched.get(_thread.get_ident())
-    if watch is None or not watch.accusation or watch.simulation.switches != watch.switches:
-        return  # late: it has waited since
+    if watch is None or not watch.report or watch.simulation.switches != watch.switches:
+        return  # too late: the task has waited since
     simulation = watch.simulation
     if run_context.simulation is not simulation or getcurrent() is simulation.main_greenlet:
         return  # the run itself, between its tasks
-    told, where = watch.accusation, watch.where
+    report, where = watch.report, watch.where
     watch.reset()
-    simulation.fail(Unresponsive(told, where=where))
+    simulation.fail(Unresponsive(report, where=where))
 
 
 class _Interruption(Unresponsive):
-    """As `_interrupt()`, where there are no signals: Python raises this in the thread, that is, makes one there.
+    """Like `_interrupt()`, where signals cannot be used: Python creates and raises this exception in the thread.
 
-    So it ends the run while it is being made, before any `except` of the task can swallow it.
+    Its creation ends the run, before an `except` of the task could swallow the exception.
     """
 
     def __init__(self) -> None:
@@ -198,10 +198,10 @@ class _Interruption(Unresponsive):
 
 
 def describe_unresponsive(simulation: Simulation, what: str, frame: FrameType | None) -> str:
-    """Against a task that does not wait, in words."""
+    """The report on a task that does not wait."""
     return (
         f"task {simulation.current} {what}, at {simulation.now:.6f} s (virtual). It is here:\n"
         f"{stacks.describe_stack(frame)}\n"
-        "Virtual time stands still while a task runs. A loop must wait somewhere (time.sleep, Condition.wait, "
-        "Queue.get); a lock must be labsim's, and made inside the simulation."
+        "Virtual time stands still while a task runs. Every loop must wait (time.sleep, Condition.wait, Queue.get); "
+        "use labsim's locks only, and make them inside the simulation."
     )

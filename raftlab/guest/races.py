@@ -61,7 +61,7 @@ class GuestRace:
         guest.do(Lost(kind, block, _name(where.task), where.file, where.line))
         if loss.late_ns and guest.can_wait:
             self._late[kind, block] = guest.current
-            guest.park("its turn")
+            guest.park("preemption")
         else:
             guest.preempt()
 

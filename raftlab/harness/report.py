@@ -64,4 +64,4 @@ def _blocked(waits: Sequence[Wait]) -> list[str]:
         return []
     locks = any(wait.kind in (WaitKind.LOCK, WaitKind.OWN_LOCK, WaitKind.LOST_LOCK) for wait in waits)
     head = "Stuck (a peer that waits while it holds its lock stops altogether):" if locks else "Stuck:"
-    return [head, *(line for wait in waits[:_MAX_BLOCKED] for line in wait.words.splitlines())]
+    return [head, *(line for wait in waits[:_MAX_BLOCKED] for line in wait.text.splitlines())]

@@ -34,7 +34,7 @@ _KEEPERS = {
         "a method takes the lock by acquire(), and returns, or raises, on a way without release(); `with self.mu:` "
         "releases it on every way.",
     ),
-    WaitKind.ROOM: (
+    WaitKind.SPACE: (
         "The thread that holds its lock waits for room in apply_ch.",
         "it holds its lock while it puts a message on apply_ch. The service may itself be waiting for that lock (in "
         "snapshot(), say); release it before the put().",
@@ -164,7 +164,7 @@ def calls_in_the_thread_that_answers(story: Story) -> Finding | None:
 def waits_for_room_and_answers_nothing(story: Story) -> Finding | None:
     """The same without a lock: one thread does everything, and waits for the service, which may wait for it."""
     kept = _held_locks(story)
-    for peer in sorted({wait.node for wait in story.snapshot.blocked if wait.kind is WaitKind.ROOM and wait.node}):
+    for peer in sorted({wait.node for wait in story.snapshot.blocked if wait.kind is WaitKind.SPACE and wait.node}):
         stalled = None if peer in kept or peer not in story.up else _stalled(story, peer)
         if stalled is not None:
             return Finding(
@@ -256,8 +256,8 @@ def _held_locks(story: Story) -> Mapping[str, WaitKind]:
         for_ever = [kind for kind in _FOR_EVER if kind in found]
         if for_ever:
             held[peer] = for_ever[0]
-        elif {WaitKind.LOCK, WaitKind.ROOM} <= found:
-            held[peer] = WaitKind.ROOM
+        elif {WaitKind.LOCK, WaitKind.SPACE} <= found:
+            held[peer] = WaitKind.SPACE
     return held
 
 

@@ -79,7 +79,7 @@ def test_the_thread_that_keeps_the_lock_comes_before_all_that_queue_up_behind_it
         "with self.mu:\n                        self.apply_ch.put(msg)",
     )
     stuck = stuck_in(tmp_path, lab("test_snapshot_overtaken_2d"), under_lock)
-    assert (stuck[0].kind, stuck[0].where.function) == (WaitKind.ROOM, "_applier")
+    assert (stuck[0].kind, stuck[0].where.function) == (WaitKind.SPACE, "_applier")
     others = [wait for wait in stuck[1:] if wait.node == stuck[0].node]
     assert {wait.kind for wait in others} == {WaitKind.LOCK}
     # Threads of the peer's own, then calls from outside: the service's snapshot(), the tester's, handlers.

@@ -253,7 +253,7 @@ def test_an_endless_loop(tmp_path):
     text = told(path, unresponsive_s=0.3)
     assert "has run for 0.3 s of processor time without waiting" in text.splitlines()[0]
     assert f"{line_of(path, 'while True: pass')} in ticker while True: pass" in squeezed(text)
-    assert "A loop must wait somewhere" in text
+    assert "Every loop must wait" in text
 
 
 def test_a_loop_that_polls_the_clock(tmp_path):
@@ -311,25 +311,23 @@ LABSIM = "from labsim import queue, random, threading, time"
         (
             {"imports": "import threading\nfrom labsim import time"},
             "threading.Lock()",
-            "threading.Lock() in {} is a real one, and waiting for it stops every peer at once; "
+            "threading.Lock() in {} is not simulated, and waiting for it stops every peer at once; "
             "use 'from labsim import threading'",
         ),
         (
             {"imports": f"{LABSIM}\nimport random", "tick": "random.uniform(1, 2)"},
             "random.uniform(1, 2)",
-            "random.uniform() in {} draws outside the seed, so the run could not be repeated; "
-            "use 'from labsim import random'",
+            "random.uniform() in {} ignores the seed, so the run cannot be replayed; use 'from labsim import random'",
         ),
         (
             {"imports": f"{LABSIM}\nimport time as t", "tick": "t.monotonic()"},
             "t.monotonic()",
-            "time.monotonic() in {} reads the real clock, so the run could not be repeated; "
-            "use 'from labsim import time'",
+            "time.monotonic() in {} reads the real clock, so the run cannot be replayed; use 'from labsim import time'",
         ),
         (
             {"imports": f"{LABSIM}\nimport sys", "tick": "sys.exit(1)"},
             "sys.exit(1)",
-            "sys.exit() in {} ends one thread and nothing else; return from it, or raise an error",
+            "sys.exit() in {} would end only this thread; return from the function, or raise an error",
         ),
     ],
 )

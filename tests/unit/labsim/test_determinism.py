@@ -278,7 +278,7 @@ def test_a_listener_may_end_the_run():
 
 
 def test_nobody_can_subscribe_to_a_trace_that_is_not_kept():
-    with pytest.raises(SimulationError, match=r"subscribe\(\): this simulation keeps no trace"):
+    with pytest.raises(SimulationError, match=r"subscribe\(\): this simulation has no trace"):
         Simulation(1, trace=False).subscribe(print)
     with pytest.raises(ValueError, match=r"subscribe\(\): chunk must be at least 1, got 0"):
         Simulation(1).subscribe(print, chunk=0)

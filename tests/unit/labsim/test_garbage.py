@@ -102,7 +102,7 @@ def run_with_a_del_that_waits():
 
 def test_a_del_that_waits_ends_the_run_with_a_sentence():
     _, said = run_with_a_del_that_waits()
-    assert said.startswith("__del__() must not wait when garbage is collected, and it waits in sleep:\n")
+    assert said.startswith("__del__() must not wait when garbage is collected, but it waits in sleep:\n")
     assert "test_garbage.py" in said and "time.sleep(1)" in said
 
 
@@ -113,7 +113,7 @@ def test_a_run_ended_by_a_del_leaves_nothing_behind():
 
 
 def test_collecting_by_hand_is_refused():
-    with pytest.raises(RealWorldError, match=r"gc\.collect\(\) .*leave it to the run"):
+    with pytest.raises(RealWorldError, match=r"gc\.collect\(\) .*remove this call"):
         Simulation(1).run(lambda: gc.collect())
 
 

@@ -138,7 +138,7 @@ def test_a_wait_for_a_time_says_how_much_is_left():
     ("wait", "words"),
     [
         (lambda: queue.Queue().get(), "an item in a Queue made at {here}"),
-        (lambda: [q := queue.Queue(1), q.put(1), q.put(2)], "room in a Queue made at {here}"),
+        (lambda: [q := queue.Queue(1), q.put(1), q.put(2)], "space in a Queue made at {here}"),
         (lambda: [q := queue.Queue(1), q.put(1), q.join()], "task_done() in a Queue made at {here}"),
         (lambda: threading.Semaphore(0).acquire(), "a Semaphore made at {here} to be released"),
         (lambda: [c := threading.Condition(), c.acquire(), c.wait()], "a Condition made at {here} to be notified"),
@@ -224,9 +224,9 @@ def test_a_livelock_names_the_limit_the_fix_and_who_takes_turns():
     with pytest.raises(Livelock) as caught:
         sim.run(main)
     assert told(caught)[:3] == [
-        "Livelock at 0.000000 s: 1,000 turns were taken and virtual time did not move. "
+        "Livelock at 0.000000 s: tasks have switched 1,000 times and virtual time has not advanced. "
         "Wait on a Condition, or sleep for more than 0 s.",
-        "Taking turns:",
+        "Running in turn:",
         "  poller of peer-0 is ready to run",
     ]
     assert told(caught)[3].endswith("time.sleep(0)")
@@ -308,8 +308,8 @@ def run_with(worker):
 
 
 ADVICE = (
-    "Virtual time stands still while a task runs. A loop must wait somewhere (time.sleep, Condition.wait, Queue.get); "
-    "a lock must be labsim's, and made inside the simulation."
+    "Virtual time stands still while a task runs. Every loop must wait (time.sleep, Condition.wait, Queue.get); "
+    "use labsim's locks only, and make them inside the simulation."
 )
 
 
@@ -354,7 +354,7 @@ def test_a_real_lock_that_blocks_is_shown():
     with real_lock, pytest.raises(Unresponsive) as caught:
         run_with(block_on_a_real_lock)
     assert told(caught)[0] == (
-        "task worker of peer-0 has been stuck for 0.6 s of real time in a real call, at 2.500000 s (virtual). "
+        "task worker of peer-0 has been blocked for 0.6 s of real time in a real call, at 2.500000 s (virtual). "
         "It is here:"
     )
     assert told(caught)[1].endswith("real_lock.acquire()")
@@ -383,7 +383,7 @@ def test_a_real_lock_that_blocks_in_another_os_thread_is_told_on_stderr(capfd):
     finally:
         real_lock.release()
     thread.join(PATIENCE_S)
-    assert text.startswith("labsim: task worker of peer-0 has been stuck for 0.6 s of real time in a real call")
+    assert text.startswith("labsim: task worker of peer-0 has been blocked for 0.6 s of real time in a real call")
     # As soon as the call returns, the run ends.
     assert isinstance(caught[0], Unresponsive)
     real_lock.acquire(blocking=False)  # held by the task that got it, or free; either way

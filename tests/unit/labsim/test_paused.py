@@ -1,4 +1,4 @@
-"""A node can be stopped, like a process with SIGSTOP, or its clock held: two things, kept apart."""
+"""A node can be stopped, like a process with SIGSTOP, and its clock can be frozen: two independent things."""
 
 import pytest
 
@@ -158,10 +158,10 @@ def test_a_semaphore_given_to_a_paused_node_that_dies_goes_to_another():
 def test_pausing_twice_and_resuming_what_runs_are_refused():
     def body(sim):
         node = sim.node("a")
-        with pytest.raises(SimulationError, match=r"^resume\(\): node a is not paused$"):
+        with pytest.raises(SimulationError, match=r"^resume\(\): node a is not paused; pause\(\) it first$"):
             sim.resume(node)
         sim.pause(node)
-        with pytest.raises(SimulationError, match=r"^pause\(\): node a is paused already$"):
+        with pytest.raises(SimulationError, match=r"^pause\(\): node a is paused already; resume\(\) it first$"):
             sim.pause(node)
 
     simulate(body)
@@ -199,7 +199,7 @@ def test_the_digest_is_the_same_every_time():
     assert simulate(body, 5) != simulate(body, 6)
 
 
-# ---- clock held ------------------------------------------------------------------------------------------------
+# ---- frozen clock ----------------------------------------------------------------------------------------------
 
 
 def test_a_held_clock_stands_still_and_timers_keep_what_they_had_left():
@@ -383,13 +383,13 @@ def test_what_was_taken_from_a_node_is_counted_once():
 def test_holding_twice_is_refused_and_a_deadlock_says_whose_clock_is_held():
     def body(sim):
         node = sim.node("a")
-        with pytest.raises(SimulationError, match=r"^unfreeze_clock\(\): the clock of node a is not frozen$"):
+        with pytest.raises(SimulationError, match=r"^unfreeze_clock\(\): the clock of node a is not frozen;"):
             sim.unfreeze_clock(node)
         sim.freeze_clock(node)
-        with pytest.raises(SimulationError, match=r"^freeze_clock\(\): the clock of node a is frozen already$"):
+        with pytest.raises(SimulationError, match=r"^freeze_clock\(\): the clock of node a is frozen already;"):
             sim.freeze_clock(node)
         sim.spawn(time.sleep, 1, node=node)
         threading.Event().wait()
 
-    with pytest.raises(Deadlock, match=r"no timer is set\. Node a has its clock held\.\n"):
+    with pytest.raises(Deadlock, match=r"no timer is set\. Node a has a frozen clock\.\n"):
         simulate(body)

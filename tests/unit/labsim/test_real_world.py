@@ -64,10 +64,10 @@ def refusal(fn):
 
 
 STOPS = "stops every peer at once"
-CLOCK = "reads the real clock, so the run could not be repeated"
+CLOCK = "reads the real clock, so the run cannot be replayed"
 THREAD = "runs outside the simulation"
-LOCK = "is a real one, and waiting for it stops every peer at once"
-CHANCE = "draws outside the seed, so the run could not be repeated"
+LOCK = "is not simulated, and waiting for it stops every peer at once"
+CHANCE = "ignores the seed, so the run cannot be replayed"
 REAL_TIME = "acts in real time"
 USE_TIME = "use 'from labsim import time'"
 USE_THREADING = "use 'from labsim import threading'"
@@ -75,11 +75,11 @@ USE_QUEUE = "use 'from labsim import queue'"
 USE_RANDOM = "use 'from labsim import random'"
 USE_THREADS = "use threads: 'from labsim import threading'"
 NO_POOL = (
-    "start a thread for each piece of work, with threading.Thread of 'from labsim import threading', and let it put "
-    "its result into a queue.Queue of 'from labsim import queue'"
+    "start a threading.Thread for each piece of work and put its result into a queue.Queue "
+    "('from labsim import threading, queue')"
 )
-NO_PROCESSES = "a peer is threads and messages only"
-USE_TIMER = "use 'threading.Timer' of 'from labsim import threading'"
+NO_PROCESSES = "use threads and RPCs only"
+USE_TIMER = "use threading.Timer ('from labsim import threading')"
 
 REFUSED = [
     ("time.sleep(1)", "time.sleep()", STOPS, USE_TIME),
@@ -242,7 +242,7 @@ def test_waiting_for_a_future_is_called_by_its_name(student):
     peer = student("from concurrent.futures import Future\n\n\ndef peer():\n    return Future().result()\n")
     assert refusal(peer.peer) == (
         f"concurrent.futures.Future.result() in {peer.__name__}.py:5 {STOPS}; "
-        "wait for a threading.Event or a queue.Queue of 'from labsim import threading, queue'"
+        "wait for a threading.Event or a queue.Queue ('from labsim import threading, queue')"
     )
 
 

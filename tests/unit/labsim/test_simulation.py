@@ -41,21 +41,21 @@ def test_a_simulation_runs_once():
     sim.run(lambda: None)
     with pytest.raises(SimulationError) as caught:
         sim.run(lambda: None)
-    assert str(caught.value) == "run(): a Simulation runs once; make a new one, with the same seed to repeat it"
+    assert str(caught.value) == "run(): this Simulation has run already; to repeat a run, make one with the same seed"
 
 
 def test_a_simulation_that_failed_does_not_run_again():
     sim = Simulation(1)
     with pytest.raises(ZeroDivisionError):
         sim.run(lambda: 1 / 0)
-    with pytest.raises(SimulationError, match="runs once"):
+    with pytest.raises(SimulationError, match="has run already"):
         sim.run(lambda: None)
 
 
 def test_simulations_do_not_nest():
     with pytest.raises(SimulationError) as caught:
         Simulation(1).run(lambda: Simulation(2).run(lambda: None))
-    assert str(caught.value) == "run(): a simulation is running already in this thread; runs do not nest"
+    assert str(caught.value) == "run(): a simulation is running in this thread already; simulations cannot be nested"
 
 
 def test_a_refused_inner_run_leaves_the_outer_one_running():
@@ -324,7 +324,7 @@ def test_a_function_of_call_later_must_not_wait():
     with pytest.raises(SimulationError) as caught:
         sim.run(main)
     assert str(caught.value) == (
-        "call_later(): the function must not wait, and it waits in sleep; let it spawn() a task that does"
+        "call_later(): the function must not wait, but it waits in sleep; let it spawn() a task that waits"
     )
 
 
@@ -664,8 +664,8 @@ def test_a_lock_of_an_ended_simulation_says_so_when_it_would_wait():
     lock.acquire()
     with pytest.raises(SimulationError) as caught:
         lock.acquire()
-    assert str(caught.value) == "this object belongs to a simulation that is over"
-    with pytest.raises(SimulationError, match="a simulation that is over"):
+    assert str(caught.value) == "this object belongs to a simulation that has ended; make a new one"
+    with pytest.raises(SimulationError, match="a simulation that has ended"):
         Simulation(3).run(event.wait)
 
 

@@ -115,7 +115,7 @@ def peers(reference: str, daemon_s: str = "86399") -> list[Hostile]:
             earns=True,
         ),
         Hostile("patches_pytest", "import pytest\npytest.fail = print\n" + LAZY, ""),
-        Hostile("seeds_random", "import random\nrandom.seed(1)\n" + LAZY, "draws outside the seed"),
+        Hostile("seeds_random", "import random\nrandom.seed(1)\n" + LAZY, "ignores the seed"),
         Hostile(
             "answers_for_itself",
             f"import os\nfor fd in range(3, 64):\n    try: os.write(fd, b'{FAKE}\\n')\n    except OSError: pass\n"
