@@ -1,16 +1,16 @@
 """encode() and decode(), and the wire format.
 
-A message is one of three things, told apart by its first byte:
+A message has one of three forms, distinguished by its first byte:
 
-    a msgpack map     a dataclass, its fields by name; read by its class. The hot path: msgspec does it alone.
-    [value]           a value that describes itself: plain values, tuples and registered classes
-    [names, value]    containers of classes that are not registered, such as a log; `names` says which,
-                      and the reader's type, list[LogEntry], says where
+    a msgpack map     a dataclass, its fields by name; decoded by its class. The hot path: msgspec does it alone.
+    [value]           a self-describing value: plain values, tuples and registered classes
+    [names, value]    containers of unregistered classes, such as a log; `names` lists the classes, and the
+                      type given to decode(), list[LogEntry], says where they are
 
-So a dataclass can never be read as the dict it looks like, nor a dict as a dataclass.
+So a dataclass is never decoded as a dict with the same fields, nor a dict as a dataclass.
 
-encode() finds a writer by the value's class, decode() a reader by the type asked for, made on first use.
-Any failure in a writer means "ask lower()", which is slow and gives the answer or the reason: see _shapes.py.
+encode() picks a writer by the value's class, decode() a reader by the requested type; both are made on first use.
+If a writer fails, lower() decides: it is slow, and returns the result or raises the reason (see _shapes.py).
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ _msgpack_encode = msgspec.msgpack.Encoder().encode
 
 
 def encode(value: Any) -> bytes:
-    """The value as bytes. Raises EncodeError, naming the field, if it cannot travel."""
+    """The value as bytes. Raises EncodeError, which names the field, if the value cannot be encoded."""
     try:
-        # __class__ costs half of type(), and a false one (a mock's) only ends in the slow path.
+        # __class__ costs half as much as type(), and a fake one (a mock's) only leads to the slow path.
         return _writers[value.__class__](value)
     except Exception:
         return _encode_slowly(value)
@@ -74,15 +74,15 @@ def _encode_slowly(value: Any) -> bytes:
     except Refused as refused:
         raise EncodeError(refused.text(kind.__name__)) from None
     except RecursionError:
-        raise EncodeError(f"{kind.__name__}: nested too deep to encode from this depth of calls") from None
+        raise EncodeError(f"{kind.__name__}: nested too deeply to encode at this depth of the call stack") from None
     except GobError:
         raise
-    except Exception as error:  # the value's own code (a property, a __getattr__) or a change under our hands
+    except Exception as error:  # the value's own code (a property, a __getattr__) or a concurrent change
         raise EncodeError(f"{kind.__name__}: cannot encode: {type(error).__name__}: {error}") from error
 
 
 def _lowered(value: Any) -> bytes:
-    """The full rule. Whatever a fast writer returns, this would have returned too."""
+    """The complete rule: returns whatever a fast writer returns."""
     kind = type(value)
     if is_dataclass(kind):
         return _msgpack_encode(shape_of(kind).lower(value, 0))
@@ -124,7 +124,7 @@ def _lower_named(value: Any, depth: int) -> Any:
 
 def _dataclass_writer(cls: type) -> _Writer:
     shape = shape_of(cls)
-    _decoder(cls, cls)  # What msgspec could not read is better refused where it is sent.
+    _decoder(cls, cls)  # What msgspec cannot decode is better rejected by the sender.
     try:
         fits = shape.fits()
     except NoFastPath:
@@ -149,7 +149,7 @@ def _write_plain(value: Any) -> bytes:
 def _write_list(value: list[Any]) -> bytes:
     """A list of plain values, or of one class: the log of a persist()."""
     if value:
-        # What the others are, the class's writer looks at itself.
+        # The class's writer checks the other items.
         kind = type(value[0])
         if kind not in PLAIN and kind not in tag_of and is_dataclass(kind):
             write = _list_writers.get(kind)
@@ -185,9 +185,9 @@ def decode(data: Buffer, as_type: type[T]) -> T: ...
 @overload
 def decode(data: Buffer, as_type: Any) -> Any: ...
 def decode(data: Buffer, as_type: Any) -> Any:
-    """The value in these bytes, of the type asked for: a class, list[LogEntry], int | None, Any, …
+    """The value in these bytes, of the requested type: a class, list[LogEntry], int | None, Any, …
 
-    Raises DecodeError if they hold anything else.
+    Raises DecodeError if the bytes hold anything else.
     """
     try:
         read = _readers[as_type]
@@ -218,7 +218,7 @@ def _new_reader(as_type: Any) -> _Reader:
             read = _message_reader(as_type, shape, bare)
     except Refused as refused:
         raise DecodeError(refused.text("")) from None
-    with contextlib.suppress(TypeError):  # unhashable: made anew each time
+    with contextlib.suppress(TypeError):  # unhashable: made again each time
         _readers[as_type] = read
     return read
 
@@ -236,16 +236,16 @@ def _message_reader(as_type: Any, shape: Shape, bare: _Reader) -> _Reader:
             return _read_named(data)
         if mark and mark[0] in _MAP_MARKS:
             if not takes_dataclass:
-                raise DecodeError(f"{shape.name}: these bytes hold a dataclass; decode them with its class")
+                raise DecodeError(f"{shape.name}: these bytes hold a dataclass; decode them as its class")
             return bare(data)
-        raise DecodeError(f"{shape.name}: damaged, or not made by labgob.encode()")
+        raise DecodeError(f"{shape.name}: these bytes are damaged, or not from labgob.encode()")
 
     def _read_described(data: Buffer) -> Any:
-        if not shape.classes:  # else a plain dict would pass for a dataclass
+        if not shape.classes:  # otherwise a dict could be decoded as a dataclass
             try:
                 return described(data)[0]
             except msgspec.ValidationError:
-                pass  # perhaps only an extension (a tuple) where msgspec wants an array
+                pass  # it may be an extension (a tuple) where msgspec expects an array
         value = _read_any(data)[0]
         return bare(_msgpack_encode(shape.lower(value, 0)))
 
@@ -253,7 +253,7 @@ def _message_reader(as_type: Any, shape: Shape, bare: _Reader) -> _Reader:
         if shape.has_any:
             raise DecodeError(
                 f"{shape.name}: these bytes hold objects of a class; "
-                "decode them with a type that names it, such as list[LogEntry]"
+                "decode them as a type that names the class, such as list[LogEntry]"
             )
         names, value = named(data)
         if not shape.classes.issuperset(names.split(",")):
@@ -269,7 +269,7 @@ def _takes_dataclass(shape: Shape) -> bool:
 
 
 def _ext_hook(code: int, data: memoryview) -> Any:
-    """What lower_any() packed, unpacked."""
+    """Unpack what lower_any() has packed."""
     if code == _shapes.EXT_TUPLE:
         return tuple(_read_list(data))
     if code == _shapes.EXT_REGISTERED:
@@ -279,14 +279,17 @@ def _ext_hook(code: int, data: memoryview) -> Any:
         if cls is None:
             if _registry.carriers[0]:
                 return _registry.Opaque(bytes(data[:end]), bytes(data[end:]))
-            raise DecodeError(f"these bytes hold a {name.decode(errors='replace')}, which is not registered here")
+            raise DecodeError(
+                f"these bytes hold a {name.decode(errors='replace')}, which is not registered here; "
+                "use @labgob.register on this class"
+            )
         reader = _registered_readers.get(cls)
         if reader is None:
             reader = _registered_readers[cls] = _decoder(cls, cls).decode
         return reader(data[end:])
     if code == _shapes.EXT_BYTEARRAY:
         return bytearray(data)
-    raise DecodeError(f"damaged: no extension {code} is known")
+    raise DecodeError(f"damaged: unknown extension {code}")
 
 
 _readers: dict[Any, _Reader] = {}
@@ -296,7 +299,7 @@ _read_any = msgspec.msgpack.Decoder(tuple[Any], ext_hook=_ext_hook).decode
 
 
 def forget(is_gone: Callable[[type], bool]) -> None:
-    """Drop all that is known of the classes of which this is true."""
+    """Drop all data about the classes for which this is true."""
     _registry.forget(is_gone)
     _shapes.forget(is_gone)
     caches: list[dict[Any, Any]] = [_writers, _list_writers, _readers, _registered_readers]
@@ -318,16 +321,16 @@ _AT = re.compile(r"(?s)(.*?) - at (`key` in )?`\$(.*)`$")
 def _explained(error: Exception, as_type: Any, data: Any) -> DecodeError:
     """Any failure as a DecodeError; msgspec's "… - at `$.entries[3].term`" as "Args.entries[3].term: …"."""
     if not isinstance(data, bytes | bytearray | memoryview):
-        return DecodeError(f"decode() needs bytes, got {type(data).__name__}")
+        return DecodeError(f"decode(): data must be bytes, got {type(data).__name__}")
     shape = shape_of(as_type)
     if isinstance(error, Refused):
         return DecodeError(error.text(shape.name) if error.steps else f"{shape.name}: {error.reason}")
     if isinstance(error, RecursionError):
-        return DecodeError(f"{shape.name}: damaged: nested too deep")
+        return DecodeError(f"{shape.name}: damaged: nested too deeply")
     if isinstance(shape, Class) and shape.is_map and data[:1] in (_DESCRIBED, _NAMED):
         return DecodeError(f"{shape.name}: these bytes hold a value that is not a dataclass")
     if not isinstance(error, msgspec.ValidationError):
-        return DecodeError(f"{shape.name}: damaged or cut short: {error or type(error).__name__}")
+        return DecodeError(f"{shape.name}: damaged or truncated: {error or type(error).__name__}")
     text, steps = str(error), ""
     match = _AT.match(text)
     if match:
@@ -363,7 +366,7 @@ class Decoder:
 
     def __init__(self, data: Buffer) -> None:
         if not isinstance(data, bytes | bytearray | memoryview):
-            raise DecodeError(f"Decoder() needs bytes, got {type(data).__name__}")
+            raise DecodeError(f"Decoder(): data must be bytes, got {type(data).__name__}")
         self._data = bytes(data)
         self._at = 0
         self._count = 0
@@ -378,12 +381,12 @@ class Decoder:
     @overload
     def decode(self, as_type: Any) -> Any: ...
     def decode(self, as_type: Any) -> Any:
-        """The next value. Raises DecodeError, and stays in place, if there is none of that type."""
+        """The next value. Raises DecodeError, without advancing, if the next value is of another type."""
         if self.done:
-            raise DecodeError(f"no more values: all {self._count} have been read")
+            raise DecodeError(f"no more values: all {self._count} have been decoded; check Decoder.done first")
         start, end = self._bounds(self._at)
         if end > len(self._data):
-            raise DecodeError(f"value {self._count + 1}: damaged or cut short, or not made by labgob.Encoder")
+            raise DecodeError(f"value {self._count + 1}: damaged or truncated, or not from labgob.Encoder")
         try:
             value = decode(self._data[start:end], as_type)
         except DecodeError as error:
@@ -393,12 +396,12 @@ class Decoder:
         return value
 
     def _bounds(self, at: int) -> tuple[int, int]:
-        """Where the value begins and ends whose length stands there."""
+        """The start and end of the value whose length is at this position."""
         start = at + _LENGTH_BYTES
         return start, start + int.from_bytes(self._data[at:start], "big")
 
     def _of_all(self, end: int) -> str:
-        """ " of 3", of as many as there are, counted from 1; "" if what follows is damaged."""
+        """ " of 3": the number of values; "" if the rest of the data is damaged."""
         count = self._count + 1
         while end < len(self._data):
             end = self._bounds(end)[1]

@@ -1,8 +1,8 @@
-"""The errors. Callers catch GobError and its two kinds; Refused gathers the path to the culprit inside."""
+"""The errors of labgob. Refused is internal: it collects the path to the value at fault."""
 
 from __future__ import annotations
 
-# A path is shown whole up to here; a runaway structure would otherwise print a hundred steps.
+# A longer path is abbreviated: that of a runaway structure has a hundred steps.
 _STEPS_SHOWN_MAX = 12
 
 
@@ -11,21 +11,21 @@ class GobError(ValueError):
 
 
 class EncodeError(GobError):
-    """The value cannot travel; the text names the field and the fix."""
+    """The value cannot be encoded; the text names the field and the fix."""
 
 
 class DecodeError(GobError):
-    """The bytes do not hold a value of the type asked for."""
+    """The bytes do not hold a value of the requested type."""
 
 
 class Refused(Exception):
-    """Why a value may not travel. Each level it passes through on the way up adds its step to the path."""
+    """Why a value cannot be encoded. Each level that it passes on the way up adds a step to the path."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
         self.steps: list[str] = []  # innermost first
-        self.owner = ""  # the field whose annotation, not whose value, is at fault
+        self.owner = ""  # the field, if its annotation and not its value is at fault
 
     def text(self, root: str) -> str:
         steps = self.steps[::-1]

@@ -1,11 +1,10 @@
-"""The classes that may travel in a field typed `Any`, by the name they travel under.
+"""The registered classes, which a field annotated `Any` may hold, by the name that their encoding contains.
 
-The name is module and class, so that two modules may each have an `Op`. Registering a second class under one
-name (a module loaded again, a class made in a function that ran twice) retires the first: bytes name a class,
-so only one of them could ever arrive.
+The name is module and class, so that two modules may each have an `Op`. Registering a second class under the same name
+(in a reloaded module, or in a function that ran twice) replaces the first: a name can be decoded as one class only.
 
-That is so within one program. Where several programs run in one process, copies of each other as a rule, each has its
-own classes, and bytes of one arrive in the other as that one's: see `separate()`.
+Several programs in one process, usually copies of each other, each have their own classes, and decode bytes from
+another program as their own classes: see `separate()`.
 """
 
 from __future__ import annotations
@@ -20,38 +19,37 @@ import msgspec
 
 C = TypeVar("C", bound=type)
 
-_NAME_BYTES_MAX = 255  # the length travels in one byte
+_NAME_BYTES_MAX = 255  # the length is encoded in one byte
 
 # Read directly on the hot path; written only here.
-tag_of: dict[type, bytes] = {}  # class -> length byte and name, as they travel; of all programs
+tag_of: dict[type, bytes] = {}  # class -> length byte and name, as encoded; of all programs
 
 Names = dict[bytes, type]
 
-_everybodys: Names = {}
+_shared: Names = {}
 _find_own: list[Callable[[], Names | None]] = []
 
 
 def separate(find_own: Callable[[], Names | None]) -> None:
-    """Let programs in this process have classes of their own: `find_own` finds the caller's dict for them.
+    """Give each program in this process its own classes: `find_own` returns the calling program's dict of them.
 
-    None: the caller belongs to no program, and what it registers is everybody's.
+    None: the caller does not belong to a program, and all programs share the classes that it registers.
     """
     _find_own[:] = [find_own]
 
 
 def _own() -> Names:
     own = _find_own[0]() if _find_own else None
-    return _everybodys if own is None else own
+    return _shared if own is None else own
 
 
 def class_named(name: bytes) -> type | None:
-    """The caller's own class of that name, or else everybody's."""
-    return _own().get(name) or _everybodys.get(name)
+    """The calling program's class of that name, or else the shared one."""
+    return _own().get(name) or _shared.get(name)
 
 
 class Opaque(msgspec.Struct, frozen=True):
-    """A value of a class that is registered elsewhere and not here: it can be carried and compared, and goes on as it
-    came."""
+    """A value of a class that is not registered here: it can be stored, compared and encoded again, unchanged."""
 
     tag: bytes
     data: bytes
@@ -60,14 +58,13 @@ class Opaque(msgspec.Struct, frozen=True):
         return f"<a {self.tag[1:].decode(errors='replace')}>"
 
 
-# How many carrying_unknown() are entered: where none is, such values are refused.
+# The number of active carrying_unknown() contexts. Without one, decoding an unknown class is an error.
 carriers: list[int] = [0]
 
 
 @contextmanager
 def carrying_unknown() -> Iterator[None]:
-    """Decode values of unregistered classes too, to carry and compare them: for a program that passes on the values of
-    others, and shall not know their classes."""
+    """Decode values of unregistered classes as Opaque: for a program that passes on values without their classes."""
     carriers[0] += 1
     try:
         yield
@@ -76,7 +73,7 @@ def carrying_unknown() -> Iterator[None]:
 
 
 def carries_unknown() -> bool:
-    """Whether carrying_unknown() is entered."""
+    """Whether a carrying_unknown() context is active."""
     return carriers[0] > 0
 
 
@@ -93,7 +90,7 @@ def is_enum(cls: Any) -> bool:
 
 
 def is_named_class(cls: Any) -> bool:
-    """The classes that can travel at all."""
+    """Whether objects of this class can be encoded: a dataclass, an enum or a NamedTuple."""
     return is_dataclass(cls) or is_enum(cls) or is_namedtuple(cls)
 
 
@@ -102,11 +99,11 @@ def name_of(cls: type) -> str:
 
 
 def register(cls: C) -> C:
-    """Let a dataclass, enum or NamedTuple travel inside fields typed `Any`. Usable as a decorator."""
+    """Let fields annotated `Any` hold this dataclass, enum or NamedTuple. Can be used as a decorator."""
     if not is_named_class(cls):
         raise TypeError(
             f"register(): {cls!r} is not a dataclass, enum or NamedTuple; "
-            "if it is to be a dataclass, put @labgob.register above @dataclass"
+            "make it one, and put @labgob.register above @dataclass"
         )
     name = name_of(cls).encode()
     if len(name) > _NAME_BYTES_MAX:
@@ -121,8 +118,8 @@ def register(cls: C) -> C:
 
 
 def forget(is_gone: Callable[[type], bool]) -> None:
-    """Drop the classes of which this is true, and with them the programs that they would keep in memory."""
+    """Drop the classes for which this is true, and with them the programs that they keep in memory."""
     for cls in [cls for cls in tag_of if is_gone(cls)]:
         del tag_of[cls]
-    for name in [name for name, cls in _everybodys.items() if is_gone(cls)]:
-        del _everybodys[name]
+    for name in [name for name, cls in _shared.items() if is_gone(cls)]:
+        del _shared[name]

@@ -1,16 +1,16 @@
-"""What may travel where: one Shape per annotation, saying how a value there is sent, or why it is not.
+"""One Shape per annotation: how a value there is encoded, or why it cannot be.
 
-msgspec writes a tuple like a list, and any dataclass like a dict, without a word. So a shape has two sides:
+msgspec silently writes a tuple like a list, and any dataclass like a dict. So a shape has two parts:
 
-- lower(value, depth) is the full rule. It returns what msgspec is to write, in plain values, or raises
-  Refused with the path. Complete, slow, and the only place that decides.
-- guard(...) writes the source of a quick test: does msgspec, left alone, write just what lower() asks for?
-  A False costs time, never correctness: the value then goes through lower().
+- lower(value, depth) is the complete rule. It returns the plain values that msgspec must write, or raises Refused with
+  the path. It is slow, and the only place that decides.
+- guard(...) generates a quick test: does msgspec on its own write exactly what lower() returns? A False costs time,
+  never correctness: the value then goes through lower().
 
-A guard looks at every container, class, `Any`, str and float. It leaves int, bool, bytes and None to the
-typed decoder, which refuses what does not fit: msgspec writes nothing but their equals in their form.
+A guard checks every container, class, `Any`, str and float. It leaves int, bool, bytes and None to the typed decoder,
+which rejects values of other types: msgspec writes in their form only what is equal to one of them.
 
-Start at shape_of(). Inside `Any`, what msgpack has no word for travels as an extension: EXT_TUPLE and so on.
+Start at shape_of(). Inside `Any`, types that msgpack lacks are encoded as extensions: EXT_TUPLE and so on.
 """
 
 from __future__ import annotations
@@ -42,16 +42,17 @@ _Ext = msgspec.msgpack.Ext
 _Fits = Callable[[Any], bool]
 _Lower = Callable[[Any, int], Any]
 
-_NOT_REGISTERED = "register it with labgob.register() or send plain values"
+_NOT_REGISTERED = "use @labgob.register on this class, or send plain values"
+_NOT_DATA = "send plain values (int, str, list, ...) or a registered dataclass"
 _FIXES: dict[type, str] = {
     set: "a set has no order; send sorted(...) as a list",
     frozenset: "a set has no order; send sorted(...) as a list",
-    memoryview: "send bytes(...) of it",
+    memoryview: "send bytes(value)",
 }
 
 
 def _show(value: Any) -> str:
-    """The value, for an error text; if not plain, only its class: a repr may hold an address."""
+    """The value for an error text; if it is not plain, only its class, because a repr may contain an address."""
     if type(value) not in PLAIN:
         return str(type(value))
     text = repr(value)
@@ -62,7 +63,7 @@ def _check_int(value: int) -> int:
     if INT_MIN <= value <= INT_MAX:
         return value
     shown = str(value) if value.bit_length() <= 256 else f"an int of {value.bit_length()} bits"
-    raise Refused(f"cannot encode {shown}: an int must be within -2**63..2**64-1")
+    raise Refused(f"cannot encode {shown}: an int must be -2**63..2**64-1; send a larger one as a str")
 
 
 def _check_str(value: str) -> str:
@@ -85,7 +86,7 @@ def _check_depth(depth: int) -> None:
 
 
 def is_plain(value: Any, levels: int = 8) -> bool:
-    """Whether msgspec alone sends this exactly. Deeper than `levels` is for lower_any() to judge."""
+    """Whether msgspec alone encodes this exactly. lower_any() checks values nested deeper than `levels`."""
     kind = type(value)
     if kind in PLAIN:
         return True
@@ -101,7 +102,7 @@ def is_plain(value: Any, levels: int = 8) -> bool:
 
 
 def lower_any(value: Any, depth: int) -> Any:
-    """What msgspec is to write, so that the decoder's hook gives the same value, of the same type."""
+    """What msgspec must write, so that the decoder's hook returns an equal value of the same type."""
     kind = type(value)
     if kind is int:
         return _check_int(value)
@@ -131,7 +132,7 @@ def _encode_items(value: tuple[Any, ...], depth: int) -> bytes:
         try:
             return _encode(value)
         except Exception:
-            pass  # too large an int, or not a str that can be sent: lower_any() says which
+            pass  # an int that is too large, or an invalid str: lower_any() raises the reason
     return _encode(lower_items(value, lower_any, depth))
 
 
@@ -139,19 +140,19 @@ def _why_not(kind: type) -> str:
     if kind in _FIXES:
         return _FIXES[kind]
     if (_registry.class_named(_registry.name_of(kind).encode()) or kind) is not kind:
-        return "another class of that name was registered after it"
-    return _NOT_REGISTERED
+        return "another class with this name was registered later; register each class once, under its own name"
+    return _NOT_REGISTERED if is_named_class(kind) else _NOT_DATA
 
 
 def _lower_any_key(key: Any, depth: int) -> Any:
-    # In a key's place an array is read as a tuple, as no list can be one. msgspec writes no extension there.
+    # msgspec decodes an array that is a key as a tuple, because a list cannot be a key. It writes no extensions there.
     kind = type(key)
     if kind in PLAIN:
         return lower_any(key, depth)
     _check_depth(depth)
     if kind is tuple:
         return tuple(lower_items(key, _lower_any_key, depth))
-    raise Refused(f"cannot encode {kind} as a dict key: use plain keys, or annotate the field's keys")
+    raise Refused(f"cannot encode {kind} as a dict key: use int or str keys, or annotate the type of the field's keys")
 
 
 def lower_items(items: Any, lower: _Lower, depth: int) -> list[Any]:
@@ -169,7 +170,7 @@ def _hashable(key: Any) -> Any:
     if type(key) is list:
         return tuple(map(_hashable, key))
     if type(key) is _Ext:
-        raise Refused("cannot encode this dict key: annotate its parts, not Any")
+        raise Refused("cannot encode this dict key: annotate the types of its parts instead of Any")
     return key
 
 
@@ -183,7 +184,7 @@ def lower_dict(value: dict[Any, Any], lower_key: _Lower, lower_value: _Lower, de
         refused.steps.append(f"[{key!r}]" if type(key) in PLAIN else f"[{type(key).__name__}]")
         raise
     if len(lowered) != len(value):
-        raise Refused("cannot encode a dict two of whose keys would arrive as one")
+        raise Refused("cannot encode a dict with two keys that would be equal after decoding")
     return lowered
 
 
@@ -191,7 +192,7 @@ def lower_dict(value: dict[Any, Any], lower_key: _Lower, lower_value: _Lower, de
 
 
 class NoFastPath(Exception):
-    """No guard can be written for this type (it contains itself); its values always go through lower()."""
+    """This type has no guard, because it contains itself; its values always go through lower()."""
 
 
 class _Guard:
@@ -202,7 +203,7 @@ class _Guard:
         self.indent = 1
         self.variables = 0
         self.names: dict[str, Any] = {"type": type, "PLAIN": PLAIN, "is_plain": is_plain}
-        self.inside: list[type] = []  # the classes being written, to notice one that contains itself
+        self.inside: list[type] = []  # the classes being written, to detect one that contains itself
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.indent + text)
@@ -215,7 +216,7 @@ class _Guard:
         return f"v{self.variables}"
 
     def variable(self, expr: str) -> str:
-        """A name for the value of `expr`, which is looked up once."""
+        """A variable with the value of `expr`, so that it is evaluated once."""
         if expr.isidentifier():
             return expr
         variable = self.fresh()
@@ -231,7 +232,7 @@ class _Guard:
         return name
 
     def block(self, header: str, write: Callable[[], None]) -> None:
-        """A compound statement, left out when its body would be empty."""
+        """A compound statement, omitted if its body would be empty."""
         before = len(self.lines)
         self.line(header)
         self.indent += 1
@@ -241,10 +242,10 @@ class _Guard:
             del self.lines[before:]
 
     def function(self) -> _Fits | None:
-        """None: there is nothing to look at."""
+        """The compiled guard; None: there is nothing to check."""
         if not self.lines:
             return None
-        # As parameters the names are locals, which the loop over the entries of a log notices.
+        # As parameters the names are locals, which speeds up the loop over the entries of a log.
         parameters = "".join(f", {name}={name}" for name in self.names)
         source = "\n".join([f"def fits(value{parameters}):", *self.lines, "    return True"])
         space = dict(self.names)
@@ -255,12 +256,12 @@ class _Guard:
 
 @lru_cache(maxsize=256)
 def _compiled(source: str) -> types.CodeType:
-    """Cached: a class that is made anew for every incarnation of a peer has the same guard each time."""
+    """Cached: a class that every incarnation of a peer defines again has the same guard each time."""
     return compile(source, "<labgob>", "exec")
 
 
 class Shape:
-    """How a value under one annotation travels."""
+    """How a value with one annotation is encoded."""
 
     name: str  # for error texts: list[LogEntry]
     python: type | None = None  # the one class its values have, where there is one
@@ -271,11 +272,11 @@ class Shape:
         raise NotImplementedError
 
     def guard(self, guard: _Guard, expr: str) -> None:
-        """Write lines that `return False` unless msgspec may have `expr` as it is."""
+        """Write lines that `return False` unless msgspec encodes `expr` correctly on its own."""
         raise NotImplementedError
 
     def fits(self) -> _Fits | None:
-        """The compiled guard, or None if there is nothing to look at. Raises NoFastPath."""
+        """The compiled guard, or None if there is nothing to check. Raises NoFastPath."""
         guard = _Guard()
         self.guard(guard, "value")
         return guard.function()
@@ -343,7 +344,7 @@ def _lower_float(value: Any) -> Any:
 
 
 def _lower_str(value: Any) -> Any:
-    # str.__str__ and not str(): a subclass, a str enum above all, may print as something else than it is.
+    # str.__str__ and not str(): a subclass, such as a str enum, may define another __str__.
     return _check_str(str.__str__(value)) if isinstance(value, str) else NotImplemented
 
 
@@ -416,7 +417,7 @@ class _List(Shape):
 
 
 class _Tuple(Shape):
-    """tuple[a, b]: so many, of these shapes."""
+    """tuple[a, b]: a fixed number of items, each of its own shape."""
 
     python = tuple
 
@@ -534,7 +535,7 @@ class Class(Shape):
             hints = typing.get_type_hints(cls)
         except NameError as error:
             raise Refused(
-                f"cannot resolve an annotation of {cls.__name__} ({error}): define the class it names at module level"
+                f"cannot resolve an annotation of {cls.__name__} ({error}): define that class at module level"
             ) from None
         for name in names:
             try:
@@ -556,7 +557,7 @@ class Class(Shape):
             for name, lower in self._lowers:
                 lowered[name] = lower(getattr(value, name), depth + 1)
         except AttributeError:
-            raise Refused(f"cannot encode a {self.name} whose field {name} is not set") from None
+            raise Refused(f"cannot encode a {self.name} without its field {name}: set the field first") from None
         except Refused as refused:
             refused.steps.append(f".{name}")
             raise
@@ -576,7 +577,7 @@ class Class(Shape):
             shape.guard(guard, f"{value}.{name}")
 
     def fits(self) -> _Fits | None:
-        """As the base's, for values already known to be of this very class."""
+        """Like the base's, for values that are known to be of this very class."""
         guard = _Guard()
         guard.inside.append(self.python)
         self.guard_fields(guard, "value")
@@ -593,7 +594,7 @@ class Class(Shape):
             if self._fits(value):
                 return _encode(value)
         except Exception:
-            pass  # lower() knows why, and the path
+            pass  # lower() raises the reason and the path
         return _encode(self.lower(value, depth))
 
 
@@ -601,13 +602,13 @@ class Class(Shape):
 
 _classes: dict[type, Shape] = {}  # complete ones only
 _pending: dict[type, Shape] = {}  # being built, by the holder of the lock; a class may reach itself through them
-_build_lock = threading.RLock()  # for peers on real threads; in a simulation nobody ever waits for it
+_build_lock = threading.RLock()  # for peers on real threads; in a simulation no task ever waits for it
 
 _ALLOWED = "use None, bool, int, float, str, bytes, list, dict, tuple, an enum, a dataclass, or Any"
 
 
 def shape_of(annotation: Any) -> Shape:
-    """The shape of an annotation. Raises Refused if nothing under it could travel."""
+    """The shape of an annotation. Raises Refused if no value with this annotation can be encoded."""
     if annotation is None:
         annotation = types.NoneType
     if annotation in (Any, object):
@@ -669,7 +670,7 @@ def _class_shape(cls: type) -> Shape:
             if outermost:
                 _classes.update(_pending)
         finally:
-            # All or none: after a refusal the others may hold the one that is only half there.
+            # All or none: after an error, other shapes may refer to an incomplete one.
             if outermost:
                 _pending.clear()
         return shape

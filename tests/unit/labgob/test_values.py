@@ -399,7 +399,9 @@ def test_values_come_out_of_a_buffer_in_the_order_they_went_in() -> None:
     assert not decoder.done
     assert decoder.decode(Any) == {"k": 1}
     assert decoder.done
-    with pytest.raises(labgob.DecodeError, match=r"^no more values: all 4 have been read$"):
+    with pytest.raises(
+        labgob.DecodeError, match=r"^no more values: all 4 have been decoded; check Decoder.done first$"
+    ):
         decoder.decode(int)
 
 
@@ -428,12 +430,14 @@ def test_a_damaged_buffer() -> None:
     encoder.encode(300)
     data = encoder.bytes()
     for cut in range(1, len(data)):
-        with pytest.raises(labgob.DecodeError, match=r"^value 1: damaged or cut short, or not made by labgob.Enc"):
+        with pytest.raises(labgob.DecodeError, match=r"^value 1: damaged or truncated, or not from labgob.Enc"):
             labgob.Decoder(data[:cut]).decode(int)
     assert labgob.Decoder(b"").done
-    with pytest.raises(labgob.DecodeError, match=r"^no more values: all 0 have been read$"):
+    with pytest.raises(
+        labgob.DecodeError, match=r"^no more values: all 0 have been decoded; check Decoder.done first$"
+    ):
         labgob.Decoder(b"").decode(int)
-    with pytest.raises(labgob.DecodeError, match=r"^Decoder\(\) needs bytes, got NoneType$"):
+    with pytest.raises(labgob.DecodeError, match=r"^Decoder\(\): data must be bytes, got NoneType$"):
         labgob.Decoder(None)  # type: ignore[arg-type]
 
 
@@ -469,21 +473,23 @@ CYCLE.append(CYCLE)
     [
         (
             threading.Lock(),
-            f"{WHERE}: cannot encode <class '_thread.lock'>: register it with labgob.register() or send plain values",
+            f"{WHERE}: cannot encode <class '_thread.lock'>: "
+            "send plain values (int, str, list, ...) or a registered dataclass",
         ),
         (
             Point(1, 2),
             f"{WHERE}: cannot encode <class '{__name__}.Point'>: "
-            "register it with labgob.register() or send plain values",
+            "use @labgob.register on this class, or send plain values",
         ),
         (
             {"a": [1, (2, Role.LEADER)]},
-            f"{WHERE}['a'][1][1]: cannot encode <enum 'Role'>: register it with labgob.register() or send plain values",
+            f"{WHERE}['a'][1][1]: cannot encode <enum 'Role'>: "
+            "use @labgob.register on this class, or send plain values",
         ),
         (
             Op("put", "k", [len]),
             f"{WHERE}.value[0]: cannot encode <class 'builtin_function_or_method'>: "
-            "register it with labgob.register() or send plain values",
+            "send plain values (int, str, list, ...) or a registered dataclass",
         ),
         (
             {1, 2},
@@ -493,18 +499,20 @@ CYCLE.append(CYCLE)
             [frozenset()],
             f"{WHERE}[0]: cannot encode <class 'frozenset'>: a set has no order; send sorted(...) as a list",
         ),
-        (memoryview(b""), f"{WHERE}: cannot encode <class 'memoryview'>: send bytes(...) of it"),
+        (memoryview(b""), f"{WHERE}: cannot encode <class 'memoryview'>: send bytes(value)"),
         (
             2**64,
-            f"{WHERE}: cannot encode 18446744073709551616: an int must be within -2**63..2**64-1",
+            f"{WHERE}: cannot encode 18446744073709551616: an int must be -2**63..2**64-1; send a larger one as a str",
         ),
         (
             (-(2**63) - 1,),
-            f"{WHERE}[0]: cannot encode -9223372036854775809: an int must be within -2**63..2**64-1",
+            f"{WHERE}[0]: cannot encode -9223372036854775809: "
+            "an int must be -2**63..2**64-1; send a larger one as a str",
         ),
         (
             [1 << 5000],
-            f"{WHERE}[0]: cannot encode an int of 5001 bits: an int must be within -2**63..2**64-1",
+            f"{WHERE}[0]: cannot encode an int of 5001 bits: "
+            "an int must be -2**63..2**64-1; send a larger one as a str",
         ),
         (
             {"k": "ab\ud800"},
@@ -513,7 +521,7 @@ CYCLE.append(CYCLE)
         (
             {Colour.RED: 1},
             f"{WHERE}[Colour]: cannot encode <enum 'Colour'> as a dict key: "
-            "use plain keys, or annotate the field's keys",
+            "use int or str keys, or annotate the type of the field's keys",
         ),
         (
             CYCLE,
@@ -532,14 +540,17 @@ def test_what_an_any_cannot_hold_is_refused_with_its_path(command: Any, text: st
 
 
 def test_the_path_starts_at_what_was_given() -> None:
-    fix = "register it with labgob.register() or send plain values"
+    fix = "send plain values (int, str, list, ...) or a registered dataclass"
     assert refusal(threading.Lock()) == f"cannot encode <class '_thread.lock'>: {fix}"
     assert refusal([1, {"a": len}]) == f"list[1]['a']: cannot encode <class 'builtin_function_or_method'>: {fix}"
     assert refusal([LogEntry(1, 1), LogEntry(2, len)]) == (
         f"list[1].command: cannot encode <class 'builtin_function_or_method'>: {fix}"
     )
     assert refusal(LogEntry) == f"cannot encode <class 'type'>: {fix}"
-    assert refusal(2**64) == "cannot encode 18446744073709551616: an int must be within -2**63..2**64-1"
+    assert (
+        refusal(2**64)
+        == "cannot encode 18446744073709551616: an int must be -2**63..2**64-1; send a larger one as a str"
+    )
 
 
 @pytest.mark.parametrize(
@@ -578,7 +589,8 @@ def test_the_path_starts_at_what_was_given() -> None:
         ({"choice": "b"}, "Everything.choice: expected 'a' | 1, got str 'b'"),
         (
             {"number": 2**64},
-            "Everything.number: cannot encode 18446744073709551616: an int must be within -2**63..2**64-1",
+            "Everything.number: cannot encode 18446744073709551616: "
+            "an int must be -2**63..2**64-1; send a larger one as a str",
         ),
         (
             {"real": 2**60 + 1},
@@ -609,7 +621,7 @@ def test_a_wrong_scalar_is_refused_at_the_latest_when_decoded() -> None:
 def test_a_field_that_was_never_set_is_refused() -> None:
     entry = LogEntry(1, 2)
     del entry.command
-    assert refusal(entry) == "cannot encode a LogEntry whose field command is not set"
+    assert refusal(entry) == "cannot encode a LogEntry without its field command: set the field first"
 
 
 def test_deep_structures_travel_up_to_the_limit_and_are_refused_beyond() -> None:
@@ -676,8 +688,8 @@ def test_no_recursion_error_even_from_a_nearly_full_stack() -> None:
     here = len(__import__("inspect").stack())
     for room in (120, 300, 600):
         at_depth(sys.getrecursionlimit() - here - room)
-    assert "LogEntry: nested too deep to encode from this depth of calls" in outcomes
-    assert "LogEntry: damaged: nested too deep" in outcomes
+    assert "LogEntry: nested too deeply to encode at this depth of the call stack" in outcomes
+    assert "LogEntry: damaged: nested too deeply" in outcomes
 
 
 # Annotations
@@ -740,7 +752,7 @@ def test_two_keys_that_would_arrive_as_one_are_refused() -> None:
         by_id: dict[int, str]
 
     assert refusal(Keyed({1: "a", Shade.DARK: "b"})) == (  # type: ignore[dict-item]
-        "Keyed.by_id: cannot encode a dict two of whose keys would arrive as one"
+        "Keyed.by_id: cannot encode a dict with two keys that would be equal after decoding"
     )
 
 
@@ -774,10 +786,7 @@ def test_an_annotation_that_cannot_be_resolved_says_so() -> None:
     class Local:
         hidden: Hidden
 
-    text = (
-        "cannot resolve an annotation of Local (name 'Hidden' is not defined): "
-        "define the class it names at module level"
-    )
+    text = "cannot resolve an annotation of Local (name 'Hidden' is not defined): define that class at module level"
     assert refusal(Local(Hidden(1))) == text
     assert decode_refusal(b"\x80", Local) == text
 
@@ -820,13 +829,17 @@ def test_a_class_registered_again_retires_the_first() -> None:
     assert same(labgob.decode(data, Any), [second(1)])
     assert same(round_trip(LogEntry(1, second(2))), LogEntry(1, second(2)))
     assert refusal(LogEntry(1, first(1))) == (
-        f"LogEntry.command: cannot encode {first}: another class of that name was registered after it"
+        f"LogEntry.command: cannot encode {first}: "
+        "another class with this name was registered later; register each class once, under its own name"
     )
 
 
 def test_bytes_naming_a_class_not_registered_here() -> None:
     data = labgob.encode(LogEntry(1, Op("a", "b"))).replace(b".Op", b".Oq")
-    assert decode_refusal(data, LogEntry) == f"these bytes hold a {__name__}.Oq, which is not registered here"
+    assert (
+        decode_refusal(data, LogEntry)
+        == f"these bytes hold a {__name__}.Oq, which is not registered here; use @labgob.register on this class"
+    )
 
 
 def test_values_of_unregistered_classes_can_be_carried() -> None:
@@ -854,14 +867,14 @@ def test_values_of_unregistered_classes_can_be_carried() -> None:
         ({"a": 1}, Point, "Point: these bytes hold a value that is not a dataclass"),
         ([Point(1, 2)], Point, "Point: these bytes hold a value that is not a dataclass"),
         ([{"x": 1, "y": 2}], list[Point], "list[Point][0]: expected Point, got <class 'dict'>"),
-        (Point(1, 2), Any, "Any: these bytes hold a dataclass; decode them with its class"),
-        (Point(1, 2), dict, "dict[Any, Any]: these bytes hold a dataclass; decode them with its class"),
-        (Point(1, 2), int, "int: these bytes hold a dataclass; decode them with its class"),
+        (Point(1, 2), Any, "Any: these bytes hold a dataclass; decode them as its class"),
+        (Point(1, 2), dict, "dict[Any, Any]: these bytes hold a dataclass; decode them as its class"),
+        (Point(1, 2), int, "int: these bytes hold a dataclass; decode them as its class"),
         (
             [Point(1, 2)],
             list,
             "list[Any]: these bytes hold objects of a class; "
-            "decode them with a type that names it, such as list[LogEntry]",
+            "decode them as a type that names the class, such as list[LogEntry]",
         ),
         ([Point(1, 2)], list[LogEntry], None),
         ([Point3D(1, 2, 3)], list[Point], "list[Point]: these bytes hold Point3D"),
@@ -879,21 +892,21 @@ def test_a_value_of_another_type_is_refused(value: Any, as_type: Any, text: str 
 @pytest.mark.parametrize(
     ("data", "as_type", "text"),
     [
-        (b"", Point, "Point: damaged or cut short: Input data was truncated"),
-        (b"", int, "int: damaged, or not made by labgob.encode()"),
-        (b"\x01", int, "int: damaged, or not made by labgob.encode()"),
-        (b"\x91" * 100_000, Any, "Any: damaged: nested too deep"),
-        (b"\x91\xdd\xff\xff\xff\xff", Any, "Any: damaged or cut short: Input data was truncated"),
+        (b"", Point, "Point: damaged or truncated: Input data was truncated"),
+        (b"", int, "int: these bytes are damaged, or not from labgob.encode()"),
+        (b"\x01", int, "int: these bytes are damaged, or not from labgob.encode()"),
+        (b"\x91" * 100_000, Any, "Any: damaged: nested too deeply"),
+        (b"\x91\xdd\xff\xff\xff\xff", Any, "Any: damaged or truncated: Input data was truncated"),
         (
             b"\x91\xdf\xff\xff\xff\xff\x01",
             dict,
-            "dict[Any, Any]: damaged or cut short: Input data was truncated",
+            "dict[Any, Any]: damaged or truncated: Input data was truncated",
         ),
-        (b"\x91\xc6\xff\xff\xff\xff", bytes, "bytes: damaged or cut short: Input data was truncated"),
-        (b"\x91\xd4\x63\x00", Any, "damaged: no extension 99 is known"),
-        (b"\x91\xc7\x00\x02", Any, "Any: damaged or cut short: index out of bounds on dimension 1"),
-        (None, int, "decode() needs bytes, got NoneType"),
-        ("text", Point, "decode() needs bytes, got str"),
+        (b"\x91\xc6\xff\xff\xff\xff", bytes, "bytes: damaged or truncated: Input data was truncated"),
+        (b"\x91\xd4\x63\x00", Any, "damaged: unknown extension 99"),
+        (b"\x91\xc7\x00\x02", Any, "Any: damaged or truncated: index out of bounds on dimension 1"),
+        (None, int, "decode(): data must be bytes, got NoneType"),
+        ("text", Point, "decode(): data must be bytes, got str"),
     ],
     ids=lambda value: repr(value)[:30],
 )
@@ -918,7 +931,7 @@ def test_an_error_in_the_classes_own_post_init_is_a_decode_error_with_its_cause(
 
     fussy = Fussy(1)
     fussy.x = -1
-    with pytest.raises(labgob.DecodeError, match=r"^Fussy: damaged or cut short: 'negative'$") as caught:
+    with pytest.raises(labgob.DecodeError, match=r"^Fussy: damaged or truncated: 'negative'$") as caught:
         labgob.decode(labgob.encode(fussy), Fussy)
     assert isinstance(caught.value.__cause__, KeyError)
 
@@ -927,7 +940,7 @@ def test_nested_extensions_do_not_exhaust_the_stack() -> None:
     payload = b"\x90"
     for _ in range(2_000):  # tuples in tuples, far deeper than encode() would go
         payload = b"\x91\xc9" + len(payload).to_bytes(4, "big") + b"\x01" + payload
-    assert decode_refusal(payload, Any) == "Any: damaged: nested too deep"
+    assert decode_refusal(payload, Any) == "Any: damaged: nested too deeply"
 
 
 # Determinism, and the two paths being one
