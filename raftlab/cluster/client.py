@@ -13,7 +13,7 @@ from labrpc import RpcError, Server, Service
 from raftlab.cluster import options
 from raftlab.cluster.options import UsageError, joined
 from raftlab.cluster.status import Monitor, StatusArgs, StatusReply, table
-from raftlab.cluster.tcp import Address, Credentials, Line, TcpEnd
+from raftlab.cluster.tcp import Address, Credentials, TcpClient, TcpEnd
 from raftlab.guest.contract import CLERK, SERVICE
 
 _STATUS_S = 1.0
@@ -80,14 +80,14 @@ def offers(program: Any) -> Server:
     return server
 
 
-def make_clerk(program: Any, lines: list[Line]) -> Any:
+def make_clerk(program: Any, lines: list[TcpClient]) -> Any:
     """Its methods are get, put and append, and wait until they are done."""
     home = offers(program)
     return program.template.module(CLERK).Clerk([TcpEnd(line, home) for line in lines])
 
 
-def make_lines(addresses: list[Address], credentials: Credentials) -> list[Line]:
-    return [Line(address, credentials, timeout_s=_CALL_S) for address in addresses]
+def make_lines(addresses: list[Address], credentials: Credentials) -> list[TcpClient]:
+    return [TcpClient(address, credentials, timeout_s=_CALL_S) for address in addresses]
 
 
 def within(limit_s: float, addresses: list[Address], method: Any, *args: str) -> Any:
@@ -120,7 +120,7 @@ class Statuses:
     def __init__(self, addresses: list[Address], credentials: Credentials) -> None:
         home = Server()
         home.add_service(Service(object.__new__(Monitor), "Status"))
-        lines = [Line(address, credentials, timeout_s=_STATUS_S) for address in addresses]
+        lines = [TcpClient(address, credentials, timeout_s=_STATUS_S) for address in addresses]
         self._lines = lines
         self._ends = [TcpEnd(line, home) for line in lines]
 

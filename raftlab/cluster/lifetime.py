@@ -1,6 +1,6 @@
-"""No process is left behind: a peer's ends with the one that started it, however that ends.
+"""Ends a peer's process with the process that started it, however that one ends.
 
-On Linux the kernel sees to it, even for a process that is stopped; elsewhere a thread looks now and then.
+On Linux the kernel does this, even for a stopped process; elsewhere a thread checks the parent regularly.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import threading
 import time
 
 _PR_SET_PDEATHSIG = 1
-_LOOK_S = 0.5
+_INTERVAL_S = 0.5
 
 
-def end_with(parent: int | None) -> None:
-    """From now on. `parent`: who started this process; None: nobody in particular."""
+def exit_with_parent(parent: int | None) -> None:
+    """End this process with its parent from now on. None: do not."""
     if parent is None:
         return
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was quicker
+    if os.getppid() != parent:  # the parent has ended already
         os._exit(0)
     if sys.platform != "linux":
-        threading.Thread(target=_look_for, args=(parent,), daemon=True).start()
+        threading.Thread(target=_watch_parent, args=(parent,), daemon=True).start()
 
 
-def _look_for(parent: int) -> None:
+def _watch_parent(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(_LOOK_S)
+        time.sleep(_INTERVAL_S)
     os._exit(0)

@@ -27,7 +27,7 @@ from raftlab.cluster import lifetime, options
 from raftlab.cluster.disk import Disk, DiskError, Owner, persister_on
 from raftlab.cluster.options import UsageError
 from raftlab.cluster.status import ApplyQueue, Monitor, Watch
-from raftlab.cluster.tcp import Address, Credentials, Line, TcpEnd
+from raftlab.cluster.tcp import Address, Credentials, TcpClient, TcpEnd
 from raftlab.cluster.tcp_server import TcpServer
 from raftlab.guest.contract import PEER, SERVICE
 
@@ -107,7 +107,7 @@ def _wait_for_signal() -> None:
 def serve(setup: Setup, program: Any) -> int:
     """Until it is told to stop."""
     me, addresses, say = setup.me, setup.addresses, say_for(setup.me)
-    lifetime.end_with(setup.parent)
+    lifetime.exit_with_parent(setup.parent)
     _hold_signals()
     sys.setswitchinterval(_SWITCH_S)
 
@@ -156,7 +156,7 @@ def serve(setup: Setup, program: Any) -> int:
     server = Server()
     watch = Watch(me, len(addresses))
     lines = [
-        Line(address, setup.credentials, say=say, name=f"peer {peer} at {address}")
+        TcpClient(address, setup.credentials, say=say, name=f"peer {peer} at {address}")
         for peer, address in enumerate(addresses)
     ]
     try:

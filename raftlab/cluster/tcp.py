@@ -1,17 +1,17 @@
-"""The same call() over TCP: for peers and services that are real processes.
+"""RPCs over TCP, for peers and services in real processes: the client's side.
 
-    TcpServer(server, Address("127.0.0.1", 7001), credentials, failed=...).start()  # a labrpc.Server, as ever
-    line = Line(Address("127.0.0.1", 7002), credentials)
-    reply = TcpEnd(line, server).call("Raft.request_vote", args)
+    TcpServer(server, Address("127.0.0.1", 7001), credentials, failed=...).start()  # a labrpc.Server
+    client = TcpClient(Address("127.0.0.1", 7002), credentials)
+    reply = TcpEnd(client, server).call("Raft.request_vote", args)
 
-Promise: call() returns the reply, or None when the connection is lost or no reply has come in time. One connection
-leads from a process to another, with any number of calls on it at once; when it is gone it is made anew, after pauses
-that grow, and whoever calls meanwhile hears so at once. Whatever comes in that is not ours closes its connection, is
-counted, and is said once. Only loopback addresses are used without TLS. Not promised: that a request whose reply is
-lost was not carried out, nor any order among calls.
+Promise: call() returns the reply, or None if the connection is lost or no reply comes in time. One connection leads
+from a process to another, with any number of concurrent calls. A lost connection is made again, with growing pauses,
+and calls made in a pause return None at once. Invalid data closes its connection, is counted, and is reported once.
+Only loopback addresses can be used without TLS. Not promised: that a request without a reply was not executed, nor any
+order among calls.
 
-A connection begins with MAGIC, then a Hello; after that there are Requests one way and Replies the other. Frames are
-streams.py's, what is in them is msgspec's. Start at `Line.call()`; the server's side is tcp_server.py.
+A connection begins with MAGIC, then a Hello; then Requests go one way and Replies the other. streams.py has the frames;
+their contents are msgspec's. Start at `TcpClient.call()`. The server's side is tcp_server.py.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ import msgspec
 from labgob import DecodeError, decode, encode
 from labrpc.errors import RpcError
 from labrpc.server import Server
-from raftlab.cluster.streams import Broken, Stream, Tls, Trouble
+from raftlab.cluster.streams import ConnectionBroken, FrameStream, Rejection, Tls
 
 T = TypeVar("T")
 
 MAGIC = b"raftlab 1 over tcp"
-CLIENT = -1  # who is no peer
+CLIENT = -1  # the number of a client, which is not a peer
 
 CONNECT_S = 1.0
 HELLO_S = 5.0
@@ -63,7 +63,7 @@ class Address(NamedTuple):
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True):
-    """Who calls: `peer` of `cluster`, or a client, which may not know its name."""
+    """The caller: `peer` of `cluster`, or a client, which may not know the cluster."""
 
     cluster: str = ""
     peer: int = CLIENT
@@ -78,7 +78,7 @@ class Request(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class Reply(msgspec.Struct, array_like=True, frozen=True, gc=False):
     id: int
     reply: bytes
-    error: str = ""  # what is wrong with the request, if it can never work
+    error: str = ""  # why the request can never work
 
 
 pack = msgspec.msgpack.Encoder().encode
@@ -91,11 +91,11 @@ def unpack(decoder: msgspec.msgpack.Decoder[T], body: bytes) -> T:
     try:
         return decoder.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: a str that is no UTF-8
-        raise Broken(f"what came is none of our messages: {error}", Trouble.GARBAGE) from None
+        raise ConnectionBroken(f"received an invalid message: {error}", Rejection.GARBAGE) from None
 
 
 class Credentials(NamedTuple):
-    """Who we are to others, and how both sides prove it."""
+    """The identity of this process, and how both sides authenticate."""
 
     hello: Hello = Hello()
     tls: Tls | None = None
@@ -103,26 +103,26 @@ class Credentials(NamedTuple):
     def check(self, address: Address) -> None:
         if self.tls is None and not address.is_loopback:
             raise RpcError(
-                f"{address} can be reached from other machines, and anybody there could give orders: use 127.0.0.1, "
-                "or give a certificate, its key and the authority that signs for all (TLS)"
+                f"{address} can be reached from other machines, whose users could send requests: use 127.0.0.1, "
+                "or use TLS: give a certificate, its key and the authority that signs all certificates"
             )
 
 
 # ---- The caller's side -------------------------------------------------------------------------------------
 
 
-class _Waiting:
-    """One call that waits for its reply."""
+class _PendingReply:
+    """A call that waits for its reply."""
 
     __slots__ = ("over", "reply")
 
     def __init__(self) -> None:
-        self.over = threading.Lock()  # released when it is: cheaper than an Event
+        self.over = threading.Lock()  # released at the end of the call: cheaper than an Event
         self.over.acquire()
         self.reply: Reply | None = None
 
 
-class Line:
+class TcpClient:
     """The connection from this process to one server. Made when first used."""
 
     def __init__(
@@ -142,13 +142,13 @@ class Line:
         self._say = say
         self._name = name or str(address)
         self._ids = itertools.count(1)
-        self._connecting = threading.Lock()  # whoever has it makes the connection; others wait for that
+        self._connecting = threading.Lock()  # its holder makes the connection; others wait for it
         self._mu = threading.Lock()  # guards what follows
-        self._stream: Stream | None = None
-        self._waiting: dict[int, _Waiting] = {}
+        self._stream: FrameStream | None = None
+        self._waiting: dict[int, _PendingReply] = {}
         self._pause_s = 0.0
         self._not_before_s = 0.0
-        self._lost = False  # and that was said
+        self._lost = False  # and the loss was reported
         self._closed = False
 
     def call(self, service_method: str, args: bytes) -> Reply | None:
@@ -159,9 +159,9 @@ class Line:
         body = pack(Request(call_id, service_method, args))
         if len(body) > PEER_FRAME_MAX:
             raise RpcError(
-                f"{service_method} with {len(args):,} bytes to {self._name}: a frame has at most {PEER_FRAME_MAX:,}"
+                f"{service_method} to {self._name}: its arguments may have {PEER_FRAME_MAX:,} bytes, got {len(args):,}"
             )
-        waiting = _Waiting()
+        waiting = _PendingReply()
         with self._mu:
             if self._stream is not stream:
                 return None
@@ -169,14 +169,14 @@ class Line:
         try:
             stream.send(body)
             waiting.over.acquire(timeout=self.timeout_s)
-        except Broken:
+        except ConnectionBroken:
             stream.close()
         finally:
             self._waiting.pop(call_id, None)
         return waiting.reply
 
     def retry_now(self) -> None:
-        """The other side is alive, as we know from elsewhere: the next call need not wait for the pause's end."""
+        """The other side is known to be alive: do not wait for the end of the pause."""
         self._not_before_s = 0.0
 
     @property
@@ -184,7 +184,7 @@ class Line:
         return self._stream is not None
 
     def connect(self) -> bool:
-        """Before anybody calls; whether it worked."""
+        """Connect before the first call. Returns whether it worked."""
         return self._connect() is not None
 
     def close(self) -> None:
@@ -194,7 +194,7 @@ class Line:
         if stream is not None:
             stream.close()
 
-    def _connect(self) -> Stream | None:
+    def _connect(self) -> FrameStream | None:
         if time.monotonic() < self._not_before_s:
             return None
         with self._connecting:
@@ -202,7 +202,7 @@ class Line:
                 return self._stream
             try:
                 stream = self._open()
-            except (Broken, OSError) as error:
+            except (ConnectionBroken, OSError) as error:
                 self._failed(str(error.strerror if isinstance(error, OSError) and error.strerror else error))
                 return None
             with self._mu:
@@ -214,36 +214,36 @@ class Line:
             threading.Thread(target=self._read, args=(stream,), name=f"replies of {self._name}", daemon=True).start()
             return stream
 
-    def _open(self) -> Stream:
+    def _open(self) -> FrameStream:
         sock = socket.create_connection(self.address, timeout=CONNECT_S)
-        stream = Stream(
+        stream = FrameStream(
             sock,
             self._context,
             limit=PEER_FRAME_MAX,
             hostname=self.address.host if self._context is not None else None,
         )
         try:
-            stream.shake_hands()
+            stream.handshake()
             stream.send(MAGIC)
             stream.send(pack(self._credentials.hello))
             answer = unpack(replies, stream.receive(within_s=min(HELLO_S, self.timeout_s)))
-        except Broken:
+        except ConnectionBroken:
             stream.release()
             raise
         if answer.error:
             stream.release()
-            raise Broken(answer.error)
+            raise ConnectionBroken(answer.error)
         return stream
 
-    def _failed(self, why: str) -> None:
+    def _failed(self, reason: str) -> None:
         # Caller holds _connecting.
         self._pause_s = min(max(2 * self._pause_s, PAUSE_S[0]), PAUSE_S[1])
         self._not_before_s = time.monotonic() + self._pause_s
         if not self._lost:
             self._lost = True
-            self._say(f"{self._name} cannot be reached: {why} (tried again quietly until it is back)")
+            self._say(f"{self._name} cannot be reached: {reason} (retrying until it is back)")
 
-    def _read(self, stream: Stream) -> None:
+    def _read(self, stream: FrameStream) -> None:
         try:
             while True:
                 reply = unpack(replies, stream.receive())
@@ -251,8 +251,8 @@ class Line:
                 if waiting is not None:
                     waiting.reply = reply
                     waiting.over.release()
-        except Broken as error:
-            why = str(error)
+        except ConnectionBroken as error:
+            reason = str(error)
         with self._mu:
             self._stream = None
             lost, self._waiting = self._waiting, {}
@@ -262,29 +262,33 @@ class Line:
         stream.release()
         if not closed:
             with self._connecting:
-                self._failed(why)
+                self._failed(reason)
 
 
 class TcpEnd:
-    """What ClientEnd is in a simulation. `home` knows the reply's type, for it offers, or could offer, the same."""
+    """The counterpart of ClientEnd. `home`: the caller's own server, whose methods have the reply types."""
 
-    def __init__(self, line: Line, home: Server, heard: Callable[[str, Any, Any], None] | None = None) -> None:
-        """`heard`: told of every call that was answered, with its arguments and the reply."""
-        self._line = line
+    def __init__(
+        self, client: TcpClient, home: Server, on_reply: Callable[[str, Any, Any], None] | None = None
+    ) -> None:
+        """`on_reply`: called with the method, arguments and reply of every answered call."""
+        self._client = client
         self._home = home
-        self._heard = heard
+        self._on_reply = on_reply
 
     def call(self, service_method: str, args: Any) -> Any:
-        answer = self._line.call(service_method, encode(args))
+        answer = self._client.call(service_method, encode(args))
         if answer is None:
             return None
         if answer.error:
-            raise RpcError(f"{self._line.address}: {answer.error}")
+            raise RpcError(f"{self._client.address}: {answer.error}")
         handler = self._home.handlers.get(service_method) or self._home.find_handler(service_method)
         try:
             told = decode(answer.reply, handler.reply_type)
         except DecodeError as error:
-            raise RpcError(f"{service_method} of {self._line.address} returned what cannot be read: {error}") from error
-        if self._heard is not None:
-            self._heard(service_method, args, told)
+            raise RpcError(
+                f"{service_method} of {self._client.address} returned what cannot be read: {error}"
+            ) from error
+        if self._on_reply is not None:
+            self._on_reply(service_method, args, told)
         return told

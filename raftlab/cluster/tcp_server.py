@@ -1,8 +1,8 @@
-"""The server's side of calls over TCP: who may connect, what each connection may do, and how requests are carried out.
+"""RPCs over TCP: the server's side. Who may connect, what each connection may do, and how requests are executed.
 
-Promise: whatever comes in that is not ours closes its connection, is counted, and is said once for each kind of
-trouble; it never reaches a handler. An exception in a handler is handed to whoever runs the server. Not promised: any
-order among requests, which are carried out at once. tcp.py has the caller's side and the messages.
+Promise: invalid data closes its connection, is counted, and is reported once for each kind of rejection; it never
+reaches a handler. An exception in a handler is passed to the owner of the server. Not promised: any order among
+requests, which are executed concurrently. tcp.py has the client's side and the messages.
 
 Start at `TcpServer._welcome()`, then `_Connection.serve()`.
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 from labrpc.errors import RpcError
 from labrpc.server import Server
-from raftlab.cluster.streams import Broken, Stream, Trouble
+from raftlab.cluster.streams import ConnectionBroken, FrameStream, Rejection
 from raftlab.cluster.tcp import (
     CLIENT,
     HELLO_S,
@@ -36,7 +36,7 @@ from raftlab.cluster.tcp import (
     unpack,
 )
 
-CLIENT_FRAME_MAX = 1 << 20  # what clients say is short
+CLIENT_FRAME_MAX = 1 << 20  # requests of clients are short
 CALLS_MAX = 512  # on one connection at once; more wait unread
 IDLE_MAX = 8  # threads of a connection that are kept for its next calls
 CONNECTIONS_MAX = 1024
@@ -45,9 +45,8 @@ CONNECTIONS_MAX = 1024
 class TcpServer:
     """Serves a labrpc.Server's services at one address, from start() on.
 
-    `for_peers`: the services that only peers of the same cluster may call. `failed` is told of an exception in a
-    handler, which must not be passed over. `served` hears of every call that was carried out, `greeted` of everybody
-    who connects.
+    `for_peers`: the services that only peers of the same cluster may call. `failed` is called with an exception in a
+    handler, which must not be ignored; `served` after every executed call; `greeted` with each connection's Hello.
     """
 
     def __init__(
@@ -71,9 +70,9 @@ class TcpServer:
         self._failed = failed
         self._served = served
         self._greeted = greeted
-        self.refused: Counter[Trouble] = Counter()  # connections, by why they were closed
+        self.refused: Counter[Rejection] = Counter()  # closed connections, by reason
         self._mu = threading.Lock()
-        self._streams: set[Stream] = set()
+        self._streams: set[FrameStream] = set()
         self._closed = False
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         self._listener = socket.socket(family, socket.SOCK_STREAM)
@@ -88,7 +87,7 @@ class TcpServer:
         self._accepting = threading.Thread(target=self._accept, name=f"at {self.address}", daemon=True)
 
     def start(self) -> None:
-        """Let callers in, who may have been waiting since this was made."""
+        """Accept connections, some of which may be waiting already."""
         self._accepting.start()
 
     def close(self) -> None:
@@ -109,15 +108,15 @@ class TcpServer:
                 sock, source = self._listener.accept()
             except OSError as error:
                 if not self._closed:
-                    self._trouble(Trouble.CROWD, f"a connection could not be taken: {error.strerror}")
-                    time.sleep(0.1)  # no more files, most likely: they come back when others leave
+                    self._reject(Rejection.TOO_MANY, f"a connection could not be taken: {error.strerror}")
+                    time.sleep(0.1)  # too many open files, most likely: wait until some are closed
                 continue
             if len(self._streams) >= CONNECTIONS_MAX:
-                self._trouble(Trouble.CROWD, f"there are {CONNECTIONS_MAX:,} connections, and no room for more")
+                self._reject(Rejection.TOO_MANY, f"there are {CONNECTIONS_MAX:,} connections, and no room for more")
                 sock.close()
                 continue
             try:
-                stream = Stream(sock, self._context, limit=len(MAGIC))
+                stream = FrameStream(sock, self._context, limit=len(MAGIC))
             except OSError:
                 sock.close()  # gone already
                 continue
@@ -125,67 +124,69 @@ class TcpServer:
                 self._streams.add(stream)
             threading.Thread(target=self._welcome, args=(stream, source[0]), daemon=True).start()
 
-    def _welcome(self, stream: Stream, source: str) -> None:
-        """The first words: who is it?"""
+    def _welcome(self, stream: FrameStream, source: str) -> None:
+        """Read the first frames: who is calling?"""
         connection = None
         try:
-            stream.shake_hands()
+            stream.handshake()
             if stream.receive(within_s=HELLO_S) != MAGIC:
-                raise Broken("it does not begin as our connections do", Trouble.GARBAGE)
+                raise ConnectionBroken("it does not begin as our connections do", Rejection.GARBAGE)
             stream.limit = CLIENT_FRAME_MAX
             hello = unpack(hellos, stream.receive(within_s=HELLO_S))
             ours = self._credentials.hello.cluster
             if hello.peer != CLIENT and hello.cluster != ours:
-                why = (
+                reason = (
                     f"peer {hello.peer} there was started with other --peers than this one: {hello.cluster}, not {ours}"
                 )
-                self._ended(stream, source, Broken(why, Trouble.FOREIGN), Reply(0, b"", why))
+                self._ended(stream, source, ConnectionBroken(reason, Rejection.OTHER_CLUSTER), Reply(0, b"", reason))
                 return
             stream.send(pack(Reply(0, b"")))
             if hello.peer != CLIENT:
                 stream.limit = PEER_FRAME_MAX
             self._greeted(hello)
             connection = _Connection(self, stream, source, hello)
-        except Broken as error:
+        except ConnectionBroken as error:
             self._ended(stream, source, error)
         if connection is not None:
             connection.serve()
 
-    def _ended(self, stream: Stream, source: str, error: Broken, last_words: Reply | None = None) -> None:
-        if error.trouble is not None and not self._closed:
-            self._trouble(error.trouble, f"closed a connection from {source}: {error}")
-        if last_words is not None:
-            with suppress(Broken):
-                stream.send(pack(last_words))
+    def _ended(
+        self, stream: FrameStream, source: str, error: ConnectionBroken, final_reply: Reply | None = None
+    ) -> None:
+        if error.rejection is not None and not self._closed:
+            self._reject(error.rejection, f"closed a connection from {source}: {error}")
+        if final_reply is not None:
+            with suppress(ConnectionBroken):
+                stream.send(pack(final_reply))
         stream.release()
         with self._mu:
             self._streams.discard(stream)
 
-    def _trouble(self, trouble: Trouble, text: str) -> None:
-        self.refused[trouble] += 1
-        if self.refused[trouble] == 1:
-            self._say(f"{text} (the like is only counted from now on)")
+    def _reject(self, rejection: Rejection, text: str) -> None:
+        self.refused[rejection] += 1
+        if self.refused[rejection] == 1:
+            self._say(f"{text} (further ones are counted, not reported)")
 
 
 class _Connection:
-    """One connection to serve. Its threads take turns: one receives, the others carry out what they have received.
+    """One connection to serve. One of its threads receives; the others execute the requests that they have received.
 
-    So a request is carried out by the thread that received it, which need not wake another first.
+    The thread that receives a request also executes it, so it does not have to wake another one.
     """
 
-    def __init__(self, owner: TcpServer, stream: Stream, source: str, hello: Hello) -> None:
+    def __init__(self, owner: TcpServer, stream: FrameStream, source: str, hello: Hello) -> None:
         self._owner = owner
         self._stream = stream
         self._source = source
         self._hello = hello
         self._receiving = threading.Lock()
         self._mu = threading.Lock()  # guards what follows
-        self._idle = 0  # threads that receive, or wait for their turn
+        self._idle = 0  # threads that receive, or wait to receive
         self._busy = 0
         self._over = False
 
     def serve(self) -> None:
-        """Until the connection is broken."""
+        """Serve until the connection is broken."""
         with self._mu:
             self._idle += 1
         while True:
@@ -202,7 +203,7 @@ class _Connection:
                     another = not self._idle and self._busy < CALLS_MAX
                 if another:
                     threading.Thread(target=self.serve, daemon=True).start()
-            self._carry_out(request)
+            self._execute(request)
             with self._mu:
                 self._busy -= 1
                 if self._idle >= IDLE_MAX:
@@ -212,11 +213,11 @@ class _Connection:
     def _receive(self) -> Request | None:
         try:
             return unpack(requests, self._stream.receive())
-        except Broken as error:
+        except ConnectionBroken as error:
             self._owner._ended(self._stream, self._source, error)
             return None
 
-    def _carry_out(self, request: Request) -> None:
+    def _execute(self, request: Request) -> None:
         owner = self._owner
         service = request.service_method.rpartition(".")[0]
         try:
@@ -224,7 +225,7 @@ class _Connection:
                 raise RpcError(f"only peers may call {request.service_method}")
             handler, args = owner._server.read(request.service_method, request.args, "", "a caller", "this server")
         except RpcError as error:
-            owner._trouble(Trouble.GARBAGE, f"a call from {self._source} that cannot work: {error}")
+            owner._reject(Rejection.GARBAGE, f"a call from {self._source} that cannot work: {error}")
             self._send(Reply(request.id, b"", str(error)))
             self._stream.close()
             return
@@ -239,7 +240,7 @@ class _Connection:
     def _send(self, reply: Reply) -> None:
         try:
             self._stream.send(pack(reply))
-        except Broken as error:
+        except ConnectionBroken as error:
             self._stream.close()
-            if error.trouble is not None:
-                self._owner._trouble(error.trouble, f"closed a connection from {self._source}: {error}")
+            if error.rejection is not None:
+                self._owner._reject(error.rejection, f"closed a connection from {self._source}: {error}")

@@ -15,8 +15,8 @@ import trustme
 
 from labrpc import RpcError, Server, Service
 from raftlab.cluster import streams, tcp, tcp_server
-from raftlab.cluster.streams import Tls, Trouble
-from raftlab.cluster.tcp import MAGIC, Address, Credentials, Hello, Line, TcpEnd
+from raftlab.cluster.streams import Rejection, Tls
+from raftlab.cluster.tcp import MAGIC, Address, Credentials, Hello, TcpClient, TcpEnd
 from raftlab.cluster.tcp_server import TcpServer
 from unit.soak import SOAK
 from unit.tools.processes import wait_until
@@ -63,7 +63,7 @@ class Place:
         self.server.add_service(Service(self.echo))
         self.server.add_service(Service(Raft()))
         self._credentials = credentials
-        self._lines = []
+        self._clients = []
         self.open(address)
 
     def open(self, address):
@@ -71,8 +71,8 @@ class Place:
         self.tcp.start()
 
     def line(self, credentials=PEER, **more):
-        line = Line(self.tcp.address, credentials, **more)
-        self._lines.append(line)
+        line = TcpClient(self.tcp.address, credentials, **more)
+        self._clients.append(line)
         return line
 
     def end(self, credentials=PEER, **more):
@@ -87,7 +87,7 @@ class Place:
 
     def close(self):
         self.echo.go_on.set()
-        for line in self._lines:
+        for line in self._clients:
             line.close()
         self.tcp.close()
 
@@ -157,7 +157,7 @@ def test_a_call_on_a_lost_connection_is_none_at_once_and_later_ones_get_through_
     for _ in range(100):
         assert end.call("Echo.say", Words("nobody")) is None
     place.open(place.tcp.address)
-    end._line.retry_now()
+    end._client.retry_now()
     assert end.call("Echo.say", Words("again")) == Words("again")
     # Hundreds of tries, and it was said once.
     assert [line.partition(":")[0] for line in said] == ["peer 1 cannot be reached", "peer 1 is back"]
@@ -193,8 +193,8 @@ def test_an_exception_in_a_handler_is_told_to_who_runs_it(place):
     ("credentials", "method", "text"),
     [
         (CLIENT, "Raft.vote", "only peers may call Raft.vote"),
-        (PEER, "Raft.no_such", "Raft has no method 'no_such'; it has vote"),
-        (PEER, "Nobody.vote", "no service 'Nobody' for 'Nobody.vote'; the server has Echo, Raft"),
+        (PEER, "Raft.no_such", "Raft has no method 'no_such'; its methods: vote"),
+        (PEER, "Nobody.vote", "no service 'Nobody' for 'Nobody.vote'; its services: Echo, Raft"),
     ],
 )
 def test_a_call_that_cannot_work_is_an_error_and_no_none(place, credentials, method, text):
@@ -207,14 +207,14 @@ def test_a_peer_with_another_list_of_peers_is_refused_in_words(place):
     line = place.line(Credentials(Hello("others", 2)), say=said.append, name="peer 1")
     assert not line.connect()
     why = "peer 2 there was started with other --peers than this one: others, not ours"
-    assert said == [f"peer 1 cannot be reached: {why} (tried again quietly until it is back)"]
-    assert place.tcp.refused == {Trouble.FOREIGN: 1}
+    assert said == [f"peer 1 cannot be reached: {why} (retrying until it is back)"]
+    assert place.tcp.refused == {Rejection.OTHER_CLUSTER: 1}
 
 
 @pytest.mark.parametrize("address", [Address("0.0.0.0", 0), Address("192.0.2.1", 7000), Address("example.org", 7000)])
 def test_other_addresses_are_refused_without_tls(address):
-    for make in (lambda: Line(address, PEER), lambda: TcpServer(Server(), address, PEER, failed=print)):
-        with pytest.raises(RpcError, match="can be reached from other machines, and anybody there could give orders"):
+    for make in (lambda: TcpClient(address, PEER), lambda: TcpServer(Server(), address, PEER, failed=print)):
+        with pytest.raises(RpcError, match="can be reached from other machines"):
             make()
 
 
@@ -240,7 +240,7 @@ def test_garbage_closes_its_connection_and_is_said_once(place):
     assert end.call("Echo.say", Words("after")) == Words("after")
     assert sum(place.tcp.refused.values()) == count
     assert place.failed == []
-    assert len(place.said) == len(place.tcp.refused) <= len(Trouble)
+    assert len(place.said) == len(place.tcp.refused) <= len(Rejection)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_garbage_closes_its_connection_and_is_said_once(place):
 )
 def test_frames_made_to_hurt_do_not(place, body):
     assert closed(place.raw(GREETING + frame(body)))
-    assert place.tcp.refused == {Trouble.GARBAGE: 1}
+    assert place.tcp.refused == {Rejection.GARBAGE: 1}
     assert place.failed == []
     assert place.end().call("Echo.say", Words("still")) == Words("still")
 
@@ -264,10 +264,10 @@ def test_frames_made_to_hurt_do_not(place, body):
 def test_a_length_that_is_too_large_takes_no_room(place):
     for data in (b"\xff\xff\xff\xff", GREETING + struct.pack(">I", tcp_server.CLIENT_FRAME_MAX + 1)):
         assert closed(place.raw(data))
-    assert place.tcp.refused == {Trouble.TOO_LARGE: 2}
+    assert place.tcp.refused == {Rejection.TOO_LARGE: 2}
     assert place.said == [
         "closed a connection from 127.0.0.1: a frame of 4,294,967,295 bytes; at most 18 are allowed "
-        "(the like is only counted from now on)"
+        "(further ones are counted, not reported)"
     ]
 
 
@@ -276,7 +276,7 @@ def test_half_a_frame_is_noticed(place):
         sock = place.raw(data)
         sock.shutdown(socket.SHUT_WR)
         assert closed(sock)
-    assert place.tcp.refused == {Trouble.HALF: 3}
+    assert place.tcp.refused == {Rejection.PARTIAL_FRAME: 3}
 
 
 def test_a_slow_sender_is_not_waited_for(place, monkeypatch):
@@ -284,7 +284,7 @@ def test_a_slow_sender_is_not_waited_for(place, monkeypatch):
     monkeypatch.setattr(tcp_server, "HELLO_S", 0.1)
     for data in (b"", frame(MAGIC), GREETING + b"\0", GREETING + frame(b"x" * 100)[:50]):
         assert closed(place.raw(data))
-    assert place.tcp.refused == {Trouble.TOO_SLOW: 4}
+    assert place.tcp.refused == {Rejection.TOO_SLOW: 4}
 
 
 def test_who_greets_and_says_nothing_may_stay(place, monkeypatch):
@@ -305,7 +305,7 @@ def test_who_takes_no_replies_is_left(place, monkeypatch):
         while True:
             sock.sendall(request)
     wait_until(lambda: place.tcp.refused)  # first it is closed, so that nobody waits for it any more
-    assert set(place.tcp.refused) == {Trouble.TOO_SLOW}
+    assert set(place.tcp.refused) == {Rejection.TOO_SLOW}
 
 
 def test_there_is_an_end_to_connections(place, monkeypatch):
@@ -313,7 +313,7 @@ def test_there_is_an_end_to_connections(place, monkeypatch):
     held = [place.line() for _ in range(3)]
     assert all(line.connect() for line in held)
     assert closed(place.raw(GREETING))
-    assert place.tcp.refused == {Trouble.CROWD: 1}
+    assert place.tcp.refused == {Rejection.TOO_MANY: 1}
     assert all(line.is_up for line in held)
 
 
@@ -366,8 +366,8 @@ def test_under_tls_both_sides_prove_who_they_are(tmp_path):
         assert place.end(ours.credentials(["client"], authority=others)).call("Echo.say", Words("not trusted")) is None
         assert closed(place.raw(GREETING))
         assert end.call("Echo.say", Words("still")) == Words("still")
-        assert set(place.tcp.refused) <= {Trouble.NO_CERTIFICATE, Trouble.HALF}
-        assert place.tcp.refused[Trouble.NO_CERTIFICATE] >= 3
+        assert set(place.tcp.refused) <= {Rejection.NO_CERTIFICATE, Rejection.PARTIAL_FRAME}
+        assert place.tcp.refused[Rejection.NO_CERTIFICATE] >= 3
         assert place.failed == []
     finally:
         place.close()
@@ -385,4 +385,4 @@ def test_a_server_with_a_certificate_for_another_name_is_not_trusted(tmp_path):
 
 
 def test_with_tls_other_addresses_are_allowed(tmp_path):
-    Line(Address("192.0.2.1", 7000), Authority(tmp_path, "ours").credentials(["client"]))
+    TcpClient(Address("192.0.2.1", 7000), Authority(tmp_path, "ours").credentials(["client"]))
