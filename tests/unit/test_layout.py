@@ -41,7 +41,7 @@ have = {
     "judging": shown(run_digest.graded_run_files()),
     "records": shown(layout.run_files()),
     "dask": set(job_bundle.lab_itself()),
-    "reports": {name for name in names if not stacks.is_readers(str(layout.ROOT / name))},
+    "reports": {name for name in names if not stacks.is_user_code(str(layout.ROOT / name))},
 }
 print(json.dumps({who: [name for name in names if name in theirs] for who, theirs in have.items()}))
 """
