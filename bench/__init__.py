@@ -1,1 +1,1 @@
-"""Figures: what an operation costs here, beside the same done otherwise in the same run. `python -m bench`."""
+"""Benchmarks: the cost of an operation here, next to that of an alternative in the same run. `python -m bench`."""

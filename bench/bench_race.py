@@ -1,6 +1,6 @@
-"""What --race costs: the whole suite for some seeds, plain, with lost turns alone, and with races looked for as well.
+"""The cost of --race: the whole suite for some seeds, without it, with preemption alone, and with race detection too.
 
-A run with lost turns is another run than the plain one of its seed, longer or shorter in virtual time. The figures are
+A run with preemption differs from the run of the same seed without it, in virtual time too. The figures are
 CPU seconds of the whole suite over a few seeds, and beside them CPU seconds for each virtual second.
 """
 

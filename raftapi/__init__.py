@@ -1,11 +1,11 @@
 """The contract between the lab and the code under test.
 
 A Raft peer puts an `ApplyMsg` on apply_ch for each committed command, and keeps what must outlive a crash in its
-`Persister`. `Peer`, `KVServer` and `Clerk` say what the lab calls.
+`Persister`. `Peer`, `KVServer` and `Clerk` are the methods that the lab calls.
 
-Promise: the lab and student code know of each other what is in this package, and nothing else. What student code writes
-onto these modules and classes is gone after a crash (raftlab/harness/program.py). Not here: what peers send to each
-other; that is raft/messages.py, and the student's own.
+Promise: the lab and student code depend on each other only through this package. What student code assigns to these
+modules and classes is lost in a crash (raftlab/harness/program.py). The messages between peers are not part of the
+contract; they are the student's own, in raft/messages.py.
 
 Start at apply_msg.py and persister.py.
 """

@@ -1,4 +1,4 @@
-"""What a Raft peer hands to the service above it, on apply_ch."""
+"""The message that a Raft peer puts on apply_ch for its service."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 
 @dataclass(slots=True)
 class ApplyMsg:
-    """What a peer puts on apply_ch: one committed command, or (2D) a snapshot received from the leader.
+    """One committed command, or (2D) a snapshot received from the leader.
 
-    Exactly one of command_valid and snapshot_valid is true, and says which fields count. snapshot_index and
-    snapshot_term name the last entry the snapshot stands for.
+    Exactly one of command_valid and snapshot_valid is true; it says which fields are used. snapshot_index and
+    snapshot_term belong to the last entry that the snapshot replaces.
     """
 
     command_valid: bool = False

@@ -1,7 +1,7 @@
-"""The disk of one peer: what it saves here is there again after a crash.
+"""The disk of one peer, which survives crashes.
 
-Promise: save() writes state and snapshot together; a crash leaves both old or both new, never one of each.
-Not promised: any meaning. The bytes are the peer's business, and an empty disk reads as b"".
+Promise: save() writes state and snapshot atomically; a crash leaves both old or both new, never one of each.
+Not promised: any meaning of the bytes, which only the peer interprets. An empty disk reads as b"".
 """
 
 from collections.abc import Callable
@@ -12,8 +12,8 @@ class Persister:
 
     def __init__(self) -> None:
         self._saved = (b"", b"")  # one tuple, so that replacing it is one step
-        # For the tester, both called with the number of the save. before_save: when it begins; it may take its time.
-        # on_save: just before it takes effect, with what is saved; if it does not return, nothing was.
+        # For the tester; both get the number of the save. before_save: when the save begins; it may wait. on_save: just
+        # before the save takes effect, with the bytes; if it does not return, nothing is saved.
         self.before_save: Callable[[int], None] | None = None
         self.on_save: Callable[[int, bytes, bytes], None] | None = None
         self._begun = 0
@@ -23,7 +23,7 @@ class Persister:
         self._begun = number = self._begun + 1
         if self.before_save is not None:
             self.before_save(number)
-        # Only now: another thread may have saved a newer one meanwhile.
+        # Read it only now: another thread may have saved a newer snapshot meanwhile.
         if snapshot is None:
             snapshot = self._saved[1]
         if self.on_save is not None:
@@ -43,7 +43,7 @@ class Persister:
         return len(self._saved[1])
 
     def copy(self) -> "Persister":
-        """A disk with the same contents and no hook, for the next life: the old one cannot write to it."""
+        """A disk with the same contents and no hooks, for the next incarnation; the old one cannot write to it."""
         disk = Persister()
         disk._saved = self._saved
         return disk

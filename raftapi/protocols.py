@@ -1,4 +1,4 @@
-"""What the lab calls of the code under test: of a Raft peer, of the service above it, and of its clients' clerk."""
+"""The methods of student code that the lab calls: of a Raft peer, of the service, and of the clients' clerk."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -29,7 +29,7 @@ class KVServer(Protocol):
 
 
 class Clerk(Protocol):
-    """What a client of the service talks to: the class Clerk in kv/client.py."""
+    """A client's interface to the service: the class Clerk in kv/client.py."""
 
     def get(self, key: str) -> str: ...
     def put(self, key: str, value: str) -> None: ...

@@ -117,7 +117,7 @@ def test_anything_plain_or_registered_survives_an_any_field(value: Any) -> None:
 
 @SETTINGS
 @given(messages)
-def test_messages_survive_and_the_fast_path_writes_what_the_slow_path_would(message: Message) -> None:
+def test_fast_path_round_trips_and_equals_slow_path(message: Message) -> None:
     data = labgob.encode(message)
     assert same(labgob.decode(data, Message), message)
     assert data == _codec._lowered(message)

@@ -285,7 +285,7 @@ def test_any_value_arrives_equal_and_of_the_same_type(value: Any) -> None:
     ],
     ids=repr,
 )
-def test_the_reader_names_the_type_of_a_value_that_is_not_a_dataclass(value: Any, as_type: Any) -> None:
+def test_error_names_the_requested_type_of_a_non_dataclass(value: Any, as_type: Any) -> None:
     arrived = round_trip(value, as_type)
     assert arrived == value and type(arrived) is (float if as_type is float else type(value))
 
@@ -624,7 +624,7 @@ def test_a_field_that_was_never_set_is_refused() -> None:
     assert refusal(entry) == "cannot encode a LogEntry without its field command: set the field first"
 
 
-def test_deep_structures_travel_up_to_the_limit_and_are_refused_beyond() -> None:
+def test_structures_nested_beyond_the_limit_are_refused() -> None:
     def tuples(levels: int) -> Any:
         value: Any = 1
         for _ in range(levels):
@@ -718,7 +718,7 @@ def test_no_recursion_error_even_from_a_nearly_full_stack() -> None:
     ],
     ids=str,
 )
-def test_an_annotation_that_cannot_travel_is_refused_by_both_sides(annotation: Any, text: str) -> None:
+def test_unsupported_annotation_is_refused_by_both_sides(annotation: Any, text: str) -> None:
     inner = dataclasses.make_dataclass("Inner", [("field", annotation)])
     outer = dataclasses.make_dataclass("Outer", [("inner", inner), ("more", list[inner])])  # type: ignore[valid-type]
     for _ in range(2):  # the second time nothing half-built is trusted
@@ -764,7 +764,7 @@ def test_a_set_in_a_dict_field_is_refused_where_it_is_sent() -> None:
     assert refusal(Keyed({1, 2})) == "Keyed.by_id: expected dict[int, int], got <class 'set'>"  # type: ignore[arg-type]
 
 
-def test_an_error_in_the_values_own_code_is_an_encode_error_with_its_cause() -> None:
+def test_error_in_the_values_code_is_an_encode_error_with_cause() -> None:
     @dataclass
     class Lazy:
         x: Any = None
@@ -920,7 +920,7 @@ def test_trailing_bytes_are_refused() -> None:
         assert "trailing characters" in decode_refusal(data, list[Point] if type(value) is list else type(value))
 
 
-def test_an_error_in_the_classes_own_post_init_is_a_decode_error_with_its_cause() -> None:
+def test_error_in_post_init_is_a_decode_error_with_cause() -> None:
     @dataclass
     class Fussy:
         x: int
@@ -1006,7 +1006,7 @@ def test_dicts_travel_in_insertion_order() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_the_fast_path_is_taken_and_writes_what_the_slow_path_would(value: Any, monkeypatch: Any) -> None:
+def test_fast_path_is_taken_and_equals_slow_path(value: Any, monkeypatch: Any) -> None:
     slow = _codec._lowered(value)
     labgob.encode(value)  # the first of a class makes its writer
     monkeypatch.setattr(_codec, "_lowered", lambda value: pytest.fail("took the slow path"))

@@ -275,7 +275,7 @@ def test_without_the_lock_is_refused(world, lock_kind, call):
 
 @alike
 @every_lock
-def test_wait_with_a_timeout_or_predicate_without_the_lock_is_refused(world, lock_kind):
+def test_wait_without_the_lock_is_refused(world, lock_kind):
     cond = make(world, lock_kind)
     with pytest.raises(RuntimeError):
         cond.wait(TICK_S)

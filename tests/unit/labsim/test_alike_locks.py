@@ -408,7 +408,7 @@ def test_rlock_bad_timeout_is_refused_to_its_owner_too(world):
 
 
 @alike
-def test_rlock_failed_attempts_elsewhere_leave_the_owner_its_count(world):
+def test_failed_rlock_attempts_do_not_change_the_owners_count(world):
     lock = world.threading.RLock()
     lock.acquire()
     lock.acquire()

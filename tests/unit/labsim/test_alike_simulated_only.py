@@ -469,7 +469,7 @@ def test_timeout_and_wake_up_at_the_same_instant(world, race):
 
 
 @simulated_only
-def test_as_many_wake_ups_as_waiters_at_the_instant_their_time_is_up(world):
+def test_wake_ups_at_the_instant_of_the_timeouts(world):
     """Five waiters whose time is up, five units for them, all at once: taken and left over must make five."""
     semaphore, got = threading.Semaphore(0), []
     waiters = [world.spawn(lambda: got.append(semaphore.acquire(timeout=0.5))) for _ in range(5)]

@@ -192,7 +192,7 @@ def test_may_be_combined_with_an_abstract_base_class(world, kind):
 
 
 @alike
-def test_init_subclass_gets_its_keywords_and_hears_of_each_subclass_once(world):
+def test_init_subclass_is_called_once_with_its_keywords(world):
     heard = []
 
     class Base(world.threading.Event):
@@ -304,7 +304,7 @@ def test_who_holds_the_mutex_has_the_queue(world):
 
 
 @simulated_only
-def test_the_mutex_holds_off_also_who_waited_before_it_was_first_asked_for(world):
+def test_mutex_also_blocks_tasks_that_waited_before_it_was_made(world):
     q, got_s = queue.Queue(1), []
 
     def get_one():
@@ -321,7 +321,7 @@ def test_the_mutex_holds_off_also_who_waited_before_it_was_first_asked_for(world
     assert got_s == [2.0]
 
 
-def test_the_end_of_a_run_is_no_error_in_who_waits_without_its_lock():
+def test_end_of_a_run_is_no_error_in_condition_waiters():
     """Leaving `with cond:` gives back a lock that wait() had given back: at the end of a run nobody may complain."""
     caught, left = [], []
 

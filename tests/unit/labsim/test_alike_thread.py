@@ -547,7 +547,7 @@ def test_context_variables_belong_to_their_thread(world):
 
 
 @alike
-def test_a_thread_started_while_handling_an_exception_knows_nothing_of_it(world):
+def test_thread_does_not_inherit_the_handled_exception(world):
     def fail():
         raise KeyError("thread's")
 

@@ -203,7 +203,7 @@ def test_local_subclass_is_initialised_in_each_thread(world):
 
 
 @alike
-def test_local_subclass_is_initialised_on_first_use_in_each_thread(world):
+def test_local_subclass_is_initialized_in_each_thread(world):
     """Even where __init__ leaves no attribute behind."""
     made = []
 

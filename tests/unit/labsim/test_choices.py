@@ -69,14 +69,14 @@ def picks(seed, instants, tasks=3, rounds=1):
     return [choice_source.pick(now_ns, range(tasks)) for now_ns in instants for _ in range(rounds)]
 
 
-def test_a_pick_depends_on_its_instant_and_not_on_those_before_it():
+def test_pick_does_not_depend_on_earlier_instants():
     instants = [n * 10_000_000 for n in range(50)]
     whole = dict(zip(instants, picks(3, instants), strict=True))
     assert picks(3, instants[7::5]) == [whole[now_ns] for now_ns in instants[7::5]]
 
 
 @pytest.mark.parametrize("step_ns", [1, 10_000_000, 123_457])
-def test_picks_are_uniform_and_independent_from_instant_to_instant(step_ns):
+def test_picks_are_uniform_and_independent_across_instants(step_ns):
     """Over seeds, for any two instants: hashing that is linear would tie them together."""
     seeds = 3000
     for first, second in ((0, step_ns), (step_ns, 2 * step_ns), (7 * step_ns, 1000 * step_ns)):

@@ -35,7 +35,7 @@ def digest_of_a_run_with_a_del():
     return sim.digest()
 
 
-def test_a_del_in_a_cycle_does_not_depend_on_what_the_process_did_before():
+def test_del_in_a_cycle_is_independent_of_earlier_runs():
     digests = set()
     for before in (0, 100, 350):
         kept = [[] for _ in range(before)]  # what Python's own collector would count
@@ -146,7 +146,7 @@ def test_several_runs_at_a_time_leave_it_to_python():
             assert gc.get_threshold() != alone
 
 
-def test_after_the_last_of_several_runs_the_collector_is_python_s_again():
+def test_collector_is_restored_after_the_last_run():
     python_s = gc.get_threshold()
     first, second = garbage.controlled_gc(), garbage.controlled_gc()
     first.__enter__()

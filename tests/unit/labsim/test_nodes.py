@@ -112,7 +112,7 @@ def test_a_node_that_kills_itself_in_a_call():
     on_every_seed(body)
 
 
-def test_node_killed_in_a_task_that_does_not_expect_it_is_that_tasks_failure():
+def test_unhandled_node_killed_fails_the_task():
     sim = Simulation(1)
 
     def main():
@@ -298,7 +298,7 @@ def test_two_nodes_that_kill_each_other_at_one_instant():
     on_every_seed(body)
 
 
-def test_a_kill_from_call_later_returns_even_if_a_task_of_that_node_lends_its_stack():
+def test_kill_from_call_later_on_the_nodes_own_stack_returns():
     """The clock's functions run on the stack of whoever waited last, often a task of the node they kill."""
 
     def body(sim):
@@ -319,7 +319,7 @@ def test_a_kill_from_call_later_returns_even_if_a_task_of_that_node_lends_its_st
     on_every_seed(body)
 
 
-def test_a_kill_from_call_later_while_a_finished_task_of_that_node_chooses_the_next():
+def test_kill_from_call_later_while_a_finished_task_switches():
     def body(sim):
         begun = []
         node = sim.node("peer-0")
@@ -430,7 +430,7 @@ def test_a_lock_held_by_the_killed_goes_to_those_who_wait(make):
 
 
 @pytest.mark.parametrize("make", LOCKS)
-def test_a_lock_held_by_the_killed_is_free_for_those_who_come_later(make):
+def test_lock_held_by_a_killed_task_is_free_later(make):
     def body(sim):
         lock = make()
         node = sim.node("peer-0")
@@ -449,7 +449,7 @@ def test_a_lock_held_by_the_killed_is_free_for_those_who_come_later(make):
     on_every_seed(body)
 
 
-def test_an_rlock_held_several_times_by_the_killed_is_held_once_by_the_next():
+def test_rlock_of_a_killed_task_is_held_once_by_the_next():
     def body(sim):
         lock = threading.RLock()
         node = sim.node("peer-0")
@@ -486,7 +486,7 @@ def test_a_lock_handed_to_a_task_killed_before_it_ran_goes_on(make):
 
 
 @pytest.mark.parametrize("make", LOCKS)
-def test_a_lock_handed_to_a_task_killed_before_it_ran_goes_to_another_waiter(make):
+def test_lock_handed_to_a_killed_task_goes_to_another_waiter(make):
     def body(sim):
         lock = make()
         node = sim.node("peer-0")
@@ -506,7 +506,7 @@ def test_a_lock_handed_to_a_task_killed_before_it_ran_goes_to_another_waiter(mak
     on_every_seed(body)
 
 
-def test_a_lock_kept_by_a_finished_thread_stays_held_until_its_node_dies():
+def test_lock_of_a_finished_thread_is_held_until_its_node_dies():
     """As in the standard library: only a power cut frees a lock, forgetting to release it does not."""
 
     def body(sim):
@@ -593,7 +593,7 @@ def _waits_and_wakes():
 
 
 @pytest.mark.parametrize("kind", _waits_and_wakes())
-def test_the_killed_do_not_swallow_a_wake_up_meant_for_the_living(kind):
+def test_killed_waiters_do_not_consume_wake_ups(kind):
     def body(sim):
         wait, wake = _waits_and_wakes()[kind]()
         node, returned = _killed_and_living(sim, wait)
@@ -606,7 +606,7 @@ def test_the_killed_do_not_swallow_a_wake_up_meant_for_the_living(kind):
 
 
 @pytest.mark.parametrize("kind", _waits_and_wakes())
-def test_a_task_killed_after_it_was_woken_but_before_it_ran_passes_the_wake_up_on(kind):
+def test_task_killed_after_wake_up_passes_it_on(kind):
     def body(sim):
         wait, wake = _waits_and_wakes()[kind]()
         node, returned = _killed_and_living(sim, wait, killed=1)
@@ -619,7 +619,7 @@ def test_a_task_killed_after_it_was_woken_but_before_it_ran_passes_the_wake_up_o
 
 
 @pytest.mark.parametrize("kind", _waits_and_wakes())
-def test_a_wake_up_passed_on_by_the_killed_is_there_for_those_who_come_later(kind):
+def test_passed_on_wake_up_is_kept_for_later_tasks(kind):
     """Not for a Condition, of course, which remembers nothing."""
 
     def body(sim):
@@ -647,7 +647,7 @@ def test_a_unit_of_a_semaphore_is_passed_on_once_only():
     on_every_seed(body)
 
 
-def test_a_task_whose_timeout_was_up_when_it_was_killed_passes_nothing_on():
+def test_task_killed_after_its_timeout_passes_nothing_on():
     def body(sim):
         semaphore = threading.Semaphore(0)
         node = sim.node("peer-0")

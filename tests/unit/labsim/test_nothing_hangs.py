@@ -73,7 +73,7 @@ def told(caught):
     return str(caught.value).splitlines()
 
 
-def test_a_deadlock_names_every_task_its_wait_the_holder_and_the_stack(program):
+def test_deadlock_names_tasks_waits_holders_and_stacks(program):
     student = program(TWO_LOCKS)
     sim = Simulation(1)
     with pytest.raises(Deadlock) as caught:
@@ -326,7 +326,7 @@ def test_a_busy_loop_is_shown(worker):
 
 
 @pytest.mark.parametrize("worker", [spin, spin_and_swallow])
-def test_a_busy_loop_is_shown_when_the_simulation_runs_in_another_os_thread(worker):
+def test_busy_loop_is_reported_in_another_os_thread(worker):
     caught = []
 
     def in_thread():
@@ -361,7 +361,7 @@ def test_a_real_lock_that_blocks_is_shown():
     assert told(caught)[2] == ADVICE
 
 
-def test_a_real_lock_that_blocks_in_another_os_thread_is_told_on_stderr(capfd):
+def test_real_lock_in_another_os_thread_is_reported_on_stderr(capfd):
     """Python cannot interrupt it there, but it must not hang silently."""
     caught = []
 
@@ -390,7 +390,7 @@ def test_a_real_lock_that_blocks_in_another_os_thread_is_told_on_stderr(capfd):
     real_lock.release()
 
 
-def test_a_leftover_task_that_spins_in_its_finally_does_not_hang_the_end_of_the_run():
+def test_spinning_finally_does_not_hang_the_end_of_the_run():
     with pytest.raises(Unresponsive, match="in spin "):
         run_with(spin_in_finally)
 
@@ -503,7 +503,7 @@ def test_the_process_can_end_after_a_task_that_swallows_everything():
 # ---- exceptions ----------------------------------------------------------------------------------------------------
 
 
-def test_an_exception_in_any_task_ends_the_run_at_once_with_its_own_traceback(program):
+def test_exception_in_any_task_ends_the_run_with_its_traceback(program):
     student = program(
         """
         def apply(entry):

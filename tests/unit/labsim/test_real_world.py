@@ -171,7 +171,7 @@ def test_what_was_imported_by_name_is_refused_too(student, module, name, call, w
     assert getattr(peer, name) is getattr(importlib.import_module(module), name)  # put back
 
 
-def test_imported_by_name_and_renamed_in_a_module_of_the_students_own(student):
+def test_renamed_import_in_a_students_module_is_guarded(student):
     helper = student("from time import sleep as nap\n\n\ndef pause():\n    nap(1)\n")
     peer = student(f"import {helper.__name__}\n\n\ndef peer():\n    {helper.__name__}.pause()\n")
     assert refusal(peer.peer) == f"time.sleep() in {helper.__name__}.py:5 {STOPS}; use 'from labsim.time import sleep'"
@@ -186,7 +186,7 @@ def test_imported_by_name_between_two_runs(student):
     assert f" in {peer.__name__}.py:2 " in refusal(peer.peer)
 
 
-def test_imported_by_name_in_a_module_that_took_the_place_of_another(student, tmp_path):
+def test_import_by_name_in_a_replaced_module_is_guarded(student, tmp_path):
     peer = student("def nap():\n    pass\n\n\ndef peer():\n    nap(1)\n")
     Simulation(1).run(lambda: None)
     (tmp_path / f"{peer.__name__}.py").write_text("from time import sleep as nap\n\n\ndef peer():\n    nap(1)\n")
@@ -233,7 +233,7 @@ def test_a_subclass_of_the_real_thread(student):
     assert refusal(peer.peer) == f"threading.Thread.start() in {peer.__name__}.py:12 {THREAD}; {USE_THREADING}"
 
 
-def test_a_real_event_made_outside_is_refused_where_it_is_waited_for(student):
+def test_waiting_for_a_real_event_made_outside_is_refused(student):
     peer = student("import threading\n\nevent = threading.Event()\n\n\ndef peer():\n    event.wait()\n")
     assert refusal(peer.peer) == f"threading.Condition.wait() in {peer.__name__}.py:7 {STOPS}; {USE_THREADING}"
 
@@ -339,7 +339,7 @@ def test_a_package_can_be_trusted(student, tmp_path, monkeypatch):
         sys.modules["labsim.stacks"].is_library.cache_clear()
 
 
-def test_a_folder_that_only_begins_like_a_trusted_one_is_not_trusted():
+def test_folder_with_a_trusted_prefix_is_not_trusted():
     labsim = guard.__file__.rpartition("/")[0]
     assert sys.modules["labsim.stacks"].is_library(f"{labsim}/guard.py")
     assert not sys.modules["labsim.stacks"].is_library(f"{labsim}_of_a_student/raft.py")

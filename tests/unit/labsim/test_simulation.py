@@ -463,7 +463,7 @@ def test_a_task_may_recurse_as_deeply_as_main():
     assert abs(shallow - deep) < 10
 
 
-def test_endless_recursion_in_a_task_is_its_failure_and_the_report_stays_short():
+def test_endless_recursion_fails_the_task_with_a_short_report():
     def endless():
         endless()
 
@@ -599,7 +599,7 @@ def _count(cls):
     return sum(isinstance(thing, cls) for thing in gc.get_objects())
 
 
-def test_leftover_tasks_are_unwound_after_the_run_with_no_effect_on_it():
+def test_leftover_tasks_are_unwound_without_effect_on_the_run():
     sim = Simulation(1)
     unwound = []
 
@@ -644,7 +644,7 @@ def test_what_a_dying_task_raises_concerns_nobody():
     assert Simulation(1).run(main) == "fine"
 
 
-def test_a_task_that_swallows_everything_does_not_hang_the_end_of_the_run():
+def test_task_that_swallows_everything_does_not_hang_the_end():
     def main():
         def stubborn():
             while True:
