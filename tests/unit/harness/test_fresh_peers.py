@@ -275,7 +275,7 @@ def test_messages_of_ones_own_in_raft_py(tmp_path, future):
 
 def test_a_message_of_another_class_is_still_refused(tmp_path):
     path = peer(tmp_path, tick='self.peers[0].call("Raft.request_vote", RequestVoteReply(1, True))')
-    assert "called Raft.request_vote of 0 with a RequestVoteReply; it takes a RequestVoteArgs" in told(path)
+    assert "called Raft.request_vote of 0 with a RequestVoteReply; pass a RequestVoteArgs" in told(path)
 
 
 OP = """\
