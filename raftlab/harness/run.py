@@ -19,7 +19,6 @@ from raftlab.check.failure import Failure
 from raftlab.check.rules import ABOUT_WAITING, CHUNK, RuleChecker
 from raftlab.check.task_errors import point_into_peer
 from raftlab.harness.config import Config
-from raftlab.harness.kv_config import KVConfig
 from raftlab.harness.lab_test import LabTest
 from raftlab.harness.launcher import PeerLauncher
 from raftlab.harness.program import forget_earlier_runs
@@ -86,6 +85,8 @@ def run_test(
     if simulation is not None and simulation.trace is not None and checked:
         run.checker = _check(simulation, simulation.trace)
 
+    config_class = _config_class(test)
+
     def make_config(**how: Any) -> Config:
         # One cluster at a time: an earlier one is over.
         for earlier in run.configs:
@@ -93,7 +94,7 @@ def run_test(
             for i in range(earlier.n):
                 if earlier.is_up(i):
                     earlier.crash1(i)
-        config = (KVConfig if test.wants_service else Config)(launcher, **how)
+        config = config_class(launcher, **how)
         config.checker = run.checker
         run.configs.append(config)
         return config
@@ -131,6 +132,14 @@ def run_test(
         run.virtual_s = simulation.now
     run.real_s = _time.perf_counter() - began_s
     return run
+
+
+def _config_class(test: LabTest) -> type[Config]:
+    if not test.wants_service:
+        return Config
+    from raftlab.harness.kv_config import KVConfig  # most tests need no service
+
+    return KVConfig
 
 
 def _check(simulation: Simulation, trace: Sequence[Event]) -> RuleChecker:

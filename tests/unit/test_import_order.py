@@ -1,6 +1,8 @@
 """Packages import each other in the order of raftlab/layout.py, and a tool only the tools that are named here."""
 
 import ast
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import PurePosixPath
 
@@ -100,6 +102,33 @@ def test_every_package_and_tool_has_tests():
     tools = [f"tools/{path.name}" for path in (ROOT / TOOLS).iterdir() if (path / "__init__.py").is_file()]
     ours = [*(package for those in layout.ORDER for package in those if package not in ("layout", "guest")), *tools]
     assert [name for name in ours if not list((ROOT / "tests/unit" / name).glob("test_*.py"))] == []
+
+
+RUN_2A = """
+import sys
+from pathlib import Path
+from raftlab.harness.run import run_test
+from raftlab.sandbox.loader import launcher_for
+from raftlab.tools.selection import load_tests
+
+launcher = launcher_for(Path("raft/raft.py"), isolated=False)
+assert run_test(load_tests(Path("tests/test_2a.py"))[0], launcher, 1).error is None
+print(*sorted(name for name in sys.modules if name.startswith("raftlab.")))
+"""
+# What an in-process run of a test of peers alone does without.
+NOT_IN_PROCESS = (
+    *("check.linearizability", "check.service_diagnosis", "races", "sandbox", "pytest_plugin", "cluster", "tools"),
+    *("harness.kv_config", "harness.clients", "harness.workload", "harness.interceptor"),
+)
+CHOOSES_THE_LAUNCHER = {"raftlab.sandbox", "raftlab.sandbox.loader"}
+FINDS_THE_TEST = {"raftlab.tools", "raftlab.tools.selection"}
+
+
+def test_a_run_in_process_imports_only_what_it_uses():
+    shown = subprocess.run([sys.executable, "-c", RUN_2A], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    needless = tuple(f"raftlab.{name}" for name in NOT_IN_PROCESS)
+    found = {name for name in shown.split() if f"{name}.".startswith(tuple(f"{one}." for one in needless))}
+    assert found == CHOOSES_THE_LAUNCHER | FINDS_THE_TEST
 
 
 @pytest.mark.parametrize(
