@@ -337,7 +337,7 @@ class Network:
         """Send a request without waiting, in a simulation. `on_end` is called when the call has ended."""
         self._begin(end, service_method, request, args_type, on_end)
 
-    def answer(self, message: Message, server: Server, reply: bytes, reply_type: Any) -> None:
+    def answer(self, message: Message, server: Server, reply: bytes | None, reply_type: Any) -> None:
         """Reply to a message that was delivered to a server's `remote`."""
         self._answer(message, server, reply, reply_type)
         if server.on_answer is not None:
@@ -486,8 +486,11 @@ class Network:
         if server.on_answer is not None:
             server.on_answer()
 
-    def _answer(self, message: Message, server: Server, reply: bytes, reply_type: Any) -> None:
-        """Send a reply: sample its transit."""
+    def _answer(self, message: Message, server: Server, reply: bytes | None, reply_type: Any) -> None:
+        """Send a reply: sample its transit. None: the server was killed, and sends none."""
+        if reply is None:
+            self._lose(message, DropReason.SERVER_GONE, self._notice_ns(message))
+            return
         message.reply = reply
         message.reply_type = reply_type
         self._emit(ANSWER, server.node, message, crc32(reply), message.id)

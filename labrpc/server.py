@@ -86,6 +86,7 @@ class Server:
     def __init__(self, node: Node | None = None) -> None:
         self.node = node
         self.count = 0  # requests that reached it
+        self.killed = False  # kill() was called: a handler that returns None sends no reply
         # For the tester: called in the handler's task, just after a reply was sent.
         self.on_answer: Callable[[], None] | None = None
         # Runs the handlers, if another process does.
@@ -122,8 +123,8 @@ class Server:
 
     def handle(
         self, service_method: str, request: bytes, sent_type: Any, source: str, target: str
-    ) -> tuple[bytes, Any]:
-        """Decode, call the method, encode. Returns the reply and its type.
+    ) -> tuple[bytes | None, Any]:
+        """Decode, call the method, encode. Returns the reply and its type; None from a killed server: no reply.
 
         `sent_type`: the argument's type or its full name; "" if it is not known.
         """
@@ -155,8 +156,8 @@ class Server:
                 f"{source} called {service_method} of {target} with an argument of the wrong type: {error}"
             ) from error
 
-    def run(self, handler: Handler, args: Any, service_method: str, target: str) -> bytes:
-        """The encoded reply. An error here is the method's mistake."""
+    def run(self, handler: Handler, args: Any, service_method: str, target: str) -> bytes | None:
+        """The encoded reply, or None. An error here is the method's mistake."""
         reply_type = handler.reply_type
         try:
             reply = handler.method(args)
@@ -165,6 +166,8 @@ class Server:
             raise RpcError(
                 f"{service_method} of {target} called sys.exit({error}); return from the method, or raise an error"
             ) from error
+        if reply is None and self.killed:
+            return None
         if reply.__class__ is not reply_type and (reply_type.__class__ is type or reply is None):
             wanted = (
                 f", which the caller takes for a lost reply; return {_named(reply_type)}"

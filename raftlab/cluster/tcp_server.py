@@ -234,6 +234,7 @@ class _Connection:
         except BaseException as error:
             owner._failed(error)
             return
+        assert reply is not None  # no Server is marked as killed here: the process ends
         self._send(Reply(request.id, reply))
         owner._served(request.service_method, args)
 

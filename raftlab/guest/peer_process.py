@@ -324,6 +324,8 @@ class GuestSimulation(Simulation):
             if self.race is not None:
                 self.race.made(one_at_a_time=object_ == CLERK)
         else:
+            if method == "kill":
+                self._server.killed = True
             value = call_peer(getattr(self._objects[object_], method), tuple(args))
         numbers, data, shown = self.sayable(value)
         del self._asks[ask.id]

@@ -175,11 +175,11 @@ class Send(_Said):
 
 
 class Answer(_Said):
-    """To a Request."""
+    """To a Request. Without data: the peer was killed, and sends no reply."""
 
     id: int
     type_number: int
-    data: bytes
+    data: bytes | None
 
 
 class Returned(_Said):

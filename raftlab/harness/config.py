@@ -140,6 +140,8 @@ class Config(Servers):
                 )
 
     def _tell_to_stop(self, seat: Seat, peer: Peer) -> None:
+        assert seat.server is not None
+        seat.server.killed = True
         self._ask(seat, "kill()", peer.kill, entry_point="kill")
 
     def cleanup(self) -> None:

@@ -14,7 +14,7 @@ from copy import copy
 from typing import Any, Literal, NoReturn, get_args
 from zlib import crc32
 
-from labrpc import ClientEnd, Network
+from labrpc import ClientEnd, Network, Server
 from labsim import Event, Node, NodeKilled, Simulation
 from labsim.choices import ChoiceKind, Constant, UniformInt
 from labsim.trace import fingerprint_of
@@ -54,6 +54,7 @@ class Seat:
         self.clock_frozen = False
         self.peer: Peer | None = None  # None while it is down
         self.node: Node | None = None
+        self.server: Server | None = None
         self.service: Listener | None = None
         self.end_names: list[str] = []
         self.last_state: State | None = None
@@ -137,6 +138,7 @@ class Servers:
         seat.peer = self._ask(seat, "Raft(...)", launched.construct, entry_point="__init__", name="Raft()")
         seat.last_state = None
         self._begin_service(seat, launched)
+        seat.server = launched.server
         launched.server.on_answer = lambda: self._pass_crash_point(seat, "after reply")
         self._network.add_server(seat.name, launched.server)
 
@@ -455,6 +457,11 @@ class Servers:
             )
         with suppress(NodeKilled):  # by an armed crash, in the middle of it
             self._ask(seat, "snapshot()", seat.service.snapshot, index, entry_point="snapshot")
+
+    def saved_snapshot_index(self, i: int) -> int:
+        """The last index of the snapshot on the disk of server i; 0 without one, or while it is down."""
+        service = self._seat(i).service
+        return service.saved_index() if isinstance(service, Service) else 0
 
     def applied(self, i: int) -> dict[int, Any]:
         """What the service of server i was handed, by index; nothing while it is down."""

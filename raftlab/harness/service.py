@@ -224,10 +224,14 @@ class Service(Listener):
         self._given.append((index, self._stopwatch()))
         self.take_snapshot(index, data.bytes())
 
+    def saved_index(self) -> int:
+        """The last index of the snapshot that is on the disk; 0 without one."""
+        saved = self._saved_snapshot()
+        return labgob.Decoder(saved).decode(int) if saved else 0
+
     def _check_saved(self) -> None:
         """The snapshots it was given before this one. A peer may leave the saving to another thread, for a while."""
-        saved = self._saved_snapshot()
-        saved_index = labgob.Decoder(saved).decode(int) if saved else 0
+        saved_index = self.saved_index()
         self._given = [given for given in self._given if given[0] > saved_index]
         for index, since_s in self._given[:1]:
             waited_s = since_s()

@@ -418,7 +418,7 @@ class Guest:
         message = self._requests.pop(deed.id, None)
         if message is None:
             self._misbehaves("an answer that nobody asked for")
-        reply_type = self._type_of(deed.type_number, deed.data)
+        reply_type = None if deed.data is None else self._type_of(deed.type_number, deed.data)
         self._ties.network.answer(message, self._ties.server, deed.data, reply_type)
 
     def _returned(self, deed: Returned) -> None:

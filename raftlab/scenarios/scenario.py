@@ -337,12 +337,13 @@ class Scenario(Expectations):
 
     @step
     def snapshot(self, i: int, index: int) -> None:
-        """Have the service of peer i make a snapshot of everything up to that index, and hand it to the peer."""
+        """Have the service of peer i make a snapshot of everything up to that index; the peer has time to save it."""
         self._check_awake(i)
         try:
             self._ask(i, lambda: self.config.take_snapshot(i, index))
         except ValueError as error:
             raise ScenarioError(str(error)) from None
+        self._comes_true(i, lambda: self.config.saved_snapshot_index(i) >= index)
 
     @step
     def busy(self, i: int) -> None:

@@ -73,6 +73,36 @@ MUTANTS = [
         ),
     ),
     correct(
+        "variant-saves-snapshots-later",
+        "lets another thread save a snapshot, 100 ms after snapshot() returned",
+        (
+            "            if index > self.last_included_index and not self.dead.is_set():\n"
+            "                self._discard_log_through(index, self._term_at(index))\n"
+            "                self._persist(snapshot)\n",
+            "            self._spawn(self._save_snapshot, index, snapshot)\n\n"
+            "    def _save_snapshot(self, index: int, snapshot: bytes) -> None:\n"
+            "        time.sleep(0.1)\n"
+            "        with self.mu:\n"
+            "            if index > self.last_included_index and not self.dead.is_set():\n"
+            "                self._discard_log_through(index, self._term_at(index))\n"
+            "                self._persist(snapshot)\n",
+        ),
+    ),
+    correct(
+        "variant-silent-after-kill",
+        "returns None from its handlers once it was killed",
+        (
+            '        """RequestVote RPC, receiver (Figure 2)."""\n        with self.mu:\n',
+            '        """RequestVote RPC, receiver (Figure 2)."""\n        with self.mu:\n'
+            "            if self.dead.is_set():\n                return None\n",
+        ),
+        (
+            '        """AppendEntries RPC, receiver (Figure 2, steps 1 to 5)."""\n        with self.mu:\n',
+            '        """AppendEntries RPC, receiver (Figure 2, steps 1 to 5)."""\n        with self.mu:\n'
+            "            if self.dead.is_set():\n                return None\n",
+        ),
+    ),
+    correct(
         "variant-cuts-when-rejecting",
         "deletes a conflicting entry, and what follows, already when it rejects",
         (

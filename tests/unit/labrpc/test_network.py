@@ -731,6 +731,18 @@ def test_mistake_in_a_call_fails_the_run_and_is_explained(method: str, args: Any
     assert failed.value.node == "0"
 
 
+def test_none_from_a_killed_server_is_a_lost_reply(world: World) -> None:
+    def body() -> None:
+        lab = Lab()
+        killed = lab.server("0")
+        killed.killed = True
+        lab.network.add_server("0", killed)
+        assert lab.call("forgets", Args(1)) is None
+        assert_nothing_in_flight(lab.network)
+
+    world(body)
+
+
 def test_exception_in_a_handler_fails_the_run_and_names_the_peer() -> None:
     def body(nodes: bool) -> None:
         Lab(nodes=nodes).call("fails", Args(1))

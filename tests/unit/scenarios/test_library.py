@@ -66,3 +66,12 @@ def test_isolated_they_are_the_same():
             assert run_test(as_test(script), launcher, 1).error is None
     finally:
         launcher.close()
+
+
+TAKES_SNAPSHOTS = [script for script in SCRIPTS if any(step.text.startswith("snapshot ") for step in script.steps)]
+
+
+@pytest.mark.parametrize("script", TAKES_SNAPSHOTS, ids=lambda script: script.name)
+def test_snapshot_saved_by_another_thread_passes(script):
+    (variant,) = [mutant for mutant in load_mutants() if mutant.id == "variant-saves-snapshots-later"]
+    assert run_test(as_test(script), load_peer(variant.write()), 1).error is None
