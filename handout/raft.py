@@ -1,8 +1,8 @@
 """A Raft peer: Figure 2 of the paper, then snapshots (§7, Figure 13). You write it.
 
 Each hole raises NotImplementedError with its part and its section of the paper. Run `make test-2a`: it names the first
-one. README.md describes the parts. The tester calls the methods that are here: keep their names and signatures, and add
-whatever you need.
+one. docs/student/guide has a chapter for each part. The tester calls the methods that are here: keep their names and
+signatures, and add whatever you need.
 
 "§" cites the extended version of "In Search of an Understandable Consensus Algorithm" by Ongaro and Ousterhout.
 """

@@ -128,7 +128,7 @@ FOR_ALL: Patterns = {
     ".": ("LICENSE", "pyproject.toml", "requirements.lock"),
 }
 FOR_STUDENTS: Patterns = {
-    "docs/student": ("*.md", "*.png"),
+    "docs/student": ("**/*.md", "*.png"),
     ".": (".gitignore",),
 }
 FOR_GRADESCOPE: Patterns = {
