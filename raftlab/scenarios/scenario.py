@@ -177,6 +177,13 @@ class Scenario(Expectations):
         with self._ordinary_time():
             self._simulation.sleep(int(duration_s * NS_PER_S))
 
+    @step
+    def run_until_send(self) -> None:
+        """Let the clocks of all peers run until one of them sends. Messages stay in flight."""
+        peers = self._awake()
+        if not peers or not self._let_run(peers, CAMPAIGN_S, lambda event: event.kind == events.SEND):
+            self.fail(f"no peer sent anything within {CAMPAIGN_S:g} s of its own time")
+
     @contextmanager
     def _ordinary_time(self) -> Iterator[None]:
         """Time passes for everybody, and messages arrive by themselves, those in flight among them."""
@@ -315,13 +322,19 @@ class Scenario(Expectations):
         self.config.resume(i)
 
     @step
-    def cut(self, source: int, target: int, *, one_way: bool = False) -> None:
-        """From now on nothing that one sends reaches the other. What is in flight can still be delivered."""
+    def cut(self, source: int, target: int | None = None, *, one_way: bool = False) -> None:
+        """From now on nothing that one sends reaches the other; without a target, any other. What is in flight can
+        still be delivered."""
+        self._cut_links(source, target, cut=True, one_way=one_way)
+
+    def _cut_links(self, source: int, target: int | None, *, cut: bool, one_way: bool) -> None:
         self._check_peer(source)
-        self._check_peer(target)
-        self.config.link(source, target, cut=True)
-        if not one_way:
-            self.config.link(target, source, cut=True)
+        if target is not None:
+            self._check_peer(target)
+        for other in self.config.others(source) if target is None else [target]:
+            self.config.link(source, other, cut=cut)
+            if not one_way:
+                self.config.link(other, source, cut=cut)
 
     @step
     def partition(self, *groups: Sequence[int]) -> None:
@@ -331,9 +344,12 @@ class Scenario(Expectations):
         self.config.partition(*groups)
 
     @step
-    def heal(self) -> None:
-        """No link is cut any more."""
-        self.config.partition()
+    def heal(self, source: int | None = None, target: int | None = None, *, one_way: bool = False) -> None:
+        """No link is cut any more; with a source, none of its links; with both, the link between the two."""
+        if source is None:
+            self.config.partition()
+        else:
+            self._cut_links(source, target, cut=False, one_way=one_way)
 
     @step
     def snapshot(self, i: int, index: int) -> None:

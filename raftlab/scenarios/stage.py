@@ -10,7 +10,7 @@ Start at `step()` and `Stage.let_run()`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
@@ -182,9 +182,10 @@ class Stage:
                     self._awaited = None
                     self._simulation.wake(task)
 
-    def _let_run(self, i: int, limit_s: float, there: Callable[[Event], bool]) -> bool:
-        """Let the clock of peer i run until that event has come: whether it has, within so much of its own time."""
-        self._release([i])
+    def _let_run(self, i: int | Collection[int], limit_s: float, there: Callable[[Event], bool]) -> bool:
+        """Let the clock of peer i, or of these peers, run until that event has come: whether it has, within so much of
+        their own time."""
+        self._release([i] if isinstance(i, int) else i)
         self._awaited = (self._simulation.current, there)
         came = self._simulation.park("what the step waits for", int(limit_s * NS_PER_S))
         self._awaited = None

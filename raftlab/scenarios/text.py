@@ -114,6 +114,8 @@ def _drop(found: re.Match[str]) -> Act:
 
 
 def _run(found: re.Match[str]) -> Act:
+    if found["time"] is None:
+        return Scenario.run_until_send
     peer, duration_s = found["peer"], _seconds(found["time"])
     return lambda s: s.run(duration_s, None if peer is None else int(peer))
 
@@ -124,9 +126,12 @@ def _crash(found: re.Match[str]) -> Act:
     return lambda s: s.crash(peer, when)
 
 
-def _cut(found: re.Match[str]) -> Act:
-    one, other, one_way = int(found["one"]), int(found["other"]), found["arrow"] == "->"
-    return lambda s: s.cut(one, other, one_way=one_way)
+def _of_link(call: Callable[..., None]) -> Callable[[re.Match[str]], Act]:
+    def act(found: re.Match[str]) -> Act:
+        one, other, one_way = _optional(found["one"]), _optional(found["other"]), found["arrow"] == "->"
+        return lambda s: call(s, one, other, one_way=one_way)
+
+    return act
 
 
 def _partition(found: re.Match[str]) -> Act:
@@ -159,6 +164,7 @@ def _optional(number: str | None) -> int | None:
 
 _PEER = r"(?P<peer>\d+)"
 _TERM = r"(?:\s+term\s+(?P<term>\d+))?"
+_LINK = r"(?P<one>\d+)(?:\s*(?P<arrow>->|\s)\s*(?P<other>\d+))?"
 _FOLLOWERS = r"(?P<source>\d+)\s*->\s*(?P<targets>\*|\d+(?:\s+\d+)*)"
 _SELECTOR = r"(?P<selector>[\d*]+\s*->.*)"
 
@@ -177,7 +183,11 @@ STEPS: dict[str, Word] = {
         "elect 0 with 1 2, or elect 0 term 4 with 1 2", rf"{_PEER}{_TERM}(?:\s+with(?P<voters>(?:\s+\d+)+))?", _elect
     ),
     "heartbeat": Word("heartbeat 0", _PEER, lambda m: lambda s: s.heartbeat(int(m["peer"]))),
-    "run": Word("run 1s, or run 0 300ms", r"(?:(?P<peer>\d+)\s+)?(?P<time>\d+(?:\.\d+)?m?s)", _run),
+    "run": Word(
+        "run 1s, run 0 300ms, or run until send",
+        r"(?:(?P<peer>\d+)\s+)?(?P<time>\d+(?:\.\d+)?m?s)|until\s+send",
+        _run,
+    ),
     "deliver": Word(
         "deliver, deliver 0->1 vote, or deliver 0->1 vote again",
         rf"(?:{_SELECTOR.replace('.*', '.*?')}(?P<again>\s+again)?)?",
@@ -203,9 +213,9 @@ STEPS: dict[str, Word] = {
     "restart": Word("restart 0", r"(?P<peers>\d+(?:\s+\d+)*)", lambda m: lambda s: s.restart(*_peers(m["peers"]))),
     "pause": Word("pause 0", _PEER, lambda m: lambda s: s.pause(int(m["peer"]))),
     "resume": Word("resume 0", _PEER, lambda m: lambda s: s.resume(int(m["peer"]))),
-    "cut": Word("cut 0 1 (both ways), or cut 0->1", r"(?P<one>\d+)\s*(?P<arrow>->|\s)\s*(?P<other>\d+)", _cut),
+    "cut": Word("cut 0 1 (both ways), cut 0->1, or cut 0 (all its links)", _LINK, _of_link(Scenario.cut)),
     "partition": Word("partition 0 1 | 2 3 4", r"(?P<groups>\d+(?:\s+\d+)*(?:\s*\|\s*\d+(?:\s+\d+)*)+)", _partition),
-    "heal": Word("heal", "", lambda m: Scenario.heal),
+    "heal": Word("heal, heal 0 1, heal 0->1, or heal 0", rf"(?:{_LINK})?", _of_link(Scenario.heal)),
     "snapshot": Word(
         "snapshot 0 5",
         rf"{_PEER}\s+(?P<index>\d+)",

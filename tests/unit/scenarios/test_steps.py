@@ -113,6 +113,25 @@ def test_what_is_sent_over_a_cut_link_is_lost():
     passes("cut 0->1\ncampaign 0\nexpect in flight 0->2 vote\nexpect not in flight 0->1 vote\n")
 
 
+def test_cut_of_one_peer_cuts_all_its_links():
+    passes("cut 0\ncampaign 0\nexpect not in flight 0->* vote\ncampaign 1\nexpect not in flight 1->0 vote\n")
+
+
+@pytest.mark.parametrize("heal", ["heal 0", "heal 0 1", "heal 0->1", "heal"])
+def test_heal_takes_links_as_cut_does(heal):
+    lost = "" if heal in ("heal 0", "heal") else "not "
+    passes(f"cut 0\n{heal}\ncampaign 0\nexpect in flight 0->1 vote\nexpect {lost}in flight 0->2 vote\n")
+
+
+def test_run_until_send_ends_with_the_first_message():
+    run, _ = passes("run until send\nexpect in flight *->* vote\n")
+    assert len({event.node for event in run.simulation.trace if event.kind == events.SEND}) == 1
+
+
+def test_run_until_send_needs_a_peer_that_runs():
+    assert "No peer sent anything" in str(fails("crash 0\ncrash 1\ncrash 2\nrun until send\n"))
+
+
 def test_deliver_alone_goes_on_until_nothing_moves():
     passes("campaign 0\ndeliver\nexpect leader 0 term 1\nexpect 1 term 1\nexpect 2 term 1\n")
 

@@ -14,7 +14,7 @@ from raftlab.scenarios.text import STEPS, ScriptError, parse_script, read_script
         ("deliver 0-1 vote", ":1: cannot read 'deliver 0-1 vote'; write: deliver, deliver 0->1 vote, or deliver"),
         ("deliver 0->1 vote please", ":1: '0->1 vote please' names no messages; write 0->1 vote, 1->0 reply,"),
         ("deliver 0->1 vote with x", ":1: only an append carries a command; write 0->1 vote"),
-        ("run 300", ":1: cannot read 'run 300'; write: run 1s, or run 0 300ms"),
+        ("run 300", ":1: cannot read 'run 300'; write: run 1s, run 0 300ms, or run until send"),
         ("crash 0 after lunch", ":1: cannot read 'crash 0 after lunch'; write: crash 0, or crash 0 before save"),
         ("expect peace", ":1: cannot expect 'peace'; write one of: expect leader 0 term 3; expect no leader;"),
         ("expect rule one-voter broken", ":1: there is no rule 'one-voter'; did you mean 'one-vote'?"),
