@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from typing import Any, Protocol
 
 from labsim.simulation import NS_PER_S, Simulation
 from labsim.stacks import is_user_code, user_frames
-from labsim.task import Task
-from labsim.waits import Wait, WaitKind, kind_of, wait_of
+from labsim.task import Node, Task
+from labsim.waits import Wait, WaitKind, kind_of, waits_of
 
 _BLOCKED_NS = NS_PER_S
 _HELD_NS = 50_000_000
+_THREADS_MAX = 50  # of a node, that are described
 # A node's own thread should not wait long for these; a call from outside should not wait long for anything.
 _BLOCKED_KINDS = (WaitKind.OWN_LOCK, WaitKind.LOST_LOCK, WaitKind.LOCK, WaitKind.SPACE)
 
@@ -46,10 +48,9 @@ def blocked(simulation: Simulation, asked: Task | None = None) -> list[Wait]:
     waiting = {task: None for task in simulation.tasks() if task is asked or _is_blocked(simulation, task)}
     holders = {holder: None for task in waiting if (holder := waiting_holder(task)) is not None}
     found: dict[Any, Wait] = {}
-    for task in sorted([*holders, *(task for task in waiting if task not in holders)], key=_rank(asked, holders)):
-        if task is simulation.current:
-            continue
-        wait = wait_of(simulation, task)
+    first = sorted([*holders, *(task for task in waiting if task not in holders)], key=_rank(asked, holders))
+    tasks = [task for task in first if task is not simulation.current]
+    for task, wait in zip(tasks, waits_of(simulation, tasks), strict=True):
         queues_up = task is not asked and task not in holders and _is_call(simulation, task)
         found.setdefault((wait.node, wait.kind, wait.where) if queues_up else task, wait)
     return list(found.values())
@@ -78,9 +79,15 @@ def held_locks(simulation: Simulation) -> dict[str, WaitKind]:
 
 
 def node_threads(simulation: Simulation) -> list[Wait]:
-    """What the nodes' own threads wait for, oldest first, without the calls from outside."""
-    threads = (task for task in simulation.tasks() if task.node is not None and task.thread is not None)
-    return [wait_of(simulation, task) for task in threads]
+    """What the oldest threads of each node wait for, oldest first, without the calls from outside."""
+    threads = []
+    found: Counter[Node] = Counter()
+    for task in simulation.tasks():
+        if task.node is not None and task.thread is not None:
+            found[task.node] += 1
+            if found[task.node] <= _THREADS_MAX:
+                threads.append(task)
+    return waits_of(simulation, threads)
 
 
 def waiting_holder(task: Task) -> Task | None:

@@ -276,9 +276,13 @@ class Simulation:
         """Every task that has not ended, oldest first."""
         return iter(tuple(self._tasks))
 
-    def left_ns(self, task: Task) -> int | None:
-        """How long until the timeout of its wait; None if it has no timeout or its clock is frozen."""
-        return next((at_ns - self.now_ns for at_ns, seq, _ in self._timers if seq == task.timer), None)
+    def timeouts_ns(self) -> dict[Task, int]:
+        """How long until the timeout of each wait that has one, unless its clock is frozen."""
+        return {
+            waiter: at_ns - self.now_ns
+            for at_ns, seq, waiter in self._timers
+            if isinstance(waiter, Task) and seq == waiter.timer
+        }
 
     def _end(self, task: Task) -> None:
         task.dead = True
@@ -827,7 +831,7 @@ class Simulation:
 
     def _fail_livelock(self) -> NoReturn:
         lately = set(self._decisions[-200:])
-        running = [waits.wait_of(self, task) for task in self._tasks if task.id in lately]
+        running = waits.waits_of(self, (task for task in self._tasks if task.id in lately))
         self.fail(
             Livelock(
                 f"Livelock at {self.now:.6f} s: tasks have switched {self._livelock_switches:,} times and virtual time "
@@ -838,7 +842,7 @@ class Simulation:
         )
 
     def _deadlock(self) -> Deadlock:
-        waiting = [waits.wait_of(self, task) for task in self._tasks]
+        waiting = waits.waits_of(self, self._tasks)
         nodes = "".join(f" Node {node} {why}." for node, why in self._unavailable())
         return Deadlock(
             f"Deadlock at {self.now:.6f} s: every task waits and no timer is set.{nodes}\n"

@@ -33,10 +33,7 @@ def location_of(frame: FrameType, line: int | None = None) -> CodeLocation:
 
 def short_path(filename: str) -> str:
     """The path relative to the working directory, if it lies below it."""
-    try:
-        return str(Path(filename).relative_to(Path.cwd()))
-    except ValueError:
-        return filename
+    return filename.removeprefix(f"{Path.cwd()}{os.sep}")
 
 
 def add_library(package_file: str) -> None:

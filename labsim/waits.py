@@ -1,10 +1,11 @@
 """What tasks wait for, as values. Code reads the values; the text is only for reports.
 
-An object that tasks wait for has two methods, `wait_kind(task)` and `describe_wait(task)`. Start at `wait_of()`.
+An object that tasks wait for has two methods, `wait_kind(task)` and `describe_wait(task)`. Start at `waits_of()`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,16 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 def wait_of(simulation: Simulation, task: Task) -> Wait:
+    (wait,) = waits_of(simulation, [task])
+    return wait
+
+
+def waits_of(simulation: Simulation, tasks: Iterable[Task]) -> list[Wait]:
+    timeouts_ns = simulation.timeouts_ns()
+    return [_wait_of(simulation, task, timeouts_ns.get(task)) for task in tasks]
+
+
+def _wait_of(simulation: Simulation, task: Task, left_ns: int | None) -> Wait:
     kind = kind_of(task)
     waited_ns = 0 if kind is WaitKind.NOTHING else simulation.now_ns - task.since_ns
     if kind is WaitKind.NOTHING:
@@ -62,7 +73,7 @@ def wait_of(simulation: Simulation, task: Task) -> Wait:
     node = None if task.node is None else task.node.name
     user_code = tuple(location_of(f) for f in user_frames(frame) if is_user_code(f.f_code.co_filename))
     text = f"{text}\n{stack}" if stack else text
-    return Wait(task.name, node, kind, waited_ns, text, user_code, simulation.left_ns(task))
+    return Wait(task.name, node, kind, waited_ns, text, user_code, left_ns)
 
 
 def kind_of(task: Task) -> WaitKind:

@@ -408,7 +408,7 @@ class GuestSimulation(Simulation):
     def _looked_at(self, look: Look) -> None:
         held = held_locks(self).get(self._name)
         waits = blocked(self, self._asks.get(look.asked))
-        self._deeds.append(Seen(waits[:20], node_threads(self)[:50], "" if held is None else held.name))
+        self._deeds.append(Seen(waits[:20], node_threads(self), "" if held is None else held.name))
 
     # ---- what the peer does ------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from labsim import (
     threading,
     time,
 )
+from labsim.blocked import node_threads
 from labsim.waits import wait_of
 
 # ---- deadlock ----------------------------------------------------------------------------------------------------
@@ -671,3 +672,20 @@ def test_system_exit_in_main_comes_out():
     with pytest.raises(SystemExit) as caught:
         Simulation(1).run(lambda: sys.exit(3))
     assert caught.value.code == 3
+
+
+def test_only_the_oldest_threads_of_each_node_are_described():
+    simulation = Simulation(1)
+
+    def main():
+        nodes = [simulation.node("0"), simulation.node("1")]
+        for node in nodes:
+            simulation.spawn(sleepers, node=node)
+        time.sleep(1)
+        return [(wait.node, wait.task) for wait in node_threads(simulation)]
+
+    def sleepers():
+        for i in range(60):
+            threading.Thread(target=time.sleep, args=(9,), name=f"t{i}", daemon=True).start()
+
+    assert simulation.run(main) == [(node, f"t{i}") for node in "01" for i in range(50)]
