@@ -14,7 +14,7 @@ from labsim.trace import fingerprint_of
 from raftapi import Clerk
 from raftlab.check.failure import short
 from raftlab.check.linearizability import History, Kind, Operation
-from raftlab.harness.runtime import Runtime, Stuck
+from raftlab.harness.runtime import CallTimeout, Runtime
 from raftlab.trace import events
 
 # Of one call. Servers may be cut off for a few seconds at a time; nothing that the tests do takes longer.
@@ -34,7 +34,7 @@ class Client:
         runtime: Runtime,
         emit: Callable[[str, Node | None, Any, int], None],
         fail: Callable[[str], NoReturn],
-        fail_in_vain: Callable[[str], NoReturn],
+        fail_timeout: Callable[[str], NoReturn],
     ) -> None:
         self.name = name
         self.node = node
@@ -45,7 +45,7 @@ class Client:
         self._runtime = runtime
         self._emit = emit
         self._fail = fail
-        self._fail_in_vain = fail_in_vain
+        self._fail_timeout = fail_timeout
 
     def get(self, key: str) -> str:
         value = self._do(Kind.GET, key, "", lambda: self.clerk.get(key))
@@ -59,20 +59,20 @@ class Client:
 
     def _do(self, kind: Kind, key: str, value: str, call: Callable[[], Any]) -> Any:
         operation = self._history.call(self.name, kind, key, value)
-        self._note(events.INVOKE, operation)
+        self._emit_operation(events.INVOKE, operation)
         try:
             result = self._runtime.wait_for(self.node, call, entry_point=kind, limit_s=OPERATION_LIMIT_S)
-        except Stuck:
-            asked = f"{kind}({key!r}{'' if kind is Kind.GET else f', {short(value)}'})"
-            self._fail_in_vain(
-                f"{asked} of {self.name} has not returned for {OPERATION_LIMIT_S:g} s{self._runtime.clock}"
+        except CallTimeout:
+            call_text = f"{kind}({key!r}{'' if kind is Kind.GET else f', {short(value)}'})"
+            self._fail_timeout(
+                f"{call_text} of {self.name} has not returned for {OPERATION_LIMIT_S:g} s{self._runtime.clock}"
             )
         if kind is Kind.GET and not isinstance(result, str):
             self._fail(f"get({key!r}) of {self.name} returned {short(result)}; it must return a str")
         self._history.returns(operation, result if kind is Kind.GET else None)
-        self._note(events.RETURN, operation)
+        self._emit_operation(events.RETURN, operation)
         return result
 
-    def _note(self, kind: str, operation: Operation) -> None:
+    def _emit_operation(self, kind: str, operation: Operation) -> None:
         detail = events.Operation(operation.kind.value, operation.key, operation.value)
         self._emit(kind, self.node, detail, fingerprint_of(detail.op, detail.key, detail.value))

@@ -23,15 +23,15 @@ from raftlab.check.harness_rules import QUIET_DEATH, START_RETURNS_AT_ONCE
 from raftlab.check.rules import RuleChecker
 from raftlab.check.task_errors import source_line
 from raftlab.harness.launcher import PeerLauncher
-from raftlab.harness.runtime import RealTimeRuntime, Stuck
-from raftlab.harness.servers import Seat, Servers
+from raftlab.harness.runtime import CallTimeout, RealTimeRuntime
+from raftlab.harness.servers import Servers, ServerSlot
 from raftlab.trace import events
 
 MAX_TEST_S = 120.0
 MAX_LOG_SIZE = 2000  # bytes of saved Raft state that a snapshotting peer may keep (2D)
 
 _AGREEMENT_S = 10.0
-_DYING_S = 1.0
+_KILL_GRACE_S = 1.0
 
 
 class Stats(NamedTuple):
@@ -51,7 +51,7 @@ class Stats(NamedTuple):
         )
 
 
-_SIGNS_OF_LIFE = {events.SEND: "sends", events.PERSIST: "saves", events.APPLY: "applies"}
+_ACTIVITY = {events.SEND: "sends", events.PERSIST: "saves", events.APPLY: "applies"}
 
 
 class Config(Servers):
@@ -72,7 +72,7 @@ class Config(Servers):
         self.checker: RuleChecker | None = None  # of the run, set by run_test()
         self._finished = False
         self.set_unreliable(unreliable)
-        self._runtime.after(MAX_TEST_S, self._out_of_time)
+        self._runtime.after(MAX_TEST_S, self._on_timeout)
         self._begin_counting()
         try:
             for i in range(servers):
@@ -102,11 +102,11 @@ class Config(Servers):
         """The test has passed: MIT's figures. Called for every test that does not call it itself."""
         self._raise_if_failed()
         self._finished = True
-        for seat in self._seats:
-            if seat.paused:
-                self.resume(seat.index)
-            if seat.clock_frozen:
-                self.unfreeze_clock(seat.index)
+        for slot in self._slots:
+            if slot.paused:
+                self.resume(slot.index)
+            if slot.clock_frozen:
+                self.unfreeze_clock(slot.index)
         if self.stats is None:
             self.stats = Stats(
                 self._runtime.now - self._began_s,
@@ -116,33 +116,33 @@ class Config(Servers):
                 self._committed.max_index - self._max_index_before,
                 _time.perf_counter() - self._began_real_s,
             )
-            self._check_quiet_death()
+            self._check_quiet_after_kill()
         return self.stats
 
-    def _check_quiet_death(self) -> None:
+    def _check_quiet_after_kill(self) -> None:
         """A peer told to stop stops: after a second's grace it sends, saves and applies nothing."""
         if self._virtual is None:
             return
         self._emit(events.STOP, None, None, 0)
-        for seat in self._seats:
-            if seat.peer is not None:
-                self._tell_to_stop(seat, seat.peer)
-        time.sleep(_DYING_S)
+        for slot in self._slots:
+            if slot.peer is not None:
+                self._kill_peer(slot, slot.peer)
+        time.sleep(_KILL_GRACE_S)
         mark = len(self._trace)
-        time.sleep(_DYING_S)
+        time.sleep(_KILL_GRACE_S)
         for event in self._trace[mark:]:
-            if event.kind in _SIGNS_OF_LIFE:
+            if event.kind in _ACTIVITY:
                 self.fail(
                     f"Peer {event.node} was told to stop by kill() and goes on over a second later: it "
-                    f"{_SIGNS_OF_LIFE[event.kind]} at {event.at_ns / 1e9:.3f} s. Its threads must look whether it was "
+                    f"{_ACTIVITY[event.kind]} at {event.at_ns / 1e9:.3f} s. Its threads must look whether it was "
                     "killed",
                     QUIET_DEATH,
                 )
 
-    def _tell_to_stop(self, seat: Seat, peer: Peer) -> None:
-        assert seat.server is not None
-        seat.server.killed = True
-        self._ask(seat, "kill()", peer.kill, entry_point="kill")
+    def _kill_peer(self, slot: ServerSlot, peer: Peer) -> None:
+        assert slot.server is not None
+        slot.server.killed = True
+        self._call_peer(slot, "kill()", peer.kill, entry_point="kill")
 
     def cleanup(self) -> None:
         """Stop all peers; on real threads nothing else would."""
@@ -150,17 +150,17 @@ class Config(Servers):
         if not isinstance(self._runtime, RealTimeRuntime):
             return
         try:
-            for seat in self._seats:
-                if seat.peer is not None:
-                    with suppress(Stuck, TaskFailed):  # the test is over; there is one more peer to stop
-                        self._runtime.call(seat.node, seat.peer.kill, entry_point="kill", limit_s=1.0)
-                if seat.service is not None:
-                    seat.service.stop()
+            for slot in self._slots:
+                if slot.peer is not None:
+                    with suppress(CallTimeout, TaskFailed):  # the test is over; there is one more peer to stop
+                        self._runtime.call(slot.node, slot.peer.kill, entry_point="kill", limit_s=1.0)
+                if slot.service is not None:
+                    slot.service.stop()
             self._network.cleanup()
         finally:
             self._runtime.close()
 
-    def _out_of_time(self) -> None:
+    def _on_timeout(self) -> None:
         if not self._finished:
             self.fail(f"The test took longer than {MAX_TEST_S:.0f} s{self._runtime.clock}")
 
@@ -168,66 +168,66 @@ class Config(Servers):
 
     def get_state(self, i: int) -> tuple[int, bool]:
         """(term, is_leader) as peer i sees it; one that another thread crashes meanwhile leads nothing."""
-        seat = self._seat(i)
-        peer = self._answering("get_state", seat)
+        slot = self._slot(i)
+        peer = self._running_peer("get_state", slot)
         try:
-            state = self._ask(seat, "get_state()", peer.get_state, entry_point="get_state")
+            state = self._call_peer(slot, "get_state()", peer.get_state, entry_point="get_state")
         except NodeKilled:
             return 0, False
         match state:
             case (int(term), bool(is_leader)) if not isinstance(term, bool):
-                seat.last_state = State(term, is_leader, round(self._runtime.now * 1e9))
+                slot.last_state = State(term, is_leader, round(self._runtime.now * 1e9))
                 if is_leader:
-                    self._claims(seat, term)
+                    self._check_claim(slot, term)
                 return term, is_leader
-        self._wrong_shape(peer.get_state, i, state, "(term: int, is_leader: bool)")
+        self._fail_wrong_result(peer.get_state, i, state, "(term: int, is_leader: bool)")
 
-    def _claims(self, seat: Seat, term: int) -> None:
+    def _check_claim(self, slot: ServerSlot, term: int) -> None:
         """A peer says that it leads: a claim like any other, which its messages must prove."""
         if self._virtual is None:
             # On real threads there is no trace, so this is all that is known: elections take messages.
             if self.n > 1 and not self.rpc_total():
-                self.fail(f"Peer {seat.name} leads term {term}, and no peer has sent anything (§5.2)")
-        elif self.checker is not None and self.checker.claim(seat.name, term, self._virtual.simulation.now_ns):
+                self.fail(f"Peer {slot.name} leads term {term}, and no peer has sent anything (§5.2)")
+        elif self.checker is not None and self.checker.claim(slot.name, term, self._virtual.simulation.now_ns):
             self._virtual.simulation.deliver_now()
 
     def start(self, i: int, command: Any) -> tuple[int, int, bool]:
         """Hand a command to peer i: (index, term, is_leader); one that is crashed meanwhile takes nothing."""
-        seat = self._seat(i)
-        peer = self._answering("start", seat)
+        slot = self._slot(i)
+        peer = self._running_peer("start", slot)
         # The peer gets its own, to do with as it likes, and so does the trace, which is read later.
-        given, noted = command, command
+        given, recorded = command, command
         if not isinstance(command, int | str):
-            given, noted = deepcopy(command), deepcopy(command)
-        start = self._watched_start(seat, peer, given, noted)
+            given, recorded = deepcopy(command), deepcopy(command)
+        start = self._make_traced_start(slot, peer, given, recorded)
         try:
-            index, term, is_leader = self._ask(seat, "start()", start, entry_point="start")
+            index, term, is_leader = self._call_peer(slot, "start()", start, entry_point="start")
         except NodeKilled:
             return -1, 0, False
         return index, term, is_leader
 
-    def _watched_start(self, seat: Seat, peer: Peer, given: Any, noted: Any) -> Callable[[], Any]:
+    def _make_traced_start(self, slot: ServerSlot, peer: Peer, given: Any, recorded: Any) -> Callable[[], Any]:
         """A call of the peer's start(), with its events. `noted` is for the trace."""
 
         def start() -> Any:
             """Runs as a task of the peer, so that what it returns is noted before anything else happens."""
-            note = self._note_start(seat, peer, noted)
+            record_result = self._record_start(slot, peer, recorded)
             result = peer.start(given)
-            note(result)
+            record_result(result)
             return result
 
         return start
 
-    def _note_start(self, seat: Seat, peer: Peer, noted: Any) -> Callable[[Any], None]:
+    def _record_start(self, slot: ServerSlot, peer: Peer, recorded: Any) -> Callable[[Any], None]:
         """A call of start() begins; what is returned is told what that came to."""
-        i, node, began_s = seat.index, seat.node, self._runtime.now
-        self._emit(events.START, node, noted, 0)
+        i, node, began_s = slot.index, slot.node, self._runtime.now
+        self._emit(events.START, node, recorded, 0)
 
-        def note(result: Any) -> None:
+        def record_result(result: Any) -> None:
             if self._virtual is not None and self._virtual.now != began_s:
                 # Then it may wait for its own disk, and for who holds the lock meanwhile.
                 disks_are_slow = self._slowest_save_ms > 0
-                took_s = self._runtime.own_s(node, began_s)
+                took_s = self._runtime.usable_s(node, began_s)
                 if took_s and not disks_are_slow:
                     self.fail(
                         f"start() of peer {i} took {took_s:.3f} s (virtual); it must hand the command "
@@ -236,21 +236,21 @@ class Config(Servers):
                     )
             match result:
                 case (int(), int(), bool()):
-                    started = events.Started(noted, *result)
+                    started = events.Started(recorded, *result)
                     self._emit(events.STARTED, node, started, result[0] & 0xFFFFFFFF)
                     return
-            self._wrong_shape(peer.start, i, result, "(index: int, term: int, is_leader: bool)")
+            self._fail_wrong_result(peer.start, i, result, "(index: int, term: int, is_leader: bool)")
 
-        return note
+        return record_result
 
-    def _answering(self, what: str, seat: Seat) -> Peer:
-        if seat.peer is None:
-            raise ValueError(f"{what}(): server {seat.index} is down")
-        if seat.paused:
-            raise ValueError(f"{what}(): server {seat.index} is paused, and nothing of it runs until resume()")
-        return seat.peer
+    def _running_peer(self, what: str, slot: ServerSlot) -> Peer:
+        if slot.peer is None:
+            raise ValueError(f"{what}(): server {slot.index} is down")
+        if slot.paused:
+            raise ValueError(f"{what}(): server {slot.index} is paused, and nothing of it runs until resume()")
+        return slot.peer
 
-    def _wrong_shape(self, method: Callable[..., Any], i: int, result: Any, shape: str) -> NoReturn:
+    def _fail_wrong_result(self, method: Callable[..., Any], i: int, result: Any, shape: str) -> NoReturn:
         text = f"{method.__name__}() of peer {i} returned {short(result)}; it must return {shape}"
         self._runtime.fail(Failure(text, [*self._runtime.test_step(), *source_line(method)]))
 
@@ -297,17 +297,17 @@ class Config(Servers):
                 if is_leader:
                     self.fail(f"Expected no leader without a majority, but peer {i} leads in term {term} (§5.2)")
 
-    def _answers(self, i: int) -> bool:
+    def _is_running(self, i: int) -> bool:
         return self.is_up(i) and not self.is_paused(i)
 
     def leader_now(self) -> int | None:
         """A server that believes it leads right now, connected or not; the last such, as in the MIT tests."""
         leader = None
         for i in range(self.n):
-            if self._answers(i) and self.get_state(i)[1]:
+            if self._is_running(i) and self.get_state(i)[1]:
                 leader = i
         # A crash that is armed may have come while the others were asked.
-        return leader if leader is not None and self._answers(leader) else None
+        return leader if leader is not None and self._is_running(leader) else None
 
     def wait_for_leader(self, after_term: int = 0) -> tuple[int, int]:
         """Within 5 s some connected server leads a later term than that: it, and its term."""
@@ -326,10 +326,10 @@ class Config(Servers):
         """How many servers have applied a command at that index, and the command."""
         self._raise_if_failed()
         count, command = 0, None
-        for seat in self._seats:
-            if seat.service is not None and index in seat.service.commands:
+        for slot in self._slots:
+            if slot.service is not None and index in slot.service.commands:
                 # That all of them hold the same one is checked when each is applied.
-                count, command = count + 1, seat.service.commands[index]
+                count, command = count + 1, slot.service.commands[index]
         return count, command
 
     def wait(self, index: int, servers: int, start_term: int | None = None) -> Any:
@@ -342,7 +342,7 @@ class Config(Servers):
             pause_s = min(pause_s * 2, 1.0)
             if start_term is not None:
                 for i in range(self.n):
-                    if self._answers(i) and self.get_state(i)[0] > start_term:
+                    if self._is_running(i) and self.get_state(i)[0] > start_term:
                         return None
         count, command = self.n_committed(index)
         if count < servers:
@@ -357,19 +357,19 @@ class Config(Servers):
         if not 1 <= servers <= self.n:
             raise ValueError(f"one(): servers must be 1..{self.n}, got {servers}")
         give_up_s = self._runtime.now + _AGREEMENT_S
-        nobody_led = True
+        no_leader = True
         candidate = 0
         while self._runtime.now < give_up_s:
             index = None
             for _ in range(self.n):
                 candidate = (candidate + 1) % self.n
                 if self.reachable(candidate):
-                    node, asked_s = self._seats[candidate].node, self._runtime.now
+                    node, asked_s = self._slots[candidate].node, self._runtime.now
                     its_index, _, accepted = self.start(candidate, command)
                     # Another thread of the test may have paused it meanwhile.
-                    give_up_s += self._runtime.now - asked_s - self._runtime.own_s(node, asked_s)
+                    give_up_s += self._runtime.now - asked_s - self._runtime.usable_s(node, asked_s)
                     if accepted:
-                        index, nobody_led = its_index, False
+                        index, no_leader = its_index, False
                         break
             if index is None:
                 time.sleep(0.050)
@@ -378,12 +378,12 @@ class Config(Servers):
                 return index
             if not retry:
                 count, found = self.n_committed(index)
-                seen = f"{_servers(count)} applied {short(found)}" if count else "no server applied anything"
+                applied = f"{_servers(count)} applied {short(found)}" if count else "no server applied anything"
                 self.fail(
                     f"one({short(command)}): peer {candidate} took the command as index {index}, "
-                    f"but after 2 s {seen} there; expected it on {_servers(servers)}"
+                    f"but after 2 s {applied} there; expected it on {_servers(servers)}"
                 )
-        if nobody_led:
+        if no_leader:
             self.fail(
                 f"one({short(command)}): no agreement in 10 s (virtual): no connected peer took the command as leader"
             )

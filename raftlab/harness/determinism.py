@@ -27,7 +27,7 @@ from raftlab.trace.events import ANSWER, PERSIST, REPLY, SEND
 
 _MAX_TEXT = 200
 _MAX_SUSPECTS = 6
-_BESIDE = ("persister.py", "messages.py")  # given to the student with raft.py, and never the cause
+_GIVEN_FILES = ("persister.py", "messages.py")  # given to the student with raft.py, and never the cause
 
 
 class Recorder:
@@ -66,31 +66,31 @@ def _cause() -> str:
     frame = sys._getframe(2)
     for f in user_frames(frame):
         filename = f.f_code.co_filename
-        if is_user_code(filename) and Path(filename).name not in _BESIDE:
+        if is_user_code(filename) and Path(filename).name not in _GIVEN_FILES:
             return f"{short_path(filename)}:{f.f_lineno} in {f.f_code.co_name}"
     return ""
 
 
-def stir_memory() -> None:
+def shuffle_memory() -> None:
     """Leave the free memory of small objects in disorder, so that no two processes hand it out alike."""
     shuffle = random.SystemRandom().shuffle
     for size in range(0, 512, 16):
         junk = [bytes(size + 1) for _ in range(400)]
         shuffle(junk)
         del junk[::2]
-        _kept.append(junk[:20])
+        _leftovers.append(junk[:20])
         while junk:
             junk.pop()
 
 
-_kept: list[Any] = []  # some of it for good, so that no pool is empty and orderly again
+_leftovers: list[Any] = []  # some of it for good, so that no pool is empty and orderly again
 
 
 def write_record(path: Path, events: list[Any], digest: str) -> None:
     path.write_text(json.dumps({"digest": digest, "events": events}), encoding="utf-8")
 
 
-def record_elsewhere(test: str, values: Values, root: Path, ini: Path | None) -> tuple[list[Any], str]:
+def record_in_new_process(test: str, values: Values, root: Path, ini: Path | None) -> tuple[list[Any], str]:
     """The events and the digest of the same run in a new process with another hash seed."""
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "events.json"
@@ -102,31 +102,31 @@ def record_elsewhere(test: str, values: Values, root: Path, ini: Path | None) ->
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if not record.exists():
             raise RuntimeError(f"the second run could not be made:\n{done.stdout}{done.stderr}")
-        told = json.loads(record.read_text(encoding="utf-8"))
-        return list(told["events"]), str(told["digest"])
+        recorded = json.loads(record.read_text(encoding="utf-8"))
+        return list(recorded["events"]), str(recorded["digest"])
 
 
-def first_difference(here: list[Any], there: list[Any]) -> str | None:
+def first_difference(first: list[Any], second: list[Any]) -> str | None:
     """None, or the first event that differs and the line that caused it."""
-    here = json.loads(json.dumps(here))
-    for number, (a, b) in enumerate(zip(here, there, strict=False)):
+    first = json.loads(json.dumps(first))
+    for number, (a, b) in enumerate(zip(first, second, strict=False)):
         if a[:4] != b[:4]:
             return (
                 f"One seed gave two runs. The first event that differs is number {number + 1}:\n"
-                f"  here       {_show(a, b)}\n"
-                f"  elsewhere  {_show(b, a)}"
+                f"  here       {_format(a, b)}\n"
+                f"  elsewhere  {_format(b, a)}"
             )
-    if len(here) != len(there):
-        shorter, longer = sorted((here, there), key=len)
-        which = "here" if longer is here else "elsewhere"
+    if len(first) != len(second):
+        shorter, longer = sorted((first, second), key=len)
+        which = "here" if longer is first else "elsewhere"
         return (
             f"One seed gave two runs. After {len(shorter)} equal events one is over, and {which} it goes on with\n"
-            f"  {_show(longer[len(shorter)])}"
+            f"  {_format(longer[len(shorter)])}"
         )
     return None
 
 
-def _show(event: list[Any], other: list[Any] | None = None) -> str:
+def _format(event: list[Any], other: list[Any] | None = None) -> str:
     at_ns, kind, node, text, cause = event
     # Of a long text the beginning is shown, unless that is what the two have in common.
     if len(text) > _MAX_TEXT:
@@ -183,8 +183,10 @@ def suspects(path: Path) -> list[str]:
             why = _BUILTINS[node.value.id]
         if why is not None:
             found.setdefault(node.lineno, why)  # type: ignore[attr-defined]  # these three have one
-    told = [f"{short_path(str(path))}:{line}  {lines[line - 1].strip()}   ({found[line]})" for line in sorted(found)]
-    return told[:_MAX_SUSPECTS]
+    recorded = [
+        f"{short_path(str(path))}:{line}  {lines[line - 1].strip()}   ({found[line]})" for line in sorted(found)
+    ]
+    return recorded[:_MAX_SUSPECTS]
 
 
 def _order_does_not_matter(node: ast.AST) -> list[ast.expr]:

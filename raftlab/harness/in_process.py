@@ -19,8 +19,8 @@ from labrpc import Service as RpcService
 from labsim import Node, Simulation, current_simulation, queue
 from raftapi import KVServer, Peer
 from raftlab.guest.contract import checked_snapshot, renamed_rpcs
-from raftlab.harness.feeders import Feeders
-from raftlab.harness.launcher import PeerContext, RaftCalls
+from raftlab.harness.launcher import PeerContext, RaftHooks
+from raftlab.harness.producers import ApplyProducers
 
 if TYPE_CHECKING:
     from raftapi import Clerk
@@ -104,9 +104,9 @@ class InProcessPeer:
         return raft
 
     def construct_service(self, max_raft_state: int | None) -> KVServer:
-        context, calls = self._context, self._context.raft_calls
-        assert calls is not None and self._service is not None and self._raft is not None
-        raft, disk = WatchedPeer(self._raft, calls), context.disk.persister
+        context, hooks = self._context, self._context.raft_hooks
+        assert hooks is not None and self._service is not None and self._raft is not None
+        raft, disk = TracedPeer(self._raft, hooks), context.disk.persister
         args = (context.ends, context.index, raft, self.channel.queue, disk, max_raft_state)
         service: KVServer = self._service.make_service(*args)
         self.server.add_service(RpcService(service, "KVServer"))
@@ -118,10 +118,10 @@ class QueueChannel:
 
     def __init__(self) -> None:
         self.queue: queue.Queue[Any] = queue.Queue(1)
-        self.feeders = Feeders()
+        self.producers = ApplyProducers()
         simulation = current_simulation()
         if simulation is not None:
-            self.feeders.watch(self.queue, simulation)
+            self.producers.watch(self.queue, simulation)
         # The queue's own: a call in between would cost as much again.
         self.get = self.queue.get
         self.waiting = self.queue.qsize
@@ -130,35 +130,35 @@ class QueueChannel:
         with suppress(queue.Full):
             self.queue.put_nowait(message)
 
-    def intercept(self, taken: Callable[[Any], None], offered: Callable[[], None]) -> None:
+    def intercept(self, on_take: Callable[[Any], None], on_put: Callable[[], None]) -> None:
         get, put = self.queue.get, self.queue.put
 
         def intercepted_get(block: bool = True, timeout: float | None = None) -> Any:
             message = get(block, timeout)
-            taken(message)
+            on_take(message)
             return message
 
         def intercepted_put(item: Any, block: bool = True, timeout: float | None = None) -> None:
-            offered()
+            on_put()
             put(item, block, timeout)
 
         intercepted_get.__name__, intercepted_put.__name__ = get.__name__, put.__name__
         self.queue.get, self.queue.put = intercepted_get, intercepted_put  # type: ignore[method-assign]  # see above
 
 
-class WatchedPeer:
+class TracedPeer:
     """What a service gets as its Raft: the peer itself, but start() and snapshot() leave a trace."""
 
-    def __init__(self, peer: Peer, calls: RaftCalls) -> None:
+    def __init__(self, peer: Peer, hooks: RaftHooks) -> None:
         self._peer = peer
-        self._calls = calls
+        self._hooks = hooks
 
     def start(self, command: Any) -> tuple[int, int, bool]:
         """The trace keeps a copy: the service may go on with its own."""
-        noted = command if isinstance(command, int | str | bytes) else copy(command)
-        note = self._calls.start(self._peer, noted)
+        recorded = command if isinstance(command, int | str | bytes) else copy(command)
+        record_result = self._hooks.start(self._peer, recorded)
         result = self._peer.start(command)
-        note(result)
+        record_result(result)
         index, term, is_leader = result
         return index, term, is_leader
 
@@ -168,7 +168,7 @@ class WatchedPeer:
 
     def snapshot(self, index: int, snapshot: bytes) -> None:
         checked_snapshot(index, snapshot)
-        self._calls.snapshot(index, snapshot)
+        self._hooks.snapshot(index, snapshot)
         self._peer.snapshot(index, snapshot)
 
     def kill(self) -> None:

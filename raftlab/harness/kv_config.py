@@ -21,11 +21,11 @@ from raftlab.check.linearizability import History, Outcome, check
 from raftlab.check.service_diagnosis import evidence, in_vain
 from raftlab.harness.clients import Client
 from raftlab.harness.config import Config, Stats
-from raftlab.harness.interceptor import Snapshots, Tap
-from raftlab.harness.launcher import ApplyChannel, LaunchedPeer, PeerLauncher, RaftCalls
-from raftlab.harness.runtime import Stuck
-from raftlab.harness.servers import Seat
-from raftlab.harness.service import Listener
+from raftlab.harness.interceptor import ApplyInterceptor, SnapshotRegistry
+from raftlab.harness.launcher import ApplyChannel, LaunchedPeer, PeerLauncher, RaftHooks
+from raftlab.harness.runtime import CallTimeout
+from raftlab.harness.servers import ServerSlot
+from raftlab.harness.service import ApplyChecker
 from raftlab.trace import events
 
 SERVICE = "KVServer"
@@ -55,15 +55,15 @@ class KVConfig(Config):
         if not launcher.has_service:
             raise ValueError("make_kv_config(): a service was not loaded; load_peer(raft, kv=...) does both")
         self._max_raft_state = max_raft_state
-        self._made_snapshots = Snapshots()
+        self._known_snapshots = SnapshotRegistry()
         self._clients: list[Client] = []
         self._clients_made = 0
-        self._decided = False
+        self._history_checked = False
         self.history = History(lambda: self._runtime.now)
         super().__init__(launcher, servers=servers, unreliable=unreliable)
 
-    def _announce(self) -> None:
-        super()._announce()
+    def _emit_cluster(self) -> None:
+        super()._emit_cluster()
         self._emit(events.SERVICE, None, SERVICE, 0)
 
     # ---- the course of a test ----------------------------------------------------------------------------
@@ -88,15 +88,15 @@ class KVConfig(Config):
             self._check_history(final=False)
         super().fail(text, rule, **told)
 
-    def fail_in_vain(self, text: str) -> NoReturn:
+    def fail_timeout(self, text: str) -> NoReturn:
         """A client waits, and should not have to."""
         snapshot = self._snapshot()
         self.fail(text, evidence=in_vain(snapshot.blocked), snapshot=snapshot)
 
     def _check_history(self, *, final: bool = True) -> None:
-        if self._decided:
+        if self._history_checked:
             return
-        self._decided = True
+        self._history_checked = True
         if self._virtual is None:
             verdict = check(self.history.operations)
         else:
@@ -115,61 +115,61 @@ class KVConfig(Config):
                 "another, and nothing has to be searched"
             )
 
-    def _tell_to_stop(self, seat: Seat, peer: Peer) -> None:
-        tap = seat.service
-        assert isinstance(tap, Tap)
-        tap.gone()
-        self._ask(seat, "kill()", tap.kill, entry_point="kill")
-        super()._tell_to_stop(seat, peer)
+    def _kill_peer(self, slot: ServerSlot, peer: Peer) -> None:
+        interceptor = slot.service
+        assert isinstance(interceptor, ApplyInterceptor)
+        interceptor.stop_checking()
+        self._call_peer(slot, "kill()", interceptor.kill, entry_point="kill")
+        super()._kill_peer(slot, peer)
 
     # ---- servers -----------------------------------------------------------------------------------------
 
-    def _listener(self, seat: Seat, channel: ApplyChannel) -> Listener:
-        tap = Tap(
-            seat.index,
+    def _make_apply_checker(self, slot: ServerSlot, channel: ApplyChannel) -> ApplyChecker:
+        interceptor = ApplyInterceptor(
+            slot.index,
             channel,
             self._committed,
             self.fail,
-            self._apply_watcher(seat.node),
-            self._made_snapshots,
+            self._make_apply_hook(slot.node),
+            self._known_snapshots,
             self._runtime.after,
-            self._stopwatch(seat.node),
+            self._make_stopwatch(slot.node),
             lambda: self._slowest_save_ms / 1000,
         )
-        tap.restore(seat.persister.read_snapshot())
-        return tap
+        interceptor.restore(slot.persister.read_snapshot())
+        return interceptor
 
-    def _begin_service(self, seat: Seat, launched: LaunchedPeer) -> None:
-        tap, name = seat.service, f"{SERVICE}()"
-        assert isinstance(tap, Tap)
+    def _start_service(self, slot: ServerSlot, launched: LaunchedPeer) -> None:
+        interceptor, name = slot.service, f"{SERVICE}()"
+        assert isinstance(interceptor, ApplyInterceptor)
         construct = partial(launched.construct_service, self._max_raft_state)
-        tap.kill = self._ask(seat, f"{SERVICE}(...)", construct, entry_point="__init__", name=name).kill
+        interceptor.kill = self._call_peer(slot, f"{SERVICE}(...)", construct, entry_point="__init__", name=name).kill
 
-    def _raft_calls(self, seat: Seat) -> RaftCalls:
-        return RaftCalls(partial(self._note_start, seat), partial(self._given, seat))
+    def _raft_hooks(self, slot: ServerSlot) -> RaftHooks:
+        return RaftHooks(partial(self._record_start, slot), partial(self._on_snapshot, slot))
 
-    def _given(self, seat: Seat, index: int, snapshot: bytes) -> None:
+    def _on_snapshot(self, slot: ServerSlot, index: int, snapshot: bytes) -> None:
         """The service gives its peer a snapshot."""
-        tap = seat.service
-        assert isinstance(tap, Tap)
-        tap.gives(index, snapshot)
-        self._emit(events.SNAPSHOT, seat.node, events.Taken(index, snapshot), crc32(snapshot))
+        interceptor = slot.service
+        assert isinstance(interceptor, ApplyInterceptor)
+        interceptor.check_snapshot(index, snapshot)
+        self._emit(events.SNAPSHOT, slot.node, events.Taken(index, snapshot), crc32(snapshot))
 
     def crash1(self, i: int) -> None:
         """Cut the power of server i. What its Persister has saved remains."""
-        tap = self._seat(i).service
-        if isinstance(tap, Tap):
-            tap.gone()
+        interceptor = self._slot(i).service
+        if isinstance(interceptor, ApplyInterceptor):
+            interceptor.stop_checking()
         super().crash1(i)
 
-    def _plug(self, i: int) -> None:
-        super()._plug(i)
+    def _update_links(self, i: int) -> None:
+        super()._update_links(i)
         for client in self._clients:
-            self._plug_client(client, i)
+            self._update_client_links(client, i)
 
     def snapshot_size(self) -> int:
         """The largest snapshot of all servers, in bytes."""
-        return max(seat.persister.snapshot_size() for seat in self._seats)
+        return max(slot.persister.snapshot_size() for slot in self._slots)
 
     # ---- clients -----------------------------------------------------------------------------------------
 
@@ -180,39 +180,39 @@ class KVConfig(Config):
         name = f"client {number}"
         node = self._runtime.node(name)
         ends = []
-        for seat in self._seats:
+        for slot in self._slots:
             self._ends_made += 1
-            end = self._network.make_end(f"{name}-{seat.name} #{self._ends_made}", name)
-            self._network.connect(end.name, seat.name)
+            end = self._network.make_end(f"{name}-{slot.name} #{self._ends_made}", name)
+            self._network.connect(end.name, slot.name)
             ends.append(end)
-        first = list(range(self.n)) if reaches is None else [self._seat(i).index for i in reaches]
-        client = Client(name, node, ends, first, self.history, self._runtime, self._emit, self.fail, self.fail_in_vain)
+        first = list(range(self.n)) if reaches is None else [self._slot(i).index for i in reaches]
+        client = Client(name, node, ends, first, self.history, self._runtime, self._emit, self.fail, self.fail_timeout)
         self._clients.append(client)
         for i in range(self.n):
-            self._plug_client(client, i)
+            self._update_client_links(client, i)
         construct = self._launcher.launch_clerk(node, self._network, ends, number)
         try:
             client.clerk = self._runtime.call(
                 node, construct, entry_point="__init__", name="Clerk()", limit_s=_CLERK_LIMIT_S
             )
-        except Stuck:
+        except CallTimeout:
             self.fail(f"Clerk(...) of {name} has not returned for {_CLERK_LIMIT_S:g} s{self._runtime.clock}")
         return client
 
     def connect_client(self, client: Client, reaches: Iterable[int]) -> None:
         """Plug the client to these servers and no others."""
-        client.reaches = [self._seat(i).index for i in reaches]
+        client.reaches = [self._slot(i).index for i in reaches]
         for i in range(self.n):
-            self._plug_client(client, i)
+            self._update_client_links(client, i)
 
-    def _plug_client(self, client: Client, i: int) -> None:
-        self._network.enable(client.ends[i].name, self._seats[i].connected and i in client.reaches)
+    def _update_client_links(self, client: Client, i: int) -> None:
+        self._network.enable(client.ends[i].name, self._slots[i].connected and i in client.reaches)
 
-    def spawn_clients(self, count: int, work: Callable[[int, Client], None]) -> AtWork:
+    def spawn_clients(self, count: int, work: Callable[[int, Client], None]) -> RunningClients:
         """Begin work(number, client) for each of so many new clients, all at once; finish() waits for them."""
         return self.spawn([self.make_client() for _ in range(count)], work)
 
-    def spawn(self, clients: list[Client], work: Callable[[int, Client], None]) -> AtWork:
+    def spawn(self, clients: list[Client], work: Callable[[int, Client], None]) -> RunningClients:
         """The same for clients that are there already."""
         count = len(clients)
         done = [False] * count
@@ -224,14 +224,14 @@ class KVConfig(Config):
         threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(count)]
         for thread in threads:
             thread.start()
-        return AtWork(self, clients, threads, done)
+        return RunningClients(self, clients, threads, done)
 
     def run_clients(self, count: int, work: Callable[[int, Client], None]) -> None:
         """The same, and wait."""
         self.spawn_clients(count, work).finish()
 
 
-class AtWork:
+class RunningClients:
     """Clients at work."""
 
     def __init__(self, cfg: KVConfig, clients: list[Client], threads: list[threading.Thread], done: list[bool]) -> None:
@@ -241,7 +241,7 @@ class AtWork:
         self._done = done
 
     @property
-    def are_done(self) -> bool:
+    def all_done(self) -> bool:
         return all(self._done)
 
     def finish(self, limit_s: float = _FINISH_S) -> None:
@@ -257,6 +257,6 @@ class AtWork:
             if open_:
                 called_s = open_[0].called_s
                 which = f": {open_[0].kind}({open_[0].key!r}), called at {called_s:.3f} s, has not returned"
-            self._cfg.fail_in_vain(
+            self._cfg.fail_timeout(
                 f"{', '.join(waiting[:5])} cannot finish, though a majority of the servers is up{which}"
             )

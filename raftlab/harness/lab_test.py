@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 
-class Kind(Enum):
+class LabTestKind(Enum):
     """What a test is a test of. The value is the parameter by which a test function asks for it."""
 
     PEER = "make_config"
@@ -28,7 +28,7 @@ class LabTest:
 
     name: str
     file: Path
-    kind: Kind
+    kind: LabTestKind
     function: Callable[[Any], Any]
     breaks_rule: str = ""  # of a scenario for an incorrect peer: it passes if this rule is broken
 
@@ -39,7 +39,7 @@ class LabTest:
     @property
     def wants_service(self) -> bool:
         """Whether it is a test of parts 3A and 3B."""
-        return self.kind is Kind.SERVICE
+        return self.kind is LabTestKind.SERVICE
 
 
 def part_of(name: str) -> str:

@@ -14,19 +14,19 @@ from typing import Any, Protocol
 from labrpc import ClientEnd, Network, Server
 from labsim import Node, Simulation
 from raftapi import Clerk, KVServer, Peer, Persister
-from raftlab.harness.feeders import Feeders
+from raftlab.harness.producers import ApplyProducers
 
 
 class ApplyChannel(Protocol):
     """What a peer puts on its apply_ch, as the tester's side has it."""
 
     @property
-    def feeders(self) -> Feeders: ...
+    def producers(self) -> ApplyProducers: ...
 
     def get(self) -> Any:
         """Wait for the next message, where the tester's own service reads it."""
 
-    def intercept(self, taken: Callable[[Any], None], offered: Callable[[], None]) -> None:
+    def intercept(self, on_take: Callable[[Any], None], on_put: Callable[[], None]) -> None:
         """Where a student's service reads it: have it reported what that takes, and that there is something to take."""
 
     def waiting(self) -> int:
@@ -37,7 +37,7 @@ class ApplyChannel(Protocol):
 
 
 @dataclass(frozen=True)
-class Disk:
+class PeerDisk:
     """One incarnation's disk. The persister's hooks report each save."""
 
     persister: Persister
@@ -46,7 +46,7 @@ class Disk:
 
 
 @dataclass(frozen=True)
-class RaftCalls:
+class RaftHooks:
     """Who hears what a service asks of its peer."""
 
     start: Callable[[Peer, Any], Callable[[Any], None]]  # called with the command; what it returns gets the result
@@ -61,9 +61,9 @@ class PeerContext:
     node: Node
     network: Network
     ends: list[ClientEnd]
-    disk: Disk
+    disk: PeerDisk
     reader_may_be_busy: bool  # the tester's own service, which then takes the next message later
-    raft_calls: RaftCalls | None  # with a service above it
+    raft_hooks: RaftHooks | None  # with a service above it
 
 
 class LaunchedPeer(Protocol):

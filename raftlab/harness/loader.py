@@ -26,7 +26,7 @@ DEFAULT = Path("raft/raft.py")
 DEFAULT_KV = Path("kv/server.py")
 # A file that computes has used most of it itself by then. On a busy machine it has not, and gets several times as long.
 IMPORT_LIMIT_S = 10.0
-_STUCK_FACTOR = 6
+_WALL_CLOCK_FACTOR = 6
 
 
 class LoadError(Exception):
@@ -44,8 +44,8 @@ def load_peer(path: Path, *, kv: Path | None = None, race: bool = False) -> InPr
 
 def load_program(path: Path, *, kv: Path | None = None, race: bool = False) -> Program:
     """The same files, for whoever runs them otherwise."""
-    path = found(path, "raft.py", "RAFT")
-    kv = None if kv is None else found(kv, "server.py", "KV")
+    path = resolve_file(path, "raft.py", "RAFT")
+    kv = None if kv is None else resolve_file(kv, "server.py", "KV")
     try:
         # A warning about the student's file is the student's to see, not ours to fail on.
         with warnings.catch_warnings(), _time_limit():
@@ -54,7 +54,7 @@ def load_program(path: Path, *, kv: Path | None = None, race: bool = False) -> P
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise LoadError(describe_load_error(_blamed(path, kv, error), error)) from None
+        raise LoadError(describe_load_error(_file_at_fault(path, kv, error), error)) from None
     for name, (class_name, required) in CLASSES.items():
         if name != PEER and kv is None:
             continue
@@ -71,7 +71,7 @@ def _race() -> Race:
     return Race(PEER_FILES)
 
 
-def found(path: Path, file: str, option: str) -> Path:
+def resolve_file(path: Path, file: str, option: str) -> Path:
     """The file that was meant, if there is one: LoadError if not."""
     path = path / file if path.is_dir() else path
     if not path.is_file():
@@ -79,7 +79,7 @@ def found(path: Path, file: str, option: str) -> Path:
     return path.resolve()
 
 
-def _blamed(path: Path, kv: Path | None, error: BaseException) -> str:
+def _file_at_fault(path: Path, kv: Path | None, error: BaseException) -> str:
     """The file of the service if the error came from there."""
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     return next((file for file in reversed(files) if kv is not None and Path(file).parent == kv.parent), str(path))
@@ -93,15 +93,15 @@ def _time_limit() -> Iterator[None]:
         return
 
     used_s = time.process_time()
-    looks = 0
+    alarms = 0
 
-    def look(signal_number: int, frame: FrameType | None) -> None:
-        nonlocal looks
-        looks += 1
-        if time.process_time() - used_s >= IMPORT_LIMIT_S / 2 or looks >= _STUCK_FACTOR:
-            raise ImportTooLong(f"{looks * IMPORT_LIMIT_S:.0f} s")
+    def on_alarm(signal_number: int, frame: FrameType | None) -> None:
+        nonlocal alarms
+        alarms += 1
+        if time.process_time() - used_s >= IMPORT_LIMIT_S / 2 or alarms >= _WALL_CLOCK_FACTOR:
+            raise ImportTooLong(f"{alarms * IMPORT_LIMIT_S:.0f} s")
 
-    previous = signal.signal(signal.SIGALRM, look)
+    previous = signal.signal(signal.SIGALRM, on_alarm)
     # A timer that runs already (a test's time limit) goes on afterwards, if a little late.
     left_s, _ = signal.setitimer(signal.ITIMER_REAL, IMPORT_LIMIT_S, IMPORT_LIMIT_S)
     try:

@@ -37,7 +37,7 @@ import labgob
 import raftapi
 from labsim import current_node, current_simulation
 from raftlab.guest.contract import CLERK, PACKAGE, PEER, SERVICE, SERVICE_PACKAGE
-from raftlab.harness.shared_modules import ANYTHING, Originals, Outline, outline
+from raftlab.harness.shared_modules import ANYTHING, ModuleOutline, OriginalAttributes, outline
 from raftlab.layout import PEER_FILES, ROOT
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class _Source:
     def package(self) -> str:
         return self.name if self.folders is not None else self.name.rpartition(".")[0]
 
-    def outline(self) -> Outline:
+    def outline(self) -> ModuleOutline:
         return outline(Path(self.file).read_bytes() if self.file else b"", self.package)
 
 
@@ -86,8 +86,8 @@ class Program:
         self._folder = folder
         self._service = service
         self._sources: dict[str, _Source | None] = {}
-        self._outlines: dict[str, Outline] = {}
-        self._originals: dict[str, Originals] = {}  # of the modules that may be shared
+        self._outlines: dict[str, ModuleOutline] = {}
+        self._originals: dict[str, OriginalAttributes] = {}  # of the modules that may be shared
         self.shared: dict[str, dict[str, Any]] = {}  # the globals of those that are
         self.template = Incarnation(self)
         self.peer_class: Any = None  # as it was loaded, to be looked at
@@ -98,15 +98,15 @@ class Program:
         incarnation = self._incarnate()
         # The lab made it, of its own class or of an earlier incarnation's.
         persister.__class__ = incarnation.module(raftapi.Persister.__module__).Persister
-        return self._made(incarnation.module(PEER).Raft(peers, me, persister, apply_ch))
+        return self._register(incarnation.module(PEER).Raft(peers, me, persister, apply_ch))
 
-    def _made(self, instance: Any, *, one_at_a_time: bool = False) -> Any:
+    def _register(self, instance: Any, *, one_at_a_time: bool = False) -> Any:
         if self.race is not None:
             self.race.made(one_at_a_time=one_at_a_time)
         return instance
 
     def _incarnate(self) -> Incarnation:
-        _stand_in_for(self.template.modules)
+        _install_proxies(self.template.modules)
         for name in self.shared:
             self._originals[name].restore()
         incarnation = Incarnation(self)
@@ -123,11 +123,11 @@ class Program:
         """KVServer(servers, me, raft, apply_ch, persister, max_raft_state), beside the peer of the same node."""
         node = current_node()
         assert node is not None
-        return self._made(node.program.module(SERVICE).KVServer(*args))
+        return self._register(node.program.module(SERVICE).KVServer(*args))
 
     def make_clerk(self, *args: Any) -> Any:
         """Clerk(servers), in modules of its own, for a node of its own."""
-        return self._made(self._incarnate().module(CLERK).Clerk(*args), one_at_a_time=True)
+        return self._register(self._incarnate().module(CLERK).Clerk(*args), one_at_a_time=True)
 
     def __getattr__(self, name: str) -> Any:
         """Whoever asks what the peer has, asks the class."""
@@ -146,16 +146,16 @@ class Program:
 
     def load(self, known: dict[str, ModuleType]) -> ModuleType:
         """Execute it for the first time, outside any run: the module raft.py. `known`: what is there already."""
-        for name in [name for name, module in sys.modules.items() if _is_ours(name) or type(module) is StandIn]:
+        for name in [name for name, module in sys.modules.items() if _is_ours(name) or type(module) is ModuleProxy]:
             del sys.modules[name]
         _loaded[:] = [self.template]
         _templates.add(self.template)
         known = {name: module for name, module in (_contract | known).items() if self.source(name) is not None}
         self.template.modules.update(known)
         for name, module in known.items():
-            self.look_at(name)
-            self.note_made(name, module)
-        _stand_in_for((PACKAGE, *known, PEER))
+            self.read_outline(name)
+            self.note_executed(name, module)
+        _install_proxies((PACKAGE, *known, PEER))
         if _finder not in sys.meta_path:
             sys.meta_path.insert(0, _finder)
         module = self.template.module(PEER)
@@ -166,16 +166,16 @@ class Program:
             self._originals[name].restore()  # what it does to the lab's own classes must not reach the next peer
         return module
 
-    def look_at(self, name: str) -> None:
+    def read_outline(self, name: str) -> None:
         """Before it is executed: who knows what is left of Python afterwards."""
         source = self.source(name)
         assert source is not None
         self._outlines[name] = source.outline()
 
-    def note_made(self, name: str, module: ModuleType) -> None:
+    def note_executed(self, name: str, module: ModuleType) -> None:
         is_immutable = self._outlines[name].is_immutable or _is_ours(name, CONTRACT)
         if name not in (PEER, SERVICE, CLERK) and is_immutable:
-            self._originals[name] = Originals(module)
+            self._originals[name] = OriginalAttributes(module)
 
     def _find_shared(self) -> None:
         """None that another module changes, nor any that imports one that is not shared."""
@@ -304,11 +304,11 @@ class Incarnation(Loader):
         vars(module).update(self._helpers)
         try:
             if self is self.program.template:
-                self.program.look_at(name)
+                self.program.read_outline(name)
                 exec(source.code, vars(module))
-                self.program.note_made(name, module)
+                self.program.note_executed(name, module)
             else:
-                with _once_is_enough(source.code):
+                with _restore_process_state(source.code):
                     exec(source.code, vars(module))
         except BaseException:
             del self.modules[name]
@@ -321,13 +321,13 @@ class Incarnation(Loader):
 
 
 @contextmanager
-def _once_is_enough(code: CodeType) -> Iterator[None]:
+def _restore_process_state(code: CodeType) -> Iterator[None]:
     """What executing it does to the process it has done when it was loaded: a folder in sys.path, a log's handlers."""
     path = list(sys.path)
     loggers: dict[logging.Logger, list[logging.Handler]] = {}
     if "logging" in code.co_names:
-        everyone = [logging.root, *logging.root.manager.loggerDict.values()]
-        loggers = {logger: list(logger.handlers) for logger in everyone if isinstance(logger, logging.Logger)}
+        all_loggers = [logging.root, *logging.root.manager.loggerDict.values()]
+        loggers = {logger: list(logger.handlers) for logger in all_loggers if isinstance(logger, logging.Logger)}
     try:
         yield
     finally:
@@ -368,7 +368,7 @@ def _own_classes() -> dict[bytes, type] | None:
 labgob.separate(_own_classes)
 
 
-class StandIn(ModuleType):
+class ModuleProxy(ModuleType):
     """What sys.modules has for a program's module: to each who looks, the module of its own incarnation."""
 
     def __getattribute__(self, name: str) -> Any:
@@ -385,42 +385,42 @@ class StandIn(ModuleType):
         return getattr(module, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(_seen_through(self), name, value)
+        setattr(_target_of(self), name, value)
 
     def __delattr__(self, name: str) -> None:
-        delattr(_seen_through(self), name)
+        delattr(_target_of(self), name)
 
     def __dir__(self) -> list[str]:
-        return dir(_seen_through(self))
+        return dir(_target_of(self))
 
     def __repr__(self) -> str:
-        return repr(_seen_through(self))
+        return repr(_target_of(self))
 
 
-def _seen_through(stand_in: StandIn) -> ModuleType:
+def _target_of(proxy: ModuleProxy) -> ModuleType:
     incarnation = _current()
     assert incarnation is not None
-    return incarnation.module(ModuleType.__getattribute__(stand_in, "__name__"))
+    return incarnation.module(ModuleType.__getattribute__(proxy, "__name__"))
 
 
-def _stand_in_for(names: Sequence[str] | dict[str, ModuleType]) -> None:
+def _install_proxies(names: Sequence[str] | dict[str, ModuleType]) -> None:
     for name in names:
-        if type(sys.modules.get(name)) is not StandIn:
-            sys.modules[name] = StandIn(name)
+        if type(sys.modules.get(name)) is not ModuleProxy:
+            sys.modules[name] = ModuleProxy(name)
 
 
 def _is_ours(name: str, *packages: str) -> bool:
     return name.partition(".")[0] in (packages or (PACKAGE, SERVICE_PACKAGE))
 
 
-class _Finder(MetaPathFinder, Loader):
+class _ProxyFinder(MetaPathFinder, Loader):
     """Puts a stand-in where one of a program's modules is imported for the first time by anyone."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         # Without stand-ins, the package is the lab's own again.
-        if type(sys.modules.get(PACKAGE)) is not StandIn:
+        if type(sys.modules.get(PACKAGE)) is not ModuleProxy:
             return None
         incarnation = _current()
         if incarnation is None or (source := incarnation.program.source(fullname)) is None:
@@ -432,19 +432,19 @@ class _Finder(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         # Before it is executed: it may import those who import it.
-        stand_in = sys.modules[spec.name] = StandIn(spec.name)
+        proxy = sys.modules[spec.name] = ModuleProxy(spec.name)
         try:
-            _seen_through(stand_in)
+            _target_of(proxy)
         except BaseException:
             sys.modules.pop(spec.name, None)
             raise
-        return stand_in
+        return proxy
 
     def exec_module(self, module: ModuleType) -> None:
         """It has been executed."""
 
 
-_finder = _Finder()
+_finder = _ProxyFinder()
 _lab: dict[str, ModuleType] = {}  # the shared modules of the lab's own package, executed for whoever came first
 
 
@@ -486,7 +486,7 @@ def forget_earlier_runs() -> None:
 
     @cache  # it is asked of each class many times, before every run
     def is_gone(cls: type) -> bool:
-        if type(sys.modules.get(cls.__module__)) is not StandIn:
+        if type(sys.modules.get(cls.__module__)) is not ModuleProxy:
             return False
         return id(cls) not in in_templates(cls.__module__, cls.__qualname__)
 

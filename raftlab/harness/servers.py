@@ -22,9 +22,9 @@ from raftapi import ApplyMsg, Peer, Persister
 from raftlab.check.cluster_snapshot import ClusterSnapshot, State
 from raftlab.check.failure import Failure
 from raftlab.check.harness_rules import CALLS_RETURN, KeptRule
-from raftlab.harness.launcher import ApplyChannel, Disk, LaunchedPeer, PeerContext, PeerLauncher, RaftCalls
-from raftlab.harness.runtime import RealTimeRuntime, Runtime, Stuck, VirtualRuntime, current_runtime
-from raftlab.harness.service import SNAPSHOT_INTERVAL, Committed, Listener, Service
+from raftlab.harness.launcher import ApplyChannel, LaunchedPeer, PeerContext, PeerDisk, PeerLauncher, RaftHooks
+from raftlab.harness.runtime import CallTimeout, RealTimeRuntime, Runtime, VirtualRuntime, current_runtime
+from raftlab.harness.service import SNAPSHOT_INTERVAL, ApplyChecker, CommittedCommands, TesterService
 from raftlab.trace import events
 
 _CALL_LIMIT_S = 10.0
@@ -41,7 +41,7 @@ def _fingerprint(number: Any) -> int:
 CrashMoment = Literal["before save", "after save", "after reply"]
 
 
-class Seat:
+class ServerSlot:
     """One server's place: what stays while incarnations come and go."""
 
     def __init__(self, index: int) -> None:
@@ -55,7 +55,7 @@ class Seat:
         self.peer: Peer | None = None  # None while it is down
         self.node: Node | None = None
         self.server: Server | None = None
-        self.service: Listener | None = None
+        self.service: ApplyChecker | None = None
         self.end_names: list[str] = []
         self.last_state: State | None = None
         self.crash_points = 0  # that were armed so far
@@ -76,15 +76,15 @@ class Servers:
         latency_ms = USUAL_LATENCY_MS if self._virtual is not None else (0.0, 0.0)
         self._network = Network(long_delays=long_delays, latency_ms=latency_ms)
         self._network.renamed = launcher.renamed_rpcs
-        self._committed = Committed()
-        self._seats = [Seat(i) for i in range(servers)]
+        self._committed = CommittedCommands()
+        self._slots = [ServerSlot(i) for i in range(servers)]
         self._ends_made = 0
         self._save_time = events.SaveTime(0.0, 0.0)
         self._slowest_save_ms = 0.0  # at any time so far
         self._snapshot_every = SNAPSHOT_INTERVAL
-        self._announce()
+        self._emit_cluster()
 
-    def _announce(self) -> None:
+    def _emit_cluster(self) -> None:
         """What the trace begins with."""
         self._emit(events.CLUSTER, None, self.n, self.n)
 
@@ -108,107 +108,107 @@ class Servers:
         if isinstance(self._runtime, RealTimeRuntime):
             self._runtime.raise_if_failed()
 
-    def _seat(self, i: int) -> Seat:
+    def _slot(self, i: int) -> ServerSlot:
         if not 0 <= i < self.n:
             raise ValueError(f"there is no server {i}; servers are 0..{self.n - 1}")
-        return self._seats[i]
+        return self._slots[i]
 
     # ---- start, crash, connect -------------------------------------------------------------------------------
 
     def start1(self, i: int) -> None:
         """Start server i, or start it again after a crash, with what its disk holds. It is not connected by this."""
-        seat = self._seat(i)
-        if seat.peer is not None:
+        slot = self._slot(i)
+        if slot.peer is not None:
             self.crash1(i)
-        seat.incarnation += 1
-        seat.node = self._runtime.node(seat.name)
-        ends = self._make_ends(seat)
+        slot.incarnation += 1
+        slot.node = self._runtime.node(slot.name)
+        ends = self._make_ends(slot)
         # The old incarnation's hand, on real threads, is still on the old disk.
-        seat.persister = seat.persister.copy()
-        disk = Disk(seat.persister, lambda: self._save_time.max_ms > 0, self._save_duration(seat))
-        seat.persister.before_save = self._slow_disk(disk)
-        seat.persister.on_save = self._save_watcher(seat)
-        seat.crash_point = None
-        context = PeerContext(i, seat.node, self._network, ends, disk, self._snapshots, self._raft_calls(seat))
+        slot.persister = slot.persister.copy()
+        disk = PeerDisk(slot.persister, lambda: self._save_time.max_ms > 0, self._make_save_duration(slot))
+        slot.persister.before_save = self._make_slow_save(disk)
+        slot.persister.on_save = self._make_save_hook(slot)
+        slot.crash_point = None
+        context = PeerContext(i, slot.node, self._network, ends, disk, self._snapshots, self._raft_hooks(slot))
         launched = self._launcher.launch(context)
-        service = seat.service = self._listener(seat, launched.channel)
-        began = events.RESTART if seat.incarnation > 1 else events.BOOT
-        self._emit(began, seat.node, None, seat.incarnation)
-        self._emit(events.RESTORE, seat.node, service.last_applied, service.last_applied)
-        seat.peer = self._ask(seat, "Raft(...)", launched.construct, entry_point="__init__", name="Raft()")
-        seat.last_state = None
-        self._begin_service(seat, launched)
-        seat.server = launched.server
-        launched.server.on_answer = lambda: self._pass_crash_point(seat, "after reply")
-        self._network.add_server(seat.name, launched.server)
+        service = slot.service = self._make_apply_checker(slot, launched.channel)
+        began = events.RESTART if slot.incarnation > 1 else events.BOOT
+        self._emit(began, slot.node, None, slot.incarnation)
+        self._emit(events.RESTORE, slot.node, service.last_applied, service.last_applied)
+        slot.peer = self._call_peer(slot, "Raft(...)", launched.construct, entry_point="__init__", name="Raft()")
+        slot.last_state = None
+        self._start_service(slot, launched)
+        slot.server = launched.server
+        launched.server.on_answer = lambda: self._reach_crash_point(slot, "after reply")
+        self._network.add_server(slot.name, launched.server)
 
-    def _listener(self, seat: Seat, channel: ApplyChannel) -> Listener:
+    def _make_apply_checker(self, slot: ServerSlot, channel: ApplyChannel) -> ApplyChecker:
         """What reads apply_ch, with what the disk holds, before there is a peer."""
-        service = Service(
-            seat.index,
+        service = TesterService(
+            slot.index,
             channel,
             self._committed,
             self.fail,
-            self._apply_watcher(seat.node),
-            seat.persister.read_snapshot,
+            self._make_apply_hook(slot.node),
+            slot.persister.read_snapshot,
             lambda: self._slowest_save_ms / 1000,
-            self._stopwatch(seat.node),
+            self._make_stopwatch(slot.node),
             snapshots=self._snapshots,
         )
-        service.restore(seat.persister.read_snapshot())
+        service.restore(slot.persister.read_snapshot())
         service.snapshot_every = self._snapshot_every
         return service
 
-    def _begin_service(self, seat: Seat, launched: LaunchedPeer) -> None:
+    def _start_service(self, slot: ServerSlot, launched: LaunchedPeer) -> None:
         """The peer is there, and reachable once this returns."""
-        service, peer = seat.service, seat.peer
-        assert isinstance(service, Service) and peer is not None
+        service, peer = slot.service, slot.peer
+        assert isinstance(service, TesterService) and peer is not None
         if self._snapshots:
             service.take_snapshot = peer.snapshot
-        self._runtime.spawn(seat.node, service.run, name=f"service {seat.index}")
+        self._runtime.spawn(slot.node, service.run, name=f"service {slot.index}")
 
-    def _raft_calls(self, seat: Seat) -> RaftCalls | None:
+    def _raft_hooks(self, slot: ServerSlot) -> RaftHooks | None:
         """Who hears what a service of the student's asks of its peer; None: the service is the tester's."""
         return None
 
-    def _make_ends(self, seat: Seat) -> list[ClientEnd]:
+    def _make_ends(self, slot: ServerSlot) -> list[ClientEnd]:
         """Fresh ends for each incarnation, so that nothing sent by an old one can come back to the new."""
-        for name in seat.end_names:
+        for name in slot.end_names:
             self._network.delete_end(name)
         ends = []
-        for target in self._seats:
+        for target in self._slots:
             self._ends_made += 1
-            end = self._network.make_end(f"{seat.name}-{target.name} #{self._ends_made}", seat.name)
+            end = self._network.make_end(f"{slot.name}-{target.name} #{self._ends_made}", slot.name)
             self._network.connect(end.name, target.name)
             ends.append(end)
-        seat.end_names = [end.name for end in ends]
+        slot.end_names = [end.name for end in ends]
         return ends
 
-    def _apply_watcher(self, node: Node | None) -> Callable[[ApplyMsg], None]:
+    def _make_apply_hook(self, node: Node | None) -> Callable[[ApplyMsg], None]:
         def applied(message: ApplyMsg) -> None:
             # The trace keeps a copy: a peer may use one ApplyMsg again and again.
             if message.snapshot_valid:
-                kept = copy(message)
+                recorded = copy(message)
             else:
-                kept = ApplyMsg(message.command_valid, message.command, message.command_index)
+                recorded = ApplyMsg(message.command_valid, message.command, message.command_index)
             index = message.command_index or message.snapshot_index
-            self._emit(events.APPLY, node, kept, _fingerprint(index))
+            self._emit(events.APPLY, node, recorded, _fingerprint(index))
 
         return applied
 
     def crash1(self, i: int) -> None:
         """Cut the power of server i. What its Persister has saved remains."""
-        seat = self._seat(i)
+        slot = self._slot(i)
         self.disconnect(i)
-        self._network.delete_server(seat.name)
-        if seat.peer is not None:
-            self._emit(events.CRASH, seat.node, None, 0)
-            seat.persister = seat.persister.copy()
-            peer, service, seat.peer, seat.service = seat.peer, seat.service, None, None
-            seat.paused = seat.clock_frozen = False
-            assert service is not None and seat.node is not None
+        self._network.delete_server(slot.name)
+        if slot.peer is not None:
+            self._emit(events.CRASH, slot.node, None, 0)
+            slot.persister = slot.persister.copy()
+            peer, service, slot.peer, slot.service = slot.peer, slot.service, None, None
+            slot.paused = slot.clock_frozen = False
+            assert service is not None and slot.node is not None
             if self._virtual is not None:
-                self._virtual.simulation.kill(seat.node)
+                self._virtual.simulation.kill(slot.node)
             else:
                 # Nothing can end a thread from outside: as in the MIT lab, all are told to stop.
                 peer.kill()
@@ -223,43 +223,43 @@ class Servers:
     def connect(self, *indexes: int) -> None:
         """Plug servers in, towards all that are plugged in."""
         for i in indexes:
-            self._seat(i).connected = True
-            self._emit(events.CONNECT, self._seats[i].node, None, 0)
-            self._plug(i)
+            self._slot(i).connected = True
+            self._emit(events.CONNECT, self._slots[i].node, None, 0)
+            self._update_links(i)
 
     def disconnect(self, *indexes: int) -> None:
         """Pull the plug of servers: they run on, alone."""
         for i in indexes:
-            self._seat(i).connected = False
-            self._emit(events.DISCONNECT, self._seats[i].node, None, 0)
-            self._plug(i)
+            self._slot(i).connected = False
+            self._emit(events.DISCONNECT, self._slots[i].node, None, 0)
+            self._update_links(i)
 
-    def _plug(self, i: int) -> None:
-        seat = self._seats[i]
-        for other in self._seats:
-            enabled = seat.connected and other.connected
-            if seat.end_names:
-                self._network.enable(seat.end_names[other.index], enabled)
+    def _update_links(self, i: int) -> None:
+        slot = self._slots[i]
+        for other in self._slots:
+            enabled = slot.connected and other.connected
+            if slot.end_names:
+                self._network.enable(slot.end_names[other.index], enabled)
             if other.end_names:
                 self._network.enable(other.end_names[i], enabled)
 
     def connected(self, i: int) -> bool:
-        return self._seat(i).connected
+        return self._slot(i).connected
 
     def is_up(self, i: int) -> bool:
-        return self._seat(i).peer is not None
+        return self._slot(i).peer is not None
 
     def is_armed(self, i: int) -> bool:
         """Whether it will crash in the middle of what it does (crash_at)."""
-        return self._seat(i).crash_point is not None
+        return self._slot(i).crash_point is not None
 
     def is_paused(self, i: int) -> bool:
-        return self._seat(i).paused
+        return self._slot(i).paused
 
     def reachable(self, i: int) -> bool:
         """Whether the tester can ask it, and the others too: up, connected and not paused."""
-        seat = self._seat(i)
-        return seat.peer is not None and seat.connected and not seat.paused
+        slot = self._slot(i)
+        return slot.peer is not None and slot.connected and not slot.paused
 
     def others(self, *excluded: int) -> list[int]:
         """All servers but these, beginning after the first of them, round the table."""
@@ -273,60 +273,60 @@ class Servers:
 
         It does not know. To the tester it is unreachable until resume().
         """
-        simulation, seat, node = self._away_seat("pause", i)
-        if seat.paused:
+        simulation, slot, node = self._controllable_slot("pause", i)
+        if slot.paused:
             raise ValueError(f"pause(): server {i} is paused already")
-        seat.paused = True
+        slot.paused = True
         self._emit(events.PAUSE, node, None, 0)
         simulation.pause(node)
 
     def resume(self, *indexes: int) -> None:
         """Let paused servers continue: all timers that are overdue fire, and what has arrived arrives now."""
         for i in indexes:
-            simulation, seat, node = self._away_seat("resume", i)
-            if not seat.paused:
+            simulation, slot, node = self._controllable_slot("resume", i)
+            if not slot.paused:
                 raise ValueError(f"resume(): server {i} is not paused")
-            seat.paused = False
+            slot.paused = False
             self._emit(events.RESUME, node, None, 0)
             simulation.resume(node)
 
     def freeze_clock(self, i: int) -> None:
         """Let no time pass for server i: it runs and answers, but its clock stands still, and its timers with it."""
-        simulation, seat, node = self._away_seat("freeze_clock", i)
-        if seat.clock_frozen:
+        simulation, slot, node = self._controllable_slot("freeze_clock", i)
+        if slot.clock_frozen:
             raise ValueError(f"freeze_clock(): the clock of server {i} is frozen already")
-        seat.clock_frozen = True
+        slot.clock_frozen = True
         self._emit(events.FREEZE_CLOCK, node, None, 0)
         simulation.freeze_clock(node)
 
     def unfreeze_clock(self, i: int) -> None:
         """Let its time go on, from where it was held."""
-        simulation, seat, node = self._away_seat("unfreeze_clock", i)
-        if not seat.clock_frozen:
+        simulation, slot, node = self._controllable_slot("unfreeze_clock", i)
+        if not slot.clock_frozen:
             raise ValueError(f"unfreeze_clock(): the clock of server {i} is not frozen")
-        seat.clock_frozen = False
+        slot.clock_frozen = False
         self._emit(events.UNFREEZE_CLOCK, node, None, 0)
         simulation.unfreeze_clock(node)
 
-    def _away_seat(self, what: str, i: int) -> tuple[Simulation, Seat, Node]:
+    def _controllable_slot(self, what: str, i: int) -> tuple[Simulation, ServerSlot, Node]:
         simulation = self._simulation_for(what, "a server be stopped, or its clock held")
-        seat = self._seat(i)
-        if seat.peer is None or seat.node is None:
+        slot = self._slot(i)
+        if slot.peer is None or slot.node is None:
             raise ValueError(f"{what}(): server {i} is down")
-        return simulation, seat, seat.node
+        return simulation, slot, slot.node
 
-    def _stopwatch(self, node: Node | None) -> Callable[[], Callable[[], float]]:
+    def _make_stopwatch(self, node: Node | None) -> Callable[[], Callable[[], float]]:
         """Each begins when it is made, and tells the seconds since then that the node could use."""
 
         def begin() -> Callable[[], float]:
             began_s = self._runtime.now
-            return lambda: self._runtime.own_s(node, began_s)
+            return lambda: self._runtime.usable_s(node, began_s)
 
         return begin
 
     # ---- disks, and crashes in the middle of things ------------------------------------------------------------
 
-    def _slow_disk(self, disk: Disk) -> Callable[[int], None]:
+    def _make_slow_save(self, disk: PeerDisk) -> Callable[[int], None]:
         def saving(number: int) -> None:
             """Runs in the peer's own task, at the beginning of a save."""
             if disk.is_slow():
@@ -334,42 +334,42 @@ class Servers:
 
         return saving
 
-    def _save_duration(self, seat: Seat) -> Callable[[int], int]:
+    def _make_save_duration(self, slot: ServerSlot) -> Callable[[int], int]:
         """On slow disks a save begins: how long it takes."""
-        node, place = seat.node, (ChoiceKind.SAVE, self._network.key_name(seat.name), str(seat.incarnation))
+        node, point = slot.node, (ChoiceKind.SAVE, self._network.key_name(slot.name), str(slot.incarnation))
 
         def begin(number: int) -> int:
             self._emit(events.SAVING, node, number, _fingerprint(number))
             save_time = self._save_time
-            chance = UniformInt(int(save_time.min_ms * 1e6), int(save_time.max_ms * 1e6))
-            return self._runtime.choose(place, number, chance)
+            distribution = UniformInt(int(save_time.min_ms * 1e6), int(save_time.max_ms * 1e6))
+            return self._runtime.choose(point, number, distribution)
 
         return begin
 
-    def _save_watcher(self, seat: Seat) -> Callable[[int, bytes, bytes], None]:
-        node = seat.node
+    def _make_save_hook(self, slot: ServerSlot) -> Callable[[int, bytes, bytes], None]:
+        node = slot.node
 
         def saved(number: int, raft_state: bytes, snapshot: bytes) -> None:
             """Runs in the peer's own task, just before the save takes effect: if it does not return, there was none."""
-            if seat.crash_point is not None:
-                self._pass_crash_point(seat, "before save")
+            if slot.crash_point is not None:
+                self._reach_crash_point(slot, "before save")
             self._emit(events.PERSIST, node, events.Saved(raft_state, snapshot, number), crc32(raft_state))
-            if seat.crash_point is not None and seat.crash_point[0] == "after save":
+            if slot.crash_point is not None and slot.crash_point[0] == "after save":
                 disk = Persister()
                 disk.save(raft_state, snapshot)
-                self._pass_crash_point(seat, "after save", disk)
+                self._reach_crash_point(slot, "after save", disk)
 
         return saved
 
-    def _pass_crash_point(self, seat: Seat, when: CrashMoment, disk: Persister | None = None) -> None:
-        if seat.crash_point is None or seat.crash_point[0] != when or seat.peer is None:
+    def _reach_crash_point(self, slot: ServerSlot, when: CrashMoment, disk: Persister | None = None) -> None:
+        if slot.crash_point is None or slot.crash_point[0] != when or slot.peer is None:
             return
-        if seat.crash_point[1] > 1:
-            seat.crash_point = (when, seat.crash_point[1] - 1)
+        if slot.crash_point[1] > 1:
+            slot.crash_point = (when, slot.crash_point[1] - 1)
             return
         if disk is not None:
-            seat.persister = disk
-        self.crash1(seat.index)  # in the peer's own task: this does not return
+            slot.persister = disk
+        self.crash1(slot.index)  # in the peer's own task: this does not return
 
     def crash_at(self, i: int, when: CrashMoment | None, *, nth: int = 1) -> None:
         """Have server i crash in the middle of what it does: at its nth save or reply from now on; None: no more.
@@ -380,16 +380,16 @@ class Servers:
         self._simulation_for("crash_at", "a peer be stopped between two of its lines")
         if when is not None and when not in get_args(CrashMoment):
             raise ValueError(f"crash_at(): when must be one of {', '.join(get_args(CrashMoment))}, got {when!r}")
-        seat = self._seat(i)
+        slot = self._slot(i)
         crash_point = None
         if when is not None:
-            seat.crash_points += 1
-            place = (ChoiceKind.CRASH, self._network.key_name(seat.name), when)
-            crash_point = (when, self._runtime.choose(place, seat.crash_points, Constant(nth)))
-        if crash_point != seat.crash_point:
-            seat.crash_point = crash_point
+            slot.crash_points += 1
+            point = (ChoiceKind.CRASH, self._network.key_name(slot.name), when)
+            crash_point = (when, self._runtime.choose(point, slot.crash_points, Constant(nth)))
+        if crash_point != slot.crash_point:
+            slot.crash_point = crash_point
             detail = events.CrashPoint(when, nth if crash_point is None else crash_point[1])
-            self._emit(events.CRASH_AT, seat.node, detail, fingerprint_of(when or "", detail.nth))
+            self._emit(events.CRASH_AT, slot.node, detail, fingerprint_of(when or "", detail.nth))
 
     def no_delays(self) -> None:
         """This test asks for speed: with --race, no thread gets its turn back late from now on (docs/student/race.md).
@@ -411,26 +411,26 @@ class Servers:
 
     def slow_snapshots(self, i: int, ms: float) -> None:
         """Have the service of server i, until it restarts, take that long to make a snapshot; its peer goes on."""
-        seat = self._seat(i)
-        if seat.service is None:
+        slot = self._slot(i)
+        if slot.service is None:
             raise ValueError(f"slow_snapshots(): server {i} is down")
-        if not isinstance(seat.service, Service):
+        if not isinstance(slot.service, TesterService):
             raise ValueError("slow_snapshots(): only of the tester's own services, not of yours")
-        if ms != seat.service.snapshot_ms:
-            seat.service.snapshot_ms = ms
-            self._emit(events.SLOW_SNAPSHOTS, seat.node, ms, fingerprint_of(ms))
+        if ms != slot.service.snapshot_ms:
+            slot.service.snapshot_ms = ms
+            self._emit(events.SLOW_SNAPSHOTS, slot.node, ms, fingerprint_of(ms))
 
     def busy_service(self, i: int, busy: bool = True) -> None:
         """Have the service of server i, until it restarts, handle nothing that its peer hands up; its peer goes on."""
         self._simulation_for("busy_service", "a service be kept from its work")
-        seat = self._seat(i)
-        if seat.service is None:
+        slot = self._slot(i)
+        if slot.service is None:
             raise ValueError(f"busy_service(): server {i} is down")
-        if not isinstance(seat.service, Service):
+        if not isinstance(slot.service, TesterService):
             raise ValueError("busy_service(): only of the tester's own services, not of yours")
-        if busy != seat.service.busy:
-            self._emit(events.BUSY, seat.node, busy, int(busy))
-            seat.service.be_busy(busy)
+        if busy != slot.service.busy:
+            self._emit(events.BUSY, slot.node, busy, int(busy))
+            slot.service.set_busy(busy)
 
     def snapshot_only_when_asked(self) -> None:
         """No service makes snapshots by itself from now on, only by take_snapshot()."""
@@ -439,38 +439,38 @@ class Servers:
     def snapshot_every(self, commands: int) -> None:
         """Have each service make a snapshot after so many commands from now on; 0: only by take_snapshot()."""
         self._snapshot_every = commands
-        for seat in self._seats:
-            if isinstance(seat.service, Service):
-                seat.service.snapshot_every = commands
+        for slot in self._slots:
+            if isinstance(slot.service, TesterService):
+                slot.service.snapshot_every = commands
 
     def take_snapshot(self, i: int, index: int) -> None:
         """Have the service of server i make a snapshot of all that it has applied up to that index."""
-        seat = self._seat(i)
+        slot = self._slot(i)
         if not self._snapshots:
             raise ValueError("take_snapshot(): this cluster was made without snapshots")
-        if not isinstance(seat.service, Service):
+        if not isinstance(slot.service, TesterService):
             raise ValueError(f"take_snapshot(): server {i} is down")
-        if not 1 <= index <= seat.service.last_applied:
+        if not 1 <= index <= slot.service.last_applied:
             raise ValueError(
-                f"take_snapshot(): server {i} has applied up to {seat.service.last_applied}, so it has no state at "
+                f"take_snapshot(): server {i} has applied up to {slot.service.last_applied}, so it has no state at "
                 f"index {index}"
             )
         with suppress(NodeKilled):  # by an armed crash, in the middle of it
-            self._ask(seat, "snapshot()", seat.service.snapshot, index, entry_point="snapshot")
+            self._call_peer(slot, "snapshot()", slot.service.snapshot, index, entry_point="snapshot")
 
     def saved_snapshot_index(self, i: int) -> int:
         """The last index of the snapshot on the disk of server i; 0 without one, or while it is down."""
-        service = self._seat(i).service
-        return service.saved_index() if isinstance(service, Service) else 0
+        service = self._slot(i).service
+        return service.saved_index() if isinstance(service, TesterService) else 0
 
     def applied(self, i: int) -> dict[int, Any]:
         """What the service of server i was handed, by index; nothing while it is down."""
-        service = self._seat(i).service
+        service = self._slot(i).service
         return {} if service is None else service.commands
 
     def peer(self, i: int) -> Peer | None:
         """The peer itself, to look at; None while it is down."""
-        return self._seat(i).peer
+        return self._slot(i).peer
 
     # ---- the network -------------------------------------------------------------------------------------------
 
@@ -481,7 +481,7 @@ class Servers:
 
     def partition(self, *groups: Iterable[int]) -> None:
         """Cut every link between servers of different groups, and only those. No groups: no cuts."""
-        self._network.partition(*([self._seat(i).name for i in group] for group in groups))
+        self._network.partition(*([self._slot(i).name for i in group] for group in groups))
 
     def link(
         self,
@@ -496,7 +496,7 @@ class Servers:
 
         The latency comes on top of the network's own.
         """
-        names = self._seat(source).name, self._seat(target).name
+        names = self._slot(source).name, self._slot(target).name
         self._network.link(*names, latency_ms=latency_ms, loss=loss, cut=cut)
 
     def latency(self, min_ms: float = USUAL_LATENCY_MS[0], max_ms: float = USUAL_LATENCY_MS[1]) -> None:
@@ -515,7 +515,7 @@ class Servers:
 
     def rpc_count(self, i: int) -> int:
         """Requests that reached server i since it was started."""
-        return self._network.get_count(self._seat(i).name)
+        return self._network.get_count(self._slot(i).name)
 
     def rpc_total(self) -> int:
         return self._network.get_total_count()
@@ -525,18 +525,20 @@ class Servers:
 
     def log_size(self) -> int:
         """The largest saved Raft state of all servers, in bytes."""
-        return max(seat.persister.raft_state_size() for seat in self._seats)
+        return max(slot.persister.raft_state_size() for slot in self._slots)
 
     # ---- asking a peer, and giving up ----------------------------------------------------------------------------
 
-    def _ask(self, seat: Seat, what: str, fn: Callable[..., Any], *args: Any, entry_point: str, name: str = "") -> Any:
+    def _call_peer(
+        self, slot: ServerSlot, what: str, fn: Callable[..., Any], *args: Any, entry_point: str, name: str = ""
+    ) -> Any:
         """Call the peer. `what` is how a report names the call, `entry_point` the method that is called."""
         self._raise_if_failed()
         try:
-            return self._runtime.call(seat.node, fn, *args, entry_point=entry_point, name=name, limit_s=_CALL_LIMIT_S)
-        except Stuck:
+            return self._runtime.call(slot.node, fn, *args, entry_point=entry_point, name=name, limit_s=_CALL_LIMIT_S)
+        except CallTimeout:
             self.fail(
-                f"{what} of peer {seat.index} has not returned for {_CALL_LIMIT_S:g} s{self._runtime.clock}",
+                f"{what} of peer {slot.index} has not returned for {_CALL_LIMIT_S:g} s{self._runtime.clock}",
                 CALLS_RETURN,
             )
 
@@ -569,25 +571,25 @@ class Servers:
         self._runtime.fail(failure)
 
     def _snapshot(self) -> ClusterSnapshot:
-        states = {seat.name: seat.last_state for seat in self._seats if seat.peer and seat.last_state}
+        states = {slot.name: slot.last_state for slot in self._slots if slot.peer and slot.last_state}
         return self._runtime.snapshot(states)
 
     def _evidence(self) -> list[str]:
         lines = [f"Peers at {self._runtime.now:.3f} s:"]
-        for seat in self._seats:
-            if seat.peer is None:
-                lines.append(f"  {seat.name}  down")
+        for slot in self._slots:
+            if slot.peer is None:
+                lines.append(f"  {slot.name}  down")
                 continue
-            seen = "not asked yet"
-            if seat.last_state is not None:
-                leads = "leader" if seat.last_state.is_leader else "not leader"
-                seen = f"term {seat.last_state.term}, {leads} when last asked"
-            link = "connected" if seat.connected else "cut off"
-            if seat.paused:
+            state = "not asked yet"
+            if slot.last_state is not None:
+                leads = "leader" if slot.last_state.is_leader else "not leader"
+                state = f"term {slot.last_state.term}, {leads} when last asked"
+            link = "connected" if slot.connected else "cut off"
+            if slot.paused:
                 link += ", paused"
-            if seat.clock_frozen:
+            if slot.clock_frozen:
                 link += ", its clock held"
-            restarts = f", incarnation {seat.incarnation}" if seat.incarnation > 1 else ""
-            applied = seat.service.last_applied if seat.service is not None else 0
-            lines.append(f"  {seat.name}  {link}, {seen}, applied up to {applied}{restarts}")
+            restarts = f", incarnation {slot.incarnation}" if slot.incarnation > 1 else ""
+            applied = slot.service.last_applied if slot.service is not None else 0
+            lines.append(f"  {slot.name}  {link}, {state}, applied up to {applied}{restarts}")
         return lines

@@ -24,7 +24,7 @@ _SAVED_WITHIN_S = 0.2
 _SAVES_IN_A_ROW = 10  # that may come first, on a slow disk
 
 
-class Committed:
+class CommittedCommands:
     """What has been applied at each index by anyone, ever. The one thing that outlives every crash."""
 
     def __init__(self) -> None:
@@ -45,14 +45,14 @@ class Committed:
         return None
 
 
-class Listener:
+class ApplyChecker:
     """Reads apply_ch and holds every message against the rules: one incarnation's state machine, or a tap before it."""
 
     def __init__(
         self,
         peer: int,
         channel: ApplyChannel,
-        committed: Committed,
+        committed: CommittedCommands,
         fail: Callable[[str, KeptRule | None], NoReturn],
         applied: Callable[[ApplyMsg], None],
     ) -> None:
@@ -68,7 +68,7 @@ class Listener:
         """On real threads, where no crash ends it."""
         raise NotImplementedError
 
-    def _take(self, message: ApplyMsg) -> None:
+    def _handle(self, message: ApplyMsg) -> None:
         """What the peer has handed up, whatever it is."""
         # By name: a submission with a messages.py of its own has an ApplyMsg of its own.
         if type(message).__name__ != ApplyMsg.__name__:
@@ -90,12 +90,12 @@ class Listener:
             self._fail(
                 f"peer {self._peer} applied index {index}, but the next in order is {self.last_applied + 1} "
                 f"(All Servers, Figure 2: apply log[last_applied])"
-                f"{self._lost(self.last_applied + 1) or self._two_feeders(index)}",
+                f"{self._describe_lost_put(self.last_applied + 1) or self._describe_producers(index)}",
                 APPLY_ORDER,
             )
-        wrong = self._committed.add(index, message.command, self._peer)
-        if wrong is not None:
-            self._fail(wrong, STATE_MACHINE_SAFETY)
+        violation = self._committed.add(index, message.command, self._peer)
+        if violation is not None:
+            self._fail(violation, STATE_MACHINE_SAFETY)
         self.commands[index] = message.command
         self.last_applied = index
 
@@ -108,36 +108,36 @@ class Listener:
                 SNAPSHOT_FORWARD,
             )
 
-    def _lost(self, index: int) -> str:
+    def _describe_lost_put(self, index: int) -> str:
         """Whether that index was to be put on apply_ch, and is not there because the put gave up."""
-        given_up = self._channel.feeders.given_up
+        given_up = self._channel.producers.given_up
         if index not in given_up:
             return ""
-        feeder, at_s = given_up[index]
+        producer, at_s = given_up[index]
         return (
-            f". {feeder} tried to put {index} on apply_ch, which was full, and gave up at {at_s:.3f} s (queue.Full): "
+            f". {producer} tried to put {index} on apply_ch, which was full, and gave up at {at_s:.3f} s (queue.Full): "
             "try again until there is room, and do not go on to the next before"
         )
 
-    def _two_feeders(self, index: int) -> str:
+    def _describe_producers(self, index: int) -> str:
         """Who else puts messages on apply_ch, or is about to put the one that is missing: their order is chance."""
-        latest = self._channel.feeders.latest
-        feeder = next((name for name, last in latest.items() if last == index), None)
-        if feeder is None:
+        latest = self._channel.producers.latest
+        producer = next((name for name, last in latest.items() if last == index), None)
+        if producer is None:
             return ""
-        other = next((name for name in reversed(latest) if name != feeder), None)
-        did = "" if other is None else f"{other} put index {latest[other]}"
-        holder = self._holder(self.last_applied + 1)
-        if holder not in (None, feeder):
-            did = f"{holder} has yet to put index {self.last_applied + 1}"
-        if not did:
+        other = next((name for name in reversed(latest) if name != producer), None)
+        other_action = "" if other is None else f"{other} put index {latest[other]}"
+        holder = self._task_with_message(self.last_applied + 1)
+        if holder not in (None, producer):
+            other_action = f"{holder} has yet to put index {self.last_applied + 1}"
+        if not other_action:
             return ""
         return (
-            f". {feeder} put index {index} on apply_ch, {did}: which of two threads comes first is chance, so let one "
-            "of them feed apply_ch"
+            f". {producer} put index {index} on apply_ch, {other_action}: the order of two threads is random, so let "
+            "one thread put all messages on apply_ch"
         )
 
-    def _holder(self, index: int) -> str | None:
+    def _task_with_message(self, index: int) -> str | None:
         """The task of this peer that has a message of that index among its variables."""
         simulation = current_simulation()
         for task in () if simulation is None else simulation.tasks():
@@ -150,14 +150,14 @@ class Listener:
         return None
 
 
-class Service(Listener):
+class TesterService(ApplyChecker):
     """One incarnation's state machine: the list of all commands, snapshotted now and then."""
 
     def __init__(
         self,
         peer: int,
         channel: ApplyChannel,
-        committed: Committed,
+        committed: CommittedCommands,
         fail: Callable[[str, KeptRule | None], NoReturn],
         applied: Callable[[ApplyMsg], None],
         saved_snapshot: Callable[[], bytes],
@@ -173,11 +173,11 @@ class Service(Listener):
         self._snapshots = snapshots
         self.snapshot_every = SNAPSHOT_INTERVAL  # commands; 0: only when asked
         # Snapshots that were not on the disk when it last looked, and how long ago they were given.
-        self._given: list[tuple[int, Callable[[], float]]] = []
+        self._unsaved_snapshots: list[tuple[int, Callable[[], float]]] = []
         self._stopped = False
         self.take_snapshot: Callable[[int, bytes], None] = lambda index, data: None  # the peer's, once it is there
         self.snapshot_ms = 0.0  # how long it takes to make one
-        self._freed: queue.Queue[None] | None = None  # while it is busy: hears when it no longer is
+        self._idle: queue.Queue[None] | None = None  # while it is busy: hears when it no longer is
 
     def restore(self, snapshot: bytes) -> None:
         """Start from what the disk holds, as a restarted process must."""
@@ -194,19 +194,19 @@ class Service(Listener):
             message = self._channel.get()
             if self._stopped:
                 return
-            while self._freed is not None:
-                self._freed.get()
-            self._take(message)
+            while self._idle is not None:
+                self._idle.get()
+            self._handle(message)
 
     @property
     def busy(self) -> bool:
-        return self._freed is not None
+        return self._idle is not None
 
-    def be_busy(self, yes: bool) -> None:
+    def set_busy(self, yes: bool) -> None:
         """Busy with something else: the next message waits, and all that come after it."""
-        freed, self._freed = self._freed, queue.Queue() if yes else None
-        if freed is not None:
-            freed.put(None)
+        idle, self._idle = self._idle, queue.Queue() if yes else None
+        if idle is not None:
+            idle.put(None)
 
     def _apply(self, message: ApplyMsg) -> None:
         super()._apply(message)
@@ -221,7 +221,7 @@ class Service(Listener):
         data.encode([self.commands.get(i) for i in range(1, index + 1)])
         if self.snapshot_ms:
             time.sleep(self.snapshot_ms / 1000)
-        self._given.append((index, self._stopwatch()))
+        self._unsaved_snapshots.append((index, self._stopwatch()))
         self.take_snapshot(index, data.bytes())
 
     def saved_index(self) -> int:
@@ -232,8 +232,8 @@ class Service(Listener):
     def _check_saved(self) -> None:
         """The snapshots it was given before this one. A peer may leave the saving to another thread, for a while."""
         saved_index = self.saved_index()
-        self._given = [given for given in self._given if given[0] > saved_index]
-        for index, since_s in self._given[:1]:
+        self._unsaved_snapshots = [snapshot for snapshot in self._unsaved_snapshots if snapshot[0] > saved_index]
+        for index, since_s in self._unsaved_snapshots[:1]:
             waited_s = since_s()
             if waited_s > _SAVED_WITHIN_S + _SAVES_IN_A_ROW * self._save_s_max():
                 self._fail(
@@ -262,6 +262,6 @@ class Service(Listener):
         self.commands = dict(enumerate(commands, start=1))
         self.last_applied = index
         for i, command in self.commands.items():
-            wrong = self._committed.add(i, command, self._peer)
-            if wrong is not None:
-                self._fail(wrong, STATE_MACHINE_SAFETY)
+            violation = self._committed.add(i, command, self._peer)
+            if violation is not None:
+                self._fail(violation, STATE_MACHINE_SAFETY)

@@ -5,7 +5,7 @@ module with anything else in it, a function above all, is executed anew for each
 always right, and only slower.
 
 Other modules can put attributes onto the shared classes. If the source of one does so by name (`LogEntry.seen = {}`),
-the module that has this name is not shared. `Originals` undoes the rest. Start at `outline()`.
+the module that has this name is not shared. `OriginalAttributes` undoes the rest. Start at `outline()`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DICTS = frozenset(("__annotations__", "__dataclass_fields__", "__dict__"))
 ANYTHING = "*"
 
 
-class Outline(NamedTuple):
+class ModuleOutline(NamedTuple):
     """What the source of a module says, before it is executed. Not to be changed."""
 
     is_immutable: bool
@@ -34,11 +34,11 @@ class Outline(NamedTuple):
 
 
 @lru_cache(maxsize=64)  # the same files are loaded again and again, above all by tests
-def outline(source: bytes, package: str) -> Outline:
+def outline(source: bytes, package: str) -> ModuleOutline:
     tree = ast.parse(source)
     nodes = list(ast.walk(tree))
     is_immutable = all(map(_is_immutable, tree.body))
-    return Outline(is_immutable, frozenset(_changes(nodes)), frozenset(_imports(nodes, package)))
+    return ModuleOutline(is_immutable, frozenset(_changes(nodes)), frozenset(_imports(nodes, package)))
 
 
 def _is_immutable(statement: ast.stmt, *, in_class: bool = False) -> bool:
@@ -107,7 +107,7 @@ def _imports(nodes: Iterable[ast.AST], package: str) -> Iterator[str]:
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
-class Originals:
+class OriginalAttributes:
     """The attributes of the classes of a module, and of the members of its enums, as they were at first."""
 
     def __init__(self, module: ModuleType) -> None:

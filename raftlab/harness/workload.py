@@ -70,11 +70,11 @@ def at_work(
                     client.get(key)
                 time.sleep(random.uniform(0, 2 * pause_s))
 
-        at = cfg.spawn_clients(clients, work)
+        clients_running = cfg.spawn_clients(clients, work)
         if partitions:
             time.sleep(random.uniform(0, ELECTION_S / 2))  # let them begin
             for _ in range(5):
-                if at.are_done:
+                if clients_running.all_done:
                     break
                 cut_in_two(cfg)
                 time.sleep(ELECTION_S + random.uniform(0, 0.2))
@@ -84,7 +84,7 @@ def at_work(
             if not partitions:
                 time.sleep(random.uniform(0, operations * pause_s))
             restart_all(cfg)
-        at.finish()
+        clients_running.finish()
         check_sizes(cfg, max_raft_state)
     read_all(cfg, clients)
     return cfg

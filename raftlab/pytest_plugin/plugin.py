@@ -30,7 +30,7 @@ from labsim import Simulation
 from labsim.stacks import short_path
 from raftlab.check.failure import Failure
 from raftlab.harness import determinism, records, report
-from raftlab.harness.lab_test import Kind, LabTest, part_of
+from raftlab.harness.lab_test import LabTest, LabTestKind, part_of
 from raftlab.harness.launcher import PeerLauncher
 from raftlab.harness.loader import DEFAULT, DEFAULT_KV, LoadError
 from raftlab.harness.options import KV, RAFT, RUN, RUNS, SEED, add_options, command_line, given, run_line
@@ -187,20 +187,20 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if config.getoption("numprocesses", None):
         mentioned = [kind for arg in config.args for kind in _mentioned(arg)]
         if mentioned:
-            _refuse_unloadable(config, kv=Kind.SERVICE in mentioned)
+            _refuse_unloadable(config, kv=LabTestKind.SERVICE in mentioned)
 
 
-def _mentioned(arg: str) -> list[Kind]:
+def _mentioned(arg: str) -> list[LabTestKind]:
     path = Path(arg.partition("::")[0])
     files = [*path.rglob("test_*.py"), *path.rglob(f"*{SCENARIO}")] if path.is_dir() else [path]
     found = []
     for file in sorted(files):
         if file.suffix == SCENARIO:
-            found.append(Kind.SCENARIO)
+            found.append(LabTestKind.SCENARIO)
             continue
         with suppress(OSError):
             text = file.read_bytes()
-            found += [kind for kind in Kind if kind.value.encode() in text]
+            found += [kind for kind in LabTestKind if kind.value.encode() in text]
     return found
 
 
@@ -336,7 +336,7 @@ def _run(item: pytest.Function, test: LabTest, launcher: PeerLauncher, seed: int
     if record is None and not config.getoption("--check-determinism"):
         return run_test(test, launcher, seed, realtime=config.getoption("--realtime"))
     if record is not None:
-        determinism.stir_memory()
+        determinism.shuffle_memory()
     simulation = Simulation(seed)
     recorder = determinism.Recorder(simulation)
     run = run_test(test, launcher, seed, simulation=simulation)
@@ -352,7 +352,7 @@ def _compare(item: pytest.Function, run: Run, events: list[Any]) -> None:
     raft, kv = _raft(config), _kv_of(item)
     files = {RAFT.name: raft.absolute(), KV.name: None if kv is None else kv.absolute()}
     values = {**_given(item), SEED.name: run.seed, RUNS.name: 1, **files}
-    there, digest = determinism.record_elsewhere(_node_id(item), values, config.rootpath, config.inipath)
+    there, digest = determinism.record_in_new_process(_node_id(item), values, config.rootpath, config.inipath)
     difference = determinism.first_difference(events, there)
     if difference is None and digest != run.digest:
         difference = "One seed gave two runs: the events are the same, but the threads took turns in another order."

@@ -21,7 +21,7 @@ from raftlab.guest import protocol
 from raftlab.guest.contract import CLERK, PACKAGE, PEER, SERVICE, SERVICE_PACKAGE
 from raftlab.guest.protocol import Ask, Failed, Returned, Setup, Turn
 from raftlab.harness.launcher import PeerContext
-from raftlab.harness.loader import LoadError, found
+from raftlab.harness.loader import LoadError, resolve_file
 from raftlab.harness.records import files_of, files_of_service
 from raftlab.layout import ROOT
 from raftlab.races.data_race import Remark
@@ -274,10 +274,10 @@ def load_sandboxed(
     """As raftlab.harness.loader.load_peer(), but not a line of the file is run in this process."""
     if not hasattr(os, "pidfd_open"):
         raise LoadError("isolated runs need Linux: their walls are made of Linux's means; leave --isolated out")
-    path = found(path, "raft.py", "RAFT")
+    path = resolve_file(path, "raft.py", "RAFT")
     places, service = files_of(path), None
     if kv is not None:
-        kv = found(kv, "server.py", "KV")
+        kv = resolve_file(kv, "server.py", "KV")
         # What does not lie beside it is the lab's.
         own = [kv.parent / "client.py", kv.parent / "messages.py"]
         clerk, messages = (file if file.exists() else ROOT / SERVICE_PACKAGE / file.name for file in own)

@@ -26,7 +26,7 @@ class SandboxedPeer:
     """One incarnation of a server, with its service if it has one: a process, in which nothing has been made yet."""
 
     def __init__(self, launcher: SandboxedLauncher, simulation: Simulation, context: PeerContext) -> None:
-        node, saved, calls = context.node, context.disk.persister, context.raft_calls
+        node, saved, calls = context.node, context.disk.persister, context.raft_hooks
         self._raft = raft = SandboxedRaft()
         self.server = Server(node)
 

@@ -72,7 +72,7 @@ from raftlab.guest.protocol import (
     Turn,
     Waiting,
 )
-from raftlab.harness.feeders import Feeders
+from raftlab.harness.producers import ApplyProducers
 from raftlab.sandbox.message_types import MessageType, message_type
 from raftlab.sandbox.processes import GuestKilled, NurseryLost
 
@@ -135,7 +135,7 @@ class Channel:
         self._owed = 0  # messages for which the guest waits to hear that they were taken
         self._waiting = 0  # messages that are in it in the guest
         self._offered: Callable[[], None] | None = None  # None: nobody reads it in the guest
-        self.feeders = Feeders()
+        self.producers = ApplyProducers()
         self.take: Callable[[Any], None] = self.put  # what the guest says that it has put, or taken
 
     def put(self, message: Any) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
 
-from raftlab.harness.lab_test import Kind, LabTest
+from raftlab.harness.lab_test import LabTest, LabTestKind
 from raftlab.scenarios.collection import of_config
 from raftlab.scenarios.scenario import Scenario
 from raftlab.scenarios.stage import ScenarioError
@@ -42,7 +42,7 @@ def as_test(script: Script, *, on_output: OnOutput | None = None, player: Player
             exec(_code(script), {"step": lambda line: play(scenario, script, by_line[line], on_output)})
 
     test.__name__ = script.name
-    return LabTest(script.name, Path(script.file), Kind.SCENARIO, of_config(test), breaks_rule=script.breaks)
+    return LabTest(script.name, Path(script.file), LabTestKind.SCENARIO, of_config(test), breaks_rule=script.breaks)
 
 
 def play(scenario: Scenario, script: Script, step: Step, on_output: OnOutput | None) -> None:

@@ -11,7 +11,7 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
-from raftlab.harness.lab_test import Kind, LabTest
+from raftlab.harness.lab_test import LabTest, LabTestKind
 
 
 def collect(
@@ -24,11 +24,13 @@ def collect(
     """None if it asks for nothing that a lab test asks for. Its parameters, name and file are the function's own unless
     they are given."""
     asked = inspect.signature(function).parameters if parameters is None else parameters
-    kind = next((kind for kind in Kind if kind.value in asked), None)
+    kind = next((kind for kind in LabTestKind if kind.value in asked), None)
     if kind is None:
         return None
     file = Path(inspect.getfile(function)) if file is None else file
-    return LabTest(name or function.__name__, file, kind, of_config(function) if kind is Kind.SCENARIO else function)
+    return LabTest(
+        name or function.__name__, file, kind, of_config(function) if kind is LabTestKind.SCENARIO else function
+    )
 
 
 def of_config(function: Callable[[Any], Any]) -> Callable[[Any], Any]:

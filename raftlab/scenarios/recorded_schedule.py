@@ -29,7 +29,7 @@ from labsim.choices import ChoiceKind, ChoicePoint, Constant
 from labsim.stacks import is_user_code, location_of, short_path
 from raftlab.harness.config import Config
 from raftlab.harness.kv_config import KVConfig
-from raftlab.harness.lab_test import Kind, LabTest
+from raftlab.harness.lab_test import LabTest, LabTestKind
 from raftlab.scenarios.as_test import as_test
 from raftlab.scenarios.text import parse_script
 from raftlab.trace.operations import (
@@ -260,7 +260,7 @@ def playing(play: Play, *, did: set[int] | None = None) -> LabTest:
                 simulation.spawn(player.act_all, actors.pop(act.by), began_ns, name=act.by)
         player.wait_until(began_ns + play.end_ns)
 
-    return LabTest("play", Path(), Kind.SERVICE if play.service else Kind.PEER, run)
+    return LabTest("play", Path(), LabTestKind.SERVICE if play.service else LabTestKind.PEER, run)
 
 
 class _Player:

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from labsim.stacks import short_path
-from raftlab.harness.lab_test import Kind, LabTest, part_of
+from raftlab.harness.lab_test import LabTest, LabTestKind, part_of
 from raftlab.scenarios.collection import collect
 
 # The lab's own tests, where they lie in the source tree; the working directory's, when that is another one.
@@ -141,7 +141,7 @@ def _parametrized(function: Callable[..., Any]) -> bool:
     return any(mark.name == "parametrize" for mark in getattr(function, "pytestmark", ()))
 
 
-_GIVEN = [kind.value for kind in Kind]
+_GIVEN = [kind.value for kind in LabTestKind]
 
 
 def select(patterns: Iterable[str], files: Iterable[Path] = ()) -> list[LabTest]:

@@ -110,8 +110,8 @@ def test_edits_that_change_no_run_change_no_digest(copy):
         file.write_text(text)
         reworded += count
     assert reworded > 100
-    (copy / "raftlab/harness/workload.py").rename(copy / "raftlab/harness/moved_elsewhere.py")
-    other_names = {"Latency": "LatencyRange", "LinkChange": "LinkState", "Seat": "Slot", "workload": "moved_elsewhere"}
+    (copy / "raftlab/harness/workload.py").rename(copy / "raftlab/harness/moved.py")
+    other_names = {"Latency": "LatencyRange", "LinkChange": "LinkState", "ServerSlot": "Slot", "workload": "moved"}
     pattern = re.compile(rf"\b({'|'.join(other_names)})\b")
     for file in (file for name in (*FOLDERS, "tests") for file in (copy / name).rglob("*.py")):
         file.write_text(pattern.sub(lambda match: other_names[match[0]], file.read_text()))

@@ -6,10 +6,10 @@ of a `VirtualRuntime`, and what only real threads need of a `RealTimeRuntime`. S
 
 from labsim import current_simulation
 from raftlab.harness.runtime.real_time import RealTimeRuntime
-from raftlab.harness.runtime.runtime import Runtime, Stuck
+from raftlab.harness.runtime.runtime import CallTimeout, Runtime
 from raftlab.harness.runtime.virtual import VirtualRuntime
 
-__all__ = ["RealTimeRuntime", "Runtime", "Stuck", "VirtualRuntime", "current_runtime"]
+__all__ = ["CallTimeout", "RealTimeRuntime", "Runtime", "VirtualRuntime", "current_runtime"]
 
 
 def current_runtime() -> Runtime:

@@ -19,7 +19,7 @@ from labsim.stacks import describe_stack, is_user_code, user_frames
 from raftlab.check.cluster_snapshot import ClusterSnapshot, State
 from raftlab.check.failure import Failure
 from raftlab.guest.contract import call_peer
-from raftlab.harness.runtime.runtime import Stuck, test_frames
+from raftlab.harness.runtime.runtime import CallTimeout, test_frames
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class RealTimeRuntime:
         self._random = random.Random()
         self._failure: BaseException | None = None
         self._timers: list[threading.Timer] = []
-        self._asked: list[threading.Thread] = []  # the calls on peers that have not returned
+        self._pending: list[threading.Thread] = []  # the calls on peers that have not returned
         self._excepthook = threading.excepthook
         threading.excepthook = self._thread_failed
 
@@ -73,17 +73,17 @@ class RealTimeRuntime:
                 errors.append(error)
 
         thread = threading.Thread(target=run, name=name, daemon=True)
-        self._asked.append(thread)
+        self._pending.append(thread)
         thread.start()
         thread.join(limit_s)
         if not thread.is_alive():
-            self._asked.remove(thread)
+            self._pending.remove(thread)
         if errors:
             error = errors[0]
             text = f"{name} ended with an exception: {error!r}"
             raise TaskFailed(text, task=name, node=None, entry_point=entry_point) from error
         if not results:
-            raise Stuck
+            raise CallTimeout
         return results[0]
 
     def wait_for(self, node: Node | None, fn: Callable[..., T], *args: Any, entry_point: str, limit_s: float) -> T:
@@ -96,7 +96,7 @@ class RealTimeRuntime:
 
         threading.Thread(target=run, name=name, daemon=True).start()
 
-    def own_s(self, node: Node | None, since_s: float) -> float:
+    def usable_s(self, node: Node | None, since_s: float) -> float:
         return self.now - since_s
 
     def wait_for_disk(self, duration_ns: int) -> None:
@@ -135,8 +135,8 @@ class RealTimeRuntime:
             frame = frames.get(thread.ident or 0)
             in_peer = any(is_user_code(f.f_code.co_filename) for f in user_frames(frame))
             if in_peer and thread is not threading.main_thread():
-                words = f"  {thread.name} is here\n{describe_stack(frame)}"
-                found.append((thread not in self._asked, words, Wait(thread.name, None, WaitKind.NOTHING, 0, words)))
+                text = f"  {thread.name} is here\n{describe_stack(frame)}"
+                found.append((thread not in self._pending, text, Wait(thread.name, None, WaitKind.NOTHING, 0, text)))
         # The call that did not return first.
         blocked = tuple(wait for _, _, wait in sorted(found, key=lambda one: one[:2]))
         return ClusterSnapshot(blocked, states=states)

@@ -14,7 +14,7 @@ from raftlab.check.cluster_snapshot import ClusterSnapshot, State
 T = TypeVar("T")
 
 
-class Stuck(Exception):
+class CallTimeout(Exception):
     """A call on a peer did not return in time."""
 
 
@@ -30,7 +30,7 @@ class Runtime(Protocol):
     def call(
         self, node: Node | None, fn: Callable[..., T], *args: Any, entry_point: str, limit_s: float, name: str = ""
     ) -> T:
-        """Run a method of a peer on its node: `Stuck` if it has not returned in time. `name`: what a report calls it.
+        """Run a method of a peer on its node. Raises `CallTimeout` after `limit_s`. `name`: what a report calls it.
 
         In virtual time NodeKilled if the node goes down under the call.
         """
@@ -40,7 +40,7 @@ class Runtime(Protocol):
 
     def spawn(self, node: Node | None, fn: Callable[[], None], *, name: str) -> None: ...
 
-    def own_s(self, node: Node | None, since_s: float) -> float:
+    def usable_s(self, node: Node | None, since_s: float) -> float:
         """How much of the time since then the node could use: without what the lab has taken from it."""
 
     def wait_for_disk(self, duration_ns: int) -> None:

@@ -14,7 +14,7 @@ from labsim.simulation import NS_PER_S
 from labsim.waits import wait_of
 from raftlab.check.cluster_snapshot import ClusterSnapshot, State, take_snapshot
 from raftlab.guest.contract import call_peer
-from raftlab.harness.runtime.runtime import Stuck, test_frames
+from raftlab.harness.runtime.runtime import CallTimeout, test_frames
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ class VirtualRuntime:
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
         self.emit = simulation.emit
-        self._asked: Task | None = None  # the call that has not returned in time
+        self._overdue_call: Task | None = None  # the call that has not returned in time
         self._call_waits: dict[Task, list[Wait]] = {}  # by call that is under way
 
     @property
@@ -64,16 +64,16 @@ class VirtualRuntime:
             # Of its own time: while it is paused it cannot return.
             left_ns = limit_ns - (simulation.now_ns - began_ns - simulation.lost_time_ns(task.node, began_ns))
             if left_ns <= 0:
-                self._asked = task
-                raise Stuck
+                self._overdue_call = task
+                raise CallTimeout
         del self._call_waits[task]
 
     def wait_for(self, node: Node | None, fn: Callable[..., T], *args: Any, entry_point: str, limit_s: float) -> T:
         simulation = self.simulation
         task = simulation.spawn(call_peer, fn, args, node=node, name=f"{entry_point}()", entry_point=entry_point)
         if not simulation.join(task, int(limit_s * 1e9)):
-            self._asked = task
-            raise Stuck
+            self._overdue_call = task
+            raise CallTimeout
         if task.killed:
             raise NodeKilled(f"{entry_point}(): node {node} went down")
         return task.value  # type: ignore[no-any-return]
@@ -81,7 +81,7 @@ class VirtualRuntime:
     def spawn(self, node: Node | None, fn: Callable[[], None], *, name: str) -> None:
         self.simulation.spawn(fn, node=node, name=name)
 
-    def own_s(self, node: Node | None, since_s: float) -> float:
+    def usable_s(self, node: Node | None, since_s: float) -> float:
         # In whole nanoseconds: nothing left must be nothing.
         since_ns = int(since_s * 1e9 + 0.5)
         return (self.simulation.now_ns - since_ns - self.simulation.lost_time_ns(node, since_ns)) / 1e9
@@ -107,7 +107,7 @@ class VirtualRuntime:
     def snapshot(self, states: Mapping[str, State]) -> ClusterSnapshot:
         # What the call that is running now waited for first, and what whoever kept it back waited for then.
         call_waits = self._call_waits.get(self.simulation.current, ())
-        return replace(take_snapshot(self.simulation, self._asked), states=states, call_waits=tuple(call_waits))
+        return replace(take_snapshot(self.simulation, self._overdue_call), states=states, call_waits=tuple(call_waits))
 
     def note_progress(self) -> None:
         """The tester itself is at work, for long perhaps: no task is stuck, whatever the watchdog sees."""

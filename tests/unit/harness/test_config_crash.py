@@ -66,14 +66,14 @@ def test_a_slow_save_takes_effect_at_its_end_or_not_at_all():
         began_s = time.monotonic()
         assert cfg.start(leader, 2) == (2, 1, True)
         assert time.monotonic() - began_s == pytest.approx(0.1)
-        size = cfg._seats[leader].persister.raft_state_size()
+        size = cfg._slots[leader].persister.raft_state_size()
         threading.Thread(target=cfg.start, args=(leader, 3)).start()
         time.sleep(0.099)
-        assert cfg._seats[leader].persister.raft_state_size() == size
+        assert cfg._slots[leader].persister.raft_state_size() == size
         cfg.crash1(leader)
         cfg.slow_disks(0, 0)
         cfg.restart(leader)
-        assert cfg._seats[leader].persister.raft_state_size() == size
+        assert cfg._slots[leader].persister.raft_state_size() == size
         with pytest.raises(ValueError, match=r"slow_disks\(\): need 0 <= min_ms <= max_ms, got 5 and 1"):
             cfg.slow_disks(5, 1)
 

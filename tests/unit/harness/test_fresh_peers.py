@@ -12,9 +12,9 @@ import pytest
 
 from raftlab.harness.in_process import InProcessLauncher
 from raftlab.harness.loader import load_peer, load_program
-from raftlab.harness.program import Incarnation, StandIn
+from raftlab.harness.program import Incarnation, ModuleProxy
 from raftlab.harness.run import run_test
-from raftlab.harness.service import Committed
+from raftlab.harness.service import CommittedCommands
 from raftlab.harness.shared_modules import outline
 from raftlab.sandbox.loader import launcher_for
 from raftlab.scenarios.collection import collect
@@ -323,7 +323,7 @@ def test_different_commands_are_still_different():
     class Op:
         value: object
 
-    committed = Committed()
+    committed = CommittedCommands()
     assert committed.add(1, first(3), 0) is None
     assert committed.add(1, Op(3), 1) is None
     assert "State machine safety" in committed.add(1, Op(4), 2)
@@ -436,7 +436,7 @@ def test_after_a_run_sys_modules_has_what_was_loaded(tmp_path):
     assert {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "raft"} == before
     assert sys.modules["raft.raft"].Raft is program.peer_class
     assert inspect.getfile(program) == str(tmp_path / "peer.py")
-    assert all(type(module) is StandIn for module in before.values())
+    assert all(type(module) is ModuleProxy for module in before.values())
 
 
 def test_a_peer_looks_at_its_own_source(tmp_path):

@@ -217,11 +217,11 @@ def test_a_call_that_is_under_way_when_its_server_is_paused_is_no_fault_of_the_p
         caller = threading.Thread(target=cfg.start, args=(leader, "x"))
         cfg.pause(leader)
         # start() is refused now, but one that had begun would wait: begin it behind the tester's back.
-        seat = cfg._seats[leader]
-        seat.paused = False
+        slot = cfg._slots[leader]
+        slot.paused = False
         caller.start()
         time.sleep(0)
-        seat.paused = True
+        slot.paused = True
         time.sleep(30)
         cfg.resume(leader)
         caller.join()

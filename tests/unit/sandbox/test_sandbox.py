@@ -250,7 +250,7 @@ def test_a_process_that_somebody_else_ends_is_no_failure_of_the_peer(reference):
     @collect
     def test(make_config):
         cfg = make_config(servers=3)
-        guest = cfg._seats[1].peer.guest
+        guest = cfg._slots[1].peer.guest
         signal.pidfd_send_signal(guest._process._process, signal.SIGKILL)
         cfg.check_one_leader()
 

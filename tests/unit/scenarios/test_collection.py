@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlab.harness.lab_test import Kind, LabTest, part_of
+from raftlab.harness.lab_test import LabTest, LabTestKind, part_of
 from raftlab.scenarios.collection import collect
 
 
@@ -21,16 +21,16 @@ def of_nothing(tmp_path): ...
 
 
 def test_kind_is_what_a_function_asks_for():
-    assert collect(of_peer) == LabTest("of_peer", Path(__file__), Kind.PEER, of_peer)
+    assert collect(of_peer) == LabTest("of_peer", Path(__file__), LabTestKind.PEER, of_peer)
     assert collect(of_service).wants_service
     assert not collect(of_peer).wants_service
-    assert collect(of_scenario).kind is Kind.SCENARIO
+    assert collect(of_scenario).kind is LabTestKind.SCENARIO
     assert collect(of_nothing) is None
 
 
 def test_what_is_given_counts_more_than_what_the_function_has():
     given = collect(of_nothing, name="test_x_3a", file=Path("x.py"), parameters=("tmp_path", "make_kv_config"))
-    assert given == LabTest("test_x_3a", Path("x.py"), Kind.SERVICE, of_nothing)
+    assert given == LabTest("test_x_3a", Path("x.py"), LabTestKind.SERVICE, of_nothing)
     assert given.part == "3a"
 
 

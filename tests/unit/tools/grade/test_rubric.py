@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from raftlab.harness.lab_test import Kind, LabTest
+from raftlab.harness.lab_test import LabTest, LabTestKind
 from raftlab.tools.grade.values.rubric import Graded, PerTest, Public, Rubric, RubricError, seeds
 
 
 def lab_tests(*names: str) -> list[LabTest]:
-    return [LabTest(name, Path("x.py"), Kind.PEER, lambda make_config: None) for name in names]
+    return [LabTest(name, Path("x.py"), LabTestKind.PEER, lambda make_config: None) for name in names]
 
 
 def read(tmp_path: Path, text: str) -> Rubric:
@@ -57,7 +57,7 @@ def test_seeds_are_the_same_for_everybody_and_differ_by_test_and_phrase() -> Non
 def test_seeds_come_from_the_hidden_tests_unless_the_rubric_has_a_word(tmp_path: Path) -> None:
     file = tmp_path / "h.py"
     file.write_text("# one\n")
-    hidden = [LabTest("test_h_2a", file, Kind.PEER, lambda make_config: None)]
+    hidden = [LabTest("test_h_2a", file, LabTestKind.PEER, lambda make_config: None)]
     first = Rubric().seed_phrase(hidden)
     file.write_text("# two\n")
     assert first

@@ -8,7 +8,7 @@ import pytest
 
 from labrpc.conditions import Transit
 from labsim.choices import Choices, SeededSource
-from raftlab.harness.lab_test import Kind, LabTest
+from raftlab.harness.lab_test import LabTest, LabTestKind
 from raftlab.harness.loader import load_peer
 from raftlab.harness.records import place_of_peer
 from raftlab.harness.run import Run, run_test
@@ -162,7 +162,7 @@ def test_a_run_that_fails_otherwise_each_time_is_told_so():
         runs.append(None)
         make_config(servers=1).fail(f"for the reason {'abc'[len(runs)]}")
 
-    test = LabTest("test_moody", ROOT / "tests" / "test_2a.py", Kind.PEER, test_moody)
+    test = LabTest("test_moody", ROOT / "tests" / "test_2a.py", LabTestKind.PEER, test_moody)
     with pytest.raises(NothingToShrink, match="test_moody with seed 0 fails otherwise each time"):
         shrink(test, load_peer(ROOT / "raft" / "raft.py"), 0, ())
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from raftapi import ApplyMsg
 
 
-class Feeders:
+class ApplyProducers:
     """Of one incarnation. Empty where the threads are not in this process."""
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Feeders:
     def watch(self, apply_ch: queue.Queue[ApplyMsg], simulation: Simulation) -> None:
         latest, given_up, put = self.latest, self.given_up, apply_ch.put
 
-        def watched(item: ApplyMsg, block: bool = True, timeout: float | None = None) -> None:
+        def recorded_put(item: ApplyMsg, block: bool = True, timeout: float | None = None) -> None:
             name = simulation.current.name
             latest.pop(name, None)
             latest[name] = index = getattr(item, "command_index", 0) or getattr(item, "snapshot_index", 0)
@@ -35,5 +35,5 @@ class Feeders:
                 given_up[index] = (name, simulation.now)
                 raise
 
-        watched.__name__ = put.__name__  # a thread that does nothing else is called by it
-        apply_ch.put = watched  # type: ignore[method-assign]  # a subclass would have a mutex, and another schedule
+        recorded_put.__name__ = put.__name__  # a thread that does nothing else is called by it
+        apply_ch.put = recorded_put  # type: ignore[method-assign]  # a subclass would have a mutex, and another schedule
