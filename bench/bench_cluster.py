@@ -36,10 +36,10 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import labgob
-from raftlab.cluster.client import make_clerk, make_lines
-from raftlab.cluster.disk import Disk, Owner
-from raftlab.cluster.load import Figures, figures
-from raftlab.cluster.processes import Processes
+from raftlab.cluster.client import make_clerk, make_connections
+from raftlab.cluster.durable_store import DurableStore, Owner
+from raftlab.cluster.load_generator import LoadResult, load_result
+from raftlab.cluster.processes import ClusterProcesses
 from raftlab.cluster.tcp import Address, Credentials
 from raftlab.harness.loader import DEFAULT, DEFAULT_KV, load_program
 
@@ -89,9 +89,9 @@ def fsync_ms(folder: Path, count: int = 200) -> float:
 def _ours(folder: Path) -> Iterator[System]:
     program = load_program(DEFAULT, kv=DEFAULT_KV)
     addresses = [Address("127.0.0.1", port) for port in _ports(3)]
-    with Processes(folder, addresses, Credentials(), []) as processes:
+    with ClusterProcesses(folder, addresses, Credentials(), []) as processes:
         processes.start_all()
-        lines = make_lines(addresses, Credentials())
+        lines = make_connections(addresses, Credentials())
 
         def save_ms() -> float:
             told = [processes.status(peer) for peer in range(3)]
@@ -225,7 +225,7 @@ def _process(command: list[str], log: Path) -> Iterator[None]:
 # ---- Measuring ---------------------------------------------------------------------------------------------------
 
 
-def _measured(system: System, clients: int) -> Figures:
+def _measured(system: System, clients: int) -> LoadResult:
     took_s: list[float] = []
     puts = [system.client() for _ in range(clients)]
     puts[0]("warm", "up")
@@ -243,7 +243,7 @@ def _measured(system: System, clients: int) -> Figures:
         thread.start()
     for thread in threads:
         thread.join()
-    return figures(clients, took_s, time.monotonic() - began_s)
+    return load_result(clients, took_s, time.monotonic() - began_s)
 
 
 def _restart_s(folder: Path) -> float:
@@ -255,13 +255,13 @@ def _restart_s(folder: Path) -> float:
     for value in (1, None, 0, [entries.LogEntry(0, None), *(entries.LogEntry(1, command) for command in commands)]):
         state.encode(value)
     for peer in range(3):
-        disk = Disk(folder / f"peer-{peer}", Owner(peer, 3))
+        disk = DurableStore(folder / f"peer-{peer}", Owner(peer, 3))
         disk.write(state.bytes(), b"")
         disk.close()
     addresses = [Address("127.0.0.1", port) for port in _ports(3)]
-    with Processes(folder, addresses, Credentials(), ["--max-raft-state", "0"]) as processes:
+    with ClusterProcesses(folder, addresses, Credentials(), ["--max-raft-state", "0"]) as processes:
         processes.start_all()
-        lines = make_lines(addresses, Credentials())
+        lines = make_connections(addresses, Credentials())
         make_clerk(program, lines).put("one", "more")  # of a new term: it commits the others (§5.4.2)
         processes.kill(0)
         began_s = time.monotonic()
@@ -279,7 +279,7 @@ def _stores(folder: Path) -> Iterator[str]:
     import sqlite3
 
     states = [bytes([n % 251]) * 8 + b"an entry of some length;" * (1000 + n) for n in range(200)]
-    disk = Disk(folder / "store", Owner(0, 1))
+    disk = DurableStore(folder / "store", Owner(0, 1))
     database = sqlite3.connect(folder / "sqlite", isolation_level=None)
     database.execute("PRAGMA journal_mode=WAL")
     database.execute("PRAGMA synchronous=FULL")
@@ -337,7 +337,7 @@ def facts() -> Iterator[str]:
     if importlib.util.find_spec("pysyncobj"):
         systems["PySyncObj"] = _pysyncobj
     sys.setswitchinterval(0.0005)
-    best: dict[tuple[str, int], Figures] = {}
+    best: dict[tuple[str, int], LoadResult] = {}
     fsyncs_ms: dict[tuple[str, int], float] = {}
     saves_ms: dict[tuple[str, int], float] = {}
     try:

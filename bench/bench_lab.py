@@ -149,7 +149,7 @@ def _isolated_s() -> tuple[float, float]:
     In a process of its own, which has no other children. Without bubblewrap, which does not wait for its child, so that
     nobody would learn what the guests took; it stands around the nursery and costs a run nothing.
     """
-    confinement.bubblewrap, confinement.nobody = lambda: None, lambda: 0  # type: ignore[assignment]  # for this process
+    confinement.bubblewrap, confinement.sandbox_uid = lambda: None, lambda: 0  # type: ignore[assignment]  # for this process
     here, there = load_peer(DEFAULT), load_sandboxed(DEFAULT)
     one_process_s = isolated_s = 0.0
     for test in _tests():

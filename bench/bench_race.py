@@ -17,7 +17,7 @@ from raftlab.harness.loader import DEFAULT, DEFAULT_KV
 from raftlab.harness.program import execute_program
 from raftlab.harness.run import run_test
 from raftlab.layout import PEER_FILES
-from raftlab.races import Race
+from raftlab.races import RaceInstrumentation
 from raftlab.tools.selection import select
 
 _SEEDS = range(1, 4)
@@ -42,7 +42,7 @@ def facts() -> Iterator[str]:
     said = {"turns": "lost turns alone", "race": "--race: lost turns, and races looked for"}
     # A program at a time is loaded in a process: its modules stand under its names.
     for kind, how in _KINDS.items():
-        race = None if how is None else Race(PEER_FILES, **how)
+        race = None if how is None else RaceInstrumentation(PEER_FILES, **how)
         program = execute_program(DEFAULT.resolve(), DEFAULT_KV.resolve(), race)
         launcher = InProcessLauncher.of_program(program)
         gc.collect()

@@ -12,7 +12,7 @@ from typing import Any
 from labrpc import RpcError, Server, Service
 from raftlab.cluster import options
 from raftlab.cluster.options import UsageError, joined
-from raftlab.cluster.status import Monitor, StatusArgs, StatusReply, table
+from raftlab.cluster.status import StatusArgs, StatusReply, StatusService, table
 from raftlab.cluster.tcp import Address, Credentials, TcpClient, TcpEnd
 from raftlab.guest.contract import CLERK, SERVICE
 
@@ -49,9 +49,9 @@ def _ask(args: argparse.Namespace) -> int:
     if args.within <= 0:
         raise UsageError(f"--within must be more than 0 s, got {args.within:g}")
     addresses = options.parse_addresses(args.peers)
-    lines = make_lines(addresses, options.credentials(args, addresses))
+    lines = make_connections(addresses, options.credentials(args, addresses))
     clerk = make_clerk(options.load(args), lines)
-    value = within(
+    value = call_with_timeout(
         args.within, addresses, getattr(clerk, args.operation), *(getattr(args, word) for word in args.words)
     )
     if args.operation == "get":
@@ -61,7 +61,7 @@ def _ask(args: argparse.Namespace) -> int:
 
 def _status(args: argparse.Namespace) -> int:
     addresses = options.parse_addresses(args.peers)
-    asked = Statuses(addresses, options.credentials(args, addresses))
+    asked = StatusClient(addresses, options.credentials(args, addresses))
     replies = [asked.ask(peer) for peer in range(len(addresses))]
     rows = [(peer, "answers" if reply else "silent", reply) for peer, reply in enumerate(replies)]
     print("\n".join(table(rows)))
@@ -72,7 +72,7 @@ class NoAnswer(Exception):
     """Nobody has answered in time."""
 
 
-def offers(program: Any) -> Server:
+def service_types(program: Any) -> Server:
     """A server that nobody calls: it knows the methods of the service, and so the types of their replies."""
     server = Server()
     service = program.template.module(SERVICE).KVServer
@@ -82,15 +82,15 @@ def offers(program: Any) -> Server:
 
 def make_clerk(program: Any, lines: list[TcpClient]) -> Any:
     """Its methods are get, put and append, and wait until they are done."""
-    home = offers(program)
+    home = service_types(program)
     return program.template.module(CLERK).Clerk([TcpEnd(line, home) for line in lines])
 
 
-def make_lines(addresses: list[Address], credentials: Credentials) -> list[TcpClient]:
+def make_connections(addresses: list[Address], credentials: Credentials) -> list[TcpClient]:
     return [TcpClient(address, credentials, timeout_s=_CALL_S) for address in addresses]
 
 
-def within(limit_s: float, addresses: list[Address], method: Any, *args: str) -> Any:
+def call_with_timeout(limit_s: float, addresses: list[Address], method: Any, *args: str) -> Any:
     """What the clerk's method returns. Raises NoAnswer: whether it takes effect is open then."""
     results: list[Any] = []
     errors: list[BaseException] = []
@@ -114,12 +114,12 @@ def within(limit_s: float, addresses: list[Address], method: Any, *args: str) ->
     return results[0]
 
 
-class Statuses:
+class StatusClient:
     """Asks processes how they are, each over a line of its own that gives up soon."""
 
     def __init__(self, addresses: list[Address], credentials: Credentials) -> None:
         home = Server()
-        home.add_service(Service(object.__new__(Monitor), "Status"))
+        home.add_service(Service(object.__new__(StatusService), "Status"))
         lines = [TcpClient(address, credentials, timeout_s=_STATUS_S) for address in addresses]
         self._lines = lines
         self._ends = [TcpEnd(line, home) for line in lines]

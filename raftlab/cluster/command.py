@@ -15,12 +15,12 @@ from pathlib import Path
 from labrpc.errors import RpcError
 from raftlab.cluster import client, options, server
 from raftlab.cluster.options import UsageError
-from raftlab.cluster.processes import Processes
+from raftlab.cluster.processes import ClusterProcesses
 from raftlab.cluster.prompt import Prompt
 from raftlab.harness.options import arguments, given
 
 FOLDER = Path("build/cluster")
-_MADE_BY = "raftlab-cluster"  # a file that says that the folder may be deleted
+_MARK = "raftlab-cluster"  # a file that says that the folder may be deleted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,13 +71,13 @@ def _start(args: argparse.Namespace) -> int:
     addresses = options.local_addresses(args.port, args.servers)
     ours = options.credentials(args, addresses)
     program = options.load(args)  # what is wrong with it is said here, once
-    _prepare(args.data, new=args.new)
+    _prepare_folder(args.data, new=args.new)
     more = [*arguments(given(args)), "--max-raft-state", str(args.max_raft_state)]
     if ours.tls is not None:
         more += ["--cert", args.cert, "--key", args.key, "--ca", args.ca]
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     began_s = time.monotonic()
-    with Processes(args.data, addresses, ours, more) as processes:
+    with ClusterProcesses(args.data, addresses, ours, more) as processes:
         leader = processes.start_all()
         if interactive:
             where = f"{addresses[0]} to {addresses[-1].port}" if len(addresses) > 1 else str(addresses[0])
@@ -90,8 +90,8 @@ def _start(args: argparse.Namespace) -> int:
         return Prompt(processes, program, ours, interactive=interactive).run()
 
 
-def _prepare(folder: Path, *, new: bool) -> None:
-    mark = folder / _MADE_BY
+def _prepare_folder(folder: Path, *, new: bool) -> None:
+    mark = folder / _MARK
     try:
         if folder.exists() and not mark.is_file() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(f"{folder} is there, and is no cluster's data; name another folder with --data")

@@ -15,24 +15,24 @@ from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 
-from raftlab.cluster.client import Statuses
+from raftlab.cluster.client import StatusClient
 from raftlab.cluster.options import UsageError, joined
 from raftlab.cluster.status import StatusReply
 from raftlab.cluster.tcp import Address, Credentials
 
 READY_S = 15.0
 _STOP_S = 3.0
-_LOOK_S = 0.02
+_POLL_S = 0.02
 
 
-class State(StrEnum):
+class ProcessState(StrEnum):
     RUNNING = "running"
     PAUSED = "paused"
     KILLED = "killed"  # by us
     ENDED = "ended"  # by itself
 
 
-class Processes:
+class ClusterProcesses:
     """`lab cluster serve`, once for each address. Start and close it in one and the same thread, the main one."""
 
     def __init__(self, folder: Path, addresses: list[Address], credentials: Credentials, more: Sequence[str]) -> None:
@@ -41,11 +41,11 @@ class Processes:
         self.folder = folder
         self._more = list(more)
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * len(addresses)
-        self._states = [State.KILLED] * len(addresses)
-        self._statuses = Statuses(addresses, credentials)
+        self._states = [ProcessState.KILLED] * len(addresses)
+        self._statuses = StatusClient(addresses, credentials)
         folder.mkdir(parents=True, exist_ok=True)
 
-    def __enter__(self) -> Processes:
+    def __enter__(self) -> ClusterProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -59,14 +59,14 @@ class Processes:
         assert process is not None
         return process.pid
 
-    def state(self, peer: int) -> State:
+    def state(self, peer: int) -> ProcessState:
         process = self._processes[peer]
-        if process is not None and process.poll() is not None and self._states[peer] is not State.KILLED:
-            self._states[peer] = State.ENDED
+        if process is not None and process.poll() is not None and self._states[peer] is not ProcessState.KILLED:
+            self._states[peer] = ProcessState.ENDED
         return self._states[peer]
 
     def is_alive(self, peer: int) -> bool:
-        return self.state(peer) in (State.RUNNING, State.PAUSED)
+        return self.state(peer) in (ProcessState.RUNNING, ProcessState.PAUSED)
 
     def last_words(self, peer: int, lines: int = 1) -> str:
         """The end of its log."""
@@ -85,7 +85,7 @@ class Processes:
             self._processes[peer] = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-        self._states[peer] = State.RUNNING
+        self._states[peer] = ProcessState.RUNNING
 
     def kill(self, peer: int) -> None:
         """SIGKILL: not a line of it runs any more."""
@@ -93,20 +93,20 @@ class Processes:
         assert process is not None
         process.kill()
         process.wait()
-        self._states[peer] = State.KILLED
+        self._states[peer] = ProcessState.KILLED
 
     def pause(self, peer: int) -> None:
         """SIGSTOP."""
         os.kill(self.pid(peer), signal.SIGSTOP)
-        self._states[peer] = State.PAUSED
+        self._states[peer] = ProcessState.PAUSED
 
     def resume(self, peer: int) -> None:
         """SIGCONT."""
         os.kill(self.pid(peer), signal.SIGCONT)
-        self._states[peer] = State.RUNNING
+        self._states[peer] = ProcessState.RUNNING
 
     def status(self, peer: int) -> StatusReply | None:
-        return self._statuses.ask(peer) if self.state(peer) is State.RUNNING else None
+        return self._statuses.ask(peer) if self.state(peer) is ProcessState.RUNNING else None
 
     # ---- All of them ---------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Processes:
         while True:
             replies = {peer: self.status(peer) for peer in peers}
             for peer in peers:
-                if self.state(peer) is State.ENDED:
+                if self.state(peer) is ProcessState.ENDED:
                     words = self.last_words(peer).removeprefix("lab cluster serve: ")
                     raise UsageError(f"peer {peer} did not start: {words or f'see {self.log(peer)}'}")
             known = [reply for reply in replies.values() if reply is not None]
@@ -132,7 +132,7 @@ class Processes:
                 silent = [str(peer) for peer, reply in replies.items() if reply is None]
                 what = f"peer {', '.join(silent)} does not answer" if silent else "there is no leader"
                 raise UsageError(f"{what} after {READY_S:.0f} s; the logs are in {self.folder}")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def close(self) -> None:
         """Stop them all, gently at first."""

@@ -14,34 +14,36 @@ from contextlib import contextmanager
 from typing import Any
 
 from labrpc.errors import RpcError
-from raftlab.cluster.client import NoAnswer, make_clerk, make_lines, within
-from raftlab.cluster.load import Load
+from raftlab.cluster.client import NoAnswer, call_with_timeout, make_clerk, make_connections
+from raftlab.cluster.load_generator import LoadGenerator
 from raftlab.cluster.options import UsageError
-from raftlab.cluster.processes import Processes, State
+from raftlab.cluster.processes import ClusterProcesses, ProcessState
 from raftlab.cluster.status import table
 from raftlab.cluster.tcp import Credentials
 
 PROMPT = "cluster> "
-PATIENCE_S = 10.0
+TIMEOUT_S = 10.0
 _CLIENTS_MAX = 512
 _LOG_LINES = 15
 
 
-class _Wrong(Exception):
+class _CommandError(Exception):
     """The command cannot be carried out; the text says why."""
 
 
 class Prompt:
     """One session. `interactive`: a person sits there; else commands come from a file or a pipe."""
 
-    def __init__(self, processes: Processes, program: Any, credentials: Credentials, *, interactive: bool) -> None:
+    def __init__(
+        self, processes: ClusterProcesses, program: Any, credentials: Credentials, *, interactive: bool
+    ) -> None:
         self._processes = processes
         self._program = program
         self._credentials = credentials
         self._interactive = interactive
-        self._lines = make_lines(processes.addresses, credentials)
+        self._lines = make_connections(processes.addresses, credentials)
         self._clerk: Any = None
-        self._told = [State.RUNNING] * len(processes.addresses)
+        self._told = [ProcessState.RUNNING] * len(processes.addresses)
         self._load: threading.Thread | None = None
         self._failed = False
 
@@ -76,7 +78,7 @@ class Prompt:
         """Whoever has ended by itself since the last time."""
         for peer, told in enumerate(self._told):
             state = self._processes.state(peer)
-            if state is State.ENDED and told is not State.ENDED:
+            if state is ProcessState.ENDED and told is not ProcessState.ENDED:
                 self._say(f"peer {peer} has ended by itself. Its log ends so:\n{self._processes.last_words(peer, 3)}")
             self._told[peer] = state
 
@@ -94,9 +96,9 @@ class Prompt:
         command: Callable[..., None] | None = getattr(self, f"do_{words[0]}", None)
         try:
             if command is None:
-                raise _Wrong(f"no command {words[0]!r}; there are {', '.join(_commands())}, quit")
+                raise _CommandError(f"no command {words[0]!r}; there are {', '.join(_commands())}, quit")
             command(*self._fitting(words))
-        except (_Wrong, NoAnswer, UsageError, RpcError) as error:
+        except (_CommandError, NoAnswer, UsageError, RpcError) as error:
             self._wrong(str(error))
         return False
 
@@ -109,23 +111,23 @@ class Prompt:
         wanted = usage.split()[1:]
         least = sum(not word.startswith("[") for word in wanted)
         if not least <= len(words) - 1 <= len(wanted):
-            raise _Wrong(f"usage: {usage}")
+            raise _CommandError(f"usage: {usage}")
         return words[1:]
 
-    def _peer(self, text: str, *states: State) -> int:
+    def _peer(self, text: str, *states: ProcessState) -> int:
         count = len(self._told)
         if not (text.isascii() and text.isdigit()) or int(text) >= count:
-            raise _Wrong(f"a peer is 0..{count - 1}, got {text}")
+            raise _CommandError(f"a peer is 0..{count - 1}, got {text}")
         state = self._processes.state(int(text))
         if state not in states:
-            raise _Wrong(f"peer {text} is {state}, and must be {' or '.join(states)} for that")
+            raise _CommandError(f"peer {text} is {state}, and must be {' or '.join(states)} for that")
         return int(text)
 
     def _ask(self, method: str, *args: str) -> tuple[Any, str]:
         # A clerk has one call at a time. One that was given up may still be at it, and keeps its own.
         clerk, self._clerk = self._clerk or make_clerk(self._program, self._lines), None
         began_s = time.monotonic()
-        answer = within(PATIENCE_S, self._processes.addresses, getattr(clerk, method), *args)
+        answer = call_with_timeout(TIMEOUT_S, self._processes.addresses, getattr(clerk, method), *args)
         self._clerk = clerk
         return answer, f"{1000 * (time.monotonic() - began_s):.1f} ms"
 
@@ -154,13 +156,13 @@ class Prompt:
 
     def do_kill(self, peer: str) -> None:
         """kill N: SIGKILL; what it had saved stays"""
-        number = self._peer(peer, State.RUNNING, State.PAUSED)
+        number = self._peer(peer, ProcessState.RUNNING, ProcessState.PAUSED)
         self._processes.kill(number)
         self._say(f"peer {number} is killed")
 
     def do_start(self, peer: str) -> None:
         """start N: again, from what it had saved"""
-        number = self._peer(peer, State.KILLED, State.ENDED)
+        number = self._peer(peer, ProcessState.KILLED, ProcessState.ENDED)
         began_s = time.monotonic()
         self._processes.start(number)
         self._processes.wait_for([number], leader=False)
@@ -168,25 +170,25 @@ class Prompt:
 
     def do_pause(self, peer: str) -> None:
         """pause N: SIGSTOP; it is there, and does nothing"""
-        number = self._peer(peer, State.RUNNING)
+        number = self._peer(peer, ProcessState.RUNNING)
         self._processes.pause(number)
         self._say(f"peer {number} stands still")
 
     def do_resume(self, peer: str) -> None:
         """resume N: SIGCONT; to it no time has passed"""
-        number = self._peer(peer, State.PAUSED)
+        number = self._peer(peer, ProcessState.PAUSED)
         self._processes.resume(number)
         self._say(f"peer {number} goes on")
 
     def do_load(self, clients: str = "64", seconds: str = "5") -> None:
         """load [CLIENTS] [SECONDS]: puts from so many clients at once (64, 5 s), while you do other things"""
         if not clients.isdigit() or not 1 <= int(clients) <= _CLIENTS_MAX:
-            raise _Wrong(f"CLIENTS must be 1..{_CLIENTS_MAX}, got {clients}")
+            raise _CommandError(f"CLIENTS must be 1..{_CLIENTS_MAX}, got {clients}")
         if not seconds.isdigit() or not 1 <= int(seconds) <= 3600:
-            raise _Wrong(f"SECONDS must be 1..3600, got {seconds}")
+            raise _CommandError(f"SECONDS must be 1..3600, got {seconds}")
         if self._load is not None and self._load.is_alive():
-            raise _Wrong("there is a load already; wait until it has told its figures")
-        load = Load(
+            raise _CommandError("there is a load already; wait until it has told its figures")
+        load = LoadGenerator(
             self._program, self._processes.addresses, self._credentials, clients=int(clients), seconds=int(seconds)
         )
 
@@ -201,7 +203,7 @@ class Prompt:
 
     def do_log(self, peer: str) -> None:
         """log N: the end of its log"""
-        number = self._peer(peer, *State)
+        number = self._peer(peer, *ProcessState)
         self._say(self._processes.last_words(number, _LOG_LINES) or f"{self._processes.log(number)} is empty")
 
     def do_help(self) -> None:
@@ -216,10 +218,10 @@ class Prompt:
 def _helps() -> dict[str, tuple[str, str]]:
     """By command: how to say it, and what it does."""
     methods = {name[3:]: method for name, method in vars(Prompt).items() if name.startswith("do_")}
-    return {name: _parted(str(method.__doc__)) for name, method in methods.items()}
+    return {name: _split_help(str(method.__doc__)) for name, method in methods.items()}
 
 
-def _parted(doc: str) -> tuple[str, str]:
+def _split_help(doc: str) -> tuple[str, str]:
     usage, _, text = doc.partition(": ")
     return usage, text
 

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from labrpc import Server, Service
 from raftlab.cluster import lifetime, options
-from raftlab.cluster.disk import Disk, DiskError, Owner, persister_on
+from raftlab.cluster.durable_store import DurableStore, Owner, StoreError, persister_on
 from raftlab.cluster.options import UsageError
-from raftlab.cluster.status import ApplyQueue, Monitor, Watch
+from raftlab.cluster.status import ApplyQueue, StatusCollector, StatusService
 from raftlab.cluster.tcp import Address, Credentials, TcpClient, TcpEnd
 from raftlab.cluster.tcp_server import TcpServer
 from raftlab.guest.contract import PEER, SERVICE
@@ -38,11 +38,11 @@ FAILED, REFUSED, DISK_FAILED = 1, 2, 3
 _SWITCH_S = 0.0005
 # The lab's apply_ch holds one message, so that a peer that applies with its lock held is seen to. Here a long log is to
 # be applied without a switch of threads for each entry.
-_APPLY_ROOM = 128
-_STOPS = (signal.SIGTERM, signal.SIGINT)
+_APPLY_QUEUE_MAX = 128
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class Setup(NamedTuple):
+class ServerConfig(NamedTuple):
     me: int
     addresses: list[Address]
     folder: Path
@@ -71,10 +71,12 @@ def _serve(args: argparse.Namespace) -> int:
         raise UsageError(f"--me must be 0..{len(addresses) - 1}, because --peers names {len(addresses)}; got {args.me}")
     ours = options.credentials(args, addresses, args.me)
     folder = args.data or Path("build/serve") / f"peer-{args.me}"
-    return serve(Setup(args.me, addresses, folder, ours, options.max_raft_state(args), args.parent), options.load(args))
+    return serve(
+        ServerConfig(args.me, addresses, folder, ours, options.max_raft_state(args), args.parent), options.load(args)
+    )
 
 
-def say_for(me: int) -> Callable[[str], None]:
+def logger_for(me: int) -> Callable[[str], None]:
     """A line of the log: when, who, what."""
 
     def say(text: str) -> None:
@@ -87,28 +89,28 @@ def say_for(me: int) -> Callable[[str], None]:
     return say
 
 
-def _hold_signals() -> None:
+def _block_signals() -> None:
     """From now on they wait for the main thread: taken by another one, they would not wake it."""
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
 
 
 def _wait_for_signal() -> None:
     if hasattr(signal, "sigwait"):
-        signal.sigwait(_STOPS)
+        signal.sigwait(_STOP_SIGNALS)
         return
     stop = threading.Event()  # Windows
-    for number in _STOPS:
+    for number in _STOP_SIGNALS:
         signal.signal(number, lambda *_: stop.set())
     while not stop.wait(0.5):
         pass
 
 
-def serve(setup: Setup, program: Any) -> int:
+def serve(setup: ServerConfig, program: Any) -> int:
     """Until it is told to stop."""
-    me, addresses, say = setup.me, setup.addresses, say_for(setup.me)
+    me, addresses, say = setup.me, setup.addresses, logger_for(setup.me)
     lifetime.exit_with_parent(setup.parent)
-    _hold_signals()
+    _block_signals()
     sys.setswitchinterval(_SWITCH_S)
 
     def failed(error: BaseException) -> NoReturn:
@@ -122,8 +124,8 @@ def serve(setup: Setup, program: Any) -> int:
     threading.excepthook = thread_failed
     began_s = time.monotonic()
     try:
-        disk = Disk(setup.folder, Owner(me, len(addresses)))
-    except (DiskError, OSError) as error:
+        disk = DurableStore(setup.folder, Owner(me, len(addresses)))
+    except (StoreError, OSError) as error:
         raise UsageError(str(error)) from None
     found = "" if disk.number else "; it is new"
     say(
@@ -154,7 +156,7 @@ def serve(setup: Setup, program: Any) -> int:
     persister.on_save = save
 
     server = Server()
-    watch = Watch(me, len(addresses))
+    watch = StatusCollector(me, len(addresses))
     lines = [
         TcpClient(address, setup.credentials, say=say, name=f"peer {peer} at {address}")
         for peer, address in enumerate(addresses)
@@ -174,13 +176,13 @@ def serve(setup: Setup, program: Any) -> int:
         fix = "stop who uses it, or take other ports" if error.errno == errno.EADDRINUSE else "give an address of ours"
         raise UsageError(f"cannot listen at {addresses[me]}: {error.strerror}; {fix}") from None
     ends = [TcpEnd(line, server, watch.sent(peer)) for peer, line in enumerate(lines)]
-    apply_ch = ApplyQueue(_APPLY_ROOM)
+    apply_ch = ApplyQueue(_APPLY_QUEUE_MAX)
     module = program.template.module
     raft = module(PEER).Raft(ends, me, persister, apply_ch)
     server.add_service(Service(raft, "Raft"))
     kv = module(SERVICE).KVServer(ends, me, raft, apply_ch, persister, setup.max_raft_state)
     server.add_service(Service(kv, "KVServer"))
-    server.add_service(Service(Monitor(watch, raft, apply_ch, disk, network, say), "Status"))
+    server.add_service(Service(StatusService(watch, raft, apply_ch, disk, network, say), "Status"))
     gc.collect()
     gc.freeze()  # what is loaded stays, and need not be looked at again
     network.start()

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raftapi import ApplyMsg
-from raftlab.cluster.disk import Disk
+from raftlab.cluster.durable_store import DurableStore
 from raftlab.cluster.tcp_server import TcpServer
 from raftlab.trace.rpcs import APPEND
 
 _RATE_S = 5.0
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 
 @dataclass
@@ -63,7 +63,7 @@ class ApplyQueue(queue.Queue[ApplyMsg]):
         return msg
 
 
-class Watch:
+class StatusCollector:
     """Told of every call that was answered, here and elsewhere."""
 
     def __init__(self, me: int, peers: int) -> None:
@@ -75,7 +75,7 @@ class Watch:
         self._last = 0  # that this one has sent in the term it leads
         self._sent_term = 0
         self._match: dict[int, int] = {}
-        self._puts: deque[tuple[float, int]] = deque(maxlen=int(_RATE_S / _LOOK_S) + 2)
+        self._puts: deque[tuple[float, int]] = deque(maxlen=int(_RATE_S / _POLL_S) + 2)
         self._put_count = 0
         self._began_s = time.monotonic()
 
@@ -111,7 +111,7 @@ class Watch:
 
     # ---- What is known -------------------------------------------------------------------------------
 
-    def report(self, state: tuple[int, bool], applied: int, disk: Disk, server: TcpServer) -> StatusReply:
+    def report(self, state: tuple[int, bool], applied: int, disk: DurableStore, server: TcpServer) -> StatusReply:
         term, leads = state
         with self._mu:
             lag = {}
@@ -143,11 +143,17 @@ class Watch:
         return (puts[-1][1] - puts[0][1]) / (puts[-1][0] - puts[0][0])
 
 
-class Monitor:
+class StatusService:
     """The service Status of one process; and a thread that says when its office changes."""
 
     def __init__(
-        self, watch: Watch, peer: Any, apply_ch: ApplyQueue, disk: Disk, server: TcpServer, say: Callable[[str], None]
+        self,
+        watch: StatusCollector,
+        peer: Any,
+        apply_ch: ApplyQueue,
+        disk: DurableStore,
+        server: TcpServer,
+        say: Callable[[str], None],
     ) -> None:
         self._watch = watch
         self._peer = peer
@@ -172,7 +178,7 @@ class Monitor:
             elif led and not now.leads:
                 self._say(f"term {now.term}: leads no more")
             led = now.leads
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
 
 def table(rows: Sequence[tuple[int, str, StatusReply | None]]) -> list[str]:

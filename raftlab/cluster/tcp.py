@@ -69,13 +69,13 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     peer: int = CLIENT
 
 
-class Request(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class TcpRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
     id: int
     service_method: str
     args: bytes
 
 
-class Reply(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class TcpReply(msgspec.Struct, array_like=True, frozen=True, gc=False):
     id: int
     reply: bytes
     error: str = ""  # why the request can never work
@@ -83,8 +83,8 @@ class Reply(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 pack = msgspec.msgpack.Encoder().encode
 hellos = msgspec.msgpack.Decoder(Hello)
-requests = msgspec.msgpack.Decoder(Request)
-replies = msgspec.msgpack.Decoder(Reply)
+requests = msgspec.msgpack.Decoder(TcpRequest)
+replies = msgspec.msgpack.Decoder(TcpReply)
 
 
 def unpack(decoder: msgspec.msgpack.Decoder[T], body: bytes) -> T:
@@ -119,7 +119,7 @@ class _PendingReply:
     def __init__(self) -> None:
         self.over = threading.Lock()  # released at the end of the call: cheaper than an Event
         self.over.acquire()
-        self.reply: Reply | None = None
+        self.reply: TcpReply | None = None
 
 
 class TcpClient:
@@ -151,12 +151,12 @@ class TcpClient:
         self._lost = False  # and the loss was reported
         self._closed = False
 
-    def call(self, service_method: str, args: bytes) -> Reply | None:
+    def call(self, service_method: str, args: bytes) -> TcpReply | None:
         stream = self._stream or self._connect()
         if stream is None:
             return None
         call_id = next(self._ids)
-        body = pack(Request(call_id, service_method, args))
+        body = pack(TcpRequest(call_id, service_method, args))
         if len(body) > PEER_FRAME_MAX:
             raise RpcError(
                 f"{service_method} to {self._name}: its arguments may have {PEER_FRAME_MAX:,} bytes, got {len(args):,}"

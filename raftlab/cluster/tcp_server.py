@@ -28,8 +28,8 @@ from raftlab.cluster.tcp import (
     Address,
     Credentials,
     Hello,
-    Reply,
-    Request,
+    TcpReply,
+    TcpRequest,
     hellos,
     pack,
     requests,
@@ -138,9 +138,9 @@ class TcpServer:
                 reason = (
                     f"peer {hello.peer} there was started with other --peers than this one: {hello.cluster}, not {ours}"
                 )
-                self._ended(stream, source, ConnectionBroken(reason, Rejection.OTHER_CLUSTER), Reply(0, b"", reason))
+                self._ended(stream, source, ConnectionBroken(reason, Rejection.OTHER_CLUSTER), TcpReply(0, b"", reason))
                 return
-            stream.send(pack(Reply(0, b"")))
+            stream.send(pack(TcpReply(0, b"")))
             if hello.peer != CLIENT:
                 stream.limit = PEER_FRAME_MAX
             self._greeted(hello)
@@ -151,7 +151,7 @@ class TcpServer:
             connection.serve()
 
     def _ended(
-        self, stream: FrameStream, source: str, error: ConnectionBroken, final_reply: Reply | None = None
+        self, stream: FrameStream, source: str, error: ConnectionBroken, final_reply: TcpReply | None = None
     ) -> None:
         if error.rejection is not None and not self._closed:
             self._reject(error.rejection, f"closed a connection from {source}: {error}")
@@ -210,14 +210,14 @@ class _Connection:
                     return
                 self._idle += 1
 
-    def _receive(self) -> Request | None:
+    def _receive(self) -> TcpRequest | None:
         try:
             return unpack(requests, self._stream.receive())
         except ConnectionBroken as error:
             self._owner._ended(self._stream, self._source, error)
             return None
 
-    def _execute(self, request: Request) -> None:
+    def _execute(self, request: TcpRequest) -> None:
         owner = self._owner
         service = request.service_method.rpartition(".")[0]
         try:
@@ -226,7 +226,7 @@ class _Connection:
             handler, args = owner._server.read(request.service_method, request.args, "", "a caller", "this server")
         except RpcError as error:
             owner._reject(Rejection.GARBAGE, f"a call from {self._source} that cannot work: {error}")
-            self._send(Reply(request.id, b"", str(error)))
+            self._send(TcpReply(request.id, b"", str(error)))
             self._stream.close()
             return
         try:
@@ -235,10 +235,10 @@ class _Connection:
             owner._failed(error)
             return
         assert reply is not None  # no Server is marked as killed here: the process ends
-        self._send(Reply(request.id, reply))
+        self._send(TcpReply(request.id, reply))
         owner._served(request.service_method, args)
 
-    def _send(self, reply: Reply) -> None:
+    def _send(self, reply: TcpReply) -> None:
         try:
             self._stream.send(pack(reply))
         except ConnectionBroken as error:

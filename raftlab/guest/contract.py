@@ -33,7 +33,7 @@ CLASSES = {
 T = TypeVar("T")
 
 
-class ImportTooLong(BaseException):
+class ImportTimeout(BaseException):
     """The import does not end. No Exception, so that no handler in the file takes it for its own."""
 
 
@@ -80,10 +80,10 @@ def _argument_type(method: Any) -> str:
     return getattr(hints.get(parameters[0]), "__name__", "")
 
 
-def missing_from(module: ModuleType, peer_class: Any, class_name: str, required: Sequence[str]) -> str:
+def missing_members(module: ModuleType, peer_class: Any, class_name: str, required: Sequence[str]) -> str:
     """What this module lacks, so that it cannot be tested; "" if nothing."""
     if not isinstance(peer_class, type):
-        classes = [name for name, value in vars(module).items() if _made_in(module, value)]
+        classes = [name for name, value in vars(module).items() if _is_defined_in(module, value)]
         have = f"; it has {', '.join(classes)}" if classes else ""
         return f"there is no class {class_name} in it{have}"
     missing = [name for name in required if not callable(getattr(peer_class, name, None))]
@@ -96,7 +96,7 @@ def missing_from(module: ModuleType, peer_class: Any, class_name: str, required:
     return f"class {class_name} has no method {', no '.join(missing)}{hint}"
 
 
-def _made_in(module: ModuleType, value: object) -> bool:
+def _is_defined_in(module: ModuleType, value: object) -> bool:
     return isinstance(value, type) and value.__module__ == module.__name__
 
 
@@ -110,14 +110,14 @@ def describe_load_error(path: str, error: BaseException) -> str:
     line = next((f.lineno for f in reversed(frames) if f.filename == path), None)
     where = f"{short_path(path)}{f':{line}' if line else ''}"
     source = f"\n    {linecache.getline(path, line).strip()}" if line else ""
-    if isinstance(error, ImportTooLong):
+    if isinstance(error, ImportTimeout):
         return f"{where}: importing it has not ended after {error}; it is still here{source}"
     if isinstance(error, SystemExit):
         return f"{where}: importing it ends the program{source}"
     return f"{where}: {type(error).__name__} while importing it: {error}{source}"
 
 
-def checked_snapshot(index: Any, snapshot: Any) -> None:
+def check_snapshot_arguments(index: Any, snapshot: Any) -> None:
     """What a service gives to snapshot()."""
     if not isinstance(index, int) or not isinstance(snapshot, bytes):
         raise TypeError(

@@ -8,42 +8,42 @@ from labsim import NoProgress, SimulationError, TaskFailed
 from labsim.stacks import CodeLocation, is_user_code, location_of
 from raftlab.check.task_errors import describe_error, first_line
 from raftlab.guest import protocol
-from raftlab.guest.code import CodeError
-from raftlab.guest.protocol import Failed, Raced
-from raftlab.races.data_race import Unordered
+from raftlab.guest.compiled_peer import CodeError
+from raftlab.guest.protocol import ExitReport, RaceFound
+from raftlab.races.data_race import DataRace
 
 
-def last_words(error: BaseException) -> Failed | Raced:
-    return _raced(error) or _failed(error)
+def exit_report(error: BaseException) -> ExitReport | RaceFound:
+    return _race_found(error) or _error_report(error)
 
 
-def sayable(text: str) -> str:
+def encodable(text: str) -> str:
     """Without halves of characters, which no encoding has."""
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
-def _raced(error: BaseException) -> Raced | None:
+def _race_found(error: BaseException) -> RaceFound | None:
     race = getattr(error, "race", None)
-    if not isinstance(race, Unordered):
+    if not isinstance(race, DataRace):
         return None
-    from raftlab.guest.races import raced  # most guests need none
+    from raftlab.guest.race_client import race_found  # most guests need none
 
-    return raced(race)
+    return race_found(race)
 
 
-def _failed(error: BaseException) -> Failed:
+def _error_report(error: BaseException) -> ExitReport:
     origin = error.__cause__ if isinstance(error, TaskFailed) and error.__cause__ is not None else error
     returned = getattr(origin, "returned", None)
-    return Failed(
+    return ExitReport(
         kind=type(error).__name__,
-        name=sayable(type(origin).__name__[: protocol.NAME_MAX]),
-        text=sayable(_text(error, origin)[: protocol.TEXT_MAX]),
-        told=[sayable(line[: protocol.NAME_MAX * 4]) for line in describe_error(error)[:200]],
-        where=_places(error, origin)[:20],
+        name=encodable(type(origin).__name__[: protocol.NAME_MAX]),
+        text=encodable(_text(error, origin)[: protocol.TEXT_MAX]),
+        told=[encodable(line[: protocol.NAME_MAX * 4]) for line in describe_error(error)[:200]],
+        where=_peer_locations(error, origin)[:20],
         task=getattr(error, "task", "")[: protocol.NAME_MAX],
         entry_point=getattr(error, "entry_point", "")[: protocol.NAME_MAX],
         returned=returned.__name__[: protocol.NAME_MAX] if isinstance(returned, type) else "",
-        in_snapshot=any(place.function == "snapshot" for place in _traced(origin.__traceback__)),
+        in_snapshot=any(place.function == "snapshot" for place in _traceback_locations(origin.__traceback__)),
     )
 
 
@@ -55,17 +55,17 @@ def _text(error: BaseException, origin: BaseException) -> str:
     return first_line(origin)
 
 
-def _places(error: BaseException, origin: BaseException) -> list[CodeLocation]:
+def _peer_locations(error: BaseException, origin: BaseException) -> list[CodeLocation]:
     """The peer's own lines, the innermost first."""
     named: list[CodeLocation] = []
     if isinstance(error, NoProgress):
         named = [wait.where for wait in error.waits if wait.where is not None]
     elif isinstance(error, SimulationError) and (where := getattr(error, "where", None)) is not None:
         named = [where]
-    return [place for place in (*_traced(origin.__traceback__), *named) if is_user_code(place.file)]
+    return [place for place in (*_traceback_locations(origin.__traceback__), *named) if is_user_code(place.file)]
 
 
-def _traced(tb: TracebackType | None) -> list[CodeLocation]:
+def _traceback_locations(tb: TracebackType | None) -> list[CodeLocation]:
     places = []
     while tb is not None:
         places.append(location_of(tb.tb_frame, tb.tb_lineno))

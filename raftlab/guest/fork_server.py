@@ -28,13 +28,13 @@ import msgspec
 import labgob
 from labsim import guard
 from raftlab.guest import scratch_files
-from raftlab.guest.code import Code
-from raftlab.guest.peer_process import Line, be_guest
-from raftlab.guest.protocol import FORK, PID_BYTES, WAIT, Ended, Greeting, Ready, Setup
+from raftlab.guest.compiled_peer import CompiledPeer
+from raftlab.guest.peer_process import SupervisorConnection, run_peer_process
+from raftlab.guest.protocol import FORK, PID_BYTES, WAIT, ForkServerReady, ForkServerSetup, PeerSetup, ProcessExit
 from raftlab.layout import PEER, PEER_FILES
 
 if TYPE_CHECKING:
-    from raftlab.races import Race
+    from raftlab.races import RaceInstrumentation
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP = 1, 4, 38, 22
 _SECCOMP_MODE_FILTER = 2
@@ -42,23 +42,23 @@ _COMPILE_BYTES = 1 << 30
 _COMPILE_CPU_S = 20
 
 
-class _Program(ctypes.Structure):
+class _SockFprog(ctypes.Structure):
     """struct sock_fprog"""
 
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
 
-class _Lock:
+class _Confinement:
     """What a guest does to itself before it runs a line of the peer."""
 
     def __init__(self, filter_: bytes) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self._begins_with = _memory_now()
+        self._begins_with = _address_space_bytes()
         self._filter = ctypes.create_string_buffer(filter_, len(filter_)) if filter_ else None
         if self._filter is not None:
-            self._program = _Program(len(filter_) // 8, ctypes.addressof(self._filter))
+            self._program = _SockFprog(len(filter_) // 8, ctypes.addressof(self._filter))
 
-    def __call__(self, setup: Setup) -> None:
+    def __call__(self, setup: PeerSetup) -> None:
         if setup.cpu_s:
             # A signal that may be caught, then one that may not.
             resource.setrlimit(resource.RLIMIT_CPU, (setup.cpu_s, setup.cpu_s + 1))
@@ -90,47 +90,47 @@ def main() -> NoReturn:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1):
         os.dup2(nowhere, fd)
-    line = Line(host.fileno())
-    greeting = line.read(msgspec.msgpack.Decoder(Greeting))
+    line = SupervisorConnection(host.fileno())
+    greeting = line.read(msgspec.msgpack.Decoder(ForkServerSetup))
     os.sched_setaffinity(0, {greeting.cpu})
     if greeting.uid and os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(greeting.uid, greeting.uid, greeting.uid)
         os.setresuid(greeting.uid, greeting.uid, greeting.uid)
-    line.write(Ready())
-    with _compiling():
-        code = Code(greeting.files, greeting.modules, _race() if greeting.race else None)
-    lock = _Lock(greeting.filter)
+    line.write(ForkServerReady())
+    with _compiler_limits():
+        code = CompiledPeer(greeting.files, greeting.modules, _race_instrumentation() if greeting.race else None)
+    lock = _Confinement(greeting.filter)
     warm_up()
     code.take_over()
     gc.collect()
     gc.freeze()  # a guest that collects must not copy every page of ours
-    line.write(Ready())
+    line.write(ForkServerReady())
     scratch_files.install()
     # For every guest: what the peer imports is guarded from the beginning.
     with guard.installed():
-        _obey(host, line, code, lock)
+        _serve(host, line, code, lock)
 
 
-def _race() -> Race:
-    from raftlab.guest.races import make_race  # most need none
+def _race_instrumentation() -> RaceInstrumentation:
+    from raftlab.guest.race_client import make_race_instrumentation  # most need none
 
-    return make_race()
+    return make_race_instrumentation()
 
 
 @contextmanager
-def _compiling() -> Iterator[None]:
+def _compiler_limits() -> Iterator[None]:
     """The compiler is C, and its input an enemy's: what it may take has a limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (_memory_now() + _COMPILE_BYTES, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (_address_space_bytes() + _COMPILE_BYTES, hard))
     resource.setrlimit(resource.RLIMIT_CPU, (_COMPILE_CPU_S, resource.RLIM_INFINITY))
     yield
     resource.setrlimit(resource.RLIMIT_CPU, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
 
 
-def _obey(host: socket.socket, line: Line, code: Code, lock: _Lock) -> NoReturn:
-    ended: dict[int, Ended] = {}
+def _serve(host: socket.socket, line: SupervisorConnection, code: CompiledPeer, lock: _Confinement) -> NoReturn:
+    ended: dict[int, ProcessExit] = {}
     while True:
         order = host.recv(1)
         if order == FORK:
@@ -139,14 +139,14 @@ def _obey(host: socket.socket, line: Line, code: Code, lock: _Lock) -> NoReturn:
         elif order == WAIT:
             pid = int.from_bytes(host.recv(PID_BYTES, socket.MSG_WAITALL), "big")
             if pid not in ended:
-                ended[pid] = _ended(os.wait4(pid, 0))
+                ended[pid] = _process_exit(os.wait4(pid, 0))
             line.write(ended.pop(pid))
         else:
             _reap(ended)
             os._exit(0)
 
 
-def _memory_now() -> int:
+def _address_space_bytes() -> int:
     """How many bytes of addresses this process has: the lowest limit under which it still gets a page.
 
     Found by trying, because /proc is not here.
@@ -166,7 +166,7 @@ def _memory_now() -> int:
     return high
 
 
-def _reap(ended: dict[int, Ended]) -> None:
+def _reap(ended: dict[int, ProcessExit]) -> None:
     while True:
         try:
             waited = os.wait4(-1, os.WNOHANG)
@@ -174,14 +174,14 @@ def _reap(ended: dict[int, Ended]) -> None:
             return
         if not waited[0]:
             return
-        ended[waited[0]] = _ended(waited)
+        ended[waited[0]] = _process_exit(waited)
 
 
-def _ended(waited: tuple[int, int, resource.struct_rusage]) -> Ended:
-    return Ended(waited[1], waited[2].ru_utime + waited[2].ru_stime)
+def _process_exit(waited: tuple[int, int, resource.struct_rusage]) -> ProcessExit:
+    return ProcessExit(waited[1], waited[2].ru_utime + waited[2].ru_stime)
 
 
-def _fork(host: socket.socket, code: Code, lock: _Lock) -> None:
+def _fork(host: socket.socket, code: CompiledPeer, lock: _Confinement) -> None:
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
@@ -192,7 +192,7 @@ def _fork(host: socket.socket, code: Code, lock: _Lock) -> None:
             os.dup2(0, 2)
             fd = os.dup2(ours.fileno(), 3)
             os.closerange(4, 1 << 16)
-            be_guest(fd, code, lock)
+            run_peer_process(fd, code, lock)
         finally:
             os._exit(status)
     ours.close()
@@ -211,18 +211,18 @@ def warm_up() -> None:
         own = [value for value in vars(module).values() if getattr(value, "__module__", "") == name]
         for cls in filter(is_dataclass, own):
             with suppress(TypeError, labgob.GobError):  # of a field that is not in the paper
-                message = _some(cls)
+                message = _sample_value(cls)
                 labgob.decode(labgob.encode(message), cls)
                 labgob.decode(labgob.encode([message]), list[cls])  # type: ignore[valid-type]  # known here only
 
 
-def _some(kind: Any) -> Any:
+def _sample_value(kind: Any) -> Any:
     """A value of that type."""
     if isinstance(kind, type) and is_dataclass(kind):
         types = get_type_hints(kind)
-        return kind(**{field.name: _some(types[field.name]) for field in fields(kind)})
+        return kind(**{field.name: _sample_value(types[field.name]) for field in fields(kind)})
     if get_origin(kind) is list:
-        return [_some(item) for item in get_args(kind)]
+        return [_sample_value(item) for item in get_args(kind)]
     return None if kind is Any else kind()
 
 

@@ -7,7 +7,7 @@ Not promised: that any of it is true. The peer can change whatever is in this pr
 here is trusted by anybody: what would be a lie to the network, the disk or the clock cannot be said, because the host
 owns those.
 
-Start at `be_guest()`, then `GuestSimulation._advance()`: that is where the guest waits for its host.
+Start at `be_guest()`, then `PeerSimulation._advance()`: that is where the guest waits for its host.
 """
 
 from __future__ import annotations
@@ -47,55 +47,55 @@ from raftapi import Persister
 from raftlab.check.failure import short
 from raftlab.check.task_errors import point_into_peer
 from raftlab.guest import protocol
-from raftlab.guest.code import Code, CodeError
+from raftlab.guest.compiled_peer import CodeError, CompiledPeer
 from raftlab.guest.contract import call_peer, renamed_rpcs
-from raftlab.guest.exit_report import last_words, sayable
+from raftlab.guest.exit_report import encodable, exit_report
 from raftlab.guest.protocol import (
-    Answer,
-    Ask,
-    Back,
-    Declare,
-    Deed,
-    Done,
-    Dropped,
-    Failed,
-    Log,
-    Look,
-    Losses,
-    Print,
-    Put,
-    PutOther,
-    Raced,
-    Reply,
-    Request,
-    Returned,
-    Save,
-    Saved,
-    Saving,
-    Seen,
-    Send,
-    Setup,
-    Taken,
-    Turn,
+    ApplyChMessage,
+    ApplyChOtherValue,
+    DiskReady,
+    DroppedText,
+    ExitReport,
+    IncomingReply,
+    IncomingRequest,
+    MessageTaken,
+    MethodCall,
+    MethodResult,
+    OutgoingReply,
+    OutgoingRequest,
+    PeerEffect,
+    PeerLog,
+    PeerOutput,
+    PeerSetup,
+    PreemptionBatch,
+    RaceFound,
+    ResumeThread,
+    SaveFinished,
+    SaveStarted,
+    ThreadQuery,
+    ThreadReport,
+    TimeSlice,
+    TimeSliceResult,
+    TypeDeclaration,
 )
-from raftlab.guest.service import Tapped, ToldPeer
+from raftlab.guest.service import ApplyChInterceptor, InterceptedPeer
 
 if TYPE_CHECKING:
-    from raftlab.guest.races import GuestRace
+    from raftlab.guest.race_client import RaceClient
 
 # A thread of the peer that has run for so long without waiting will not wait any more.
 _UNRESPONSIVE_S = 5
-_FOLD_AT = 16_384
+_DECISIONS_MAX = 16_384
 _NUMBERS = frozenset((int, bool))
 _NUMBER_MAX = 1 << 63
-_SETUPS, _TURNS = msgspec.msgpack.Decoder(Setup), msgspec.msgpack.Decoder(Turn)
+_setup_decoder, _slice_decoder = msgspec.msgpack.Decoder(PeerSetup), msgspec.msgpack.Decoder(TimeSlice)
 INIT, LOAD = "__init__", "__load__"
 PEER, SERVICE, CLERK = "Raft", "KVServer", "Clerk"  # what a program's objects are called
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class Line:
+class SupervisorConnection:
     """To the host: frames, one at a time."""
 
     def __init__(self, fd: int) -> None:
@@ -110,7 +110,7 @@ class Line:
             os._exit(0)
 
     def write(self, message: msgspec.Struct) -> None:
-        data = protocol.frame(message)
+        data = protocol.encode_frame(message)
         while data:
             data = data[os.write(self._fd, data) :]
 
@@ -118,12 +118,12 @@ class Line:
 # ---- what the peer is given ------------------------------------------------------------------------------------
 
 
-class GuestEnd:
+class SandboxedClientEnd:
     """A ClientEnd, to the peer."""
 
     __slots__ = ("_guest", "_number")
 
-    def __init__(self, guest: GuestSimulation, number: int) -> None:
+    def __init__(self, guest: PeerSimulation, number: int) -> None:
         self._guest = guest
         self._number = number
 
@@ -135,7 +135,7 @@ class GuestEnd:
         return f"<ClientEnd {self._guest.me}->{self._number}>"
 
 
-class _CallOut:
+class _OutgoingCall:
     """A request that is under way."""
 
     __slots__ = ("caller", "data", "method", "target")
@@ -153,16 +153,16 @@ class _CallOut:
         return f"the reply of {self.target} to {self.method}"
 
 
-class _Output:
+class _CapturedOutput:
     """In the place of stdout and stderr."""
 
     encoding = "utf-8"
 
-    def __init__(self, guest: GuestSimulation) -> None:
+    def __init__(self, guest: PeerSimulation) -> None:
         self._guest = guest
 
     def write(self, text: str) -> int:
-        self._guest.say(str(text), Print)
+        self._guest.say(str(text), PeerOutput)
         return len(text)
 
     def flush(self) -> None:
@@ -175,10 +175,10 @@ class _Output:
 # ---- the world, as far as it is in here ------------------------------------------------------------------------
 
 
-class GuestSimulation(Simulation):
+class PeerSimulation(Simulation):
     """One peer's threads. Time and whatever else comes from outside is the host's."""
 
-    def __init__(self, line: Line, setup: Setup, code: Code) -> None:
+    def __init__(self, line: SupervisorConnection, setup: PeerSetup, code: CompiledPeer) -> None:
         super().__init__(setup.seed, choice_source=SeededSource(setup.seed), unresponsive_s=None)
         self.now_ns = setup.now_ns
         self.me = setup.me
@@ -187,20 +187,20 @@ class GuestSimulation(Simulation):
         self._code = code
         self._name = setup.name
         self._node = Node(setup.name, setup.incarnation, Random(setup.seed))
-        self._deeds: list[Deed] = []
-        self._ends = [GuestEnd(self, number) for number in range(setup.ends)]
+        self._deeds: list[PeerEffect] = []
+        self._ends = [SandboxedClientEnd(self, number) for number in range(setup.ends)]
         self._server = Server(self._node)
         self._objects: dict[str, Any] = {}  # by name: Raft, KVServer, Clerk
         self._types: dict[Any, int] = {}
         self._reply_types: dict[str, Any] = {}
-        self._calls: dict[int, _CallOut] = {}
+        self._calls: dict[int, _OutgoingCall] = {}
         self._call_ids = 0
         self._saving: dict[int, Task] = {}
         self._asks: dict[int, Task] = {}
         self._slow_disk = False
         self._lockstep = setup.lockstep
         self._reads_itself = setup.reads_itself
-        self._tapped: Tapped | None = None  # apply_ch, if it is read in here
+        self._tapped: ApplyChInterceptor | None = None  # apply_ch, if it is read in here
         self._channel_task: Task | None = None  # who reads apply_ch for a service that is elsewhere
         self._reader: Task | None = None  # the same, while it waits
         self._chars_left = protocol.LOG_CHARS_MAX
@@ -212,19 +212,19 @@ class GuestSimulation(Simulation):
         self._disk.on_save = self._save
         self._apply_ch: queue.Queue[Any] | None = None
         self._arrive: dict[type, Callable[[Any], None]] = {
-            Ask: self._asked,
-            Request: self._requested,
-            Reply: self._replied,
-            Taken: self._taken,
-            Saved: self._saved,
-            Look: self._looked_at,
+            MethodCall: self._asked,
+            IncomingRequest: self._requested,
+            IncomingReply: self._replied,
+            MessageTaken: self._taken,
+            DiskReady: self._saved,
+            ThreadQuery: self._looked_at,
         }
-        self.race: GuestRace | None = None  # with --race
+        self.race: RaceClient | None = None  # with --race
         if code.race is not None and setup.losses is not None:
-            from raftlab.guest.races import GuestRace  # most guests need none
+            from raftlab.guest.race_client import RaceClient  # most guests need none
 
-            self.race = race = GuestRace(self, code.race, setup.losses)
-            self._arrive |= {Losses: race.handed_out, Back: race.given_back}
+            self.race = race = RaceClient(self, code.race, setup.losses)
+            self._arrive |= {PreemptionBatch: race.handed_out, ResumeThread: race.given_back}
         self._make: dict[str, Callable[..., None]] = {
             PEER: self._make_peer,
             SERVICE: self._make_service,
@@ -238,7 +238,7 @@ class GuestSimulation(Simulation):
 
     def record(self, event: Event) -> None:
         """The peer's own lines go to the host; there are no other events in here."""
-        self.say(event.detail.text, lambda text: Log(event.detail.topic[: protocol.NAME_MAX], text))
+        self.say(event.detail.text, lambda text: PeerLog(event.detail.topic[: protocol.NAME_MAX], text))
 
     # ---- turns -------------------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class GuestSimulation(Simulation):
             self._wake_due()
             if ready:
                 return
-            if len(self._decisions) > _FOLD_AT:
+            if len(self._decisions) > _DECISIONS_MAX:
                 self._decisions.clear()
                 self._collect_garbage()
             if self._tapped is not None and (waiting := self._tapped.news()) is not None:
@@ -262,8 +262,8 @@ class GuestSimulation(Simulation):
     def _hand_over(self, next_ns: int | None) -> None:
         """To the host, and back."""
         deeds, self._deeds = self._deeds, []
-        self._line.write(Done(deeds, next_ns))
-        turn = self._line.read(_TURNS)
+        self._line.write(TimeSliceResult(deeds, next_ns))
+        turn = self._line.read(_slice_decoder)
         if turn.now_ns != self.now_ns:
             self.now_ns = turn.now_ns
             self._livelock_at = self.switches + self._livelock_switches
@@ -271,7 +271,7 @@ class GuestSimulation(Simulation):
         for arrival in turn.arrivals:
             self._arrive[arrival.__class__](arrival)
 
-    def ask_host(self, deed: Deed) -> None:
+    def ask_host(self, deed: PeerEffect) -> None:
         """In the middle of a turn. What else has arrived by then may do so now."""
         self._deeds.append(deed)
         self._hand_over(None)
@@ -299,7 +299,7 @@ class GuestSimulation(Simulation):
 
     # ---- what arrives ------------------------------------------------------------------------------------------
 
-    def _asked(self, ask: Ask) -> None:
+    def _asked(self, ask: MethodCall) -> None:
         object_, _, method = ask.method.rpartition(".")
         name = f"{object_ if method == INIT else method}()"
         # A service elsewhere calls snapshot() after it has taken what was put before.
@@ -313,7 +313,7 @@ class GuestSimulation(Simulation):
         self.current = waiting
         return task
 
-    def _answer_ask(self, ask: Ask) -> None:
+    def _answer_ask(self, ask: MethodCall) -> None:
         object_, _, method = ask.method.rpartition(".")
         args = labgob.decode(ask.args, list[Any])
         value: Any = None
@@ -327,11 +327,11 @@ class GuestSimulation(Simulation):
             if method == "kill":
                 self._server.killed = True
             value = call_peer(getattr(self._objects[object_], method), tuple(args))
-        numbers, data, shown = self.sayable(value)
+        numbers, data, shown = self.encode_result(value)
         del self._asks[ask.id]
-        self._deeds.append(Returned(ask.id, numbers, data, shown))
+        self._deeds.append(MethodResult(ask.id, numbers, data, shown))
 
-    def sayable(self, value: Any) -> tuple[list[int | bool] | None, bytes | None, str]:
+    def encode_result(self, value: Any) -> tuple[list[int | bool] | None, bytes | None, str]:
         """A result, as the host is told it."""
         if isinstance(value, str):
             value = str.__str__(value)  # and not what a class of its own makes of one
@@ -340,7 +340,7 @@ class GuestSimulation(Simulation):
         try:
             return None, labgob.encode([value]), ""
         except labgob.GobError:
-            return None, None, sayable(short(value))
+            return None, None, encodable(short(value))
 
     def _load(self) -> tuple[str, list[str], dict[str, str]]:
         """What keeps it from being tested, or '', what methods its peer has, and which serve an RPC of another name."""
@@ -363,7 +363,7 @@ class GuestSimulation(Simulation):
         assert apply_ch is not None
         peer_class = self._class(PEER)
         if self._reads_itself:
-            self._tapped = Tapped(self, apply_ch)
+            self._tapped = ApplyChInterceptor(self, apply_ch)
             self._class(SERVICE)  # a peer that restarts reads its log, and the classes of what is in there are these
         peer = self._objects[PEER] = call_peer(peer_class, (self._ends, self.me, self._disk, apply_ch))
         self._server.add_service(RpcService(peer, PEER))
@@ -372,7 +372,7 @@ class GuestSimulation(Simulation):
             self._channel_task = self.spawn(self._read_channel, apply_ch, name=name, node=self._node)
 
     def _make_service(self, max_raft_state: int | None) -> None:
-        peer = ToldPeer(self, self._objects[PEER])
+        peer = InterceptedPeer(self, self._objects[PEER])
         args = (self._ends, self.me, peer, self._apply_ch, self._disk, max_raft_state)
         service = self._objects[SERVICE] = call_peer(self._class(SERVICE), args)
         self._server.add_service(RpcService(service, SERVICE))
@@ -380,35 +380,35 @@ class GuestSimulation(Simulation):
     def _make_clerk(self) -> None:
         self._objects[CLERK] = call_peer(self._class(CLERK), (self._ends,))
 
-    def _requested(self, request: Request) -> None:
+    def _requested(self, request: IncomingRequest) -> None:
         name = f"{request.method} from {request.source}"
         entry_point = request.method.rpartition(".")[2]
         self._begin(self._answer_request, request, name, entry_point, after=None)
 
-    def _answer_request(self, request: Request) -> None:
+    def _answer_request(self, request: IncomingRequest) -> None:
         reply, reply_type = self._server.handle(
             request.method, request.data, request.type_name, request.source, self._name
         )
-        self._deeds.append(Answer(request.id, self._number_of(reply_type), reply))
+        self._deeds.append(OutgoingReply(request.id, self._number_of(reply_type), reply))
 
-    def _replied(self, reply: Reply) -> None:
+    def _replied(self, reply: IncomingReply) -> None:
         call = self._calls.pop(reply.id, None)
         if call is not None:
             call.data = reply.data
             self.wake(call.caller)
 
-    def _taken(self, taken: Taken) -> None:
+    def _taken(self, taken: MessageTaken) -> None:
         if self._reader is not None:
             reader, self._reader = self._reader, None
             self.wake(reader)
 
-    def _saved(self, saved: Saved) -> None:
+    def _saved(self, saved: DiskReady) -> None:
         self.wake(self._saving.pop(saved.number))
 
-    def _looked_at(self, look: Look) -> None:
+    def _looked_at(self, look: ThreadQuery) -> None:
         held = held_locks(self).get(self._name)
         waits = blocked(self, self._asks.get(look.asked))
-        self._deeds.append(Seen(waits[:20], node_threads(self), "" if held is None else held.name))
+        self._deeds.append(ThreadReport(waits[:20], node_threads(self), "" if held is None else held.name))
 
     # ---- what the peer does ------------------------------------------------------------------------------------
 
@@ -416,8 +416,8 @@ class GuestSimulation(Simulation):
         data = labgob.encode(args)
         type_number = self._number_of(args.__class__)
         self._call_ids = id_ = self._call_ids + 1
-        call = self._calls[id_] = _CallOut(self.current, number, service_method)
-        self._deeds.append(Send(id_, number, service_method, type_number, data))
+        call = self._calls[id_] = _OutgoingCall(self.current, number, service_method)
+        self._deeds.append(OutgoingRequest(id_, number, service_method, type_number, data))
         self.park(call)
         if call.data is None:
             return None
@@ -446,19 +446,19 @@ class GuestSimulation(Simulation):
                 with suppress(Exception):
                     (entry_type,) = get_args(get_type_hints(type_)["entries"])
                     entries = _field_names(entry_type)
-            self._deeds.append(Declare(full_name(type_)[: protocol.NAME_MAX], names, entries))
+            self._deeds.append(TypeDeclaration(full_name(type_)[: protocol.NAME_MAX], names, entries))
         return number
 
     def _begin_save(self, number: int) -> None:
         """Runs in the peer's own task, at the beginning of a save."""
         if self._slow_disk:
-            self._deeds.append(Saving(number))
+            self._deeds.append(SaveStarted(number))
             self._saving[number] = self.current
             self.park("a save on a slow disk")
 
     def _save(self, number: int, raft_state: bytes, snapshot: bytes) -> None:
         unchanged = snapshot is self._disk.read_snapshot()
-        self._deeds.append(Save(number, bytes(raft_state), None if unchanged else bytes(snapshot)))
+        self._deeds.append(SaveFinished(number, bytes(raft_state), None if unchanged else bytes(snapshot)))
 
     def _read_channel(self, apply_ch: queue.Queue[Any]) -> None:
         """A task: what the peer puts on apply_ch goes to the service, which is elsewhere."""
@@ -469,35 +469,35 @@ class GuestSimulation(Simulation):
                 self.park("the service to take its message")
 
     def tell_put(self, message: Any) -> None:
-        self._deeds.append(_put(message))
+        self._deeds.append(_apply_effect(message))
 
     @property
     def can_wait(self) -> bool:
         """Not in the clock's calls, nor when garbage is collected."""
         return self._state == "running"
 
-    def do(self, deed: Deed) -> None:
+    def do(self, deed: PeerEffect) -> None:
         self._deeds.append(deed)
 
-    def say(self, text: str, deed: Callable[[str], Deed]) -> None:
+    def say(self, text: str, deed: Callable[[str], PeerEffect]) -> None:
         # Neither more lines in a turn than its host takes deeds.
-        kept = sayable(text[: self._chars_left]) if len(self._deeds) < protocol.DEEDS_MAX // 2 else ""
+        kept = encodable(text[: self._chars_left]) if len(self._deeds) < protocol.EFFECTS_MAX // 2 else ""
         self._chars_left -= len(kept)
         for begin in range(0, len(kept), protocol.TEXT_MAX):
             self._deeds.append(deed(kept[begin : begin + protocol.TEXT_MAX]))
         if len(kept) < len(text):
             self._chars_dropped += len(text) - len(kept)
             # Each time: a peer that prints without end must not be taken for one that is silent, nor fill a frame.
-            if self._deeds and isinstance(self._deeds[-1], Dropped):
+            if self._deeds and isinstance(self._deeds[-1], DroppedText):
                 self._deeds.pop()
-            self._deeds.append(Dropped(self._chars_dropped))
+            self._deeds.append(DroppedText(self._chars_dropped))
 
-    def tell(self, failed: Failed | Raced) -> None:
+    def tell(self, failed: ExitReport | RaceFound) -> None:
         """The last words, after what was done before them, unless that is what cannot be said."""
         try:
-            self._line.write(Done([*self._deeds, failed], None))
+            self._line.write(TimeSliceResult([*self._deeds, failed], None))
         except (TypeError, ValueError, OverflowError, RecursionError):
-            self._line.write(Done([failed], None))
+            self._line.write(TimeSliceResult([failed], None))
 
 
 def _field_names(type_: Any) -> list[str]:
@@ -506,18 +506,18 @@ def _field_names(type_: Any) -> list[str]:
     return list(getattr(type_, "__struct_fields__", getattr(type_, "_fields", ())))
 
 
-def _put(message: Any) -> Put | PutOther:
+def _apply_effect(message: Any) -> ApplyChMessage | ApplyChOtherValue:
     # By name: a peer with a messages.py of its own has an ApplyMsg of its own.
     if type(message).__name__ != "ApplyMsg":
-        return PutOther(sayable(short(message)))
+        return ApplyChOtherValue(encodable(short(message)))
     numbers = {name: getattr(message, name, 0) for name in ("command_index", "snapshot_term", "snapshot_index")}
     for name, number in numbers.items():
         if not isinstance(number, int) or not -_NUMBER_MAX <= number < _NUMBER_MAX:
-            return PutOther(sayable(f"an ApplyMsg whose {name} is {short(number)}"))
+            return ApplyChOtherValue(encodable(f"an ApplyMsg whose {name} is {short(number)}"))
     snapshot = getattr(message, "snapshot", b"") or b""
     if not isinstance(snapshot, bytes | bytearray | memoryview):
-        return PutOther(sayable(f"an ApplyMsg whose snapshot is {short(snapshot)}"))
-    return Put(
+        return ApplyChOtherValue(encodable(f"an ApplyMsg whose snapshot is {short(snapshot)}"))
+    return ApplyChMessage(
         bool(message.command_valid),
         labgob.encode([message.command]) if message.command_valid else b"",
         int(message.command_index),
@@ -531,13 +531,13 @@ def _put(message: Any) -> Put | PutOther:
 # ---- a guest's life ----------------------------------------------------------------------------------------------
 
 
-def be_guest(fd: int, code: Code, lock: Callable[[Setup], None]) -> NoReturn:
+def run_peer_process(fd: int, code: CompiledPeer, lock: Callable[[PeerSetup], None]) -> NoReturn:
     """In a process of its own, and never back. `lock` puts up the walls, once the guest knows who it is."""
-    line = Line(fd)
-    setup = line.read(_SETUPS)
-    guest = GuestSimulation(line, setup, code)
-    sys.stdout = sys.stderr = _Output(guest)
-    _watch(guest)
+    line = SupervisorConnection(fd)
+    setup = line.read(_setup_decoder)
+    guest = PeerSimulation(line, setup, code)
+    sys.stdout = sys.stderr = _CapturedOutput(guest)
+    _start_watchdog(guest)
     lock(setup)  # before the first line of the peer. There is no timer any more after it
     try:
         with forbid_exit(), labgob.carrying_unknown():
@@ -546,12 +546,12 @@ def be_guest(fd: int, code: Code, lock: Callable[[Setup], None]) -> NoReturn:
         signal.signal(signal.SIGPROF, signal.SIG_IGN)
         with suppress(Exception):
             point_into_peer(error, *code.classes.values())
-        guest.tell(last_words(error))
+        guest.tell(exit_report(error))
     # Not sys.exit(): a peer's atexit functions have no say in how this ends.
     os._exit(0)
 
 
-def _watch(guest: GuestSimulation) -> None:
+def _start_watchdog(guest: PeerSimulation) -> None:
     """Every second of this process's own time: has any thread waited since? A signal, because threads are none here."""
     last_seen, idle_s = (-1, -1), 0
 

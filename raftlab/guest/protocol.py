@@ -22,22 +22,22 @@ import msgspec
 
 from labsim.stacks import CodeLocation
 from labsim.waits import Wait
-from raftlab.races.data_race import Remark, Unordered
+from raftlab.races.data_race import BenignRace, DataRace
 
 LENGTH_BYTES = 4
 FRAME_BYTES_MAX = 16 << 20
 RUN_BYTES_MAX = 512 << 20  # from all guests of a run
-DEEDS_MAX = 100_000  # in one turn
+EFFECTS_MAX = 100_000  # in one turn
 NAME_MAX = 200  # characters of a name: a method's, a type's, a task's
 TEXT_MAX = 20_000  # characters of a text
 FIELDS_MAX = 100  # of one type
 TYPES_MAX = 200  # declared by one guest
-HELD_MAX = 20  # locks that a thread held
-REMARKS_MAX = 100  # of one guest
+HELD_LOCKS_MAX = 20  # locks that a thread held
+BENIGN_RACES_MAX = 100  # of one guest
 LOG_CHARS_MAX = 4_000_000  # of a guest's own lines, and of what it prints; what is beyond is dropped and counted
 
 
-class _Said(msgspec.Struct, array_like=True, tag=True, gc=False, eq=False):
+class _Message(msgspec.Struct, array_like=True, tag=True, gc=False, eq=False):
     """Arrays, because field names would be half of every message."""
 
 
@@ -47,7 +47,7 @@ FORK, WAIT = b"f", b"w"
 PID_BYTES = 4
 
 
-class Greeting(msgspec.Struct):
+class ForkServerSetup(msgspec.Struct):
     """The first frame."""
 
     files: dict[str, bytes]  # by the path that the reader knows
@@ -58,11 +58,11 @@ class Greeting(msgspec.Struct):
     race: bool = False  # whether the files are rewritten, so that threads may lose their turns
 
 
-class Ready(msgspec.Struct):
+class ForkServerReady(msgspec.Struct):
     """The answer, twice: when the nursery is there, and when the peer's files are compiled."""
 
 
-class Ended(msgspec.Struct, array_like=True):
+class ProcessExit(msgspec.Struct, array_like=True):
     """How a guest ended: as waitpid() says, and the processor time it took."""
 
     status: int
@@ -72,7 +72,7 @@ class Ended(msgspec.Struct, array_like=True):
 # ---- host to guest ---------------------------------------------------------------------------------------------
 
 
-class Setup(msgspec.Struct, array_like=True):
+class PeerSetup(msgspec.Struct, array_like=True):
     """The first frame: who the guest is. It answers with its first Done."""
 
     name: str  # of the node
@@ -90,7 +90,7 @@ class Setup(msgspec.Struct, array_like=True):
     losses: dict[str, list[tuple[int, int]]] | None = None  # with --race: by kind, the first Losses
 
 
-class Ask(_Said):
+class MethodCall(_Message):
     """The tester calls a method of the program, by its object and name: "Raft.start". `args` is a labgob list."""
 
     id: int
@@ -98,7 +98,7 @@ class Ask(_Said):
     args: bytes
 
 
-class Request(_Said):
+class IncomingRequest(_Message):
     """A call over the network has arrived."""
 
     id: int
@@ -108,30 +108,30 @@ class Request(_Said):
     data: bytes
 
 
-class Reply(_Said):
+class IncomingReply(_Message):
     """What came of a Send: its reply, or None if there will be none."""
 
     id: int
     data: bytes | None
 
 
-class Taken(_Said):
+class MessageTaken(_Message):
     """Whoever reads the channel is ready for the next message."""
 
 
-class Saved(_Said):
+class DiskReady(_Message):
     """On a slow disk: the save of that number has had its time."""
 
     number: int
 
 
-class Look(_Said):
+class ThreadQuery(_Message):
     """What are your threads at? Asked when a run has failed, for the report."""
 
     asked: int  # the Ask that has not returned, 0 for none
 
 
-class Losses(_Said):
+class PreemptionBatch(_Message):
     """With --race: the next blocks of a kind. At which statement of each the turn is lost, 0 for none, and 1 if its
     thread gets it back when the host says so."""
 
@@ -139,17 +139,26 @@ class Losses(_Said):
     blocks: list[tuple[int, int]]
 
 
-class Back(_Said):
+class ResumeThread(_Message):
     """The thread that lost its turn there, late, gets it back."""
 
     kind: str
     block: int
 
 
-Arrival = Ask | Request | Reply | Taken | Saved | Look | Losses | Back
+Arrival = (
+    MethodCall
+    | IncomingRequest
+    | IncomingReply
+    | MessageTaken
+    | DiskReady
+    | ThreadQuery
+    | PreemptionBatch
+    | ResumeThread
+)
 
 
-class Turn(msgspec.Struct, array_like=True, gc=False):
+class TimeSlice(msgspec.Struct, array_like=True, gc=False):
     now_ns: int  # on the guest's own clock
     slow_disk: bool
     arrivals: list[Arrival]
@@ -158,7 +167,7 @@ class Turn(msgspec.Struct, array_like=True, gc=False):
 # ---- guest to host ---------------------------------------------------------------------------------------------
 
 
-class Declare(_Said):
+class TypeDeclaration(_Message):
     """A type of its own, before the first message that has it. Its number is the how many-th it is, from 0."""
 
     name: str
@@ -166,7 +175,7 @@ class Declare(_Said):
     entries: list[str]  # of what is in its field `entries`, if it has one
 
 
-class Send(_Said):
+class OutgoingRequest(_Message):
     id: int
     end: int
     method: str
@@ -174,7 +183,7 @@ class Send(_Said):
     data: bytes
 
 
-class Answer(_Said):
+class OutgoingReply(_Message):
     """To a Request. Without data: the peer was killed, and sends no reply."""
 
     id: int
@@ -182,7 +191,7 @@ class Answer(_Said):
     data: bytes | None
 
 
-class Returned(_Said):
+class MethodResult(_Message):
     """From an Ask: a tuple of numbers, as most are; another value, in a labgob list; or, where that is none that can
     travel, how it looks."""
 
@@ -192,13 +201,13 @@ class Returned(_Said):
     shown: str = ""
 
 
-class Saving(_Said):
+class SaveStarted(_Message):
     """On a slow disk: a save begins, and its thread waits for Saved."""
 
     number: int  # the guest's name for it; the host counts for itself
 
 
-class Save(_Said):
+class SaveFinished(_Message):
     """It has taken effect. No snapshot: the one that is there stays."""
 
     number: int
@@ -206,7 +215,7 @@ class Save(_Said):
     snapshot: bytes | None
 
 
-class Put(_Said):
+class ApplyChMessage(_Message):
     """Into the channel, or out of one that is read in the guest: an ApplyMsg, field by field.
 
     `command` is a labgob list of one.
@@ -221,13 +230,13 @@ class Put(_Said):
     snapshot_index: int
 
 
-class Waiting(_Said):
+class ApplyChLength(_Message):
     """At the end of a turn, if it has changed: so many messages are in a channel that is read in the guest."""
 
     messages: int
 
 
-class Calls(_Said):
+class InterceptedCall(_Message):
     """One object of the program calls the one below it. `args` is a labgob list."""
 
     id: int
@@ -235,7 +244,7 @@ class Calls(_Said):
     args: bytes
 
 
-class CameBack(_Said):
+class InterceptedResult(_Message):
     """From such a call, if it is one whose result is asked for: as Returned."""
 
     id: int
@@ -244,30 +253,30 @@ class CameBack(_Said):
     shown: str = ""
 
 
-class PutOther(_Said):
+class ApplyChOtherValue(_Message):
     """Into the channel: something else, as it looks."""
 
     shown: str
 
 
-class Log(_Said):
+class PeerLog(_Message):
     """One of its own lines, for the trace."""
 
     topic: str
     text: str
 
 
-class Print(_Said):
+class PeerOutput(_Message):
     text: str
 
 
-class Dropped(_Said):
+class DroppedText(_Message):
     """So many characters of lines and output were too much, so far."""
 
     chars: int
 
 
-class Seen(_Said):
+class ThreadReport(_Message):
     """The answer to a Look, in the guest's own words."""
 
     blocked: list[Wait]
@@ -275,7 +284,7 @@ class Seen(_Said):
     held_lock: str  # a WaitKind's name, "" if no lock is held
 
 
-class Failed(_Said):
+class ExitReport(_Message):
     """It has ended, and why. Nothing comes after this.
 
     `kind` is the error's class in labsim, `name` that of the exception inside a TaskFailed. `told` is what the report
@@ -293,13 +302,13 @@ class Failed(_Said):
     in_snapshot: bool = False  # whether the peer's snapshot() is on the stack
 
 
-class More(_Said):
+class PreemptionRequest(_Message):
     """With --race: the Losses of that kind are used up. It says nothing more until it has got the next ones."""
 
     kind: str
 
 
-class Lost(_Said):
+class PreemptionReached(_Message):
     """A thread has come to a loss: which one, by the number of its block from 1, and where."""
 
     kind: str
@@ -309,44 +318,44 @@ class Lost(_Said):
     line: int
 
 
-class Raced(_Said):
+class RaceFound(_Message):
     """Two of its threads have touched something without order. Nothing comes after this."""
 
-    race: Unordered
+    race: DataRace
 
 
-class Remarked(_Said):
+class BenignRaceFound(_Message):
     """The same, but no failure."""
 
-    remark: Remark
+    remark: BenignRace
 
 
-Deed = (
-    Declare
-    | Send
-    | Answer
-    | Returned
-    | Saving
-    | Save
-    | Put
-    | PutOther
-    | Waiting
-    | Calls
-    | CameBack
-    | Log
-    | Print
-    | Dropped
-    | Seen
-    | Failed
-    | More
-    | Lost
-    | Raced
-    | Remarked
+PeerEffect = (
+    TypeDeclaration
+    | OutgoingRequest
+    | OutgoingReply
+    | MethodResult
+    | SaveStarted
+    | SaveFinished
+    | ApplyChMessage
+    | ApplyChOtherValue
+    | ApplyChLength
+    | InterceptedCall
+    | InterceptedResult
+    | PeerLog
+    | PeerOutput
+    | DroppedText
+    | ThreadReport
+    | ExitReport
+    | PreemptionRequest
+    | PreemptionReached
+    | RaceFound
+    | BenignRaceFound
 )
 
 
-class Done(msgspec.Struct, array_like=True, gc=False):
-    deeds: list[Deed]
+class TimeSliceResult(msgspec.Struct, array_like=True, gc=False):
+    effects: list[PeerEffect]
     next_ns: int | None  # on its own clock: when its next timer is due
 
 
@@ -385,6 +394,6 @@ class FrameReader:
 ENCODER = msgspec.msgpack.Encoder()
 
 
-def frame(message: msgspec.Struct) -> bytes:
+def encode_frame(message: msgspec.Struct) -> bytes:
     data = ENCODER.encode(message)
     return len(data).to_bytes(LENGTH_BYTES, "big") + data

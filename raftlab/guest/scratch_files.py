@@ -29,7 +29,7 @@ def install() -> None:
     os.mkdir = _mkdir
 
 
-def _kept(path: Any) -> int:
+def _descriptor(path: Any) -> int:
     """The descriptor of the file of that name, which there is from now on."""
     name = os.path.abspath(os.fsdecode(path))  # noqa: PTH100  # as open() would understand it
     if name not in _files:
@@ -37,16 +37,16 @@ def _kept(path: Any) -> int:
     return _files[name]
 
 
-def _is_kept(path: Any) -> bool:
+def _is_scratch(path: Any) -> bool:
     return os.path.abspath(os.fsdecode(path)) in _files  # noqa: PTH100  # as above
 
 
 def _open(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-    if isinstance(file, int) or not (set(mode) & set("wax+") or _is_kept(file)):
+    if isinstance(file, int) or not (set(mode) & set("wax+") or _is_scratch(file)):
         return _real_io_open(file, mode, *args, **kwargs)
-    if "x" in mode and _is_kept(file):
+    if "x" in mode and _is_scratch(file):
         raise FileExistsError(f"{file!r} is there already")
-    fd = os.dup(_kept(file))
+    fd = os.dup(_descriptor(file))
     if "w" in mode:
         os.ftruncate(fd, 0)
     os.lseek(fd, 0, os.SEEK_END if "a" in mode else os.SEEK_SET)
@@ -55,9 +55,9 @@ def _open(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
 
 
 def _os_open(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-    if not flags & _WRITING and not _is_kept(path):
+    if not flags & _WRITING and not _is_scratch(path):
         return _real_os_open(path, flags, *args, **kwargs)
-    fd = os.dup(_kept(path))
+    fd = os.dup(_descriptor(path))
     if flags & os.O_TRUNC:
         os.ftruncate(fd, 0)
     os.lseek(fd, 0, os.SEEK_END if flags & os.O_APPEND else os.SEEK_SET)
@@ -65,7 +65,7 @@ def _os_open(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
 
 
 def _unlink(path: Any, **kwargs: Any) -> None:
-    if _is_kept(path):
+    if _is_scratch(path):
         os.close(_files.pop(os.path.abspath(os.fsdecode(path))))  # noqa: PTH100  # as above
     else:
         _real_unlink(path, **kwargs)

@@ -18,14 +18,14 @@ from labrpc import ClientEnd, Network, Server
 from labrpc import Service as RpcService
 from labsim import Node, Simulation, current_simulation, queue
 from raftapi import KVServer, Peer
-from raftlab.guest.contract import checked_snapshot, renamed_rpcs
+from raftlab.guest.contract import check_snapshot_arguments, renamed_rpcs
 from raftlab.harness.launcher import PeerContext, RaftHooks
 from raftlab.harness.producers import ApplyProducers
 
 if TYPE_CHECKING:
     from raftapi import Clerk
     from raftlab.harness.program import Program
-    from raftlab.races import Race
+    from raftlab.races import RaceInstrumentation
 
 
 class ServiceProgram(Protocol):
@@ -46,7 +46,7 @@ class InProcessLauncher:
         peer_class: Any = None,
         *,
         service: ServiceProgram | None = None,
-        race: Race | None = None,
+        race: RaceInstrumentation | None = None,
     ) -> None:
         """`peer_class`: where `make_raft` is not the class itself, the class to be looked at."""
         self._make_raft = make_raft
@@ -167,7 +167,7 @@ class TracedPeer:
         return term, is_leader
 
     def snapshot(self, index: int, snapshot: bytes) -> None:
-        checked_snapshot(index, snapshot)
+        check_snapshot_arguments(index, snapshot)
         self._hooks.snapshot(index, snapshot)
         self._peer.snapshot(index, snapshot)
 

@@ -14,13 +14,13 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from labsim.stacks import short_path
-from raftlab.guest.contract import CLASSES, PEER, ImportTooLong, describe_load_error, missing_from
+from raftlab.guest.contract import CLASSES, PEER, ImportTimeout, describe_load_error, missing_members
 from raftlab.harness.in_process import InProcessLauncher
 from raftlab.harness.program import Program, execute_program
 from raftlab.layout import PEER_FILES
 
 if TYPE_CHECKING:
-    from raftlab.races import Race
+    from raftlab.races import RaceInstrumentation
 
 DEFAULT = Path("raft/raft.py")
 DEFAULT_KV = Path("kv/server.py")
@@ -59,16 +59,16 @@ def load_program(path: Path, *, kv: Path | None = None, race: bool = False) -> P
         if name != PEER and kv is None:
             continue
         module = program.template.module(name)
-        problem = missing_from(module, getattr(module, class_name, None), class_name, required)
+        problem = missing_members(module, getattr(module, class_name, None), class_name, required)
         if problem:
             raise LoadError(f"{short_path(str(module.__file__))}: {problem}")
     return program
 
 
-def _race() -> Race:
-    from raftlab.races import Race  # most runs need none
+def _race() -> RaceInstrumentation:
+    from raftlab.races import RaceInstrumentation  # most runs need none
 
-    return Race(PEER_FILES)
+    return RaceInstrumentation(PEER_FILES)
 
 
 def resolve_file(path: Path, file: str, option: str) -> Path:
@@ -99,7 +99,7 @@ def _time_limit() -> Iterator[None]:
         nonlocal alarms
         alarms += 1
         if time.process_time() - used_s >= IMPORT_LIMIT_S / 2 or alarms >= _WALL_CLOCK_FACTOR:
-            raise ImportTooLong(f"{alarms * IMPORT_LIMIT_S:.0f} s")
+            raise ImportTimeout(f"{alarms * IMPORT_LIMIT_S:.0f} s")
 
     previous = signal.signal(signal.SIGALRM, on_alarm)
     # A timer that runs already (a test's time limit) goes on afterwards, if a little late.

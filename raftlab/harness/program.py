@@ -41,7 +41,7 @@ from raftlab.harness.shared_modules import ANYTHING, ModuleOutline, OriginalAttr
 from raftlab.layout import PEER_FILES, ROOT
 
 if TYPE_CHECKING:
-    from raftlab.races import Race
+    from raftlab.races import RaceInstrumentation
 
 CONTRACT = raftapi.__name__
 # As the lab itself has imported them, before any peer was loaded.
@@ -79,7 +79,9 @@ class Program:
     With a service, make_service() makes one in the incarnation that it is called from, above its peer.
     """
 
-    def __init__(self, path: Path, folder: Path, service: ServiceFiles | None = None, race: Race | None = None) -> None:
+    def __init__(
+        self, path: Path, folder: Path, service: ServiceFiles | None = None, race: RaceInstrumentation | None = None
+    ) -> None:
         """`folder`: where the package is, of which this file is to be raft.py. `race`: what rewrites it, if any."""
         self.race = race
         self._path = path
@@ -448,7 +450,7 @@ _finder = _ProxyFinder()
 _lab: dict[str, ModuleType] = {}  # the shared modules of the lab's own package, executed for whoever came first
 
 
-def execute_program(path: Path, kv: Path | None = None, race: Race | None = None) -> Program:
+def execute_program(path: Path, kv: Path | None = None, race: RaceInstrumentation | None = None) -> Program:
     """A file with its own messages.py beside it brings its whole package; a file alone uses the lab's.
 
     `kv`: the server.py of a service. Its clerk is the client.py beside it, or the lab's.

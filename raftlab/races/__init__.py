@@ -7,6 +7,6 @@ none of this is imported, and no line is rewritten.
 Start at `Race`.
 """
 
-from raftlab.races.instrumentation import Race
+from raftlab.races.instrumentation import RaceInstrumentation
 
-__all__ = ["Race"]
+__all__ = ["RaceInstrumentation"]

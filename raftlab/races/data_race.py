@@ -10,7 +10,7 @@ import msgspec
 from labsim.stacks import CodeLocation
 
 
-class Touch(msgspec.Struct, array_like=True, frozen=True):
+class Access(msgspec.Struct, array_like=True, frozen=True):
     """Who has touched it, where, and which locks it held then."""
 
     writes: bool
@@ -20,16 +20,16 @@ class Touch(msgspec.Struct, array_like=True, frozen=True):
     held: tuple[str, ...]  # the names of locks
 
 
-class Unordered(msgspec.Struct, array_like=True, frozen=True):
+class DataRace(msgspec.Struct, array_like=True, frozen=True):
     """Two that nothing orders, the one that writes first."""
 
     name: str
-    first: Touch
-    second: Touch
+    first: Access
+    second: Access
 
 
-class Remark(msgspec.Struct, array_like=True, frozen=True):
+class BenignRace(msgspec.Struct, array_like=True, frozen=True):
     """One that is no failure. `excuse`: what the line's comment says; None: it is a flag that changes once."""
 
-    race: Unordered
+    race: DataRace
     excuse: str | None

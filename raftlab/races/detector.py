@@ -26,27 +26,27 @@ from labsim import Node, Simulation
 from labsim.clocks import TaskClock
 from labsim.drop_in import DropIn
 from labsim.threading import local
-from raftlab.races.data_race import Remark
-from raftlab.races.report import Access, RaceFailure, unordered
-from raftlab.races.sites import Site, Sites
+from raftlab.races.data_race import BenignRace
+from raftlab.races.report import DetectedAccess, RaceFailure, make_data_race
+from raftlab.races.sites import AccessSite, SiteTable
 
 _CONTAINERS = frozenset((list, dict, set, deque, bytearray, defaultdict, OrderedDict, _Counter))
-_MAX_CONTAINERS = 1024  # of one node; the oldest are forgotten
-_MAX_UNWEAK = 4096  # objects that cannot be referred to weakly, and are kept alive
-_PUBLISHED = (tuple, frozenset)
-_NO_FLAG: Any = object()  # it has held more than two constants, or something else
+_CONTAINERS_MAX = 1024  # of one node; the oldest are forgotten
+_STRONG_REFERENCES_MAX = 4096  # objects that cannot be referred to weakly, and are kept alive
+_IMMUTABLE = (tuple, frozenset)
+_NOT_A_FLAG: Any = object()  # it has held more than two constants, or something else
 _UNSET: Any = object()
 
 
-def _is_published_whole(value: Any) -> bool:
+def _is_immutable(value: Any) -> bool:
     """Whether whoever reads a field that holds it has the old one or the new one."""
-    if value is None or isinstance(value, _PUBLISHED):
+    if value is None or isinstance(value, _IMMUTABLE):
         return True
     how = getattr_static(type(value), "__dataclass_params__", None)
     return how is not None and bool(how.frozen)
 
 
-class _Shadow:
+class _VariableState:
     """What is known of one field, or of one container."""
 
     __slots__ = (
@@ -74,7 +74,7 @@ class _Shadow:
         self.suspect: Any = None  # a race that is none as long as it is a flag
 
 
-class _Fields(dict[str, _Shadow]):
+class _ObjectState(dict[str, _VariableState]):
     """Of one object: its fields, and when it was first seen."""
 
     __slots__ = ("clock", "owner", "slot")
@@ -84,19 +84,19 @@ class _Fields(dict[str, _Shadow]):
     slot: int
 
 
-class Watch:
+class RaceDetector:
     """Of one incarnation of a node. `helpers()` is what its modules get."""
 
-    def __init__(self, simulation: Simulation, node: Node, sites: Sites, modules: frozenset[str]) -> None:
+    def __init__(self, simulation: Simulation, node: Node, sites: SiteTable, modules: frozenset[str]) -> None:
         self._simulation = simulation
         self._node = node
         self._sites = sites
         self._modules = modules  # whose classes are watched
-        self._objects: dict[int, _Fields] = {}
-        self._containers: dict[int, _Shadow] = {}
+        self._objects: dict[int, _ObjectState] = {}
+        self._containers: dict[int, _VariableState] = {}
         self._kinds: dict[type, bool] = {}
         self._unweak: OrderedDict[int, Any] = OrderedDict()
-        self.remarks: dict[tuple[Site, Site], Remark] = {}
+        self.remarks: dict[tuple[AccessSite, AccessSite], BenignRace] = {}
 
     # ---- what is watched -----------------------------------------------------------------------------------------
 
@@ -106,8 +106,8 @@ class Watch:
         )
         return watched
 
-    def _first_sight(self, obj: Any, order: TaskClock) -> _Fields:
-        fields = _Fields()
+    def _first_sight(self, obj: Any, order: TaskClock) -> _ObjectState:
+        fields = _ObjectState()
         fields.clock, fields.slot = order.clock, order.slot
         key = id(obj)
         objects = self._objects
@@ -116,24 +116,24 @@ class Watch:
         except TypeError:
             fields.owner = None
             self._unweak[key] = obj
-            if len(self._unweak) > _MAX_UNWEAK:
+            if len(self._unweak) > _STRONG_REFERENCES_MAX:
                 oldest, _ = self._unweak.popitem(last=False)
                 objects.pop(oldest, None)
         objects[key] = fields
         return fields
 
-    def _new_field(self, fields: _Fields, obj: Any, name: str) -> _Shadow:
-        shadow = fields[name] = _Shadow(fields.owner)
+    def _new_field(self, fields: _ObjectState, obj: Any, name: str) -> _VariableState:
+        shadow = fields[name] = _VariableState(fields.owner)
         found = getattr_static(type(obj), name, None)
         # What __slots__ makes is a field all the same.
         shadow.is_field = not hasattr(type(found), "__set__") or isinstance(found, MemberDescriptorType)
         return shadow
 
-    def _new_container(self, thing: Any) -> _Shadow:
-        if len(self._containers) >= _MAX_CONTAINERS:
+    def _new_container(self, thing: Any) -> _VariableState:
+        if len(self._containers) >= _CONTAINERS_MAX:
             del self._containers[next(iter(self._containers))]
-        shadow = self._containers[id(thing)] = _Shadow(None, thing)
-        shadow.flag, shadow.published = _NO_FLAG, False
+        shadow = self._containers[id(thing)] = _VariableState(None, thing)
+        shadow.flag, shadow.published = _NOT_A_FLAG, False
         return shadow
 
     # ---- what the rewritten code calls ---------------------------------------------------------------------------
@@ -175,12 +175,12 @@ class Watch:
                     shadow = fields.get(name)
                     if shadow is None:
                         shadow = new_field(fields, obj, name)
-                    if shadow.flag is not _NO_FLAG or shadow.published:
+                    if shadow.flag is not _NOT_A_FLAG or shadow.published:
                         note_value(shadow, _UNSET, site)
                     write(fields, shadow, order, site)
             return obj
 
-        def write(fields: _Fields, shadow: _Shadow, order: TaskClock, site: int) -> None:
+        def write(fields: _ObjectState, shadow: _VariableState, order: TaskClock, site: int) -> None:
             if shadow.written != order.clock or shadow.written_slot != order.slot:
                 if sites[site].made and fields.clock == order.clock and fields.slot == order.slot:
                     return  # nobody else can know the object yet
@@ -199,7 +199,7 @@ class Watch:
                     shadow = fields.get(name)
                     if shadow is None:
                         shadow = new_field(fields, obj, name)
-                    if shadow.flag is not _NO_FLAG or shadow.published:
+                    if shadow.flag is not _NOT_A_FLAG or shadow.published:
                         note_value(shadow, value, site)
                     write(fields, shadow, order, site)
                     if value.__class__ in _CONTAINERS:
@@ -243,7 +243,7 @@ class Watch:
 
     # ---- what it means -------------------------------------------------------------------------------------------
 
-    def _touch_read(self, shadow: _Shadow, order: TaskClock, site: int, key: Any) -> None:
+    def _touch_read(self, shadow: _VariableState, order: TaskClock, site: int, key: Any) -> None:
         if not shadow.is_field:
             return
         seen, slot = order.seen, order.slot
@@ -259,7 +259,7 @@ class Watch:
         shadow.locks_read, shadow.key_read = order.locks, key
         shadow.order_read = order
 
-    def _touch_write(self, shadow: _Shadow, order: TaskClock, site: int, key: Any) -> None:
+    def _touch_write(self, shadow: _VariableState, order: TaskClock, site: int, key: Any) -> None:
         if not shadow.is_field:
             return
         seen, slot = order.seen, order.slot
@@ -279,39 +279,39 @@ class Watch:
         shadow.locks_written, shadow.key_written = order.locks, key
         shadow.order_written = order
 
-    def _note_value(self, shadow: _Shadow, value: Any, site: int) -> None:
+    def _note_value(self, shadow: _VariableState, value: Any, site: int) -> None:
         """Is it still a flag, or still nothing but what is published whole?"""
-        if shadow.published and not _is_published_whole(value):
+        if shadow.published and not _is_immutable(value):
             shadow.published = False
-        if shadow.flag is _NO_FLAG:
+        if shadow.flag is _NOT_A_FLAG:
             return
         if not self._sites[site].constant:
-            flag = _NO_FLAG
+            flag = _NOT_A_FLAG
         elif shadow.flag is _UNSET:
             flag = (value,)
         elif value == shadow.flag[-1]:
             flag = shadow.flag
         else:
-            flag = (*shadow.flag, value) if len(shadow.flag) == 1 else _NO_FLAG
+            flag = (*shadow.flag, value) if len(shadow.flag) == 1 else _NOT_A_FLAG
         shadow.flag = flag
-        if flag is _NO_FLAG and shadow.suspect is not None:
+        if flag is _NOT_A_FLAG and shadow.suspect is not None:
             self._accuse(shadow, *shadow.suspect)
 
-    def _access(self, order: TaskClock, site: int, *, writes: bool) -> Access:
-        return Access(writes, self._sites[site], order.locks, order.begins)
+    def _access(self, order: TaskClock, site: int, *, writes: bool) -> DetectedAccess:
+        return DetectedAccess(writes, self._sites[site], order.locks, order.begins)
 
-    def _latest_write(self, shadow: _Shadow) -> Access:
-        return Access(True, self._sites[shadow.site_written], shadow.locks_written, shadow.order_written.begins)
+    def _latest_write(self, shadow: _VariableState) -> DetectedAccess:
+        return DetectedAccess(True, self._sites[shadow.site_written], shadow.locks_written, shadow.order_written.begins)
 
     @staticmethod
-    def _latest_read(shadow: _Shadow) -> tuple[Any, ...]:
+    def _latest_read(shadow: _VariableState) -> tuple[Any, ...]:
         return shadow.read, shadow.site_read, shadow.locks_read, shadow.key_read, shadow.order_read
 
-    def _read_access(self, read: tuple[Any, ...]) -> Access:
+    def _read_access(self, read: tuple[Any, ...]) -> DetectedAccess:
         _, site, locks, _, order = read
-        return Access(False, self._sites[site], locks, order.begins)
+        return DetectedAccess(False, self._sites[site], locks, order.begins)
 
-    def _race(self, shadow: _Shadow, earlier: Access, later: Access) -> None:
+    def _race(self, shadow: _VariableState, earlier: DetectedAccess, later: DetectedAccess) -> None:
         excuse = _excuse(earlier.site, later.site)
         if excuse is None and not _is_flag(shadow.flag, earlier, later):
             self._accuse(shadow, earlier, later)
@@ -319,22 +319,22 @@ class Watch:
             shadow.suspect = earlier, later
         places = earlier.site, later.site
         if places not in self.remarks:
-            self.remarks[places] = Remark(unordered(earlier, later, _owner(shadow)), excuse)
+            self.remarks[places] = BenignRace(make_data_race(earlier, later, _owner(shadow)), excuse)
 
-    def _accuse(self, shadow: _Shadow, earlier: Access, later: Access) -> NoReturn:
-        self._simulation.fail(RaceFailure(unordered(earlier, later, _owner(shadow)), self._node.name))
+    def _accuse(self, shadow: _VariableState, earlier: DetectedAccess, later: DetectedAccess) -> NoReturn:
+        self._simulation.fail(RaceFailure(make_data_race(earlier, later, _owner(shadow)), self._node.name))
 
 
-def _owner(shadow: _Shadow) -> Any:
+def _owner(shadow: _VariableState) -> Any:
     return None if shadow.owner is None else shadow.owner()
 
 
-def _is_flag(flag: Any, earlier: Access, later: Access) -> bool:
+def _is_flag(flag: Any, earlier: DetectedAccess, later: DetectedAccess) -> bool:
     """Whether it has only held constants, two at most. One that is first set when threads run is none."""
-    return flag is not _NO_FLAG and flag is not _UNSET and not (earlier.site.made or later.site.made)
+    return flag is not _NOT_A_FLAG and flag is not _UNSET and not (earlier.site.made or later.site.made)
 
 
-def _excuse(*sites: Site) -> str | None:
+def _excuse(*sites: AccessSite) -> str | None:
     return next((site.excuse for site in sites if site.excuse is not None), None)
 
 

@@ -27,13 +27,13 @@ READERS = frozenset(
 _NUMBERS = (int, float)
 
 
-class Fields:
+class FieldNames:
     """`changing`: assigned outside an `__init__`, or in one after a thread may have been started. `containers`: of
     which something is added, removed or replaced somewhere."""
 
     def __init__(self, trees: Iterable[ast.Module]) -> None:
         trees = list(trees)
-        starters = _starters(trees)
+        starters = _thread_starters(trees)
         self.changing: set[str] = set()
         self.containers: set[str] = set()
         for tree in trees:
@@ -99,7 +99,7 @@ def _walk(node: ast.AST, class_name: str) -> Iterator[tuple[str, ast.AST]]:
         yield from _walk(child, child.name if isinstance(child, ast.ClassDef) else class_name)
 
 
-def _starters(trees: list[ast.Module]) -> set[str]:
+def _thread_starters(trees: list[ast.Module]) -> set[str]:
     """Names of functions that may start a thread, by themselves or by calling others."""
     calls: dict[str, set[str]] = {}
     for tree in trees:

@@ -13,18 +13,18 @@ from typing import Any
 
 from labsim import Node, Simulation, current_node, current_simulation
 from labsim.ordered import Ordering
-from raftlab.races.data_race import Remark
-from raftlab.races.detector import Watch
-from raftlab.races.fields import Fields
-from raftlab.races.preemption import Turns
-from raftlab.races.report import remark_text
+from raftlab.races.data_race import BenignRace
+from raftlab.races.detector import RaceDetector
+from raftlab.races.fields import FieldNames
+from raftlab.races.preemption import Preempter
+from raftlab.races.report import describe_benign_race
 from raftlab.races.rewriter import rewrite
-from raftlab.races.sites import Sites
+from raftlab.races.sites import SiteTable
 
 _MAX_FILES = 100  # that are read for their fields
 
 
-class Race:
+class RaceInstrumentation:
     """Of one program. `given`: the names of the files that students are given, and which stay as they are.
 
     `turns`, `watch`: what of the two is wanted; both, unless somebody measures.
@@ -37,16 +37,16 @@ class Race:
         *,
         turns: bool = True,
         watch: bool = True,
-        make_turns: Callable[[Any, Node], Turns] = Turns,
+        make_turns: Callable[[Any, Node], Preempter] = Preempter,
     ) -> None:
         self._given = given
         self._make_turns = make_turns
         self._turns = turns
         self._watch = watch
-        self._sites = Sites()
-        self._fields: Fields | None = None
+        self._sites = SiteTable()
+        self._fields: FieldNames | None = None
         self._rewritten: set[str] = set()
-        self._watches: list[Watch] = []
+        self._watches: list[RaceDetector] = []
 
     def compile(self, name: str, file: str, folders: Iterable[Path]) -> Any:
         """The code of a module of the program's; None where it is not to be rewritten: what students are given."""
@@ -59,7 +59,7 @@ class Race:
 
     def read_fields(self, sources: Iterable[bytes]) -> None:
         """First: of all files that are the program's own."""
-        self._fields = Fields(_trees(sources))
+        self._fields = FieldNames(_trees(sources))
 
     def rewritten(self, names: Iterable[str], source: bytes, file: str) -> Any:
         """The code of a module that may be imported under any of these names."""
@@ -79,20 +79,20 @@ class Race:
         if self._watch:
             simulation.ordering = Ordering(simulation)
 
-    def seen(self) -> Iterator[Remark]:
+    def seen(self) -> Iterator[BenignRace]:
         """Of the last run: what was unordered and is no failure."""
         return (remark for watch in self._watches for remark in watch.remarks.values())
 
     @property
     def remarks(self) -> list[str]:
         """The same in words, a line each."""
-        return list(dict.fromkeys(map(remark_text, self.seen())))
+        return list(dict.fromkeys(map(describe_benign_race, self.seen())))
 
     def helpers(self) -> dict[str, Callable[..., Any]]:
         """What the modules of a new incarnation get."""
         simulation, node = current_simulation(), current_node()
         if simulation is None or node is None:
-            return _OUTSIDE
+            return _PASS_THROUGH
         turns = self._make_turns(simulation, node)
         given: dict[str, Callable[..., Any]] = {
             "__turn__": turns.turn,
@@ -100,7 +100,7 @@ class Race:
             "__split__": turns.split,
         }
         if self._watch:
-            watch = Watch(simulation, node, self._sites, frozenset(self._rewritten))
+            watch = RaceDetector(simulation, node, self._sites, frozenset(self._rewritten))
             self._watches.append(watch)
             given |= watch.helpers()
         return given
@@ -123,7 +123,7 @@ def _put(value: Any, obj: Any, name: str, _: int) -> None:
 
 
 # Where there is no run: what is rewritten does what it did.
-_OUTSIDE: dict[str, Callable[..., Any]] = {
+_PASS_THROUGH: dict[str, Callable[..., Any]] = {
     "__turn__": lambda: None,
     "__gap__": lambda: None,
     "__split__": lambda: None,

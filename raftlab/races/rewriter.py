@@ -20,13 +20,13 @@ import ast
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from raftlab.races.fields import READERS, WRITERS, Fields, mangled
-from raftlab.races.sites import Sites
+from raftlab.races.fields import READERS, WRITERS, FieldNames, mangled
+from raftlab.races.sites import SiteTable
 
 S = TypeVar("S", bound=ast.stmt)
 
 # What the lab itself may ask, or Python where nobody can wait.
-_LEFT_ALONE = frozenset(
+_NOT_REWRITTEN = frozenset(
     f"__{name}__"
     for name in (
         *("class_getitem", "copy", "deepcopy", "del", "delattr", "dir", "eq", "format", "ge", "getattr"),
@@ -38,7 +38,9 @@ _LEFT_ALONE = frozenset(
 _UNKNOWN = Ellipsis
 
 
-def rewrite(source: bytes, file: str, sites: Sites, fields: Fields, *, turns: bool = True, watch: bool = True) -> Any:
+def rewrite(
+    source: bytes, file: str, sites: SiteTable, fields: FieldNames, *, turns: bool = True, watch: bool = True
+) -> Any:
     """The code of a module. SyntaxError as Python's own."""
     tree = ast.parse(source, file)
     if turns or watch:
@@ -49,7 +51,7 @@ def rewrite(source: bytes, file: str, sites: Sites, fields: Fields, *, turns: bo
 
 
 class _Rewriter(ast.NodeTransformer):
-    def __init__(self, sites: Sites, fields: Fields, *, turns: bool, watch: bool) -> None:
+    def __init__(self, sites: SiteTable, fields: FieldNames, *, turns: bool, watch: bool) -> None:
         self._sites = sites
         self._fields = fields
         self._turns = turns
@@ -74,7 +76,7 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        if node.name in _LEFT_ALONE:
+        if node.name in _NOT_REWRITTEN:
             return node
         if self._function:
             node.args = self.visit(node.args)
@@ -107,9 +109,9 @@ class _Rewriter(ast.NodeTransformer):
                 new.append(self._turn(statement))
             made = self.visit(statement)
             new += made if isinstance(made, list) else [made]
-            if self._turns and number + 1 < len(statements) and _lets_go(statement):
+            if self._turns and number + 1 < len(statements) and _may_release_lock(statement):
                 following = statements[number + 1 :]
-                new.append(self._turn(following[0], "__split__" if _takes_again(following) else "__gap__"))
+                new.append(self._turn(following[0], "__split__" if _takes_lock_again(following) else "__gap__"))
         return new
 
     def _turn(self, at: ast.AST, name: str = "__turn__") -> ast.stmt:
@@ -348,7 +350,7 @@ class _Rewriter(ast.NodeTransformer):
         return f".race{self._temporaries}"
 
 
-def _lets_go(statement: ast.stmt) -> bool:
+def _may_release_lock(statement: ast.stmt) -> bool:
     """Of a lock, most likely: `with self.mu:`, which is no call, so nothing made for this one block; or a release()."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         func = statement.value.func
@@ -356,10 +358,10 @@ def _lets_go(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.With) and isinstance(statement.items[0].context_expr, (ast.Attribute, ast.Name))
 
 
-def _takes_again(statements: Sequence[ast.stmt]) -> bool:
+def _takes_lock_again(statements: Sequence[ast.stmt]) -> bool:
     """The next critical section begins here, before anything is called that could wait."""
     for statement in statements:
-        if isinstance(statement, ast.With) and _lets_go(statement):
+        if isinstance(statement, ast.With) and _may_release_lock(statement):
             return True
         if any(isinstance(node, ast.Call) for node in ast.walk(statement)):
             return False

@@ -12,7 +12,7 @@ from typing import NamedTuple
 _EXCUSE = re.compile(rb"#\s*race:\s*ok\b[\s,:;-]*(.*)")
 
 
-class Site(NamedTuple):
+class AccessSite(NamedTuple):
     file: str
     line: int
     function: str
@@ -22,15 +22,15 @@ class Site(NamedTuple):
     excuse: str | None  # what the line's `# race: ok` says
 
 
-class Sites:
+class SiteTable:
     """Of one program, over all its modules."""
 
     def __init__(self) -> None:
-        self._all: list[Site] = []
+        self._all: list[AccessSite] = []
         self._file = ""
         self._excuses: dict[int, str] = {}
 
-    def __getitem__(self, number: int) -> Site:
+    def __getitem__(self, number: int) -> AccessSite:
         return self._all[number]
 
     def begin_file(self, file: str, source: bytes) -> None:
@@ -43,5 +43,5 @@ class Sites:
     def add(self, node: ast.expr, function: str, *, constant: bool, made: bool) -> int:
         lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
         excuse = next((self._excuses[line] for line in lines if line in self._excuses), None)
-        self._all.append(Site(self._file, node.lineno, function, ast.unparse(node), constant, made, excuse))
+        self._all.append(AccessSite(self._file, node.lineno, function, ast.unparse(node), constant, made, excuse))
         return len(self._all) - 1

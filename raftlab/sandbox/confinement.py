@@ -31,8 +31,8 @@ from raftlab.layout import GUEST, LAB, LIBRARIES, PEER, PEER_FILES, ROOT
 
 INSTALL = "apt-get install bubblewrap libseccomp2"
 # Owns nothing: from a range that systemd and Debian leave to programs like this one.
-NOBODY = 61_184
-_LAB_INSIDE = "/lab"
+UNPRIVILEGED_UID = 61_184
+_LAB_IN_SANDBOX = "/lab"
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives")
 
 # What a Python program needs that computes, and imports modules of the standard library. What is not here does not
@@ -49,7 +49,7 @@ _TCGETS, _FIOCLEX = 0x5401, 0x5451
 
 
 @cache
-def guest_filter() -> bytes:
+def syscall_filter() -> bytes:
     """The filter as the kernel takes it; b"" where there is no libseccomp."""
     try:
         import pyseccomp as seccomp  # type: ignore[import-untyped]  # it ships no types
@@ -89,21 +89,21 @@ def bubblewrap() -> str | None:
     path = shutil.which("bwrap")
     if path is None:
         return None
-    command = [path, "--ro-bind", "/", "/", *_unshared(), "--dev", "/dev", "true"]
+    command = [path, "--ro-bind", "/", "/", *_unshare_options(), "--dev", "/dev", "true"]
     works = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
     return path if works else None
 
 
-def nobody() -> int:
+def sandbox_uid() -> int:
     """The user that guests become, 0 for nobody else."""
-    return NOBODY if os.geteuid() == 0 else 0
+    return UNPRIVILEGED_UID if os.geteuid() == 0 else 0
 
 
-def closed() -> str:
+def unreadable_path_error() -> str:
     """What keeps the user that guests become from reading Python, where bubblewrap does not show it; "" if nothing."""
-    if bubblewrap() is not None or not nobody():
+    if bubblewrap() is not None or not sandbox_uid():
         return ""
-    for path in (Path(sys.base_prefix).resolve(), *_libraries(), ROOT):
+    for path in (Path(sys.base_prefix).resolve(), *_library_folders(), ROOT):
         for above in (path, *path.parents):
             if not above.stat().st_mode & 0o001:
                 return (
@@ -113,30 +113,30 @@ def closed() -> str:
     return ""
 
 
-def _unshared() -> list[str]:
+def _unshare_options() -> list[str]:
     # Root needs no user namespace, and without one the nursery can become another user.
     user = [] if os.geteuid() == 0 else ["--unshare-user"]
     return [*user, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--die-with-parent"]
 
 
-def _libraries() -> list[Path]:
+def _library_folders() -> list[Path]:
     """The folders that third-party packages lie in."""
     return sorted({Path(str(module.__file__)).resolve().parent.parent for module in (greenlet, msgspec)})
 
 
 def environment() -> dict[str, str]:
-    where = Path(_LAB_INSIDE) if bubblewrap() else ROOT
+    where = Path(_LAB_IN_SANDBOX) if bubblewrap() else ROOT
     return {
         "PATH": "/usr/bin:/bin",
         "LANG": "C.UTF-8",
-        "PYTHONPATH": os.pathsep.join(str(path) for path in (where, *_libraries())),
+        "PYTHONPATH": os.pathsep.join(str(path) for path in (where, *_library_folders())),
         # One seed is one run, also for a peer that lets the order of a set decide.
         "PYTHONHASHSEED": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
 
 
-def nursery_command() -> list[str]:
+def fork_server_command() -> list[str]:
     python = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
     inside = [str(python), "-P", "-s", "-m", "raftlab.guest.fork_server"]
     wrap = bubblewrap()
@@ -144,7 +144,7 @@ def nursery_command() -> list[str]:
         return inside
     binds: list[str] = []
     seen = [Path("/usr"), Path("/bin"), Path("/lib"), Path("/lib64")]
-    for path in (Path(sys.base_prefix).resolve(), python.parent, *_libraries()):
+    for path in (Path(sys.base_prefix).resolve(), python.parent, *_library_folders()):
         if not any(path.is_relative_to(other) for other in seen):
             seen.append(path)
             # bubblewrap makes the folders above for root alone, and a guest is somebody else.
@@ -154,13 +154,13 @@ def nursery_command() -> list[str]:
     for system in _SYSTEM:
         binds += ["--ro-bind-try", system, system]
     for folder in ("", PEER, LAB, f"{LAB}/check"):
-        binds += ["--perms", "0755", "--dir", f"{_LAB_INSIDE}/{folder}"]
+        binds += ["--perms", "0755", "--dir", f"{_LAB_IN_SANDBOX}/{folder}"]
     for name in (*LIBRARIES, *GUEST, *(f"{PEER}/{file}" for file in PEER_FILES)):
-        binds += ["--ro-bind", str(ROOT / name), f"{_LAB_INSIDE}/{name}"]
+        binds += ["--ro-bind", str(ROOT / name), f"{_LAB_IN_SANDBOX}/{name}"]
     return [
-        *(wrap, *_unshared(), "--clearenv"),
+        *(wrap, *_unshare_options(), "--clearenv"),
         *(word for name, value in environment().items() for word in ("--setenv", name, value)),
         *binds,
-        *("--dev", "/dev", "--chdir", _LAB_INSIDE, "--remount-ro", "/", "--"),
+        *("--dev", "/dev", "--chdir", _LAB_IN_SANDBOX, "--remount-ro", "/", "--"),
         *inside,
     ]

@@ -19,25 +19,25 @@ from labsim import Node, Simulation
 from labsim.stacks import short_path
 from raftlab.guest import protocol
 from raftlab.guest.contract import CLERK, PACKAGE, PEER, SERVICE, SERVICE_PACKAGE
-from raftlab.guest.protocol import Ask, Failed, Returned, Setup, Turn
+from raftlab.guest.protocol import ExitReport, MethodCall, MethodResult, PeerSetup, TimeSlice
 from raftlab.harness.launcher import PeerContext
 from raftlab.harness.loader import LoadError, resolve_file
 from raftlab.harness.records import files_of, files_of_service
 from raftlab.layout import ROOT
-from raftlab.races.data_race import Remark
-from raftlab.sandbox.processes import GuestProcess, Nursery, NurseryLost
+from raftlab.races.data_race import BenignRace
+from raftlab.sandbox.processes import ForkServer, ForkServerLost, PeerProcess
 from raftlab.sandbox.stubs import SandboxedClerk, SandboxedPeer
-from raftlab.sandbox.supervisor import Guest
+from raftlab.sandbox.supervisor import PeerSupervisor
 
 if TYPE_CHECKING:
     from raftapi import Clerk
 
-_SPARES = 3
+_PREFORKED = 3
 LOAD = "__load__"
 
 
 @dataclass(frozen=True)
-class Limits:
+class SandboxLimits:
     """What one run's guests may use."""
 
     turn_s: float = 30.0  # real seconds for one turn of one guest
@@ -59,7 +59,7 @@ class SandboxedLauncher:
         raft: str,
         service: ServicePaths | None = None,
         *,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
         show: Callable[[str], object] | None = None,
         race: bool = False,
     ) -> None:
@@ -68,7 +68,7 @@ class SandboxedLauncher:
 
         With a service, each server is one guest, its peer inside, and so is each clerk.
         """
-        self.limits = Limits() if limits is None else limits
+        self.limits = SandboxLimits() if limits is None else limits
         self.deadline_s = float("inf")
         self.dropped = 0  # characters that guests wanted to say and nobody kept
         self.bytes_before = 0  # that came, in this run, from guests that are gone
@@ -77,11 +77,11 @@ class SandboxedLauncher:
         self.show = sys.stdout.write if show is None else show
         self.files = dict(files)
         self.race = race
-        self._remarks: dict[Remark, None] = {}
-        self._modules = _named(files, raft, service)
+        self._remarks: dict[BenignRace, None] = {}
+        self._modules = _module_paths(files, raft, service)
         self.has_service = service is not None
-        self._nursery: Nursery | None = None
-        self._living: dict[Guest, None] = {}
+        self._nursery: ForkServer | None = None
+        self._living: dict[PeerSupervisor, None] = {}
         self._simulation: Simulation | None = None  # of the run under way
         # Of its Raft, once it could be loaded:
         self._methods: list[str] | None = None
@@ -108,17 +108,17 @@ class SandboxedLauncher:
 
     def _try_to_load(self) -> str:
         process = self._fresh()
-        setup = Setup("0", 1, 0, 0, 0, 0, b"", b"", lockstep=False)
+        setup = PeerSetup("0", 1, 0, 0, 0, 0, b"", b"", lockstep=False)
         try:
             process.begin(setup, self.limits.turn_s)
-            done = process.turn(Turn(0, False, [Ask(1, f".{LOAD}", labgob.encode([]))]))
-            for deed in done.deeds:
-                if isinstance(deed, Returned) and deed.data is not None:
+            done = process.turn(TimeSlice(0, False, [MethodCall(1, f".{LOAD}", labgob.encode([]))]))
+            for deed in done.effects:
+                if isinstance(deed, MethodResult) and deed.data is not None:
                     problem, methods, renamed = labgob.decode(deed.data, list[tuple[str, list[str], dict[str, str]]])[0]
                     if not problem:
                         self._methods, self._renamed_rpcs = methods, renamed
                     return problem
-                if isinstance(deed, Failed):
+                if isinstance(deed, ExitReport):
                     return f"{self._files_named}: {deed.text}"
         except TimeoutError:
             return f"{self._files_named}: importing it has not ended after {self.limits.turn_s:g} s"
@@ -185,9 +185,9 @@ class SandboxedLauncher:
             self.dropped += chars
         return self._chars_left >= 0
 
-    def remark(self, remark: Remark) -> None:
+    def remark(self, remark: BenignRace) -> None:
         """A guest's word of what is unordered and no failure."""
-        if len(self._remarks) < protocol.REMARKS_MAX:
+        if len(self._remarks) < protocol.BENIGN_RACES_MAX:
             self._remarks[remark] = None
 
     @property
@@ -195,21 +195,21 @@ class SandboxedLauncher:
         """Of the last run, a line each."""
         if not self._remarks:
             return []
-        from raftlab.races.report import remark_text  # most runs need none
+        from raftlab.races.report import describe_benign_race  # most runs need none
 
-        return list(dict.fromkeys(map(remark_text, self._remarks)))
+        return list(dict.fromkeys(map(describe_benign_race, self._remarks)))
 
-    def take_guest(self, guest: Guest) -> GuestProcess:
+    def take_guest(self, guest: PeerSupervisor) -> PeerProcess:
         process = self._fresh()
         self._living[guest] = None
         return process
 
-    def forget(self, guest: Guest, bytes_read: int) -> None:
+    def forget(self, guest: PeerSupervisor, bytes_read: int) -> None:
         if guest in self._living:
             del self._living[guest]
             self.bytes_before += bytes_read
 
-    def _fresh(self) -> GuestProcess:
+    def _fresh(self) -> PeerProcess:
         if self._nursery is None:
             self._begin_nursery()
         assert self._nursery is not None
@@ -217,8 +217,8 @@ class SandboxedLauncher:
         return self._nursery.guest()
 
     def _begin_nursery(self) -> None:
-        self._nursery = Nursery(self.files, self._modules, race=self.race)
-        self._nursery.order(_SPARES)
+        self._nursery = ForkServer(self.files, self._modules, race=self.race)
+        self._nursery.order(_PREFORKED)
 
     def __del__(self, suppress: Callable[..., Any] = suppress) -> None:
         """At the end of the program the names of this module may be gone before its objects are."""
@@ -241,12 +241,12 @@ class ServicePaths(NamedTuple):
     messages: str
 
 
-def _named(files: Mapping[str, bytes], raft: str, service: ServicePaths | None) -> dict[str, str]:
+def _module_paths(files: Mapping[str, bytes], raft: str, service: ServicePaths | None) -> dict[str, str]:
     """Which file is imported under which name: as part of its package, and by itself if it lies beside it."""
     names = {PEER: raft}
     folder = PurePosixPath(raft).parent
     own_package = str(folder / "messages.py") in files
-    beside = {name: path for path in files if path != raft and (name := _beside(path, folder))}
+    beside = {name: path for path in files if path != raft and (name := _module_beside(path, folder))}
     for name, path in beside.items():
         if own_package:
             names[f"{PACKAGE}.{name}"] = path
@@ -256,20 +256,20 @@ def _named(files: Mapping[str, bytes], raft: str, service: ServicePaths | None) 
         names |= {SERVICE: service.server, CLERK: service.clerk}
         folder = PurePosixPath(service.messages).parent
         for path in files:
-            if path not in (service.server, service.clerk) and (name := _beside(path, folder)):
+            if path not in (service.server, service.clerk) and (name := _module_beside(path, folder)):
                 names[f"{SERVICE_PACKAGE}.{name}"] = path
                 if name != "messages":
                     names.setdefault(name, path)
     return names
 
 
-def _beside(path: str, folder: PurePosixPath) -> str:
+def _module_beside(path: str, folder: PurePosixPath) -> str:
     place = PurePosixPath(path)
     return place.stem if place.parent == folder and place.stem != "__init__" else ""
 
 
 def load_sandboxed(
-    path: Path, kv: Path | None = None, *, limits: Limits | None = None, race: bool = False
+    path: Path, kv: Path | None = None, *, limits: SandboxLimits | None = None, race: bool = False
 ) -> SandboxedLauncher:
     """As raftlab.harness.loader.load_peer(), but not a line of the file is run in this process."""
     if not hasattr(os, "pidfd_open"):
@@ -287,7 +287,7 @@ def load_sandboxed(
     launcher = SandboxedLauncher(files, short_path(str(path)), service, limits=limits, race=race)
     try:
         launcher.load()
-    except NurseryLost as error:
+    except ForkServerLost as error:
         launcher.close()
         raise LoadError(str(error)) from None
     except LoadError:

@@ -21,28 +21,28 @@ import msgspec
 
 from labsim import SimulationError
 from raftlab.guest import protocol
-from raftlab.guest.protocol import Done, Setup, Turn
+from raftlab.guest.protocol import PeerSetup, TimeSlice, TimeSliceResult
 from raftlab.harness.loader import LoadError
 from raftlab.layout import ROOT
 from raftlab.sandbox import confinement
 
 _START_LIMIT_S = 60.0
 _END_LIMIT_S = 1.0
-_decode_done = msgspec.msgpack.Decoder(Done).decode
+_decode_done = msgspec.msgpack.Decoder(TimeSliceResult).decode
 
 
-class NurseryLost(SimulationError):
+class ForkServerLost(SimulationError):
     """The nursery is gone, or cannot be started: no peer's doing."""
 
 
-class GuestKilled(SimulationError):
+class PeerProcessKilled(SimulationError):
     """Somebody outside has ended a guest's process: the run says nothing, and is to be repeated."""
 
 
-class GuestProcess:
+class PeerProcess:
     """One process that runs one incarnation, as far as bytes go."""
 
-    def __init__(self, nursery_: Nursery, pid: int, line: int, process: int) -> None:
+    def __init__(self, nursery_: ForkServer, pid: int, line: int, process: int) -> None:
         self._nursery = nursery_
         self._pid = pid
         self._line = line
@@ -50,20 +50,20 @@ class GuestProcess:
         self._reader = protocol.FrameReader(line)
         self.bytes_read = 0
 
-    def begin(self, setup: Setup, turn_s: float) -> None:
+    def begin(self, setup: PeerSetup, turn_s: float) -> None:
         socket_ = socket.socket(fileno=os.dup(self._line))
         socket_.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, pack("ll", int(turn_s), int(turn_s % 1 * 1e6)))
         socket_.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, pack("ll", int(turn_s), int(turn_s % 1 * 1e6)))
         socket_.close()
-        self._write(protocol.frame(setup))
+        self._write(protocol.encode_frame(setup))
         self._read()
 
-    def turn(self, turn: Turn, limit_s: float | None = None) -> Done:
+    def turn(self, turn: TimeSlice, limit_s: float | None = None) -> TimeSliceResult:
         """EOFError: the process is gone. TimeoutError: it does not answer. ValueError: it said what cannot be.
 
         A limit of its own is for questions that need not be answered.
         """
-        self._write(protocol.frame(turn))
+        self._write(protocol.encode_frame(turn))
         if limit_s is not None and not select.select([self._line], [], [], limit_s)[0]:
             raise TimeoutError
         return self._read()
@@ -77,7 +77,7 @@ class GuestProcess:
         except OSError:
             raise EOFError from None
 
-    def _read(self) -> Done:
+    def _read(self) -> TimeSliceResult:
         try:
             data = self._reader.read()
             self.bytes_read += len(data)
@@ -99,14 +99,14 @@ class GuestProcess:
         os.close(self._process)
         self._line = self._process = -1
 
-    def obituary(self) -> protocol.Ended | None:
+    def obituary(self) -> protocol.ProcessExit | None:
         """How it ended; None if it lives, and only its line is closed."""
         if not select.select([self._process], [], [], _END_LIMIT_S)[0]:
             return None
         return self._nursery.ended(self._pid)
 
 
-def _home_cpu() -> int:
+def _cpu_for_run() -> int:
     """The processor that a run keeps to, host and guests.
 
     One of them runs at a time, and waking somebody on another processor costs more than most turns do. Workers beside
@@ -119,16 +119,16 @@ def _home_cpu() -> int:
     return int(ctypes.CDLL(None).sched_getcpu())
 
 
-class Nursery:
+class ForkServer:
     """The process that guests are forked from, seen from outside."""
 
     def __init__(self, files: Mapping[str, bytes], modules: Mapping[str, str], *, race: bool = False) -> None:
         """`files` by the path that the reader knows; `modules`: by name, the path of each."""
-        if confinement.closed():
-            raise NurseryLost(confinement.closed())
+        if confinement.unreadable_path_error():
+            raise ForkServerLost(confinement.unreadable_path_error())
         ours, theirs = socket.socketpair()
         self._process = subprocess.Popen(
-            confinement.nursery_command(),
+            confinement.fork_server_command(),
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -139,21 +139,23 @@ class Nursery:
         theirs.close()
         self._socket = ours
         ours.settimeout(_START_LIMIT_S)
-        self.cpu = _home_cpu()
+        self.cpu = _cpu_for_run()
         known = dict(files), dict(modules)
-        greeting = protocol.Greeting(*known, confinement.guest_filter(), self.cpu, confinement.nobody(), race=race)
+        greeting = protocol.ForkServerSetup(
+            *known, confinement.syscall_filter(), self.cpu, confinement.sandbox_uid(), race=race
+        )
         try:
-            ours.sendall(protocol.frame(greeting))
-            self._read_frame(protocol.Ready)
+            ours.sendall(protocol.encode_frame(greeting))
+            self._read_frame(protocol.ForkServerReady)
         except OSError:
             _, text = self._end()
-            raise NurseryLost(f"the process that peers are to run in does not start: {text}") from None
+            raise ForkServerLost(f"the process that peers are to run in does not start: {text}") from None
         try:
-            self._read_frame(protocol.Ready)
+            self._read_frame(protocol.ForkServerReady)
         except OSError:
             number, text = self._end()
             if number == signal.SIGKILL:
-                raise NurseryLost("the process that peers are to run in was killed") from None
+                raise ForkServerLost("the process that peers are to run in was killed") from None
             how = f"was ended by {signal.Signals(number).name}" if number else "did not come to an end"
             one = " or ".join(dict.fromkeys(modules.values()))
             raise LoadError(f"{one}: it cannot be compiled: the compiler {how}") from None
@@ -175,9 +177,9 @@ class Nursery:
         try:
             self._socket.sendall(protocol.FORK * number)
         except OSError:
-            raise NurseryLost("the process that peers are forked from is gone") from None
+            raise ForkServerLost("the process that peers are forked from is gone") from None
 
-    def guest(self) -> GuestProcess:
+    def guest(self) -> PeerProcess:
         """A fresh one, which knows nothing yet."""
         if self._ordered < 1:
             self.order(1)
@@ -187,20 +189,20 @@ class Nursery:
             data, fds = b"", []
         self._ordered -= 1
         if len(fds) != 2:
-            raise NurseryLost("the process that peers are forked from is gone")
-        return GuestProcess(self, int.from_bytes(data, "big"), *fds)
+            raise ForkServerLost("the process that peers are forked from is gone")
+        return PeerProcess(self, int.from_bytes(data, "big"), *fds)
 
-    def ended(self, pid: int) -> protocol.Ended:
+    def ended(self, pid: int) -> protocol.ProcessExit:
         # What is ordered is on its way, and is told first.
         spares = [self.guest() for _ in range(self._ordered)]
         for spare in spares:
             spare.end()
         try:
             self._socket.sendall(protocol.WAIT + pid.to_bytes(protocol.PID_BYTES, "big"))
-            ended: protocol.Ended = self._read_frame(protocol.Ended)
+            ended: protocol.ProcessExit = self._read_frame(protocol.ProcessExit)
             return ended
         except OSError:
-            raise NurseryLost("the process that peers are forked from is gone") from None
+            raise ForkServerLost("the process that peers are forked from is gone") from None
 
     def _read_frame(self, type_: type[Any]) -> Any:
         head = self._exactly(protocol.LENGTH_BYTES)

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from labrpc import ClientEnd, Network, Server
 from labsim import Node, Simulation
-from raftlab.guest.protocol import Setup
+from raftlab.guest.protocol import PeerSetup
 from raftlab.harness.launcher import PeerContext
-from raftlab.sandbox.supervisor import Disk, Guest, Ties, Within
+from raftlab.sandbox.supervisor import Bindings, CallInterceptor, DiskBinding, PeerSupervisor
 
 if TYPE_CHECKING:
     from raftlab.sandbox.launcher import SandboxedLauncher
 
 # Of the memory of all servers together, what one clerk may use beyond what it begins with.
-_CLERKS_SHARE = 16
+_CLERK_MEMORY_DIVISOR = 16
 
 
 class SandboxedPeer:
@@ -41,11 +41,11 @@ class SandboxedPeer:
         if calls is not None:
             start, snapshot = calls.start, calls.snapshot
             within = {
-                "start": Within((object,), lambda command: start(raft, command)),
-                "snapshot": Within((int, bytes), snapshot),
+                "start": CallInterceptor((object,), lambda command: start(raft, command)),
+                "snapshot": CallInterceptor((int, bytes), snapshot),
             }
-        disk = Disk(context.disk.begin_save, save, context.disk.is_slow)
-        setup = Setup(
+        disk = DiskBinding(context.disk.begin_save, save, context.disk.is_slow)
+        setup = PeerSetup(
             node.name,
             node.incarnation,
             context.index,
@@ -59,8 +59,8 @@ class SandboxedPeer:
             memory_mb=max(1, launcher.limits.memory_mb // len(context.ends)),
             cpu_s=launcher.limits.cpu_s,
         )
-        ties = Ties(context.network, self.server, context.ends, disk, within)
-        guest = Guest(launcher, simulation, node, ties, setup, f"peer {context.index}")
+        ties = Bindings(context.network, self.server, context.ends, disk, within)
+        guest = PeerSupervisor(launcher, simulation, node, ties, setup, f"peer {context.index}")
         raft.guest = self.server.remote = guest
         self.channel = guest.channel
         simulation.spawn(guest.drive, node=node, name=f"guest {context.index}")
@@ -76,7 +76,7 @@ class SandboxedPeer:
 
 
 class SandboxedRaft:
-    guest: Guest
+    guest: PeerSupervisor
 
     def start(self, command: Any) -> Any:
         return self.guest.ask("Raft.start", command)
@@ -92,7 +92,7 @@ class SandboxedRaft:
 
 
 class SandboxedService:
-    def __init__(self, guest: Guest) -> None:
+    def __init__(self, guest: PeerSupervisor) -> None:
         self._guest = guest
 
     def kill(self) -> None:
@@ -111,7 +111,7 @@ class SandboxedClerk:
         ends: Sequence[ClientEnd],
         number: int,
     ) -> None:
-        setup = Setup(
+        setup = PeerSetup(
             node.name,
             node.incarnation,
             number,
@@ -121,12 +121,12 @@ class SandboxedClerk:
             b"",
             b"",
             lockstep=False,
-            memory_mb=max(1, launcher.limits.memory_mb // _CLERKS_SHARE),
+            memory_mb=max(1, launcher.limits.memory_mb // _CLERK_MEMORY_DIVISOR),
             cpu_s=launcher.limits.cpu_s,
         )
         # It serves nobody: the server is never made known to the network.
-        ties = Ties(network, Server(node), ends)
-        self._guest = Guest(launcher, simulation, node, ties, setup, f"the clerk of {node.name}")
+        ties = Bindings(network, Server(node), ends)
+        self._guest = PeerSupervisor(launcher, simulation, node, ties, setup, f"the clerk of {node.name}")
         simulation.spawn(self._guest.drive, node=node, name=f"guest {node.name}")
 
     def construct(self) -> SandboxedClerk:

@@ -45,41 +45,41 @@ from raftapi import ApplyMsg
 from raftlab.check.failure import PeerProcessFailed
 from raftlab.guest import protocol
 from raftlab.guest.protocol import (
-    Answer,
+    ApplyChLength,
+    ApplyChMessage,
+    ApplyChOtherValue,
     Arrival,
-    Ask,
-    Calls,
-    CameBack,
-    Declare,
-    Deed,
-    Dropped,
-    Failed,
-    Log,
-    Look,
-    Print,
-    Put,
-    PutOther,
-    Reply,
-    Request,
-    Returned,
-    Save,
-    Saved,
-    Saving,
-    Seen,
-    Send,
-    Setup,
-    Taken,
-    Turn,
-    Waiting,
+    DiskReady,
+    DroppedText,
+    ExitReport,
+    IncomingReply,
+    IncomingRequest,
+    InterceptedCall,
+    InterceptedResult,
+    MessageTaken,
+    MethodCall,
+    MethodResult,
+    OutgoingReply,
+    OutgoingRequest,
+    PeerEffect,
+    PeerLog,
+    PeerOutput,
+    PeerSetup,
+    SaveFinished,
+    SaveStarted,
+    ThreadQuery,
+    ThreadReport,
+    TimeSlice,
+    TypeDeclaration,
 )
 from raftlab.harness.producers import ApplyProducers
 from raftlab.sandbox.message_types import MessageType, message_type
-from raftlab.sandbox.processes import GuestKilled, NurseryLost
+from raftlab.sandbox.processes import ForkServerLost, PeerProcessKilled
 
 if TYPE_CHECKING:
     from raftlab.sandbox.launcher import SandboxedLauncher
 
-_LOOK_LIMIT_S = 5.0
+_THREAD_QUERY_S = 5.0
 
 # What a guest can say that it ended with. What it cannot (that it died, or misbehaved) is for the host to say.
 _KINDS = frozenset(
@@ -88,15 +88,15 @@ _KINDS = frozenset(
 )
 
 
-class TooLong(PeerProcessFailed):
+class PeerTimeout(PeerProcessFailed):
     """Over a limit of real time."""
 
 
-class CannotLoad(PeerProcessFailed):
+class PeerNotLoadable(PeerProcessFailed):
     """Its files cannot be executed, or have no peer in them."""
 
 
-class Shown:
+class UnencodableValue:
     """A value that a guest could not send, as it looks there."""
 
     def __init__(self, text: str) -> None:
@@ -106,7 +106,7 @@ class Shown:
         return self._text
 
 
-class _Pending:
+class _PendingMethodCall:
     """A call of the tester's that has not returned."""
 
     __slots__ = ("caller", "id", "method", "returned")
@@ -115,7 +115,7 @@ class _Pending:
         self.id = id_
         self.method = method
         self.caller = caller
-        self.returned: Returned | None = None
+        self.returned: MethodResult | None = None
 
     def describe_wait(self, waiter: Task) -> str:
         return f"{self.method}() of its guest to return"
@@ -124,10 +124,10 @@ class _Pending:
         return WaitKind.TASK_END
 
 
-class Channel:
+class ApplyChannel:
     """What the service reads in the place of apply_ch; or, of a service in the guest, what is heard of its reading."""
 
-    def __init__(self, guest: Guest, simulation: Simulation) -> None:
+    def __init__(self, guest: PeerSupervisor, simulation: Simulation) -> None:
         self._guest = guest
         self._simulation = simulation
         self._messages: deque[Any] = deque()
@@ -178,18 +178,20 @@ class Channel:
 
 
 @dataclass
-class Ties:
+class Bindings:
     """What binds a guest to its place: what happens when it does something."""
 
     network: Network
     server: Server
     ends: Sequence[ClientEnd]
-    disk: Disk | None = None
-    calls: Mapping[str, Within] = field(default_factory=dict)  # by method: what one object of it calls of another
+    disk: DiskBinding | None = None
+    calls: Mapping[str, CallInterceptor] = field(
+        default_factory=dict
+    )  # by method: what one object of it calls of another
 
 
 @dataclass
-class Within:
+class CallInterceptor:
     """A method that one object of a guest calls of another: the types of its arguments, and who hears of a call."""
 
     types: tuple[type, ...]
@@ -197,7 +199,7 @@ class Within:
 
 
 @dataclass
-class Disk:
+class DiskBinding:
     """The disk of a guest that has one, and a channel with it."""
 
     saving: Callable[[int], int]  # a save begins on a slow disk: how long it takes, in ns
@@ -205,11 +207,11 @@ class Disk:
     slow: Callable[[], bool]
 
 
-class Guest:
+class PeerSupervisor:
     """One incarnation of a program, and the node's only task. What the tester calls of it is in stubs.py."""
 
     def __init__(
-        self, program: SandboxedLauncher, simulation: Simulation, node: Node, ties: Ties, setup: Setup, who: str
+        self, program: SandboxedLauncher, simulation: Simulation, node: Node, ties: Bindings, setup: PeerSetup, who: str
     ) -> None:
         """`who` is what a report calls it."""
         self._program = program
@@ -219,11 +221,11 @@ class Guest:
         self._who = who
         self.lockstep = setup.lockstep
         self.server = ties.server
-        self.channel = Channel(self, simulation)
+        self.channel = ApplyChannel(self, simulation)
         self._arrivals: list[Arrival] = []
         self._driver: Task | None = None
         self._waiting = False
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, _PendingMethodCall] = {}
         self._asks = 0
         self._requests: dict[int, Message] = {}
         self._request_ids = 0
@@ -236,27 +238,27 @@ class Guest:
         self._calls_within: dict[int, Callable[[Any], None]] = {}
         self._silent = False  # it was asked what its threads are at, and did not tell
         self._deeds: dict[type, Callable[[Any], None]] = {
-            Declare: self._declare,
-            Send: self._send,
-            Answer: self._answer,
-            Returned: self._returned,
-            Saving: self._saving,
-            Save: self._save,
-            Put: self._put,
-            PutOther: self._put_other,
-            Waiting: self._waiting_in_channel,
-            Calls: self._calls,
-            CameBack: self._came_back,
-            Log: self._log,
-            Print: self._print,
-            Dropped: self._note_dropped,
-            Failed: self._failed,
+            TypeDeclaration: self._declare,
+            OutgoingRequest: self._send,
+            OutgoingReply: self._answer,
+            MethodResult: self._returned,
+            SaveStarted: self._saving,
+            SaveFinished: self._save,
+            ApplyChMessage: self._put,
+            ApplyChOtherValue: self._put_other,
+            ApplyChLength: self._waiting_in_channel,
+            InterceptedCall: self._calls,
+            InterceptedResult: self._came_back,
+            PeerLog: self._log,
+            PeerOutput: self._print,
+            DroppedText: self._note_dropped,
+            ExitReport: self._failed,
         }
         if program.race:
-            from raftlab.sandbox.races import RaceHost  # most runs need none
+            from raftlab.sandbox.race_supervisor import RaceSupervisor  # most runs need none
 
-            race = RaceHost(simulation, node, program.files, self._arrive, self._misbehaves, program.remark)
-            self._deeds |= race.deeds
+            race = RaceSupervisor(simulation, node, program.files, self._arrive, self._misbehaves, program.remark)
+            self._deeds |= race.effects
             setup.losses = race.first()
         self._process = self._in_time(lambda: program.take_guest(self))
         self._in_time(lambda: self._process.begin(setup, program.limits.turn_s))
@@ -270,17 +272,17 @@ class Guest:
         self._driver = simulation.current
         while True:
             if simulation.now_ns and monotonic() > self._program.deadline_s:
-                self._fail(TooLong(f"The run took longer than {self._program.limits.real_s:g} s of real time"))
+                self._fail(PeerTimeout(f"The run took longer than {self._program.limits.real_s:g} s of real time"))
             arrivals, self._arrivals = self._arrivals, []
             now_ns = simulation.time_of(node)
             self._slow_disk = self._disk_is_slow()
-            turn = Turn(now_ns, self._slow_disk, arrivals)
+            turn = TimeSlice(now_ns, self._slow_disk, arrivals)
             done = self._in_time(lambda turn=turn: self._process.turn(turn))  # type: ignore[misc]
-            if len(done.deeds) > protocol.DEEDS_MAX:
-                self._misbehaves(f"{len(done.deeds):,} deeds in one turn; at most {protocol.DEEDS_MAX:,} are")
+            if len(done.effects) > protocol.EFFECTS_MAX:
+                self._misbehaves(f"{len(done.effects):,} deeds in one turn; at most {protocol.EFFECTS_MAX:,} are")
             if self._program.bytes_before + self._process.bytes_read > protocol.RUN_BYTES_MAX:
                 self._misbehaves(f"more than {protocol.RUN_BYTES_MAX:,} bytes in one run")
-            for deed in done.deeds:
+            for deed in done.effects:
                 self._deeds.get(deed.__class__, self._unasked)(deed)
             if self._arrivals:
                 continue
@@ -307,10 +309,10 @@ class Guest:
             return step()
         except TimeoutError:
             limit_s = self._program.limits.turn_s
-            self._fail(TooLong(f"{self._who} has not given up its turn within {limit_s:g} s of real time"))
+            self._fail(PeerTimeout(f"{self._who} has not given up its turn within {limit_s:g} s of real time"))
         except EOFError:
             self._in_time(self._gone)
-        except NurseryLost as lost:
+        except ForkServerLost as lost:
             self._simulation.fail(lost)  # as it is, whoever's task this is
         except (ValueError, msgspec.MsgspecError) as error:
             self._misbehaves(str(error))
@@ -322,16 +324,16 @@ class Guest:
         code = os.waitstatus_to_exitcode(ended.status)
         limits = self._program.limits
         if code == -signal.SIGKILL and ended.cpu_s < limits.cpu_s - 0.5:
-            self._simulation.fail(GuestKilled(f"the process of {self._who} was killed from outside"))
+            self._simulation.fail(PeerProcessKilled(f"the process of {self._who} was killed from outside"))
         if code in (-signal.SIGKILL, -signal.SIGXCPU):
-            self._fail(TooLong(f"{self._who} used more than {limits.cpu_s} s of processor time"))
+            self._fail(PeerTimeout(f"{self._who} used more than {limits.cpu_s} s of processor time"))
         how = f"with exit status {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
         self._fail(PeerProcessFailed(f"{self._who} ended its own process, {how}", kind="Died"))
 
     def _misbehaves(self, what: str) -> NoReturn:
         self._fail(PeerProcessFailed(f"{self._who} told its host what no peer tells: {what[:200]}", kind="Misbehaved"))
 
-    def _unasked(self, deed: Deed) -> NoReturn:
+    def _unasked(self, deed: PeerEffect) -> NoReturn:
         self._misbehaves(f"{type(deed).__name__}, unasked")
 
     def _fail(self, failure: PeerProcessFailed) -> NoReturn:
@@ -348,18 +350,18 @@ class Guest:
     def ask(self, method: str, *args: Any) -> Any:
         """Call a method of the program, "Raft.start" say, and wait for what it returns."""
         self._asks = id_ = self._asks + 1
-        pending = self._pending[id_] = _Pending(id_, method, self._simulation.current)
-        self._arrive(Ask(id_, method, labgob.encode(list(args))))
+        pending = self._pending[id_] = _PendingMethodCall(id_, method, self._simulation.current)
+        self._arrive(MethodCall(id_, method, labgob.encode(list(args))))
         self._simulation.park(pending)
         returned = pending.returned
         assert returned is not None
         return self._value(returned, method)
 
-    def _value(self, told: Returned | CameBack, method: str) -> Any:
+    def _value(self, told: MethodResult | InterceptedResult, method: str) -> Any:
         if told.numbers is not None:
             return tuple(told.numbers)
         if told.data is None:
-            return Shown(told.shown[: protocol.NAME_MAX])
+            return UnencodableValue(told.shown[: protocol.NAME_MAX])
         return self._decoded(told.data, f"a result of {method}() that cannot be read")[0]
 
     def _decoded(self, data: bytes, otherwise: str) -> list[Any]:
@@ -376,14 +378,14 @@ class Guest:
         self._request_ids = id_ = self._request_ids + 1
         self._requests[id_] = message
         type_name = self._program.type_names.get(message.args_type, "")
-        self._arrive(Request(id_, message.service_method, message.source, type_name, message.request))
+        self._arrive(IncomingRequest(id_, message.service_method, message.source, type_name, message.request))
 
     def taken(self) -> None:
-        self._arrive(Taken())
+        self._arrive(MessageTaken())
 
     # ---- what it does --------------------------------------------------------------------------------------------
 
-    def _declare(self, deed: Declare) -> None:
+    def _declare(self, deed: TypeDeclaration) -> None:
         if len(self._types) >= protocol.TYPES_MAX or len(deed.fields) + len(deed.entries) > protocol.FIELDS_MAX:
             self._misbehaves("too many types")
         try:
@@ -403,25 +405,25 @@ class Guest:
         except ValueError as error:
             self._misbehaves(str(error))
 
-    def _send(self, deed: Send) -> None:
+    def _send(self, deed: OutgoingRequest) -> None:
         if not 0 <= deed.end < len(self._ties.ends) or len(deed.method) > protocol.NAME_MAX:
             self._misbehaves(f"a call of {deed.method[:40]!r} of peer {deed.end}")
         id_ = deed.id
 
         def ended(call: PendingCall) -> None:
-            self._arrive(Reply(id_, None if call.answer is None else call.answer.reply))
+            self._arrive(IncomingReply(id_, None if call.answer is None else call.answer.reply))
 
         args_type = self._type_of(deed.type_number, deed.data)
         self._ties.network.begin(self._ties.ends[deed.end], deed.method, deed.data, args_type, ended)
 
-    def _answer(self, deed: Answer) -> None:
+    def _answer(self, deed: OutgoingReply) -> None:
         message = self._requests.pop(deed.id, None)
         if message is None:
             self._misbehaves("an answer that nobody asked for")
         reply_type = None if deed.data is None else self._type_of(deed.type_number, deed.data)
         self._ties.network.answer(message, self._ties.server, deed.data, reply_type)
 
-    def _returned(self, deed: Returned) -> None:
+    def _returned(self, deed: MethodResult) -> None:
         pending = self._pending.pop(deed.id, None)
         if pending is None:
             self._misbehaves("a result that nobody asked for")
@@ -430,7 +432,7 @@ class Guest:
 
     # Which save began before which is for the host to say: a rule goes by it. To a guest its number is a name.
 
-    def _saving(self, deed: Saving) -> None:
+    def _saving(self, deed: SaveStarted) -> None:
         name, disk = deed.number, self._ties.disk
         if disk is None or not self._slow_disk or name in self._saves_under_way or name in self._saves_due:
             self._misbehaves("a save that cannot begin")
@@ -440,9 +442,9 @@ class Guest:
 
     def _save_is_due(self, name: int) -> None:
         self._saves_due[name] = self._saves_under_way.pop(name)
-        self._arrive(Saved(name))
+        self._arrive(DiskReady(name))
 
-    def _save(self, deed: Save) -> None:
+    def _save(self, deed: SaveFinished) -> None:
         number = self._saves_due.pop(deed.number, None)
         if self._ties.disk is None:
             self._misbehaves("a save, and it has no disk")
@@ -452,7 +454,7 @@ class Guest:
             self._saves = number = self._saves + 1
         self._ties.disk.save(number, deed.raft_state, deed.snapshot)
 
-    def _put(self, deed: Put) -> None:
+    def _put(self, deed: ApplyChMessage) -> None:
         command = None
         if deed.command_valid:
             command = self._decoded(deed.command, "a command that cannot be read")[0]
@@ -468,19 +470,19 @@ class Guest:
             )
         )
 
-    def _put_other(self, deed: PutOther) -> None:
-        self._channel().take(Shown(deed.shown[: protocol.NAME_MAX]))
+    def _put_other(self, deed: ApplyChOtherValue) -> None:
+        self._channel().take(UnencodableValue(deed.shown[: protocol.NAME_MAX]))
 
-    def _channel(self) -> Channel:
+    def _channel(self) -> ApplyChannel:
         if self._ties.disk is None:
             self._misbehaves("a message for apply_ch, and it has none")
         return self.channel
 
-    def _waiting_in_channel(self, deed: Waiting) -> None:
+    def _waiting_in_channel(self, deed: ApplyChLength) -> None:
         if deed.messages < 0 or not self._channel().note_waiting(deed.messages):
             self._misbehaves("how much is in a channel that it does not read")
 
-    def _calls(self, deed: Calls) -> None:
+    def _calls(self, deed: InterceptedCall) -> None:
         otherwise = f"a call of {deed.method[:40]}() within it, which is none"
         within, args = self._ties.calls.get(deed.method), self._decoded(deed.args, otherwise)
         if within is None or len(args) != len(within.types) or not all(map(isinstance, args, within.types)):
@@ -489,30 +491,30 @@ class Guest:
         if noted is not None:
             self._calls_within[deed.id] = noted
 
-    def _came_back(self, deed: CameBack) -> None:
+    def _came_back(self, deed: InterceptedResult) -> None:
         noted = self._calls_within.pop(deed.id, None)
         if noted is None:
             self._misbehaves("the result of a call that it has not made")
         noted(self._value(deed, "start"))
 
-    def _log(self, deed: Log) -> None:
+    def _log(self, deed: PeerLog) -> None:
         simulation, node = self._simulation, self._node
         if simulation.trace is not None and self._program.may_say(len(deed.text)):
             # Not emit(): that would put the line into the digest.
             line = LogLine(deed.topic[: protocol.NAME_MAX], deed.text[: protocol.TEXT_MAX])
             simulation.record(Event(simulation.now_ns, LOG, node.name, node.incarnation, 0, line))
 
-    def _print(self, deed: Print) -> None:
+    def _print(self, deed: PeerOutput) -> None:
         if self._program.may_say(len(deed.text)):
             self._program.show(deed.text)
 
-    def _note_dropped(self, deed: Dropped) -> None:
+    def _note_dropped(self, deed: DroppedText) -> None:
         self._program.dropped += max(0, deed.chars - self._dropped)
         self._dropped = deed.chars
 
-    def _failed(self, deed: Failed) -> None:
+    def _failed(self, deed: ExitReport) -> None:
         if deed.kind == "CodeError":
-            self._simulation.fail(CannotLoad(deed.text[: protocol.TEXT_MAX], told=deed.told))
+            self._simulation.fail(PeerNotLoadable(deed.text[: protocol.TEXT_MAX], told=deed.told))
         self._fail(
             PeerProcessFailed(
                 deed.text[: protocol.TEXT_MAX] or deed.kind,
@@ -529,15 +531,17 @@ class Guest:
 
     # ---- looking inside, for a report ----------------------------------------------------------------------------
 
-    def observe(self, asked: Task | None = None) -> Seen | None:
+    def observe(self, asked: Task | None = None) -> ThreadReport | None:
         """What its threads are at, in its own words; None if it does not tell. `asked`: a call that did not return."""
         if self._silent:
             return None
         pending = next((p for p in self._pending.values() if p.caller is asked), None)
-        turn = Turn(self._simulation.time_of(self._node), self._disk_is_slow(), [Look(pending.id if pending else 0)])
+        turn = TimeSlice(
+            self._simulation.time_of(self._node), self._disk_is_slow(), [ThreadQuery(pending.id if pending else 0)]
+        )
         with suppress(EOFError, TimeoutError, ValueError, OSError, msgspec.MsgspecError):
-            for deed in self._process.turn(turn, _LOOK_LIMIT_S).deeds:
-                if isinstance(deed, Seen):
+            for deed in self._process.turn(turn, _THREAD_QUERY_S).effects:
+                if isinstance(deed, ThreadReport):
                     return deed
         self._silent = True
         return None

@@ -33,7 +33,7 @@ gradescope.pack(Path("autograder.zip"), None, Rubric(), [], seeds_from="a word",
 with zipfile.ZipFile("autograder.zip") as archive:
     packed = {name.removeprefix("raftlab/") for name in archive.namelist()}
 shown = lambda paths: {str(path.relative_to(layout.ROOT)) for path in paths}
-bound = {Path(word) for word in confinement.nursery_command()}
+bound = {Path(word) for word in confinement.fork_server_command()}
 have = {
     "sandbox": {name for name in names if not confinement.bubblewrap() or layout.ROOT / Path(name).parent in bound},
     "handout": set(handout.files()),

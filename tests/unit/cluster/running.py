@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from raftlab.check.linearizability import History, Kind, Outcome, check
-from raftlab.cluster.client import make_clerk, make_lines
-from raftlab.cluster.processes import Processes
+from raftlab.cluster.client import make_clerk, make_connections
+from raftlab.cluster.processes import ClusterProcesses
 from raftlab.cluster.tcp import Address, Credentials
 from raftlab.harness.loader import load_program
 from raftlab.harness.workload import written
@@ -35,7 +35,7 @@ def addresses():
 
 def processes(folder, *more):
     files = ("--raft", str(ROOT / "raft/raft.py"), "--kv", str(ROOT / "kv/server.py"))
-    return Processes(Path(folder), addresses(), Credentials(), [*files, *more])
+    return ClusterProcesses(Path(folder), addresses(), Credentials(), [*files, *more])
 
 
 def program():
@@ -52,7 +52,7 @@ class Clients:
         self._keys = keys
         self._pause_s = pause_s
         self._loaded = loaded
-        self._lines = make_lines(running.addresses, Credentials())
+        self._lines = make_connections(running.addresses, Credentials())
         self._threads = [threading.Thread(target=self._work, args=(number,), daemon=True) for number in range(clients)]
         for thread in self._threads:
             thread.start()

@@ -10,8 +10,8 @@ from contextlib import suppress
 import pytest
 
 from raftlab.cluster import tcp
-from raftlab.cluster.client import make_clerk, make_lines
-from raftlab.cluster.processes import State
+from raftlab.cluster.client import make_clerk, make_connections
+from raftlab.cluster.processes import ProcessState
 from raftlab.cluster.server import DISK_FAILED
 from raftlab.cluster.tcp import Credentials
 from raftlab.guest.contract import CLERK, PEER, SERVICE
@@ -124,7 +124,7 @@ def test_every_acknowledged_write_survives_whatever_is_done_to_the_processes(tmp
             kill_all(running, clients)
             clients.stop()
             assert clients.is_linearizable()
-            assert [running.state(peer) for peer in range(3)] == [State.RUNNING] * 3
+            assert [running.state(peer) for peer in range(3)] == [ProcessState.RUNNING] * 3
         finally:
             clients.close()
 
@@ -134,7 +134,7 @@ def test_a_peer_that_comes_back_has_what_the_others_did_meanwhile(tmp_path, load
     with processes(tmp_path, "--max-raft-state", "2000") as running:
         running.start_all()
         running.kill(0)
-        lines = make_lines(running.addresses, Credentials())
+        lines = make_connections(running.addresses, Credentials())
         clerk = make_clerk(loaded, lines)
         for number in range(60):
             clerk.put(f"key {number}", f"value {number}")

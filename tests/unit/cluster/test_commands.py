@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from raftlab.cluster.disk import Disk, Owner
+from raftlab.cluster.durable_store import DurableStore, Owner
 from raftlab.cluster.prompt import _helps
 from raftlab.cluster.status import StatusReply, table
 from raftlab.tools import cli
@@ -206,7 +206,7 @@ def test_the_table_of_a_status():
 def test_what_a_process_says_when_its_last_save_was_torn(tmp_path):
     """And then it serves: nobody was told of that save."""
     folder = tmp_path / "peer"
-    disk = Disk(folder, Owner(0, 1))
+    disk = DurableStore(folder, Owner(0, 1))
     disk.write(b"", b"")
     disk.write(b"torn", b"")
     disk.close()

@@ -250,8 +250,8 @@ def test_garbage_closes_its_connection_and_is_said_once(place):
         b"\x91" * 100_000,  # lists in lists in lists
         b"\x93\x01\xa8Echo.say\xc4\x02\xff\xff",  # a right request with wrong arguments
         b"\x93\x01\xa8Echo.say\xc4\x08\x81\xa4text\xa1\xff",  # a text that is no UTF-8
-        tcp.pack(tcp.Request(1, "Echo.__init__", b"")),
-        tcp.pack(tcp.Request(1, "", b"")),
+        tcp.pack(tcp.TcpRequest(1, "Echo.__init__", b"")),
+        tcp.pack(tcp.TcpRequest(1, "", b"")),
     ],
 )
 def test_frames_made_to_hurt_do_not(place, body):
@@ -299,7 +299,7 @@ def test_who_greets_and_says_nothing_may_stay(place, monkeypatch):
 def test_who_takes_no_replies_is_left(place, monkeypatch):
     """A client that asks and asks and never reads: its connection ends, and so do the threads that answer."""
     monkeypatch.setattr(streams, "SEND_S", 0.1)
-    request = frame(tcp.pack(tcp.Request(1, "Echo.say", tcp.encode(Words("x" * 900_000)))))
+    request = frame(tcp.pack(tcp.TcpRequest(1, "Echo.say", tcp.encode(Words("x" * 900_000)))))
     sock = place.raw(GREETING)
     with sock, suppress(ConnectionError):
         while True:

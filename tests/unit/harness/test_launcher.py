@@ -13,7 +13,7 @@ from raftlab.sandbox.launcher import SandboxedLauncher
 ROOT = Path(__file__).parents[3]
 PEERS_SIDE = """
 import json, sys
-import raftlab.guest.fork_server, raftlab.guest.races
+import raftlab.guest.fork_server, raftlab.guest.race_client
 print(json.dumps([module.__file__ for module in sys.modules.values() if getattr(module, "__file__", None)]))
 """
 

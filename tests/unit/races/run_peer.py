@@ -7,12 +7,12 @@ from types import ModuleType
 
 from labsim import Simulation, current_node, current_simulation
 from labsim.ordered import Ordering
-from raftlab.races.detector import Watch
-from raftlab.races.fields import Fields
-from raftlab.races.preemption import Turns
-from raftlab.races.report import remark_text
+from raftlab.races.detector import RaceDetector
+from raftlab.races.fields import FieldNames
+from raftlab.races.preemption import Preempter
+from raftlab.races.report import describe_benign_race
 from raftlab.races.rewriter import rewrite
-from raftlab.races.sites import Sites
+from raftlab.races.sites import SiteTable
 
 HEAD = "from labsim import queue, random, threading, time\n"
 FILE = "peer.py"
@@ -35,18 +35,18 @@ class Ran:
 def run_peer(source, seed=0, *, turns=False, choice_source=None, calls=("main",)):
     """`calls`: functions of the module that the tester has the node run, all at once."""
     source = (HEAD + textwrap.dedent(source)).encode()
-    sites, fields = Sites(), Fields([ast.parse(source)])
+    sites, fields = SiteTable(), FieldNames([ast.parse(source)])
     code = rewrite(source, FILE, sites, fields, turns=turns)
     ran = Ran()
     simulation = ran.simulation = Simulation(seed, choice_source=choice_source)
     simulation.ordering = Ordering(simulation)
 
     def load():
-        watch = Watch(current_simulation(), current_node(), sites, frozenset(("racing_peer",)))
+        watch = RaceDetector(current_simulation(), current_node(), sites, frozenset(("racing_peer",)))
         ran.watch = watch
         module = ModuleType("racing_peer")
         sys.modules[module.__name__] = module  # dataclasses ask there
-        taken = Turns(current_simulation(), current_node())
+        taken = Preempter(current_simulation(), current_node())
         vars(module).update(watch.helpers(), __turn__=taken.turn, __gap__=taken.gap, __split__=taken.split)
         exec(code, vars(module))
         if hasattr(module, "make"):
@@ -68,6 +68,6 @@ def run_peer(source, seed=0, *, turns=False, choice_source=None, calls=("main",)
         ran.error = error
     finally:
         sys.modules.pop("racing_peer", None)
-    ran.remarks = list(map(remark_text, ran.watch.remarks.values()))
+    ran.remarks = list(map(describe_benign_race, ran.watch.remarks.values()))
     ran.digest = simulation.digest()
     return ran

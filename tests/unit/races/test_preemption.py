@@ -2,7 +2,7 @@
 
 from labsim import Simulation
 from labsim.choices import DefaultSource, OverridingSource, RecordingSource, SeededSource
-from raftlab.races.preemption import CHANCES, Loss
+from raftlab.races.preemption import DISTRIBUTIONS, Preemption
 from raftlab.trace.events import CAUGHT_UP, PREEMPT
 from unit.races.run_peer import run_peer
 
@@ -106,7 +106,7 @@ def test_a_written_loss_that_cannot_be_is_none():
     class Absurd(DefaultSource):
         def choose(self, place, ordinal, distribution):
             return (
-                Loss(-3 if ordinal % 2 else 10_000)
+                Preemption(-3 if ordinal % 2 else 10_000)
                 if place[0] in ("preempt", "preempt unlocked")
                 else distribution.default
             )
@@ -115,13 +115,13 @@ def test_a_written_loss_that_cannot_be_is_none():
 
 
 def test_chances_are_as_likely_as_they_say():
-    for distribution in CHANCES.values():
+    for distribution in DISTRIBUTIONS.values():
         drawn = [distribution.sample((n * 0x9E3779B97F4A7C15) % 2**64) for n in range(4096)]
         lost = [loss for loss in drawn if loss.at]
         assert abs(len(lost) / 4096 - distribution.loses / 64) < 0.05
         assert {loss.at for loss in lost} == set(range(1, distribution.block + 1))
         assert abs(sum(loss.late_ns > 0 for loss in lost) / len(lost) - distribution.late / 64) < 0.05
-        assert distribution.default == Loss()
+        assert distribution.default == Preemption()
 
 
 TWO_SECTIONS = """

@@ -11,10 +11,10 @@ import pytest
 
 from raftapi import Persister
 from raftlab.harness.loader import LoadError, load_peer, load_program
-from raftlab.races.fields import Fields
-from raftlab.races.instrumentation import _OUTSIDE
+from raftlab.races.fields import FieldNames
+from raftlab.races.instrumentation import _PASS_THROUGH
 from raftlab.races.rewriter import rewrite
-from raftlab.races.sites import Sites
+from raftlab.races.sites import SiteTable
 from unit.races.run_peer import run_peer
 
 # Each defines main(); what that returns, or raises at which line, must not depend on the rewriting.
@@ -237,8 +237,8 @@ def execute(source, *, rewritten):
     sys.modules["a_peer"] = module
     try:
         if rewritten:
-            vars(module).update(_OUTSIDE)
-            code = rewrite(source, file, Sites(), Fields([ast.parse(source)]))
+            vars(module).update(_PASS_THROUGH)
+            code = rewrite(source, file, SiteTable(), FieldNames([ast.parse(source)]))
         else:
             code = compile(source, file, "exec", dont_inherit=True)
         exec(code, vars(module))
@@ -327,7 +327,7 @@ def test_async_and_what_the_lab_asks_are_left_alone():
             def other(self):
                 self.x = 3
         """)
-    code = rewrite(source.encode(), "p.py", Sites(), Fields([ast.parse(source)]))
+    code = rewrite(source.encode(), "p.py", SiteTable(), FieldNames([ast.parse(source)]))
     (p,) = [constant for constant in code.co_consts if hasattr(constant, "co_name")]
     methods = {method.co_name: method.co_names for method in p.co_consts if hasattr(method, "co_name")}
     assert methods == {"wait": ("x",), "__repr__": ("x",), "__del__": ("x",), "other": ("__turn__", "__put__")}

@@ -10,13 +10,20 @@ from labsim.choices import ChoiceKind, DefaultSource, OverridingSource, Recordin
 from labsim.stacks import CodeLocation
 from raftlab.check.failure import Failure, PeerProcessFailed
 from raftlab.guest import protocol
-from raftlab.guest.protocol import Back, Losses, Lost, More, Raced, Remarked
+from raftlab.guest.protocol import (
+    BenignRaceFound,
+    PreemptionBatch,
+    PreemptionReached,
+    PreemptionRequest,
+    RaceFound,
+    ResumeThread,
+)
 from raftlab.harness.loader import load_peer
 from raftlab.harness.run import run_test
-from raftlab.races.data_race import Remark, Touch, Unordered
-from raftlab.races.preemption import CHANCES, Loss
+from raftlab.races.data_race import Access, BenignRace, DataRace
+from raftlab.races.preemption import DISTRIBUTIONS, Preemption
 from raftlab.sandbox.loader import launcher_for
-from raftlab.sandbox.races import BLOCKS, RaceHost
+from raftlab.sandbox.race_supervisor import BLOCKS, RaceSupervisor
 from raftlab.scenarios.collection import collect
 from raftlab.tools.selection import load_tests
 from raftlab.trace.events import CAUGHT_UP, PREEMPT, Preempted
@@ -59,8 +66,8 @@ def test_turns_are_lost_by_the_keys_of_a_run_in_one_process_and_one_seed_is_one_
     assert {loss.file for loss in lost(first)} == {"raft/raft.py"}
     assert any(loss.late_ns for loss in lost(first))
     assert any(event.kind == CAUGHT_UP for event in first.simulation.trace)
-    chosen = {key: value for key, value in recording.choices.chosen.items() if key[0][0] in tuple(CHANCES)}
-    assert chosen == {key: SeededSource(5).choose(*key, CHANCES[key[0][0]]) for key in chosen}
+    chosen = {key: value for key, value in recording.choices.chosen.items() if key[0][0] in tuple(DISTRIBUTIONS)}
+    assert chosen == {key: SeededSource(5).choose(*key, DISTRIBUTIONS[key[0][0]]) for key in chosen}
     # It is repeated from its choices, and without them nobody loses a turn.
     assert (
         run_test(test, program, 5, choice_source=OverridingSource(DefaultSource(), recording.choices)).digest
@@ -114,9 +121,9 @@ def test_a_service_and_its_clerks_are_looked_at_too(load, tmp_path):
 
 
 LIES = {
-    "a turn that it cannot have lost": "do(Lost('turn', 10**9, 'x', 'raft.py', 1))",
-    "a race that cannot be": "do(Raced(Unordered('x' * 10**6, touch, touch)))",
-    "that it wants more turns to lose": "do(More('everything'))",
+    "a turn that it cannot have lost": "do(PreemptionReached('turn', 10**9, 'x', 'raft.py', 1))",
+    "a race that cannot be": "do(RaceFound(DataRace('x' * 10**6, touch, touch)))",
+    "that it wants more turns to lose": "do(PreemptionRequest('everything'))",
 }
 
 
@@ -124,11 +131,11 @@ LIES = {
 def test_who_lies_about_races_harms_itself(load, tmp_path, lie):
     lines = [
         "from labsim import current_simulation",
-        "from raftlab.guest.protocol import Lost, More, Raced",
-        "from raftlab.races.data_race import Touch, Unordered",
+        "from raftlab.guest.protocol import PreemptionReached, PreemptionRequest, RaceFound",
+        "from raftlab.races.data_race import Access, DataRace",
         "from labsim.stacks import CodeLocation",
         "do = current_simulation().do",
-        "touch = Touch(True, CodeLocation('/etc/passwd', 1, 'f'), 'x', '', ())",
+        "touch = Access(True, CodeLocation('/etc/passwd', 1, 'f'), 'x', '', ())",
         LIES[lie],
     ]
     doc = '        """The current term, and whether this peer believes it leads."""\n'
@@ -156,7 +163,7 @@ class Always(DefaultSource):
     """Every block loses its first turn, and gets it back 5 ms later."""
 
     def choose(self, place, ordinal, distribution):
-        return Loss(1, 5_000_000) if place[0] in tuple(CHANCES) else distribution.default
+        return Preemption(1, 5_000_000) if place[0] in tuple(DISTRIBUTIONS) else distribution.default
 
 
 def hosted(main, choice_source=None):
@@ -167,9 +174,9 @@ def hosted(main, choice_source=None):
     def run():
         world.node = simulation.node("1")
         arrive, remark = world.arrived.append, world.remarks.append
-        host = RaceHost(simulation, world.node, FILES, arrive, misbehaves, remark)
-        assert host.first() == {kind: [(1, 1)] * BLOCKS for kind in tuple(CHANCES)}
-        main(lambda deed: host.deeds[type(deed)](deed), world)
+        host = RaceSupervisor(simulation, world.node, FILES, arrive, misbehaves, remark)
+        assert host.first() == {kind: [(1, 1)] * BLOCKS for kind in tuple(DISTRIBUTIONS)}
+        main(lambda deed: host.effects[type(deed)](deed), world)
 
     simulation.run(run)
     return simulation
@@ -179,10 +186,10 @@ def test_how_late_a_turn_is_and_whose_time_that_is_the_host_decides():
     def main(do, world):
         simulation, node = world.simulation, world.node
         simulation.freeze_clock(node)
-        do(Lost("preempt", 1, "Thread-1", "raft.py", 7))
+        do(PreemptionReached("preempt", 1, "Thread-1", "raft.py", 7))
         time.sleep(0.004)
         assert world.arrived == []
-        do(Lost("preempt", 2, "Thread-2", "raft.py", 8))  # so soon after the other none is late
+        do(PreemptionReached("preempt", 2, "Thread-2", "raft.py", 8))  # so soon after the other none is late
         assert told(world.arrived) == [("preempt", 2)]
         time.sleep(0.002)
         # Though the node's own clock stands still.
@@ -198,16 +205,16 @@ def test_how_late_a_turn_is_and_whose_time_that_is_the_host_decides():
 
 
 def told(arrived):
-    assert {type(one) for one in arrived} <= {Back}
+    assert {type(one) for one in arrived} <= {ResumeThread}
     return [(one.kind, one.block) for one in arrived]
 
 
 def test_only_what_was_handed_out_can_be_lost_and_each_once():
     def main(do, world):
-        do(Lost(GAP, BLOCKS, "t", "raft.py", 1))
-        do(More(GAP))
-        assert type(world.arrived[-1]) is Losses
-        do(Lost(GAP, BLOCKS + 1, "t", "raft.py", 1))
+        do(PreemptionReached(GAP, BLOCKS, "t", "raft.py", 1))
+        do(PreemptionRequest(GAP))
+        assert type(world.arrived[-1]) is PreemptionBatch
+        do(PreemptionReached(GAP, BLOCKS + 1, "t", "raft.py", 1))
         for kind, block in (
             (GAP, BLOCKS),
             (GAP, BLOCKS + 1),
@@ -216,36 +223,38 @@ def test_only_what_was_handed_out_can_be_lost_and_each_once():
             ("x", 1),
         ):
             with pytest.raises(Misbehaves):
-                do(Lost(kind, block, "t", "raft.py", 1))
+                do(PreemptionReached(kind, block, "t", "raft.py", 1))
         with pytest.raises(Misbehaves):
-            do(More("x"))
+            do(PreemptionRequest("x"))
 
     hosted(main)
 
 
-GOOD = Touch(True, CodeLocation("raft.py", 3, "start"), "self.log", "start", ("self.mu",))
+GOOD = Access(True, CodeLocation("raft.py", 3, "start"), "self.log", "start", ("self.mu",))
 
 
 @pytest.mark.parametrize(
     "race",
     [
-        Unordered("x" * (protocol.NAME_MAX + 1), GOOD, GOOD),
-        Unordered("self.log\n", GOOD, GOOD),
-        Unordered("self.log", Touch(True, CodeLocation("/etc/passwd", 1, "f"), "x", "", ()), GOOD),
-        Unordered("self.log", GOOD, Touch(True, CodeLocation("raft.py", 0, "f"), "x", "", ())),
-        Unordered("self.log", GOOD, Touch(True, CodeLocation("raft.py", 1, "\x1b[2J"), "x", "", ())),
-        Unordered(
-            "self.log", GOOD, Touch(True, CodeLocation("raft.py", 1, "f"), "x", "", ("a",) * (protocol.HELD_MAX + 1))
+        DataRace("x" * (protocol.NAME_MAX + 1), GOOD, GOOD),
+        DataRace("self.log\n", GOOD, GOOD),
+        DataRace("self.log", Access(True, CodeLocation("/etc/passwd", 1, "f"), "x", "", ()), GOOD),
+        DataRace("self.log", GOOD, Access(True, CodeLocation("raft.py", 0, "f"), "x", "", ())),
+        DataRace("self.log", GOOD, Access(True, CodeLocation("raft.py", 1, "\x1b[2J"), "x", "", ())),
+        DataRace(
+            "self.log",
+            GOOD,
+            Access(True, CodeLocation("raft.py", 1, "f"), "x", "", ("a",) * (protocol.HELD_LOCKS_MAX + 1)),
         ),
     ],
 )
 def test_a_race_that_cannot_be_is_no_race_but_misbehaviour(race):
     def main(do, world):
-        for deed in (Raced(race), Remarked(Remark(race, ""))):
+        for deed in (RaceFound(race), BenignRaceFound(BenignRace(race, ""))):
             with pytest.raises(Misbehaves):
                 do(deed)
         with pytest.raises(Misbehaves):
-            do(Remarked(Remark(Unordered("self.log", GOOD, GOOD), "x" * 1000)))
+            do(BenignRaceFound(BenignRace(DataRace("self.log", GOOD, GOOD), "x" * 1000)))
         assert world.remarks == []
 
     hosted(main)
@@ -253,6 +262,6 @@ def test_a_race_that_cannot_be_is_no_race_but_misbehaviour(race):
 
 def test_a_race_that_a_guest_tells_of_is_its_own_failure():
     with pytest.raises(Failure) as failure:
-        hosted(lambda do, world: do(Raced(Unordered("self.log", GOOD, GOOD))))
+        hosted(lambda do, world: do(RaceFound(DataRace("self.log", GOOD, GOOD))))
     assert failure.value.rule == "race"
     assert failure.value.peer == "1"

@@ -18,7 +18,7 @@ from raftlab.harness import report
 from raftlab.harness.loader import LoadError, load_peer
 from raftlab.harness.run import run_test
 from raftlab.sandbox import confinement, processes
-from raftlab.sandbox.launcher import Limits, SandboxedLauncher, load_sandboxed
+from raftlab.sandbox.launcher import SandboxedLauncher, SandboxLimits, load_sandboxed
 from raftlab.scenarios.collection import collect
 from raftlab.tools.cli import main as lab
 from raftlab.tools.selection import load_tests
@@ -236,7 +236,7 @@ def test_many_lines_in_one_turn_are_no_lie(load, tmp_path, capsys):
 
 def test_a_peer_that_never_waits_is_ended(load, tmp_path):
     path = peer(tmp_path, tick="\n            while True: pass")
-    error = run_test(elect, load(path, limits=Limits(cpu_s=2)), 7).error
+    error = run_test(elect, load(path, limits=SandboxLimits(cpu_s=2)), 7).error
     assert "used more than 2 s of processor time" in told(error, path)
 
 
@@ -254,7 +254,7 @@ def test_a_process_that_somebody_else_ends_is_no_failure_of_the_peer(reference):
         signal.pidfd_send_signal(guest._process._process, signal.SIGKILL)
         cfg.check_one_leader()
 
-    assert isinstance(run_test(test, reference, 7).error, processes.GuestKilled)
+    assert isinstance(run_test(test, reference, 7).error, processes.PeerProcessKilled)
     assert run_test(elect, reference, 7).error is None
 
 
@@ -373,7 +373,7 @@ def test_what_it_says_beyond_the_limit_is_dropped_and_counted(load, tmp_path, mo
 # ---- walls -----------------------------------------------------------------------------------------------------
 
 needs_walls = pytest.mark.skipif(
-    confinement.bubblewrap() is None or not confinement.guest_filter(), reason=f"needs {confinement.INSTALL}"
+    confinement.bubblewrap() is None or not confinement.syscall_filter(), reason=f"needs {confinement.INSTALL}"
 )
 
 
@@ -464,7 +464,7 @@ def test_root_without_bubblewrap_needs_a_python_that_others_may_read(tmp_path, m
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     monkeypatch.setattr(confinement, "bubblewrap", lambda: None)
-    monkeypatch.setattr(confinement, "nobody", lambda: confinement.NOBODY)
+    monkeypatch.setattr(confinement, "sandbox_uid", lambda: confinement.UNPRIVILEGED_UID)
     monkeypatch.setattr("sys.base_prefix", str(closed))
     with pytest.raises(LoadError, match=f"who may not read {closed}: it is closed to others. Install bubblewrap"):
         load_sandboxed(REFERENCE)

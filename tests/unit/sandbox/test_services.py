@@ -13,7 +13,7 @@ from raftlab.harness.loader import LoadError, load_peer
 from raftlab.harness.run import run_test
 from raftlab.harness.verdict import Ending, verdict_of
 from raftlab.sandbox import confinement
-from raftlab.sandbox.launcher import Limits, load_sandboxed
+from raftlab.sandbox.launcher import SandboxLimits, load_sandboxed
 from raftlab.scenarios.collection import collect
 from raftlab.tools.selection import load_tests
 from raftlab.trace import events
@@ -259,7 +259,7 @@ _LIKE_ALL = """class Like(str):
 class Clerk:"""
 _SILENT = """        import gc
         for each in gc.get_objects():
-            if type(each).__name__ == "GuestSimulation":
+            if type(each).__name__ == "PeerSimulation":
                 each.tell_put = lambda message: None
                 each.do = lambda deed: None
         snapshot = persister.read_snapshot()
@@ -296,12 +296,12 @@ ATTACKS = {
 
 
 @pytest.mark.skipif(
-    confinement.bubblewrap() is None or not confinement.guest_filter(), reason="there are no walls here"
+    confinement.bubblewrap() is None or not confinement.syscall_filter(), reason="there are no walls here"
 )
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_an_attack_earns_nothing(load, tmp_path, attack):
     server, client = ATTACKS[attack]
-    program = load(service(tmp_path, server=server, client=client), limits=Limits(cpu_s=5))
+    program = load(service(tmp_path, server=server, client=client), limits=SandboxLimits(cpu_s=5))
     verdict = verdict_of(run_test(two_clients, program, 1).error)
     assert verdict.ending in (Ending.RULE, Ending.EXPECTATION, Ending.SIMULATION), verdict
 
@@ -309,9 +309,9 @@ def test_an_attack_earns_nothing(load, tmp_path, attack):
 def test_a_clerk_has_neither_a_disk_nor_a_channel(load, tmp_path):
     saving = (
         "        import gc\n"
-        "        from raftlab.guest.protocol import Save\n"
-        "        (guest,) = [one for one in gc.get_objects() if type(one).__name__ == 'GuestSimulation']\n"
-        "        guest.do(Save(1, b'', None))\n        self.seq += 1\n"
+        "        from raftlab.guest.protocol import SaveFinished\n"
+        "        (guest,) = [one for one in gc.get_objects() if type(one).__name__ == 'PeerSimulation']\n"
+        "        guest.do(SaveFinished(1, b'', None))\n        self.seq += 1\n"
     )
     error = run_test(two_clients, load(service(tmp_path, client=[("        self.seq += 1\n", saving)])), 1).error
     assert str(error) == "the clerk of client 0 told its host what no peer tells: a save, and it has no disk"

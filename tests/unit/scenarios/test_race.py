@@ -7,7 +7,7 @@ import pytest
 
 from labsim.choices import SeededSource
 from raftlab.harness.run import run_test
-from raftlab.races.preemption import Loss
+from raftlab.races.preemption import Preemption
 from raftlab.sandbox.loader import launcher_for
 from raftlab.scenarios.as_test import as_test
 from raftlab.scenarios.text import parse_script
@@ -31,7 +31,7 @@ class Late(SeededSource):
     """A turn is lost as often as it can be, and comes back 40 ms later."""
 
     def choose(self, place, ordinal, distribution):
-        return Loss(1, 40_000_000) if place[0] == "preempt" else super().choose(place, ordinal, distribution)
+        return Preemption(1, 40_000_000) if place[0] == "preempt" else super().choose(place, ordinal, distribution)
 
 
 @pytest.mark.parametrize("isolated", [False, True])

@@ -21,15 +21,15 @@ from pathlib import Path
 import msgspec
 
 from labsim import Simulation
-from raftlab.guest.protocol import Ended
+from raftlab.guest.protocol import ProcessExit
 from raftlab.harness.lab_test import LabTest
 from raftlab.harness.loader import DEFAULT, DEFAULT_KV
 from raftlab.harness.options import command_line
 from raftlab.harness.run import Run, run_test
 from raftlab.layout import PEER, SERVICE
 from raftlab.sandbox.launcher import SandboxedLauncher
-from raftlab.sandbox.processes import GuestProcess, NurseryLost
-from raftlab.sandbox.supervisor import Guest
+from raftlab.sandbox.processes import ForkServerLost, PeerProcess
+from raftlab.sandbox.supervisor import PeerSupervisor
 from raftlab.tools.grade.runs.worker import Request, begin_alone, make_launcher, shown_path
 from raftlab.tools.grade.values.results import Shown
 from raftlab.tools.page.command import told_of
@@ -98,11 +98,11 @@ class _Counted(SandboxedLauncher):
                 self.disturbed = False
                 raise Disturbed
 
-    def take_guest(self, guest: Guest) -> GuestProcess:
+    def take_guest(self, guest: PeerSupervisor) -> PeerProcess:
         process = super().take_guest(guest)
         obituary = process.obituary
 
-        def noted() -> Ended | None:
+        def noted() -> ProcessExit | None:
             ended = obituary()
             if ended is not None and os.waitstatus_to_exitcode(ended.status) == -signal.SIGKILL:
                 self.disturbed |= ended.cpu_s < self.limits.cpu_s - 0.5  # else it was its own limit
@@ -130,7 +130,7 @@ def _drawn(wanted: Wanted) -> Drawn:
         for _ in range(_TRIES):
             try:
                 drawn = _draw(wanted, test, launcher)
-            except (NurseryLost, Disturbed):
+            except (ForkServerLost, Disturbed):
                 launcher.close()
                 continue
             if drawn is not None:

@@ -29,7 +29,7 @@ def refusal() -> str:
     """What is missing here of the walls around a submission; "" if nothing is."""
     if confinement.bubblewrap() is None:
         what = "bubblewrap cannot be used here, so submissions could read this machine's files and use its network"
-    elif not confinement.guest_filter():
+    elif not confinement.syscall_filter():
         what = "libseccomp cannot be used here, so submissions could speak to each other and start processes"
     else:
         return ""

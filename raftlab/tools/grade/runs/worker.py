@@ -30,8 +30,8 @@ from raftlab.harness.verdict import Ending, verdict_of, without_numbers
 from raftlab.layout import PEER, SERVICE
 from raftlab.sandbox import launcher
 from raftlab.sandbox.launcher import SandboxedLauncher, ServicePaths
-from raftlab.sandbox.processes import GuestKilled, NurseryLost
-from raftlab.sandbox.supervisor import CannotLoad, TooLong
+from raftlab.sandbox.processes import ForkServerLost, PeerProcessKilled
+from raftlab.sandbox.supervisor import PeerNotLoadable, PeerTimeout
 from raftlab.tools.grade.values.results import (
     DIED,
     FAILED,
@@ -118,7 +118,7 @@ def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:
     def answers_to(line: bytes) -> Iterator[bytes]:
         try:
             yield encode(Answer(judge.run(msgspec.json.decode(line, type=Request))))
-        except NurseryLost as lost:
+        except ForkServerLost as lost:
             yield encode(Answer(trouble=str(lost)))
 
     return answers_to
@@ -140,7 +140,7 @@ class _Judge:
         test = self._tests[request.file][request.test]
         try:
             record = _undisturbed(launcher, test, request)
-        except NurseryLost:
+        except ForkServerLost:
             raise
         except Exception:
             # A mistake of ours that this submission has met. It must not keep the others from being graded.
@@ -161,7 +161,7 @@ class _Judge:
 
 
 def make_launcher(kind: type[Launcher], setup: Setup, show: Callable[[str], Any]) -> Launcher:
-    limits = launcher.Limits(
+    limits = launcher.SandboxLimits(
         cpu_s=setup.limits.cpu_s, memory_mb=setup.limits.memory_mb, real_s=setup.limits.real_s, turn_s=_turn_s(setup)
     )
     service = ServicePaths(*(f"{SERVICE}/{name}.py" for name in ("server", "client", "messages")))
@@ -174,7 +174,7 @@ def _launcher(setup: Setup, output: Output) -> SandboxedLauncher:
     for _ in range(_TRIES):
         try:
             launcher.load()
-        except NurseryLost:
+        except ForkServerLost:
             launcher.close()  # if it is no accident, a run will meet it again
             continue
         except LoadError:
@@ -194,14 +194,14 @@ def _undisturbed(launcher: SandboxedLauncher, test: LabTest, request: Request) -
     for attempt in range(1, _TRIES + 1):
         try:
             run = run_test(test, launcher, request.seed)
-        except NurseryLost:
+        except ForkServerLost:
             launcher.close()
             if attempt == _TRIES:
                 raise
             continue
         except LoadError as error:
             return _unloadable(RunRecord(test=test.name, seed=request.seed, kind=UNLOADABLE), str(error))
-        if not isinstance(run.error, GuestKilled | NurseryLost):
+        if not isinstance(run.error, PeerProcessKilled | ForkServerLost):
             return _record(launcher, test, request, run)
         launcher.close()
     raise RuntimeError(f"{test.name} was disturbed {_TRIES} times: somebody outside ends the processes of guests")
@@ -256,9 +256,9 @@ def _unloadable(record: RunRecord, why: str) -> RunRecord:
 
 
 def _kind(error: BaseException) -> str:
-    if isinstance(error, CannotLoad):
+    if isinstance(error, PeerNotLoadable):
         return UNLOADABLE
-    if isinstance(error, TooLong | Unresponsive):  # the latter: what a guest said keeps its host busy without end
+    if isinstance(error, PeerTimeout | Unresponsive):  # the latter: what a guest said keeps its host busy without end
         return FORCED
     if isinstance(error, PeerProcessFailed):
         if error.kind == "Died":

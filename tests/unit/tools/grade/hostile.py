@@ -178,16 +178,17 @@ SPEAKS = """
 import os, labsim.threading
 from raftlab.guest import protocol as p
 
-def speak(*deeds, next_ns=None):
-    os.write(3, p.frame(p.Done(list(deeds), next_ns)))
+def speak(*effects, next_ns=None):
+    os.write(3, p.encode_frame(p.TimeSliceResult(list(effects), next_ns)))
     os.read(3, 1 << 16)  # until the host has heard it, and not two frames at once
 
 def raw(data):
     os.write(3, data)
 
 def garble():
-    frame = p.frame
-    p.frame = lambda m: b"\\0\\0\\0\\1\\xc1" if any(isinstance(d, p.Seen) for d in m.deeds) else frame(m)
+    frame = p.encode_frame
+    garbled = lambda m: any(isinstance(effect, p.ThreadReport) for effect in m.effects)
+    p.encode_frame = lambda m: b"\\0\\0\\0\\1\\xc1" if garbled(m) else frame(m)
 
 def stick(self):
     lock = labsim.threading.Lock()
@@ -198,23 +199,25 @@ def framed(value):
     raw(len(data).to_bytes(4, "big") + data)
 """
 SAYS = {
-    "says_that_it_has_led": "speak(p.Returned(2, [1, True]), p.Returned(3, [1, True]))",
+    "says_that_it_has_led": "speak(p.MethodResult(2, [1, True]), p.MethodResult(3, [1, True]))",
     "hangs_up_and_lives_on": "os.close(3); [None for _ in iter(int, 1)]",
     "is_due_in_the_past": "speak(next_ns=-5)",
     "says_what_is_no_message": "framed({'passed': True})",
     "says_what_is_too_long": "raw((1 << 31).to_bytes(4, 'big') + bytes(1 << 16))",
     "says_nested_things": "raw((100_000).to_bytes(4, 'big') + b'\\x91' * 100_000)",
-    "answers_what_nobody_asked": "speak(p.Answer(7, 0, b'\\x80'))",
-    "begins_a_giant_save": "speak(*(p.Save(n, b'a', b'b') for n in (0, -1, 1 << 62, 5, 5)), p.Saving(1 << 62))",
-    "calls_a_peer_that_is_not_there": "speak(p.Send(1, 99, 'Raft.request_vote', 0, b'\\x80'))",
-    "declares_a_program": "speak(p.Declare('x', ['a: exec(1)'], []))",
-    "declares_without_end": "speak(*(p.Declare(f'x{i}', ['a'], []) for i in range(5000)))",
-    "applies_giant_numbers": "speak(p.Put(True, b'\\x91\\x91\\x01', (1 << 64) - 1, False, b'', 0, 0))",
-    "applies_garbage": "speak(p.Put(True, b'garbage', 1, False, b'', 0, 0))",
-    "fails_as_a_pass": "speak(p.Failed('passed', 'passed', '', [], []))",
-    "fails_as_one_killed_from_outside": "speak(p.Failed('GuestKilled', 'GuestKilled', 'was killed', [], []))",
-    "fails_at_great_length": "speak(p.Failed('TaskFailed', 'E', 'x' * 20_000, ['a b' * 6000] * 800, []))",
-    "has_dropped_giant_numbers": "speak(p.Dropped(1 << 62), p.Dropped(-(1 << 62)), p.Failed('E', 'E', '', [], []))",
+    "answers_what_nobody_asked": "speak(p.OutgoingReply(7, 0, b'\\x80'))",
+    "begins_a_giant_save": "speak(*(p.SaveFinished(n, b'a', b'b') for n in (0, -1, 1 << 62, 5, 5)), "
+    "p.SaveStarted(1 << 62))",
+    "calls_a_peer_that_is_not_there": "speak(p.OutgoingRequest(1, 99, 'Raft.request_vote', 0, b'\\x80'))",
+    "declares_a_program": "speak(p.TypeDeclaration('x', ['a: exec(1)'], []))",
+    "declares_without_end": "speak(*(p.TypeDeclaration(f'x{i}', ['a'], []) for i in range(5000)))",
+    "applies_giant_numbers": "speak(p.ApplyChMessage(True, b'\\x91\\x91\\x01', (1 << 64) - 1, False, b'', 0, 0))",
+    "applies_garbage": "speak(p.ApplyChMessage(True, b'garbage', 1, False, b'', 0, 0))",
+    "fails_as_a_pass": "speak(p.ExitReport('passed', 'passed', '', [], []))",
+    "fails_as_one_killed_from_outside": "speak(p.ExitReport('PeerProcessKilled', 'Killed', 'killed', [], []))",
+    "fails_at_great_length": "speak(p.ExitReport('TaskFailed', 'E', 'x' * 20_000, ['a b' * 6000] * 800, []))",
+    "has_dropped_giant_numbers": "speak(p.DroppedText(1 << 62), p.DroppedText(-(1 << 62)), "
+    "p.ExitReport('E', 'E', '', [], []))",
     "shows_garbage_when_looked_at": "garble(); type(self).get_state = stick",
 }
 
@@ -319,7 +322,7 @@ def informers(marker_file: Path) -> list[Hostile]:
     code = "\n".join(f"if n == {n}: raise ValueError" for n in range(1, 12))
     act = f"exec(compile({code!r}, {str(marker_file)!r}, 'exec'), {{'n': 6}})"
     places = [(str(marker_file), line, "f") for line in range(1, 12)]
-    says = f"speak(p.Failed('TaskFailed', 'ValueError', 'x', [], {places}))"
+    says = f"speak(p.ExitReport('TaskFailed', 'ValueError', 'x', [], {places}))"
     return [
         Hostile("fails_in_the_hidden_test", LAZY.replace("return 0, False", act), "ValueError"),
         Hostile("says_it_failed_in_the_hidden_test", f"import msgspec\n{SPEAKS}{LAZY.replace('pass', says, 1)}", "x"),

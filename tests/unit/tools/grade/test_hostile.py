@@ -375,7 +375,7 @@ def test_a_worker_that_is_killed_while_it_starts_is_started_again(monkeypatch: p
     ("missing", "told"),
     [
         ("bubblewrap", "bubblewrap cannot be used here, so submissions could read this machine's files"),
-        ("guest_filter", "libseccomp cannot be used here, so submissions could speak to each other"),
+        ("syscall_filter", "libseccomp cannot be used here, so submissions could speak to each other"),
     ],
 )
 def test_without_walls_nobody_is_graded_unless_told_to(
@@ -386,7 +386,7 @@ def test_without_walls_nobody_is_graded_unless_told_to(
     told: str,
 ) -> None:
     monkeypatch.setattr(confinement, missing, lambda: None)
-    monkeypatch.setattr(confinement, "closed", lambda: "")
+    monkeypatch.setattr(confinement, "unreadable_path_error", lambda: "")
     command = ["grade", "raft/raft.py", "--out", str(tmp_path / "out"), "--rubric", str(tmp_path / "rubric.toml")]
     (tmp_path / "rubric.toml").write_text("runs = 1\n[public]\nextra = false\n[points]\n2a = 1\n")
     assert lab(command) == 2

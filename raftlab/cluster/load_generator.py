@@ -9,13 +9,13 @@ import threading
 import time
 from typing import Any, NamedTuple
 
-from raftlab.cluster.client import make_clerk, make_lines
+from raftlab.cluster.client import make_clerk, make_connections
 from raftlab.cluster.tcp import Address, Credentials
 
 _KEYS = 10  # of each client
 
 
-class Figures(NamedTuple):
+class LoadResult(NamedTuple):
     clients: int
     puts: int
     seconds: float
@@ -33,19 +33,19 @@ class Figures(NamedTuple):
         )
 
 
-def figures(clients: int, took_s: list[float], seconds: float) -> Figures:
+def load_result(clients: int, took_s: list[float], seconds: float) -> LoadResult:
     ordered = sorted(took_s) or [0.0]
     p50, p99 = (1000 * ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.99))
-    return Figures(clients, len(took_s), seconds, p50, p99)
+    return LoadResult(clients, len(took_s), seconds, p50, p99)
 
 
-class Load:
+class LoadGenerator:
     """So many clients, each with one put at a time, over one connection to each peer. Begins when it is made."""
 
     def __init__(
         self, program: Any, addresses: list[Address], credentials: Credentials, *, clients: int, seconds: float
     ) -> None:
-        self._lines = make_lines(addresses, credentials)
+        self._lines = make_connections(addresses, credentials)
         self._clients = clients
         self._began_s = time.monotonic()
         self._until_s = self._began_s + seconds
@@ -64,10 +64,10 @@ class Load:
             clerk.put(f"load-{number}-{count % _KEYS}", f"value {count}")
             self._took_s.append(time.monotonic() - began_s)
 
-    def wait(self) -> Figures:
+    def wait(self) -> LoadResult:
         """Until it is over. If no majority is there, that may be never."""
         for thread in self._threads:
             thread.join()
         for line in self._lines:
             line.close()
-        return figures(self._clients, self._took_s, time.monotonic() - self._began_s)
+        return load_result(self._clients, self._took_s, time.monotonic() - self._began_s)

@@ -56,7 +56,7 @@ _ADVICE = (
 )
 
 
-class DiskError(Exception):
+class StoreError(Exception):
     """The data cannot be used; the text names the file."""
 
 
@@ -70,7 +70,7 @@ class Owner(msgspec.Struct, frozen=True):
         return f"peer {self.peer} of {self.peers}"
 
 
-class _Save(msgspec.Struct, array_like=True, frozen=True):
+class _SaveBody(msgspec.Struct, array_like=True, frozen=True):
     """What a record's body says: the sizes, and what is new in each, as (offset, bytes)."""
 
     raft_state_size: int
@@ -79,7 +79,7 @@ class _Save(msgspec.Struct, array_like=True, frozen=True):
     snapshot: list[tuple[int, bytes]]
 
 
-class _Record(NamedTuple):
+class _SaveRecord(NamedTuple):
     number: int
     before: bytes
     body: bytes
@@ -87,14 +87,14 @@ class _Record(NamedTuple):
     size: int
 
 
-class _Pair(NamedTuple):
+class _FilePair(NamedTuple):
     """What a pair of files says: the records in order, and which file has a broken one behind them."""
 
-    records: list[_Record]
+    records: list[_SaveRecord]
     torn: Path | None
 
 
-class Disk:
+class DurableStore:
     """One peer's folder. `raft_state` and `snapshot` are what was saved last."""
 
     def __init__(self, folder: Path, owner: Owner) -> None:
@@ -111,7 +111,7 @@ class Disk:
         self._pair_bytes = 0
         self._old: list[Path] = []  # files that go when the new pair has two records
         if not folder.exists():
-            _make(folder, owner)
+            _create(folder, owner)
         self._lock = _lock(folder)
         try:
             _check_owner(folder, owner)
@@ -128,9 +128,9 @@ class Disk:
         image = 64 + len(raft_state) + len(snapshot)
         if self._fds is None or self._pair_bytes > max(PAIR_BYTES_MIN, _PAIR_IMAGES * image):
             self._begin_pair()
-            save = _Save(len(raft_state), len(snapshot), [(0, raft_state)], [(0, snapshot)])
+            save = _SaveBody(len(raft_state), len(snapshot), [(0, raft_state)], [(0, snapshot)])
         else:
-            save = _Save(
+            save = _SaveBody(
                 len(raft_state),
                 len(snapshot),
                 list(_differences(self.raft_state, raft_state)),
@@ -181,7 +181,7 @@ class Disk:
     def _read(self) -> None:
         firsts = sorted({_first_of(path) for path in self.folder.iterdir() if path.suffix[1:] in _FILES})
         if not firsts:
-            raise DiskError(f"{self.folder}: the files with the saves are gone: {_ADVICE}")
+            raise StoreError(f"{self.folder}: the files with the saves are gone: {_ADVICE}")
         newest = _read_pair(self.folder, firsts[-1])
         if len(newest.records) < 2 and len(firsts) > 1:
             # The one before the newest pair is needed, or was a moment ago.
@@ -191,21 +191,21 @@ class Disk:
             if not newest.records:
                 for path in _pair(self.folder, firsts[-1]):
                     path.unlink(missing_ok=True)
-                newest = _Pair(before.records, newest.torn or before.torn)
+                newest = _FilePair(before.records, newest.torn or before.torn)
         if not newest.records:
             raise _damaged(_pair(self.folder, firsts[-1])[0])
         for record in newest.records:
             try:
-                save = msgspec.msgpack.decode(record.body, type=_Save)
+                save = msgspec.msgpack.decode(record.body, type=_SaveBody)
             except msgspec.DecodeError:
-                raise DiskError(f"{self.folder}: save {record.number} is whole and cannot be read") from None
-            self.raft_state = _patched(self.raft_state, save.raft_state_size, save.raft_state)
-            self.snapshot = _patched(self.snapshot, save.snapshot_size, save.snapshot)
+                raise StoreError(f"{self.folder}: save {record.number} is whole and cannot be read") from None
+            self.raft_state = _apply_differences(self.raft_state, save.raft_state_size, save.raft_state)
+            self.snapshot = _apply_differences(self.snapshot, save.snapshot_size, save.snapshot)
         self.number = newest.records[-1].number
         self.torn = "" if newest.torn is None else str(newest.torn)
 
 
-def persister_on(disk: Disk) -> Persister:
+def persister_on(disk: DurableStore) -> Persister:
     """The Persister of the lab itself, with that disk below it: save() returns when the disk has it."""
     persister = Persister()
     persister.save(disk.raft_state, disk.snapshot)
@@ -224,13 +224,13 @@ def _first_of(path: Path) -> int:
     try:
         return int(path.stem)
     except ValueError:
-        raise DiskError(f"{path}: not a file of ours; move it away") from None
+        raise StoreError(f"{path}: not a file of ours; move it away") from None
 
 
-def _read_pair(folder: Path, first: int) -> _Pair:
+def _read_pair(folder: Path, first: int) -> _FilePair:
     """The records of a pair from its first on. Raises DiskError if anything but the very last one is broken."""
     paths = _pair(folder, first)
-    found: dict[int, _Record] = {}
+    found: dict[int, _SaveRecord] = {}
     broken: list[Path] = []
     for turn, path in enumerate(paths):
         data = path.read_bytes() if path.exists() else b""
@@ -252,11 +252,11 @@ def _read_pair(folder: Path, first: int) -> _Pair:
     for path in broken:
         if path != may_be_torn:
             raise _damaged(path)
-    return _Pair([found[number] for number in range(first, last + 1)], broken[0] if broken else None)
+    return _FilePair([found[number] for number in range(first, last + 1)], broken[0] if broken else None)
 
 
-def _damaged(path: Path) -> DiskError:
-    return DiskError(f"{path} is damaged, or part of it is gone, and not by a torn last save: {_ADVICE}")
+def _damaged(path: Path) -> StoreError:
+    return StoreError(f"{path} is damaged, or part of it is gone, and not by a torn last save: {_ADVICE}")
 
 
 def _pack(number: int, before: bytes, body: bytes) -> tuple[bytes, bytes]:
@@ -266,7 +266,7 @@ def _pack(number: int, before: bytes, body: bytes) -> tuple[bytes, bytes]:
     return head + body + digest, digest
 
 
-def _unpack(data: bytes, at: int) -> _Record | None:
+def _unpack(data: bytes, at: int) -> _SaveRecord | None:
     """The record that begins there, if a whole one does."""
     if len(data) < at + _HEADER.size:
         return None
@@ -277,7 +277,7 @@ def _unpack(data: bytes, at: int) -> _Record | None:
     digest = data[end : end + _DIGEST_BYTES]
     if hashlib.blake2b(data[at:end], digest_size=_DIGEST_BYTES).digest() != digest:
         return None
-    return _Record(number, before, data[at + _HEADER.size : end], digest, end + _DIGEST_BYTES - at)
+    return _SaveRecord(number, before, data[at + _HEADER.size : end], digest, end + _DIGEST_BYTES - at)
 
 
 def _differences(old: bytes, new: bytes) -> Iterator[tuple[int, bytes]]:
@@ -299,7 +299,7 @@ def _differences(old: bytes, new: bytes) -> Iterator[tuple[int, bytes]]:
         yield begin, new[begin:end]
 
 
-def _patched(old: bytes, size: int, news: list[tuple[int, bytes]]) -> bytes:
+def _apply_differences(old: bytes, size: int, news: list[tuple[int, bytes]]) -> bytes:
     data = bytearray(old[:size].ljust(size, b"\0"))
     for offset, block in news:
         data[offset : offset + len(block)] = block
@@ -309,13 +309,13 @@ def _patched(old: bytes, size: int, news: list[tuple[int, bytes]]) -> bytes:
 # ---- The folder --------------------------------------------------------------------------------------------
 
 
-def _make(folder: Path, owner: Owner) -> None:
+def _create(folder: Path, owner: Owner) -> None:
     """All at once, by renaming: a folder that is there has its first save."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     growing = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(growing, ignore_errors=True)
     growing.mkdir()
-    record, _ = _pack(0, _NO_DIGEST, msgspec.msgpack.encode(_Save(0, 0, [], [])))
+    record, _ = _pack(0, _NO_DIGEST, msgspec.msgpack.encode(_SaveBody(0, 0, [], [])))
     a, b = _pair(growing, 0)
     for path, data in ((a, record), (b, b""), (growing / _OWNER, msgspec.json.encode(owner) + b"\n")):
         with path.open("wb") as file:
@@ -332,16 +332,16 @@ def _check_owner(folder: Path, owner: Owner) -> None:
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Owner)
     except FileNotFoundError:
-        raise DiskError(f"{folder} is no peer's data: it has no {_OWNER}; name another folder, or a new one") from None
+        raise StoreError(f"{folder} is no peer's data: it has no {_OWNER}; name another folder, or a new one") from None
     except msgspec.DecodeError as error:
-        raise DiskError(f"{path} is damaged: {error}") from None
+        raise StoreError(f"{path} is damaged: {error}") from None
     if found != owner:
-        raise DiskError(f"{folder} is the data of {found}, not of {owner}; name that peer's own folder")
+        raise StoreError(f"{folder} is the data of {found}, not of {owner}; name that peer's own folder")
 
 
 def _lock(folder: Path) -> int | None:
     if not folder.is_dir():
-        raise DiskError(f"{folder} is no folder")
+        raise StoreError(f"{folder} is no folder")
     if not (folder / _OWNER).exists():
         return None  # not ours: not even a lock is put into it
     fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
@@ -350,7 +350,7 @@ def _lock(folder: Path) -> int | None:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(fd)
-            raise DiskError(f"{folder} is in use by another process; stop that one first") from None
+            raise StoreError(f"{folder} is in use by another process; stop that one first") from None
     return fd
 
 

@@ -24,25 +24,27 @@ from raftlab.guest.contract import (
     SERVICE,
     SERVICE_PACKAGE,
     describe_load_error,
-    missing_from,
+    missing_members,
 )
 from raftlab.layout import PEER_FILES
 
 if TYPE_CHECKING:
-    from raftlab.races import Race
+    from raftlab.races import RaceInstrumentation
 
 # These do something when they are imported, or are of no use to a peer.
-_NOT_WARMED = frozenset(("antigravity", "idlelib", "test", "this", "tkinter", "turtle", "turtledemo"))
+_NOT_PREIMPORTED = frozenset(("antigravity", "idlelib", "test", "this", "tkinter", "turtle", "turtledemo"))
 
 
 class CodeError(Exception):
     """The peer's files cannot be tested; the text says where and why."""
 
 
-class Code(MetaPathFinder, Loader):
+class CompiledPeer(MetaPathFinder, Loader):
     """The modules of one submission, by name. Whoever imports one executes it."""
 
-    def __init__(self, files: Mapping[str, bytes], modules: Mapping[str, str], race: Race | None = None) -> None:
+    def __init__(
+        self, files: Mapping[str, bytes], modules: Mapping[str, str], race: RaceInstrumentation | None = None
+    ) -> None:
         """`files` by the path that the reader knows; `modules`: by name, the path of each. `race` rewrites them."""
         self.race = race
         self._helpers: dict[str, Any] | None = None  # what rewritten code calls
@@ -70,7 +72,7 @@ class Code(MetaPathFinder, Loader):
             for name in names:
                 self._codes[name] = code
                 self._files[name] = path
-            _warm_up(tree)
+            _preimport_stdlib(tree)
 
     @property
     def has_service(self) -> bool:
@@ -100,7 +102,7 @@ class Code(MetaPathFinder, Loader):
                 raise
             raise CodeError(describe_load_error(self._blamed(path, error), error)) from None
         loaded = getattr(module, name, None)
-        problem = missing_from(module, loaded, *CLASSES[module_name])
+        problem = missing_members(module, loaded, *CLASSES[module_name])
         if problem:
             raise CodeError(f"{path}: {problem}")
         self.classes[name] = loaded
@@ -145,7 +147,7 @@ class Code(MetaPathFinder, Loader):
         exec(self._codes[name], vars(module))
 
 
-def _warm_up(tree: ast.Module) -> None:
+def _preimport_stdlib(tree: ast.Module) -> None:
     """Import what it imports of the standard library, so that each guest finds it there."""
     for node in ast.walk(tree):
         names: list[str] = []
@@ -155,6 +157,6 @@ def _warm_up(tree: ast.Module) -> None:
             names = [node.module]
         for name in names:
             top = name.partition(".")[0]
-            if top in sys.stdlib_module_names and top not in _NOT_WARMED and not top.startswith("_"):
+            if top in sys.stdlib_module_names and top not in _NOT_PREIMPORTED and not top.startswith("_"):
                 with suppress(Exception):
                     importlib.import_module(name)

@@ -14,18 +14,26 @@ from typing import Any, NoReturn
 
 from labsim import Node, Simulation
 from raftlab.guest import protocol
-from raftlab.guest.protocol import Arrival, Back, Losses, Lost, More, Raced, Remarked
-from raftlab.races.data_race import Remark, Touch, Unordered
-from raftlab.races.preemption import CHANCES, Lateness, Loss, place_of
+from raftlab.guest.protocol import (
+    Arrival,
+    BenignRaceFound,
+    PreemptionBatch,
+    PreemptionReached,
+    PreemptionRequest,
+    RaceFound,
+    ResumeThread,
+)
+from raftlab.races.data_race import Access, BenignRace, DataRace
+from raftlab.races.preemption import DISTRIBUTIONS, Preemption, ResumeDelays, choice_point
 from raftlab.races.report import RaceFailure
 from raftlab.trace.events import CAUGHT_UP, PREEMPT, Preempted
 
 BLOCKS = 32  # that are handed out at a time
-_ASKS_MAX = 200_000  # of one guest: far more than its processor time is good for
+_REQUESTS_MAX = 200_000  # of one guest: far more than its processor time is good for
 _LINE_MAX = 10_000_000
 
 
-class RaceHost:
+class RaceSupervisor:
     """Of one guest. `arrive` tells the guest something; `misbehaves` ends the run; `remark` gets its remarks."""
 
     def __init__(
@@ -35,7 +43,7 @@ class RaceHost:
         files: Mapping[str, bytes],
         arrive: Callable[[Arrival], None],
         misbehaves: Callable[[str], NoReturn],
-        remark: Callable[[Remark], None],
+        remark: Callable[[BenignRace], None],
     ) -> None:
         self._simulation = simulation
         self._node = node
@@ -43,25 +51,25 @@ class RaceHost:
         self._arrive = arrive
         self._misbehaves = misbehaves
         self._remark = remark
-        self._lateness = Lateness(simulation)
+        self._lateness = ResumeDelays(simulation)
         self._asks = 0
-        self._handed_out = dict.fromkeys(CHANCES, 0)  # blocks
+        self._handed_out = dict.fromkeys(DISTRIBUTIONS, 0)  # blocks
         # By kind and block, what was handed out lately and has not been lost.
-        self._losses: dict[str, dict[int, Loss]] = {kind: {} for kind in CHANCES}
-        self.deeds: dict[type, Callable[[Any], None]] = {
-            More: self._more,
-            Lost: self._lost,
-            Raced: self._raced,
-            Remarked: self._remarked,
+        self._losses: dict[str, dict[int, Preemption]] = {kind: {} for kind in DISTRIBUTIONS}
+        self.effects: dict[type, Callable[[Any], None]] = {
+            PreemptionRequest: self._more,
+            PreemptionReached: self._lost,
+            RaceFound: self._raced,
+            BenignRaceFound: self._remarked,
         }
 
     def first(self) -> dict[str, list[tuple[int, int]]]:
         """What it begins with."""
-        return {kind: self._hand_out(kind) for kind in CHANCES}
+        return {kind: self._hand_out(kind) for kind in DISTRIBUTIONS}
 
     def _hand_out(self, kind: str) -> list[tuple[int, int]]:
         """The next blocks: at which statement of each the turn is lost, 0 for none, and whether it comes back late."""
-        chance, place = CHANCES[kind], place_of(kind, self._node)
+        chance, place = DISTRIBUTIONS[kind], choice_point(kind, self._node)
         first = self._handed_out[kind] + 1
         self._handed_out[kind] += BLOCKS
         losses = self._losses[kind]
@@ -78,13 +86,13 @@ class RaceHost:
                 given.append((0, 0))
         return given
 
-    def _more(self, deed: More) -> None:
+    def _more(self, deed: PreemptionRequest) -> None:
         self._asks += 1
-        if deed.kind not in CHANCES or self._asks > _ASKS_MAX:
+        if deed.kind not in DISTRIBUTIONS or self._asks > _REQUESTS_MAX:
             self._misbehaves("that it wants more turns to lose")
-        self._arrive(Losses(deed.kind, self._hand_out(deed.kind)))
+        self._arrive(PreemptionBatch(deed.kind, self._hand_out(deed.kind)))
 
-    def _lost(self, deed: Lost) -> None:
+    def _lost(self, deed: PreemptionReached) -> None:
         kind, block = deed.kind, deed.block
         loss = self._losses.get(kind, {}).pop(block, None)
         if loss is None or not _is_name(deed.task) or not self._is_line(deed.file, deed.line):
@@ -96,7 +104,7 @@ class RaceHost:
             simulation.begin_delay(node)
             simulation.call_later(late_ns, self._give_back, kind, block)
         elif loss.late_ns:
-            self._arrive(Back(kind, block))
+            self._arrive(ResumeThread(kind, block))
 
     def _give_back(self, kind: str, block: int) -> None:
         node = self._node
@@ -104,27 +112,27 @@ class RaceHost:
             self._simulation.end_delay(node)
             if not node.delayed:
                 self._simulation.emit(CAUGHT_UP, node, None, 0)
-            self._arrive(Back(kind, block))
+            self._arrive(ResumeThread(kind, block))
 
-    def _raced(self, deed: Raced) -> None:
+    def _raced(self, deed: RaceFound) -> None:
         self._check(deed.race)
         self._simulation.fail(RaceFailure(deed.race, self._node.name))
 
-    def _remarked(self, deed: Remarked) -> None:
+    def _remarked(self, deed: BenignRaceFound) -> None:
         self._check(deed.remark.race)
         if len(deed.remark.excuse or "") > protocol.NAME_MAX or not (deed.remark.excuse or "").isprintable():
             self._misbehaves("an excuse that is none")
         self._remark(deed.remark)
 
-    def _check(self, race: Unordered) -> None:
+    def _check(self, race: DataRace) -> None:
         if not _is_name(race.name) or not self._is_touch(race.first) or not self._is_touch(race.second):
             self._misbehaves("a race that cannot be")
 
-    def _is_touch(self, touch: Touch) -> bool:
-        names = (touch.what, touch.begins, touch.place.function, *touch.held[: protocol.HELD_MAX])
+    def _is_touch(self, touch: Access) -> bool:
+        names = (touch.what, touch.begins, touch.place.function, *touch.held[: protocol.HELD_LOCKS_MAX])
         return (
             self._is_line(touch.place.file, touch.place.line)
-            and len(touch.held) <= protocol.HELD_MAX
+            and len(touch.held) <= protocol.HELD_LOCKS_MAX
             and all(map(_is_name, names))
         )
 

@@ -11,8 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raftlab.cluster import disk as disk_module
-from raftlab.cluster.disk import Disk, DiskError, Owner, _differences, _patched, persister_on
+from raftlab.cluster import durable_store as disk_module
+from raftlab.cluster.durable_store import (
+    DurableStore,
+    Owner,
+    StoreError,
+    _apply_differences,
+    _differences,
+    persister_on,
+)
 from unit.soak import SOAK
 
 ME = Owner(0, 3)
@@ -20,14 +27,14 @@ ME = Owner(0, 3)
 
 def saves(folder, *states):
     """Save these, in one life."""
-    disk = Disk(folder, ME)
+    disk = DurableStore(folder, ME)
     for state in states:
         disk.write(*state)
     disk.close()
 
 
 def read(folder):
-    disk = Disk(folder, ME)
+    disk = DurableStore(folder, ME)
     disk.close()
     return disk.raft_state, disk.snapshot
 
@@ -45,13 +52,13 @@ def log(entries):
 
 
 def test_the_labs_own_persister_has_it_again(tmp_path):
-    persister = persister_on(Disk(tmp_path / "peer", ME))
+    persister = persister_on(DurableStore(tmp_path / "peer", ME))
     assert (persister.read_raft_state(), persister.read_snapshot()) == (b"", b"")
     persister.save(b"state", b"snapshot")
     persister.save(b"state 2")  # and the snapshot stays
     assert (persister.read_raft_state(), persister.read_snapshot()) == (b"state 2", b"snapshot")
     os.close(_lock_of(persister))
-    again = persister_on(Disk(tmp_path / "peer", ME))
+    again = persister_on(DurableStore(tmp_path / "peer", ME))
     assert (again.read_raft_state(), again.read_snapshot()) == (b"state 2", b"snapshot")
 
 
@@ -82,12 +89,12 @@ def test_what_differs_makes_the_new_of_the_old(old, data):
         new[at : at + data.draw(st.integers(0, 300))] = data.draw(st.binary(max_size=300))
     new = bytes(new)
     found = list(_differences(old, new))
-    assert _patched(old, len(new), found) == new
+    assert _apply_differences(old, len(new), found) == new
     assert all(found[i][0] + len(found[i][1]) < found[i + 1][0] for i in range(len(found) - 1))
 
 
 def test_one_more_entry_writes_little(tmp_path):
-    disk = Disk(tmp_path / "peer", ME)
+    disk = DurableStore(tmp_path / "peer", ME)
     disk.write(log(5000), b"snapshot" * 1000)
     before = sum(map(len, contents(tmp_path / "peer").values()))
     disk.write(log(5001), disk.snapshot)
@@ -99,7 +106,7 @@ def test_one_more_entry_writes_little(tmp_path):
 
 def test_files_do_not_grow_for_ever(tmp_path, monkeypatch):
     monkeypatch.setattr(disk_module, "PAIR_BYTES_MIN", 10_000)
-    disk = Disk(tmp_path / "peer", ME)
+    disk = DurableStore(tmp_path / "peer", ME)
     for number in range(500):
         disk.write(log(number % 50), b"s%d" % number)
         assert sum(map(len, contents(tmp_path / "peer").values())) < 4 * 10_000
@@ -125,7 +132,7 @@ def damages(data, begin, end, chance):
 
 def written_by_the_last(folder, states):
     """The file with the last save, where that begins, and the state before it. All in one life."""
-    disk = Disk(folder, ME)
+    disk = DurableStore(folder, ME)
     for state in states[:-1]:
         disk.write(*state)
     before, state = contents(folder), (disk.raft_state, disk.snapshot)
@@ -154,7 +161,7 @@ def test_a_torn_last_save_yields_the_one_before_it_and_other_damage_is_refused(t
     for other, data in files.items():
         for damaged in damages(data, 0, begin if other == path else len(data), chance):
             other.write_bytes(damaged)
-            with pytest.raises(DiskError, match=str(other)):
+            with pytest.raises(StoreError, match=str(other)):
                 read(folder)
             restore(folder, files)
             tried += 1
@@ -178,12 +185,12 @@ def test_only_the_save_that_would_be_next_can_be_torn(tmp_path):
     assert read(folder) == STATES[-1]
     restore(folder, files)
     last.write_bytes(files[last] + b"torn")  # where the one after it would be, which cannot have begun
-    with pytest.raises(DiskError, match=str(last)):
+    with pytest.raises(StoreError, match=str(last)):
         read(folder)
     # The last two at once: no power cut does that.
     for path in files:
         path.write_bytes(files[path][:-1])
-    with pytest.raises(DiskError, match=f"{last}|{other}"):
+    with pytest.raises(StoreError, match=f"{last}|{other}"):
         read(folder)
 
 
@@ -193,7 +200,7 @@ def test_a_file_that_is_gone_is_refused(tmp_path, gone):
     saves(folder, *STATES)
     (path,) = [path for path in contents(folder) if path.suffix == gone]
     path.unlink()
-    with pytest.raises(DiskError, match=str(path)):
+    with pytest.raises(StoreError, match=str(path)):
         read(folder)
 
 
@@ -206,7 +213,7 @@ def test_a_torn_save_may_come_again_and_again(tmp_path):
         newest = max(contents(folder), key=lambda path: (path.stem, len(path.read_bytes())))
         newest.write_bytes(newest.read_bytes()[:-1])
         assert read(folder) == good
-        disk = Disk(folder, ME)
+        disk = DurableStore(folder, ME)
         assert disk.torn or disk.number == 4
         disk.write(b"never acknowledged", b"")
         disk.close()
@@ -222,7 +229,7 @@ def test_a_torn_save_may_come_again_and_again(tmp_path):
     [
         (lambda folder: folder.mkdir(), "is no peer's data: it has no owner.json; name another folder, or a new one"),
         (lambda folder: folder.touch(), "is no folder"),
-        (lambda folder: Disk(folder, Owner(2, 3)).close(), "is the data of peer 2 of 3, not of peer 0 of 3"),
+        (lambda folder: DurableStore(folder, Owner(2, 3)).close(), "is the data of peer 2 of 3, not of peer 0 of 3"),
         (
             lambda folder: emptied(folder),
             "the files with the saves are gone: this peer cannot know what it has promised",
@@ -233,8 +240,8 @@ def test_a_torn_save_may_come_again_and_again(tmp_path):
 def test_a_folder_that_is_not_its_own_is_refused(tmp_path, make, text):
     folder = tmp_path / "peer"
     kept = make(folder)
-    with pytest.raises(DiskError, match=text) as refused:
-        Disk(folder, ME)
+    with pytest.raises(StoreError, match=text) as refused:
+        DurableStore(folder, ME)
     assert str(folder) in str(refused.value)
     assert not (folder / "lock").exists() or (folder / "owner.json").exists()
     if kept is not None:
@@ -242,13 +249,13 @@ def test_a_folder_that_is_not_its_own_is_refused(tmp_path, make, text):
 
 
 def emptied(folder):
-    Disk(folder, ME).close()
+    DurableStore(folder, ME).close()
     for path in contents(folder):
         path.unlink()
 
 
 def holding(folder):
-    return Disk(folder, ME)
+    return DurableStore(folder, ME)
 
 
 # ---- A disk that fails -------------------------------------------------------------------------------------
@@ -256,7 +263,7 @@ def holding(folder):
 
 def test_a_full_disk_loses_nothing_that_was_saved(tmp_path, monkeypatch):
     folder = tmp_path / "peer"
-    disk = Disk(folder, ME)
+    disk = DurableStore(folder, ME)
     disk.write(*STATES[0])
     disk.write(*STATES[1])
     write, room = os.write, [40]
@@ -279,8 +286,8 @@ def test_a_full_disk_loses_nothing_that_was_saved(tmp_path, monkeypatch):
 def test_what_was_saved_survives_kill_9(tmp_path):
     """The saver tells the number of each save that has returned, and is killed at some moment."""
     script = (
-        "import sys; from pathlib import Path; from raftlab.cluster.disk import Disk, Owner\n"
-        "disk = Disk(Path(sys.argv[1]), Owner(0, 3))\n"
+        "import sys; from pathlib import Path; from raftlab.cluster.durable_store import DurableStore, Owner\n"
+        "disk = DurableStore(Path(sys.argv[1]), Owner(0, 3))\n"
         "for number in range(1, 10**9):\n"
         "    disk.write(b'%d ' % number * 50, b'')\n"
         "    print(number, flush=True)\n"
