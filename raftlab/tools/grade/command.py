@@ -1,7 +1,7 @@
-"""`lab grade`: a class of submissions against public and hidden tests, every peer behind walls; points, pages, tables.
+"""`lab grade`: grades a class of submissions on public and hidden tests, each peer in a sandbox.
 
-Start at `main()`. What was handed in: intake. What it is worth: rubric. Whether that can be earned: proof. How it is
-run: grading, judging/, store. What came of it: results, write, pages/. What OUT keeps: kept. Gradescope: gradescope.
+Start at `main()`. submission_loader.py reads the submissions, validation.py tries the tests on a solution, grader.py
+makes the runs, output.py and pages/ write the results, and results_store.py keeps them from one call to the next.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ _REFERENCE_SERVICE = ROOT / SERVICE / "server.py"
 
 _EPILOG = """\
 examples:
-  lab grade submissions/ --hidden hidden/ --out grades/        everybody
-  lab grade submissions/ann.zip --hidden hidden/ --out grades/ one of them again; the tables keep the others
-  lab grade alice.zip --out /tmp/alice                         one submission, the public tests alone
-  lab grade --gradescope autograder.zip --hidden hidden/       an autograder for Gradescope
+  lab grade submissions/ --hidden hidden/ --out grades/        grade the whole class
+  lab grade submissions/ann.zip --hidden hidden/ --out grades/ grade one submission again; the others stay
+  lab grade alice.zip --out /tmp/alice                         grade one submission, public tests only
+  lab grade --gradescope autograder.zip --hidden hidden/       write an autograder for Gradescope
 
-A submission is a folder, a zip or tar, or a raft.py; for parts 3A and 3B it has a folder kv, too. What is done is not
-run again: the same command goes on.
-A folder of submissions is the class; one submission is added to the class that OUT has, or takes its place there.
-First every test is tried on the lab's raft/raft.py, or on --solution: nobody is graded with one that fails there.
+A submission is a folder, a zip or tar, or a raft.py. For parts 3A and 3B it also has a folder kv.
+A folder of submissions is the class. A single submission is added to the class in OUT, or replaces the earlier one.
+First the solution (the lab's raft/raft.py, or --solution) runs every test. If it fails one, grading stops.
+Finished runs are cached: run the same command again to resume.
 OUT gets index.html, scores.csv and provenance.json for you, submitted/NAME/ with the files that were graded, and
 students/NAME/ with report.html, results.json and junit.xml.
-Exit status: 0 graded, 2 it could not, 130 interrupted.
+Exit status: 0 graded, 2 error, 130 interrupted.
 """
 
 
@@ -82,31 +82,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rubric",
         type=Path,
         metavar="FILE",
-        help="points, seeds, what is shown, limits (TOML; see docs/instructor/grading.md)",
+        help="points, seeds, what students see, limits (TOML; docs/instructor/grading.md)",
     )
     add_options(
         add,
-        replace(OUT, default=FOLDER, help="where results go, and what is done is found"),
-        replace(JOBS, help="submissions at a time (default: one for each core)"),
-        replace(KV, default=None, help=f"its service, for 3A and 3B ({SERVICE}/server.py of the lab)"),
+        replace(OUT, default=FOLDER, help="where results go; finished runs are cached there"),
+        replace(JOBS, help="submissions graded in parallel (default: one per core)"),
+        replace(
+            KV, default=None, help=f"the solution's service, for 3A and 3B (default: the lab's {SERVICE}/server.py)"
+        ),
     )
-    add("--solution", type=Path, metavar="PATH", help=f"a raft.py that passes every test ({PEER}/raft.py of the lab)")
-    add("--proved", action="store_true", help="the exam is known to be passed by the solution: do not try it")
-    add("--no-pages", action="store_true", help="draw no failures as pages, whatever the rubric says")
-    add("--single", action="store_true", help="SUBMISSIONS is one submission, however it looks")
+    add(
+        "--solution",
+        type=Path,
+        metavar="PATH",
+        help=f"a raft.py that passes every test (default: the lab's {PEER}/raft.py)",
+    )
+    add("--proved", action="store_true", help="do not run the tests on the solution first")
+    add("--no-pages", action="store_true", help="make no pages of failures, whatever the rubric says")
+    add("--single", action="store_true", help="SUBMISSIONS is one submission, even if it looks like a class")
     add(
         "--no-walls",
         action="store_true",
-        help="grade even where submissions cannot be locked in (docs/instructor/isolation.md)",
+        help="grade even if this machine has no sandbox (docs/instructor/isolation.md)",
     )
-    add("--gradescope", type=Path, metavar="ZIP", help="grade nobody: write an autograder for Gradescope")
+    add("--gradescope", type=Path, metavar="ZIP", help="do not grade; write an autograder for Gradescope")
 
 
 def main(args: argparse.Namespace) -> int:
     if not hasattr(os, "pidfd_open"):
-        return _cannot("lab grade needs Linux: its limits and its walls are made of Linux's means")
+        return _cannot("lab grade needs Linux, because its sandbox and its limits use features of Linux")
     if (args.submissions is None) == (args.gradescope is None):
-        return _cannot("name either SUBMISSIONS, to grade them, or --gradescope ZIP, to write an autograder")
+        return _cannot("give either SUBMISSIONS, to grade them, or --gradescope ZIP, to write an autograder")
     try:
         rubric = Rubric() if args.rubric is None else Rubric.read(args.rubric)
         public = _tests(sorted((ROOT / "tests").glob("test_[23]*.py" if rubric.public.extra else "test_[23]?.py")))
@@ -132,7 +139,7 @@ def main(args: argparse.Namespace) -> int:
     except (InUse, KeptError, ProofError) as error:
         return _cannot(str(error))
     except OSError as error:
-        return _cannot(f"{_reason(error)}; what is done is in {args.out}, and the same command goes on")
+        return _cannot(f"{_reason(error)}; finished runs are in {args.out}, run the same command again to resume")
 
 
 def _tests(files: Sequence[Path]) -> list[LabTest]:
@@ -166,7 +173,7 @@ def _pack(args: argparse.Namespace, rubric: Rubric, public: Sequence[LabTest], h
     exam = _exam(rubric, public, hidden, phrase, args)
     _prove(exam, args, Console(highlight=False), note=None)
     gradescope.pack(args.gradescope, args.rubric, rubric, hidden, seeds_from=phrase, reference=exam.reference)
-    print(f"{args.gradescope} written: upload it to Gradescope as the assignment's autograder")
+    print(f"Wrote {args.gradescope}. Upload it to Gradescope as the assignment's autograder.")
     return 0
 
 
@@ -175,12 +182,12 @@ def _prove(exam: Exam, args: argparse.Namespace, console: Console, *, note: Path
     if args.proved:
         return
     if args.solution is None and not _REFERENCE.is_file():
-        _say(console, f"  not tried on a solution first: there is no {PEER}/raft.py here, and no --solution")
+        _say(console, f"  tests not validated: {PEER}/raft.py does not exist here, and --solution is not given")
         return
     proof = Proof(exam, args.solution or _REFERENCE, args.kv or _REFERENCE_SERVICE, note)
     if proof.left:
         many = f"{counted(len(proof.left), 'test')}, {counted(proof.runs_wanted, 'run')}"
-        _say(console, f"  first, the exam on {proof.solution}: {many}")
+        _say(console, f"  validating the tests on {proof.solution}: {many}")
         said_s = time.monotonic()
 
         def lines() -> None:
@@ -213,14 +220,14 @@ def _hidden_files(paths: Sequence[Path]) -> list[Path]:
                 raise SelectionError(f"{file}: {name} cannot be graded: {why}")
         if not any(load_tests(file) for file in files):
             raise SelectionError(
-                f"{path}: there is no test in it: a function test_...(make_config) or (make_kv_config) in a .py file, "
-                f"or a {SCENARIO} file"
+                f"{path}: no tests found; expected functions test_...(make_config) or test_...(make_kv_config) "
+                f"in .py files, or {SCENARIO} files"
             )
         found += files
     names = [file.name for file in found]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise SelectionError(f"two files of hidden tests are called {twice}; each needs a name of its own")
+        raise SelectionError(f"two files of hidden tests are called {twice}; rename one")
     return found
 
 
@@ -228,7 +235,7 @@ def _make(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise IntakeError(f"{out}: {error.strerror}; OUT must name a folder that can be written to") from None
+        raise IntakeError(f"{out}: {error.strerror}; OUT must be a writable folder") from None
 
 
 def _phrase(rubric: Rubric, hidden: Sequence[LabTest], out: Path) -> str:
@@ -263,9 +270,9 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, intake: Intake,
         f"at most {wanted:,} runs, {counted(jobs, 'job')}",
     )
     if refusal():
-        _say(console, f"  Not protected: {refusal()}")
+        _say(console, f"  No sandbox: {refusal()}")
     if exam.not_asked:
-        _say(console, f"  not run, because points in the rubric does not name their part: {_by_part(exam.not_asked)}")
+        _say(console, f"  not run, because [points] in the rubric omits their part: {_by_part(exam.not_asked)}")
     for line in _intake(intake, kept):
         _say(console, line)
     _prove(exam, args, console, note=args.out / NOTE)
@@ -299,13 +306,19 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, intake: Intake,
             told = {"passed_over": provenance.passed_over, "made_with": provenance.told}
             write_class(kept.results, rubric.title, args.out, **told)
     except KeyboardInterrupt:
-        _say(console, f"\ninterrupted; {len(progress.done)} of {len(class_)} graded, and the same command goes on")
+        _say(
+            console,
+            f"\ninterrupted: {len(progress.done)} of {len(class_)} graded; run the same command again to resume",
+        )
         return 130
     except BoxError as error:
         return _cannot(str(error))
     _say(console, _summary(kept.results, progress, args.out))
     if gone:
-        _say(console, f"  not in the folder, and so no longer in the class (pages and runs stay): {_some(gone)}")
+        _say(
+            console,
+            f"  removed from the class, because no longer in the folder (pages and runs are kept): {_some(gone)}",
+        )
     return 0
 
 
@@ -322,8 +335,8 @@ def _summary(results: Sequence[Result], progress: Progress, out: Path) -> str:
     scores = [result.score for result in results]
     score_max = max(result.score_max for result in results)
     full = sum(result.score >= result.score_max - 1e-9 for result in results)
-    again = f" ({progress.runs_stored:,} were there already)" if progress.runs_stored else ""
-    class_ = f". The class of {len(results):,}" if len(results) > progress.submissions else ""
+    again = f" ({progress.runs_stored:,} from the cache)" if progress.runs_stored else ""
+    class_ = f". Class of {len(results):,}" if len(results) > progress.submissions else ""
     runs = progress.runs_made + progress.runs_stored
     lines = [
         f"\n{counted(progress.submissions, 'submission')} graded in {runs:,} runs{again}{class_}: "
@@ -332,8 +345,8 @@ def _summary(results: Sequence[Result], progress: Progress, out: Path) -> str:
     ]
     for words, names in (
         ("could not be run", [r.name for r in results if r.problem]),
-        ("cannot be verified", [r.name for r in results if r.unverified]),
-        ("told their host what no peer tells", [r.name for r in results if r.misbehaved]),
+        ("unverified", [r.name for r in results if r.unverified]),
+        ("violated the sandbox protocol", [r.name for r in results if r.misbehaved]),
     ):
         if names:
             lines.append(f"  {words}: {_some(names)}")
@@ -358,7 +371,7 @@ def _watching(
 def _proof_picture(proof: Proof) -> RenderableType:
     bar = ProgressBar(proof.runs_wanted, proof.runs_made, width=40)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_row(f"the exam on {proof.solution}", bar, f"{proof.runs_made:,} of {proof.runs_wanted:,} runs")
+    table.add_row(f"validating on {proof.solution}", bar, f"{proof.runs_made:,} of {proof.runs_wanted:,} runs")
     return table
 
 
@@ -379,7 +392,7 @@ def _picture(progress: Progress) -> RenderableType:
         Text(_line(result, done - i, progress.submissions), overflow="ellipsis", no_wrap=True)
         for i, result in enumerate(reversed(progress.done[-5:]))
     ]
-    return Group(table, *at, *last, Text("Ctrl-C ends it; the same command goes on", style="dim"))
+    return Group(table, *at, *last, Text("Ctrl-C stops; run the same command again to resume", style="dim"))
 
 
 def _by_part(tests: Sequence[LabTest]) -> str:
@@ -392,15 +405,15 @@ def _by_part(tests: Sequence[LabTest]) -> str:
 def _intake(intake: Intake, kept: Kept) -> Iterator[str]:
     """What of it is not as it was handed in, or not as it was last time."""
     for why in dict.fromkeys(intake.passed_over.values()):
-        yield f"  passed over ({why}): {_some([name for name, given in intake.passed_over.items() if given == why])}"
-    others = [f"{s.file} as {s.name}" for s in intake.submissions if renamed(s.name, s.file)]
+        yield f"  ignored ({why}): {_some([name for name, given in intake.passed_over.items() if given == why])}"
+    others = [f"{s.file} to {s.name}" for s in intake.submissions if renamed(s.name, s.file)]
     if others:
-        yield f"  listed under another name: {_some(others)}"
+        yield f"  renamed: {_some(others)}"
     if not intake.whole:
         (one,) = intake.submissions
         before = kept.file_of(one.name)
         if before not in ("", one.file):
-            yield f"  {one.file} takes the place of {before}, which was graded as {one.name}"
+            yield f"  {one.file} replaces {before}, which was graded as {one.name}"
 
 
 def _some(names: Sequence[str]) -> str:

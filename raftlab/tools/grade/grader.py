@@ -81,8 +81,8 @@ def reference_files(raft: Path) -> dict[str, bytes]:
     raft = raft / "raft.py" if raft.is_dir() else raft
     if not raft.is_file():
         raise RubricError(
-            f'raft = "reference" needs a raft.py to run services on, and there is no {raft}; name one with --solution '
-            'PATH (make: SOLUTION=path), or grade on everybody\'s own (raft = "own")'
+            f'raft = "reference" needs a raft.py to run services on, but {raft} does not exist; use --solution PATH '
+            '(make: SOLUTION=path), or set raft = "own"'
         )
     return {path.name: path.read_bytes() for path in files_of(raft) if path.parent == raft.resolve().parent}
 
@@ -234,11 +234,11 @@ class _Grading:
 
     def _show_one(self, choice: Choice, desk: Desk, store: Store[Shown], lab_code: str) -> Shown:
         run, failures = choice.run, self._exam.failures
-        self._progress.at[self._submission.name] = f"{run.test}, drawn"
+        self._progress.at[self._submission.name] = f"page of {run.test}"
         request = self._request(self._exam.files[run.test], run.seed, run.replay, hidden=False)
         shown = desk.show(choice, request, self._code(run.test, lab_code), failures, self._pages, store)
         if sum(one.bytes for one in (*self._shown, shown)) > failures.pages_mb << 20:
-            return without_files(shown, self._pages, f"all pages together would have more than {failures.pages_mb} MB")
+            return without_files(shown, self._pages, f"all pages together would exceed {failures.pages_mb} MB")
         return shown
 
     def _tested(
@@ -264,22 +264,19 @@ class _Grading:
         of_service = self._exam.wants_service(test)
         own_peer = not of_service or not self._exam.reference
         if self._submission.problem or (own_peer and "raft.py" not in self._submission.files):
-            return f"there is no {'raft.py' if own_peer else SERVER} to run."
+            return f"the submission has no {'raft.py' if own_peer else SERVER}."
         if of_service and SERVER not in self._submission.files:
-            return f"there is no {SERVER} with a client.py beside it to run."
+            return f"the submission has no {SERVER} with a client.py beside it."
         if own_peer and self._problems[False]:
             return "raft.py cannot be loaded."
         if of_service and self._problems[True]:
             return "the service cannot be loaded."
         if self._forced[test.part] >= limits.forced_per_part:
-            return (
-                f"{self._forced[test.part]} tests of this part had to be ended by force already, "
-                "so the rest of the part was not tried."
-            )
+            return f"{self._forced[test.part]} tests of this part were killed, so the rest of the part was not run."
         if test.race and self._results[test.of].verdict == FAILED:
-            return "it fails as it is, without a turn being lost."
+            return "it fails without preemption, too."
         if self._spent_s[test.besides] >= limits.submission_s:
-            return f"the submission's runs have taken the {limits.submission_s} s of real time that it has in all."
+            return f"the submission has used up its {limits.submission_s} s of real time."
         return ""
 
     def result(self) -> Result:
@@ -291,16 +288,14 @@ class _Grading:
         public = [run for result in results if not result.test.hidden for run in result.runs]
         off = dict.fromkeys(f"{line}." for run in public for line in run.checks_off)
         if not off and any(run.checks_off for result in results for run in result.runs):
-            off[
-                "In hidden tests it sent messages that no check can read, and none of that kind in the public ones."
-            ] = None
-        if self._exam.reference and any(map(self._exam.wants_service, self._exam.tests)):
-            off["Services were run on the course's own raft.py: a line that replays such a run does so on yours."] = (
+            off["In hidden tests the peer sent messages that the checks cannot read. In public tests it sent none."] = (
                 None
             )
+        if self._exam.reference and any(map(self._exam.wants_service, self._exam.tests)):
+            off["Services ran on the course's raft.py. If you replay such a run, it uses your own."] = None
         unverified = tuple(dict.fromkeys(f"{line}." for run in public for line in run.unverified))
         if not unverified and any(run.unverified for result in results for run in result.runs):
-            unverified = ("Hidden tests rest on messages that no check can read, and none of the public ones does.",)
+            unverified = ("Some hidden tests depend on messages that the checks cannot read; no public test does.",)
         problem, of_parts = self._told_problems()
         remarks = (*submission.remarks, *of_parts, *off)
         return Result(

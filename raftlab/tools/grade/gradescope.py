@@ -40,7 +40,7 @@ cd /autograder/source/raftlab
 "$python" -m venv .venv
 .venv/bin/python -m pip install --quiet -r requirements.lock
 .venv/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
-# A submission runs as another user; what it must not read is root's alone.
+# A submission runs as another user. Only root may read these.
 chmod -R go-rwx {secret}
 """
 
@@ -50,7 +50,7 @@ _RUN = """\
 cd /autograder/source/raftlab
 out=$(mktemp -d)
 mkdir -p /autograder/results
-# Where bubblewrap cannot be used, submissions run as a user who may not read hidden tests, and have the filter.
+# Without bubblewrap, submissions run with the system call filter, as a user who cannot read hidden tests.
 if .venv/bin/lab grade /autograder/submission --single --no-walls --proved --no-pages \\
     --rubric ../rubric.toml {options}--out "$out"; then
   cp "$out"/students/*/results.json /autograder/results/results.json

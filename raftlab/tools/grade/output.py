@@ -110,7 +110,7 @@ def _opening(result: Result) -> list[str]:
     lines += [*result.unverified_because, *result.remarks]
     shown = [test for test in result.tests if test.test.visibility == "visible" and test.test.counts]
     earned, possible = sum(test.earned for test in shown), sum(test.possible for test in shown)
-    lines.append(f"{points(earned)} of {points(possible)} points in the {len(shown)} tests that are shown.")
+    lines.append(f"{points(earned)} of {points(possible)} points in the {len(shown)} tests shown here.")
     return lines
 
 
@@ -130,7 +130,7 @@ def told(test: TestResult, shown: Sequence[Shown] = ()) -> str:
 def _of_run(run: RunRecord, recipe: Sequence[str]) -> str:
     lines = [run.report, *(f"  {printable(line)}" for line in recipe)]
     if run.output:
-        lines.append(f"It printed:\n{printable(run.output[:_OUTPUT_CHARS_MAX])}")
+        lines.append(f"Output:\n{printable(run.output[:_OUTPUT_CHARS_MAX])}")
     return "\n".join(lines)
 
 

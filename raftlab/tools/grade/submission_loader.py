@@ -101,7 +101,9 @@ def take_in(path: Path, wanted: Wanted, *, single: bool = False, not_these: Iter
     `not_these` are the grader's own, should they lie there too.
     """
     if not path.exists():
-        raise IntakeError(f"{path}: no such folder; SUBMISSIONS must name a folder with a folder or archive each")
+        raise IntakeError(
+            f"{path}: no such file or folder; SUBMISSIONS must be a folder of submissions, or one submission"
+        )
     tops = [wanted.peer[0], f"{PEER}/{wanted.peer[0]}", *([f"{SERVICE}/{wanted.service[0]}"] if wanted.service else [])]
     single = single or path.is_file() or any((path / top).is_file() for top in tops)
     own = {os.path.realpath(p) for p in not_these}
@@ -114,22 +116,22 @@ def take_in(path: Path, wanted: Wanted, *, single: bool = False, not_these: Iter
         else:
             taken.append(_take(entry, path, [s.name for s in taken], wanted))
     if not taken:
-        raise IntakeError(f"{path}: there is no submission in it: no folder, {', '.join(_ARCHIVES[:3])} or .py file")
+        raise IntakeError(f"{path}: no submissions found; expected folders, {', '.join(_ARCHIVES[:3])} or .py files")
     return Intake(taken, passed_over, whole=not single)
 
 
 def _why_not(entry: Path, *, is_own: bool) -> str:
     """Why an entry is no submission; "" if it is one."""
     if entry.name.startswith("."):
-        return "a name that begins with a dot"
+        return "hidden file"
     if entry.name.startswith("__MACOSX"):
-        return "left by macOS"
+        return "metadata of macOS"
     if is_own:
-        return "the grader's own: OUT, hidden tests or the solution"
+        return "OUT, hidden tests or the solution"
     endings = (".py", *_ARCHIVES, *_OTHER_ARCHIVES)
     if entry.is_symlink() or entry.is_dir() or entry.name.lower().endswith(endings):
         return ""
-    return "neither a folder nor an archive nor a .py file"
+    return "not a folder, an archive or a .py file"
 
 
 def _is_archive(path: Path) -> bool:
@@ -180,7 +182,7 @@ def _taken(entry: Path, name: str, wanted: Wanted) -> Submission:
     except _Unreadable as problem:
         return Submission(name, entry, {}, str(problem), tuple(remarks))
     except OSError as error:
-        return Submission(name, entry, {}, f"It cannot be read: {error.strerror or error}.", tuple(remarks))
+        return Submission(name, entry, {}, f"The submission cannot be read: {error.strerror or error}.", tuple(remarks))
     except (
         zipfile.BadZipFile,
         tarfile.TarError,
@@ -191,7 +193,7 @@ def _taken(entry: Path, name: str, wanted: Wanted) -> Submission:
         RuntimeError,
     ) as error:
         text = str(error) or type(error).__name__
-        return Submission(name, entry, {}, f"The archive is damaged or of an unknown kind: {text}.", tuple(remarks))
+        return Submission(name, entry, {}, f"The archive is damaged or has an unknown format: {text}.", tuple(remarks))
     return Submission(name, entry, files, "", tuple(remarks))
 
 
@@ -202,9 +204,9 @@ def _wanted_of(members: list[_Member], wanted: Wanted, remarks: list[str]) -> di
         python = sorted(str(m.path) for m in members if m.path.suffix == ".py")[:5]
         have = f"; it has {', '.join(python)}" if python else ""
         none = (
-            f"There is no {wanted.peer[0]} in it"
+            f"The submission has no {wanted.peer[0]}"
             if wanted.needs_peer
-            else f"There is neither {SERVER} nor raft.py in it"
+            else f"The submission has neither {SERVER} nor raft.py"
         )
         raise _Unreadable(f"{none}{have}.")
     files = _with_beside(members, peers, wanted.peer, remarks) if peers else {}
@@ -213,20 +215,20 @@ def _wanted_of(members: list[_Member], wanted: Wanted, remarks: list[str]) -> di
             remarks.append(f"{services[0].path} was not run: parts 3A and 3B are not graded.")
         return files
     if not services:
-        remarks.append(f"There is no {SERVER} in it, so parts 3A and 3B were not run.")
+        remarks.append(f"The submission has no {SERVER}, so parts 3A and 3B were not run.")
         return files
     found = _with_beside(members, services, wanted.service, remarks)
     if wanted.service[1] not in found:
         remarks.append(
-            f"There is no {wanted.service[1]} beside {wanted.service[0]}, so parts 3A and 3B were not run: servers "
-            "and clerk belong together."
+            f"There is no {wanted.service[1]} beside {wanted.service[0]}, so parts 3A and 3B were not run. They need "
+            "both files."
         )
         return files
     both = files.keys() & found.keys()
     if both and {m.path.parent for m in peers} & {m.path.parent for m in services}:
         remarks.append(
-            f"{', '.join(sorted(both))} beside {wanted.peer[0]} and {wanted.service[0]} was taken for both of them; "
-            f"hand in the folders {PEER} and {SERVICE} as they are."
+            f"{wanted.peer[0]} and {wanted.service[0]} are in one folder, so {', '.join(sorted(both))} was used for "
+            f"both. Submit the folders {PEER} and {SERVICE} instead."
         )
     return files | {f"{SERVICE}/{name}": content for name, content in found.items()}
 
@@ -253,10 +255,10 @@ def _with_beside(
     highest = [m for m in candidates if len(m.path.parts) == depth]
     if len(highest) > 1:
         names = ", ".join(sorted(str(m.path) for m in highest)[:4])
-        raise _Unreadable(f"There are {len(highest)} files {first} ({names}); hand in one.")
+        raise _Unreadable(f"There are {len(highest)} files named {first} ({names}). Submit only one.")
     chosen = highest[0]
     if len(candidates) > 1:
-        remarks.append(f"{len(candidates)} files are called {first}; {chosen.path} was taken.")
+        remarks.append(f"{len(candidates)} files are named {first}; {chosen.path} was used.")
     files = {}
     for member in members:
         if member.path.parent == chosen.path.parent and member.path.name in wanted:
@@ -269,7 +271,9 @@ def _with_beside(
     left = sorted(beside - {*wanted, *PEER_FILES, *SERVICE_ITSELF, "raft.py"})
     if left:
         more = f" and {len(left) - _NAMED_MAX} more" if len(left) > _NAMED_MAX else ""
-        remarks.append(f"Not taken: {', '.join(left[:_NAMED_MAX])}{more} beside {first}; only {', '.join(wanted)} are.")
+        remarks.append(
+            f"Ignored beside {first}: {', '.join(left[:_NAMED_MAX])}{more}. Only {', '.join(wanted)} are used."
+        )
     return files
 
 
@@ -279,13 +283,13 @@ def _passed_over(path: PurePosixPath) -> bool:
 
 def _members(entry: Path, wanted: Wanted, remarks: list[str]) -> Iterator[_Member]:
     if entry.is_symlink():
-        raise _Unreadable("It is a link; links are not followed.")
+        raise _Unreadable("The submission is a link; links are not followed.")
     if entry.is_dir():
         return _of_folder(entry, remarks)
     if not entry.is_file():
-        raise _Unreadable("It is neither a file nor a folder.")
+        raise _Unreadable("The submission is neither a file nor a folder.")
     if entry.name.lower().endswith(_OTHER_ARCHIVES) and not _is_archive(entry):
-        raise _Unreadable(f"An archive of the kind {entry.suffix} cannot be read; hand in a .zip.")
+        raise _Unreadable(f"{entry.suffix} archives cannot be read. Submit a .zip.")
     if not _is_archive(entry):
         return iter([_Member(PurePosixPath(wanted.peer[0]), lambda: _read(entry.open("rb")))])
     if entry.stat().st_size > _ARCHIVE_BYTES_MAX:
@@ -307,10 +311,10 @@ def _of_folder(folder: Path, remarks: list[str]) -> Iterator[_Member]:
         for path in sorted(here.iterdir(), reverse=True):
             found += 1
             if found > _MEMBERS_MAX:
-                raise _Unreadable(f"It has more than {_MEMBERS_MAX:,} files.")
+                raise _Unreadable(f"The submission has more than {_MEMBERS_MAX:,} files.")
             inside = PurePosixPath(path.relative_to(folder).as_posix())
             if path.is_symlink():
-                _remark(remarks, f"{inside} is a link and was passed over.")
+                _remark(remarks, f"{inside} is a link and was ignored.")
             elif path.is_dir():
                 if not _passed_over(inside / "x"):
                     stack.append(path)
@@ -328,7 +332,7 @@ def _of_zip(entry: Path, wanted: Wanted, remarks: list[str]) -> Iterator[_Member
             if path is None or member.is_dir():
                 continue
             if (member.external_attr >> 16) & 0o170000 == 0o120000:
-                _remark(remarks, f"{path} is a link and was passed over.")
+                _remark(remarks, f"{path} is a link and was ignored.")
                 continue
             if member.flag_bits & 1:
                 raise _Unreadable("The archive is encrypted.")
@@ -365,7 +369,7 @@ def _of_tar(entry: Path, wanted: Wanted, remarks: list[str]) -> Iterator[_Member
             if path is None or member.isdir():
                 continue
             if not member.isreg():
-                _remark(remarks, f"{path} is a link or a device and was passed over.")
+                _remark(remarks, f"{path} is a link or a device and was ignored.")
                 continue
             if path.suffix == ".py":
                 file = archive.extractfile(member)
@@ -389,7 +393,7 @@ def _safe(name: str, remarks: list[str]) -> PurePosixPath | None:
     """The path, if it stays inside; else None and a remark."""
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or re.match(r"[A-Za-z]:", name) or "\0" in name:
-        _remark(remarks, f"{name[:80]!r} in the archive points outside of it and was passed over.")
+        _remark(remarks, f"{name[:80]!r} points outside the archive and was ignored.")
         return None
     return path
 

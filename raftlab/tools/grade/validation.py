@@ -20,6 +20,7 @@ import msgspec
 from labsim.stacks import short_path
 from raftlab.harness.records import files_of, files_of_service
 from raftlab.tools.common.interrupts import first_done
+from raftlab.tools.common.text import counted
 from raftlab.tools.grade.grader import Exam
 from raftlab.tools.grade.values.rubric import Graded
 from raftlab.tools.grade.values.store import write_whole
@@ -139,7 +140,7 @@ class Proof:
     def remarks(self) -> list[str]:
         """What the rubric forgives the solution too."""
         return [
-            f"{test.name} fails on {self.solution} with seed {', '.join(map(str, found))}, which its pass_rate forgives"
+            f"{test.name} fails on {self.solution} with seed {', '.join(map(str, found))}, which its pass_rate allows"
             for test in self._exam.tests
             if (found := self._note.proved[test.name].failed)
         ]
@@ -155,32 +156,32 @@ class Proof:
         limits = self._exam.limits
         heading = f"{outcome.test}  seed {outcome.seed}"
         if outcome.skipped:
-            return f"{heading}\n  It skips itself, and a test that was skipped has not been passed"
+            return f"{heading}\n  The solution skips this test, but must pass it"
         if outcome.kind == UNVERIFIED and not all(test.unverified_share for test in self._exam.tests):
             return f"{heading}\n  {outcome.unverified[0]}, or let the rubric allow such messages (checks.undecodable)"
         if outcome.kind not in (PASSED, UNVERIFIED):
             return "\n".join(outcome.report.splitlines()[:_LINES_TOLD_MAX])
         if outcome.cpu_s > limits.cpu_s:
             return (
-                f"{heading}\n  It took {outcome.cpu_s:.1f} s of processor time, and a run may take {limits.cpu_s}; "
-                "make it shorter, or raise limits.cpu_s in the rubric"
+                f"{heading}\n  It took {outcome.cpu_s:.1f} s of processor time; the limit is {limits.cpu_s} s. "
+                "Shorten the test, or raise limits.cpu_s in the rubric"
             )
         return ""
 
     def _refusal(self, broken: dict[str, list[Outcome]]) -> str:
-        many = f"{len(broken)} of the {len(self._exam.tests)} tests {'fails' if len(broken) == 1 else 'fail'}"
-        lines = [f"{many} on {self.solution}, which should pass all of them, so nobody is graded:"]
+        many = f"{len(broken)} of {counted(len(self._exam.tests), 'test')} {'fails' if len(broken) == 1 else 'fail'}"
+        lines = [f"{many} on {self.solution}. The solution must pass every test, so no submission was graded:"]
         for outcomes in list(broken.values())[:_TESTS_TOLD_MAX]:
             first = min(outcomes, key=lambda outcome: outcome.seed)
             lines += ["", *(f"  {line}".rstrip() for line in self._why_not(first).splitlines())]
         if len(broken) > _TESTS_TOLD_MAX:
             lines += ["", f"  and {', '.join(list(broken)[_TESTS_TOLD_MAX:])}"]
-        return "\n".join([*lines, "", f"Mend the tests. {_NO_SOLUTION}"])
+        return "\n".join([*lines, "", f"Fix the tests. {_NO_SOLUTION}"])
 
 
 _NO_SOLUTION = (
-    "If it is the solution that is wrong, name a right one with --solution PATH (make: SOLUTION=path), and its service "
-    "with --kv PATH (make: KV=path)"
+    "If the solution is incorrect, name a correct one with --solution PATH (make: SOLUTION=path), and its service with "
+    "--kv PATH (make: KV=path)"
 )
 
 

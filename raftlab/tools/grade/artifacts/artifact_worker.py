@@ -102,9 +102,9 @@ class Desk:
         except Closed:
             raise BoxError("it was closed") from None
         except CannotStart:
-            return _none(run, "the process that draws it does not start")
+            return _none(run, "the process that makes it does not start")
         if isinstance(answer, Lost):
-            return _none(run, f"the process that draws it {answer.how}")
+            return _none(run, f"the process that makes it {answer.how}")
         drawn = msgspec.json.decode(answer, type=Drawn)
         shown = drawn.shown
         for name, content in drawn.files.items():

@@ -51,7 +51,7 @@ _HARDLY = 0.9  # of the events are left
 # Said on the student's page, after "Not shrunk: ".
 TOO_LONG = "it took too long"
 NOT_THE_SAME = "it does not fail the same way each time"
-NOTHING_LEFT_OUT = "hardly anything can be left out of it"
+NOTHING_LEFT_OUT = "almost every event is needed"
 
 
 class Wanted(msgspec.Struct):
@@ -138,7 +138,7 @@ def _drawn(wanted: Wanted) -> Drawn:
             others += 1
             if others == _OTHERS_MAX:
                 break
-        why = "it was another run when it was made again" if others else "its processes were killed, again and again"
+        why = "the run differed when it was repeated" if others else "its processes were killed repeatedly"
         return Drawn(Shown(test=request.test, seed=request.seed, no_page=why, not_shrunk=NOT_THE_SAME), {})
     finally:
         launcher.close()

@@ -60,16 +60,16 @@ def class_page(
         body += [
             el("section", el("h2", "Scores"), _histogram(results)),
             el("section", el("h2", "Submissions"), _submissions(results, linked), class_="class-scroll"),
-            el("section", el("h2", "Which tests fail most"), _tests_failing(results)),
-            el("section", el("h2", "Which rules are broken most"), _rules_broken(results)),
-            el("section", el("h2", "Processor time"), _time(results, linked)),
+            el("section", el("h2", "Tests that fail most"), _tests_failing(results)),
+            el("section", el("h2", "Rules broken most"), _rules_broken(results)),
+            el("section", el("h2", "Time of all runs"), _time(results, linked)),
         ]
     else:
         body.append(el("section", el("p", "There are no submissions.")))
     if passed_over:
-        body.append(el("section", el("h2", "Passed over"), _passed_over(passed_over)))
+        body.append(el("section", el("h2", "Ignored"), _passed_over(passed_over)))
     if made_with:
-        body.append(el("section", el("h2", "How this came about"), _made_with(made_with)))
+        body.append(el("section", el("h2", "Provenance"), _made_with(made_with)))
     return page(title, body, SORT_JS)
 
 
@@ -157,7 +157,7 @@ def _submission_row(result: Result, parts: Iterable[str], linked: Callable[[Resu
     flags = _flags(result)
     by_part = result.parts
     file = clipped(result.file, _NAME_CHARS_MAX) if renamed(result.name, result.file) else ""
-    under = el("div", "handed in as ", el("bdi", file), class_="faint small") if file else ""
+    under = el("div", "submitted as ", el("bdi", file), class_="faint small") if file else ""
     cells = [el("th", linked(result), under, scope="row"), _number(result.score, el("b", points(result.score)))]
     for part in parts:
         earned, _ = by_part.get(part, (0.0, 0.0))
@@ -188,11 +188,11 @@ def _most_common(counter: Counter[str]) -> list[tuple[str, int]]:
 def _flags(result: Result) -> list[str]:
     kinds = _kinds(result)
     found = {
-        "lied to its host": result.misbehaved,
+        "violated the sandbox protocol": result.misbehaved,
         "could not be run": bool(result.problem) and UNLOADABLE not in kinds,
         "could not be loaded": UNLOADABLE in kinds,
-        "ended by force": FORCED in kinds,
-        "took its process along": DIED in kinds,
+        "killed at a limit": FORCED in kinds,
+        "process died": DIED in kinds,
         "unverified": result.unverified,
         _SKIPPED: any(test.skipped for test in result.tests),
         _REMARKS: bool(result.remarks),
@@ -240,14 +240,14 @@ def _rules_broken(results: Sequence[Result]) -> Html:
 
 
 def _passed_over(names: Mapping[str, str]) -> Html:
-    under = el("p", "These lay in the folder too, and are no submissions.", class_="faint small")
+    under = el("p", "These entries of the folder are not submissions.", class_="faint small")
     return join([under, _facts(heads("Name", "Why"), names)])
 
 
 def _made_with(facts: Mapping[str, str]) -> Html:
     link = el("a", PROVENANCE, href=local_link(PROVENANCE))
     return join(
-        [_facts([], facts), el("p", link, " has the rubric, every seed, and the commands.", class_="small under")]
+        [_facts([], facts), el("p", link, " has the rubric, all seeds and the commands.", class_="small under")]
     )
 
 
@@ -272,5 +272,5 @@ def _time(results: Sequence[Result], linked: Callable[[Result], Html]) -> Html:
         )
         for result in slowest
     ]
-    every = f"{duration(total_s)} in all, {duration(total_s / len(results))} for a submission on average. The slowest:"
+    every = f"{duration(total_s)} in total, {duration(total_s / len(results))} per submission on average. The slowest:"
     return join([el("p", every), table(heads("Submission", "#Time", ""), rows, class_="bars")])

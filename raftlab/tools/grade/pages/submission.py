@@ -52,17 +52,18 @@ _CAUSE_CHARS_MAX = 600  # far above what we write ourselves: the fix stands at t
 _TIMELINE_LINES_OPEN = 40  # a longer one is opened by whoever wants it
 _KINDS = {
     FAILED: "Failed",
-    UNLOADABLE: "it could not be loaded",
-    FORCED: "Over a limit, and ended from outside",
-    DIED: "Took its process along",
-    MISBEHAVED: "Told its host what no peer tells",
+    UNLOADABLE: "Could not be loaded",
+    FORCED: "Exceeded a limit and was killed",
+    DIED: "The process died",
+    MISBEHAVED: "Violated the sandbox protocol",
 }
 _BESIDES = {
-    RACE: "In these runs any line may lose its turn, as on a real machine, and two threads that touch one field "
-    "without order are told. make race does the same on your own.",
-    FUZZ: "The steps of these runs were drawn by chance, the same for everybody. make fuzz draws others on your own.",
+    RACE: "In these runs threads are preempted at any line, and data races are reported. make race does the same on "
+    "your machine.",
+    FUZZ: "The steps of these runs are random, and the same for every submission. make fuzz tries others on your "
+    "machine.",
 }
-_COSTS_NOTHING = " What is found here costs nothing."
+_COSTS_NOTHING = " Failures here cost no points."
 _SHOWN = {
     "hidden": "never shown",
     "after_due_date": "shown after the due date",
@@ -150,7 +151,7 @@ def submission_page(result: Result, title: str, *, full: bool, pages: str = "") 
     parts = sorted({test.part for test in tests})
     name = el("h1", el("bdi", clipped(result.name, 200) or "(no name)"))
     file = result.file if full and result.file != result.name else ""
-    handed_in = el("p", "Handed in as ", el("bdi", clipped(file, 200)), class_="faint small under") if file else ""
+    handed_in = el("p", "Submitted as ", el("bdi", clipped(file, 200)), class_="faint small under") if file else ""
     body = [
         el("header", el("p", title, class_="over"), name, handed_in),
         _handed_in(result),
@@ -177,7 +178,7 @@ def _handed_in(result: Result) -> Html:
         because = el("ul", *(el("li", line) for line in result.unverified_because))
         boxes.append(_box("What cannot be verified", because, bad=True))
     if result.remarks:
-        boxes.append(_box("On what was handed in", el("ul", *(el("li", remark) for remark in result.remarks))))
+        boxes.append(_box("Remarks", el("ul", *(el("li", remark) for remark in result.remarks))))
     return join(boxes)
 
 
@@ -238,19 +239,21 @@ def _causes(tests: Sequence[_Told]) -> Html:
             "th", _headline(run), rule, left, el("ul", *links, class_="failed small"), scope="row", class_="cause"
         )
         rows.append(el("tr", what, el("td", str(len(failed)), class_="number")))
-    shown = table(heads("What failed", "#Tests"), rows)
+    shown = table(heads("Failure", "#Tests"), rows)
     return el("section", el("h2", "What went wrong"), shown)
 
 
 def _shrunk(test: _Told, shown: Shown) -> Html:
     """The same failure with as little as possible left."""
     if not shown.recipe:
-        return el("p", f"Not shrunk: {clipped(shown.not_shrunk, 300)}.", class_="faint small")
-    left = f"{shown.events_left:,} of {shown.events:,} events are left of {test.name} with seed {shown.seed}."
+        return el("p", f"Not minimized: {clipped(shown.not_shrunk, 300)}.", class_="faint small")
+    left = (
+        f"Minimized from {test.name} with seed {shown.seed}: {shown.events_left:,} of {shown.events:,} events are left."
+    )
     ways = [test.link(shown.shrunk_page, "Step through it")] if shown.shrunk_page else []
     if shown.choices:
         replay = el("code", command_line(f"lab replay {shown.choices}", {"isolated": True}))
-        ways.append(join([test.link(shown.choices, "the file that replays it"), " (", replay, ")"]))
+        ways.append(join([test.link(shown.choices, "replay it from this file"), " (", replay, ")"]))
     links = join(", " if n % 2 else ways[n // 2] for n in range(2 * len(ways) - 1))
     told = shown.timeline.rstrip()
     timeline = el("pre", told, class_="wide", tabindex="0")
@@ -259,7 +262,7 @@ def _shrunk(test: _Told, shown: Shown) -> Html:
         "div",
         lines("\n".join(shown.recipe)),
         el("p", left, " ", links, "." if ways else "", class_="small"),
-        el("details", el("summary", "Its timeline", class_="small"), timeline, open=at_once),
+        el("details", el("summary", "Timeline", class_="small"), timeline, open=at_once),
         class_="shrunk",
     )
 
@@ -291,7 +294,7 @@ def _skipped(tests: Sequence[_Told]) -> Html:
         for test in tests
         if test.skipped and test.why_skipped
     ]
-    return join([el("p", "Skipped, and counted neither way:", class_="small"), el("ul", *rows)]) if rows else Html("")
+    return join([el("p", "Skipped; these tests do not count:", class_="small"), el("ul", *rows)]) if rows else Html("")
 
 
 def _verdict(test: _Told) -> Html:
@@ -331,7 +334,7 @@ def _times(count: int) -> str:
 
 
 def _another(test: _Told, run: RunRecord) -> Html:
-    return el("details", el("summary", f"The same with seed {run.seed}", class_="small"), _run(test, run))
+    return el("details", el("summary", f"Same failure with seed {run.seed}", class_="small"), _run(test, run))
 
 
 def _run(test: _Told, run: RunRecord) -> Html:
@@ -341,7 +344,7 @@ def _run(test: _Told, run: RunRecord) -> Html:
     if shown is not None and shown.page:
         content.append(el("p", test.link(shown.page, "Step through this run, event by event"), class_="small"))
     elif shown is not None and shown.no_page:
-        content.append(el("p", f"There is no page of this run: {clipped(shown.no_page, 300)}.", class_="faint small"))
+        content.append(el("p", f"No page of this run: {clipped(shown.no_page, 300)}.", class_="faint small"))
     if run.kind != FAILED and run.cause:
         content.append(el("p", f"{_KINDS.get(run.kind, run.kind)}.", class_="small"))
     if told:
@@ -353,9 +356,9 @@ def _run(test: _Told, run: RunRecord) -> Html:
     else:
         content.append(el("p", f"Seed {run.seed}", class_="small faint"))
     if run.output:
-        content += [el("p", "What it printed", class_="label"), lines(run.output)]
+        content += [el("p", "Output", class_="label"), lines(run.output)]
     if run.dropped:
-        content.append(el("p", f"{run.dropped:,} more characters were not kept.", class_="small faint"))
+        content.append(el("p", f"{run.dropped:,} more characters were cut.", class_="small faint"))
     return el("div", *content)
 
 
@@ -383,5 +386,5 @@ def _every_run(tests: Sequence[_Told]) -> Html:
             rows.append(el("tr", el("th", code(test.name), scope="row"), *cells))
     if not rows:
         return Html("")
-    shown = table(heads("Test", "#Seed", "Outcome", "#Virtual time", "#Events", "Digest of the trace"), rows)
-    return el("details", el("summary", f"Every run ({len(rows)})"), shown, class_="small every")
+    shown = table(heads("Test", "#Seed", "Outcome", "#Virtual time", "#Events", "Trace digest"), rows)
+    return el("details", el("summary", f"All runs ({len(rows)})"), shown, class_="small every")

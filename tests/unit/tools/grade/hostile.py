@@ -379,20 +379,20 @@ def write_archives(folder: Path, reference: str) -> dict[str, str]:
         says[name] = said
 
     right = reference.encode()
-    add_zip("dot_dot", {"../../raft.py": right, "../raft/raft.py": right}, "There is no raft.py in it")
-    add_zip("absolute", {"/tmp/raft.py": right}, "There is no raft.py in it")
+    add_zip("dot_dot", {"../../raft.py": right, "../raft/raft.py": right}, "The submission has no raft.py")
+    add_zip("absolute", {"/tmp/raft.py": right}, "The submission has no raft.py")
     add_zip("nested_and_right", {"lab/raft/raft.py": right, "../evil.py": b"x"}, "")
-    add_zip("two_rafts", {"a/raft.py": right, "b/raft.py": right}, "There are 2 files raft.py")
+    add_zip("two_rafts", {"a/raft.py": right, "b/raft.py": right}, "There are 2 files named raft.py")
     add_zip("zip_bomb", {"raft.py": b"#" * (32 << 20)}, "larger than 1 MB")
     link = tarfile.TarInfo("raft.py")
     link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-    add_tar("link", [link], "There is no raft.py in it")
+    add_tar("link", [link], "The submission has no raft.py")
     hard = tarfile.TarInfo("raft.py")
     hard.type, hard.linkname = tarfile.LNKTYPE, "/etc/passwd"
-    add_tar("hard_link", [hard], "There is no raft.py in it")
+    add_tar("hard_link", [hard], "The submission has no raft.py")
     device = tarfile.TarInfo("raft.py")
     device.type = tarfile.CHRTYPE
-    add_tar("device", [device], "There is no raft.py in it")
+    add_tar("device", [device], "The submission has no raft.py")
     add_tar(
         "tar_bomb",
         [tarfile.TarInfo("pad.bin"), tarfile.TarInfo("raft.py")],
@@ -400,11 +400,11 @@ def write_archives(folder: Path, reference: str) -> dict[str, str]:
         b"\0" * (300 << 20),
     )
     (folder / "damaged.zip").write_bytes(b"PK\x03\x04 and then nothing")
-    says["damaged"] = "damaged or of an unknown kind"
+    says["damaged"] = "damaged or has an unknown format"
     (folder / "no_archive.tar").write_bytes(b"hello")
-    says["no_archive"] = "damaged or of an unknown kind"
+    says["no_archive"] = "damaged or has an unknown format"
     (folder / "nothing").mkdir()
-    says["nothing"] = "There is no raft.py in it"
+    says["nothing"] = "The submission has no raft.py"
     (folder / "linked").symlink_to("/etc")
     says["linked"] = "links are not followed"
     (folder / "wrong_encoding.py").write_bytes("NAME = 'caf\xe9'\n".encode("latin-1") + right)

@@ -80,8 +80,8 @@ def test_a_students_page_shows_what_a_failure_needs_and_links_to_its_pages(tmp_p
     student = tmp_path / "out" / "students" / "eve"
     report = unescape((student / "report.html").read_text())
     assert "It needs only this, with " in report and "and breaks earned-commit at" in report
-    assert re.search(r"\d+ of \d[\d,]* events are left of test_figure8", report)
-    assert "leader of term" in report.partition("Its timeline")[2]
+    assert re.search(r"from test_figure8\w+ with seed \d+: \d+ of \d[\d,]* events are left", report)
+    assert "leader of term" in report.partition("Timeline")[2]
     files = {path.name for path in (student / "pages").iterdir()}
     links = set(re.findall(r'href="\./pages/([^"]+)"', report))
     assert links == files
@@ -204,7 +204,7 @@ def test_a_worker_that_is_lost_costs_the_picture_and_nothing_else(
     request = Request(Setup({}, "raft/raft.py", Limits()), "", "", TEST, 7, "")
     (choice,) = chosen([TestResult(graded(TEST, seeds=(7,)), (run,))], Failures())
     shown = desk.show(choice, request, "code", Failures(), tmp_path, store)
-    assert shown.no_page == shown.not_shrunk == "the process that draws it does not start"
+    assert shown.no_page == shown.not_shrunk == "the process that makes it does not start"
     desk.end()
     store.close()
 

@@ -97,6 +97,6 @@ def test_what_is_found_is_told_and_costs_what_the_rubric_says(tmp_path: Path) ->
     assert "--file raftlab/tools/generator/as_test.py --isolated" in found["output"]
     page = (out / "students/eve/report.html").read_text()
     assert "<h2>Random runs: 0 of 4 points</h2>" in page
-    assert "drawn by chance, the same for everybody" in page
+    assert "random, and the same for every submission" in page
     assert float(scores["ann"]) - float(scores["eve"]) >= 4
     assert "<h2>Random runs: 4 of 4 points</h2>" in (out / "students/ann/report.html").read_text()

@@ -94,7 +94,7 @@ def test_gradescope_gets_scores_and_visibilities_and_no_hidden_text() -> None:
     text = json.dumps(found)
     assert "secret" not in text
     assert "told 0" not in text
-    assert found["output"] == "10 of 20 points in the 2 tests that are shown."
+    assert found["output"] == "10 of 20 points in the 2 tests shown here."
 
 
 def test_junit_has_the_shown_tests_and_is_xml() -> None:
@@ -231,12 +231,12 @@ def test_results_are_the_same_again_with_one_job_and_with_two(
     rows = {row["submission"]: row for row in csv.DictReader(io.StringIO(one["scores.csv"].decode()))}
     assert (rows["ann"]["score"], rows["ann"]["of"]) == ("100", "100")
     assert rows["syntax"]["problem"].startswith("raft/raft.py:1: SyntaxError")
-    assert rows["none"]["problem"] == "There is no raft.py in it."
+    assert rows["none"]["problem"] == "The submission has no raft.py."
     # And again: nothing is left to run.
     capfd.readouterr()
     assert lab(arguments(tmp_path, "two", "--jobs", "2")) == 0
     said = capfd.readouterr().out
-    assert "were there already)" in said
+    assert "from the cache)" in said
     assert everything_in(tmp_path / "two") == one
     made = [json.loads(line) for line in (tmp_path / "one/runs/ann.jsonl").read_text().splitlines()]
     assert len(made) == 2 * 4  # three tests of 2A and the hidden one, two seeds each
@@ -257,7 +257,7 @@ def test_a_killed_grader_goes_on_where_it_was(tmp_path: Path) -> None:
     done = subprocess.run(again, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert stored.read_bytes().startswith(before[:-20] + b"\n")
-    assert "(2 were there already)" in done.stdout
+    assert "(2 from the cache)" in done.stdout
     assert lab(arguments(tmp_path, "fresh", "--jobs", "2")) == 0
     assert everything_in(tmp_path / "out") == everything_in(tmp_path / "fresh")
 
@@ -267,8 +267,8 @@ def test_ctrl_c_ends_it_at_once_and_says_how_to_go_on(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SIGNALLED, "SIGINT", "1", *arguments(tmp_path, "out", "--jobs", "2")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 130, done.stderr
-    assert "interrupted; " in done.stdout
-    assert "the same command goes on" in done.stdout
+    assert "interrupted: " in done.stdout
+    assert "run the same command again to resume" in done.stdout
 
 
 def test_only_parts_that_the_rubric_gives_points_are_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -278,7 +278,7 @@ def test_only_parts_that_the_rubric_gives_points_are_run(tmp_path: Path, capsys:
     where = ["--hidden", str(tmp_path / "hidden_tests.py"), "--rubric", str(tmp_path / "rubric.toml")]
     assert lab(["grade", str(tmp_path / "raft.py"), *where, "--out", str(tmp_path / "out")]) == 0
     opening = capsys.readouterr().out.splitlines()[1]
-    assert opening.startswith("  not run, because points in the rubric does not name their part: ")
+    assert opening.startswith("  not run, because [points] in the rubric omits their part: ")
     assert [part for part in ("2A", "2B", "2C", "2D") if f" of {part}" in opening] == ["2A", "2C", "2D"]
     assert opening.endswith(", test_hidden_start (no _2a ... _3b in its name)")
     (row,) = csv.DictReader(io.StringIO((tmp_path / "out" / "scores.csv").read_text()))
@@ -328,7 +328,7 @@ def test_files_of_an_earlier_hand_in_are_not_replayed(tmp_path: Path) -> None:
     assert write_submitted(two, tmp_path).path == tmp_path / "submitted" / "ann"
     write_submitted(replace(two, files={"raft.py": b"# new"}), tmp_path)
     assert [path.name for path in (tmp_path / "submitted" / "ann").iterdir()] == ["raft.py"]
-    unread = replace(two, files={}, problem="There is no raft.py in it.")
+    unread = replace(two, files={}, problem="The submission has no raft.py.")
     assert write_submitted(unread, tmp_path) == unread
     assert not list((tmp_path / "submitted" / "ann").iterdir())
 
@@ -342,11 +342,11 @@ def test_what_was_passed_over_and_renamed_is_said(tmp_path: Path, capsys: pytest
     out = tmp_path / "out"
     assert lab(["grade", str(class_), "--rubric", str(tmp_path / "rubric.toml"), "--out", str(out)]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert "  passed over (a name that begins with a dot): .DS_Store" in said
-    assert "  passed over (neither a folder nor an archive nor a .py file): list.csv, notes.txt" in said
-    assert "  listed under another name: ann.zip as ann_2, bob c.py as bob_c" in said
+    assert "  ignored (hidden file): .DS_Store" in said
+    assert "  ignored (not a folder, an archive or a .py file): list.csv, notes.txt" in said
+    assert "  renamed: ann.zip to ann_2, bob c.py to bob_c" in said
     page = (out / "index.html").read_text()
-    assert "notes.txt" in page and ".DS_Store" in page and "handed in as <bdi>ann.zip</bdi>" in page
+    assert "notes.txt" in page and ".DS_Store" in page and "submitted as <bdi>ann.zip</bdi>" in page
     rows = csv.DictReader(io.StringIO((out / "scores.csv").read_text()))
     assert [(row["submission"], row["file"]) for row in rows] == [
         ("ann", "ann.py"),
@@ -358,12 +358,12 @@ def test_what_was_passed_over_and_renamed_is_said(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("arguments_", "says"),
     [
-        ([], "name either SUBMISSIONS, to grade them, or --gradescope ZIP"),
-        (["nowhere"], "nowhere: no such folder; SUBMISSIONS must name a folder"),
+        ([], "give either SUBMISSIONS, to grade them, or --gradescope ZIP"),
+        (["nowhere"], "nowhere: no such file or folder; SUBMISSIONS must be"),
         (["raft/raft.py", "--rubric", "nowhere.toml"], "nowhere.toml: No such file or directory; RUBRIC must name"),
-        (["raft/raft.py", "--hidden", "docs"], "docs: there is no test in it: a function test_...(make_config)"),
+        (["raft/raft.py", "--hidden", "docs"], "docs: no tests found; expected functions test_...(make_config)"),
         (["raft/raft.py", "--hidden", "nowhere.py"], "nowhere.py: no such test file"),
-        (["raft/raft.py", "--out", "Makefile/out"], "Makefile/out: Not a directory; OUT must name a folder that can"),
+        (["raft/raft.py", "--out", "Makefile/out"], "Makefile/out: Not a directory; OUT must be a writable folder"),
         (["--gradescope", "Makefile/a.zip"], "lab grade: Makefile: File exists\n"),
     ],
 )
@@ -388,10 +388,10 @@ def test_a_full_disk_is_said_and_costs_nothing_that_is_done(
     with monkeypatch.context() as patch:
         patch.setattr(grade_command, "write_class", full)
         assert lab(command) == 2
-    said = f"No space left on device; what is done is in {tmp_path / 'out'}, and the same command goes on"
+    said = f"No space left on device; finished runs are in {tmp_path / 'out'}, run the same command again to resume"
     assert capsys.readouterr().err == f"lab grade: {said}\n"
     assert lab(command) == 0
-    assert "(1 were there already)" in capsys.readouterr().out
+    assert "(1 from the cache)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -473,7 +473,8 @@ def test_checks_that_a_submission_keeps_from_looking_are_remarked_on(tmp_path: P
     # The names of its methods and fields could tell everybody what a hidden test says.
     (remark,) = graded_on_one_test(tmp_path, hidden=True).remarks
     assert (
-        remark.startswith("In hidden tests it sent messages that no check can read") and "append_entries" not in remark
+        remark.startswith("In hidden tests the peer sent messages that the checks cannot read")
+        and "append_entries" not in remark
     )
 
 

@@ -81,7 +81,7 @@ def some():
         submission("ada", good(a), good(b), good(c), real_s=3.0),
         submission("ben", good(a), bad(b), good(c), real_s=1.0),
         submission("cyd", bad(a), bad(b, rule="log-matching"), bad(c), real_s=90.0),
-        submission("dan", problem="There is no raft.py in what was handed in."),
+        submission("dan", problem="The submission has no raft.py."),
     ]
 
 
@@ -242,11 +242,11 @@ def test_the_grader_reads_what_was_handed_in_and_what_was_passed_over():
     told = {"passed_over": {"<b>.txt": "no archive"}, "made_with": {"Lab": "<i>raftlab"}}
     page = class_page([plain, other], "Raft", page_of=lambda result: "", **told)
     Reader(page)
-    assert page.count("handed in as ") == 1  # an ending is nothing to speak of
+    assert page.count("submitted as ") == 1  # an ending is nothing to speak of
     assert "&lt;b&gt;.txt" in page and "no archive" in page
     assert "&lt;i&gt;raftlab" in page and 'href="./provenance.json"' in page
     student, full = pages_of(other)
-    assert "Handed in as <bdi>ann.zip</bdi>" in full
+    assert "Submitted as <bdi>ann.zip</bdi>" in full
     assert "ann.zip" not in student
 
 
@@ -386,8 +386,8 @@ def test_a_submission_that_could_not_be_run_says_so_first():
 def test_what_it_printed_is_told_and_how_much_was_too_much():
     result = submission("eve", bad(graded("test_a_2a"), output="debug: here\n", dropped=12345))
     page = submission_page(result, "Raft", full=False)
-    assert "What it printed" in page and "debug: here" in page
-    assert "12,345 more characters were not kept." in page
+    assert ">Output<" in page and "debug: here" in page
+    assert "12,345 more characters were cut." in page
 
 
 # ---- the class -----------------------------------------------------------------------------------------------
@@ -418,17 +418,17 @@ def test_the_figures_of_a_class_add_up():
     short = {row[0].split()[0]: row[1] for row in read.rows if len(row) == 3}
     assert short["test_b_2b"] == "2 of 4" and short["test_a_2a"] == "1 of 4"
     assert short["one-voteOne"] == "2 of 4" and short["log-matchingOne"] == "1 of 4"
-    assert "94.0 s in all, 23.5 s for a submission on average" in page
+    assert "94.0 s in total, 23.5 s per submission on average" in page
     assert 'href="./ada.html"' in page
 
 
 def test_what_a_submission_did_wrong_besides_is_flagged():
     test = graded("test_a_2a")
     flags = {
-        MISBEHAVED: "lied to its host",
+        MISBEHAVED: "violated the sandbox protocol",
         UNLOADABLE: "could not be loaded",
-        FORCED: "ended by force",
-        DIED: "took its process along",
+        FORCED: "killed at a limit",
+        DIED: "process died",
     }
     for kind, flag in flags.items():
         result = submission("eve", bad(test, kind=kind), remarks=["late"])

@@ -74,7 +74,7 @@ def test_a_race_is_told_and_costs_what_the_rubric_says(tmp_path: Path) -> None:
         assert f"make replay TEST={TEST} SEED=" in race["output"]
         assert "ISOLATED=1 RACE=1" in race["output"]
         page = (out / "students/ann/report.html").read_text()
-        assert ("<h2>Races</h2>" in page) == ("What is found here costs nothing." in page) == (worth == 0)
+        assert ("<h2>Races</h2>" in page) == ("Failures here cost no points." in page) == (worth == 0)
         assert ("<h2>Races: 0 of 4 points</h2>" in page) == (worth == 4)
         junit = ElementTree.fromstring((out / "students/ann/junit.xml").read_text())
         assert junit.get("failures") == ("1" if worth else "0")

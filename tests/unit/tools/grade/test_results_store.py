@@ -62,7 +62,7 @@ def test_one_submission_graded_again_keeps_the_class(course: Course, capsys: pyt
     capsys.readouterr()
     assert course.grade(course.class_ / "bob.py") == 0
     assert course.scores == {"ann": "0", "bob": "30", "zoe": "0"}
-    assert "1 submission graded in 4 runs. The class of 3: mean 10, median 0 of 30, 1 with full marks." in (
+    assert "1 submission graded in 4 runs. Class of 3: mean 10, median 0 of 30, 1 with full marks." in (
         capsys.readouterr().out
     )
     page = (course.out / "index.html").read_text()
@@ -82,7 +82,10 @@ def test_who_is_no_longer_in_the_folder_is_no_longer_in_the_class(
     (course.class_ / "zoe.py").unlink()
     capsys.readouterr()
     assert course.grade() == 0
-    assert "  not in the folder, and so no longer in the class (pages and runs stay): zoe\n" in capsys.readouterr().out
+    assert (
+        "  removed from the class, because no longer in the folder (pages and runs are kept): zoe\n"
+        in capsys.readouterr().out
+    )
     assert list(course.scores) == ["ann", "bob"]
     assert "zoe" not in (course.out / "index.html").read_text()
     assert course.grade(course.class_ / "ann.py") == 0
@@ -156,7 +159,7 @@ def test_one_of_two_that_are_called_alike_keeps_its_name(course: Course, capsys:
     # Handed in anew, in another form: it is the same student.
     assert course.grade(course.class_ / "ann") == 0
     assert course.scores["ann"] == "30" and list(course.scores) == ["ann", "ann_2", "bob", "zoe"]
-    assert "  ann takes the place of ann.py, which was graded as ann\n" in capsys.readouterr().out
+    assert "  ann replaces ann.py, which was graded as ann\n" in capsys.readouterr().out
 
 
 def test_two_graders_do_not_write_into_one_folder(course: Course, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,31 +60,32 @@ def test_a_service_is_taken_from_its_folder_and_no_other_server_of_the_lab(tmp_p
     assert sorted(found.files) == ["kv/client.py", "kv/messages.py", "kv/server.py", "messages.py", "raft.py"]
     assert found.files["messages.py"] == b"# its"
     assert found.files[SERVER].decode() == SOURCES["kv/server.py"]
-    assert found.remarks == ("Not taken: helper.py beside server.py; only server.py, client.py, messages.py are.",)
+    assert found.remarks == ("Ignored beside server.py: helper.py. Only server.py, client.py, messages.py are used.",)
 
 
 def test_a_class_may_hand_in_the_service_alone_if_the_raft_is_the_course_s(tmp_path: Path) -> None:
     hand_in(tmp_path)
     assert sorted(taken(tmp_path, ON_REFERENCE).files) == sorted(SOURCES)
-    assert taken(tmp_path, WITH_SERVICE).problem.startswith("There is no raft.py in it; it has kv/client.py, ")
+    assert taken(tmp_path, WITH_SERVICE).problem.startswith("The submission has no raft.py; it has kv/client.py, ")
     assert sorted(taken(tmp_path / "kv", ON_REFERENCE).files) == sorted(SOURCES)  # its files, without the folder
 
 
 def test_neither_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "notes.py").touch()
-    assert taken(tmp_path, ON_REFERENCE).problem == "There is neither kv/server.py nor raft.py in it; it has notes.py."
+    assert (
+        taken(tmp_path, ON_REFERENCE).problem == "The submission has neither kv/server.py nor raft.py; it has notes.py."
+    )
 
 
 @pytest.mark.parametrize(
     ("files", "wanted", "remark"),
     [
         ({}, Wanted(Rubric().files), "kv/server.py was not run: parts 3A and 3B are not graded."),
-        (dict.fromkeys(SOURCES), WITH_SERVICE, "There is no kv/server.py in it, so parts 3A and 3B were not run."),
+        (dict.fromkeys(SOURCES), WITH_SERVICE, "The submission has no kv/server.py, so parts 3A and 3B were not run."),
         (
             {"kv/client.py": None},
             WITH_SERVICE,
-            "There is no client.py beside server.py, so parts 3A and 3B were not run: servers and clerk belong "
-            "together.",
+            "There is no client.py beside server.py, so parts 3A and 3B were not run. They need both files.",
         ),
     ],
 )
@@ -99,8 +100,8 @@ def test_one_messages_file_for_both_is_remarked(tmp_path: Path) -> None:
     for name in ("raft.py", "messages.py", "server.py", "client.py"):
         (tmp_path / name).write_text("# all in one folder")
     assert taken(tmp_path, WITH_SERVICE).remarks == (
-        "messages.py beside raft.py and server.py was taken for both of them; hand in the folders raft and kv as they "
-        "are.",
+        "raft.py and server.py are in one folder, so messages.py was used for both. Submit the folders raft and kv "
+        "instead.",
     )
 
 
@@ -143,7 +144,7 @@ def test_a_service_earns_its_part_and_costs_no_other(tmp_path: Path) -> None:
     results = graded(tmp_path, folders)
     points = {name: [earned for earned, _ in result.parts.values()] for name, result in results.items()}
     assert points == {"right": [10, 20], "none": [10, 0], "unloadable": [10, 0], "wrong": [10, 0]}
-    assert results["none"].tests[1].summary == "Not run: there is no kv/server.py with a client.py beside it to run."
+    assert results["none"].tests[1].summary == "Not run: the submission has no kv/server.py with a client.py beside it."
     # Of a hidden test not even the reason.
     assert results["unloadable"].remarks == ("Parts 3A and 3B: The service cannot be loaded in a hidden test.",)
     (run,) = results["wrong"].tests[1].runs
@@ -160,12 +161,12 @@ def test_on_the_course_s_raft_a_wrong_raft_costs_a_service_nothing(tmp_path: Pat
     assert [earned for earned, _ in results["wrong"].parts.values()] == [0, 20]
     assert results["wrong"].problem == ""
     assert results["wrong"].remarks[0].startswith("Parts 2A to 2D: raft/raft.py:1: ValueError while importing it")
-    assert results["alone"].tests[0].summary == "Not run: there is no raft.py to run."
-    assert "Services were run on the course's own raft.py: a line" in results["alone"].remarks[-1]
+    assert results["alone"].tests[0].summary == "Not run: the submission has no raft.py."
+    assert "Services ran on the course's raft.py." in results["alone"].remarks[-1]
 
 
 def test_no_reference_is_said(tmp_path: Path) -> None:
-    with pytest.raises(RubricError, match=r'raft = "reference" needs a raft.py to run services on, and there is no '):
+    with pytest.raises(RubricError, match=r'raft = "reference" needs a raft.py to run services on, but '):
         reference_files(tmp_path / "raft.py")
 
 

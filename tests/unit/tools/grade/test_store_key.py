@@ -103,7 +103,7 @@ def test_another_page_style_keeps_what_was_graded_and_another_lab_does_not(tmp_p
     assert "graded in 1 runs:" in grade()
     style = project / layout.TOOLS / "grade" / "pages" / "page.css"
     style.write_text(style.read_text().replace("--accent: #2c6390", "--accent: #123456"))
-    assert "graded in 1 runs (1 were there already):" in grade()
+    assert "graded in 1 runs (1 from the cache):" in grade()
     assert "--accent: #123456" in (tmp_path / "out" / "index.html").read_text()
     selecting = project / layout.TOOLS / "selection.py"
     selecting.write_text(f"{selecting.read_text()}\n# another\n")

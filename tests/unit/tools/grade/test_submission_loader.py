@@ -54,7 +54,7 @@ def test_one_submission_may_be_named_itself(tmp_path: Path) -> None:
     assert [s.name for s in take_in(folder / "raft.py", FILES).submissions] == ["ann"]
     (folder / "raft.py").rename(folder / "draft.py")
     (found,) = take_in(folder, FILES, single=True).submissions
-    assert found.problem == "There is no raft.py in it; it has draft.py."
+    assert found.problem == "The submission has no raft.py; it has draft.py."
 
 
 def test_names_are_made_safe_and_unique(tmp_path: Path) -> None:
@@ -70,8 +70,8 @@ def test_a_name_of_any_bytes_can_be_written_down(tmp_path: Path) -> None:
         archive.addfile(tarfile.TarInfo("caf\udce9\x1b[2J.py"))
     found = take_in(class_, FILES).submissions
     assert [s.problem for s in found] == [
-        "There is no raft.py in it; it has caf??[2J.py.",
-        "There is no raft.py in it.",
+        "The submission has no raft.py; it has caf??[2J.py.",
+        "The submission has no raft.py.",
     ]
     for submission in found:
         write_submission(Result(submission.name, submission.problem, submission.remarks, ()), "Raft", tmp_path / "out")
@@ -83,9 +83,9 @@ def test_an_archive_that_cannot_be_read_is_in_the_class(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "eve.py")
     (tmp_path / "notes.txt").write_text("no submission")
     assert {s.name: s.problem for s in take_in(tmp_path, FILES).submissions} == {
-        "ann": "An archive of the kind .7z cannot be read; hand in a .zip.",
-        "bob": "An archive of the kind .rar cannot be read; hand in a .zip.",
-        "eve": "It is neither a file nor a folder.",
+        "ann": ".7z archives cannot be read. Submit a .zip.",
+        "bob": ".rar archives cannot be read. Submit a .zip.",
+        "eve": "The submission is neither a file nor a folder.",
     }
 
 
@@ -102,10 +102,10 @@ def test_what_is_passed_over_is_told_with_the_reason(tmp_path: Path) -> None:
         (tmp_path / name).write_text("#")
     found = take_in(tmp_path, FILES, not_these=(tmp_path / "grades", tmp_path / "solution.py"))
     assert found.passed_over == {
-        ".DS_Store": "a name that begins with a dot",
-        "grades": "the grader's own: OUT, hidden tests or the solution",
-        "notes.txt": "neither a folder nor an archive nor a .py file",
-        "solution.py": "the grader's own: OUT, hidden tests or the solution",
+        ".DS_Store": "hidden file",
+        "grades": "OUT, hidden tests or the solution",
+        "notes.txt": "not a folder, an archive or a .py file",
+        "solution.py": "OUT, hidden tests or the solution",
     }
     assert [(s.name, s.file) for s in found.submissions] == [("ann", "ann.py"), ("ann_2", "ann.zip")]
     assert found.whole
@@ -130,11 +130,11 @@ def test_files_of_a_students_own_beside_raft_are_said_not_to_be_taken(tmp_path: 
     for name in ("raft.py", "messages.py", "persister.py", "__init__.py", "util.py", "log.py"):
         (folder / name).write_text("#")
     (found,) = take_in(tmp_path, FILES).submissions
-    assert found.remarks == ("Not taken: log.py, util.py beside raft.py; only raft.py, messages.py are.",)
+    assert found.remarks == ("Ignored beside raft.py: log.py, util.py. Only raft.py, messages.py are used.",)
 
 
 def test_no_submissions_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(IntakeError, match="there is no submission in it"):
+    with pytest.raises(IntakeError, match="no submissions found"):
         take_in(tmp_path, FILES)
-    with pytest.raises(IntakeError, match="no such folder"):
+    with pytest.raises(IntakeError, match="no such file or folder"):
         take_in(tmp_path / "nowhere", FILES)

@@ -87,7 +87,7 @@ def test_the_page_says_why_and_lists_skips_apart(full: bool) -> None:
     assert "What cannot be verified" in page and WHY in page
     assert "✗ unverified" in page and "– skipped" in page
     assert "1 of 2 tests passed, 1 skipped" in page
-    assert "Skipped, and counted neither way:" in page and "it needs plain votes" in page
+    assert "Skipped; these tests do not count:" in page and "it needs plain votes" in page
     assert "What went wrong" not in page
 
 
@@ -105,7 +105,7 @@ def test_gradescope_and_others_read_of_both() -> None:
         (0, 0, None),
         (10, 10, "passed"),
     ]
-    assert found["output"] == f"{WHY}\n10 of 20 points in the 3 tests that are shown."
+    assert found["output"] == f"{WHY}\n10 of 20 points in the 3 tests shown here."
     suite = ElementTree.fromstring(as_junit(a_result()))
     assert (suite.get("failures"), suite.get("skipped")) == ("1", "1")
     row = dict(zip(*csv.reader(io.StringIO(as_csv([a_result()]))), strict=True))

@@ -48,9 +48,9 @@ def exam(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Exam:
 BROKEN = {
     "1 / 0": ["ZeroDivisionError: division by zero", "hidden.py:6 in test_broken_2a", "1 / 0"],
     "make_config(servers=3).fail('nobody can pass this')": ["nobody can pass this"],
-    "pytest.skip('later')": ["It skips itself, and a test that was skipped has not been passed"],
+    "pytest.skip('later')": ["The solution skips this test, but must pass it"],
     "os._exit(3)": ["The worker process ended itself with exit status 3 during the run."],
-    "spend(1.2)": ["s of processor time, and a run may take 1; make it shorter, or raise limits.cpu_s"],
+    "spend(1.2)": ["s of processor time; the limit is 1 s. Shorten the test, or raise limits.cpu_s"],
 }
 
 
@@ -64,15 +64,15 @@ def test_a_test_that_the_solution_does_not_pass_is_refused(exam: Exam, line: str
     status, said = exam.grade()
     assert status == 2
     assert (
-        "lab grade: 1 of the 5 tests fails on raft/raft.py, which should pass all of them, so nobody is graded:\n"
-        in said
+        "lab grade: 1 of 5 tests fails on raft/raft.py. The solution must pass every test, so no submission "
+        "was graded:\n" in said
     )
     assert f"\n  test_broken_2a  seed {min(seeds('a word', 'test_broken_2a', 2))}\n" in said
     for words in BROKEN[line]:
         assert words in said
-    last = "If it is the solution that is wrong, name a right one with --solution PATH (make: SOLUTION=path), and its "
+    last = "If the solution is incorrect, name a correct one with --solution PATH (make: SOLUTION=path), and its "
     last += "service with --kv PATH (make: KV=path)"
-    assert said.splitlines()[-1] == f"Mend the tests. {last}"
+    assert said.splitlines()[-1] == f"Fix the tests. {last}"
     assert not [name for name in ("scores.csv", "runs", "students", "provenance.json") if (exam.out / name).exists()]
 
 
@@ -109,8 +109,8 @@ def test_what_was_proved_is_not_proved_again(exam: Exam) -> None:
     solution.write_text(REFERENCE)
     where = ["--solution", str(solution.parent)]
     status, said = exam.grade(*where)
-    assert (status, f"  first, the exam on {solution}: 4 tests, 8 runs\n" in said) == (0, True)
-    assert "first, the exam" not in exam.grade(*where)[1]
+    assert (status, f"  validating the tests on {solution}: 4 tests, 8 runs\n" in said) == (0, True)
+    assert "validating the tests" not in exam.grade(*where)[1]
     exam.hidden.write_text(f"# changed\n{RIGHT}")
     assert "1 test, 2 runs\n" in exam.grade(*where)[1]
     exam.rubric.write_text(RUBRIC.replace("runs = 2", "runs = 3"))
@@ -125,7 +125,7 @@ def test_what_could_be_proved_of_a_broken_exam_is_not_proved_again(exam: Exam) -
     exam.hidden.write_text("def test_broken_2a(make_config): 1 / 0\n")
     assert exam.grade()[0] == 2
     status, said = exam.grade()
-    assert (status, "  first, the exam on raft/raft.py: 1 test, 2 runs\n" in said) == (2, True)
+    assert (status, "  validating the tests on raft/raft.py: 1 test, 2 runs\n" in said) == (2, True)
 
 
 def test_failures_that_the_rubric_forgives_are_said_and_no_more(exam: Exam) -> None:
@@ -136,7 +136,7 @@ def test_failures_that_the_rubric_forgives_are_said_and_no_more(exam: Exam) -> N
     for _ in range(2):
         status, said = exam.grade()
         assert status == 0
-        assert "  test_dice_2a fails on raft/raft.py with seed " in said and ", which its pass_rate forgives\n" in said
+        assert "  test_dice_2a fails on raft/raft.py with seed " in said and ", which its pass_rate allows\n" in said
     exam.rubric.write_text(f"{RUBRIC}[tests.test_dice_2a]\nruns = 8\n")
     assert exam.grade()[0] == 2
 
@@ -168,7 +168,7 @@ def test_an_autograder_is_packed_only_of_what_can_be_passed_and_tries_it_no_more
     exam.hidden = exam.folder / "mended.py"  # another name: a module is loaded once
     exam.hidden.write_text(RIGHT)
     status, said = exam.grade(what=["--gradescope", str(target)])
-    assert (status, "  first, the exam on raft/raft.py: 4 tests, 8 runs\n" in said) == (0, True)
+    assert (status, "  validating the tests on raft/raft.py: 4 tests, 8 runs\n" in said) == (0, True)
     with zipfile.ZipFile(target) as archive:
         archive.extractall(exam.folder / "there")
     there = exam.folder / "there"
@@ -183,7 +183,7 @@ def test_an_autograder_is_packed_only_of_what_can_be_passed_and_tries_it_no_more
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "  not tried on a solution first: there is no raft/raft.py here, and no --solution\n" in done.stdout
+    assert "  tests not validated: raft/raft.py does not exist here, and --solution is not given\n" in done.stdout
     # The seeds over there are those that were tried here.
     assert exam.grade()[0] == 0
     here, over_there = (json.loads((out / "provenance.json").read_text()) for out in (exam.out, there / "out"))
