@@ -13,7 +13,7 @@ from labsim import Simulation, Task, Wait, WaitKind
 from labsim.blocked import blocked, held_locks, node_threads
 
 
-class State(NamedTuple):
+class ReportedState(NamedTuple):
     """What get_state() returned, and when."""
 
     term: int
@@ -34,7 +34,7 @@ class ClusterSnapshot:
     blocked: tuple[Wait, ...] = ()
     held_locks: Mapping[str, WaitKind] = field(default_factory=dict)
     threads: tuple[Wait, ...] = ()
-    states: Mapping[str, State] = field(default_factory=dict)
+    states: Mapping[str, ReportedState] = field(default_factory=dict)
     call_waits: tuple[Wait, ...] = ()
 
 

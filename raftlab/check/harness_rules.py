@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class KeptRule(NamedTuple):
+class HarnessRule(NamedTuple):
     name: str
     title: str
     section: str
@@ -16,53 +16,53 @@ class KeptRule(NamedTuple):
     is_omission: bool = False  # as of a Rule
 
 
-STATE_MACHINE_SAFETY = KeptRule(
+STATE_MACHINE_SAFETY = HarnessRule(
     "state-machine-safety",
     "One index holds one command, on all peers, over restarts and snapshots",
     "§5.4.3",
     "service",
 )
-APPLY_ORDER = KeptRule(
+APPLY_ORDER = HarnessRule(
     "apply-order", "A peer applies index after index, none twice and none left out", "Figure 2: All Servers", "service"
 )
-SNAPSHOT_FORWARD = KeptRule(
+SNAPSHOT_FORWARD = HarnessRule(
     "snapshot-forward",
     "A snapshot handed up never rolls the service back, and is of the index it says",
     "§7",
     "service",
 )
-SNAPSHOT_SAVED = KeptRule("snapshot-saved", "What snapshot() was given gets to the disk", "§7", "service")
-START_RETURNS_AT_ONCE = KeptRule("start-returns-at-once", "start() waits for nobody", "MIT's lab", "tester")
-CALLS_RETURN = KeptRule(
+SNAPSHOT_SAVED = HarnessRule("snapshot-saved", "What snapshot() was given gets to the disk", "§7", "service")
+START_RETURNS_AT_ONCE = HarnessRule("start-returns-at-once", "start() waits for nobody", "MIT's lab", "tester")
+CALLS_RETURN = HarnessRule(
     "calls-return",
     "The constructor, start(), get_state() and kill() return within 10 s",
     "MIT's lab",
     "tester",
     is_omission=True,
 )
-QUIET_DEATH = KeptRule(
+QUIET_DEATH = HarnessRule(
     "quiet-death", "A second after kill() a peer sends, saves and applies nothing", "MIT's lab", "tester"
 )
-LINEARIZABILITY = KeptRule(
+LINEARIZABILITY = HarnessRule(
     "linearizability",
     "Clients cannot tell the servers from one that does one thing at a time",
     "§8",
     "tester",
 )
-SERVICE_LISTENS = KeptRule(
+SERVICE_LISTENS = HarnessRule(
     "service-listens", "A service takes what its peer has put on apply_ch", "MIT's lab", "service"
 )
-SNAPSHOT_OF_APPLIED = KeptRule(
+SNAPSHOT_OF_APPLIED = HarnessRule(
     "snapshot-of-applied",
     "A service gives its peer snapshots of what was applied, and of no more",
     "§7",
     "service",
 )
-RACE = KeptRule(
+RACE = HarnessRule(
     "race", "Of two threads that touch one field, one writing, something says which comes first", "--race", "race"
 )
 
-KEPT_RULES = (
+HARNESS_RULES = (
     STATE_MACHINE_SAFETY,
     APPLY_ORDER,
     SNAPSHOT_FORWARD,

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence
 
 from labsim import Event, Wait, WaitKind
-from raftlab.check.linearizability import Kind, Operation, Violation, Wrong, draw
+from raftlab.check.linearizability import Anomaly, ClientOperation, HistoryViolation, OperationKind, draw
 from raftlab.trace import events
 
 _WIDTH = 108
@@ -19,36 +19,38 @@ _TWICE = (
     "server and in every snapshot (§8)."
 )
 _LIKELY = {
-    Wrong.TWICE: _TWICE,
-    Wrong.STALE: (
+    Anomaly.TWICE: _TWICE,
+    Anomaly.STALE: (
         "Likely: a server answered from what it had, and did not know what had been agreed on since. A leader that was "
         "deposed believes that it leads; a read must be agreed on like a write, or a majority must say that nobody "
         "else leads (§8). After a restart or a snapshot, look whether all of the state is there again."
     ),
-    Wrong.LOST: (
+    Anomaly.LOST: (
         "Likely: a write was answered that was never agreed on, or was taken for a repetition of another. Answer when "
         "the request itself was applied at its index, and not merely something; and tell the requests of different "
         "clients apart (§8)."
     ),
-    Wrong.ORDER: "Likely: servers apply in different orders, or one of them has applied what was not agreed on (§5.3).",
-    Wrong.UNKNOWN_VALUE: (
+    Anomaly.ORDER: (
+        "Likely: servers apply in different orders, or one of them has applied what was not agreed on (§5.3)."
+    ),
+    Anomaly.UNKNOWN_VALUE: (
         "Likely: what is stored or answered is not what was asked for: look at put, append and get themselves."
     ),
-    Wrong.OTHER: "",
+    Anomaly.OTHER: "",
 }
 
 
-def evidence(violation: Violation, trace: Sequence[Event]) -> list[str]:
+def evidence(violation: HistoryViolation, trace: Sequence[Event]) -> list[str]:
     """A line each."""
     lines = ["These operations cannot be put in one order:", *draw(violation.operations)]
     for operation in violation.operations:
-        if operation.kind is Kind.GET:
+        if operation.kind is OperationKind.GET:
             lines += _answered(operation, trace)
-    likely = _LIKELY[violation.wrong]
+    likely = _LIKELY[violation.anomaly]
     return [*lines, *textwrap.wrap(likely, _WIDTH)] if likely else lines
 
 
-def in_vain(waits: Sequence[Wait]) -> list[str]:
+def explain_wait(waits: Sequence[Wait]) -> list[str]:
     """A client waits in vain: whether a server's own lock is why, a line each. `waits`: those that are blocked."""
     locked = [wait for wait in waits if wait.kind is WaitKind.LOCK and wait.node is not None and wait.node.isdecimal()]
     if not locked:
@@ -62,7 +64,7 @@ def in_vain(waits: Sequence[Wait]) -> list[str]:
     return textwrap.wrap(likely, _WIDTH)
 
 
-def _answered(get: Operation, trace: Sequence[Event]) -> list[str]:
+def _answered(get: ClientOperation, trace: Sequence[Event]) -> list[str]:
     """Which server answered that get, and how much it had applied, beside who had applied most."""
     ended_ns = round(get.returned_s * 1e9)
     began_ns = round(get.called_s * 1e9)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from labsim import NodeKilled, TaskFailed, random, time
 from raftapi import Peer
-from raftlab.check.cluster_snapshot import State
+from raftlab.check.cluster_snapshot import ReportedState
 from raftlab.check.failure import Failure, short
 from raftlab.check.harness_rules import QUIET_DEATH, START_RETURNS_AT_ONCE
 from raftlab.check.rules import RuleChecker
@@ -176,7 +176,7 @@ class Config(Servers):
             return 0, False
         match state:
             case (int(term), bool(is_leader)) if not isinstance(term, bool):
-                slot.last_state = State(term, is_leader, round(self._runtime.now * 1e9))
+                slot.last_state = ReportedState(term, is_leader, round(self._runtime.now * 1e9))
                 if is_leader:
                     self._check_claim(slot, term)
                 return term, is_leader

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from raftapi import ApplyMsg
-from raftlab.check.harness_rules import SERVICE_LISTENS, SNAPSHOT_FORWARD, SNAPSHOT_OF_APPLIED, KeptRule
+from raftlab.check.harness_rules import SERVICE_LISTENS, SNAPSHOT_FORWARD, SNAPSHOT_OF_APPLIED, HarnessRule
 from raftlab.harness.launcher import ApplyChannel
 from raftlab.harness.service import ApplyChecker, CommittedCommands
 
@@ -50,7 +50,7 @@ class ApplyInterceptor(ApplyChecker):
         peer: int,
         channel: ApplyChannel,
         committed: CommittedCommands,
-        fail: Callable[[str, KeptRule | None], NoReturn],
+        fail: Callable[[str, HarnessRule | None], NoReturn],
         applied: Callable[[ApplyMsg], None],
         snapshots: SnapshotRegistry,
         after: Callable[[float, Callable[[], None]], None],

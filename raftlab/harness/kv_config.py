@@ -16,9 +16,9 @@ from zlib import crc32
 
 from labsim import threading, time
 from raftapi import Peer
-from raftlab.check.harness_rules import LINEARIZABILITY, KeptRule
-from raftlab.check.linearizability import History, Outcome, check
-from raftlab.check.service_diagnosis import evidence, in_vain
+from raftlab.check.harness_rules import LINEARIZABILITY, HarnessRule
+from raftlab.check.linearizability import CheckResult, History, check
+from raftlab.check.service_diagnosis import evidence, explain_wait
 from raftlab.harness.clients import Client
 from raftlab.harness.config import Config, Stats
 from raftlab.harness.interceptor import ApplyInterceptor, SnapshotRegistry
@@ -82,7 +82,7 @@ class KVConfig(Config):
         self.stats = stats._replace(commands=operations)
         return self.stats
 
-    def fail(self, text: str, rule: KeptRule | None = None, **told: Any) -> NoReturn:
+    def fail(self, text: str, rule: HarnessRule | None = None, **told: Any) -> NoReturn:
         """Whatever a test has noticed: if the history is wrong already, that comes first."""
         if rule is None:
             self._check_history(final=False)
@@ -91,7 +91,7 @@ class KVConfig(Config):
     def fail_timeout(self, text: str) -> NoReturn:
         """A client waits, and should not have to."""
         snapshot = self._snapshot()
-        self.fail(text, evidence=in_vain(snapshot.blocked), snapshot=snapshot)
+        self.fail(text, evidence=explain_wait(snapshot.blocked), snapshot=snapshot)
 
     def _check_history(self, *, final: bool = True) -> None:
         if self._history_checked:
@@ -101,13 +101,13 @@ class KVConfig(Config):
             verdict = check(self.history.operations)
         else:
             verdict = check(self.history.operations, alive=self._virtual.note_progress)
-        if verdict.outcome is Outcome.VIOLATION:
+        if verdict.result is CheckResult.VIOLATION:
             violation = verdict.violation
             assert violation is not None
             text = f"{LINEARIZABILITY.title} ({LINEARIZABILITY.section}): {violation.text}"
             told = evidence(violation, self._trace)
-            self.fail(text, LINEARIZABILITY, evidence=told, variety=violation.wrong.value)
-        if verdict.outcome is Outcome.UNKNOWN and final:
+            self.fail(text, LINEARIZABILITY, evidence=told, variety=violation.anomaly.value)
+        if verdict.result is CheckResult.UNKNOWN and final:
             raise Undecided(
                 f"the checker gave up on key {verdict.key!r} after {verdict.steps:,} steps, so nobody knows whether "
                 f"these {len(self.history.operations):,} operations are linearizable. This is a failure of the lab, "
@@ -153,7 +153,7 @@ class KVConfig(Config):
         interceptor = slot.service
         assert isinstance(interceptor, ApplyInterceptor)
         interceptor.check_snapshot(index, snapshot)
-        self._emit(events.SNAPSHOT, slot.node, events.Taken(index, snapshot), crc32(snapshot))
+        self._emit(events.SNAPSHOT, slot.node, events.ServiceSnapshot(index, snapshot), crc32(snapshot))
 
     def crash1(self, i: int) -> None:
         """Cut the power of server i. What its Persister has saved remains."""

@@ -16,7 +16,7 @@ from labsim.guard import forbid_exit
 from raftlab.check.cluster_snapshot import ClusterSnapshot, take_snapshot
 from raftlab.check.diagnosis import diagnose
 from raftlab.check.failure import Failure
-from raftlab.check.rules import ABOUT_WAITING, CHUNK, RuleChecker
+from raftlab.check.rules import CHUNK, LIVENESS_RULES, RuleChecker
 from raftlab.check.task_errors import point_into_peer
 from raftlab.harness.config import Config
 from raftlab.harness.lab_test import LabTest
@@ -48,7 +48,7 @@ class Run:
     @property
     def checks_off(self) -> list[str]:
         """Which checks this peer's messages keep from looking, and why, a line each."""
-        return [] if self.checker is None else self.checker.off
+        return [] if self.checker is None else self.checker.undecodable_notes
 
     @property
     def unverified(self) -> list[str]:
@@ -152,7 +152,7 @@ def _check(simulation: Simulation, trace: Sequence[Event]) -> RuleChecker:
             failure = checker.violation.failure
             snapshot = take_snapshot(simulation)
             blocked = sorted(snapshot.blocked, key=lambda wait: wait.node != failure.peer)
-            kept = tuple(blocked) if failure.rule in ABOUT_WAITING else ()
+            kept = tuple(blocked) if failure.rule in LIVENESS_RULES else ()
             simulation.fail(failure.extended(snapshot=replace(snapshot, blocked=kept)))
 
     simulation.subscribe(observe, chunk=CHUNK)
@@ -186,7 +186,7 @@ def _with_snapshot_of(ended_by: BaseException | None, broken: Failure, ended_ns:
     if not isinstance(ended_by, Failure):
         return broken
     then = ended_by.snapshot
-    blocked = then.blocked if broken.rule in ABOUT_WAITING else ()
+    blocked = then.blocked if broken.rule in LIVENESS_RULES else ()
     when = [f"  What is stuck was so when the test gave up, at {ended_ns / 1e9:.3f} s:"] if blocked else []
     return broken.extended(evidence=when, snapshot=ClusterSnapshot(blocked, then.held_locks, then.threads))
 

@@ -19,9 +19,9 @@ from labsim import Event, Node, NodeKilled, Simulation
 from labsim.choices import ChoiceKind, Constant, UniformInt
 from labsim.trace import fingerprint_of
 from raftapi import ApplyMsg, Peer, Persister
-from raftlab.check.cluster_snapshot import ClusterSnapshot, State
+from raftlab.check.cluster_snapshot import ClusterSnapshot, ReportedState
 from raftlab.check.failure import Failure
-from raftlab.check.harness_rules import CALLS_RETURN, KeptRule
+from raftlab.check.harness_rules import CALLS_RETURN, HarnessRule
 from raftlab.harness.launcher import ApplyChannel, LaunchedPeer, PeerContext, PeerDisk, PeerLauncher, RaftHooks
 from raftlab.harness.runtime import CallTimeout, RealTimeRuntime, Runtime, VirtualRuntime, current_runtime
 from raftlab.harness.service import SNAPSHOT_INTERVAL, ApplyChecker, CommittedCommands, TesterService
@@ -57,7 +57,7 @@ class ServerSlot:
         self.server: Server | None = None
         self.service: ApplyChecker | None = None
         self.end_names: list[str] = []
-        self.last_state: State | None = None
+        self.last_state: ReportedState | None = None
         self.crash_points = 0  # that were armed so far
         self.crash_point: tuple[CrashMoment, int] | None = None  # where to crash, and at which time of coming there
 
@@ -353,7 +353,7 @@ class Servers:
             """Runs in the peer's own task, just before the save takes effect: if it does not return, there was none."""
             if slot.crash_point is not None:
                 self._reach_crash_point(slot, "before save")
-            self._emit(events.PERSIST, node, events.Saved(raft_state, snapshot, number), crc32(raft_state))
+            self._emit(events.PERSIST, node, events.PersistedState(raft_state, snapshot, number), crc32(raft_state))
             if slot.crash_point is not None and slot.crash_point[0] == "after save":
                 disk = Persister()
                 disk.save(raft_state, snapshot)
@@ -545,7 +545,7 @@ class Servers:
     def fail(
         self,
         text: str,
-        rule: KeptRule | None = None,
+        rule: HarnessRule | None = None,
         *,
         awaited: int | None = None,
         costs: bool = False,

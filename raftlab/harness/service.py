@@ -14,7 +14,7 @@ from labsim import current_simulation, queue, time
 from labsim.stacks import user_frames
 from raftapi import ApplyMsg
 from raftlab.check.failure import short
-from raftlab.check.harness_rules import APPLY_ORDER, SNAPSHOT_FORWARD, SNAPSHOT_SAVED, STATE_MACHINE_SAFETY, KeptRule
+from raftlab.check.harness_rules import APPLY_ORDER, SNAPSHOT_FORWARD, SNAPSHOT_SAVED, STATE_MACHINE_SAFETY, HarnessRule
 from raftlab.check.rules.facts import same_command
 from raftlab.harness.launcher import ApplyChannel
 
@@ -53,7 +53,7 @@ class ApplyChecker:
         peer: int,
         channel: ApplyChannel,
         committed: CommittedCommands,
-        fail: Callable[[str, KeptRule | None], NoReturn],
+        fail: Callable[[str, HarnessRule | None], NoReturn],
         applied: Callable[[ApplyMsg], None],
     ) -> None:
         self._peer = peer
@@ -158,7 +158,7 @@ class TesterService(ApplyChecker):
         peer: int,
         channel: ApplyChannel,
         committed: CommittedCommands,
-        fail: Callable[[str, KeptRule | None], NoReturn],
+        fail: Callable[[str, HarnessRule | None], NoReturn],
         applied: Callable[[ApplyMsg], None],
         saved_snapshot: Callable[[], bytes],
         save_s_max: Callable[[], float],

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from labrpc.message import Message
 from labsim import Event
 from raftlab.trace import events
-from raftlab.trace.decoding import Reader
+from raftlab.trace.decoding import MessageDecoder
 from raftlab.trace.rpcs import APPEND, RPCS, VOTE
 
 
@@ -24,7 +24,7 @@ class Vote(NamedTuple):
 
 class Seen:
     def __init__(self, peers: int) -> None:
-        self._reader = Reader()
+        self._decoder = MessageDecoder()
         self.anything = False
         self.campaigns = dict.fromkeys(range(peers), 0)  # the latest term that each has asked for votes in
         self.campaigning: set[int] = set()  # who has asked for votes since it was started
@@ -64,9 +64,9 @@ class Seen:
         if self.is_other(message):
             self.other_calls[caller].add(f"{method} that is no candidate's" if method == VOTE else method)
         elif method == VOTE:
-            reading = self._reader.read(message)
-            if reading is not None and reading.args.term > self.campaigns[caller]:
-                self.campaigns[caller] = reading.args.term
+            request = self._decoder.decode_request(message)
+            if request is not None and request.args.term > self.campaigns[caller]:
+                self.campaigns[caller] = request.args.term
                 self.campaigning.add(caller)
 
     def _arrived(self, message: Message) -> None:
@@ -77,8 +77,8 @@ class Seen:
             self.delivered.append(message)
         if message.rpc == APPEND:
             self._open_appends[target, source].add(message.id)
-        if message.rpc == VOTE and (reading := self._reader.read(message)) is not None:
-            self._asked[target, source] = max(reading.args.term, self._asked.get((target, source), 0))
+        if message.rpc == VOTE and (request := self._decoder.decode_request(message)) is not None:
+            self._asked[target, source] = max(request.args.term, self._asked.get((target, source), 0))
 
     def _answered(self, who: int, message: Message) -> None:
         asker = int(message.source)
@@ -86,10 +86,10 @@ class Seen:
         method = message.rpc
         if method not in RPCS:
             return
-        reading, reply = self._reader.read(message), self._reader.read_reply(message)
-        if reading is None or reply is None:
+        request, reply = self._decoder.decode_request(message), self._decoder.decode_reply(message)
+        if request is None or reply is None:
             return
-        term = reading.args.term
+        term = request.args.term
         if method == VOTE:
             if reply.term < term:
                 self.disregarded = True
@@ -101,9 +101,9 @@ class Seen:
             self._open_appends[who, asker].discard(message.id)
             if reply.term == term:
                 self._following.add((who, term))
-                self._appended(self.logs[who], self.logs[asker], reading.args, success=reply.success)
+                self._appended(self.logs[who], self.logs[asker], request.args, success=reply.success)
         elif reply.term == term:
-            args, log = reading.args, self.logs[who]
+            args, log = request.args, self.logs[who]
             if log[args.last_included_index - 1 : args.last_included_index] != [args.last_included_term]:
                 log[:] = [args.last_included_term] * args.last_included_index  # those before the last may be others
 
@@ -135,7 +135,7 @@ class Seen:
     def is_other(self, message: Message) -> bool:
         """Whether it is no RPC of the paper's: one of another name, or a RequestVote that no candidate sends."""
         method = message.rpc
-        return method not in RPCS or (method == VOTE and self._reader.read(message) is None)
+        return method not in RPCS or (method == VOTE and self._decoder.decode_request(message) is None)
 
     def vote(self, voter: int, candidate: int) -> Vote | None:
         """What it answered when that candidate last asked it; None if it has yet to answer."""
@@ -161,10 +161,10 @@ class Seen:
         """The entry of its sender's own term that the answer to this AppendEntries acknowledges last; 0 if none."""
         if message.rpc != APPEND:
             return 0
-        reading, reply = self._reader.read(message), self._reader.read_reply(message)
-        if reading is None or reply is None or not reply.success or reading.last_term != reading.args.term:
+        request, reply = self._decoder.decode_request(message), self._decoder.decode_reply(message)
+        if request is None or reply is None or not reply.success or request.last_term != request.args.term:
             return 0
-        return int(reading.last_index)
+        return int(request.last_index)
 
     def has_all_of(self, follower: int, leader: int) -> bool:
         log = self.logs[leader]

@@ -114,9 +114,9 @@ class Scenario(Expectations):
         self._seen.asks_beforehand = ", ".join(sorted(self._seen.other_calls[i]))
         calls = [queued for queued in self._network.queued if not queued.is_reply and queued.message.id not in known]
         calls = [queued for queued in calls if queued.message.source == str(i) and self._seen.is_other(queued.message)]
-        seats = self.checker.facts.seats
+        peers = self.checker.facts.peers
         listeners = []
-        for queued in sorted(calls, key=lambda queued: seats[queued.message.target].term):
+        for queued in sorted(calls, key=lambda queued: peers[queued.message.target].observed_term):
             listener = int(queued.message.target)
             if enough() or listener not in self._awake():
                 continue

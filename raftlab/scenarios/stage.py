@@ -164,8 +164,8 @@ class Stage:
         if not self.skips:
             return
         why = ""
-        if unread := self.checker.unread:
-            why = f"it is played with the paper's RPCs, and of these peers no check can read {', '.join(unread)}"
+        if undecodable := self.checker.undecodable_methods:
+            why = f"it is played with the paper's RPCs, and of these peers no check can read {', '.join(undecodable)}"
         elif self._plain_votes and (others := self._seen.not_plain):
             why = f"it needs plain votes, and here {others}"
         if why:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from labsim.stacks import short_path
-from raftlab.check.harness_rules import KEPT_RULES
+from raftlab.check.harness_rules import HARNESS_RULES
 from raftlab.check.rules import RULES
 from raftlab.scenarios import fields
 from raftlab.scenarios.in_flight import Selector, SelectorError, read_command
@@ -507,7 +507,7 @@ def _check_peers(found: re.Match[str], script: Script) -> None:
 
 
 def _known_rule(name: str) -> str:
-    known = [rule.name for rule in RULES] + [rule.name for rule in KEPT_RULES]
+    known = [rule.name for rule in RULES] + [rule.name for rule in HARNESS_RULES]
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         raise _Wrong(

@@ -33,7 +33,7 @@ class ChoiceFileError(Exception):
     """The file cannot be read as choices; the text says where and why."""
 
 
-class Header(msgspec.Struct, omit_defaults=True):
+class ChoiceFileHeader(msgspec.Struct, omit_defaults=True):
     """The first line. Paths as they were given, for whoever repeats the run without naming others."""
 
     format: str
@@ -73,13 +73,13 @@ def write_choices(
     acts = [] if play is None else play.acts
     if play is not None:
         play = msgspec.structs.replace(play, acts=[])
-    lines: list[Any] = [Header(FORMAT, VERSION, test, digest, raft, kv, file, play), *acts]
+    lines: list[Any] = [ChoiceFileHeader(FORMAT, VERSION, test, digest, raft, kv, file, play), *acts]
     lines += [_Chosen(list(place), ordinal, value) for (place, ordinal), value in choices.chosen.items()]
     lines += [_Picked(at_ns, nth, task) for (at_ns, nth), task in choices.picked.items()]
     path.write_bytes(b"".join(encode(line) + b"\n" for line in lines))
 
 
-def read_choices(path: Path) -> tuple[Header, Choices]:
+def read_choices(path: Path) -> tuple[ChoiceFileHeader, Choices]:
     """Its acts are in the header's `play`."""
     try:
         lines = path.read_bytes().splitlines()
@@ -110,9 +110,9 @@ def read_choices(path: Path) -> tuple[Header, Choices]:
     return header, choices
 
 
-def _read_header(path: Path, line: bytes) -> Header:
+def _read_header(path: Path, line: bytes) -> ChoiceFileHeader:
     try:
-        header = msgspec.json.decode(line, type=Header)
+        header = msgspec.json.decode(line, type=ChoiceFileHeader)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         header = None
     if header is None or header.format != FORMAT:

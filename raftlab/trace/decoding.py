@@ -23,7 +23,7 @@ _FIELDS = {
     method: [[(name, kind) for name, kind in fields.items() if kind is not None] for fields in rpc.fields]
     for method, rpc in RPCS.items()
 }
-_HOLDS_ENTRIES = (list, tuple, dict, bytes)
+_MAY_HOLD_ENTRIES = (list, tuple, dict, bytes)
 
 
 @dataclass(slots=True)
@@ -40,15 +40,15 @@ class AppendHead:
 
 
 # gc=False: every request that is delivered gets one, and nothing it refers to can refer back to it.
-class Reading(msgspec.Struct, gc=False, eq=False):
+class DecodedRequest(msgspec.Struct, gc=False, eq=False):
     """The arguments of one request."""
 
     args: Any
     # Of an AppendEntries, the end of the log that it vouches for: its last entry, or prev if it has none.
     last_index: int = 0
     last_term: int = 0
-    brings_more: bool = False  # in a field that the peer has added: entries, perhaps
-    hint: int = 0  # the highest number in such a field: a commit index, perhaps
+    may_bring_entries: bool = False  # in a field that the peer has added: entries, perhaps
+    max_extra_field: int = 0  # the highest number in such a field: a commit index, perhaps
 
 
 @lru_cache(maxsize=64)  # a peer that defines its own messages has new classes in every incarnation
@@ -91,7 +91,7 @@ def _highest(values: Sequence[Any]) -> int:
     return max((value for value in values if value.__class__ is int), default=0)
 
 
-def _asks_alike(message: Message, other: Message) -> bool:
+def _same_request(message: Message, other: Message) -> bool:
     return (
         message.request == other.request
         and message.args_type is other.args_type
@@ -100,69 +100,69 @@ def _asks_alike(message: Message, other: Message) -> bool:
 
 
 # A peer may make up as many methods as it likes, and call them what it likes.
-_OFF_MAX = 10
+_NOTES_MAX = 10
 _NAME_MAX = 60
 
-_NOBODYS = Message(0, "", "", "", b"", None)
+_NO_MESSAGE = Message(0, "", "", "", b"", None)
 
 
-class Reader:
+class MessageDecoder:
     def __init__(self) -> None:
-        self._off: dict[str, str] = {}  # by method: why no rule looks at it
+        self._notes: dict[str, str] = {}  # by method: why no rule looks at it
         # A leader tells all its followers the same, again and again, and they say yes. So the latest of each is kept
         # with the message it was read from: more often than not the next one is alike, and need not be decoded.
-        self._request = self._head_of = self._reply_of = _NOBODYS
-        self._reading: Reading | None = None
-        self.hint = 0  # of the reply read last: the highest number in a field that is not Figure 2's
+        self._request = self._head_of = self._reply_of = _NO_MESSAGE
+        self._decoded: DecodedRequest | None = None
+        self.max_extra_field = 0  # of the reply read last: the highest number in a field that is not Figure 2's
         self._head: Any = None
         self._reply: Any = None
 
-    def read(self, message: Message) -> Reading | None:
+    def decode_request(self, message: Message) -> DecodedRequest | None:
         """None if the arguments lack Figure 2's fields."""
-        if not _asks_alike(message, self._request):
-            self._reading = self._read(message)
+        if not _same_request(message, self._request):
+            self._decoded = self._decode_request(message)
             self._request = message
-        return self._reading
+        return self._decoded
 
-    def _read(self, message: Message) -> Reading | None:
+    def _decode_request(self, message: Message) -> DecodedRequest | None:
         method = message.rpc
         args = message.decode_args()
         if not self._is_complete(method, 0, args):
             return None
         if method == VOTE and (flag := _flag(args)):
-            self._off.setdefault(f"{VOTE} {flag}", f"No check looks at {VOTE} with {flag!r} set")
+            self._notes.setdefault(f"{VOTE} {flag}", f"No check looks at {VOTE} with {flag!r} set")
             return None
         added = [getattr(args, name, None) for name in _added(args.__class__, method, 0)]
-        more = any(value and isinstance(value, _HOLDS_ENTRIES) for value in added)
-        hint = _highest(added)
+        more = any(value and isinstance(value, _MAY_HOLD_ENTRIES) for value in added)
+        max_extra_field = _highest(added)
         if method != APPEND:
-            return Reading(args, brings_more=more, hint=hint)
+            return DecodedRequest(args, may_bring_entries=more, max_extra_field=max_extra_field)
         entries = args.entries
         if entries:
-            return Reading(args, args.prev_log_index + len(entries), entries[-1].term, more, hint)
-        return Reading(args, args.prev_log_index, args.prev_log_term, more, hint)
+            return DecodedRequest(args, args.prev_log_index + len(entries), entries[-1].term, more, max_extra_field)
+        return DecodedRequest(args, args.prev_log_index, args.prev_log_term, more, max_extra_field)
 
-    def read_head(self, message: Message) -> Any:
+    def decode_head(self, message: Message) -> Any:
         """The arguments alone, and of an AppendEntries only the AppendHead."""
-        if not _asks_alike(message, self._head_of):
-            self._head = self._read_head(message)
+        if not _same_request(message, self._head_of):
+            self._head = self._decode_head(message)
             self._head_of = message
         return self._head
 
     def forget_head(self) -> None:
         """The next head is another object, even if it says the same."""
-        self._head_of = _NOBODYS
+        self._head_of = _NO_MESSAGE
 
-    def _read_head(self, message: Message) -> Any:
+    def _decode_head(self, message: Message) -> Any:
         if message.rpc == APPEND:
             try:
                 return labgob.decode(message.request, AppendHead)
             except labgob.DecodeError:
                 pass  # read() knows what is missing
-        reading = self.read(message)
+        reading = self.decode_request(message)
         return None if reading is None else reading.args
 
-    def read_reply(self, message: Message) -> Any:
+    def decode_reply(self, message: Message) -> Any:
         """None if the reply lacks Figure 2's fields."""
         latest = self._reply_of
         if message.reply != latest.reply or message.reply_type is not latest.reply_type or message.rpc != latest.rpc:
@@ -170,10 +170,10 @@ class Reader:
             self._reply = reply if self._is_complete(message.rpc, 1, reply) else None
             self._reply_of = message
             added = [getattr(reply, name, 0) for name in _added(reply.__class__, message.rpc, 1)]
-            self.hint = _highest(added)
+            self.max_extra_field = _highest(added)
         return self._reply
 
-    def read_flagged_vote(self, message: Message) -> tuple[int, str] | None:
+    def decode_flagged_vote(self, message: Message) -> tuple[int, str] | None:
         """The term and the flag of a vote that was given to a request with a flag set."""
         if message.rpc != VOTE:
             return None
@@ -183,14 +183,14 @@ class Reader:
         flag = _flag(args)
         return (args.term, flag) if flag else None
 
-    def is_like_a_vote(self, message: Message) -> bool:
+    def resembles_vote(self, message: Message) -> bool:
         """Whether it says what RequestVote says, is answered with a term, and beside that says yes and no alone."""
         try:
             args, reply = message.decode_args(), message.decode_reply()
         except labgob.DecodeError:
             return False
         papers, _ = RPCS[VOTE].fields
-        told = [(args, papers)] if reply is None else [(args, papers), (reply, {"term"})]
+        parts = [(args, papers)] if reply is None else [(args, papers), (reply, {"term"})]
         return all(
             dataclasses.is_dataclass(value)
             and all(isinstance(getattr(value, name, None), int) for name in numbers)
@@ -199,22 +199,22 @@ class Reader:
                 for field in dataclasses.fields(value)
                 if field.name not in numbers
             )
-            for value, numbers in told
+            for value, numbers in parts
         )
 
     def _is_complete(self, method: str, which: int, value: Any) -> bool:
         for field, kind in _FIELDS[method][which]:
             if not isinstance(getattr(value, field, None), kind):
-                return self._lacks(method, "replies" if which else field, value, field, kind)
+                return self._note_missing(method, "replies" if which else field, value, field, kind)
         if method == APPEND and which == 0:
             for entry in value.entries:
                 if not isinstance(getattr(entry, "term", None), int):
-                    return self._lacks(method, "entries", entry, "term", int)
+                    return self._note_missing(method, "entries", entry, "term", int)
                 if not hasattr(entry, "command"):
-                    return self._lacks(method, "entries", entry, "command", object)
+                    return self._note_missing(method, "entries", entry, "command", object)
         return True
 
-    def _lacks(self, method: str, part: str, value: Any, field: str, kind: Any) -> Literal[False]:
+    def _note_missing(self, method: str, part: str, value: Any, field: str, kind: Any) -> Literal[False]:
         """`part` says what cannot be read, and so what is checked all the same."""
         kind_name = getattr(kind, "__name__", "list")
         what = f"no {kind_name} in {field!r}" if hasattr(value, field) else f"no field {field!r}"
@@ -225,31 +225,31 @@ class Reader:
             text = f"No check can read the entries of {method}: {whose} {what} (its other fields are checked when sent)"
         else:
             text = f"No check can read {method}: its arguments have {what}"
-        self._off.setdefault(method, text)
+        self._notes.setdefault(method, text)
         return False
 
-    def cannot_read(self, method: str) -> None:
-        if method not in self._off and len(self._off) < _OFF_MAX:
+    def note_unknown_rpc(self, method: str) -> None:
+        if method not in self._notes and len(self._notes) < _NOTES_MAX:
             name = method if len(method) <= _NAME_MAX else f"{method[: _NAME_MAX - 3]}..."
-            self._off[method] = f"No check looks at {name}: it is no RPC of the paper"
+            self._notes[method] = f"No check looks at {name}: it is no RPC of the paper"
 
     def explain(self, what: str, rpc: str) -> str:
         """Why that cannot be verified, which this RPC would prove, and what to change."""
         paper = RPCS[rpc]
         args, reply = (", ".join(fields) for fields in paper.fields)
         declared = f"{paper.method_name}({paper.args_type}: {args}) -> {paper.reply_type}: {reply}"
-        why = "; ".join(line for method, line in self._off.items() if " " not in method)
+        why = "; ".join(line for method, line in self._notes.items() if " " not in method)
         return (
             f"{what}. {why}. The lab reads {declared}, by the type of the arguments and the fields that "
             "raft/messages.py declares: send these, add fields if you like, and rename, remove or pack none"
         )
 
     @property
-    def unread(self) -> list[str]:
+    def undecodable_methods(self) -> list[str]:
         """Which methods cannot be read, they or their replies. One with a flag of its own can."""
-        return sorted(method for method in self._off if " " not in method)
+        return sorted(method for method in self._notes if " " not in method)
 
     @property
-    def off(self) -> list[str]:
+    def undecodable_notes(self) -> list[str]:
         """Which checks are off, and why, a line each."""
-        return list(self._off.values())
+        return list(self._notes.values())

@@ -82,7 +82,7 @@ class Started(msgspec.Struct, frozen=True, gc=False):
     is_leader: bool
 
 
-class Saved(msgspec.Struct, frozen=True, gc=False):
+class PersistedState(msgspec.Struct, frozen=True, gc=False):
     """What is on the disk now."""
 
     raft_state: bytes
@@ -90,7 +90,7 @@ class Saved(msgspec.Struct, frozen=True, gc=False):
     number: int = 0  # of the save, in the order in which they began
 
 
-class Taken(msgspec.Struct, frozen=True, gc=False):
+class ServiceSnapshot(msgspec.Struct, frozen=True, gc=False):
     """A snapshot that a service has made, and the index that it ends with."""
 
     index: int
@@ -137,11 +137,11 @@ DETAILS: dict[str, Any] = {
     START: object,  # the command
     STARTED: Started,
     SAVING: int,  # the save's number
-    PERSIST: Saved,
+    PERSIST: PersistedState,
     APPLY: ApplyMsg,
     PREEMPT: Preempted,
     SERVICE: str,
-    SNAPSHOT: Taken,
+    SNAPSHOT: ServiceSnapshot,
     INVOKE: Operation,
     RETURN: Operation,
     LOG: LogLine,
@@ -202,9 +202,9 @@ __all__ = [
     "DropReason",
     "LogLine",
     "Operation",
+    "PersistedState",
     "Preempted",
     "SaveTime",
-    "Saved",
+    "ServiceSnapshot",
     "Started",
-    "Taken",
 ]

@@ -35,7 +35,7 @@ class TraceFileError(Exception):
     """The file cannot be read as a trace; the text says where and why."""
 
 
-class Header(msgspec.Struct, omit_defaults=True):
+class TraceFileHeader(msgspec.Struct, omit_defaults=True):
     """The first line."""
 
     format: str
@@ -46,7 +46,7 @@ class Header(msgspec.Struct, omit_defaults=True):
     events: int | None = None  # how many lines follow; without it the file may be cut or filtered unnoticed
 
 
-class _Line(msgspec.Struct, omit_defaults=True):
+class _EventLine(msgspec.Struct, omit_defaults=True):
     """One event as it stands in the file."""
 
     at_ns: int
@@ -65,7 +65,7 @@ class _Line(msgspec.Struct, omit_defaults=True):
 
 
 class Trace(NamedTuple):
-    header: Header
+    header: TraceFileHeader
     events: list[Event]
 
 
@@ -201,15 +201,15 @@ def write_trace(
     """Write the events, one line each, after a line that says what run this is."""
     encode = msgspec.json.Encoder().encode
     with Path(path).open("wb") as file:
-        file.write(encode(Header(FORMAT, VERSION, test, seed, digest, len(events))) + b"\n")
+        file.write(encode(TraceFileHeader(FORMAT, VERSION, test, seed, digest, len(events))) + b"\n")
         for line in _lines(events):
             file.write(encode(line) + b"\n")
 
 
-def _lines(events: Iterable[Event]) -> Iterator[_Line]:
+def _lines(events: Iterable[Event]) -> Iterator[_EventLine]:
     original: dict[int, Any] = {}
     for event in events:
-        line = _Line(event.at_ns, event.kind, event.node, event.incarnation, event.message, note=event.note)
+        line = _EventLine(event.at_ns, event.kind, event.node, event.incarnation, event.message, note=event.note)
         detail = event.detail
         if event.kind in MESSAGE_KINDS:
             line.method, line.source, line.target = detail.service_method, detail.source, detail.target
@@ -232,8 +232,8 @@ def read_trace(path: Path | str) -> Trace:
     except OSError as error:
         raise TraceFileError(f"{path}: {error.strerror or error}") from None
     header = _read_header(path, lines)
-    decode = msgspec.json.Decoder(_Line).decode
-    reader = _Reader()
+    decode = msgspec.json.Decoder(_EventLine).decode
+    reader = _TraceReader()
     events = []
     for number, line in enumerate(lines[1:], start=2):
         try:
@@ -255,11 +255,11 @@ def _in_words(error: Exception) -> str:
     return f"the field {error} is missing" if isinstance(error, KeyError) else str(error)
 
 
-def _read_header(path: Path, lines: list[bytes]) -> Header:
+def _read_header(path: Path, lines: list[bytes]) -> TraceFileHeader:
     if not lines:
         raise TraceFileError(f"{path}:1: the file is empty; a trace begins with a line that names its format")
     try:
-        header = msgspec.json.decode(lines[0], type=Header)
+        header = msgspec.json.decode(lines[0], type=TraceFileHeader)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise TraceFileError(
             f'{path}:1: not a trace: the first line must be like {{"format":"{FORMAT}","version":{VERSION}}} ({error})'
@@ -271,16 +271,16 @@ def _read_header(path: Path, lines: list[bytes]) -> Header:
     return header
 
 
-class _Reader:
+class _TraceReader:
     """Lines to events. Args stand in the line of the send only, a reply in that of the answer."""
 
     def __init__(self) -> None:
         self._messages: dict[tuple[int, int], RecordedMessage] = {}
 
-    def event(self, line: _Line) -> Event:
+    def event(self, line: _EventLine) -> Event:
         return Event(line.at_ns, line.kind, line.node, line.incarnation, line.message, self._detail(line), line.note)
 
-    def _detail(self, line: _Line) -> Any:
+    def _detail(self, line: _EventLine) -> Any:
         kind = line.kind
         if kind in MESSAGE_KINDS:
             return self._message(line)
@@ -291,7 +291,7 @@ class _Reader:
             return known(**{f.name: _revive(line.detail[f.name]) for f in fields if f.name in line.detail})
         return _revive(line.detail)
 
-    def _message(self, line: _Line) -> RecordedMessage:
+    def _message(self, line: _EventLine) -> RecordedMessage:
         if not (line.method and line.source):
             raise ValueError(f"a {line.kind!r} must have a method and a source")
         key = (line.message, line.copy)

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from labsim.choices import ChoiceKind
-from raftlab.check.harness_rules import KEPT_RULES
+from raftlab.check.harness_rules import HARNESS_RULES
 from raftlab.check.rules.checker import RULES
 from raftlab.trace import events
 from unit.students import ROOT
@@ -40,7 +40,7 @@ FROZEN = {
     ),
     "ids of rules": (
         listed("checks.md", "The rules"),
-        {rule.name for rule in (*RULES, *KEPT_RULES)},
+        {rule.name for rule in (*RULES, *HARNESS_RULES)},
         "rubrics, records, mutants and results of other years name a rule that is not there",
     ),
 }

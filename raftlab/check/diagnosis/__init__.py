@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 from labsim import Deadlock, Event, SimulationError, TaskFailed
 from raftlab.check.diagnosis.registry import Diagnosis, Finding, about_costs, in_order
-from raftlab.check.diagnosis.trace_analysis import Story
+from raftlab.check.diagnosis.trace_analysis import TraceAnalysis
 from raftlab.check.failure import Failure, PeerProcessFailed
-from raftlab.check.harness_rules import KEPT_RULES
+from raftlab.check.harness_rules import HARNESS_RULES
 from raftlab.check.rules import RULES
 from raftlab.check.rules.budgets import Budgets
 
-__all__ = ["DIAGNOSES", "Finding", "Found", "diagnose", "examine"]
+__all__ = ["DIAGNOSES", "Finding", "NamedFinding", "diagnose", "examine"]
 
 for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
     import_module(_module.name)
@@ -32,32 +32,34 @@ for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
 DIAGNOSES = in_order()
 _ABOUT_COSTS = about_costs()
 
-_OMISSIONS = {rule.name for rule in RULES if rule.is_omission} | {rule.name for rule in KEPT_RULES if rule.is_omission}
+_OMISSIONS = {rule.name for rule in RULES if rule.is_omission} | {
+    rule.name for rule in HARNESS_RULES if rule.is_omission
+}
 
 _AT_MOST = 2
 _WIDTH = 110
 
 
-class Found(NamedTuple):
+class NamedFinding(NamedTuple):
     name: str
     finding: Finding
 
 
-def examine(events: Sequence[Event], error: BaseException, *, end_ns: int | None = None) -> list[Found]:
+def examine(events: Sequence[Event], error: BaseException, *, end_ns: int | None = None) -> list[NamedFinding]:
     """The diagnoses that fit, best first. `end_ns`: when the run ended, if that was later than its last event."""
     wanted = _candidates(error)
     if not wanted or not events:
         return []
-    story = Story(events, error, end_ns)
-    if not story.readable:
+    analysis = TraceAnalysis(events, error, end_ns)
+    if not analysis.decodable:
         wanted = [diagnosis for diagnosis in wanted if diagnosis.any_fields]
-    found: list[Found] = []
+    found: list[NamedFinding] = []
     for diagnosis in wanted:
         if found and diagnosis.last_resort:
             break
-        finding = diagnosis.examine(story)
+        finding = diagnosis.examine(analysis)
         if finding is not None:
-            found.append(Found(diagnosis.name, finding))
+            found.append(NamedFinding(diagnosis.name, finding))
             if len(found) == _AT_MOST or diagnosis.alone:
                 break
     return found

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from raftlab.check.diagnosis.registry import Finding, diagnosis
 from raftlab.check.diagnosis.snapshots import OFFSET, stopped_after_snapshot
-from raftlab.check.diagnosis.threads import in_words, own_threads
-from raftlab.check.diagnosis.trace_analysis import Rpc, S, Story, at, lasting, peers
+from raftlab.check.diagnosis.threads import describe_threads, own_threads
+from raftlab.check.diagnosis.trace_analysis import Rpc, S, TraceAnalysis, at, duration, peers
 from raftlab.check.failure import Failure
 from raftlab.trace.events import APPLY, STARTED
 from raftlab.trace.rpcs import APPEND
@@ -16,7 +16,7 @@ from raftlab.trace.rpcs import APPEND
 _SOON_NS = S // 2
 
 
-class _Office(NamedTuple):
+class _LeaderProgress(NamedTuple):
     """The latest leader, and what was acknowledged to it."""
 
     leader: str
@@ -26,119 +26,120 @@ class _Office(NamedTuple):
     match: dict[str, tuple[int, int]]  # follower -> (index, when the leader heard of it first)
 
 
-def _last_office(story: Story) -> _Office | None:
-    readable = [rpc for rpc in story.led if rpc.args is not None]
-    if not readable:
+def _last_leader_progress(analysis: TraceAnalysis) -> _LeaderProgress | None:
+    decodable = [rpc for rpc in analysis.led if rpc.args is not None]
+    if not decodable:
         return None
-    term, leader = max((rpc.args.term, rpc.source) for rpc in readable)
-    calls = [rpc for rpc in readable if rpc.args.term == term and rpc.source == leader]
+    term, leader = max((rpc.args.term, rpc.source) for rpc in decodable)
+    calls = [rpc for rpc in decodable if rpc.args.term == term and rpc.source == leader]
     # It must lead still; a leader that has been told of a higher term commits nothing, and rightly.
-    if story.term_at(leader, story.end_ns) > term:
+    if analysis.term_at(leader, analysis.end_ns) > term:
         return None
     entry_terms: dict[int, int] = {}
     match: dict[str, tuple[int, int]] = {}
-    for event in story.other.get(STARTED, ()):
+    for event in analysis.other.get(STARTED, ()):
         if event.detail.is_leader and event.detail.term == term:
             entry_terms[event.detail.index] = term
-    for rpc in sorted((r for r in calls if r.method == APPEND), key=lambda r: r.replied_ns or story.end_ns):
-        reading = rpc.reading
-        assert reading is not None
-        if reading.last_index:
-            entry_terms[reading.last_index] = reading.last_term
-        for index, entry in enumerate(reading.args.entries, reading.args.prev_log_index + 1):
+    for rpc in sorted((r for r in calls if r.method == APPEND), key=lambda r: r.replied_ns or analysis.end_ns):
+        request = rpc.request
+        assert request is not None
+        if request.last_index:
+            entry_terms[request.last_index] = request.last_term
+        for index, entry in enumerate(request.args.entries, request.args.prev_log_index + 1):
             entry_terms[index] = entry.term
         reply = rpc.reply
         if rpc.target == leader:
             continue  # it has what it sends, and counts anyway
-        if reply is not None and reply.success and reading.last_index > match.get(rpc.target, (0, 0))[0]:
-            match[rpc.target] = (reading.last_index, rpc.replied_ns or 0)
-    return _Office(leader, term, calls, entry_terms, match)
+        if reply is not None and reply.success and request.last_index > match.get(rpc.target, (0, 0))[0]:
+            match[rpc.target] = (request.last_index, rpc.replied_ns or 0)
+    return _LeaderProgress(leader, term, calls, entry_terms, match)
 
 
-def _stored_by_majority(story: Story, office: _Office) -> tuple[int, int]:
+def _stored_by_majority(analysis: TraceAnalysis, progress: _LeaderProgress) -> tuple[int, int]:
     """The highest index that the leader knows a majority to store, and since when; (0, 0) if none."""
-    needed = story.quorum - 1
-    if not 0 < needed <= len(office.match):
+    needed = analysis.quorum - 1
+    if not 0 < needed <= len(progress.match):
         return 0, 0
-    index = sorted((index for index, _ in office.match.values()), reverse=True)[needed - 1]
-    return index, sorted(when for i, when in office.match.values() if i >= index)[needed - 1]
+    index = sorted((index for index, _ in progress.match.values()), reverse=True)[needed - 1]
+    return index, sorted(when for i, when in progress.match.values() if i >= index)[needed - 1]
 
 
-def _frozen_commit(story: Story, office: _Office, index: int, since_ns: int) -> int | None:
+def _frozen_commit(analysis: TraceAnalysis, progress: _LeaderProgress, index: int, since_ns: int) -> int | None:
     """The leader_commit that the leader still tells, if it stays below that index long after."""
-    appends = [rpc for rpc in office.calls if rpc.method == APPEND]
+    appends = [rpc for rpc in progress.calls if rpc.method == APPEND]
     late = [rpc.args.leader_commit for rpc in appends if rpc.sent_ns > since_ns + _SOON_NS]
     return late[-1] if len(late) >= 2 and late[-1] < index else None
 
 
 @diagnosis(360)
-def commit_frozen(story: Story) -> Finding | None:
-    office = _last_office(story)
-    if office is None:
+def commit_frozen(analysis: TraceAnalysis) -> Finding | None:
+    progress = _last_leader_progress(analysis)
+    if progress is None:
         return None
-    index, since_ns = _stored_by_majority(story, office)
-    told = _frozen_commit(story, office, index, since_ns) if index else None
-    if told is None or office.entry_terms.get(index) != office.term:
+    index, since_ns = _stored_by_majority(analysis, progress)
+    told = _frozen_commit(analysis, progress, index, since_ns) if index else None
+    if told is None or progress.entry_terms.get(index) != progress.term:
         return None
-    holders = [peer for peer, (match, _) in office.match.items() if match >= index]
+    holders = [peer for peer, (match, _) in progress.match.items() if match >= index]
     facts = (
-        f"Peer {office.leader} leads term {office.term}, and since {at(since_ns)} it has had the acknowledgement of "
+        f"Peer {progress.leader} leads term {progress.term}, and since {at(since_ns)} it has "
+        "had the acknowledgement of "
         f"{peers(holders)} for entry {index}, which is of its own term: with itself {len(holders) + 1} of "
-        f"{story.servers}. {lasting(story.end_ns - since_ns)} later the leader_commit it sends is still {told}."
+        f"{analysis.servers}. {duration(analysis.end_ns - since_ns)} later the leader_commit it sends is still {told}."
     )
     likely = (
         "match_index is not updated by successful replies, or the majority is computed wrongly, the leader itself "
         "left out perhaps (Figure 2, last rule for leaders); or it is right, and stored under another name than the "
         "commit_index that is read (a typo makes a new attribute)"
     )
-    snapshot = stopped_after_snapshot(story, office.leader, since_ns)
+    snapshot = stopped_after_snapshot(analysis, progress.leader, since_ns)
     if snapshot:
         return Finding(f"{facts} {snapshot}", f"{OFFSET}; or {likely}.")
     return Finding(facts, f"{likely}.")
 
 
 @diagnosis(400, rules=("earned-commit",))
-def counted_too_much(story: Story) -> Finding | None:
+def counted_too_much(analysis: TraceAnalysis) -> Finding | None:
     """Why a leader takes for stored what no majority has acknowledged to it."""
-    leader = story.error.peer if isinstance(story.error, Failure) else None
-    sent = [rpc for rpc in story.all_rpcs if rpc.source == leader and rpc.method == APPEND and rpc.args is not None]
+    leader = analysis.error.peer if isinstance(analysis.error, Failure) else None
+    sent = [rpc for rpc in analysis.all_rpcs if rpc.source == leader and rpc.method == APPEND and rpc.args is not None]
     if leader is None or not sent:
         return None
     term = max(rpc.args.term for rpc in sent)
-    applied = [e.detail.command_index for e in story.other.get(APPLY, ()) if e.node == leader][-1:]
+    applied = [e.detail.command_index for e in analysis.other.get(APPLY, ()) if e.node == leader][-1:]
     index = max([rpc.args.leader_commit for rpc in sent if rpc.args.term == term] + applied)
-    yes = [rpc for rpc in sent if rpc.reply is not None and rpc.reply.success and rpc.reading is not None]
+    yes = [rpc for rpc in sent if rpc.reply is not None and rpc.reply.success and rpc.request is not None]
     yes = [rpc for rpc in yes if rpc.target != leader]
-    holders = {rpc.target for rpc in yes if rpc.args.term == term and rpc.reading.last_index >= index}  # type: ignore[union-attr]
-    missing = story.quorum - 1 - len(holders)
+    holders = {rpc.target for rpc in yes if rpc.args.term == term and rpc.request.last_index >= index}  # type: ignore[union-attr]
+    missing = analysis.quorum - 1 - len(holders)
     began_ns = min(rpc.sent_ns for rpc in sent if rpc.args.term == term)
     old = {
         rpc.target: rpc
         for rpc in yes
         if rpc.args.term < term and rpc.replied_ns is not None and rpc.replied_ns >= began_ns
-        if rpc.target not in holders and rpc.reading is not None and rpc.reading.last_index >= index
+        if rpc.target not in holders and rpc.request is not None and rpc.request.last_index >= index
     }
     if old and len(old) >= missing > 0:
         rpc = old[min(old)]
         return Finding(
             f"At {at(rpc.replied_ns or 0)} peer {leader}, leader of term {term}, got peer {rpc.target}'s yes to an "
             f"AppendEntries of term {rpc.args.term}, sent at {at(rpc.sent_ns)}, for entries up to "
-            f"{rpc.reading.last_index if rpc.reading else 0}.",
+            f"{rpc.request.last_index if rpc.request else 0}.",
             "an answer to a request of an earlier term is counted. Compare the term of the request with current_term "
             "when its reply comes in, and drop it if they differ (§5.1, §5.3).",
         )
-    shown_ns = _shown_ns(story, leader, term, index)
+    shown_ns = _shown_ns(analysis, leader, term, index)
     grown = {
         rpc.target: rpc
         for rpc in yes
-        if rpc.args.term == term and rpc.reading is not None and rpc.reading.last_index < index
+        if rpc.args.term == term and rpc.request is not None and rpc.request.last_index < index
         if rpc.target not in holders and rpc.replied_ns is not None and rpc.sent_ns <= shown_ns <= rpc.replied_ns
     }
     if grown and len(grown) >= missing > 0:
         rpc = grown[min(grown)]
         return Finding(
             f"At {at(rpc.replied_ns or 0)} peer {leader}, leader of term {term}, got peer {rpc.target}'s yes to an "
-            f"AppendEntries that ended with entry {rpc.reading.last_index if rpc.reading else 0}; entry {index} was "
+            f"AppendEntries that ended with entry {rpc.request.last_index if rpc.request else 0}; entry {index} was "
             f"added to its log at {at(shown_ns)}, after that had been sent (at {at(rpc.sent_ns)}).",
             "match_index is taken from the log, or from a list of entries that is shared with it and has grown since. "
             "It is prev_log_index + the number of entries in the request as it was sent: copy them, self.log[i:] "
@@ -147,30 +148,30 @@ def counted_too_much(story: Story) -> Finding | None:
     return None
 
 
-def _shown_ns(story: Story, leader: str, term: int, index: int) -> int:
+def _shown_ns(analysis: TraceAnalysis, leader: str, term: int, index: int) -> int:
     """When that entry came into that leader's log; -1 if nobody has seen it."""
-    for event in story.other.get(STARTED, ()):
+    for event in analysis.other.get(STARTED, ()):
         if event.node == leader and event.detail.is_leader and (event.detail.index, event.detail.term) == (index, term):
             return event.at_ns
     return -1
 
 
 @diagnosis(390, last_resort=True)
-def only_older_terms_stored(story: Story) -> Finding | None:
+def only_older_terms_stored(analysis: TraceAnalysis) -> Finding | None:
     """Only where the test waited for just that entry: to be told that all is well helps nobody else."""
-    awaited = story.error.awaited if isinstance(story.error, Failure) else None
-    office = _last_office(story)
-    if office is None or awaited is None:
+    awaited = analysis.error.awaited if isinstance(analysis.error, Failure) else None
+    progress = _last_leader_progress(analysis)
+    if progress is None or awaited is None:
         return None
-    index, since_ns = _stored_by_majority(story, office)
-    told = _frozen_commit(story, office, index, since_ns) if index else None
-    its_term = office.entry_terms.get(index)
-    if told is None or its_term is None or its_term >= office.term or not told < awaited <= index:
+    index, since_ns = _stored_by_majority(analysis, progress)
+    told = _frozen_commit(analysis, progress, index, since_ns) if index else None
+    its_term = progress.entry_terms.get(index)
+    if told is None or its_term is None or its_term >= progress.term or not told < awaited <= index:
         return None
-    if office.term in office.entry_terms.values():
+    if progress.term in progress.entry_terms.values():
         return None
     return Finding(
-        f"Peer {office.leader} leads term {office.term}. A majority stores its log through index {index}, but that "
+        f"Peer {progress.leader} leads term {progress.term}. A majority stores its log through index {index}, but that "
         f"entry is of term {its_term}, none of its own term has been started, and its leader_commit stays {told}.",
         "nothing is wrong with that. A leader must not commit an older term's entry by counting (§5.4.2, Figure 8); "
         "the next command of its own term commits both. Do not remove the check.",
@@ -178,75 +179,80 @@ def only_older_terms_stored(story: Story) -> Finding | None:
 
 
 @diagnosis(370)
-def commit_never_applied(story: Story) -> Finding | None:
+def commit_never_applied(analysis: TraceAnalysis) -> Finding | None:
     # The one that the headline tells of first.
-    to_blame = story.error.peer if isinstance(story.error, Failure) else None
-    for peer in sorted(story.connected, key=lambda peer: (peer != to_blame, peer)):
-        applied = story.applied.get(peer, 0)
+    to_blame = analysis.error.peer if isinstance(analysis.error, Failure) else None
+    for peer in sorted(analysis.connected, key=lambda peer: (peer != to_blame, peer)):
+        applied = analysis.applied.get(peer, 0)
         told = [
-            (rpc.answered_ns or 0, min(reading.args.leader_commit, reading.last_index), rpc)
-            for rpc in story.led
+            (rpc.answered_ns or 0, min(request.args.leader_commit, request.last_index), rpc)
+            for rpc in analysis.led
             if rpc.target == peer
             and rpc.method == APPEND
-            and (reading := rpc.reading) is not None
+            and (request := rpc.request) is not None
             and (answer := rpc.answered) is not None
             and answer.success
         ]
         due = [item for item in told if item[1] > applied]
-        if due and due[0][0] <= story.end_ns - _SOON_NS and not _applies_lately(story, peer):
+        if due and due[0][0] <= analysis.end_ns - _SOON_NS and not _applies_lately(analysis, peer):
             when_ns, index, rpc = due[0]
             facts = (
                 f"Peer {peer} said yes at {at(when_ns)} to an AppendEntries of peer {rpc.source} with leader_commit "
-                f"{rpc.args.leader_commit}, so entry {index} was committed, but {lasting(story.end_ns - when_ns)} "
+                f"{rpc.args.leader_commit}, so entry {index} was committed, but {duration(analysis.end_ns - when_ns)} "
                 f"later its service is still at {applied}."
             )
-            snapshot = stopped_after_snapshot(story, peer, when_ns)
+            snapshot = stopped_after_snapshot(analysis, peer, when_ns)
             if snapshot:
                 return Finding(
                     f"{facts} {snapshot}",
                     f"{OFFSET}; or the thread that applies is not woken when commit_index rises, or it has ended.",
                 )
             empty = sum(not item[2].args.entries for item in due)
-            if empty == len(due) and story.calm_ns == story.changed_ns and story.applied.get(rpc.source, 0) >= index:
+            if (
+                empty == len(due)
+                and analysis.since_fault_ns == analysis.last_fault_ns
+                and analysis.applied.get(rpc.source, 0) >= index
+            ):
                 return Finding(
                     f"{facts} All {empty} AppendEntries that said so came without entries.",
                     "heartbeats do not raise commit_index, but every AppendEntries counts (Figure 2); or the thread "
                     "that applies has ended.",
                 )
-            if not story.other.get(APPLY):
+            if not analysis.other.get(APPLY):
                 # Its leader's commit_index has been raised, and did not help.
                 return Finding(
                     f"{facts} No peer has ever put anything on apply_ch, not even peer {rpc.source}, which leads."
-                    f"{_threads(story, peer)}",
+                    f"{_threads(analysis, peer)}",
                     "the thread that applies was never started, or is not woken when commit_index rises, or has ended.",
                 )
             return Finding(
                 facts,
                 "commit_index is not raised, or the thread that applies is not woken when it is, or it has ended.",
             )
-        own = [rpc for rpc in story.led if rpc.source == peer and rpc.method == APPEND and rpc.args is not None]
+        own = [rpc for rpc in analysis.led if rpc.source == peer and rpc.method == APPEND and rpc.args is not None]
         ahead = [rpc for rpc in own if rpc.args.leader_commit > applied]
-        if ahead and ahead[0].sent_ns <= story.end_ns - _SOON_NS and not _applies_lately(story, peer):
+        if ahead and ahead[0].sent_ns <= analysis.end_ns - _SOON_NS and not _applies_lately(analysis, peer):
             facts = (
                 f"Peer {peer} has told others since {at(ahead[0].sent_ns)} that {ahead[0].args.leader_commit} is "
-                f"committed (leader_commit), but {lasting(story.end_ns - ahead[0].sent_ns)} later its own service is "
+                f"committed (leader_commit), but {duration(analysis.end_ns - ahead[0].sent_ns)} later "
+                "its own service is "
                 f"still at {applied}."
             )
             likely = "the thread that applies is not woken when commit_index rises, or it has ended."
-            snapshot = stopped_after_snapshot(story, peer, ahead[0].sent_ns)
+            snapshot = stopped_after_snapshot(analysis, peer, ahead[0].sent_ns)
             if snapshot:
                 return Finding(f"{facts} {snapshot}", f"{OFFSET}; or {likely}")
             return Finding(facts, likely)
     return None
 
 
-def _threads(story: Story, peer: str) -> str:
-    threads = own_threads(story, [peer])
+def _threads(analysis: TraceAnalysis, peer: str) -> str:
+    threads = own_threads(analysis, [peer])
     whose = f"Peer {peer}'s"
-    return f" {in_words(threads, whose)}" if threads else ""
+    return f" {describe_threads(threads, whose)}" if threads else ""
 
 
-def _applies_lately(story: Story, peer: str) -> bool:
+def _applies_lately(analysis: TraceAnalysis, peer: str) -> bool:
     """Somebody who applies entry after entry is late, not stuck."""
-    applies = story.other.get(APPLY, ())
-    return any(event.node == peer and event.at_ns > story.end_ns - _SOON_NS for event in reversed(applies[-50:]))
+    applies = analysis.other.get(APPLY, ())
+    return any(event.node == peer and event.at_ns > analysis.end_ns - _SOON_NS for event in reversed(applies[-50:]))

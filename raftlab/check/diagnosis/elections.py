@@ -20,12 +20,12 @@ from raftlab.check.diagnosis.threads import (
 from raftlab.check.diagnosis.trace_analysis import (
     MS,
     Campaign,
+    CastVote,
     Rpc,
     S,
-    Story,
-    Vote,
+    TraceAnalysis,
     at,
-    lasting,
+    duration,
     log_end,
     peers,
     terms,
@@ -38,23 +38,23 @@ _FEW_ELECTIONS = 3
 _LOCKS = (WaitKind.LOCK, WaitKind.OWN_LOCK, WaitKind.LOST_LOCK)
 
 
-def _failed_elections(story: Story) -> list[Campaign]:
+def _failed_elections(analysis: TraceAnalysis) -> list[Campaign]:
     """The campaigns since a connected peer last spoke as leader; none if they could not have succeeded."""
-    if len(story.connected) < story.quorum:
+    if len(analysis.connected) < analysis.quorum:
         return []
-    return [campaign for campaign in story.campaigns if campaign.at_ns > story.leaderless_ns]
+    return [campaign for campaign in analysis.campaigns if campaign.at_ns > analysis.leaderless_ns]
 
 
-def _elections(story: Story, campaigns: list[Campaign]) -> str:
+def _elections(analysis: TraceAnalysis, campaigns: list[Campaign]) -> str:
     """ "Since 31.204 s: 14 elections, terms 128–141, no leader." """
     found = {campaign.term for campaign in campaigns}
     many = f"{len(found)} election{'s' if len(found) > 1 else ''}"
-    return f"Since {at(story.leaderless_ns)}: {many}, {terms(found)}, no leader."
+    return f"Since {at(analysis.leaderless_ns)}: {many}, {terms(found)}, no leader."
 
 
 @diagnosis(280)
-def split_votes(story: Story) -> Finding | None:
-    campaigns = _failed_elections(story)
+def split_votes(analysis: TraceAnalysis) -> Finding | None:
+    campaigns = _failed_elections(analysis)
     by_term: dict[int, list[Campaign]] = {}
     for campaign in campaigns:
         by_term.setdefault(campaign.term, []).append(campaign)
@@ -68,7 +68,7 @@ def split_votes(story: Story) -> Finding | None:
     for together in by_term.values():
         # Two of the same term: neither had heard of the other when it began. One whose log is behind takes no vote
         # that could have made a leader.
-        able = [c for c in together if c.log == best or story.servers - _ahead(story, c) >= story.quorum]
+        able = [c for c in together if c.log == best or analysis.servers - _ahead(analysis, c) >= analysis.quorum]
         gap_ns = min((b.at_ns - a.at_ns for a, b in itertools.pairwise(together)), default=way_ns + 1)
         if able and gap_ns <= way_ns:
             split.append(together)
@@ -80,30 +80,31 @@ def split_votes(story: Story) -> Finding | None:
         return None
     trip_ns = median(back)
     gap_ns = sorted(gaps)[len(gaps) * 9 // 10]
-    apart = f"within {lasting(gap_ns)} of each other" if gap_ns else "at the same instant"
+    apart = f"within {duration(gap_ns)} of each other" if gap_ns else "at the same instant"
     facts = (
-        f"{_elections(story, campaigns)} In {_of_them(len(split), len(by_term))} two or more peers campaigned {apart}, "
-        f"and a vote takes {lasting(trip_ns)} to come back."
+        f"{_elections(analysis, campaigns)} In {_of_them(len(split), len(by_term))} two or "
+        f"more peers campaigned {apart}, "
+        f"and a vote takes {duration(trip_ns)} to come back."
     )
     waits = _campaign_gaps(campaigns)
     if waits and median(waits) < 4 * trip_ns:
         # §5.6: the range may be as wide as it can be in so short a timeout.
-        facts += f" Candidates try again after {lasting(median(waits))}."
+        facts += f" Candidates try again after {duration(median(waits))}."
         return Finding(
             facts,
             "split votes. Election timers run out within a few round trips, so all campaign together and each votes "
             "for itself; make the timeout and its random range many round trips long (§5.6, §9.3).",
         )
-    if _same_draw_each_time(story, list(by_term.values())):
+    if _same_draw_each_time(analysis, list(by_term.values())):
         return Finding(
-            f"{facts} All {len(story.connected)} did so every time, though the time between elections is never the "
+            f"{facts} All {len(analysis.connected)} did so every time, though the time between elections is never the "
             "same.",
             "split votes. All peers draw the same random numbers: random is seeded alike in each of them. Leave "
             "random.seed() out, or seed with something that differs from peer to peer (§5.2).",
         )
-    alike = _same_wait_each_time(story, campaigns)
+    alike = _same_wait_each_time(analysis, campaigns)
     if alike:
-        each = ", ".join(f"peer {peer} after {lasting(wait_ns)}" for peer, wait_ns in sorted(alike.items()))
+        each = ", ".join(f"peer {peer} after {duration(wait_ns)}" for peer, wait_ns in sorted(alike.items()))
         return Finding(
             f"{facts} Each tries again after the same time, every time: {each}.",
             "split votes. Election timeouts are constant, or drawn once for each peer, so who collides once collides "
@@ -117,7 +118,7 @@ def split_votes(story: Story) -> Finding | None:
     )
 
 
-def _same_draw_each_time(story: Story, elections: list[list[Campaign]]) -> bool:
+def _same_draw_each_time(analysis: TraceAnalysis, elections: list[list[Campaign]]) -> bool:
     """Whether all campaign at one instant each time, and these instants are not evenly spaced.
 
     A range that is too narrow leaves differences, or else the elections are evenly spaced.
@@ -125,19 +126,19 @@ def _same_draw_each_time(story: Story, elections: list[list[Campaign]]) -> bool:
     if len(elections) < 5:
         return False
     for together in elections:
-        if {c.peer for c in together} != story.connected or len({c.at_ns for c in together}) > 1:
+        if {c.peer for c in together} != analysis.connected or len({c.at_ns for c in together}) > 1:
             return False
     began = [together[0].at_ns for together in elections]
     waits = sorted(later - earlier for earlier, later in itertools.pairwise(began))
     return len(set(waits)) == len(waits) and 10 * (waits[-1] - waits[0]) > median(waits)
 
 
-def _same_wait_each_time(story: Story, campaigns: list[Campaign]) -> dict[str, int]:
+def _same_wait_each_time(analysis: TraceAnalysis, campaigns: list[Campaign]) -> dict[str, int]:
     """By peer, how long it waits from a vote (its own or another's) to its next campaign, if always the same."""
     waits: dict[str, list[int]] = {}
     for campaign in campaigns:
-        resets = [v.at_ns for v in story.votes if v.voter == campaign.peer and v.at_ns < campaign.at_ns]
-        if resets and resets[-1] > story.leaderless_ns:
+        resets = [v.at_ns for v in analysis.votes if v.voter == campaign.peer and v.at_ns < campaign.at_ns]
+        if resets and resets[-1] > analysis.leaderless_ns:
             waits.setdefault(campaign.peer, []).append(campaign.at_ns - resets[-1])
     often = {peer: found for peer, found in waits.items() if len(found) >= 3}
     if len(often) < 2 or any(1000 * (max(found) - min(found)) > max(found) for found in often.values()):
@@ -146,15 +147,18 @@ def _same_wait_each_time(story: Story, campaigns: list[Campaign]) -> dict[str, i
 
 
 @diagnosis(270, alone=True)
-def votes_one_after_another(story: Story) -> Finding | None:
+def votes_one_after_another(analysis: TraceAnalysis) -> Finding | None:
     """Candidates that have not asked everybody, because they wait for somebody's answer."""
-    campaigns = _failed_elections(story)
+    campaigns = _failed_elections(analysis)
     found: list[tuple[Campaign, set[str]]] = []
     longest_ns = 0
     for campaign in campaigns:
         later = [c.at_ns for c in campaigns if c.peer == campaign.peer and c.at_ns > campaign.at_ns]
-        lasted_ns = min(later, default=story.end_ns) - campaign.at_ns
-        unasked = {str(i) for i in range(story.servers)} - {campaign.peer, *(rpc.target for rpc in campaign.requests)}
+        lasted_ns = min(later, default=analysis.end_ns) - campaign.at_ns
+        unasked = {str(i) for i in range(analysis.servers)} - {
+            campaign.peer,
+            *(rpc.target for rpc in campaign.requests),
+        }
         if unasked and campaign.requests[-1].replied_ns is None and lasted_ns > S // 5:
             found.append((campaign, unasked))
             longest_ns = max(lasted_ns, longest_ns)
@@ -164,7 +168,7 @@ def votes_one_after_another(story: Story) -> Finding | None:
     campaign, unasked = found[-1]
     many = f" It is the last of {len(found)} such campaigns." if len(found) > 1 else ""
     return Finding(
-        f"{_elections(story, campaigns)} In term {campaign.term} peer {campaign.peer} asked peer "
+        f"{_elections(analysis, campaigns)} In term {campaign.term} peer {campaign.peer} asked peer "
         f"{campaign.requests[-1].target} at {at(campaign.requests[-1].sent_ns)}, had no answer, and never asked "
         f"{peers(unasked)}.{many}",
         "votes are asked for one after the other, so a peer that does not answer holds the election up; ask all at "
@@ -172,9 +176,9 @@ def votes_one_after_another(story: Story) -> Finding | None:
     )
 
 
-def _ahead(story: Story, campaign: Campaign) -> int:
+def _ahead(analysis: TraceAnalysis, campaign: Campaign) -> int:
     """How many peers are known to have a log that forbids them to vote for this one."""
-    return sum(log > campaign.log for peer, log in _logs(story).items() if peer != campaign.peer)
+    return sum(log > campaign.log for peer, log in _logs(analysis).items() if peer != campaign.peer)
 
 
 def _of_them(count: int, all_: int) -> str:
@@ -205,23 +209,23 @@ class _Denial(NamedTuple):
 
 
 @diagnosis(220)
-def votes_denied_for_nothing(story: Story) -> Finding | None:
-    campaigns = _failed_elections(story)
+def votes_denied_for_nothing(analysis: TraceAnalysis) -> Finding | None:
+    campaigns = _failed_elections(analysis)
     if not campaigns:
         return None
-    denials = _unfounded_denials(story, campaigns)
+    denials = _unfounded_denials(analysis, campaigns)
     if len(denials) < _FEW_ELECTIONS or len({denial.rpc.args.term for denial in denials}) < 2:
         return None
     example = denials[-1]
     voter, term = example.rpc.target, example.candidate.term
     facts = (
-        f"{_elections(story, campaigns)} {times(len(denials)).capitalize()} a vote was denied by a peer that had "
+        f"{_elections(analysis, campaigns)} {times(len(denials)).capitalize()} a vote was denied by a peer that had "
         f"voted for nobody in that term, though the candidate's log was at least as up to date as its own. "
         f"At {at(example.rpc.answered_ns or 0)}, term {term}, peer {voter} (its log {log_end(example.voter_log)}) "
         f"denied peer {example.candidate.peer} (whose log {log_end(example.candidate.log)})."
     )
     # All peers run the same code, so one that has cleared its vote for a new term shows that all do.
-    kept_vote = all(denial.voted_for_another for denial in denials) and not _clears_its_vote(story)
+    kept_vote = all(denial.voted_for_another for denial in denials) and not _clears_its_vote(analysis)
     causes = []
     if all(denial.shorter_log_of_a_later_term for denial in denials):
         causes.append(
@@ -230,7 +234,7 @@ def votes_denied_for_nothing(story: Story) -> Finding | None:
         )
     elif all(denial.candidate.log == denial.voter_log for denial in denials):
         causes.append("equal logs are up to date: compare with >=, not with > (§5.4.1)")
-        if all(vote.rpc is None for vote in story.votes):
+        if all(vote.rpc is None for vote in analysis.votes):
             facts += " No peer has ever granted a vote."
             causes.append(
                 "the request is taken for one of an earlier term, though it is of the voter's own: what decides that "
@@ -241,26 +245,26 @@ def votes_denied_for_nothing(story: Story) -> Finding | None:
     return Finding(facts, f"{'; or '.join(causes)}.") if causes else None
 
 
-def _clears_its_vote(story: Story) -> bool:
+def _clears_its_vote(analysis: TraceAnalysis) -> bool:
     """Whether any peer has granted a vote after it had voted for another in an earlier term, without a crash."""
-    latest: dict[str, Vote] = {}
-    for vote in story.votes:
+    latest: dict[str, CastVote] = {}
+    for vote in analysis.votes:
         before = latest.get(vote.voter)
         if (
             before is not None
             and vote.candidate != vote.voter  # whoever campaigns sets its vote anyway
             and vote.candidate != before.candidate
             and vote.term > before.term
-            and not story.restarts_between(vote.voter, before.at_ns, vote.at_ns)
+            and not analysis.restarts_between(vote.voter, before.at_ns, vote.at_ns)
         ):
             return True
         latest[vote.voter] = vote
     return False
 
 
-def _unfounded_denials(story: Story, campaigns: list[Campaign]) -> list[_Denial]:
+def _unfounded_denials(analysis: TraceAnalysis, campaigns: list[Campaign]) -> list[_Denial]:
     logs = {campaign.peer: campaign.log for campaign in campaigns}  # nobody leads, so they do not change
-    nothing_yet = not any(event.detail.is_leader for event in story.other.get(STARTED, ()))
+    nothing_yet = not any(event.detail.is_leader for event in analysis.other.get(STARTED, ()))
     found = []
     for campaign in campaigns:
         for rpc in campaign.requests:
@@ -269,7 +273,7 @@ def _unfounded_denials(story: Story, campaigns: list[Campaign]) -> list[_Denial]
             if answer is None or answer.vote_granted or answer.term != campaign.term or log is None:
                 continue
             assert rpc.answered_ns is not None
-            before = [vote for vote in story.votes if vote.voter == rpc.target and vote.at_ns <= rpc.answered_ns]
+            before = [vote for vote in analysis.votes if vote.voter == rpc.target and vote.at_ns <= rpc.answered_ns]
             if campaign.log >= log and not any(vote.term == campaign.term for vote in before):
                 earlier = [vote for vote in before if vote.term < campaign.term]
                 found.append(_Denial(rpc, campaign, log, bool(earlier) and earlier[-1].candidate != campaign.peer))
@@ -277,17 +281,17 @@ def _unfounded_denials(story: Story, campaigns: list[Campaign]) -> list[_Denial]
 
 
 @diagnosis(210)
-def won_and_never_acted(story: Story) -> Finding | None:
-    spoke: set[tuple[str, int]] = {(rpc.source, rpc.args.term) for rpc in story.led if rpc.args is not None}
+def won_and_never_acted(analysis: TraceAnalysis) -> Finding | None:
+    spoke: set[tuple[str, int]] = {(rpc.source, rpc.args.term) for rpc in analysis.led if rpc.args is not None}
     found = []
-    for campaign in story.campaigns:
+    for campaign in analysis.campaigns:
         arrived = sorted((when, voter) for voter, when in campaign.granted_by().items())
-        needed = story.quorum - 1
+        needed = analysis.quorum - 1
         if not needed or len(arrived) < needed or (campaign.peer, campaign.term) in spoke:
             continue
         won_ns = arrived[needed - 1][0]
         # A vote that comes after a higher term is worth nothing; and it must have had a moment to speak.
-        if story.term_at(campaign.peer, won_ns + 10 * MS) > campaign.term or won_ns > story.end_ns - S // 2:
+        if analysis.term_at(campaign.peer, won_ns + 10 * MS) > campaign.term or won_ns > analysis.end_ns - S // 2:
             continue
         found.append((campaign, won_ns, [voter for _, voter in arrived]))
     if not found:
@@ -295,7 +299,8 @@ def won_and_never_acted(story: Story) -> Finding | None:
     campaign, won_ns, voters = found[-1]
     again = f" It is the last of {len(found)} such elections." if len(found) > 1 else ""
     return Finding(
-        f"Peer {campaign.peer} had {len(voters) + 1} of {story.servers} votes in term {campaign.term} at {at(won_ns)} "
+        f"Peer {campaign.peer} had {len(voters) + 1} of {analysis.servers} votes in term "
+        f"{campaign.term} at {at(won_ns)} "
         f"(its own and those of {peers(voters)}), and never sent an AppendEntries in that term.{again}",
         f"peer {campaign.peer} won term {campaign.term} and did not notice, or did not act: check how votes are "
         "counted, that a reply of its own term leaves it a candidate (only a higher one makes it a follower, §5.1), "
@@ -304,30 +309,32 @@ def won_and_never_acted(story: Story) -> Finding | None:
 
 
 @diagnosis(290)
-def nobody_campaigns(story: Story) -> Finding | None:
-    if len(story.connected) < story.quorum or story.servers < 2:
+def nobody_campaigns(analysis: TraceAnalysis) -> Finding | None:
+    if len(analysis.connected) < analysis.quorum or analysis.servers < 2:
         return None
-    last = story.campaigns[-1].at_ns if story.campaigns else 0
-    since_ns = max(last, story.leaderless_ns)
-    quiet_ns = story.end_ns - since_ns
+    last = analysis.campaigns[-1].at_ns if analysis.campaigns else 0
+    since_ns = max(last, analysis.leaderless_ns)
+    quiet_ns = analysis.end_ns - since_ns
     if quiet_ns < QUIET_NS:
         return None
     # Who takes a command believes that it leads: silent perhaps, but not the election's fault.
-    if any(event.detail.is_leader and event.at_ns >= since_ns for event in story.other.get(STARTED, ())):
+    if any(event.detail.is_leader and event.at_ns >= since_ns for event in analysis.other.get(STARTED, ())):
         return None
     # Who waits for its lock will not campaign, however well its timer runs.
-    if any(wait.kind in _LOCKS and wait.waited_ns > S for wait in own_threads(story, sorted(story.connected))):
+    if any(wait.kind in _LOCKS and wait.waited_ns > S for wait in own_threads(analysis, sorted(analysis.connected))):
         return None
-    heard = sum(1 for rpc in story.all_rpcs if rpc.target in story.connected and (rpc.delivered_ns or 0) > since_ns)
-    facts = f"For {lasting(quiet_ns)}, since {at(since_ns)}, nobody has campaigned, and no connected peer leads."
-    own = [event.detail.service_method for event in story.own_calls if event.at_ns >= since_ns]
+    heard = sum(
+        1 for rpc in analysis.all_rpcs if rpc.target in analysis.connected and (rpc.delivered_ns or 0) > since_ns
+    )
+    facts = f"For {duration(quiet_ns)}, since {at(since_ns)}, nobody has campaigned, and no connected peer leads."
+    own = [event.detail.service_method for event in analysis.own_calls if event.at_ns >= since_ns]
     if own:
         method, count = Counter(own).most_common(1)[0]
         return Finding(
             f"{facts} Meanwhile {method}, which is no RPC of the paper, was called {times(count)}.",
             f"if nobody may campaign before it has a yes to {method}, look at who refuses there, and why.",
         )
-    risen = _terms_beyond_messages(story)
+    risen = _terms_beyond_messages(analysis)
     if risen:
         return Finding(
             f"{facts} But terms have risen meanwhile: {_and(f'peer {peer} is in {term}' for peer, term in risen)}, and "
@@ -335,17 +342,17 @@ def nobody_campaigns(story: Story) -> Finding | None:
             "the election timer runs, and the requests do not leave: what asks for votes ends before its call(), by an "
             "exception that is swallowed perhaps.",
         )
-    sleeper = sleeper_of(story, sorted(story.connected))
+    sleeper = sleeper_of(analysis, sorted(analysis.connected))
     if sleeper is not None:
         return Finding(f"{facts} {asleep(sleeper)}", f"if that is the election timer, {IN_SECONDS}")
-    if story.campaigns and last == since_ns:
-        lately = [c for c in story.campaigns if c.term == story.campaigns[-1].term]
+    if analysis.campaigns and last == since_ns:
+        lately = [c for c in analysis.campaigns if c.term == analysis.campaigns[-1].term]
         facts += f" The last to try: {peers(c.peer for c in lately)}, in term {lately[-1].term}, without a majority."
         return Finding(
             facts,
             "a candidate that does not win does not try again; its election timer must go on running (§5.2).",
         )
-    if not story.all_campaigns:
+    if not analysis.all_campaigns:
         facts += " No peer has ever sent a RequestVote."
     likely = "is its thread started, and does it go on after every change of role?"
     if heard:
@@ -356,11 +363,11 @@ def nobody_campaigns(story: Story) -> Finding | None:
     return Finding(facts, f"the election timer does not run: {likely}")
 
 
-def _terms_beyond_messages(story: Story) -> list[tuple[str, int]]:
+def _terms_beyond_messages(analysis: TraceAnalysis) -> list[tuple[str, int]]:
     """Connected peers that have told the tester of a later term than any message, and that term."""
-    known = max((rpc.args.term for rpc in story.all_rpcs if rpc.args is not None), default=0)
-    states = story.snapshot.states
-    return [(p, states[p].term) for p in sorted(story.connected) if p in states and states[p].term > known]
+    known = max((rpc.args.term for rpc in analysis.all_rpcs if rpc.args is not None), default=0)
+    states = analysis.snapshot.states
+    return [(p, states[p].term) for p in sorted(analysis.connected) if p in states and states[p].term > known]
 
 
 def _and(parts: Iterable[str]) -> str:
@@ -371,43 +378,43 @@ def _and(parts: Iterable[str]) -> str:
 # ---- candidates that cannot win -----------------------------------------------------------------------------
 
 
-def _logs(story: Story) -> dict[str, tuple[int, int]]:
+def _logs(analysis: TraceAnalysis) -> dict[str, tuple[int, int]]:
     """The end of each connected peer's log, (term, index), by the latest that it showed of it."""
     logs: dict[str, tuple[int, int]] = {}
-    for rpc in reversed(story.all_rpcs):
-        if len(logs) == len(story.connected):
+    for rpc in reversed(analysis.all_rpcs):
+        if len(logs) == len(analysis.connected):
             break
         if rpc.method == INSTALL:
             continue
-        reading = rpc.reading
-        if reading is None:
+        request = rpc.request
+        if request is None:
             continue
-        if rpc.source in story.connected and rpc.source not in logs:
+        if rpc.source in analysis.connected and rpc.source not in logs:
             if rpc.method == VOTE:
-                logs[rpc.source] = (reading.args.last_log_term, reading.args.last_log_index)
+                logs[rpc.source] = (request.args.last_log_term, request.args.last_log_index)
             else:
-                logs[rpc.source] = (reading.last_term, reading.last_index)
-        if rpc.method == APPEND and rpc.target in story.connected and rpc.target not in logs:
+                logs[rpc.source] = (request.last_term, request.last_index)
+        if rpc.method == APPEND and rpc.target in analysis.connected and rpc.target not in logs:
             answer = rpc.answered
             if answer is not None and answer.success:
-                logs[rpc.target] = (reading.last_term, reading.last_index)
+                logs[rpc.target] = (request.last_term, request.last_index)
     return logs
 
 
 @diagnosis(260)
-def stale_candidates(story: Story) -> Finding | None:
+def stale_candidates(analysis: TraceAnalysis) -> Finding | None:
     """Peers that cannot win campaign again and again, and the one that can does not."""
-    since_ns = story.progress_ns
-    campaigns = [campaign for campaign in story.campaigns if campaign.at_ns > since_ns]
-    logs = _logs(story)
-    if len(story.connected) < story.quorum or len(logs) < len(story.connected):
+    since_ns = analysis.progress_ns
+    campaigns = [campaign for campaign in analysis.campaigns if campaign.at_ns > since_ns]
+    logs = _logs(analysis)
+    if len(analysis.connected) < analysis.quorum or len(logs) < len(analysis.connected):
         return None
-    able = {peer for peer, log in logs.items() if sum(log >= other for other in logs.values()) >= story.quorum}
+    able = {peer for peer, log in logs.items() if sum(log >= other for other in logs.values()) >= analysis.quorum}
     hopeless = [campaign for campaign in campaigns if campaign.peer not in able]
     if not able or len(hopeless) < 5 or len(hopeless) < 2 * (len(campaigns) - len(hopeless)):
         return None
-    starved = max(sorted(able), key=lambda peer: _patience(story, peer, since_ns)[0])
-    waited_ns, from_ns, denied = _patience(story, starved, since_ns)
+    starved = max(sorted(able), key=lambda peer: _patience(analysis, peer, since_ns)[0])
+    waited_ns, from_ns, denied = _patience(analysis, starved, since_ns)
     usual_ns = median(_campaign_gaps(campaigns) or [S])
     if len(denied) < 3 or waited_ns < max(S, usual_ns):
         return None
@@ -422,18 +429,18 @@ def stale_candidates(story: Story) -> Finding | None:
         f"Since {at(since_ns)}: {len(found)} elections, {terms(found)}, and nothing was committed. Candidates that a "
         f"majority must refuse, by the end of their logs: {shown}. Peer {starved} could win (its log "
         f"{log_end(logs[starved])}) and {campaigned}: from {at(from_ns)} on it granted "
-        f"no vote and heard no leader for {lasting(waited_ns)}, but it was asked for {len(denied)} votes that it "
-        f"denied, and was never left alone for more than {lasting(peace_ns)}.",
+        f"no vote and heard no leader for {duration(waited_ns)}, but it was asked for {len(denied)} votes that it "
+        f"denied, and was never left alone for more than {duration(peace_ns)}.",
         "denying a vote, or any RPC at all, resets the election timer, so those who cannot win keep the one who "
         "can from trying. Reset it only when granting a vote, hearing the current leader, or campaigning (§5.2).",
     )
 
 
-def _patience(story: Story, peer: str, since_ns: int) -> tuple[int, int, list[int]]:
+def _patience(analysis: TraceAnalysis, peer: str, since_ns: int) -> tuple[int, int, list[int]]:
     """The longest time that peer let pass without campaigning, though nothing it may wait for happened:
     how long, since when, and when it denied votes meanwhile."""
-    resets, denials = [since_ns, story.end_ns], []
-    for rpc in story.rpcs:
+    resets, denials = [since_ns, analysis.end_ns], []
+    for rpc in analysis.rpcs:
         if rpc.source == peer and rpc.method == VOTE:
             resets.append(rpc.sent_ns)
         elif rpc.source == peer:

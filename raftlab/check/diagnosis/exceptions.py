@@ -5,58 +5,58 @@ from __future__ import annotations
 from labrpc import RpcError
 from labsim import TaskFailed
 from raftlab.check.diagnosis.registry import Finding, diagnosis
-from raftlab.check.diagnosis.trace_analysis import Kept, Rpc, Story, at
+from raftlab.check.diagnosis.trace_analysis import Rpc, SnapshotOrigin, TraceAnalysis, at
 from raftlab.trace.events import STARTED
 from raftlab.trace.rpcs import APPEND, INSTALL, RPCS, VOTE
 
 
 @diagnosis(20, exceptions=True)
-def prev_beyond_the_log(story: Story) -> Finding | None:
+def prev_beyond_the_log(analysis: TraceAnalysis) -> Finding | None:
     """An IndexError in AppendEntries, whose prev_log_index is higher than the log has ever been."""
-    error = story.error
+    error = analysis.error
     if not isinstance(error, TaskFailed) or not isinstance(error.__cause__, (IndexError, KeyError)):
         return None
-    request = _request_under_way(story, error)
-    if request is None or request.reading is None:
+    call = _request_under_way(analysis, error)
+    if call is None or call.request is None:
         return None
-    prev, last = request.args.prev_log_index, _longest_log(story, request)
+    prev, last = call.args.prev_log_index, _longest_log(analysis, call)
     if prev <= last:
         return None
     return Finding(
-        f"Peer {request.target} was asked by peer {request.source} to append behind entry {prev} (prev_log_index), and "
+        f"Peer {call.target} was asked by peer {call.source} to append behind entry {prev} (prev_log_index), and "
         f"its log has never been shown to go beyond {last}.",
         "it looks at the term of an entry that it does not have. Ask first whether the log goes as far as "
         "prev_log_index, and refuse if not (Figure 2: AppendEntries 2).",
     )
 
 
-def _request_under_way(story: Story, error: TaskFailed) -> Rpc | None:
+def _request_under_way(analysis: TraceAnalysis, error: TaskFailed) -> Rpc | None:
     """The AppendEntries whose handler has just failed."""
     if error.entry_point != RPCS[APPEND].method_name:
         return None
-    arrived = [rpc for rpc in story.all_rpcs if rpc.method == APPEND and rpc.target == error.node]
+    arrived = [rpc for rpc in analysis.all_rpcs if rpc.method == APPEND and rpc.target == error.node]
     arrived = [rpc for rpc in arrived if rpc.delivered_ns is not None and rpc.answered_ns is None]
     # One that came in now, where nothing else did: its handler has waited for nobody.
-    now = [rpc for rpc in arrived if rpc.delivered_ns == story.end_ns]
+    now = [rpc for rpc in arrived if rpc.delivered_ns == analysis.end_ns]
     return now[0] if len(now) == 1 else None
 
 
-def _longest_log(story: Story, request: Rpc) -> int:
+def _longest_log(analysis: TraceAnalysis, call: Rpc) -> int:
     """The highest index that its receiver can have had before that request came in."""
-    peer, longest = request.target, 0
-    for event in story.other.get(STARTED, ()):
+    peer, longest = call.target, 0
+    for event in analysis.other.get(STARTED, ()):
         if event.node == peer and event.detail.is_leader:
             longest = max(longest, event.detail.index)
-    for rpc in story.all_rpcs:
-        reading = rpc.reading
-        if reading is None or rpc is request:
+    for rpc in analysis.all_rpcs:
+        request = rpc.request
+        if request is None or rpc is call:
             continue
         if rpc.method == VOTE:
-            longest = max(longest, reading.args.last_log_index if rpc.source == peer else 0)
+            longest = max(longest, request.args.last_log_index if rpc.source == peer else 0)
         elif rpc.method == INSTALL:
-            longest = max(longest, reading.args.last_included_index if peer in (rpc.source, rpc.target) else 0)
+            longest = max(longest, request.args.last_included_index if peer in (rpc.source, rpc.target) else 0)
         elif rpc.source == peer or (rpc.target == peer and rpc.delivered_ns is not None and not _refused(rpc)):
-            longest = max(longest, reading.last_index)
+            longest = max(longest, request.last_index)
     return longest
 
 
@@ -65,17 +65,17 @@ def _refused(rpc: Rpc) -> bool:
 
 
 @diagnosis(30, exceptions=True, any_fields=True)
-def index_error_after_snapshot(story: Story) -> Finding | None:
-    error = story.error
+def index_error_after_snapshot(analysis: TraceAnalysis) -> Finding | None:
+    error = analysis.error
     if not isinstance(error, TaskFailed) or not isinstance(error.__cause__, (IndexError, KeyError)):
         return None
     peer = error.node
-    if peer is None or prev_beyond_the_log(story) is not None:
+    if peer is None or prev_beyond_the_log(analysis) is not None:
         return None
-    kept = story.snapshot_of(peer)
+    kept = analysis.snapshot_of(peer)
     if kept is None and _was_in_snapshot(error.__cause__):
         # It may have failed before it could save anything: an exception out of the service's own task.
-        kept = Kept(story.end_ns, "in snapshot()")
+        kept = SnapshotOrigin(analysis.end_ns, "in snapshot()")
     if kept is None:
         return None
     return Finding(
@@ -95,19 +95,19 @@ def _was_in_snapshot(error: BaseException) -> bool:
 
 
 @diagnosis(300, exceptions=True)
-def answers_mixed_up(story: Story) -> Finding | None:
+def answers_mixed_up(analysis: TraceAnalysis) -> Finding | None:
     """A handler returned the answer to another request, which is still on the peer's desk."""
-    error = story.error
+    error = analysis.error
     cause = error.__cause__
     if not isinstance(error, TaskFailed) or not isinstance(cause, RpcError) or cause.returned is None:
         return None
     methods = {
         rpc.method
-        for rpc in story.all_rpcs
+        for rpc in analysis.all_rpcs
         if rpc.answer is not None and rpc.answer.reply_type is not None
         if rpc.answer.reply_type.__name__ == cause.returned.__name__
     }
-    calls = [rpc for rpc in story.all_rpcs if rpc.target == error.node]
+    calls = [rpc for rpc in analysis.all_rpcs if rpc.target == error.node]
     waiting = [rpc for rpc in calls if rpc.delivered_ns is not None and rpc.answered_ns is None]
     asked = [rpc for rpc in waiting if rpc.method.endswith(f".{error.entry_point}")]
     other = [rpc for rpc in waiting if rpc.method in methods and not rpc.method.endswith(f".{error.entry_point}")]

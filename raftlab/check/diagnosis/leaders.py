@@ -12,12 +12,12 @@ from raftlab.check.diagnosis.registry import Finding, diagnosis
 from raftlab.check.diagnosis.threads import (
     IN_SECONDS,
     asleep,
-    in_words,
+    describe_threads,
     own_threads,
     sleeper_of,
     whole_ns,
 )
-from raftlab.check.diagnosis.trace_analysis import MS, Campaign, Rpc, S, Story, at, lasting, peers, times
+from raftlab.check.diagnosis.trace_analysis import MS, Campaign, Rpc, S, TraceAnalysis, at, duration, peers, times
 from raftlab.trace.rpcs import VOTE
 
 # Who is told to campaign does so at once, and is told so once, or once more.
@@ -26,25 +26,25 @@ _INVITED_MAX = 2
 
 
 @diagnosis(140)
-def leads_and_denies_it(story: Story) -> Finding | None:
+def leads_and_denies_it(analysis: TraceAnalysis) -> Finding | None:
     """The others follow a leader whose get_state() says that it is none."""
-    if not story.led:
+    if not analysis.led:
         return None
-    leader = story.led[-1].source
-    state = story.snapshot.states.get(leader)
-    office = [rpc for rpc in story.led if rpc.source == leader and rpc.args is not None]
-    term = office[-1].args.term if office else 0
-    office = [rpc for rpc in office if rpc.args.term == term]
-    if state is None or state.is_leader or state.term != term or state.asked_ns < office[0].sent_ns + S // 5:
+    leader = analysis.led[-1].source
+    state = analysis.snapshot.states.get(leader)
+    progress = [rpc for rpc in analysis.led if rpc.source == leader and rpc.args is not None]
+    term = progress[-1].args.term if progress else 0
+    progress = [rpc for rpc in progress if rpc.args.term == term]
+    if state is None or state.is_leader or state.term != term or state.asked_ns < progress[0].sent_ns + S // 5:
         return None
     # It had spoken for long when it was asked, still does, and a majority follows: so it leads.
-    until_ns = office[-1].sent_ns
-    followers = {rpc.target for rpc in office if rpc.target != leader and _accepted(rpc, story.end_ns)}
-    short = until_ns - office[0].sent_ns < S // 2 or until_ns < state.asked_ns - S // 5
-    if short or len(followers) + 1 < story.quorum or story.term_at(leader, story.end_ns) > term:
+    until_ns = progress[-1].sent_ns
+    followers = {rpc.target for rpc in progress if rpc.target != leader and _accepted(rpc, analysis.end_ns)}
+    short = until_ns - progress[0].sent_ns < S // 2 or until_ns < state.asked_ns - S // 5
+    if short or len(followers) + 1 < analysis.quorum or analysis.term_at(leader, analysis.end_ns) > term:
         return None
     return Finding(
-        f"Peer {leader} sends AppendEntries of term {term}, from {at(office[0].sent_ns)} to {at(until_ns)}, and "
+        f"Peer {leader} sends AppendEntries of term {term}, from {at(progress[0].sent_ns)} to {at(until_ns)}, and "
         f"{peers(followers)} follow{'s' if len(followers) == 1 else ''} it. But its get_state(), asked at "
         f"{at(state.asked_ns)}, says that it does not lead.",
         "the election is all right, and get_state() is wrong: does it compare its role with something that is never "
@@ -53,15 +53,19 @@ def leads_and_denies_it(story: Story) -> Finding | None:
 
 
 @diagnosis(130, alone=True)
-def leader_calls_itself(story: Story) -> Finding | None:
+def leader_calls_itself(analysis: TraceAnalysis) -> Finding | None:
     """An AppendEntries to itself turns a leader into its own follower."""
     found = []
-    for rpc in story.led:
-        if rpc.source != rpc.target or rpc.answered_ns is None or not _accepted(rpc, story.end_ns):
+    for rpc in analysis.led:
+        if rpc.source != rpc.target or rpc.answered_ns is None or not _accepted(rpc, analysis.end_ns):
             continue
         leader, term, heard_ns = rpc.source, rpc.args.term, rpc.answered_ns
-        ended_ns = min((when for when, known, _, _ in story.told[leader] if known > term), default=story.end_ns)
-        spoke = any(r.source == leader and r.sent_ns > heard_ns and r.args and r.args.term == term for r in story.led)
+        ended_ns = min(
+            (when for when, known, _, _ in analysis.learned_terms[leader] if known > term), default=analysis.end_ns
+        )
+        spoke = any(
+            r.source == leader and r.sent_ns > heard_ns and r.args and r.args.term == term for r in analysis.led
+        )
         if not spoke and ended_ns - heard_ns > S // 5:
             found.append((rpc, ended_ns - heard_ns))
     # Once it may have ended by chance just then.
@@ -115,34 +119,34 @@ class _Deposed(NamedTuple):
         return len(gaps) >= 2 and silent_ns <= max(gaps) and 2 * silent_ns <= 3 * median(gaps)
 
 
-def _depositions(story: Story) -> list[_Deposed]:
+def _depositions(analysis: TraceAnalysis) -> list[_Deposed]:
     found = []
-    for campaign in story.campaigns:
+    for campaign in analysis.campaigns:
         follower, began_ns = campaign.peer, campaign.at_ns
-        heard = [rpc for rpc in story.led if rpc.target == follower and _accepted(rpc, began_ns)]
-        votes = [v for v in story.votes if v.voter == follower and story.calm_ns <= v.at_ns < began_ns]
+        heard = [rpc for rpc in analysis.led if rpc.target == follower and _accepted(rpc, began_ns)]
+        votes = [v for v in analysis.votes if v.voter == follower and analysis.since_fault_ns <= v.at_ns < began_ns]
         term = max([rpc.args.term for rpc in heard] + [vote.term for vote in votes], default=0)
         heard = sorted((r for r in heard if r.args.term == term), key=lambda rpc: rpc.delivered_ns or 0)
         leaders = {rpc.source for rpc in heard} or {vote.candidate for vote in votes if vote.term == term}
         leader = min(leaders, default=follower)
-        if leader == follower or not _led(story, leader, term, began_ns):
+        if leader == follower or not _led(analysis, leader, term, began_ns):
             continue
         # Otherwise somebody else had moved the cluster on, or the leader had stepped down.
-        if term < story.term_at(follower, began_ns - 1) or story.term_at(leader, began_ns - 1) > term:
+        if term < analysis.term_at(follower, began_ns - 1) or analysis.term_at(leader, began_ns - 1) > term:
             continue
         voted_ns = max((vote.at_ns for vote in votes if vote.term == term), default=0)
-        told = _invitations(story, leader, campaign, term)
+        told = _invitations(analysis, leader, campaign, term)
         found.append(_Deposed(campaign, leader, term, voted_ns, heard, told))
     return found
 
 
-def _invitations(story: Story, leader: str, campaign: Campaign, term: int) -> list[Event]:
+def _invitations(analysis: TraceAnalysis, leader: str, campaign: Campaign, term: int) -> list[Event]:
     """RPCs of its own that a leader has sent, while it led, to who campaigns just then. What it sends all the time is
     about something else."""
-    spoke_ns = [rpc.sent_ns for rpc in story.led if rpc.source == leader and rpc.args and rpc.args.term == term]
+    spoke_ns = [rpc.sent_ns for rpc in analysis.led if rpc.source == leader and rpc.args and rpc.args.term == term]
     calls = [
         call
-        for call in story.own_calls
+        for call in analysis.own_calls
         if call.node == leader
         and call.detail.target == campaign.peer
         and min(spoke_ns, default=campaign.at_ns) <= call.at_ns < campaign.at_ns
@@ -155,23 +159,23 @@ def _invitations(story: Story, leader: str, campaign: Campaign, term: int) -> li
     ]
 
 
-def _led(story: Story, peer: str, term: int, before_ns: int) -> bool:
+def _led(analysis: TraceAnalysis, peer: str, term: int, before_ns: int) -> bool:
     """Whether that peer has spoken as leader of that term by then, to anybody."""
     return any(
         rpc.source == peer and rpc.sent_ns < before_ns and rpc.args is not None and rpc.args.term == term
-        for rpc in story.led
+        for rpc in analysis.led
     )
 
 
 @diagnosis(250)
-def heartbeats_too_slow(story: Story) -> Finding | None:
+def heartbeats_too_slow(analysis: TraceAnalysis) -> Finding | None:
     found = []
-    depositions = [deposed for deposed in _depositions(story) if not deposed.told]
+    depositions = [deposed for deposed in _depositions(analysis) if not deposed.told]
     if any(deposed.in_spite_of_heartbeats for deposed in depositions):
         return None
     for deposed in depositions:
         follower, began_ns = deposed.campaign.peer, deposed.campaign.at_ns
-        to_it = story.calls_between(deposed.leader, follower)
+        to_it = analysis.calls_between(deposed.leader, follower)
         sent = [rpc.sent_ns for rpc in to_it if rpc.sent_ns <= began_ns and rpc.args and rpc.args.term == deposed.term]
         # Nothing under way to the follower: no loss and no delay is to blame.
         last = [rpc.sent_ns for rpc in deposed.heard[-1:]]
@@ -180,13 +184,13 @@ def heartbeats_too_slow(story: Story) -> Finding | None:
     if not found:
         return None
     deposed, timeout_ns = found[-1]
-    waiting = _waiting_for(story, deposed)
-    many = f" That is one of {len(found)} such elections since {at(story.calm_ns)}." if len(found) > 1 else ""
+    waiting = _waiting_for(analysis, deposed)
+    many = f" That is one of {len(found)} such elections since {at(analysis.since_fault_ns)}." if len(found) > 1 else ""
     follower = deposed.campaign.peer
     if deposed.heard:
-        silence = f"nothing after {at(deposed.heard[-1].sent_ns)}; {lasting(timeout_ns)} later"
+        silence = f"nothing after {at(deposed.heard[-1].sent_ns)}; {duration(timeout_ns)} later"
     else:
-        silence = f"nothing at all; {lasting(timeout_ns)} after it had voted for peer {deposed.leader}"
+        silence = f"nothing at all; {duration(timeout_ns)} after it had voted for peer {deposed.leader}"
     facts = (
         f"Peer {deposed.leader} led term {deposed.term}, and sent peer {follower} {silence}, at "
         f"{at(deposed.campaign.at_ns)}, peer {follower}'s election timer ran out.{many}"
@@ -201,15 +205,15 @@ def heartbeats_too_slow(story: Story) -> Finding | None:
             "one sender serves all followers and waits for a peer that does not answer; give each call a thread of "
             "its own (§5.3, §5.5).",
         )
-    if _speak_once(story, [deposed for deposed, _ in found]):
-        leader = _last_leader(story)
+    if _speak_once(analysis, [deposed for deposed, _ in found]):
+        leader = _last_leader(analysis)
         return Finding(
             f"{facts} No leader has sent anybody a second AppendEntries. The last one was peer {leader[0]}. "
-            f"{in_words(own_threads(story, leader))}",
+            f"{describe_threads(own_threads(analysis, leader))}",
             "what sends heartbeats after the first round does nothing: its thread has ended, or it fails each time, "
             "and an exception is swallowed (except Exception: pass).",
         )
-    sleeper = sleeper_of(story, [deposed.leader])
+    sleeper = sleeper_of(analysis, [deposed.leader])
     if sleeper is not None:
         return Finding(
             f"{facts} {asleep(sleeper)}", f"heartbeats are too slow. If that thread sends them, {IN_SECONDS}"
@@ -221,10 +225,10 @@ def heartbeats_too_slow(story: Story) -> Finding | None:
     )
 
 
-def _speak_once(story: Story, depositions: list[_Deposed]) -> bool:
+def _speak_once(analysis: TraceAnalysis, depositions: list[_Deposed]) -> bool:
     """Whether leaders speak to everybody once and never again, though none of the last one's threads waits so long."""
-    offices = Counter((rpc.source, rpc.target, rpc.args.term) for rpc in story.led if rpc.args is not None)
-    threads = own_threads(story, _last_leader(story))
+    offices = Counter((rpc.source, rpc.target, rpc.args.term) for rpc in analysis.led if rpc.args is not None)
+    threads = own_threads(analysis, _last_leader(analysis))
     shortest_ns = min(deposed.campaign.at_ns - deposed.since_ns for deposed in depositions)
     return (
         len({deposed.term for deposed in depositions}) > 1
@@ -234,15 +238,15 @@ def _speak_once(story: Story, depositions: list[_Deposed]) -> bool:
     )
 
 
-def _last_leader(story: Story) -> list[str]:
-    return [rpc.source for rpc in story.led[-1:]]
+def _last_leader(analysis: TraceAnalysis) -> list[str]:
+    return [rpc.source for rpc in analysis.led[-1:]]
 
 
-def _waiting_for(story: Story, deposed: _Deposed) -> Rpc | None:
+def _waiting_for(analysis: TraceAnalysis, deposed: _Deposed) -> Rpc | None:
     """The first call of the leader to somebody else after its last to that follower, if none of them was answered."""
     since_ns = deposed.heard[-1].sent_ns if deposed.heard else deposed.voted_ns
     calls = [
-        rpc for rpc in story.led if rpc.source == deposed.leader and since_ns < rpc.sent_ns < deposed.campaign.at_ns
+        rpc for rpc in analysis.led if rpc.source == deposed.leader and since_ns < rpc.sent_ns < deposed.campaign.at_ns
     ]
     if any(rpc.replied_ns is not None and rpc.replied_ns < deposed.campaign.at_ns for rpc in calls):
         return None
@@ -250,26 +254,26 @@ def _waiting_for(story: Story, deposed: _Deposed) -> Rpc | None:
 
 
 @diagnosis(240)
-def heartbeats_do_not_reset_the_timer(story: Story) -> Finding | None:
-    found = [deposed for deposed in _depositions(story) if deposed.in_spite_of_heartbeats and not deposed.told]
-    needed = 1 if story.end_ns - story.calm_ns < 5 * S else 2
+def heartbeats_do_not_reset_the_timer(analysis: TraceAnalysis) -> Finding | None:
+    found = [deposed for deposed in _depositions(analysis) if deposed.in_spite_of_heartbeats and not deposed.told]
+    needed = 1 if analysis.end_ns - analysis.since_fault_ns < 5 * S else 2
     if len(found) < needed:
         return None
     deposed = found[-1]
     silent_ns = deposed.campaign.at_ns - deposed.since_ns
-    many = f" {times(len(found)).capitalize()} so since {at(story.calm_ns)}." if len(found) > 1 else ""
+    many = f" {times(len(found)).capitalize()} so since {at(analysis.since_fault_ns)}." if len(found) > 1 else ""
     return Finding(
-        f"Peer {deposed.campaign.peer} campaigned at {at(deposed.campaign.at_ns)}, {lasting(silent_ns)} after an "
+        f"Peer {deposed.campaign.peer} campaigned at {at(deposed.campaign.at_ns)}, {duration(silent_ns)} after an "
         f"AppendEntries of its leader, peer {deposed.leader}, had come in. It had had {len(deposed.heard)} of them "
-        f"in term {deposed.term}, never more than {lasting(max(deposed.gaps))} apart.{many}",
+        f"in term {deposed.term}, never more than {duration(max(deposed.gaps))} apart.{many}",
         "a valid AppendEntries, with or without entries, does not reset the election timer (§5.2).",
     )
 
 
 @diagnosis(230)
-def leadership_is_handed_over(story: Story) -> Finding | None:
+def leadership_is_handed_over(analysis: TraceAnalysis) -> Finding | None:
     """Leaders tell others to campaign, by an RPC that the paper does not have."""
-    found = [deposed for deposed in _depositions(story) if deposed.told]
+    found = [deposed for deposed in _depositions(analysis) if deposed.told]
     if len(found) < 2:
         return None
     deposed = found[-1]
@@ -277,23 +281,23 @@ def leadership_is_handed_over(story: Story) -> Finding | None:
     method = call.detail.service_method
     return Finding(
         f"Peer {deposed.leader} led term {deposed.term}, and at {at(call.at_ns)} it sent peer {campaign.peer} "
-        f"{method}, which is no RPC of the paper. {lasting(campaign.at_ns - call.at_ns).capitalize()} later peer "
-        f"{campaign.peer} campaigned. {times(len(found)).capitalize()} so since {at(story.calm_ns)}.",
+        f"{method}, which is no RPC of the paper. {duration(campaign.at_ns - call.at_ns).capitalize()} later peer "
+        f"{campaign.peer} campaigned. {times(len(found)).capitalize()} so since {at(analysis.since_fault_ns)}.",
         f"if {method} hands leadership over, leaders do so too readily. While nothing fails the leader is to stay.",
     )
 
 
 @diagnosis(200, rules=("higher-term-wins", "speaks-in-its-term"))
-def no_step_down(story: Story) -> Finding | None:
+def no_step_down(analysis: TraceAnalysis) -> Finding | None:
     """Somebody still speaks in a term that it has been told is over."""
     found = []
-    for rpc in story.rpcs:
+    for rpc in analysis.rpcs:
         args = rpc.args
         if args is None:
             continue
         known = [
             (when_ns, term, teacher, how)
-            for when_ns, term, teacher, how in story.told.get(rpc.source, ())
+            for when_ns, term, teacher, how in analysis.learned_terms.get(rpc.source, ())
             # A request that still waits for its handler has told nothing yet.
             if term > args.term
             and (how != "request" or (teacher.answered_ns or rpc.sent_ns) < rpc.sent_ns)
@@ -315,7 +319,7 @@ def no_step_down(story: Story) -> Finding | None:
         likely = "a higher term in a request is not adopted; become a follower of that term, leader or not (§5.1)."
     return Finding(
         f"Peer {rpc.source} was told of term {term} at {at(when_ns)}, {source}, and "
-        f"{lasting(rpc.sent_ns - when_ns)} later it still sends {rpc.name} of term {rpc.args.term}.",
+        f"{duration(rpc.sent_ns - when_ns)} later it still sends {rpc.name} of term {rpc.args.term}.",
         likely,
     )
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import labgob
 from labsim import Deadlock, Event, Wait, WaitKind
 from raftlab.check.diagnosis.registry import Finding, diagnosis
-from raftlab.check.diagnosis.threads import doing, in_words, own_threads, path
-from raftlab.check.diagnosis.trace_analysis import MS, Rpc, S, Story, Vote, at, lasting
+from raftlab.check.diagnosis.threads import describe_threads, doing, own_threads, path
+from raftlab.check.diagnosis.trace_analysis import MS, CastVote, Rpc, S, TraceAnalysis, at, duration
 from raftlab.check.failure import Failure
 from raftlab.check.harness_rules import CALLS_RETURN
 from raftlab.check.rules.budgets import AnswersRequests
@@ -53,9 +53,9 @@ _ANY_KEEPER = ("", "it keeps its lock while it waits for something else; release
 
 
 @diagnosis(40, rules=("start-returns-at-once",), any_fields=True, alone=True)
-def start_waits_for_the_lock(story: Story) -> Finding | None:
+def start_waits_for_the_lock(analysis: TraceAnalysis) -> Finding | None:
     """start() is innocent: somebody keeps the lock, and waits."""
-    call_waits = story.snapshot.call_waits
+    call_waits = analysis.snapshot.call_waits
     if len(call_waits) < 2 or call_waits[0].kind is not WaitKind.LOCK:
         return None
     call, keeper = call_waits
@@ -68,17 +68,19 @@ def start_waits_for_the_lock(story: Story) -> Finding | None:
 
 
 @diagnosis(50, rules=("higher-term-wins",), deadlocks=True, any_fields=True, alone=True)
-def lock_held_while_waiting(story: Story) -> Finding | None:
+def lock_held_while_waiting(analysis: TraceAnalysis) -> Finding | None:
     """Requests go in and nothing comes out, and whoever holds the lock was seen to wait."""
-    kept = _held_locks(story)
-    stalls = [(*stalled, peer) for peer in sorted(kept) if peer in story.up and (stalled := _stalled(story, peer))]
+    kept = _held_locks(analysis)
+    stalls = [
+        (*stalled, peer) for peer in sorted(kept) if peer in analysis.up and (stalled := _stalled(analysis, peer))
+    ]
     if not stalls:
-        return _waits_for_ever(story, kept)
+        return _waits_for_ever(analysis, kept)
     since_ns, until_ns, requests, peer = max(stalls, key=lambda stall: stall[1] - stall[0])
-    facts = _silence(story, peer, since_ns, until_ns, requests)
+    facts = _silence(analysis, peer, since_ns, until_ns, requests)
     kept_for, call = kept[peer], None
     if kept_for in (WaitKind.NOTHING, WaitKind.REPLY):
-        call = _call_under_way(story, peer, since_ns, until_ns)
+        call = _call_under_way(analysis, peer, since_ns, until_ns)
         if call is None and kept_for is WaitKind.NOTHING:
             return None  # all that is known is that some wait for a lock
     seen, likely = _KEEPERS.get(
@@ -86,7 +88,7 @@ def lock_held_while_waiting(story: Story) -> Finding | None:
         (f"The thread that holds its lock waits for {kept_for.value}.", _ANY_KEEPER[1]),
     )
     if call is not None:
-        gone = "" if call.target in story.connected else ", which is cut off or down"
+        gone = "" if call.target in analysis.connected else ", which is cut off or down"
         seen = (
             f"Meanwhile its threads waited for its lock, and one of them for the answer to its {call.name} of "
             f"{at(call.sent_ns)} to peer {call.target}{gone}."
@@ -94,10 +96,10 @@ def lock_held_while_waiting(story: Story) -> Finding | None:
     return Finding(f"{facts} {seen}", likely)
 
 
-def _waits_for_ever(story: Story, kept: Mapping[str, WaitKind]) -> Finding | None:
+def _waits_for_ever(analysis: TraceAnalysis, kept: Mapping[str, WaitKind]) -> Finding | None:
     """Such a wait has no end, whether or not anybody has asked something of that peer meanwhile."""
-    asked = {wait.node for wait in story.snapshot.blocked[:1]}
-    for peer in sorted(story.up & kept.keys(), key=lambda peer: (peer not in asked, peer)):
+    asked = {wait.node for wait in analysis.snapshot.blocked[:1]}
+    for peer in sorted(analysis.up & kept.keys(), key=lambda peer: (peer not in asked, peer)):
         if kept[peer] in _FOR_EVER:
             seen, likely = _KEEPERS[kept[peer]]
             return Finding(f"Peer {peer} stands still. {seen}", likely)
@@ -105,20 +107,20 @@ def _waits_for_ever(story: Story, kept: Mapping[str, WaitKind]) -> Finding | Non
 
 
 @diagnosis(70, rules=("higher-term-wins",), any_fields=True, alone=True)
-def answers_only_after_its_call(story: Story) -> Finding | None:
+def answers_only_after_its_call(analysis: TraceAnalysis) -> Finding | None:
     """It was silent, and then answered all at once: no lock is kept any more, but something held all answers up."""
-    for peer in sorted(story.up):
-        stalled = _stalled(story, peer)
+    for peer in sorted(analysis.up):
+        stalled = _stalled(analysis, peer)
         if stalled is None:
             continue
         since_ns, until_ns, requests = stalled
         together = [rpc for rpc in requests if until_ns <= (rpc.answered_ns or 0) <= until_ns + 5 * MS]
-        call = _call_under_way(story, peer, since_ns, until_ns)
-        if until_ns >= story.end_ns or len(together) < max(3, len(requests)) or call is None:
+        call = _call_under_way(analysis, peer, since_ns, until_ns)
+        if until_ns >= analysis.end_ns or len(together) < max(3, len(requests)) or call is None:
             continue
-        gone = "" if call.target in story.connected else ", which is cut off or down"
+        gone = "" if call.target in analysis.connected else ", which is cut off or down"
         return Finding(
-            f"{_silence(story, peer, since_ns, until_ns, requests)} Then it answered all of them at once. Its "
+            f"{_silence(analysis, peer, since_ns, until_ns, requests)} Then it answered all of them at once. Its "
             f"{call.name} of {at(call.sent_ns)} to peer {call.target}{gone}, had no answer by then.",
             "it makes a call while it holds its lock, or in the thread that answers requests. A call may take seconds: "
             "release the lock before call(), take it again after the reply, and look at everything anew.",
@@ -127,14 +129,15 @@ def answers_only_after_its_call(story: Story) -> Finding | None:
 
 
 @diagnosis(80, alone=True)
-def calls_in_the_thread_that_answers(story: Story) -> Finding | None:
+def calls_in_the_thread_that_answers(analysis: TraceAnalysis) -> Finding | None:
     """No lock and no queue to blame: it never makes two calls at a time, and answers nothing while it makes one."""
-    error = story.error
+    error = analysis.error
     if not isinstance(error, Failure) or error.rule != AnswersRequests.name or error.peer is None:
         return None
-    calls = [rpc for rpc in story.all_rpcs if rpc.source == error.peer]
+    calls = [rpc for rpc in analysis.all_rpcs if rpc.source == error.peer]
     oldest = next(
-        (rpc for rpc in story.all_rpcs if rpc.target == error.peer and rpc.delivered_ns and not rpc.answered_ns), None
+        (rpc for rpc in analysis.all_rpcs if rpc.target == error.peer and rpc.delivered_ns and not rpc.answered_ns),
+        None,
     )
     one_by_one = all(
         then.sent_ns >= (first.sent_ns + MS if first.replied_ns is None else first.replied_ns)
@@ -146,11 +149,11 @@ def calls_in_the_thread_that_answers(story: Story) -> Finding | None:
     if not before:
         return None
     call = calls[before[-1]]
-    following = calls[before[-1] + 1].sent_ns if call is not calls[-1] else story.end_ns
+    following = calls[before[-1] + 1].sent_ns if call is not calls[-1] else analysis.end_ns
     over_ns = following if call.replied_ns is None else call.replied_ns
     if over_ns - oldest.delivered_ns < S:
         return None
-    gone = "" if call.target in story.connected else ", which is cut off or down"
+    gone = "" if call.target in analysis.connected else ", which is cut off or down"
     return Finding(
         f"Peer {error.peer} has never made two calls at a time. From {at(call.sent_ns)} to {at(over_ns)} it waited for "
         f"peer {call.target}{gone}, to answer its {call.name}. The {oldest.name} of peer {oldest.source}, which came "
@@ -161,14 +164,14 @@ def calls_in_the_thread_that_answers(story: Story) -> Finding | None:
 
 
 @diagnosis(60, any_fields=True, alone=True)
-def waits_for_room_and_answers_nothing(story: Story) -> Finding | None:
+def waits_for_room_and_answers_nothing(analysis: TraceAnalysis) -> Finding | None:
     """The same without a lock: one thread does everything, and waits for the service, which may wait for it."""
-    kept = _held_locks(story)
-    for peer in sorted({wait.node for wait in story.snapshot.blocked if wait.kind is WaitKind.SPACE and wait.node}):
-        stalled = None if peer in kept or peer not in story.up else _stalled(story, peer)
+    kept = _held_locks(analysis)
+    for peer in sorted({wait.node for wait in analysis.snapshot.blocked if wait.kind is WaitKind.SPACE and wait.node}):
+        stalled = None if peer in kept or peer not in analysis.up else _stalled(analysis, peer)
         if stalled is not None:
             return Finding(
-                f"{_silence(story, peer, *stalled)} One of its threads waits for room in apply_ch.",
+                f"{_silence(analysis, peer, *stalled)} One of its threads waits for room in apply_ch.",
                 "the thread that does its work puts messages on apply_ch itself, and the service may be waiting for "
                 "that thread (in snapshot(), say). Let a thread of its own feed apply_ch.",
             )
@@ -176,18 +179,18 @@ def waits_for_room_and_answers_nothing(story: Story) -> Finding | None:
 
 
 @diagnosis(100, any_fields=True, alone=True)
-def does_nothing_any_more(story: Story) -> Finding | None:
+def does_nothing_any_more(analysis: TraceAnalysis) -> Finding | None:
     """Neither an answer nor a request for over a second, and no lock and no apply_ch to blame."""
-    for peer in sorted(story.up & story.connected):
-        stalled = _stalled(story, peer)
+    for peer in sorted(analysis.up & analysis.connected):
+        stalled = _stalled(analysis, peer)
         if stalled is None:
             continue
         since_ns, until_ns, requests = stalled
-        spoke = any(rpc.source == peer and rpc.sent_ns > since_ns for rpc in story.all_rpcs)
-        spoke = spoke or any(event.node == peer and event.at_ns > since_ns for event in story.own_calls)
-        if until_ns >= story.end_ns and until_ns - since_ns > S and not spoke:
-            threads = own_threads(story, [peer])
-            facts = f"{_silence(story, peer, since_ns, until_ns, requests)} Nor has it sent anything since then."
+        spoke = any(rpc.source == peer and rpc.sent_ns > since_ns for rpc in analysis.all_rpcs)
+        spoke = spoke or any(event.node == peer and event.at_ns > since_ns for event in analysis.own_calls)
+        if until_ns >= analysis.end_ns and until_ns - since_ns > S and not spoke:
+            threads = own_threads(analysis, [peer])
+            facts = f"{_silence(analysis, peer, since_ns, until_ns, requests)} Nor has it sent anything since then."
             asks = next(((wait, method) for wait in threads if (method := _asks_its_own_peer(wait))), None)
             if asks is not None:
                 wait, method = asks
@@ -197,7 +200,7 @@ def does_nothing_any_more(story: Story) -> Finding | None:
                     "itself, that is, or for somebody who waits for it. Call what is behind it instead.",
                 )
             return Finding(
-                f"{facts} {in_words(threads)}" if threads else facts,
+                f"{facts} {describe_threads(threads)}" if threads else facts,
                 "the thread that does its work has ended, or waits: for itself, or for somebody who waits for it.",
             )
     return None
@@ -211,14 +214,14 @@ def _asks_its_own_peer(wait: Wait) -> str:
 
 
 @diagnosis(90, any_fields=True, alone=True)
-def call_waits_for_a_thread(story: Story) -> Finding | None:
+def call_waits_for_a_thread(analysis: TraceAnalysis) -> Finding | None:
     """A call from outside that leaves its work to one of the peer's threads, and waits for that."""
-    error = story.error
-    if not isinstance(error, Failure) or error.rule != CALLS_RETURN.name or not story.snapshot.blocked:
+    error = analysis.error
+    if not isinstance(error, Failure) or error.rule != CALLS_RETURN.name or not analysis.snapshot.blocked:
         return None
-    call = story.snapshot.blocked[0]
-    threads = own_threads(story, [call.node or ""])
-    if call.kind not in _FOR_ANOTHER_THREAD or call.where is None or not story.snapshot.threads:
+    call = analysis.snapshot.blocked[0]
+    threads = own_threads(analysis, [call.node or ""])
+    if call.kind not in _FOR_ANOTHER_THREAD or call.where is None or not analysis.snapshot.threads:
         return None
     if call.stack[-1].function == "__init__":
         return Finding(
@@ -228,27 +231,27 @@ def call_waits_for_a_thread(story: Story) -> Finding | None:
         )
     return Finding(
         f"{call.task} of peer {call.node} waits for {call.kind.value}{path(call)}: for another thread of its peer, "
-        f"that is. {in_words(threads)}",
+        f"that is. {describe_threads(threads)}",
         "the thread that should serve it is not among these: it was never started, or has ended; or it is, and waits "
         "for something itself.",
     )
 
 
-def _silence(story: Story, peer: str, since_ns: int, until_ns: int, requests: list[Rpc]) -> str:
-    over = " until the end" if until_ns >= story.end_ns else ""
+def _silence(analysis: TraceAnalysis, peer: str, since_ns: int, until_ns: int, requests: list[Rpc]) -> str:
+    over = " until the end" if until_ns >= analysis.end_ns else ""
     return (
-        f"Peer {peer} answered nothing from {at(since_ns)} on, for {lasting(until_ns - since_ns)}{over}, though "
+        f"Peer {peer} answered nothing from {at(since_ns)} on, for {duration(until_ns - since_ns)}{over}, though "
         f"{len(requests)} request{'s' if len(requests) > 1 else ''} had been delivered to it."
     )
 
 
-def _held_locks(story: Story) -> Mapping[str, WaitKind]:
+def _held_locks(analysis: TraceAnalysis) -> Mapping[str, WaitKind]:
     """By peer: what the holder of its lock waits for, while others wait for that lock."""
-    if not isinstance(story.error, Deadlock):
-        return story.snapshot.held_locks
+    if not isinstance(analysis.error, Deadlock):
+        return analysis.snapshot.held_locks
     # All wait, and for ever: so nobody waits for a reply, and whoever waits for room keeps the lock.
     kinds: dict[str, set[WaitKind]] = {}
-    for wait in story.error.waits:
+    for wait in analysis.error.waits:
         if wait.node is not None:
             kinds.setdefault(wait.node, set()).add(wait.kind)
     held: dict[str, WaitKind] = {}
@@ -261,14 +264,16 @@ def _held_locks(story: Story) -> Mapping[str, WaitKind]:
     return held
 
 
-def _stalled(story: Story, peer: str) -> tuple[int, int, list[Rpc]] | None:
+def _stalled(analysis: TraceAnalysis, peer: str) -> tuple[int, int, list[Rpc]] | None:
     """The longest time in which the peer had requests on its desk and answered none: (from, until, requests)."""
     incarnation_ns = max(
-        (e.at_ns for kind in (BOOT, RESTART) for e in story.other.get(kind, ()) if e.node == peer), default=0
+        (e.at_ns for kind in (BOOT, RESTART) for e in analysis.other.get(kind, ()) if e.node == peer), default=0
     )
-    since_ns = max(incarnation_ns, story.end_ns - 20 * S)
-    incoming = [rpc for rpc in story.all_rpcs if rpc.target == peer and (rpc.delivered_ns or -1) >= since_ns]
-    waits = [(rpc.delivered_ns or 0, story.end_ns if rpc.answered_ns is None else rpc.answered_ns) for rpc in incoming]
+    since_ns = max(incarnation_ns, analysis.end_ns - 20 * S)
+    incoming = [rpc for rpc in analysis.all_rpcs if rpc.target == peer and (rpc.delivered_ns or -1) >= since_ns]
+    waits = [
+        (rpc.delivered_ns or 0, analysis.end_ns if rpc.answered_ns is None else rpc.answered_ns) for rpc in incoming
+    ]
     waits = [(start, end) for start, end in waits if end - start >= _SLOW_NS]
     if not waits:
         return None
@@ -279,9 +284,9 @@ def _stalled(story: Story, peer: str) -> tuple[int, int, list[Rpc]] | None:
     return None if answered else (start, end, during)
 
 
-def _call_under_way(story: Story, peer: str, since_ns: int, until_ns: int) -> Rpc | None:
+def _call_under_way(analysis: TraceAnalysis, peer: str, since_ns: int, until_ns: int) -> Rpc | None:
     """The last call that the peer made before it fell silent or meanwhile, if it can have waited for it to the end."""
-    for rpc in reversed(story.all_rpcs):
+    for rpc in reversed(analysis.all_rpcs):
         if rpc.source != peer or rpc.sent_ns > max(since_ns + MS, until_ns - _SLOW_NS):
             continue
         if rpc.sent_ns < since_ns - _LONGEST_CALL_NS:
@@ -295,12 +300,12 @@ def _call_under_way(story: Story, peer: str, since_ns: int, until_ns: int) -> Rp
 
 
 @diagnosis(10, every_rule_but=(), exceptions=True, any_fields=True, alone=True)
-def went_on_during_a_save(story: Story) -> Finding | None:
+def went_on_during_a_save(analysis: TraceAnalysis) -> Finding | None:
     """On slow disks: in the middle of a save another begins, or a request comes in and is answered."""
     saving: dict[str, int] = {}  # by peer: when the save began that is not over yet
     arrived: dict[int, int] = {}  # during such a save, by identity of the message
     found = ""
-    for event in story.events:
+    for event in analysis.events:
         kind, peer = event.kind, event.node
         if kind == SAVING:
             if peer in saving:
@@ -329,11 +334,11 @@ def went_on_during_a_save(story: Story) -> Finding | None:
 
 
 @diagnosis(110, every_rule_but=("higher-term-wins", "starts-in-order", "start-returns-at-once"), alone=True)
-def forgot_over_a_restart(story: Story) -> Finding | None:
+def forgot_over_a_restart(analysis: TraceAnalysis) -> Finding | None:
     """The term a peer has after a restart is below one it had shown before the crash."""
-    for restart in story.other.get(RESTART, ()):
-        before = _shown_before(story, restart)
-        after = _shown_after(story, restart)
+    for restart in analysis.other.get(RESTART, ()):
+        before = _shown_before(analysis, restart)
+        after = _shown_after(analysis, restart)
         if before is None or after is None or after.kept >= before[0]:
             continue
         return Finding(
@@ -351,11 +356,11 @@ class _Kept(NamedTuple):
     at_ns: int
 
 
-def _shown_before(story: Story, restart: Event) -> tuple[int, int] | None:
+def _shown_before(analysis: TraceAnalysis, restart: Event) -> tuple[int, int] | None:
     """The last term the peer showed before it was started again, and when."""
     peer, until_ns = restart.node, restart.at_ns
     shown: list[tuple[int, int]] = []
-    for rpc in reversed(story.all_rpcs):
+    for rpc in reversed(analysis.all_rpcs):
         # An answer belongs to an older send, but not to one that is much older than another.
         if len(shown) >= 3:
             break
@@ -368,10 +373,10 @@ def _shown_before(story: Story, restart: Event) -> tuple[int, int] | None:
     return max(shown, default=None)
 
 
-def _shown_after(story: Story, restart: Event) -> _Kept | None:
+def _shown_after(analysis: TraceAnalysis, restart: Event) -> _Kept | None:
     """What the first thing that the peer said afterwards tells about the term it had kept."""
     peer, since_ns = restart.node, restart.at_ns
-    for rpc in story.all_rpcs:
+    for rpc in analysis.all_rpcs:
         if rpc.source == peer and rpc.sent_ns >= since_ns and rpc.args is not None:
             if rpc.method != VOTE:
                 return None
@@ -385,12 +390,12 @@ def _shown_after(story: Story, restart: Event) -> _Kept | None:
 
 
 @diagnosis(120, rules=("one-vote", "one-leader"), alone=True)
-def voted_again_after_restart(story: Story) -> Finding | None:
+def voted_again_after_restart(analysis: TraceAnalysis) -> Finding | None:
     """One peer, one term, two votes, and a crash in between. What its disk held says whether the crash is to blame."""
-    votes: dict[tuple[str, int], Vote] = {}
-    for vote in story.votes:
+    votes: dict[tuple[str, int], CastVote] = {}
+    for vote in analysis.votes:
         earlier = votes.setdefault((vote.voter, vote.term), vote)
-        between = story.restarts_between(vote.voter, earlier.at_ns, vote.at_ns)
+        between = analysis.restarts_between(vote.voter, earlier.at_ns, vote.at_ns)
         if earlier.candidate == vote.candidate or not between:
             continue
         facts = (
@@ -398,7 +403,7 @@ def voted_again_after_restart(story: Story) -> Finding | None:
             f"crashed, was started again at {at(between[-1])}, and voted for peer {vote.candidate} in the same term at "
             f"{at(vote.at_ns)}."
         )
-        saves = [e for e in story.other.get(PERSIST, ()) if e.node == vote.voter and e.at_ns <= between[0]]
+        saves = [e for e in analysis.other.get(PERSIST, ()) if e.node == vote.voter and e.at_ns <= between[0]]
         if not saves:
             return Finding(
                 f"{facts} It had saved nothing.",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from raftlab.check.diagnosis.trace_analysis import Story
+from raftlab.check.diagnosis.trace_analysis import TraceAnalysis
 
 
 class Finding(NamedTuple):
@@ -19,7 +19,7 @@ class Finding(NamedTuple):
     likely: str
 
 
-Examine = Callable[[Story], Finding | None]
+Examine = Callable[[TraceAnalysis], Finding | None]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from labsim import Event
 from raftlab.check.diagnosis.registry import Finding, diagnosis
-from raftlab.check.diagnosis.trace_analysis import Rpc, S, Story, at, lasting
+from raftlab.check.diagnosis.trace_analysis import Rpc, S, TraceAnalysis, at, duration
 from raftlab.trace.events import APPLY, STARTED
 from raftlab.trace.rpcs import APPEND, INSTALL
 
@@ -16,11 +16,11 @@ from raftlab.trace.rpcs import APPEND, INSTALL
 _SOON_NS = S // 2
 
 
-def _links(story: Story, method: str) -> Iterator[tuple[str, str, int, list[Rpc]]]:
+def _links(analysis: TraceAnalysis, method: str) -> Iterator[tuple[str, str, int, list[Rpc]]]:
     """What each leader sent to each connected follower in each term: (leader, follower, term, calls)."""
     found: dict[tuple[str, str, int], list[Rpc]] = {}
-    for rpc in story.led:
-        if rpc.method == method and rpc.target in story.connected and rpc.args is not None:
+    for rpc in analysis.led:
+        if rpc.method == method and rpc.target in analysis.connected and rpc.args is not None:
             found.setdefault((rpc.source, rpc.target, rpc.args.term), []).append(rpc)
     for (leader, follower, term), calls in found.items():
         yield leader, follower, term, calls
@@ -44,18 +44,18 @@ def _rejections(calls: list[Rpc], term: int) -> list[Rpc]:
 
 
 @diagnosis(340, costs=20)
-def same_place_rejected(story: Story) -> Finding | None:
-    for leader, follower, term, calls in _links(story, APPEND):
+def same_place_rejected(analysis: TraceAnalysis) -> Finding | None:
+    for leader, follower, term, calls in _links(analysis, APPEND):
         refused = _rejections(calls, term)
         last = [rpc for rpc in refused if rpc.args.prev_log_index == refused[-1].args.prev_log_index]
         # Lately: at the end, and not in between.
-        if len(last) >= 4 and refused[-4:] == last[-4:] and _is_late(story, refused[-1]):
+        if len(last) >= 4 and refused[-4:] == last[-4:] and _is_late(analysis, refused[-1]):
             facts = (
                 f"Since {at(last[0].sent_ns)} peer {leader}, leader of term {term}, has asked peer {follower} "
                 f"{len(last)} times to append behind index {last[0].args.prev_log_index} (prev_log_index), and was "
                 f"refused every time."
             )
-            if story.snapshot_of(leader) and not any(rpc.method == INSTALL for rpc in story.led):
+            if analysis.snapshot_of(leader) and not any(rpc.method == INSTALL for rpc in analysis.led):
                 return Finding(
                     f"{facts} Peer {leader} has a snapshot, and has sent no InstallSnapshot.",
                     "next_index does not move back after a rejection, or what the follower lacks is no longer in "
@@ -70,9 +70,9 @@ def same_place_rejected(story: Story) -> Finding | None:
 
 
 @diagnosis(380, costs=10)
-def back_up_one_by_one(story: Story) -> Finding | None:
+def back_up_one_by_one(analysis: TraceAnalysis) -> Finding | None:
     longest: tuple[list[Rpc], str, str, int] = ([], "", "", 0)
-    for leader, follower, term, calls in _links(story, APPEND):
+    for leader, follower, term, calls in _links(analysis, APPEND):
         run: list[Rpc] = []
         answered = (rpc for rpc in calls if rpc.reply is not None and not rpc.reply.success and rpc.reply.term == term)
         for rpc in answered:
@@ -89,15 +89,15 @@ def back_up_one_by_one(story: Story) -> Finding | None:
         f"Peer {leader}, leader of term {term}, backed up peer {follower} one entry at a time: "
         f"{len(run)} AppendEntries in a row were rejected, at prev_log_index {first.args.prev_log_index} down to "
         f"{last.args.prev_log_index}, from {at(first.sent_ns)} on, within "
-        f"{lasting((last.replied_ns or last.sent_ns) - first.sent_ns)}.",
+        f"{duration((last.replied_ns or last.sent_ns) - first.sent_ns)}.",
         "that is too slow for a long divergence. Let the follower say where the conflicting term begins, and skip "
         "a whole term per rejection (§5.3, the paragraph on reducing rejected AppendEntries).",
     )
 
 
 @diagnosis(350, costs=30)
-def same_snapshot_again(story: Story) -> Finding | None:
-    for leader, follower, term, calls in _links(story, INSTALL):
+def same_snapshot_again(analysis: TraceAnalysis) -> Finding | None:
+    for leader, follower, term, calls in _links(analysis, INSTALL):
         repeated: list[Rpc] = []
         for rpc in calls:
             if rpc.reply is None or rpc.reply.term != term:
@@ -108,7 +108,7 @@ def same_snapshot_again(story: Story) -> Finding | None:
             ):
                 repeated = []
             repeated.append(rpc)
-        if len(repeated) >= 3 and _is_late(story, repeated[-1]):
+        if len(repeated) >= 3 and _is_late(analysis, repeated[-1]):
             index, offset = _part_of_snapshot(repeated[0])
             what = f"the snapshot through index {index}"
             likely = (
@@ -137,11 +137,11 @@ def _part_of_snapshot(rpc: Rpc) -> tuple[int, int | None]:
 
 
 @diagnosis(costs=40)
-def unanswered_taken_as_refusal(story: Story) -> Finding | None:
+def unanswered_taken_as_refusal(analysis: TraceAnalysis) -> Finding | None:
     """prev_log_index goes down and down, though nobody has refused anything."""
     links: dict[tuple[str, str, int], list[Rpc]] = {}
-    for rpc in story.all_rpcs:  # acts of the tester do not matter here
-        if rpc.method == APPEND and rpc.args is not None and rpc.sent_ns > story.end_ns - 20 * S:
+    for rpc in analysis.all_rpcs:  # acts of the tester do not matter here
+        if rpc.method == APPEND and rpc.args is not None and rpc.sent_ns > analysis.end_ns - 20 * S:
             links.setdefault((rpc.source, rpc.target, rpc.args.term), []).append(rpc)
     for (leader, follower, term), calls in links.items():
         # Whoever sends ahead of the answers may go back once, to what is acknowledged; nobody sinks lower and lower.
@@ -171,15 +171,15 @@ _FEW_REPEATS = 10
 
 
 @diagnosis(costs=50)
-def acknowledged_sent_again(story: Story) -> Finding | None:
+def acknowledged_sent_again(analysis: TraceAnalysis) -> Finding | None:
     """Much of what goes to followers are entries that they have acknowledged to this leader before."""
     again: list[tuple[Rpc, int]] = []
     carrying: list[Rpc] = []
-    for _, _, _, calls in _links(story, APPEND):
+    for _, _, _, calls in _links(analysis, APPEND):
         acknowledged = sorted(
-            (rpc.replied_ns, rpc.reading.last_index)
+            (rpc.replied_ns, rpc.request.last_index)
             for rpc in calls
-            if rpc.replied_ns is not None and rpc.reading is not None and rpc.reply is not None and rpc.reply.success
+            if rpc.replied_ns is not None and rpc.request is not None and rpc.reply is not None and rpc.reply.success
         )
         known, position = 0, 0
         for rpc in calls:
@@ -207,11 +207,11 @@ def _size(calls: Iterable[Rpc]) -> int:
 
 
 @diagnosis(costs=60)
-def sent_before_the_answer(story: Story) -> Finding | None:
+def sent_before_the_answer(analysis: TraceAnalysis) -> Finding | None:
     """The same entries go to a follower again and again while the answer to the first is under way."""
     again: list[Rpc] = []
     carrying = 0
-    for _, _, _, calls in _links(story, APPEND):
+    for _, _, _, calls in _links(analysis, APPEND):
         latest: Rpc | None = None
         for rpc in (rpc for rpc in calls if rpc.args.entries):
             carrying += 1
@@ -240,10 +240,10 @@ _USUAL_HEARTBEAT_NS = S // 10  # in less than that, several may have had one rea
 
 
 @diagnosis(costs=70)
-def heartbeats_too_often(story: Story) -> Finding | None:
+def heartbeats_too_often(analysis: TraceAnalysis) -> Finding | None:
     """Nothing is new, and yet a leader speaks more often than ever makes sense."""
-    for leader, follower, term, calls in _links(story, APPEND):
-        since_ns = max(story.end_ns - S, calls[0].sent_ns)
+    for leader, follower, term, calls in _links(analysis, APPEND):
+        since_ns = max(analysis.end_ns - S, calls[0].sent_ns)
         late = [rpc for rpc in calls if rpc.sent_ns >= since_ns]
         if len(late) < _FEW_REPEATS or any(rpc.args.entries or rpc.args != late[0].args for rpc in late):
             continue
@@ -251,37 +251,38 @@ def heartbeats_too_often(story: Story) -> Finding | None:
         if gap_ns < _FASTEST_HEARTBEAT_NS and late[-1].sent_ns - late[0].sent_ns >= _USUAL_HEARTBEAT_NS:
             return Finding(
                 f"Peer {leader}, leader of term {term}, sent peer {follower} the same AppendEntries without entries "
-                f"{len(late)} times from {at(late[0].sent_ns)} to {at(late[-1].sent_ns)}: one every {lasting(gap_ns)}.",
+                f"{len(late)} times from {at(late[0].sent_ns)} to {at(late[-1].sent_ns)}: one every "
+                f"{duration(gap_ns)}.",
                 "a heartbeat is sent without a pause, or after every answer. One every 100 ms is enough to keep "
                 "followers from campaigning (§5.2).",
             )
     return None
 
 
-def _is_late(story: Story, rpc: Rpc) -> bool:
-    return rpc.sent_ns > story.end_ns - S
+def _is_late(analysis: TraceAnalysis, rpc: Rpc) -> bool:
+    return rpc.sent_ns > analysis.end_ns - S
 
 
 # ---- never sent ---------------------------------------------------------------------------------------------
 
 
 @diagnosis(330)
-def start_never_sent(story: Story) -> Finding | None:
-    for event in story.other.get(STARTED, ()):
+def start_never_sent(analysis: TraceAnalysis) -> Finding | None:
+    for event in analysis.other.get(STARTED, ()):
         command, index, term = event.detail.command, event.detail.index, event.detail.term
         leader, when_ns = event.node, event.at_ns
         if (
             not event.detail.is_leader
-            or when_ns < story.calm_ns
-            or leader not in story.connected
-            or when_ns > story.end_ns - _SOON_NS
-            or story.servers < 2
-            or story.term_at(leader, when_ns + _SOON_NS) > term
+            or when_ns < analysis.since_fault_ns
+            or leader not in analysis.connected
+            or when_ns > analysis.end_ns - _SOON_NS
+            or analysis.servers < 2
+            or analysis.term_at(leader, when_ns + _SOON_NS) > term
         ):
             continue
-        first = bisect_left(story.led, when_ns, key=lambda rpc: rpc.sent_ns)
-        sent = [rpc for rpc in story.led[first:] if rpc.source == leader]
-        if any(_reaches(rpc, index) for rpc in sent) or _applied_elsewhere(story, event):
+        first = bisect_left(analysis.led, when_ns, key=lambda rpc: rpc.sent_ns)
+        sent = [rpc for rpc in analysis.led[first:] if rpc.source == leader]
+        if any(_reaches(rpc, index) for rpc in sent) or _applied_elsewhere(analysis, event):
             continue
         returned = (
             f"start({_short(command)}) of peer {leader} returned index {index}, term {term}, and that it leads, at "
@@ -294,10 +295,10 @@ def start_never_sent(story: Story) -> Finding | None:
                 "start() returns the wrong index; it is that of the entry just appended.",
             )
         facts = (
-            f"{returned}; in the {lasting(story.end_ns - when_ns)} since then no AppendEntries has carried entry "
+            f"{returned}; in the {duration(analysis.end_ns - when_ns)} since then no AppendEntries has carried entry "
             f"{index}."
         )
-        if slow := _on_its_way(sent, story.end_ns):
+        if slow := _on_its_way(sent, analysis.end_ns):
             return Finding(
                 f"{facts} {slow}",
                 "so many entries go out too slowly: send more of them in one message, and the next ones sooner.",
@@ -312,13 +313,13 @@ def start_never_sent(story: Story) -> Finding | None:
     return None
 
 
-def _applied_elsewhere(story: Story, started: Event) -> bool:
+def _applied_elsewhere(analysis: TraceAnalysis, started: Event) -> bool:
     """Others have that entry by now: it has gone out in some way of the peer's own."""
     return any(
         event.node != started.node
         and event.at_ns > started.at_ns
         and event.detail.command_index >= started.detail.index
-        for event in story.other.get(APPLY, ())
+        for event in analysis.other.get(APPLY, ())
     )
 
 
@@ -348,12 +349,12 @@ def _sent_as(sent: list[Rpc], command: Any) -> int | None:
 
 
 def _reaches(rpc: Rpc, index: int) -> bool:
-    reading = rpc.reading
-    if reading is None:
+    request = rpc.request
+    if request is None:
         return True  # who knows
     if rpc.method == INSTALL:
-        return bool(reading.args.last_included_index >= index)
-    return bool(reading.last_index >= index)
+        return bool(request.args.last_included_index >= index)
+    return bool(request.last_index >= index)
 
 
 def _short(value: Any) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from labsim import Wait, WaitKind
-from raftlab.check.diagnosis.trace_analysis import S, Story, lasting
+from raftlab.check.diagnosis.trace_analysis import S, TraceAnalysis, duration
 
 _MAX_THREADS = 6
 _MAX_PATH = 5
@@ -18,12 +18,12 @@ QUIET_NS = 2 * S
 IN_SECONDS = "it waits too long: timeouts and sleep() take seconds, not milliseconds."
 
 
-def own_threads(story: Story, peers: Iterable[str]) -> list[Wait]:
+def own_threads(analysis: TraceAnalysis, peers: Iterable[str]) -> list[Wait]:
     """In the order of the peers, oldest thread first."""
-    return [wait for peer in peers for wait in story.snapshot.threads if wait.node == peer]
+    return [wait for peer in peers for wait in analysis.snapshot.threads if wait.node == peer]
 
 
-def in_words(threads: list[Wait], whose: str = "Its") -> str:
+def describe_threads(threads: list[Wait], whose: str = "Its") -> str:
     """ "Its own threads: Thread-1 (_ticker) sleeps, in _ticker (raft.py:230); ..." """
     callers = sum(wait.kind is WaitKind.REPLY for wait in threads)
     told = [f"{wait.task} {doing(wait)}{path(wait)}" for wait in threads if wait.kind is not WaitKind.REPLY]
@@ -39,9 +39,9 @@ def whole_ns(wait: Wait) -> int:
     return 0 if wait.left_ns is None else wait.waited_ns + wait.left_ns
 
 
-def sleeper_of(story: Story, peers: Iterable[str]) -> Wait | None:
+def sleeper_of(analysis: TraceAnalysis, peers: Iterable[str]) -> Wait | None:
     """A thread of one of these peers that was told to wait for longer than any election may take to begin."""
-    for wait in own_threads(story, peers):
+    for wait in own_threads(analysis, peers):
         # What can be woken by news may have all the time in the world.
         if wait.kind in (WaitKind.SLEEP, WaitKind.EVENT) and whole_ns(wait) > QUIET_NS:
             return wait
@@ -49,7 +49,7 @@ def sleeper_of(story: Story, peers: Iterable[str]) -> Wait | None:
 
 
 def asleep(wait: Wait) -> str:
-    return f"{wait.task} of peer {wait.node} {doing(wait)}{path(wait)}, for {lasting(whole_ns(wait))} in all."
+    return f"{wait.task} of peer {wait.node} {doing(wait)}{path(wait)}, for {duration(whole_ns(wait))} in all."
 
 
 def doing(wait: Wait) -> str:

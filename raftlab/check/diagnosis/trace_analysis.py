@@ -21,7 +21,7 @@ from raftlab.check.cluster_snapshot import ClusterSnapshot
 from raftlab.check.failure import Failure
 from raftlab.trace.calls import CallJoin, JoinedCall
 from raftlab.trace.cluster_view import ClusterView
-from raftlab.trace.decoding import Reader, Reading
+from raftlab.trace.decoding import DecodedRequest, MessageDecoder
 from raftlab.trace.events import (
     ACTS,
     ANSWER,
@@ -46,18 +46,18 @@ S = 1_000_000_000
 # A test waits 10 s at most for one thing; what is older than this says little about why it waited in vain.
 _LONGEST_STRETCH_NS = 20 * S
 
-_UNREAD = object()
+_NOT_DECODED = object()
 
 
 class Rpc(JoinedCall):
     """One call, from its send to its end, as far as it got. Of a duplicated request, the copy that got there first."""
 
-    __slots__ = ("_answered", "_reader", "_reading", "answer")
+    __slots__ = ("_answered", "_decoder", "_request", "answer")
 
-    def __init__(self, reader: Reader, message: Message, original: Rpc | None, sent_ns: int) -> None:
+    def __init__(self, decoder: MessageDecoder, message: Message, original: Rpc | None, sent_ns: int) -> None:
         super().__init__(message, original, sent_ns)
-        self._reader = reader
-        self._reading: Any = _UNREAD
+        self._decoder = decoder
+        self._request: Any = _NOT_DECODED
         self._answered: tuple[Message | None, Any] = (None, None)  # whose reply was read, and what it says
         self.answer: Message | None = None  # the copy that was answered first
 
@@ -75,22 +75,22 @@ class Rpc(JoinedCall):
         return RPCS[self.method].paper_name
 
     @property
-    def reading(self) -> Reading | None:
-        if self._reading is _UNREAD:
-            self._reading = self._reader.read(self.message)
-        return self._reading  # type: ignore[no-any-return]
+    def request(self) -> DecodedRequest | None:
+        if self._request is _NOT_DECODED:
+            self._request = self._decoder.decode_request(self.message)
+        return self._request  # type: ignore[no-any-return]
 
     @property
     def args(self) -> Any:
         """None if they lack Figure 2's fields."""
-        reading = self.reading
-        return None if reading is None else reading.args
+        request = self.request
+        return None if request is None else request.args
 
     @property
     def answered(self) -> Any:
         """What the receiver answered, whether that arrived or not."""
         if self._answered[0] is not self.answer:
-            self._answered = (self.answer, None if self.answer is None else self._reader.read_reply(self.answer))
+            self._answered = (self.answer, None if self.answer is None else self._decoder.decode_reply(self.answer))
         return self._answered[1]
 
     @property
@@ -119,7 +119,7 @@ class Campaign:
         return arrived
 
 
-class Vote(NamedTuple):
+class CastVote(NamedTuple):
     at_ns: int
     voter: str
     term: int
@@ -127,14 +127,14 @@ class Vote(NamedTuple):
     rpc: Rpc | None = None  # what it answers; None for a candidate's own
 
 
-class Kept(NamedTuple):
+class SnapshotOrigin(NamedTuple):
     """A snapshot in the place of the beginning of a log."""
 
     since_ns: int
     how: str
 
 
-class Story:
+class TraceAnalysis:
     def __init__(self, events: Sequence[Event], error: BaseException, end_ns: int | None = None) -> None:
         self.error = error
         self.snapshot = error.snapshot if isinstance(error, Failure) else ClusterSnapshot()
@@ -150,20 +150,20 @@ class Story:
             end_ns = None
         # A cluster that has fallen silent ends later than its trace.
         self.end_ns = max(self.events[-1].at_ns if self.events else 0, end_ns or 0)
-        self._reader = Reader()
+        self._decoder = MessageDecoder()
         # In the end: who is up; of those, who is plugged in and on the side of a cut where most are.
         self.up: set[str] = set()
         self.connected: set[str] = set()
-        self.changed_ns = 0
+        self.last_fault_ns = 0
         self.all_rpcs: list[Rpc] = []
         self.own_calls: list[Event] = []  # sends of RPCs that are none of the paper's
         self.other: dict[str, list[Event]] = {}  # what is not a message, by kind
         self._take_in()
-        self.calm_ns = max(self.changed_ns, self.end_ns - _LONGEST_STRETCH_NS)
-        self.rpcs = self.since(self.calm_ns)
+        self.since_fault_ns = max(self.last_fault_ns, self.end_ns - _LONGEST_STRETCH_NS)
+        self.rpcs = self.since(self.since_fault_ns)
 
     def _take_in(self) -> None:
-        join = CallJoin(lambda message, original, sent_ns: Rpc(self._reader, message, original, sent_ns))
+        join = CallJoin(lambda message, original, sent_ns: Rpc(self._decoder, message, original, sent_ns))
         view = ClusterView({event.node for event in self.events if event.kind in SERVER_ACTS})
         for event in self.events:
             kind = event.kind
@@ -178,7 +178,7 @@ class Story:
             self.other.setdefault(kind, []).append(event)
             if kind in ACTS:
                 if kind != DISCONNECT or view.peers[event.node].connected:
-                    self.changed_ns = event.at_ns
+                    self.last_fault_ns = event.at_ns
                 view.take(event)
         self.up = {name for name, peer in view.peers.items() if peer.up}
         self.connected = view.largest_group()
@@ -189,7 +189,7 @@ class Story:
         return [rpc for rpc in self.all_rpcs[first:] if rpc.source in self.connected]
 
     @cached_property
-    def readable(self) -> bool:
+    def decodable(self) -> bool:
         """Whether the peers speak in Figure 2's words; by the first call of each kind."""
         first: dict[str, Rpc] = {}
         for rpc in self.all_rpcs:
@@ -223,15 +223,15 @@ class Story:
         return list(found.values())
 
     @cached_property
-    def votes(self) -> list[Vote]:
+    def votes(self) -> list[CastVote]:
         """Every vote cast in the whole run, in order. To campaign is to vote for oneself."""
         found = []
         for campaign in self.all_campaigns:
-            found.append(Vote(campaign.at_ns, campaign.peer, campaign.term, campaign.peer))
+            found.append(CastVote(campaign.at_ns, campaign.peer, campaign.term, campaign.peer))
             for rpc in campaign.requests:
                 answer = rpc.answered
                 if answer is not None and answer.vote_granted and rpc.answered_ns is not None:
-                    found.append(Vote(rpc.answered_ns, rpc.target, campaign.term, campaign.peer, rpc))
+                    found.append(CastVote(rpc.answered_ns, rpc.target, campaign.term, campaign.peer, rpc))
         return sorted(found, key=lambda vote: vote[:4])
 
     def restarts_between(self, peer: str, from_ns: int, to_ns: int) -> list[int]:
@@ -245,10 +245,10 @@ class Story:
     @cached_property
     def leaderless_ns(self) -> int:
         """Since when no connected peer has spoken as leader."""
-        return max(self.led[-1].sent_ns if self.led else 0, self.calm_ns)
+        return max(self.led[-1].sent_ns if self.led else 0, self.since_fault_ns)
 
     @cached_property
-    def told(self) -> dict[str, list[tuple[int, int, Rpc, str]]]:
+    def learned_terms(self) -> dict[str, list[tuple[int, int, Rpc, str]]]:
         """For each peer, each time since the calm that it learnt of a higher term: (time, term, call, how).
 
         How: "campaign" of its own, "request", "reply".
@@ -274,25 +274,25 @@ class Story:
 
     def term_at(self, peer: str, at_ns: int) -> int:
         """The highest term that peer had learnt of by then, as far as the calm stretch shows."""
-        return max((term for when, term, _, _ in self.told.get(peer, ()) if when <= at_ns), default=0)
+        return max((term for when, term, _, _ in self.learned_terms.get(peer, ()) if when <= at_ns), default=0)
 
     def calls_between(self, source: str, target: str) -> list[Rpc]:
         return [rpc for rpc in self.led if rpc.source == source and rpc.target == target]
 
     # ---- snapshots -------------------------------------------------------------------------------------------
 
-    def snapshot_of(self, peer: str) -> Kept | None:
+    def snapshot_of(self, peer: str) -> SnapshotOrigin | None:
         """Since when that peer has had its first snapshot, and from where."""
-        found: list[Kept] = []
+        found: list[SnapshotOrigin] = []
         for event in self.other.get(PERSIST, ()):
             if event.node == peer and len(event.detail.snapshot):
-                found.append(Kept(event.at_ns, "saved by its persister"))
+                found.append(SnapshotOrigin(event.at_ns, "saved by its persister"))
                 break
         restored = [e.at_ns for e in self.other.get(RESTORE, ()) if e.node == peer and e.detail]
-        found += [Kept(at_ns, "read from disk") for at_ns in restored[:1]]
+        found += [SnapshotOrigin(at_ns, "read from disk") for at_ns in restored[:1]]
         for rpc in self.all_rpcs:
             if rpc.method == INSTALL and rpc.target == peer and rpc.delivered_ns is not None:
-                found.append(Kept(rpc.delivered_ns, f"sent by peer {rpc.source}, InstallSnapshot"))
+                found.append(SnapshotOrigin(rpc.delivered_ns, f"sent by peer {rpc.source}, InstallSnapshot"))
                 break
         return min(found, default=None)
 
@@ -328,7 +328,7 @@ class Story:
             index = message.snapshot_index if message.snapshot_valid else message.command_index
             if index > highest:
                 highest, at_ns = index, event.at_ns
-        return max(at_ns, self.calm_ns)
+        return max(at_ns, self.since_fault_ns)
 
 
 # ---- words ---------------------------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ def at(ns: int) -> str:
     return f"{ns / S:.3f} s"
 
 
-def lasting(ns: int | float) -> str:
+def duration(ns: int | float) -> str:
     if ns >= 10 * S:
         return f"{ns / S:.0f} s"
     if ns >= S:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raftlab.check.diagnosis.registry import Finding, diagnosis
-from raftlab.check.diagnosis.trace_analysis import MS, Campaign, Rpc, Story, Vote, at, peers, times
+from raftlab.check.diagnosis.trace_analysis import MS, Campaign, CastVote, Rpc, TraceAnalysis, at, peers, times
 from raftlab.check.failure import Failure
 from raftlab.trace.events import STARTED
 from raftlab.trace.rpcs import VOTE
@@ -12,8 +12,8 @@ from raftlab.trace.rpcs import VOTE
 _SOON_NS = 50 * MS
 
 
-def _accused(story: Story, rule: str) -> str | None:
-    error = story.error
+def _reported_peer(analysis: TraceAnalysis, rule: str) -> str | None:
+    error = analysis.error
     return error.peer if isinstance(error, Failure) and error.rule == rule else None
 
 
@@ -21,13 +21,13 @@ def _accused(story: Story, rule: str) -> str | None:
 
 
 @diagnosis(190, alone=True)
-def asks_one_for_all(story: Story) -> Finding | None:
+def asks_one_for_all(analysis: TraceAnalysis) -> Finding | None:
     """A candidate sends as many RequestVotes as there are others, and all of them to the same one."""
-    campaigns = [campaign for campaign in story.campaigns if campaign.at_ns > story.leaderless_ns]
+    campaigns = [campaign for campaign in analysis.campaigns if campaign.at_ns > analysis.leaderless_ns]
     found: list[tuple[Campaign, list[Rpc]]] = []
     for campaign in campaigns:
         at_once = [rpc for rpc in campaign.requests if rpc.sent_ns <= campaign.at_ns + MS]
-        if len({rpc.target for rpc in campaign.requests}) == 1 and len(at_once) >= max(2, story.servers - 1):
+        if len({rpc.target for rpc in campaign.requests}) == 1 and len(at_once) >= max(2, analysis.servers - 1):
             found.append((campaign, at_once))
     if not found or len(found) < len(campaigns):
         return None
@@ -46,10 +46,10 @@ def asks_one_for_all(story: Story) -> Finding | None:
 
 
 @diagnosis(150, rules=("one-vote",))
-def zero_taken_for_nobody(story: Story) -> Finding | None:
+def zero_taken_for_nobody(analysis: TraceAnalysis) -> Finding | None:
     """Two votes, the first of them for peer 0. Where votes for others are kept, it is the 0 that is not."""
-    voter = _accused(story, "one-vote")
-    own = [vote for vote in story.votes if vote.voter == voter]
+    voter = _reported_peer(analysis, "one-vote")
+    own = [vote for vote in analysis.votes if vote.voter == voter]
     twice = [
         (first, second)
         for first in own
@@ -59,7 +59,7 @@ def zero_taken_for_nobody(story: Story) -> Finding | None:
     if not twice:
         return None
     first, second = twice[-1]
-    if first.candidate != "0" or story.restarts_between(first.voter, first.at_ns, second.at_ns):
+    if first.candidate != "0" or analysis.restarts_between(first.voter, first.at_ns, second.at_ns):
         return None
     facts = f"Peer {first.voter}'s first vote in term {first.term} was for peer 0, and did not keep it from the second."
     zero = (
@@ -69,7 +69,7 @@ def zero_taken_for_nobody(story: Story) -> Finding | None:
     if first.voter == first.candidate:
         likely = "voted_for is not set, to its own number, when it campaigns; or it is, and 0 is taken for nobody."
         return Finding(facts, f"{likely} {zero}")
-    refusal = _refusal_after_another_vote(story)
+    refusal = _refusal_after_another_vote(analysis)
     if refusal is None:
         return Finding(
             facts, f"voted_for is not looked at before a vote is given; or it is, and 0 is taken for nobody. {zero}"
@@ -82,14 +82,14 @@ def zero_taken_for_nobody(story: Story) -> Finding | None:
     )
 
 
-def _refusal_after_another_vote(story: Story) -> tuple[Vote, Rpc] | None:
+def _refusal_after_another_vote(analysis: TraceAnalysis) -> tuple[CastVote, Rpc] | None:
     """A no that only a vote for somebody other than peer 0 explains: that vote, and the request.
 
     A candidate's vote for itself is no example: it may refuse others for being a candidate.
     """
-    for campaign in story.all_campaigns:
+    for campaign in analysis.all_campaigns:
         # Where logs are all empty, none of them is a reason.
-        if any(e.detail.is_leader and e.at_ns < campaign.at_ns for e in story.other.get(STARTED, ())):
+        if any(e.detail.is_leader and e.at_ns < campaign.at_ns for e in analysis.other.get(STARTED, ())):
             break
         for rpc in campaign.requests:
             answer = rpc.answered
@@ -97,7 +97,7 @@ def _refusal_after_another_vote(story: Story) -> tuple[Vote, Rpc] | None:
                 continue
             votes = [
                 vote
-                for vote in story.votes
+                for vote in analysis.votes
                 if (vote.voter, vote.term) == (rpc.target, campaign.term) and vote.at_ns < (rpc.answered_ns or 0)
             ]
             # Of two votes nobody knows which one was kept.
@@ -112,9 +112,9 @@ def _refusal_after_another_vote(story: Story) -> tuple[Vote, Rpc] | None:
 
 
 @diagnosis(170, rules=("earned-leadership",), alone=True)
-def no_counted_as_a_vote(story: Story) -> Finding | None:
+def no_counted_as_a_vote(analysis: TraceAnalysis) -> Finding | None:
     """With the refusals, the answers are a majority, and the last of them has just come in."""
-    found = _unearned(story)
+    found = _unearned(analysis)
     if found is None:
         return None
     leader, began_ns, campaign = found
@@ -128,7 +128,7 @@ def no_counted_as_a_vote(story: Story) -> Finding | None:
         if rpc.replied_ns is not None and rpc.target not in grants and rpc.target != leader
     }
     answers = sorted([*grants.values(), *refused.values()])
-    needed = story.quorum - 1
+    needed = analysis.quorum - 1
     if not len(grants) < needed <= len(answers) or began_ns - answers[needed - 1] > _SOON_NS:
         return None
     refusal = max(refused, key=lambda peer: refused[peer])
@@ -140,9 +140,9 @@ def no_counted_as_a_vote(story: Story) -> Finding | None:
 
 
 @diagnosis(160, rules=("earned-leadership",), alone=True)
-def one_vote_counted_twice(story: Story) -> Finding | None:
+def one_vote_counted_twice(analysis: TraceAnalysis) -> Finding | None:
     """Somebody that was asked more than once has said yes each time, and only all these answers are enough."""
-    found = _unearned(story)
+    found = _unearned(analysis)
     if found is None:
         return None
     leader, began_ns, campaign = found
@@ -154,7 +154,7 @@ def one_vote_counted_twice(story: Story) -> Finding | None:
         if rpc.reply is not None and rpc.reply.vote_granted and rpc.target != leader
         if rpc.replied_ns is not None and rpc.replied_ns <= began_ns
     )
-    needed = story.quorum - 1
+    needed = analysis.quorum - 1
     voters = [voter for _, voter in grants]
     if not len(set(voters)) < needed <= len(grants) or began_ns - grants[needed - 1][0] > _SOON_NS:
         return None
@@ -168,22 +168,26 @@ def one_vote_counted_twice(story: Story) -> Finding | None:
 
 
 @diagnosis(180, rules=("earned-leadership",))
-def earlier_votes_counted(story: Story) -> Finding | None:
+def earlier_votes_counted(analysis: TraceAnalysis) -> Finding | None:
     """Votes that it was given in an earlier term make up for those that it lacks in this one."""
-    found = _unearned(story)
+    found = _unearned(analysis)
     if found is None:
         return None
     leader, began_ns, campaign = found
-    term = _last_sent(story, leader).args.term
+    term = _last_sent(analysis, leader).args.term
     now = set(campaign.granted_by()) if campaign is not None else set()
     earlier: dict[str, Rpc] = {}
-    for of_term in (c for c in story.all_campaigns if c.peer == leader and c.term < term):
+    for of_term in (c for c in analysis.all_campaigns if c.peer == leader and c.term < term):
         for rpc in of_term.requests:
             granted = rpc.reply is not None and rpc.reply.vote_granted and rpc.replied_ns is not None
-            if granted and not story.restarts_between(leader, rpc.replied_ns or 0, began_ns) and rpc.target != leader:
+            if (
+                granted
+                and not analysis.restarts_between(leader, rpc.replied_ns or 0, began_ns)
+                and rpc.target != leader
+            ):
                 earlier[rpc.target] = rpc
     missing = sorted(set(earlier) - now)
-    if len(now) + len(missing) + 1 < story.quorum:
+    if len(now) + len(missing) + 1 < analysis.quorum:
         return None
     in_this_term = f"{peers(now)} alone" if now else "nobody else"
     given = ", ".join(
@@ -192,7 +196,7 @@ def earlier_votes_counted(story: Story) -> Finding | None:
     )
     facts = f"In term {term} {in_this_term} has voted for peer {leader}. In earlier terms others had: {given}."
     late = [peer for peer in missing if campaign is not None and (earlier[peer].replied_ns or 0) >= campaign.at_ns]
-    if late and len(now) + len(late) + 1 >= story.quorum:
+    if late and len(now) + len(late) + 1 >= analysis.quorum:
         return Finding(
             facts,
             "an answer to a request of an earlier term is counted. Compare the term of the request with current_term "
@@ -205,19 +209,19 @@ def earlier_votes_counted(story: Story) -> Finding | None:
     )
 
 
-def _unearned(story: Story) -> tuple[str, int, Campaign | None] | None:
+def _unearned(analysis: TraceAnalysis) -> tuple[str, int, Campaign | None] | None:
     """Who leads without a majority, since when, and its campaign if anybody has seen it.
 
     Only if it came to that term by itself: whoever was told of the term may have kept an earlier office.
     """
-    leader = _accused(story, "earned-leadership")
+    leader = _reported_peer(analysis, "earned-leadership")
     if leader is None:
         return None
-    last = _last_sent(story, leader)
+    last = _last_sent(analysis, leader)
     term, began_ns = last.args.term, last.sent_ns
-    campaign = next((c for c in story.all_campaigns if (c.peer, c.term) == (leader, term)), None)
+    campaign = next((c for c in analysis.all_campaigns if (c.peer, c.term) == (leader, term)), None)
     if campaign is None:
-        for rpc in story.all_rpcs:
+        for rpc in analysis.all_rpcs:
             if rpc.target == leader and (rpc.delivered_ns or began_ns) < began_ns and rpc.args.term >= term:
                 return None
             heard = rpc.reply if rpc.source == leader and (rpc.replied_ns or began_ns) < began_ns else None
@@ -226,6 +230,6 @@ def _unearned(story: Story) -> tuple[str, int, Campaign | None] | None:
     return leader, began_ns, campaign
 
 
-def _last_sent(story: Story, leader: str) -> Rpc:
+def _last_sent(analysis: TraceAnalysis, leader: str) -> Rpc:
     """What gave it away: the run ends there."""
-    return next(rpc for rpc in reversed(story.all_rpcs) if rpc.source == leader and rpc.method != VOTE)
+    return next(rpc for rpc in reversed(analysis.all_rpcs) if rpc.source == leader and rpc.method != VOTE)

@@ -13,8 +13,26 @@ that has used up its steps. Not promised: that a violation's operations are the 
 Start at `check()`.
 """
 
-from raftlab.check.linearizability.checker import STEPS, Verdict, check
+from raftlab.check.linearizability.checker import STEPS, HistoryCheck, check
 from raftlab.check.linearizability.diagram import draw
-from raftlab.check.linearizability.history import History, Kind, Operation, Outcome, Violation, Wrong
+from raftlab.check.linearizability.history import (
+    Anomaly,
+    CheckResult,
+    ClientOperation,
+    History,
+    HistoryViolation,
+    OperationKind,
+)
 
-__all__ = ["STEPS", "History", "Kind", "Operation", "Outcome", "Verdict", "Violation", "Wrong", "check", "draw"]
+__all__ = [
+    "STEPS",
+    "Anomaly",
+    "CheckResult",
+    "ClientOperation",
+    "History",
+    "HistoryCheck",
+    "HistoryViolation",
+    "OperationKind",
+    "check",
+    "draw",
+]

@@ -22,36 +22,36 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from raftlab.check.linearizability.history import Kind, Operation, Violation, Wrong
+from raftlab.check.linearizability.history import Anomaly, ClientOperation, HistoryViolation, OperationKind
 from raftlab.check.linearizability.labels import by, did, short
 
 _BEFORE_ALL = -1
 
 
-def can_tell(operations: Sequence[Operation]) -> bool:
+def can_tell(operations: Sequence[ClientOperation]) -> bool:
     """Whether each value decodes in one way: no two writes alike, and with appends, none that begins with another."""
-    values = sorted(operation.value for operation in operations if operation.kind is not Kind.GET)
+    values = sorted(operation.value for operation in operations if operation.kind is not OperationKind.GET)
     if values and not values[0]:
         return False
-    if any(operation.kind is Kind.APPEND for operation in operations):
+    if any(operation.kind is OperationKind.APPEND for operation in operations):
         return not any(later.startswith(earlier) for earlier, later in pairwise(values))
     return not any(earlier == later for earlier, later in pairwise(values))
 
 
-def check(key: str, operations: Sequence[Operation]) -> Violation | None:
+def check(key: str, operations: Sequence[ClientOperation]) -> HistoryViolation | None:
     """The operations of one key, of which can_tell() holds."""
     try:
-        _Judge(key, operations).judge()
-    except _Found as found:
+        _Blocks(key, operations).judge()
+    except _Contradiction as found:
         # One operation may have several parts in a contradiction.
         told = sorted(dict.fromkeys(found.operations), key=lambda operation: operation.called)
-        return Violation(key, found.text, told, found.wrong)
+        return HistoryViolation(key, found.text, told, found.anomaly)
     return None
 
 
-class _Found(Exception):
-    def __init__(self, wrong: Wrong, text: str, *operations: Operation) -> None:
-        self.wrong = wrong
+class _Contradiction(Exception):
+    def __init__(self, anomaly: Anomaly, text: str, *operations: ClientOperation) -> None:
+        self.anomaly = anomaly
         self.text = text
         self.operations = operations
 
@@ -61,24 +61,26 @@ class _Block:
     """`writes` in their order, the first a put (in the first block of all, maybe an append); gets by how many of these
     they saw. In that first block, gets of 0 writes saw the key without a value."""
 
-    writes: list[Operation]
-    gets: dict[int, list[Operation]] = field(default_factory=dict)
+    writes: list[ClientOperation]
+    gets: dict[int, list[ClientOperation]] = field(default_factory=dict)
     first: bool = False
 
-    def members(self) -> Iterator[Operation]:
+    def members(self) -> Iterator[ClientOperation]:
         yield from self.writes
         for gets in self.gets.values():
             yield from gets
 
 
-class _Judge:
-    def __init__(self, key: str, operations: Sequence[Operation]) -> None:
+class _Blocks:
+    def __init__(self, key: str, operations: Sequence[ClientOperation]) -> None:
         self._key = key
-        self._gets = [operation for operation in operations if operation.kind is Kind.GET]
-        self._writes = {operation.value: operation for operation in operations if operation.kind is not Kind.GET}
-        self._appends = any(operation.kind is Kind.APPEND for operation in self._writes.values())
+        self._gets = [operation for operation in operations if operation.kind is OperationKind.GET]
+        self._writes = {
+            operation.value: operation for operation in operations if operation.kind is not OperationKind.GET
+        }
+        self._appends = any(operation.kind is OperationKind.APPEND for operation in self._writes.values())
         self._lengths = sorted({len(value) for value in self._writes})
-        self._block_of: dict[Operation, _Block] = {}  # of the writes that were seen
+        self._block_of: dict[ClientOperation, _Block] = {}  # of the writes that were seen
 
     def judge(self) -> None:
         blocks = self._blocks()
@@ -92,19 +94,19 @@ class _Judge:
 
     def _blocks(self) -> list[_Block]:
         """All that somebody saw."""
-        groups: dict[Operation | None, list[Operation]] = {}
+        groups: dict[ClientOperation | None, list[ClientOperation]] = {}
         for get in self._gets:
             groups.setdefault(self._begins_with(get), []).append(get)
         return [self._block(base, gets) for base, gets in groups.items()]
 
-    def _begins_with(self, get: Operation) -> Operation | None:
+    def _begins_with(self, get: ClientOperation) -> ClientOperation | None:
         """The put whose value it begins with; None where no put was before."""
         if not get.value:
             return None
         write = self._write_at(get, 0)
-        return write if write.kind is Kind.PUT else None
+        return write if write.kind is OperationKind.PUT else None
 
-    def _write_at(self, get: Operation, place: int) -> Operation:
+    def _write_at(self, get: ClientOperation, place: int) -> ClientOperation:
         value = get.value
         if not self._appends:
             write = self._writes.get(value)
@@ -115,17 +117,17 @@ class _Judge:
                 write = self._writes.get(value[place : place + length])
                 if write is not None:
                     return write
-        raise _Found(Wrong.UNKNOWN_VALUE, f"{did(get)}, and nobody wrote {short(value[place:])}", get)
+        raise _Contradiction(Anomaly.UNKNOWN_VALUE, f"{did(get)}, and nobody wrote {short(value[place:])}", get)
 
-    def _block(self, base: Operation | None, gets: list[Operation]) -> _Block:
+    def _block(self, base: ClientOperation | None, gets: list[ClientOperation]) -> _Block:
         longest = max(gets, key=lambda get: len(get.value))
         block = _Block(self._decoded(longest), first=base is None)
         for write in block.writes:
             other = self._block_of.setdefault(write, block)
             if other is not block:
                 seen = _saw(other, write)
-                raise _Found(
-                    Wrong.TWICE,
+                raise _Contradiction(
+                    Anomaly.TWICE,
                     f"{by(write)} took effect twice: it is in what {seen.client} read and, behind another put, in what "
                     f"{longest.client} read",
                     *(write, seen, longest),
@@ -140,34 +142,34 @@ class _Judge:
             block.gets.setdefault(places[len(get.value)], []).append(get)
         return block
 
-    def _decoded(self, get: Operation) -> list[Operation]:
-        writes: dict[Operation, None] = {}
+    def _decoded(self, get: ClientOperation) -> list[ClientOperation]:
+        writes: dict[ClientOperation, None] = {}
         place = 0
         while place < len(get.value):
             write = self._write_at(get, place)
             if write in writes:
-                raise _Found(
-                    Wrong.TWICE, f"{by(write)} took effect twice: {get.client} read it at two places", write, get
+                raise _Contradiction(
+                    Anomaly.TWICE, f"{by(write)} took effect twice: {get.client} read it at two places", write, get
                 )
-            if place and write.kind is Kind.PUT:
+            if place and write.kind is OperationKind.PUT:
                 text = f"{by(write)} must replace what was there, but {did(get)}"
-                raise _Found(Wrong.UNKNOWN_VALUE, text, write, get)
+                raise _Contradiction(Anomaly.UNKNOWN_VALUE, text, write, get)
             writes[write] = None
             place += len(write.value)
         return list(writes)
 
-    def _disagree(self, get: Operation, longest: Operation) -> None:
+    def _disagree(self, get: ClientOperation, longest: ClientOperation) -> None:
         for one, other in zip(self._decoded(get), self._decoded(longest), strict=False):
             if one is not other:
-                raise _Found(
-                    Wrong.ORDER,
+                raise _Contradiction(
+                    Anomaly.ORDER,
                     f"{did(get)}, and {did(longest)}: each of these appends comes right behind the same value",
                     *(one, other, get, longest),
                 )
         raise AssertionError("one value decodes in one way")
 
 
-def _saw(block: _Block, write: Operation) -> Operation:
+def _saw(block: _Block, write: ClientOperation) -> ClientOperation:
     """Some get of the block that saw that write."""
     enough = block.writes.index(write) + 1
     return next(get for count, gets in block.gets.items() if count >= enough for get in gets)
@@ -178,9 +180,9 @@ def _saw(block: _Block, write: Operation) -> Operation:
 
 def _check_inside(block: _Block) -> None:
     """Nothing returned before something was called that the values put before it."""
-    latest: Operation | None = None  # of all that come before: who was called last
+    latest: ClientOperation | None = None  # of all that come before: who was called last
 
-    def follows(operation: Operation) -> None:
+    def follows(operation: ClientOperation) -> None:
         if latest is not None and operation.returned < latest.called:
             raise _backwards(latest, operation, block)
 
@@ -195,21 +197,23 @@ def _check_inside(block: _Block) -> None:
         latest = max([*gets] if latest is None else [latest, *gets], key=_called, default=None)
 
 
-def _backwards(before: Operation, after: Operation, block: _Block) -> _Found:
+def _backwards(before: ClientOperation, after: ClientOperation, block: _Block) -> _Contradiction:
     """`before` must come before `after`, by what was read, and was called when `after` had returned."""
-    gets = (before.kind is Kind.GET, after.kind is Kind.GET)
+    gets = (before.kind is OperationKind.GET, after.kind is OperationKind.GET)
     if gets == (False, True):
-        return _Found(Wrong.UNKNOWN_VALUE, f"{did(after)}, before {by(before)} was even called", before, after)
+        return _Contradiction(
+            Anomaly.UNKNOWN_VALUE, f"{did(after)}, before {by(before)} was even called", before, after
+        )
     if gets == (True, False):
         seen = _saw(block, after)
         text = f"{did(before)}, although {by(after)} had returned before that get was called; {did(seen)} in the end"
-        return _Found(Wrong.STALE, text, after, before, seen)
+        return _Contradiction(Anomaly.STALE, text, after, before, seen)
     if gets == (True, True):
         text = f"{did(after)}, and then a get that was called later went back: {did(before)}"
-        return _Found(Wrong.STALE, text, after, before)
+        return _Contradiction(Anomaly.STALE, text, after, before)
     seen = _saw(block, after)
     text = f"{by(after)} had returned before {by(before)} was called, but {did(seen)}"
-    return _Found(Wrong.ORDER, text, after, before, seen)
+    return _Contradiction(Anomaly.ORDER, text, after, before, seen)
 
 
 def _check_between(blocks: list[_Block]) -> None:
@@ -238,17 +242,17 @@ def _check_between(blocks: list[_Block]) -> None:
             raise _crossed(zones[place][2], block)
 
 
-def _crossed(whole: _Block, other: _Block) -> _Found:
+def _crossed(whole: _Block, other: _Block) -> _Contradiction:
     """`other` must come after some of `whole` and before some of it, and `whole` stays together."""
     last = max(whole.members(), key=_called)
     early = min(other.members(), key=_returned)
     involved = [*other.writes[:1], early, last]
     if whole.first:
-        if last.kind is Kind.GET and not whole.writes:
+        if last.kind is OperationKind.GET and not whole.writes:
             text = f"{did(last)}, although {_known(early)} before that get was called"
-            return _Found(Wrong.STALE, text, *involved)
-        return _Found(
-            Wrong.LOST,
+            return _Contradiction(Anomaly.STALE, text, *involved)
+        return _Contradiction(
+            Anomaly.LOST,
             f"{did(_shows(whole, last))}, so no put came before it, although {_known(early)} before {_called_by(last)}",
             *whole.writes[:1],
             _shows(whole, last),
@@ -259,37 +263,37 @@ def _crossed(whole: _Block, other: _Block) -> _Found:
     base = whole.writes[0]
     involved = [base, first, late, *involved]
     alone = len(list(other.members())) == 1
-    if alone and early.kind is Kind.APPEND:
+    if alone and early.kind is OperationKind.APPEND:
         shown = _shows(whole, last)
         text = f"{_known(early)}, but what it wrote is lost: {did(shown)}"
-        return _Found(Wrong.LOST, text, *involved, shown)
-    if last.kind is Kind.GET:
+        return _Contradiction(Anomaly.LOST, text, *involved, shown)
+    if last.kind is OperationKind.GET:
         text = f"{did(last)}, but {by(other.writes[0])} had replaced that: {_known(early)} before that get was called"
-        return _Found(Wrong.STALE, text, *involved)
+        return _Contradiction(Anomaly.STALE, text, *involved)
     shown = _shows(whole, last)
     text = (
         f"{did(shown)}: nothing came between {by(base)} and {by(last)}, although {by(other.writes[0])} must have: "
         f"{_known(first)} before {_called_by(late)}, and {_known(early)} before {_called_by(last)}"
     )
-    return _Found(Wrong.LOST, text, *involved, shown)
+    return _Contradiction(Anomaly.LOST, text, *involved, shown)
 
 
-def _shows(block: _Block, operation: Operation) -> Operation:
+def _shows(block: _Block, operation: ClientOperation) -> ClientOperation:
     """A get that tells where that operation stands: itself, or one that saw it."""
-    return operation if operation.kind is Kind.GET else _saw(block, operation)
+    return operation if operation.kind is OperationKind.GET else _saw(block, operation)
 
 
-def _known(operation: Operation) -> str:
-    return did(operation) if operation.kind is Kind.GET else f"{by(operation)} had returned"
+def _known(operation: ClientOperation) -> str:
+    return did(operation) if operation.kind is OperationKind.GET else f"{by(operation)} had returned"
 
 
-def _called_by(operation: Operation) -> str:
+def _called_by(operation: ClientOperation) -> str:
     return f"{by(operation)} was called"
 
 
-def _called(operation: Operation) -> int:
+def _called(operation: ClientOperation) -> int:
     return operation.called
 
 
-def _returned(operation: Operation) -> int:
+def _returned(operation: ClientOperation) -> int:
     return operation.returned

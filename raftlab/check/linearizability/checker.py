@@ -6,26 +6,28 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from raftlab.check.linearizability import by_value, search
-from raftlab.check.linearizability.history import Kind, Operation, Outcome, Violation
+from raftlab.check.linearizability.history import CheckResult, ClientOperation, HistoryViolation, OperationKind
 
 # That the searches for one history may take, all keys together. A step is one operation tried at one place: some
 # microseconds. Counted and not timed, so that one history has one verdict.
 STEPS = 1_000_000
 
 
-class Verdict(NamedTuple):
-    outcome: Outcome
-    violation: Violation | None = None
+class HistoryCheck(NamedTuple):
+    result: CheckResult
+    violation: HistoryViolation | None = None
     key: str | None = None  # where a search gave up
     steps: int = 0  # that the searches took
 
 
-def check(operations: Iterable[Operation], *, steps: int = STEPS, alive: Callable[[], None] = lambda: None) -> Verdict:
+def check(
+    operations: Iterable[ClientOperation], *, steps: int = STEPS, alive: Callable[[], None] = lambda: None
+) -> HistoryCheck:
     """The first violation, by key; else UNKNOWN if for some key the search gave up. `alive`: see search.check()."""
-    by_key: dict[str, list[Operation]] = {}
+    by_key: dict[str, list[ClientOperation]] = {}
     for operation in operations:
         # A get that has not returned has told nobody anything.
-        if operation.kind is not Kind.GET or not operation.pending:
+        if operation.kind is not OperationKind.GET or not operation.pending:
             by_key.setdefault(operation.key, []).append(operation)
     gave_up: str | None = None
     taken = 0
@@ -36,10 +38,10 @@ def check(operations: Iterable[Operation], *, steps: int = STEPS, alive: Callabl
             found = search.check(key, by_key[key], steps=steps - taken, alive=alive)
             taken += found.steps
             violation = found.violation
-            if found.outcome is Outcome.UNKNOWN:
+            if found.result is CheckResult.UNKNOWN:
                 gave_up = key if gave_up is None else gave_up
         if violation is not None:
-            return Verdict(Outcome.VIOLATION, violation, steps=taken)
+            return HistoryCheck(CheckResult.VIOLATION, violation, steps=taken)
     if gave_up is not None:
-        return Verdict(Outcome.UNKNOWN, key=gave_up, steps=taken)
-    return Verdict(Outcome.OK, steps=taken)
+        return HistoryCheck(CheckResult.UNKNOWN, key=gave_up, steps=taken)
+    return HistoryCheck(CheckResult.OK, steps=taken)

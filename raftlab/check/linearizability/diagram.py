@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raftlab.check.linearizability.history import Operation
+from raftlab.check.linearizability.history import ClientOperation
 from raftlab.check.linearizability.labels import call
 
 _STEP = 4  # columns between two moments
 _VALUE = 28
 
 
-def draw(operations: Sequence[Operation]) -> list[str]:
+def draw(operations: Sequence[ClientOperation]) -> list[str]:
     """A line for each, the first call first, and the clock below."""
     rows = sorted(operations, key=lambda operation: operation.called)
     moments: dict[int, float] = {}

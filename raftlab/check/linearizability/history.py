@@ -13,24 +13,24 @@ from enum import StrEnum
 NEVER = 1 << 62  # when an operation returned that has not
 
 
-class Kind(StrEnum):
+class OperationKind(StrEnum):
     GET = "get"
     PUT = "put"
     APPEND = "append"
 
 
-class Outcome(StrEnum):
+class CheckResult(StrEnum):
     OK = "ok"
     VIOLATION = "violation"
     UNKNOWN = "unknown"
 
 
 @dataclass(slots=True, eq=False)
-class Operation:
+class ClientOperation:
     """One call of a client. `value` is what was written, or what a get has returned."""
 
     client: str
-    kind: Kind
+    kind: OperationKind
     key: str
     value: str
     called: int
@@ -43,7 +43,7 @@ class Operation:
         return self.returned == NEVER
 
 
-class Wrong(StrEnum):
+class Anomaly(StrEnum):
     """What kind of violation it is, where that can be told."""
 
     STALE = "stale"  # an old value was read when a newer one was there
@@ -55,13 +55,13 @@ class Wrong(StrEnum):
 
 
 @dataclass(frozen=True)
-class Violation:
+class HistoryViolation:
     """Operations of one key that cannot be ordered, and in a sentence why not."""
 
     key: str
     text: str
-    operations: list[Operation]
-    wrong: Wrong = Wrong.OTHER
+    operations: list[ClientOperation]
+    anomaly: Anomaly = Anomaly.OTHER
 
 
 @dataclass
@@ -69,15 +69,15 @@ class History:
     """Takes down what clients do. `now` tells the time, for readers."""
 
     now: Callable[[], float] = field(default=lambda: 0.0)
-    operations: list[Operation] = field(default_factory=list)
+    operations: list[ClientOperation] = field(default_factory=list)
     _count: int = 0
 
-    def call(self, client: str, kind: Kind, key: str, value: str = "") -> Operation:
-        operation = Operation(client, kind, key, value, self._next(), called_s=self.now())
+    def call(self, client: str, kind: OperationKind, key: str, value: str = "") -> ClientOperation:
+        operation = ClientOperation(client, kind, key, value, self._next(), called_s=self.now())
         self.operations.append(operation)
         return operation
 
-    def returns(self, operation: Operation, value: str | None = None) -> None:
+    def returns(self, operation: ClientOperation, value: str | None = None) -> None:
         """`value`: what a get returned."""
         operation.returned, operation.returned_s = self._next(), self.now()
         if value is not None:

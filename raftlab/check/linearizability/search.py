@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from raftlab.check.linearizability.history import NEVER, Kind, Operation, Outcome, Violation
+from raftlab.check.linearizability.history import NEVER, CheckResult, ClientOperation, HistoryViolation, OperationKind
 from raftlab.check.linearizability.labels import did
 
 _PRIME = (1 << 127) - 309
@@ -28,20 +28,22 @@ _Value = tuple[int, int]  # length in bytes, number
 _NOTHING: _Value = (0, 0)
 
 
-class Found(NamedTuple):
-    outcome: Outcome
-    violation: Violation | None = None
+class SearchResult(NamedTuple):
+    result: CheckResult
+    violation: HistoryViolation | None = None
     steps: int = 0
 
 
-def check(key: str, operations: Sequence[Operation], *, steps: int, alive: Callable[[], None] = lambda: None) -> Found:
+def check(
+    key: str, operations: Sequence[ClientOperation], *, steps: int, alive: Callable[[], None] = lambda: None
+) -> SearchResult:
     """The operations of one key. `alive` is called now and then, for whoever would think that nothing moves."""
     search = _Search(operations, steps, alive)
-    outcome = search.run()
+    result = search.run()
     violation = None
-    if outcome is Outcome.VIOLATION:
+    if result is CheckResult.VIOLATION:
         violation = _Explainer(key, operations, alive).explained()
-    return Found(outcome, violation, search.steps)
+    return SearchResult(result, violation, search.steps)
 
 
 def _value(text: str) -> _Value:
@@ -54,12 +56,12 @@ class _Step:
 
     __slots__ = ("bit", "called", "is_append", "is_get", "returned", "shift", "value")
 
-    def __init__(self, operation: Operation, place: int) -> None:
+    def __init__(self, operation: ClientOperation, place: int) -> None:
         self.bit = 1 << place
         self.called = operation.called
         self.returned = operation.returned
-        self.is_get = operation.kind is Kind.GET
-        self.is_append = operation.kind is Kind.APPEND
+        self.is_get = operation.kind is OperationKind.GET
+        self.is_append = operation.kind is OperationKind.APPEND
         self.value = _value(operation.value)
         self.shift = pow(256, self.value[0], _PRIME)
 
@@ -72,7 +74,7 @@ class _Step:
 class _Search:
     """What is placed: all operations before `base`, and of those from it on the bits of `mask`, counted from it."""
 
-    def __init__(self, operations: Sequence[Operation], steps: int, alive: Callable[[], None]) -> None:
+    def __init__(self, operations: Sequence[ClientOperation], steps: int, alive: Callable[[], None]) -> None:
         ordered = sorted(operations, key=lambda operation: operation.called)
         certain = [operation for operation in ordered if not operation.pending]
         self._all = [_Step(operation, 0) for operation in certain]
@@ -86,12 +88,12 @@ class _Search:
         self._alive_at = _ALIVE_STEPS
         self.steps = 0
 
-    def run(self) -> Outcome:
+    def run(self) -> CheckResult:
         base, mask, value = self._placed_gets(0, 0, _NOTHING)
         seen = {(base, mask, 0, value)}
         stack = [self._next(base, mask, 0, value)]
         if base == len(self._all):
-            return Outcome.OK
+            return CheckResult.OK
         while stack:
             state = next(stack[-1], None)
             if state is None:
@@ -100,16 +102,16 @@ class _Search:
             if state in seen:
                 continue
             if self.steps >= self._limit:
-                return Outcome.UNKNOWN
+                return CheckResult.UNKNOWN
             if self.steps >= self._alive_at:
                 self._alive_at += _ALIVE_STEPS
                 self._alive()
             seen.add(state)
             base, mask, opened, value = state
             if base == len(self._all):
-                return Outcome.OK
+                return CheckResult.OK
             stack.append(self._next(base, mask, opened, value))
-        return Outcome.VIOLATION
+        return CheckResult.VIOLATION
 
     def _next(self, base: int, mask: int, opened: int, value: _Value) -> Iterator[tuple[int, int, int, _Value]]:
         """Each state that one more write leads to."""
@@ -169,31 +171,31 @@ class _Explainer:
     happened, that write's return is not what makes it so.
     """
 
-    def __init__(self, key: str, operations: Sequence[Operation], alive: Callable[[], None]) -> None:
+    def __init__(self, key: str, operations: Sequence[ClientOperation], alive: Callable[[], None]) -> None:
         self._key = key
         self._operations = operations
         self._alive = alive
         self._left = _EXPLAIN_STEPS_MAX
 
-    def explained(self) -> Violation:
+    def explained(self) -> HistoryViolation:
         last = self._first_wrong_return()
         kept = _until(self._operations, last.returned)
         for one in sorted(kept, key=lambda operation: -operation.called):
             if one.called == last.called or one.pending:
                 continue
             without = [operation for operation in kept if operation is not one]
-            if one.kind is not Kind.GET:
+            if one.kind is not OperationKind.GET:
                 without.append(_opened(one))
             if self._is_wrong(without):
                 kept = without
         by_call = {operation.called: operation for operation in self._operations}
         needed = [by_call[one.called] for one in kept if not one.pending or _may_matter(one, kept)]
         text = f"no order of these operations explains that {did(last)}"
-        if last.kind is not Kind.GET:
+        if last.kind is not OperationKind.GET:
             text = f"no order explains these operations once {did(last)}"
-        return Violation(self._key, text, sorted(needed, key=lambda operation: operation.called))
+        return HistoryViolation(self._key, text, sorted(needed, key=lambda operation: operation.called))
 
-    def _first_wrong_return(self) -> Operation:
+    def _first_wrong_return(self) -> ClientOperation:
         """The end of the shortest beginning that is wrong: the return that nothing allows."""
         ended = sorted((one for one in self._operations if not one.pending), key=lambda one: one.returned)
         low, high = 1, len(ended)
@@ -205,17 +207,17 @@ class _Explainer:
                 low = middle + 1
         return ended[high - 1]
 
-    def _is_wrong(self, operations: Sequence[Operation]) -> bool:
+    def _is_wrong(self, operations: Sequence[ClientOperation]) -> bool:
         """Known to be. In doubt everything stays as it is, and is wrong all the same."""
         if self._left <= 0:
             return False
         search = _Search(operations, min(_EXPLAIN_STEPS, self._left), self._alive)
-        outcome = search.run()
+        result = search.run()
         self._left -= search.steps + 1
-        return outcome is Outcome.VIOLATION
+        return result is CheckResult.VIOLATION
 
 
-def _until(operations: Sequence[Operation], moment: int) -> list[Operation]:
+def _until(operations: Sequence[ClientOperation], moment: int) -> list[ClientOperation]:
     """What was known then: later calls are not there yet, later returns have not come, and such gets say nothing."""
     known = []
     for operation in operations:
@@ -223,15 +225,17 @@ def _until(operations: Sequence[Operation], moment: int) -> list[Operation]:
             continue
         if operation.returned <= moment:
             known.append(operation)
-        elif operation.kind is not Kind.GET:
+        elif operation.kind is not OperationKind.GET:
             known.append(_opened(operation))
     return known
 
 
-def _opened(operation: Operation) -> Operation:
-    return Operation(operation.client, operation.kind, operation.key, operation.value, operation.called)
+def _opened(operation: ClientOperation) -> ClientOperation:
+    return ClientOperation(operation.client, operation.kind, operation.key, operation.value, operation.called)
 
 
-def _may_matter(write: Operation, kept: Sequence[Operation]) -> bool:
+def _may_matter(write: ClientOperation, kept: Sequence[ClientOperation]) -> bool:
     """Of a write that may be left out: whether something that was read has its value in it."""
-    return bool(write.value) and any(write.value in operation.value for operation in kept if operation.kind is Kind.GET)
+    return bool(write.value) and any(
+        write.value in operation.value for operation in kept if operation.kind is OperationKind.GET
+    )

@@ -11,6 +11,6 @@ Start reading at checker.py; facts.py is what the rules share; each rule is one 
 commits.py, durability.py or budgets.py.
 """
 
-from raftlab.check.rules.checker import ABOUT_WAITING, CHUNK, RULES, RuleChecker
+from raftlab.check.rules.checker import CHUNK, LIVENESS_RULES, RULES, RuleChecker
 
-__all__ = ["ABOUT_WAITING", "CHUNK", "RULES", "RuleChecker"]
+__all__ = ["CHUNK", "LIVENESS_RULES", "RULES", "RuleChecker"]

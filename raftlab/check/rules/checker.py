@@ -39,7 +39,7 @@ from raftlab.check.rules.election import (
     TermsNeverFall,
     VotesForTheFirst,
 )
-from raftlab.check.rules.facts import Facts, Seat, Unverified, hashable
+from raftlab.check.rules.facts import Facts, PeerFacts, Unverified, hashable
 from raftlab.check.rules.logs import (
     AcknowledgedEntriesStay,
     EntryBeforeExists,
@@ -51,9 +51,9 @@ from raftlab.check.rules.logs import (
     SuccessMeansMatch,
     UpToDateVote,
 )
-from raftlab.check.rules.rule import TERM_NEWS, Rule, describe_message
+from raftlab.check.rules.rule import NEW_TERM, Rule, describe_message
 from raftlab.trace import events
-from raftlab.trace.decoding import Reader, Reading
+from raftlab.trace.decoding import DecodedRequest, MessageDecoder
 from raftlab.trace.rpcs import APPEND, RPCS, VOTE
 
 # In this order they check an event. And this is their precedence: of rules that are broken in one instant the first
@@ -99,7 +99,7 @@ _UNVERIFIED = {
 _PROOFS = {Unverified.LEADERSHIP: VOTE, Unverified.COMMITS: APPEND}
 
 # Rules about what does not happen: who is blocked is evidence.
-ABOUT_WAITING = frozenset((AnswersRequests.name, AppliesWhatIsCommitted.name))
+LIVENESS_RULES = frozenset((AnswersRequests.name, AppliesWhatIsCommitted.name))
 
 _Handlers = list[Callable[..., None]]
 
@@ -107,12 +107,12 @@ _Handlers = list[Callable[..., None]]
 class _StepHandlers:
     """The rules' handlers for one step of one RPC, where its terms are news and where they are not (see rule.py)."""
 
-    __slots__ = ("with_term_news", "without_term_news")
+    __slots__ = ("new_term", "same_term")
 
     def __init__(self, rules: list[Rule], step: str, rpc: str) -> None:
         names = (f"{step}_{rpc}", step)
-        self.without_term_news: _Handlers = _named(rules, *names)
-        self.with_term_news: _Handlers = _named(rules, *names, *(f"{name}{TERM_NEWS}" for name in names))
+        self.same_term: _Handlers = _named(rules, *names)
+        self.new_term: _Handlers = _named(rules, *names, *(f"{name}{NEW_TERM}" for name in names))
 
 
 def _named(rules: list[Rule], *names: str) -> _Handlers:
@@ -131,7 +131,7 @@ def _methods(*names: str) -> list[tuple[int, str]]:
 CHUNK = 256
 
 
-class Violation(NamedTuple):
+class RuleViolation(NamedTuple):
     """A rule is broken, and the trace ends with the event that breaks it."""
 
     failure: Failure
@@ -145,11 +145,11 @@ class RuleChecker:
     """
 
     def __init__(self, trace: Sequence[Event]) -> None:
-        self.violation: Violation | None = None
+        self.violation: RuleViolation | None = None
         self._trace = trace
         self._observed = 0  # how many events
         self._handlers: dict[str, Callable[[Event], None]] = {}
-        self._reader = Reader()
+        self._decoder = MessageDecoder()
         self._unverified: set[Unverified] = set()
         self._claimed: set[tuple[str, int]] = set()
         self._claims: list[tuple[int, str, int]] = []  # when, who, the term: not checked yet
@@ -184,10 +184,10 @@ class RuleChecker:
             events.STOP: self._handle_stop,
         }
         self._service = ""  # what the methods of a service begin with: it is no Raft, and no rule is about it
-        self.facts = Facts(self._trace, self._reader, self._unverified)
+        self.facts = Facts(self._trace, self._decoder, self._unverified)
         self._claimed.clear()
         self._claims.clear()
-        self._rules: list[Rule] = [rule(self.facts, self._violated) for rule in RULES]
+        self._rules: list[Rule] = [rule(self.facts, self._report) for rule in RULES]
         self._find_handlers()
 
     def _find_handlers(self) -> None:
@@ -197,7 +197,7 @@ class RuleChecker:
         self._on_deliver = self._step_handlers("on_deliver")
         self._on_answer = self._step_handlers("on_answer")
         self._on_reply = self._step_handlers("on_reply")
-        self._on_fresh = _named(self._rules, "on_fresh")
+        self._on_new_entries = _named(self._rules, "on_new_entries")
         self._on_refuse = _named(self._rules, "on_refuse")
         self._on_command = _named(self._rules, "on_command")
         self._on_started = _named(self._rules, "on_started")
@@ -211,34 +211,34 @@ class RuleChecker:
         return {method: _StepHandlers(self._rules, step, rpc.short_name) for method, rpc in RPCS.items()}
 
     @property
-    def unread(self) -> list[str]:
+    def undecodable_methods(self) -> list[str]:
         """By which methods peers say what the checks cannot read; none where that is pre-votes alone."""
-        methods = self._reader.unread
-        return methods if self._has_missed or any(method in RPCS for method in methods) else []
+        methods = self._decoder.undecodable_methods
+        return methods if self._has_undecodable or any(method in RPCS for method in methods) else []
 
     @property
-    def _has_missed(self) -> bool:
+    def _has_undecodable(self) -> bool:
         """Somebody has been told something that may have been anything."""
-        return any(seat.last_unread for seat in self.facts.seats.values())
+        return any(peer.last_undecodable for peer in self.facts.peers.values())
 
     @property
-    def off(self) -> list[str]:
+    def undecodable_notes(self) -> list[str]:
         """What the checks cannot read of this peer's messages, and what follows from that, a line each."""
-        unread = self._reader.off
-        if not unread:
+        notes = self._decoder.undecodable_notes
+        if not notes:
             return []
-        about_all = self._has_missed
+        about_all = self._has_undecodable
         rules = [rule for rule in RULES if rule.concludes_from_silence and (rule.is_about_votes or about_all)]
         names = [rule.name for rule in rules]
         return [
-            *unread,
+            *notes,
             "What such a message says nobody knows, so these assume the best of whoever gets one: " + ", ".join(names),
         ]
 
     @property
     def unverified(self) -> list[str]:
         """What this run rests on and cannot be verified, why, and what to change: a line each."""
-        return [self._reader.explain(_UNVERIFIED[what], _PROOFS[what]) for what in sorted(self._unverified)]
+        return [self._decoder.explain(_UNVERIFIED[what], _PROOFS[what]) for what in sorted(self._unverified)]
 
     def claim(self, peer: str, term: int, at_ns: int) -> bool:
         """A peer says, to the tester that asks its get_state(), that it leads that term; whether that is news.
@@ -266,8 +266,8 @@ class RuleChecker:
                 if handler is not None:
                     handler(event)
         except Failure as failure:
-            failure, number = self._first_of_the_instant(self._suspicion() or failure, number)
-            self.violation = Violation(failure.extended(peer=self._trace[number - 1].node), number)
+            failure, number = self._highest_precedence(self._pending_failure() or failure, number)
+            self.violation = RuleViolation(failure.extended(peer=self._trace[number - 1].node), number)
         else:
             if self._claims:
                 self._check_claims()
@@ -278,24 +278,24 @@ class RuleChecker:
         try:
             for at_ns, peer, term in claims:
                 for handle in self._on_claim:
-                    handle(at_ns, self.facts.seats[peer], term)
+                    handle(at_ns, self.facts.peers[peer], term)
         except Failure as failure:
-            self.violation = Violation(self._suspicion() or failure, self._observed)
+            self.violation = RuleViolation(self._pending_failure() or failure, self._observed)
 
     def finish(self) -> None:
         """Check what is left when the run is over."""
         self.observe(self._trace[self._observed :])
 
-    def _suspicion(self) -> Failure | None:
+    def _pending_failure(self) -> Failure | None:
         """What a rule has noticed before this, and would have reported a little later."""
         try:
             for rule in self._rules:
-                rule.accuse_suspects()
+                rule.report_pending()
         except Failure as earlier:
             return earlier
         return None
 
-    def _first_of_the_instant(self, failure: Failure, number: int) -> tuple[Failure, int]:
+    def _highest_precedence(self, failure: Failure, number: int) -> tuple[Failure, int]:
         """Whether a rule that stands before this one in RULES is broken in what else has happened in that instant.
 
         `number`: how many events there were when this one broke. The rules before it have checked that event.
@@ -331,27 +331,29 @@ class RuleChecker:
         if self._service and method.startswith(self._service):
             return
         facts = self.facts
-        seat = facts.seats[event.node]
+        peer = facts.peers[event.node]
         for handle in self._on_any_send:
-            handle(event, seat, message)
+            handle(event, peer, message)
         handlers = self._on_send.get(method)
         if handlers is None:
-            facts.reader.cannot_read(method)
-            seat.asked_unread = seat.asked_unread or facts.reader.is_like_a_vote(message)
+            facts.decoder.note_unknown_rpc(method)
+            peer.sent_undecodable_campaign = peer.sent_undecodable_campaign or facts.decoder.resembles_vote(message)
             return
-        args = facts.reader.read_head(message)
+        args = facts.decoder.decode_head(message)
         if args is None:
-            seat.asked_unread = seat.asked_unread or method == VOTE
+            peer.sent_undecodable_campaign = peer.sent_undecodable_campaign or method == VOTE
             return
         facts.sequence += 1
         term = args.term
-        nothing_new = term == seat.term == seat.told_term and (term == seat.leads or method == VOTE)
-        if nothing_new and args is seat.said:
-            seat.last_spoke = facts.sequence  # repeated: there is nothing else to learn from it
+        nothing_new = term == peer.observed_term == peer.informed_term and (
+            term == peer.last_append_term or method == VOTE
+        )
+        if nothing_new and args is peer.last_append:
+            peer.last_spoke = facts.sequence  # repeated: there is nothing else to learn from it
             return
-        for handle in handlers.without_term_news if nothing_new else handlers.with_term_news:
-            handle(event, seat, message, args)
-        facts.sent(event, seat, args, method)
+        for handle in handlers.same_term if nothing_new else handlers.new_term:
+            handle(event, peer, message, args)
+        facts.record_send(event, peer, args, method)
 
     def _handle_deliver(self, event: Event) -> None:
         message: Message = event.detail
@@ -360,30 +362,30 @@ class RuleChecker:
             return
         handlers = self._on_deliver.get(method)
         facts = self.facts
-        seat = facts.seats[event.node]
-        reading = None if handlers is None else facts.reader.read(message)
-        if reading is None or handlers is None:
-            facts.miss(seat, message.source, like_a_vote=facts.reader.is_like_a_vote(message))
+        peer = facts.peers[event.node]
+        request = None if handlers is None else facts.decoder.decode_request(message)
+        if request is None or handlers is None:
+            facts.record_undecodable(peer, message.source, resembles_vote=facts.decoder.resembles_vote(message))
             return
         facts.sequence += 1
-        args = reading.args
+        args = request.args
         if method == APPEND and args.entries:
-            self._handle_entries(event, seat, message, reading)
-        for handle in handlers.without_term_news if args.term == seat.term else handlers.with_term_news:
-            handle(event, seat, message, reading)
-        facts.delivered(event, seat, reading, method, message)
-        if reading.hint > seat.hinted:
-            seat.hinted = reading.hint
-        if reading.brings_more:
-            facts.miss(seat, message.source)
+            self._handle_entries(event, peer, message, request)
+        for handle in handlers.same_term if args.term == peer.observed_term else handlers.new_term:
+            handle(event, peer, message, request)
+        facts.record_delivery(event, peer, request, method, message)
+        if request.max_extra_field > peer.max_extra_field:
+            peer.max_extra_field = request.max_extra_field
+        if request.may_bring_entries:
+            facts.record_undecodable(peer, message.source)
 
-    def _handle_entries(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
-        fresh = self.facts.fresh(reading)
-        if fresh:
-            for handle in self._on_fresh:
-                handle(event, message, reading, fresh)
-            self.facts.show(reading.args.term, fresh)
-        self.facts.receive(seat, reading)
+    def _handle_entries(self, event: Event, peer: PeerFacts, message: Message, request: DecodedRequest) -> None:
+        new_entries = self.facts.new_entries(request)
+        if new_entries:
+            for handle in self._on_new_entries:
+                handle(event, message, request, new_entries)
+            self.facts.record_new_entries(request.args.term, new_entries)
+        self.facts.record_received(peer, request)
 
     def _handle_answer(self, event: Event) -> None:
         message: Message = event.detail
@@ -392,41 +394,41 @@ class RuleChecker:
         if delivery is None:
             return
         for handle in self._on_any_answer:
-            handle(event, facts.seats[event.node], message)
-        reply = delivery.reply = facts.reader.read_reply(message)
-        delivery.hint = facts.reader.hint
+            handle(event, facts.peers[event.node], message)
+        reply = delivery.reply = facts.decoder.decode_reply(message)
+        delivery.max_extra_field = facts.decoder.max_extra_field
         if reply is None:
             return
         facts.sequence += 1
         method = message.rpc
         handlers = self._on_answer[method]
-        seat = facts.seats[event.node]
-        reading = delivery.reading
+        peer = facts.peers[event.node]
+        request = delivery.request
         if method == APPEND and not reply.success:
             for handle in self._on_refuse:
-                handle(event, seat, message, reading, reply, delivery)
-        nothing_new = reply.term == reading.args.term == seat.term
-        for handle in handlers.without_term_news if nothing_new else handlers.with_term_news:
-            handle(event, seat, message, reading, reply, delivery)
-        facts.answered(event, seat, delivery, reply, method, message)
+                handle(event, peer, message, request, reply, delivery)
+        nothing_new = reply.term == request.args.term == peer.observed_term
+        for handle in handlers.same_term if nothing_new else handlers.new_term:
+            handle(event, peer, message, request, reply, delivery)
+        facts.record_answer(event, peer, delivery, reply, method, message)
 
     def _handle_reply(self, event: Event) -> None:
         message: Message = event.detail
         if self._service and message.service_method.startswith(self._service):
             return
         facts = self.facts
-        seat = facts.seats[event.node]
+        peer = facts.peers[event.node]
         delivery = facts.deliveries.pop(id(message), None)
         if delivery is None or delivery.reply is None:
-            facts.miss_reply(seat, message)
+            facts.record_undecodable_reply(peer, message)
             return
         facts.sequence += 1
         method = message.rpc
         handlers = self._on_reply[method]
-        reading, reply = delivery.reading, delivery.reply
-        for handle in handlers.without_term_news if reply.term == seat.term else handlers.with_term_news:
-            handle(event, seat, message, reading, reply)
-        facts.replied(event, seat, reading, reply, method, message.target, delivery.hint)
+        request, reply = delivery.request, delivery.reply
+        for handle in handlers.same_term if reply.term == peer.observed_term else handlers.new_term:
+            handle(event, peer, message, request, reply)
+        facts.record_reply(event, peer, request, reply, method, message.target, delivery.max_extra_field)
 
     def _handle_persist(self, event: Event) -> None:
         if self._on_first_save:
@@ -435,14 +437,14 @@ class RuleChecker:
                 handle()
         facts = self.facts
         facts.sequence += 1
-        seat = facts.seats[event.node]
+        peer = facts.peers[event.node]
         for handle in self._on_persist:
-            handle(event, seat, event.detail)
-        facts.saved(seat, event.detail.number, event.detail.snapshot, event.at_ns)
+            handle(event, peer, event.detail)
+        facts.record_save(peer, event.detail.number, event.detail.snapshot, event.at_ns)
 
     def _handle_saving(self, event: Event) -> None:
         self.facts.sequence += 1
-        self.facts.saving(self.facts.seats[event.node], event.detail)
+        self.facts.record_saving(self.facts.peers[event.node], event.detail)
 
     def _handle_slow_disks(self, event: Event) -> None:
         self.facts.save_ns_max = max(self.facts.save_ns_max, int(event.detail.max_ms * 1e6))
@@ -451,58 +453,58 @@ class RuleChecker:
         self.facts.snapshot_ns_max = max(self.facts.snapshot_ns_max, int(event.detail * 1e6))
 
     def _handle_busy(self, event: Event) -> None:
-        self.facts.seats[event.node].busy = event.detail
+        self.facts.peers[event.node].busy = event.detail
 
     def _handle_apply(self, event: Event) -> None:
-        seat = self.facts.seats[event.node]
+        peer = self.facts.peers[event.node]
         message = event.detail
         if getattr(message, "command_valid", False):
             for handle in self._on_command:
-                handle(event, seat, message.command_index, message.command)
-        seat.applied = message.snapshot_index if getattr(message, "snapshot_valid", False) else message.command_index
+                handle(event, peer, message.command_index, message.command)
+        peer.applied = message.snapshot_index if getattr(message, "snapshot_valid", False) else message.command_index
 
     def _handle_start(self, event: Event) -> None:
         command = event.detail
-        self.facts.starts(self.facts.seats[event.node])
+        self.facts.record_start_call(self.facts.peers[event.node])
         self.facts.commands.add(command if command.__class__ is int else hashable(command))
 
     def _handle_started(self, event: Event) -> None:
         started = event.detail
-        seat = self.facts.seats[event.node]
-        began = self.facts.returned(seat)
+        peer = self.facts.peers[event.node]
+        began = self.facts.record_start_return(peer)
         self.facts.sequence += 1
         if started.is_leader:
             for handle in self._on_started:
-                handle(event, seat, started, began)
-            self.facts.started(seat, started.index, started.term, began)
+                handle(event, peer, started, began)
+            self.facts.record_started(peer, started.index, started.term, began)
 
     def _handle_restore(self, event: Event) -> None:
-        seat = self.facts.seats[event.node]
+        peer = self.facts.peers[event.node]
         for handle in self._on_restore:
-            handle(seat)
-        self.facts.restored(seat, event.detail)
+            handle(peer)
+        self.facts.record_restore(peer, event.detail)
 
     def _handle_crash(self, event: Event) -> None:
-        seat = self.facts.seats[event.node]
+        peer = self.facts.peers[event.node]
         for handle in self._on_crash:
-            handle(seat)
-        self.facts.crashed(seat)
+            handle(peer)
+        self.facts.record_crash(peer)
 
     def _handle_leave(self, event: Event) -> None:
-        self.facts.leaves(self.facts.seats[event.node], event.kind, event.at_ns)
+        self.facts.record_unavailable(self.facts.peers[event.node], event.kind, event.at_ns)
 
     def _handle_return(self, event: Event) -> None:
         left = events.PAUSE if event.kind == events.RESUME else events.FREEZE_CLOCK
-        self.facts.returns(self.facts.seats[event.node], left, event.at_ns)
+        self.facts.record_available(self.facts.peers[event.node], left, event.at_ns)
 
     def _handle_preempt(self, event: Event) -> None:
         # Clients are nodes too, and no servers.
-        if event.detail.late_ns and event.node in self.facts.seats:
-            self.facts.leaves(self.facts.seats[event.node], event.kind, event.at_ns)
+        if event.detail.late_ns and event.node in self.facts.peers:
+            self.facts.record_unavailable(self.facts.peers[event.node], event.kind, event.at_ns)
 
     def _handle_caught_up(self, event: Event) -> None:
-        if event.node in self.facts.seats:
-            self.facts.returns(self.facts.seats[event.node], events.PREEMPT, event.at_ns)
+        if event.node in self.facts.peers:
+            self.facts.record_available(self.facts.peers[event.node], events.PREEMPT, event.at_ns)
 
     def _handle_cluster(self, event: Event) -> None:
         if self.facts.servers:
@@ -522,20 +524,20 @@ class RuleChecker:
         self._handlers.clear()
         self._handlers[events.CLUSTER] = self._handle_cluster
 
-    def _violated(
+    def _report(
         self, rule: Rule, text: str, *evidence: tuple[int, Message, str] | str, peer: str | None = None
     ) -> NoReturn:
         lines = [e if isinstance(e, str) else describe_message(*e) for e in evidence]
-        accused = _accused(evidence) if peer is None else peer
+        accused = _peer_of(evidence) if peer is None else peer
         messages = [(e[0], e[1]) for e in evidence if not isinstance(e, str)]
         raise Failure(f"{rule.title} ({rule.section}): {text}", lines, rule=rule.name, peer=accused, messages=messages)
 
 
-def _accused(evidence: tuple[tuple[int, Message, str] | str, ...]) -> str | None:
+def _peer_of(evidence: tuple[tuple[int, Message, str] | str, ...]) -> str | None:
     """Whose message the last piece of evidence is, where it is one that a peer sent or answered."""
     for _, message, what in reversed([piece for piece in evidence if not isinstance(piece, str)]):
         return {"sent": message.source, "answered": message.target}.get(what)
     return None
 
 
-__all__ = ["ABOUT_WAITING", "CHUNK", "RULES", "RuleChecker", "Violation"]
+__all__ = ["CHUNK", "LIVENESS_RULES", "RULES", "RuleChecker", "RuleViolation"]

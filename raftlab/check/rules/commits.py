@@ -6,9 +6,9 @@ from typing import Any
 
 from labrpc import Message
 from labsim import Event
-from raftlab.check.rules.facts import Delivery, Facts, Seat, Unverified, hashable, same_command
-from raftlab.check.rules.rule import Fresh, Rule, Violated, half_is_none, peers_
-from raftlab.trace.decoding import Reading
+from raftlab.check.rules.facts import Delivery, Facts, PeerFacts, Unverified, hashable, same_command
+from raftlab.check.rules.rule import NewEntries, Reporter, Rule, majority_note, peers_text
+from raftlab.trace.decoding import DecodedRequest
 from raftlab.trace.events import DELIVER, START, STARTED, Started
 from raftlab.trace.rpcs import APPEND
 
@@ -19,77 +19,79 @@ class EarnedCommit(Rule):
     section = "§5.3, §5.4.2"
     concludes_from_silence = True
 
-    def on_send_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
-        if args.leader_commit > seat.known_committed:
-            self._judge(seat, args.term, args.leader_commit, (event.at_ns, message, "sent"))
+    def on_send_append(self, event: Event, peer: PeerFacts, message: Message, args: Any) -> None:
+        if args.leader_commit > peer.known_committed:
+            self._check(peer, args.term, args.leader_commit, (event.at_ns, message, "sent"))
 
-    def on_command(self, event: Event, seat: Seat, index: int, command: Any) -> None:
+    def on_command(self, event: Event, peer: PeerFacts, index: int, command: Any) -> None:
         # Many a leader applies before it next tells anybody, or even speaks, and some when they lead no more.
-        if index > seat.may_apply and self.facts.servers > 1 and _has_counted_it(self.facts, seat, index, event.at_ns):
-            of_term = _of_term(self.facts.offices[seat.office].entry_terms.get(index))
-            evidence = f"  {event.at_ns / 1e9:.6f} s  peer {seat.name} applied entry {index}{of_term}"
-            self._judge(seat, seat.office, index, evidence, applied=True)
+        if index > peer.may_apply and self.facts.servers > 1 and _has_counted_it(self.facts, peer, index, event.at_ns):
+            of_term = _of_term(self.facts.leaderships[peer.elected_term].entry_terms.get(index))
+            evidence = f"  {event.at_ns / 1e9:.6f} s  peer {peer.name} applied entry {index}{of_term}"
+            self._check(peer, peer.elected_term, index, evidence, applied=True)
 
-    def _judge(
-        self, seat: Seat, term: int, index: int, evidence: tuple[int, Message, str] | str, *, applied: bool = False
+    def _check(
+        self, peer: PeerFacts, term: int, index: int, evidence: tuple[int, Message, str] | str, *, applied: bool = False
     ) -> None:
         facts = self.facts
-        office = facts.offices[term]
-        of_term = office.entry_terms.get(index)
-        own_later = [later for later, of in office.entry_terms.items() if later > index and of == term]
-        if any(self._is_held(seat, term, later) for later in own_later):
+        leadership = facts.leaderships[term]
+        of_term = leadership.entry_terms.get(index)
+        own_later = [later for later, of in leadership.entry_terms.items() if later > index and of == term]
+        if any(self._is_held(peer, term, later) for later in own_later):
             # Which an entry of its own term takes along.
-            self._accept(seat, term, index, own_later if of_term not in (None, term) else [index, *own_later])
+            self._accept(peer, term, index, own_later if of_term not in (None, term) else [index, *own_later])
             return
-        if facts.may_know_committed(seat, index):
-            facts.commits(seat, index)
+        if facts.may_know_committed(peer, index):
+            facts.record_commit(peer, index)
             return
-        holders = facts.holders(seat, term, index)
-        leads = f"peer {seat.name}, leading term {term},"
-        if seat.told_term > term:
-            leads = f"peer {seat.name}, which led term {term} and has just heard of term {seat.told_term},"
-        if self._is_held(seat, term, index):
+        holders = facts.holders(peer, term, index)
+        leads = f"peer {peer.name}, leading term {term},"
+        if peer.informed_term > term:
+            leads = f"peer {peer.name}, which led term {term} and has just heard of term {peer.informed_term},"
+        if self._is_held(peer, term, index):
             if of_term in (None, term):
-                self._accept(seat, term, index, [index])  # acknowledged in some other way than Figure 2's
+                self._accept(peer, term, index, [index])  # acknowledged in some other way than Figure 2's
                 return
-            self.violated(
+            self.report(
                 f"{leads} committed entry {index} of term {of_term} by counting its "
                 "replicas; only an entry of its own term commits that way, and takes older ones along (Figure 8)",
                 evidence,
             )
         entry, count = f"entry {index}{_of_term(of_term)}", len(holders) + 1
         did = f"has applied {entry}" if applied else f"says that {entry} is committed"
-        self.violated(
+        self.report(
             f"{leads} {did}, but {_acknowledged(holders)}: "
-            f"with its own that makes {count} of {facts.servers}{half_is_none(count, facts.servers)}",
+            f"with its own that makes {count} of {facts.servers}{majority_note(count, facts.servers)}",
             evidence,
         )
 
-    def _accept(self, seat: Seat, term: int, index: int, enough: list[int]) -> None:
+    def _accept(self, peer: PeerFacts, term: int, index: int, enough: list[int]) -> None:
         """It may be committed: a majority may have acknowledged one of these, any of which is enough."""
         facts = self.facts
-        if not any(facts.is_verified(seat, term, held) for held in enough) and not facts.may_know_committed(
-            seat, index
+        if not any(facts.is_verified(peer, term, held) for held in enough) and not facts.may_know_committed(
+            peer, index
         ):
             facts.unverified.add(Unverified.COMMITS)
-        facts.commits(seat, index)
+        facts.record_commit(peer, index)
 
-    def _is_held(self, seat: Seat, term: int, index: int) -> bool:
-        return 2 * (len(self.facts.holders(seat, term, index)) + 1) > self.facts.servers
+    def _is_held(self, peer: PeerFacts, term: int, index: int) -> bool:
+        return 2 * (len(self.facts.holders(peer, term, index)) + 1) > self.facts.servers
 
 
-def _has_counted_it(facts: Facts, seat: Seat, index: int, at_ns: int) -> bool:
+def _has_counted_it(facts: Facts, peer: PeerFacts, index: int, at_ns: int) -> bool:
     """Whether what it applies is what it has counted itself: it leads, or has led until a moment ago and nobody else
     has told it of that commit."""
-    if not seat.office:
+    if not peer.elected_term:
         return False
-    lately = facts.own_ns(seat, seat.told_since_ns, at_ns) <= facts.slack_ns and index > _told(seat)
-    return seat.office >= seat.told_term or lately
+    lately = facts.available_ns(
+        peer, peer.informed_since_ns, at_ns
+    ) <= facts.grace_ns and index > _highest_leader_commit(peer)
+    return peer.elected_term >= peer.informed_term or lately
 
 
-def _told(seat: Seat) -> int:
+def _highest_leader_commit(peer: PeerFacts) -> int:
     """The highest leader_commit that it was told."""
-    return max((commit for commit, _ in seat.told_commits.values()), default=0)
+    return max((commit for commit, _ in peer.leader_commits.values()), default=0)
 
 
 def _of_term(term: int | None) -> str:
@@ -99,7 +101,7 @@ def _of_term(term: int | None) -> str:
 def _acknowledged(holders: list[str]) -> str:
     if not holders:
         return "no follower has acknowledged it"
-    return f"only {peers_(holders)} {'has' if len(holders) == 1 else 'have'} acknowledged it"
+    return f"only {peers_text(holders)} {'has' if len(holders) == 1 else 'have'} acknowledged it"
 
 
 class AppliesOnlyTheCommitted(Rule):
@@ -108,38 +110,38 @@ class AppliesOnlyTheCommitted(Rule):
     section = "Figure 2: AppendEntries 5, All Servers"
     concludes_from_silence = True
 
-    def on_command(self, event: Event, seat: Seat, index: int, command: Any) -> None:
+    def on_command(self, event: Event, peer: PeerFacts, index: int, command: Any) -> None:
         if (
-            index > seat.may_apply
+            index > peer.may_apply
             and self.facts.servers > 1
-            and not _has_counted_it(self.facts, seat, index, event.at_ns)
+            and not _has_counted_it(self.facts, peer, index, event.at_ns)
         ):
-            self._too_early(event, seat, index)
+            self._too_early(event, peer, index)
 
-    def _too_early(self, event: Event, seat: Seat, index: int) -> None:
-        if self.facts.may_know_committed(seat, index):
-            self.facts.commits(seat, index)
+    def _too_early(self, event: Event, peer: PeerFacts, index: int) -> None:
+        if self.facts.may_know_committed(peer, index):
+            self.facts.record_commit(peer, index)
             return
-        if seat.last_unread:
+        if peer.last_undecodable:
             self.facts.unverified.add(Unverified.COMMITS)
-            self.facts.commits(seat, index)
+            self.facts.record_commit(peer, index)
             return
-        told = _told(seat)
+        told = _highest_leader_commit(peer)
         evidence: list[tuple[int, Message, str] | str] = [
-            f"  {event.at_ns / 1e9:.6f} s  peer {seat.name} applied entry {index}"
+            f"  {event.at_ns / 1e9:.6f} s  peer {peer.name} applied entry {index}"
         ]
-        heard = self.facts.latest(event, lambda e: e.kind == DELIVER and e.node == seat.name and e.detail.rpc == APPEND)
+        heard = self.facts.latest(event, lambda e: e.kind == DELIVER and e.node == peer.name and e.detail.rpc == APPEND)
         if heard is not None:
             evidence.insert(0, (heard.at_ns, heard.detail, "delivered"))
         if told >= index:
-            self.violated(
-                f"peer {seat.name} applied entry {index}, which it was told is committed, but no AppendEntries has "
-                f"shown that its log matches the leader's beyond {seat.may_apply}: commit_index goes up to the last "
+            self.report(
+                f"peer {peer.name} applied entry {index}, which it was told is committed, but no AppendEntries has "
+                f"shown that its log matches the leader's beyond {peer.may_apply}: commit_index goes up to the last "
                 "new entry at most",
                 *evidence,
             )
-        self.violated(
-            f"peer {seat.name} applied entry {index}, but was told of commits up to {told} only: whoever does not lead "
+        self.report(
+            f"peer {peer.name} applied entry {index}, but was told of commits up to {told} only: whoever does not lead "
             "learns from leader_commit",
             *evidence,
         )
@@ -150,9 +152,9 @@ class OnlyStartedCommands(Rule):
     title = "Every applied command was given to start()"
     section = "§5.3"
 
-    def on_command(self, event: Event, seat: Seat, index: int, command: Any) -> None:
+    def on_command(self, event: Event, peer: PeerFacts, index: int, command: Any) -> None:
         if hashable(command) not in self.facts.commands:
-            self.violated(f"peer {seat.name} applied {command!r} at index {index}, which nobody ever started")
+            self.report(f"peer {peer.name} applied {command!r} at index {index}, which nobody ever started")
 
 
 class StartsInOrder(Rule):
@@ -162,29 +164,29 @@ class StartsInOrder(Rule):
     title = "A leader's commands get consecutive indexes"
     section = "§5.3"
 
-    def __init__(self, facts: Facts, violated: Violated) -> None:
-        super().__init__(facts, violated)
+    def __init__(self, facts: Facts, reporter: Reporter) -> None:
+        super().__init__(facts, reporter)
         # By server, incarnation and term: (when start() returned, the highest index by then, how many by then).
         self._returned: dict[tuple[str, int, int], list[tuple[int, int, int]]] = {}
 
-    def on_started(self, event: Event, seat: Seat, started: Started, began: int) -> None:
-        returned = self._returned.setdefault((seat.name, event.incarnation, started.term), [])
+    def on_started(self, event: Event, peer: PeerFacts, started: Started, began: int) -> None:
+        returned = self._returned.setdefault((peer.name, event.incarnation, started.term), [])
         before = next((one for one in reversed(returned) if one[0] < began), None)
         if before is not None and started.index <= before[1]:
-            self.violated(
-                f"start() of peer {seat.name} gave index {started.index} in term {started.term}, though an earlier "
+            self.report(
+                f"start() of peer {peer.name} gave index {started.index} in term {started.term}, though an earlier "
                 f"call had returned {before[1]}"
             )
         highest, count = max(started.index, returned[-1][1] if returned else 0), len(returned) + 1
-        alone = before is not None and before is returned[-1] and not seat.starts
+        alone = before is not None and before is returned[-1] and not peer.pending_starts
         if (
             alone
             and before is not None
             and started.index != before[1] + 1
             and before[1] - returned[0][1] == before[2] - 1
         ):
-            self.violated(
-                f"start() of peer {seat.name} gave index {started.index} in term {started.term}, right after "
+            self.report(
+                f"start() of peer {peer.name} gave index {started.index} in term {started.term}, right after "
                 f"{before[1]}"
             )
         returned.append((self.facts.sequence, highest, count))
@@ -198,38 +200,38 @@ class AppliesWhatIsCommitted(Rule):
 
     _PATIENCE_NS = 1_000_000_000
 
-    def __init__(self, facts: Facts, violated: Violated) -> None:
-        super().__init__(facts, violated)
+    def __init__(self, facts: Facts, reporter: Reporter) -> None:
+        super().__init__(facts, reporter)
         # server -> incarnation, index it must apply, when it said yes to that, the message
         self._owed: dict[str, tuple[int, int, int, Message]] = {}
 
-    def on_restore(self, seat: Seat) -> None:
-        self._owed.pop(seat.name, None)
+    def on_restore(self, peer: PeerFacts) -> None:
+        self._owed.pop(peer.name, None)
 
     def on_answer_append(
-        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
+        self, event: Event, peer: PeerFacts, message: Message, request: DecodedRequest, reply: Any, delivery: Delivery
     ) -> None:
-        if seat.busy:
-            self._owed.pop(seat.name, None)
+        if peer.busy:
+            self._owed.pop(peer.name, None)
             return
-        if message.source == seat.name:
+        if message.source == peer.name:
             return  # of what it has said itself, perhaps before a crash, it learns nothing
-        owed = self._owed.get(seat.name)
-        if owed is not None and seat.applied >= owed[1]:
+        owed = self._owed.get(peer.name)
+        if owed is not None and peer.applied >= owed[1]:
             owed = None
-            del self._owed[seat.name]
+            del self._owed[peer.name]
         if owed is not None:
-            patience_ns = self._PATIENCE_NS + self.facts.slack_ns + self.facts.snapshot_ns_max
-            if owed[0] == event.incarnation and self.facts.own_ns(seat, owed[2], event.at_ns) > patience_ns:
-                self.violated(
-                    f"peer {seat.name} said yes to an AppendEntries that tells of entry {owed[1]} being committed, and "
-                    f"{(event.at_ns - owed[2]) / 1e9:.1f} s later has applied up to {seat.applied} only",
+            patience_ns = self._PATIENCE_NS + self.facts.grace_ns + self.facts.snapshot_ns_max
+            if owed[0] == event.incarnation and self.facts.available_ns(peer, owed[2], event.at_ns) > patience_ns:
+                self.report(
+                    f"peer {peer.name} said yes to an AppendEntries that tells of entry {owed[1]} being committed, and "
+                    f"{(event.at_ns - owed[2]) / 1e9:.1f} s later has applied up to {peer.applied} only",
                     (owed[2], owed[3], "answered"),
                 )
         elif reply.success:
-            index = min(reading.args.leader_commit, reading.last_index)
-            if index > seat.applied:
-                self._owed[seat.name] = (event.incarnation, index, event.at_ns, message)
+            index = min(request.args.leader_commit, request.last_index)
+            if index > peer.applied:
+                self._owed[peer.name] = (event.incarnation, index, event.at_ns, message)
 
 
 class StartTellsTheIndex(Rule):
@@ -237,15 +239,15 @@ class StartTellsTheIndex(Rule):
     title = "start() returns the index at which the command will appear"
     section = "§5.3"
 
-    def __init__(self, facts: Facts, violated: Violated) -> None:
-        super().__init__(facts, violated)
+    def __init__(self, facts: Facts, reporter: Reporter) -> None:
+        super().__init__(facts, reporter)
         self._started: dict[tuple[int, int], tuple[Any, str]] = {}
 
-    def on_started(self, event: Event, seat: Seat, started: Started, began: int) -> None:
-        self._started[started.term, started.index] = (started.command, seat.name)
+    def on_started(self, event: Event, peer: PeerFacts, started: Started, began: int) -> None:
+        self._started[started.term, started.index] = (started.command, peer.name)
 
-    def on_fresh(self, event: Event, message: Message, reading: Reading, fresh: Fresh) -> None:
-        for index, entry in fresh:
+    def on_new_entries(self, event: Event, message: Message, request: DecodedRequest, new_entries: NewEntries) -> None:
+        for index, entry in new_entries:
             started = self._started.get((entry.term, index))
             # What nobody has started may be that command in the peer's own wrapping.
             if (
@@ -254,7 +256,7 @@ class StartTellsTheIndex(Rule):
                 and hashable(entry.command) in self.facts.commands
                 and not same_command(started[0], entry.command)
             ):
-                self.violated(
+                self.report(
                     f"start({started[0]!r}) of peer {started[1]} gave index {index} in term {entry.term}, "
                     f"but the entry sent there is {entry.command!r}"
                     f"{self._mixed_up(started[1], started[0], entry.command)}",

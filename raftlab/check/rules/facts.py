@@ -12,13 +12,13 @@ import msgspec
 import labgob
 from labrpc import Message
 from labsim import Event
-from raftlab.trace.decoding import Reader, Reading
+from raftlab.trace.decoding import DecodedRequest, MessageDecoder
 from raftlab.trace.rpcs import APPEND, INSTALL, VOTE
 
 # §6: how long a voter may take for "lately".
-LATELY_NS = 1_000_000_000
+_RECENT_NS = 1_000_000_000
 _LONG_AGO_NS = 1 << 62
-_SLACK_NS = 150_000_000
+_GRACE_NS = 150_000_000
 _SAVES_IN_A_ROW = 10
 
 
@@ -29,133 +29,127 @@ class Unverified(StrEnum):
     COMMITS = "commits"
 
 
-class Seat:
-    """One server, through all its incarnations."""
+class PeerFacts:
+    """What is known of one server, over all its incarnations. All of it follows from the trace.
+
+    Sequence numbers count the events that carry terms, entries or saves: see `Facts.sequence`.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.busy = False  # its service is, and handles nothing
-        # The highest term it has shown in an answer or a send of its own, when it first did, and in which incarnation.
-        self.term = 0
-        self.term_since_ns = 0
-        self.term_life = 0
-        # The highest term it has been told, by a request or a reply, and when.
-        self.told_term = 0
-        self.told_since_ns = 0
-        # A lower bound for its log: in the term of the latest AppendEntries that reached it (or in which it led),
-        # its last entry is at least (term, index).
-        self.floor_term = 0
-        self.floor = (0, 0)
-        # The floors that it had in earlier terms, by term.
-        self.floors: dict[int, tuple[int, int]] = {}
-        # The floor without what start() has returned since the last save: after a crash only this is sure.
-        self.saved_floor = (0, 0)
-        self.starts: list[int] = []  # when each start() began that has not returned: sequence numbers
+        self.busy = False  # its service handles nothing
+        # The highest term in its own answers and requests, when that was first seen, and in which incarnation.
+        self.observed_term = 0
+        self.observed_since_ns = 0
+        self.observed_incarnation = 0
+        # The highest term that a request or a reply has brought to it, and when.
+        self.informed_term = 0
+        self.informed_since_ns = 0
+        # In the term of the latest AppendEntries that reached it, or in which it led, its last entry is at least
+        # (term, index).
+        self.lower_bound_term = 0
+        self.log_lower_bound = (0, 0)
+        self.earlier_lower_bounds: dict[int, tuple[int, int]] = {}  # by term
+        # Without what start() has returned since the last save: after a crash only this is certain.
+        self.durable_lower_bound = (0, 0)
+        self.pending_starts: list[int] = []  # sequence numbers of start() calls that have not returned
         self.unsaved: list[tuple[int, int]] = []  # (index, when start() began) of what was started and not yet saved
         self.saving: dict[int, int] = {}  # by number, the saves under way on a slow disk: when each began
         self.last_persist = 0  # sequence number of its latest save
-        # When the latest of the saves began that have ended: what it has learnt since is in none of them.
+        # When the latest of the completed saves began: none of them contains what the peer has learned since.
         self.persist_began = 0
         self.last_persist_ns = 0
         self.last_spoke = 0  # sequence number of its latest send or answer
-        # By term: of the requests that it has answered in it, when the latest came in (a sequence number), and when it
-        # was answered. A later term came after that, though it may have come before the answer left.
+        # By term: when the latest request arrived that it answered in that term (a sequence number), and when it
+        # answered. A later term came after that arrival, but maybe before the answer left.
         self.last_answers: dict[int, tuple[int, int]] = {}
-        # When it last heard the leader of its term say something, or became one itself: §6, disregard.
+        # When it last heard from the leader of its term, or became leader. §6: then it may disregard RequestVote.
         self.heard_leader_ns = -_LONG_AGO_NS
         self.heard_from: dict[str, int] = {}  # who has last answered it in its own term, and when
-        # What reached it that cannot be read: by the peer it came from, the sequence number of the latest. Votes are
-        # whatever may be one, and may tell of a term; the others may have brought entries and commits, too.
-        self.unread: dict[str, int] = {}
-        self.last_unread = 0
-        self.unread_votes: dict[str, int] = {}
-        self.asked_unread = False  # it has itself sent such a request for a vote: it may have begun a term
-        # The most it can know to be committed, told or earned, in any incarnation.
+        # The latest undecodable message from each peer, as a sequence number. `undecodable_votes` are all that may
+        # carry a vote or a term; `undecodable` are those that may carry entries and commits too.
+        self.undecodable: dict[str, int] = {}
+        self.last_undecodable = 0
+        self.undecodable_votes: dict[str, int] = {}
+        self.sent_undecodable_campaign = False  # it may have begun a term that no decodable message shows
+        # The highest index that it can know to be committed, from a leader or by counting, in any incarnation.
         self.known_committed = 0
-        self.hinted = 0  # the highest number in an added field of what has reached it: a commit index, perhaps
+        self.max_extra_field = 0  # the highest number in an added field that has reached it: maybe a commit index
         # What has reached it of each leader's log, by the leader's term: first and last index.
         self.received: dict[int, tuple[int, int]] = {}
-        self.arrivals: list[tuple[int, int, int]] = []  # (leader's term, last index, sequence number), not acknowledged
+        self.arrivals: list[tuple[int, int, int]] = []  # (leader's term, last index, sequence number), unacknowledged
         self.acked: dict[int, int] = {}  # how far it has acknowledged each leader's log, by term
-        self.followed: dict[int, tuple[int, Message]] = {}  # by term: when it first said yes to the leader, and to what
-        self.follows = 0  # the term of its latest yes
-        # The highest leader_commit, and the end of the log verified, in each term; and up to where it may apply, for
-        # having been told or, as a leader, for having earned it.
-        self.told_commits: dict[int, tuple[int, int]] = {}
-        self.may_apply = 0
+        self.followed: dict[int, tuple[int, Message]] = {}  # by term: when it first accepted AppendEntries, and which
+        self.followed_term = 0  # the term of the AppendEntries that it accepted last
+        # By term: the highest leader_commit that it received, and the end of the log that was verified.
+        self.leader_commits: dict[int, tuple[int, int]] = {}
+        self.may_apply = 0  # up to here: from leader_commit, or as a leader by counting
         self.applied = 0  # in this incarnation
-        self.led: set[int] = set()  # terms
-        self.leads = 0  # the term of its latest AppendEntries
-        self.office = 0  # the latest term that it is known to have come to lead, in this incarnation
-        self.said: Any = None  # that AppendEntries, as Reader.read_head() gives it
-        # The stretches of time that it could not use, paused or with its clock held, and when the latest began.
-        self.taken: list[tuple[int, int]] = []
-        self.away: set[str] = set()  # what the tester has done to it
-        self.away_since_ns = 0
+        self.led_terms: set[int] = set()
+        self.last_append_term = 0  # the term of its latest AppendEntries
+        self.elected_term = 0  # the latest term that it is known to have led, in this incarnation
+        self.last_append: Any = None  # its latest AppendEntries, as MessageDecoder.decode_head() returns it
+        # Intervals that it could not use (paused, or its clock frozen), and when the current one began.
+        self.lost_time: list[tuple[int, int]] = []
+        self.unavailable: set[str] = set()  # what the tester has done to it
+        self.unavailable_since_ns = 0
         self.snapshot = b""  # on its disk
-        self.snapshot_saved = 0  # the index it was taken at: entries up to here may be gone from the log
+        self.snapshot_saved = 0  # the index of that snapshot: entries up to here may be gone from the log
 
 
 # gc=False: every request that is delivered gets one, and nothing it refers to can refer back to it.
 class Delivery(msgspec.Struct, gc=False, eq=False):
-    """A request on its server's desk: what was known when it came in, because handlers may overtake each other."""
+    """A delivered request and what was known at its arrival. Handlers may overtake each other."""
 
-    reading: Reading
+    request: DecodedRequest
     sequence: int
-    term: int
-    told_term: int
-    floor_term: int
-    floor: tuple[int, int]
+    observed_term: int
+    informed_term: int
+    lower_bound_term: int
+    log_lower_bound: tuple[int, int]
     acked: int
     at_ns: int
     reply: Any = None  # once it has been answered
-    hint: int = 0  # the highest number in fields that the peer has added to the reply
+    max_extra_field: int = 0  # the highest number in fields that the peer has added to the reply
 
 
-class Office:
-    """The leadership of one term: what has been shown of the leader's log, and who has acknowledged how much."""
+class Leadership:
+    """The leader of one term: what is known of its log, and who has acknowledged how much."""
 
-    __slots__ = ("earned", "entry_terms", "hints", "match", "shown", "shown_at")
+    __slots__ = ("earned", "entry_terms", "known_range", "known_since", "match", "max_extra_fields")
 
     def __init__(self) -> None:
-        self.entry_terms: dict[int, int] = {}
-        self.shown_at: dict[
-            int, int
-        ] = {}  # index -> sequence number, for entries that start() has told or it has shown
-        self.hints: dict[
-            str, int
-        ] = {}  # by follower: the highest number in a field that the peer has added to its reply
-        self.shown = (0, 0)  # a stretch of indexes, all of which are in entry_terms
-        self.match: dict[str, int] = {}
+        self.entry_terms: dict[int, int] = {}  # by index
+        self.known_since: dict[int, int] = {}  # by index: when start() or a message first showed it, sequence numbers
+        self.known_range = (0, 0)  # of indexes, all of them in entry_terms
+        self.match: dict[str, int] = {}  # by follower
+        self.max_extra_fields: dict[str, int] = {}  # by follower: the highest number in an added field of a reply
         self.earned = 0  # how far its majorities of acknowledgements reach, by §5.4.2
 
 
-class _Seats(dict[str, Seat]):
-    """By name; whoever is new has done nothing yet. A dict and no method, because every event asks."""
+class _PeerFactsByName(dict[str, PeerFacts]):
+    # A dict and not a method: every event uses it.
+    def __missing__(self, name: str) -> PeerFacts:
+        peer = self[name] = PeerFacts(name)
+        return peer
 
-    def __missing__(self, name: str) -> Seat:
-        seat = self[name] = Seat(name)
-        return seat
 
-
-class _Offices(dict[int, Office]):
-    """By term."""
-
-    def __missing__(self, term: int) -> Office:
-        office = self[term] = Office()
-        return office
+class _LeadershipsByTerm(dict[int, Leadership]):
+    def __missing__(self, term: int) -> Leadership:
+        leadership = self[term] = Leadership()
+        return leadership
 
 
 class Facts:
-    def __init__(self, trace: Sequence[Event], reader: Reader, unverified: set[Unverified]) -> None:
+    def __init__(self, trace: Sequence[Event], decoder: MessageDecoder, unverified: set[Unverified]) -> None:
         self.trace = trace
-        self.reader = reader
+        self.decoder = decoder
         self.unverified = unverified
         self.servers = 0
         # Of the event being looked at: whichever messages tell of terms and logs, and saves, are numbered.
         self.sequence = 0
-        self.seats = _Seats()
-        self.offices = _Offices()
+        self.peers = _PeerFactsByName()
+        self.leaderships = _LeadershipsByTerm()
         self.commands: set[Any] = set()  # all that were given to start(), as hashable() has them
         self.no_entries = True  # as far as messages tell: no log has any
         self.deliveries: dict[int, Delivery] = {}  # by identity of the Message; a duplicate is another
@@ -172,27 +166,27 @@ class Facts:
         self.save_ns_max = 0  # how long a save may take, on the slowest disks so far
 
     @property
-    def slack_ns(self) -> int:
+    def grace_ns(self) -> int:
         """How late a right peer may act on what it knows, or send what it has prepared.
 
         Some read replies, or look for work, in a loop; and whoever waits for its disk waits for others' saves too.
         """
-        return _SLACK_NS + _SAVES_IN_A_ROW * self.save_ns_max
+        return _GRACE_NS + _SAVES_IN_A_ROW * self.save_ns_max
 
     # ---- keeping up, after the rules have looked ------------------------------------------------------------
 
-    def fresh(self, reading: Reading) -> list[tuple[int, Any]]:
+    def new_entries(self, request: DecodedRequest) -> list[tuple[int, Any]]:
         """Before the rules look: the entries that this leader had not shown before in its term, as (index, entry).
 
         A leader sends the same entries many times over; looking at each once is what makes checking cheap.
         """
-        args = reading.args
+        args = request.args
         entries = args.entries
-        office = self.offices[args.term]
-        known = office.entry_terms
-        first, last = args.prev_log_index + 1, reading.last_index
-        low, high = office.shown
-        if low <= first and last <= high and known.get(last) == reading.last_term:
+        leadership = self.leaderships[args.term]
+        known = leadership.entry_terms
+        first, last = args.prev_log_index + 1, request.last_index
+        low, high = leadership.known_range
+        if low <= first and last <= high and known.get(last) == request.last_term:
             return []
         overlap = min(high, last)
         if (
@@ -204,305 +198,329 @@ class Facts:
             # The stretch known so far is extended at its ends; what lies in it was looked at before.
             before = list(enumerate(entries[: max(low - first, 0)], first)) if first < low else []
             after = list(enumerate(entries[high + 1 - first :], high + 1)) if last > high else []
-            office.shown = (min(low, first), max(high, last))
+            leadership.known_range = (min(low, first), max(high, last))
             return before + after
-        office.shown = (first, last)
+        leadership.known_range = (first, last)
         return list(enumerate(entries, first))
 
-    def show(self, term: int, fresh: list[tuple[int, Any]]) -> None:
-        office = self.offices[term]
-        for index, entry in fresh:
-            office.entry_terms[index] = entry.term
-            office.shown_at.setdefault(index, self.sequence)
-        self.reader.forget_head()
+    def record_new_entries(self, term: int, new_entries: list[tuple[int, Any]]) -> None:
+        leadership = self.leaderships[term]
+        for index, entry in new_entries:
+            leadership.entry_terms[index] = entry.term
+            leadership.known_since.setdefault(index, self.sequence)
+        self.decoder.forget_head()
 
-    def receive(self, seat: Seat, reading: Reading) -> None:
+    def record_received(self, peer: PeerFacts, request: DecodedRequest) -> None:
         """An AppendEntries with entries."""
-        args = reading.args
-        term, first, last = args.term, args.prev_log_index + 1, reading.last_index
-        received = seat.received.get(term)
-        seat.received[term] = (first, last) if received is None else (min(received[0], first), max(received[1], last))
-        if last > seat.acked.get(term, 0):
-            seat.arrivals.append((term, last, self.sequence))
+        args = request.args
+        term, first, last = args.term, args.prev_log_index + 1, request.last_index
+        received = peer.received.get(term)
+        peer.received[term] = (first, last) if received is None else (min(received[0], first), max(received[1], last))
+        if last > peer.acked.get(term, 0):
+            peer.arrivals.append((term, last, self.sequence))
 
-    def sent(self, event: Event, seat: Seat, args: Any, method: str) -> None:
+    def record_send(self, event: Event, peer: PeerFacts, args: Any, method: str) -> None:
         term = args.term
-        seat.last_spoke = self.sequence
-        if term > seat.term:
-            self.show_term(seat, term, event)
+        peer.last_spoke = self.sequence
+        if term > peer.observed_term:
+            self.observe_term(peer, term, event)
         if method == VOTE:
             if args.last_log_index:
                 self.no_entries = False
             return
-        if term > seat.floor_term:
+        if term > peer.lower_bound_term:
             # It leads now; what it starts from here on stays in its log as long as it does.
-            self._new_floor(seat, term)
+            self._reset_lower_bound(peer, term)
         if method == APPEND:
-            seat.said = args
-            if term != seat.leads:
-                seat.leads = seat.office = term
-                seat.led.add(term)
-            self.offices[term].entry_terms[args.prev_log_index] = args.prev_log_term
+            peer.last_append = args
+            if term != peer.last_append_term:
+                peer.last_append_term = peer.elected_term = term
+                peer.led_terms.add(term)
+            self.leaderships[term].entry_terms[args.prev_log_index] = args.prev_log_term
 
-    def delivered(self, event: Event, seat: Seat, reading: Reading, method: str, message: Message) -> None:
-        args = reading.args
+    def record_delivery(
+        self, event: Event, peer: PeerFacts, request: DecodedRequest, method: str, message: Message
+    ) -> None:
+        args = request.args
         term = args.term
-        acked = seat.acked.get(term, 0)
+        acked = peer.acked.get(term, 0)
         self.deliveries[id(message)] = Delivery(
-            reading, self.sequence, seat.term, seat.told_term, seat.floor_term, seat.floor, acked, event.at_ns
+            request,
+            self.sequence,
+            peer.observed_term,
+            peer.informed_term,
+            peer.lower_bound_term,
+            peer.log_lower_bound,
+            acked,
+            event.at_ns,
         )
         if method == VOTE:
-            if term > seat.told_term and not self.may_disregard(seat, seat.term, event.at_ns):
-                self.tell_term(seat, term, event.at_ns)
+            if term > peer.informed_term and not self.may_disregard(peer, peer.observed_term, event.at_ns):
+                self.inform_of_term(peer, term, event.at_ns)
             return
-        if term >= seat.term:
-            seat.heard_leader_ns = event.at_ns
-        if term > seat.told_term:
-            self.tell_term(seat, term, event.at_ns)
-        if term > seat.floor_term:
+        if term >= peer.observed_term:
+            peer.heard_leader_ns = event.at_ns
+        if term > peer.informed_term:
+            self.inform_of_term(peer, term, event.at_ns)
+        if term > peer.lower_bound_term:
             # A new leader may make it cut its log, whatever it answers.
-            self._new_floor(seat, term)
+            self._reset_lower_bound(peer, term)
         if method == INSTALL:
             committed = args.last_included_index
-            if committed > seat.may_apply:
-                seat.may_apply = committed
+            if committed > peer.may_apply:
+                peer.may_apply = committed
         else:
             committed = args.leader_commit
-            last_index = reading.last_index
+            last_index = request.last_index
             # Whichever of the two is the lower in the end, below this it is no news.
-            if committed > seat.may_apply or last_index > seat.may_apply:
-                self._tell_commit(seat, term, committed, last_index)
+            if committed > peer.may_apply or last_index > peer.may_apply:
+                self._learn_commit(peer, term, committed, last_index)
             if last_index:
                 self.no_entries = False
-        if committed > seat.known_committed:
-            seat.known_committed = committed
+        if committed > peer.known_committed:
+            peer.known_committed = committed
 
-    def _tell_commit(self, seat: Seat, term: int, commit: int, verified: int) -> None:
-        told = seat.told_commits.get(term)
+    def _learn_commit(self, peer: PeerFacts, term: int, commit: int, verified: int) -> None:
+        told = peer.leader_commits.get(term)
         if told is not None:
             commit, verified = max(commit, told[0]), max(verified, told[1])
-        seat.told_commits[term] = (commit, verified)
+        peer.leader_commits[term] = (commit, verified)
         # What an earlier leader has committed, a later one has (§5.4.3): its word counts where a later one verified.
-        for of_term in sorted(seat.told_commits):
+        for of_term in sorted(peer.leader_commits):
             if of_term <= term:
-                commit = max(commit, seat.told_commits[of_term][0])
+                commit = max(commit, peer.leader_commits[of_term][0])
             else:
-                seat.may_apply = max(seat.may_apply, min(commit, seat.told_commits[of_term][1]))
-        seat.may_apply = max(seat.may_apply, min(commit, verified))
+                peer.may_apply = max(peer.may_apply, min(commit, peer.leader_commits[of_term][1]))
+        peer.may_apply = max(peer.may_apply, min(commit, verified))
 
-    def answered(self, event: Event, seat: Seat, delivery: Delivery, reply: Any, method: str, message: Message) -> None:
-        reading = delivery.reading
-        seat.last_spoke = self.sequence
-        latest = seat.last_answers.get(reply.term)
-        if latest is None or delivery.sequence > latest[0]:
-            seat.last_answers[reply.term] = (delivery.sequence, event.at_ns)
-        if reply.term > seat.term:
-            self.show_term(seat, reply.term, event)
-        if method == VOTE and reply.vote_granted:
-            self.granted.setdefault((seat.name, reading.args.term), message.source)
-        if method == APPEND and reply.success:
-            term = reading.args.term
-            last_index = reading.last_index
-            if term != seat.follows and message.source != seat.name:
-                seat.follows = term
-                seat.followed.setdefault(term, (event.at_ns, message))
-            if last_index > seat.acked.get(term, 0):
-                seat.acked[term] = last_index
-                if delivery.hint >= last_index:
-                    self.acknowledge_in_fields.add(seat.name)
-            self._raise_floor(seat, term, (reading.last_term, last_index))
-        if method == INSTALL and seat.snapshot_saved >= reading.args.last_included_index:
-            args = reading.args
-            self._raise_floor(seat, args.term, (args.last_included_term, args.last_included_index))
-
-    def _raise_floor(self, seat: Seat, term: int, floor: tuple[int, int]) -> None:
-        """It has that entry, which the leader of that term has told of."""
-        if term == seat.floor_term and floor > seat.floor:
-            seat.floor = seat.saved_floor = floor
-
-    def replied(
-        self, event: Event, seat: Seat, reading: Reading, reply: Any, method: str, follower: str, hint: int
+    def record_answer(
+        self, event: Event, peer: PeerFacts, delivery: Delivery, reply: Any, method: str, message: Message
     ) -> None:
-        args = reading.args
-        if reply.term > seat.told_term:
-            self.tell_term(seat, reply.term, event.at_ns)
-        if reply.term == args.term and follower != seat.name:
-            seat.heard_from[follower] = event.at_ns
-            if hint:
-                seat.hinted = max(hint, seat.hinted)
-                hints = self.offices[args.term].hints
-                hints[follower] = max(hint, hints.get(follower, 0))
+        request = delivery.request
+        peer.last_spoke = self.sequence
+        latest = peer.last_answers.get(reply.term)
+        if latest is None or delivery.sequence > latest[0]:
+            peer.last_answers[reply.term] = (delivery.sequence, event.at_ns)
+        if reply.term > peer.observed_term:
+            self.observe_term(peer, reply.term, event)
+        if method == VOTE and reply.vote_granted:
+            self.granted.setdefault((peer.name, request.args.term), message.source)
+        if method == APPEND and reply.success:
+            term = request.args.term
+            last_index = request.last_index
+            if term != peer.followed_term and message.source != peer.name:
+                peer.followed_term = term
+                peer.followed.setdefault(term, (event.at_ns, message))
+            if last_index > peer.acked.get(term, 0):
+                peer.acked[term] = last_index
+                if delivery.max_extra_field >= last_index:
+                    self.acknowledge_in_fields.add(peer.name)
+            self._raise_lower_bound(peer, term, (request.last_term, last_index))
+        if method == INSTALL and peer.snapshot_saved >= request.args.last_included_index:
+            args = request.args
+            self._raise_lower_bound(peer, args.term, (args.last_included_term, args.last_included_index))
+
+    def _raise_lower_bound(self, peer: PeerFacts, term: int, log_lower_bound: tuple[int, int]) -> None:
+        """It has that entry, which the leader of that term has told of."""
+        if term == peer.lower_bound_term and log_lower_bound > peer.log_lower_bound:
+            peer.log_lower_bound = peer.durable_lower_bound = log_lower_bound
+
+    def record_reply(
+        self,
+        event: Event,
+        peer: PeerFacts,
+        request: DecodedRequest,
+        reply: Any,
+        method: str,
+        follower: str,
+        max_extra_field: int,
+    ) -> None:
+        args = request.args
+        if reply.term > peer.informed_term:
+            self.inform_of_term(peer, reply.term, event.at_ns)
+        if reply.term == args.term and follower != peer.name:
+            peer.heard_from[follower] = event.at_ns
+            if max_extra_field:
+                peer.max_extra_field = max(max_extra_field, peer.max_extra_field)
+                max_extra_fields = self.leaderships[args.term].max_extra_fields
+                max_extra_fields[follower] = max(max_extra_field, max_extra_fields.get(follower, 0))
         if method == VOTE:
             if reply.vote_granted:
-                self.votes.setdefault((seat.name, args.term), {seat.name}).add(follower)
-                elected = 2 * len(self.votes_for(seat, args.term)) > self.servers and args.term == seat.term
-                if elected and seat.office != args.term:
-                    seat.office = args.term
-                    seat.heard_leader_ns = event.at_ns  # itself, however long its first votes have waited for the last
+                self.votes.setdefault((peer.name, args.term), {peer.name}).add(follower)
+                elected = 2 * len(self.votes_for(peer, args.term)) > self.servers and args.term == peer.observed_term
+                if elected and peer.elected_term != args.term:
+                    peer.elected_term = args.term
+                    peer.heard_leader_ns = event.at_ns  # itself, however long its first votes have waited for the last
             return
         if method == APPEND and reply.success:
-            index = reading.last_index
+            index = request.last_index
         elif method == INSTALL and reply.term == args.term:
             index = args.last_included_index
         else:
             return
-        if follower == seat.name:
+        if follower == peer.name:
             return  # it counts anyway, and once
-        office = self.offices[args.term]
-        if index > office.match.get(follower, 0):
-            office.match[follower] = index
-            self._count_matches(seat, office, args.term)
+        leadership = self.leaderships[args.term]
+        if index > leadership.match.get(follower, 0):
+            leadership.match[follower] = index
+            self._count_matches(peer, leadership, args.term)
 
-    def _count_matches(self, leader: Seat, office: Office, term: int) -> None:
+    def _count_matches(self, leader: PeerFacts, leadership: Leadership, term: int) -> None:
         # With the leader itself, this many followers make a majority.
         needed = self.servers // 2
-        if len(office.match) >= needed > 0:
-            majority = sorted(office.match.values(), reverse=True)[needed - 1]
+        if len(leadership.match) >= needed > 0:
+            majority = sorted(leadership.match.values(), reverse=True)[needed - 1]
             # §5.4.2. Terms rise along a log: if any entry up to there is of this term, the last one is.
-            if majority > office.earned and office.entry_terms.get(majority) == term:
-                office.earned = majority
+            if majority > leadership.earned and leadership.entry_terms.get(majority) == term:
+                leadership.earned = majority
                 if majority > leader.known_committed:
                     leader.known_committed = majority
                 if majority > leader.may_apply:
                     leader.may_apply = majority
 
-    def starts(self, seat: Seat) -> None:
+    def record_start_call(self, peer: PeerFacts) -> None:
         self.sequence += 1
-        seat.starts.append(self.sequence)
+        peer.pending_starts.append(self.sequence)
 
-    def returned(self, seat: Seat) -> int:
+    def record_start_return(self, peer: PeerFacts) -> int:
         """When the start() that returns now began, at the earliest."""
-        if not seat.starts:
+        if not peer.pending_starts:
             return 0
-        began = seat.starts[0]
+        began = peer.pending_starts[0]
         # Which of several it was nobody can tell. The earliest stays: so nothing is held against any of them.
-        seat.starts.pop()
+        peer.pending_starts.pop()
         return began
 
-    def started(self, seat: Seat, index: int, term: int, began: int) -> None:
-        if term > seat.floor_term:
-            self._new_floor(seat, term)
-        saved = seat.persist_began > began
+    def record_started(self, peer: PeerFacts, index: int, term: int, began: int) -> None:
+        if term > peer.lower_bound_term:
+            self._reset_lower_bound(peer, term)
+        saved = peer.persist_began > began
         if not saved:
-            seat.unsaved.append((index, began))
-        if term == seat.floor_term:
-            floor = (term, index)
-            if floor > seat.floor:
-                seat.floor = floor
-            if saved and floor > seat.saved_floor:
-                seat.saved_floor = floor
-        office = self.offices[term]
-        office.entry_terms[index] = term
-        office.shown_at.setdefault(index, self.sequence)
-        seat.led.add(term)
-        seat.office = max(seat.office, term)
-        self.reader.forget_head()
+            peer.unsaved.append((index, began))
+        if term == peer.lower_bound_term:
+            log_lower_bound = (term, index)
+            if log_lower_bound > peer.log_lower_bound:
+                peer.log_lower_bound = log_lower_bound
+            if saved and log_lower_bound > peer.durable_lower_bound:
+                peer.durable_lower_bound = log_lower_bound
+        leadership = self.leaderships[term]
+        leadership.entry_terms[index] = term
+        leadership.known_since.setdefault(index, self.sequence)
+        peer.led_terms.add(term)
+        peer.elected_term = max(peer.elected_term, term)
+        self.decoder.forget_head()
 
-    def _new_floor(self, seat: Seat, term: int) -> None:
+    def _reset_lower_bound(self, peer: PeerFacts, term: int) -> None:
         # What start() has returned and no save has followed, a crash may still take away.
-        seat.floors[seat.floor_term] = seat.saved_floor if seat.unsaved else seat.floor
-        seat.unsaved.clear()
-        seat.floor_term, seat.floor, seat.saved_floor = term, (0, 0), (0, 0)
+        peer.earlier_lower_bounds[peer.lower_bound_term] = (
+            peer.durable_lower_bound if peer.unsaved else peer.log_lower_bound
+        )
+        peer.unsaved.clear()
+        peer.lower_bound_term, peer.log_lower_bound, peer.durable_lower_bound = term, (0, 0), (0, 0)
 
-    def floor_below(self, seat: Seat, term: int) -> tuple[int, int]:
+    def lower_bound_before(self, peer: PeerFacts, term: int) -> tuple[int, int]:
         """The end of its log, at least, when it left the terms below this one, whatever it has learnt since."""
-        if seat.floor_term < term:
-            return seat.floor
-        return seat.floors[max((known for known in seat.floors if known < term), default=0)] if seat.floors else (0, 0)
+        if peer.lower_bound_term < term:
+            return peer.log_lower_bound
+        return (
+            peer.earlier_lower_bounds[max((known for known in peer.earlier_lower_bounds if known < term), default=0)]
+            if peer.earlier_lower_bounds
+            else (0, 0)
+        )
 
-    def saving(self, seat: Seat, number: int) -> None:
-        seat.saving[number] = self.sequence
+    def record_saving(self, peer: PeerFacts, number: int) -> None:
+        peer.saving[number] = self.sequence
 
-    def saved(self, seat: Seat, number: int, snapshot: bytes, at_ns: int) -> None:
-        seat.last_persist, seat.last_persist_ns = self.sequence, at_ns
+    def record_save(self, peer: PeerFacts, number: int, snapshot: bytes, at_ns: int) -> None:
+        peer.last_persist, peer.last_persist_ns = self.sequence, at_ns
         # What was started while the disk was at work is not in it.
-        seat.persist_began = max(seat.persist_began, seat.saving.pop(number, self.sequence))
-        if seat.unsaved:
-            seat.unsaved = [(index, began) for index, began in seat.unsaved if began >= seat.persist_began]
-            if not seat.unsaved:
-                seat.saved_floor = seat.floor
-        if snapshot is not seat.snapshot:
-            seat.snapshot = snapshot
+        peer.persist_began = max(peer.persist_began, peer.saving.pop(number, self.sequence))
+        if peer.unsaved:
+            peer.unsaved = [(index, began) for index, began in peer.unsaved if began >= peer.persist_began]
+            if not peer.unsaved:
+                peer.durable_lower_bound = peer.log_lower_bound
+        if snapshot is not peer.snapshot:
+            peer.snapshot = snapshot
             if self.own_snapshots is not None:
-                seat.snapshot_saved = self.own_snapshots.get(snapshot, seat.snapshot_saved)
+                peer.snapshot_saved = self.own_snapshots.get(snapshot, peer.snapshot_saved)
                 return
             # The service's own, which begins with its index; what else a peer may save there says nothing.
             with suppress(labgob.DecodeError):
-                seat.snapshot_saved = labgob.Decoder(snapshot).decode(int)
+                peer.snapshot_saved = labgob.Decoder(snapshot).decode(int)
 
-    def restored(self, seat: Seat, index: int) -> None:
-        seat.applied = index
-        if index > seat.may_apply:
-            seat.may_apply = index
+    def record_restore(self, peer: PeerFacts, index: int) -> None:
+        peer.applied = index
+        if index > peer.may_apply:
+            peer.may_apply = index
 
-    def crashed(self, seat: Seat) -> None:
+    def record_crash(self, peer: PeerFacts) -> None:
         """What it was told and has not shown may never have been saved, nor what it was given to start."""
-        seat.busy = False
-        seat.told_term, seat.told_since_ns = seat.term, seat.term_since_ns
-        seat.floor = seat.saved_floor
-        seat.office = 0
-        seat.starts.clear()
-        seat.unsaved.clear()
-        seat.saving.clear()
-        seat.heard_leader_ns = -_LONG_AGO_NS
-        seat.heard_from.clear()
-        seat.away.clear()
+        peer.busy = False
+        peer.informed_term, peer.informed_since_ns = peer.observed_term, peer.observed_since_ns
+        peer.log_lower_bound = peer.durable_lower_bound
+        peer.elected_term = 0
+        peer.pending_starts.clear()
+        peer.unsaved.clear()
+        peer.saving.clear()
+        peer.heard_leader_ns = -_LONG_AGO_NS
+        peer.heard_from.clear()
+        peer.unavailable.clear()
 
-    def leaves(self, seat: Seat, what: str, at_ns: int) -> None:
+    def record_unavailable(self, peer: PeerFacts, what: str, at_ns: int) -> None:
         """It is paused, or its clock is held."""
-        if not seat.away:
-            seat.away_since_ns = at_ns
-        seat.away.add(what)
+        if not peer.unavailable:
+            peer.unavailable_since_ns = at_ns
+        peer.unavailable.add(what)
 
-    def returns(self, seat: Seat, what: str, at_ns: int) -> None:
-        if what in seat.away:
-            seat.away.remove(what)
-            if not seat.away:
-                seat.taken.append((seat.away_since_ns, at_ns))
+    def record_available(self, peer: PeerFacts, what: str, at_ns: int) -> None:
+        if what in peer.unavailable:
+            peer.unavailable.remove(what)
+            if not peer.unavailable:
+                peer.lost_time.append((peer.unavailable_since_ns, at_ns))
 
-    def own_ns(self, seat: Seat, since_ns: int, at_ns: int) -> int:
+    def available_ns(self, peer: PeerFacts, since_ns: int, at_ns: int) -> int:
         """How much of that time was the server's own: rules about time count no other."""
-        if not seat.taken and not seat.away:
+        if not peer.lost_time and not peer.unavailable:
             return at_ns - since_ns
-        taken = [*seat.taken, (seat.away_since_ns, at_ns)] if seat.away else seat.taken
-        return at_ns - since_ns - sum(max(0, min(end, at_ns) - max(begin, since_ns)) for begin, end in taken)
+        lost_time = [*peer.lost_time, (peer.unavailable_since_ns, at_ns)] if peer.unavailable else peer.lost_time
+        return at_ns - since_ns - sum(max(0, min(end, at_ns) - max(begin, since_ns)) for begin, end in lost_time)
 
-    def show_term(self, seat: Seat, term: int, event: Event) -> None:
-        seat.term, seat.term_since_ns, seat.term_life = term, event.at_ns, event.incarnation
-        if term > seat.told_term:
-            self.tell_term(seat, term, event.at_ns)
+    def observe_term(self, peer: PeerFacts, term: int, event: Event) -> None:
+        peer.observed_term, peer.observed_since_ns, peer.observed_incarnation = term, event.at_ns, event.incarnation
+        if term > peer.informed_term:
+            self.inform_of_term(peer, term, event.at_ns)
 
-    def tell_term(self, seat: Seat, term: int, at_ns: int) -> None:
-        seat.told_term, seat.told_since_ns = term, at_ns
+    def inform_of_term(self, peer: PeerFacts, term: int, at_ns: int) -> None:
+        peer.informed_term, peer.informed_since_ns = term, at_ns
 
-    def commits(self, seat: Seat, index: int) -> None:
+    def record_commit(self, peer: PeerFacts, index: int) -> None:
         """It knows this to be committed, by whatever way."""
-        seat.known_committed = max(seat.known_committed, index)
-        seat.may_apply = max(seat.may_apply, index)
+        peer.known_committed = max(peer.known_committed, index)
+        peer.may_apply = max(peer.may_apply, index)
 
     # ---- what cannot be read ----------------------------------------------------------------------------------
 
-    def miss(self, seat: Seat, source: str, *, like_a_vote: bool = False) -> None:
+    def record_undecodable(self, peer: PeerFacts, source: str, *, resembles_vote: bool = False) -> None:
         """Something from that peer has reached this one that nobody here can read. It may have said anything.
 
         `like_a_vote`: with the fields of RequestVote and no others (a pre-vote), it brings no entry, no commit and no
         acknowledgement.
         """
         self.sequence += 1
-        seat.unread_votes[source] = self.sequence
-        if not like_a_vote:
-            seat.unread[source] = seat.last_unread = self.sequence
+        peer.undecodable_votes[source] = self.sequence
+        if not resembles_vote:
+            peer.undecodable[source] = peer.last_undecodable = self.sequence
 
-    def miss_reply(self, seat: Seat, message: Message) -> None:
+    def record_undecodable_reply(self, peer: PeerFacts, message: Message) -> None:
         """The reply to it has reached this peer, and one of the two cannot be read."""
-        self.miss(seat, message.target, like_a_vote=self.reader.is_like_a_vote(message))
+        self.record_undecodable(peer, message.target, resembles_vote=self.decoder.resembles_vote(message))
         with suppress(labgob.DecodeError):
-            vote = self.reader.read_flagged_vote(message)
+            vote = self.decoder.decode_flagged_vote(message)
             if vote is not None:
                 term, flag = vote
-                self.flagged_votes.setdefault((seat.name, term), set()).add((message.target, flag))
+                self.flagged_votes.setdefault((peer.name, term), set()).add((message.target, flag))
 
-    def flagged_votes_for(self, candidate: Seat, term: int) -> set[str]:
+    def flagged_votes_for(self, candidate: PeerFacts, term: int) -> set[str]:
         """Who has voted for it where it asked with a flag set, and has given that vote, or one with that flag, to no
         other."""
         given = self.flagged_votes.get((candidate.name, term), ())
@@ -514,12 +532,12 @@ class Facts:
             and not any((voter, flag) in votes for votes in others)
         }
 
-    def may_know_committed(self, seat: Seat, index: int) -> bool:
+    def may_know_committed(self, peer: PeerFacts, index: int) -> bool:
         """Whether an added field, or what nobody here can read, may have told it that this is committed, as another
         server knows. Of one with a busy service nobody can tell: it knows more than it has applied."""
-        if index > seat.hinted and not seat.last_unread:
+        if index > peer.max_extra_field and not peer.last_undecodable:
             return False
-        others = (other for other in self.seats.values() if other is not seat)
+        others = (other for other in self.peers.values() if other is not peer)
         return any(max(other.known_committed, other.applied) >= index or other.busy for other in others)
 
     # ---- what has happened, asked for a report alone ---------------------------------------------------------
@@ -535,76 +553,78 @@ class Facts:
 
     # ---- what a right peer may have known, asked before it is accused -----------------------------------------
 
-    def may_disregard(self, seat: Seat, term: int, at_ns: int) -> bool:
+    def may_disregard(self, peer: PeerFacts, term: int, at_ns: int) -> bool:
         """§6: whoever has heard its leader lately may disregard a RequestVote; so may a leader that hears a majority.
 
         `term`: its own, when the request came in. When it answers, it may have heard of a later one.
         """
-        if self.own_ns(seat, seat.heard_leader_ns, at_ns) <= LATELY_NS:
+        if self.available_ns(peer, peer.heard_leader_ns, at_ns) <= _RECENT_NS:
             return True
-        heard = sum(self.own_ns(seat, when, at_ns) <= LATELY_NS for when in seat.heard_from.values())
+        heard = sum(self.available_ns(peer, when, at_ns) <= _RECENT_NS for when in peer.heard_from.values())
         if 2 * (heard + 1) <= self.servers:
             return False
         # Whoever has just got the last vote that it needs leads, though it has yet to say so.
-        return seat.leads == term or 2 * len(self.votes_for(seat, term)) > self.servers
+        return peer.last_append_term == term or 2 * len(self.votes_for(peer, term)) > self.servers
 
-    def votes_for(self, candidate: Seat, term: int) -> set[str]:
+    def votes_for(self, candidate: PeerFacts, term: int) -> set[str]:
         """Who has voted for it, as far as it has heard: itself too, unless it is known to have voted for another."""
         votes = self.votes.get((candidate.name, term), {candidate.name})
         own = self.granted.get((candidate.name, term), candidate.name)
         return votes if own == candidate.name else votes - {candidate.name}
 
-    def had_from(self, seat: Seat, leader_term: int, index: int, term: int) -> bool:
+    def had_from(self, peer: PeerFacts, leader_term: int, index: int, term: int) -> bool:
         """Whether the leader of that term has sent it that entry."""
-        received = seat.received.get(leader_term)
+        received = peer.received.get(leader_term)
         return (
             received is not None
             and received[0] <= index <= received[1]
-            and self.offices[leader_term].entry_terms.get(index) == term
+            and self.leaderships[leader_term].entry_terms.get(index) == term
         )
 
-    def ever_had(self, seat: Seat, index: int, term: int) -> bool:
+    def ever_had(self, peer: PeerFacts, index: int, term: int) -> bool:
         """Whether that entry was ever in its log: as a leader's own, or received from one."""
-        return any(self.had_from(seat, of_term, index, term) for of_term in reversed(seat.received)) or any(
-            self.offices[of_term].entry_terms.get(index) == term for of_term in seat.led
+        return any(self.had_from(peer, of_term, index, term) for of_term in reversed(peer.received)) or any(
+            self.leaderships[of_term].entry_terms.get(index) == term for of_term in peer.led_terms
         )
 
-    def holders(self, leader: Seat, term: int, index: int) -> list[str]:
+    def holders(self, leader: PeerFacts, term: int, index: int) -> list[str]:
         """The followers that may have acknowledged it to that leader: as in Figure 2, in an added field, or unread."""
-        office = self.offices[term]
-        since = office.shown_at.get(index, 0)
-        followers = [name for name in self.seats if name != leader.name]
-        hinted = self._hinted(leader, term, index)
+        leadership = self.leaderships[term]
+        since = leadership.known_since.get(index, 0)
+        followers = [name for name in self.peers if name != leader.name]
+        in_extra_fields = self._acknowledged_in_extra_fields(leader, term, index)
         # Peers may pass entries on among themselves, and tell the leader of each other.
-        relayed = leader.last_unread > since
+        relayed = leader.last_undecodable > since
         return sorted(
             name
             for name in followers
-            if office.match.get(name, 0) >= index
-            or name in hinted
-            or leader.unread.get(name, 0) > since
-            or ((relayed or hinted) and self.seats[name].last_unread > since)
-            or (relayed and self.seats[name].received.get(term, (0, 0))[1] >= index)
+            if leadership.match.get(name, 0) >= index
+            or name in in_extra_fields
+            or leader.undecodable.get(name, 0) > since
+            or ((relayed or in_extra_fields) and self.peers[name].last_undecodable > since)
+            or (relayed and self.peers[name].received.get(term, (0, 0))[1] >= index)
         )
 
-    def _hinted(self, leader: Seat, term: int, index: int) -> set[str]:
+    def _acknowledged_in_extra_fields(self, leader: PeerFacts, term: int, index: int) -> set[str]:
         """Of the followers, those that may have acknowledged it in an added field."""
         return {
             name
-            for name, hint in self.offices[term].hints.items()
-            if name != leader.name and hint >= index and self._may_have_got(name, leader, term, index)
+            for name, max_extra_field in self.leaderships[term].max_extra_fields.items()
+            if name != leader.name and max_extra_field >= index and self._may_have_got(name, leader, term, index)
         }
 
-    def is_verified(self, leader: Seat, term: int, index: int) -> bool:
+    def is_verified(self, leader: PeerFacts, term: int, index: int) -> bool:
         """Whether acknowledgements that can be read, in added fields or not, make a majority."""
-        match = self.offices[term].match.items()
-        holders = {name for name, known in match if known >= index} | self._hinted(leader, term, index)
+        match = self.leaderships[term].match.items()
+        holders = {name for name, known in match if known >= index} | self._acknowledged_in_extra_fields(
+            leader, term, index
+        )
         return 2 * (len(holders) + 1) > self.servers
 
-    def _may_have_got(self, name: str, leader: Seat, term: int, index: int) -> bool:
+    def _may_have_got(self, name: str, leader: PeerFacts, term: int, index: int) -> bool:
         """From that leader: by AppendEntries, or by something unread."""
-        seat = self.seats[name]
-        return seat.received.get(term, (0, 0))[1] >= index or leader.name in seat.unread
+        peer = self.peers[name]
+        return peer.received.get(term, (0, 0))[1] >= index or leader.name in peer.undecodable
 
 
 def hashable(command: Any) -> Any:

@@ -7,9 +7,9 @@ from typing import Any
 
 from labrpc import Message
 from labsim import Event
-from raftlab.check.rules.facts import Delivery, Facts, Seat, same_command
-from raftlab.check.rules.rule import Fresh, Rule, Violated
-from raftlab.trace.decoding import Reading
+from raftlab.check.rules.facts import Delivery, Facts, PeerFacts, same_command
+from raftlab.check.rules.rule import NewEntries, Reporter, Rule
+from raftlab.trace.decoding import DecodedRequest
 from raftlab.trace.events import ANSWER, DROP
 from raftlab.trace.rpcs import APPEND, INSTALL
 
@@ -21,11 +21,11 @@ class EntryBeforeExists(Rule):
     title = "AppendEntries names an entry before its own that can exist, or index 0 for none"
     section = "§5.3, Figure 2: AppendEntries"
 
-    def on_send_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+    def on_send_append(self, event: Event, peer: PeerFacts, message: Message, args: Any) -> None:
         index, term = args.prev_log_index, args.prev_log_term
         if index < 0 or (index == 0 and term > 0):
             unanswered = self.facts.latest(
-                event, lambda e: e.kind == DROP and e.detail.source == seat.name and e.detail.target == message.target
+                event, lambda e: e.kind == DROP and e.detail.source == peer.name and e.detail.target == message.target
             )
             hint = "" if unanswered is None else ". A call without an answer (None) is no refusal"
             wrong = f"no log has such an entry: next_index must not fall below 1{hint}"
@@ -34,8 +34,8 @@ class EntryBeforeExists(Rule):
                     "index 0 comes before all entries, and has term 0. prev_log_term is the term of the entry at "
                     "prev_log_index, not that of the last entry, nor current_term"
                 )
-            self.violated(
-                f"peer {seat.name}, leading term {args.term}, sends peer {message.target} what follows entry {index} "
+            self.report(
+                f"peer {peer.name}, leading term {args.term}, sends peer {message.target} what follows entry {index} "
                 f"of term {term} (prev_log_index, prev_log_term), but {wrong}",
                 (event.at_ns, message, "sent"),
             )
@@ -46,15 +46,15 @@ class LogMatching(Rule):
     title = "Log matching: an index and a term name one command, and one entry before it"
     section = "§5.3, Figure 3"
 
-    def __init__(self, facts: Facts, violated: Violated) -> None:
-        super().__init__(facts, violated)
+    def __init__(self, facts: Facts, reporter: Reporter) -> None:
+        super().__init__(facts, reporter)
         # (index, term) -> the command, the term before it, and the message that showed it first.
         self._entries: dict[tuple[int, int], tuple[Any, int, int, Message]] = {}
 
-    def on_fresh(self, event: Event, message: Message, reading: Reading, fresh: Fresh) -> None:
-        args = reading.args
+    def on_new_entries(self, event: Event, message: Message, request: DecodedRequest, new_entries: NewEntries) -> None:
+        args = request.args
         known_entries = self._entries
-        for index, entry in fresh:
+        for index, entry in new_entries:
             position = index - args.prev_log_index - 2
             before = args.entries[position].term if position >= 0 else args.prev_log_term
             key = (index, entry.term)
@@ -67,7 +67,7 @@ class LogMatching(Rule):
                 self._differs(event, message, key, known, f"after one of term {before}, not {known[1]} as")
 
     def _differs(self, event: Event, message: Message, key: tuple[int, int], known: Any, how: str) -> None:
-        self.violated(
+        self.report(
             f"peer {message.source} sends entry {key[0]} of term {key[1]} {how} when it was sent before",
             (known[2], known[3], "delivered"),
             (event.at_ns, message, "delivered"),
@@ -79,32 +79,32 @@ class LeaderAppendOnly(Rule):
     title = "A leader never rewrites its log"
     section = "§5.3, Figure 3"
 
-    def on_send_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
-        was = self.facts.offices[args.term].entry_terms.get(args.prev_log_index, args.prev_log_term)
+    def on_send_append(self, event: Event, peer: PeerFacts, message: Message, args: Any) -> None:
+        was = self.facts.leaderships[args.term].entry_terms.get(args.prev_log_index, args.prev_log_term)
         if was != args.prev_log_term:
             self._rewritten(event, message, args.prev_log_index, was, args.prev_log_term)
 
-    def on_send_snapshot(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
-        was = self.facts.offices[args.term].entry_terms.get(args.last_included_index, args.last_included_term)
+    def on_send_snapshot(self, event: Event, peer: PeerFacts, message: Message, args: Any) -> None:
+        was = self.facts.leaderships[args.term].entry_terms.get(args.last_included_index, args.last_included_term)
         if was != args.last_included_term:
             self._rewritten(event, message, args.last_included_index, was, args.last_included_term)
 
-    def on_fresh(self, event: Event, message: Message, reading: Reading, fresh: Fresh) -> None:
-        log = self.facts.offices[reading.args.term].entry_terms
-        for index, entry in fresh:
+    def on_new_entries(self, event: Event, message: Message, request: DecodedRequest, new_entries: NewEntries) -> None:
+        log = self.facts.leaderships[request.args.term].entry_terms
+        for index, entry in new_entries:
             was = log.get(index, entry.term)
             # No entry can have such a term, whatever stood there: EntryTerms looks at that.
-            if was != entry.term and 0 < entry.term <= reading.args.term:
+            if was != entry.term and 0 < entry.term <= request.args.term:
                 self._rewritten(event, message, index, was, entry.term)
 
     def _rewritten(self, event: Event, message: Message, index: int, was: int, now: int) -> None:
         at_its_end = ""
-        if index and index == self.facts.seats[message.source].snapshot_saved:
+        if index and index == self.facts.peers[message.source].snapshot_saved:
             at_its_end = (
                 f". Its snapshot ends with entry {index}: the entry is gone from the log, but its term is still "
                 "needed, as prev_log_term of what follows (§7)"
             )
-        self.violated(
+        self.report(
             f"peer {message.source} showed entry {index} as of term {was}, and now as of term {now}, within one office"
             f"{at_its_end}",
             (event.at_ns, message, "sent"),
@@ -116,13 +116,13 @@ class EntryTerms(Rule):
     title = "Terms never fall along a log, nor exceed the leader's"
     section = "§5.3"
 
-    def on_fresh(self, event: Event, message: Message, reading: Reading, fresh: Fresh) -> None:
-        args = reading.args
+    def on_new_entries(self, event: Event, message: Message, request: DecodedRequest, new_entries: NewEntries) -> None:
+        args = request.args
         before, index = args.prev_log_term, args.prev_log_index
         for entry in args.entries:
             index += 1
             if entry.term < max(before, 1) or entry.term > args.term:
-                self.violated(
+                self.report(
                     f"peer {message.source}, in term {args.term}, sends entry {index} of term {entry.term} "
                     f"after one of term {before}{self._how_come(args.term, entry)}",
                     (event.at_ns, message, "delivered"),
@@ -149,34 +149,34 @@ class SuccessMeansMatch(Rule):
     section = "Figure 2: AppendEntries 2"
     concludes_from_silence = True
 
-    def __init__(self, facts: Facts, violated: Violated) -> None:
-        super().__init__(facts, violated)
+    def __init__(self, facts: Facts, reporter: Reporter) -> None:
+        super().__init__(facts, reporter)
         # What it has rightly said yes to: server -> index -> the term of the latest.
         self._matched: defaultdict[str, dict[int, int]] = defaultdict(dict)
         self._snapshots: dict[str, int] = {}
 
-    def on_deliver_snapshot(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
-        self._snapshots[seat.name] = max(self._snapshots.get(seat.name, 0), reading.args.last_included_index)
+    def on_deliver_snapshot(self, event: Event, peer: PeerFacts, message: Message, request: DecodedRequest) -> None:
+        self._snapshots[peer.name] = max(self._snapshots.get(peer.name, 0), request.args.last_included_index)
 
     def on_answer_append(
-        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
+        self, event: Event, peer: PeerFacts, message: Message, request: DecodedRequest, reply: Any, delivery: Delivery
     ) -> None:
         if not reply.success:
             return
-        args = reading.args
+        args = request.args
         index, term = args.prev_log_index, args.prev_log_term
-        matched = self._matched[seat.name]
+        matched = self._matched[peer.name]
         if matched.get(index) == term:
             return
         if (
             # Nearly always it had it from this very leader.
-            not self.facts.had_from(seat, args.term, index, term)
-            and index > self._snapshots.get(seat.name, 0)
-            and not self.facts.ever_had(seat, index, term)
-            and not seat.last_unread
+            not self.facts.had_from(peer, args.term, index, term)
+            and index > self._snapshots.get(peer.name, 0)
+            and not self.facts.ever_had(peer, index, term)
+            and not peer.last_undecodable
         ):
-            self.violated(
-                f"peer {seat.name} accepted entries after entry {index} of term {term}, which it never had",
+            self.report(
+                f"peer {peer.name} accepted entries after entry {index} of term {term}, which it never had",
                 (event.at_ns, message, "answered"),
             )
         matched[index] = term
@@ -188,16 +188,16 @@ class AcknowledgedEntriesStay(Rule):
     section = "§5.3, Figure 2: AppendEntries 3"
 
     def on_refuse(
-        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
+        self, event: Event, peer: PeerFacts, message: Message, request: DecodedRequest, reply: Any, delivery: Delivery
     ) -> None:
-        args = reading.args
+        args = request.args
         # Whoever acknowledges in a field of its own may mean by its no that the new entries are not saved yet.
-        other_words = seat.name in self.facts.acknowledge_in_fields
-        if reply.term == args.term and seat.snapshot_saved < args.prev_log_index <= delivery.acked and not other_words:
+        other_words = peer.name in self.facts.acknowledge_in_fields
+        if reply.term == args.term and peer.snapshot_saved < args.prev_log_index <= delivery.acked and not other_words:
             evidence = [(event.at_ns, message, "answered")]
-            yes = self.facts.latest(event, lambda e: self._is_yes(e, seat, args.term, args.prev_log_index))
+            yes = self.facts.latest(event, lambda e: self._is_yes(e, peer, args.term, args.prev_log_index))
             snapshot = self.facts.latest(
-                event, lambda e: e.kind == ANSWER and e.node == seat.name and e.detail.rpc == INSTALL
+                event, lambda e: e.kind == ANSWER and e.node == peer.name and e.detail.rpc == INSTALL
             )
             after = ""
             if yes is not None and snapshot is not None and snapshot.at_ns >= yes.at_ns:
@@ -211,23 +211,23 @@ class AcknowledgedEntriesStay(Rule):
                     after += ". Of an AppendEntries that begins before a snapshot, what is behind it is taken"
             if yes is not None:
                 evidence.insert(0, (yes.at_ns, yes.detail, "answered"))
-            self.violated(
-                f"peer {seat.name} had acknowledged entries up to {delivery.acked} to the leader of term {args.term}, "
+            self.report(
+                f"peer {peer.name} had acknowledged entries up to {delivery.acked} to the leader of term {args.term}, "
                 f"and now refuses to append behind entry {args.prev_log_index}{after}",
                 *evidence,
             )
 
-    def _is_yes(self, event: Event, seat: Seat, term: int, index: int) -> bool:
+    def _is_yes(self, event: Event, peer: PeerFacts, term: int, index: int) -> bool:
         """Whether it is that peer's yes to the leader of that term, for entries up to there at least."""
-        if event.kind != ANSWER or event.node != seat.name or event.detail.rpc != APPEND:
+        if event.kind != ANSWER or event.node != peer.name or event.detail.rpc != APPEND:
             return False
-        reading, reply = self.facts.reader.read(event.detail), self.facts.reader.read_reply(event.detail)
+        request, reply = self.facts.decoder.decode_request(event.detail), self.facts.decoder.decode_reply(event.detail)
         return (
-            reading is not None
+            request is not None
             and reply is not None
             and bool(reply.success)
-            and reading.args.term == term
-            and reading.last_index >= index
+            and request.args.term == term
+            and request.last_index >= index
         )
 
 
@@ -237,47 +237,47 @@ class HonestCandidate(Rule):
     section = "§5.4.1"
     concludes_from_silence = True
 
-    def __init__(self, facts: Facts, violated: Violated) -> None:
-        super().__init__(facts, violated)
+    def __init__(self, facts: Facts, reporter: Reporter) -> None:
+        super().__init__(facts, reporter)
         self._campaigned: set[tuple[str, int]] = set()  # (peer, term)
         self._snapshots: set[tuple[str, int, int]] = set()  # that have reached it: (peer, last index, its term)
 
-    def on_deliver_snapshot(self, event: Event, seat: Seat, message: Message, reading: Reading) -> None:
-        self._snapshots.add((seat.name, reading.args.last_included_index, reading.args.last_included_term))
+    def on_deliver_snapshot(self, event: Event, peer: PeerFacts, message: Message, request: DecodedRequest) -> None:
+        self._snapshots.add((peer.name, request.args.last_included_index, request.args.last_included_term))
 
-    def _may_have(self, seat: Seat, index: int, term: int) -> bool:
+    def _may_have(self, peer: PeerFacts, index: int, term: int) -> bool:
         """Whether that entry may ever have been the last of its log.
 
         Who has led its term, or campaigned in it, may have been given a command that nobody has seen.
         """
         return (
             index == 0
-            or term in seat.led
-            or (seat.name, term) in self._campaigned
-            or (seat.name, index, term) in self._snapshots
-            or self.facts.ever_had(seat, index, term)
+            or term in peer.led_terms
+            or (peer.name, term) in self._campaigned
+            or (peer.name, index, term) in self._snapshots
+            or self.facts.ever_had(peer, index, term)
         )
 
-    def on_send_vote(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+    def on_send_vote(self, event: Event, peer: PeerFacts, message: Message, args: Any) -> None:
         claimed = (args.last_log_term, args.last_log_index)
-        if not self._may_have(seat, args.last_log_index, args.last_log_term) and not seat.last_unread:
-            self.violated(
-                f"peer {seat.name} claims that its log ends with entry {claimed[1]} of term {claimed[0]}, which it "
+        if not self._may_have(peer, args.last_log_index, args.last_log_term) and not peer.last_undecodable:
+            self.report(
+                f"peer {peer.name} claims that its log ends with entry {claimed[1]} of term {claimed[0]}, which it "
                 "never had",
                 (event.at_ns, message, "sent"),
             )
-        self._campaigned.add((seat.name, args.term))
+        self._campaigned.add((peer.name, args.term))
         # What it has learnt in this term or later may have come when the request had been made, and not yet sent.
-        floor = self.facts.floor_below(seat, args.term)
-        if claimed < floor and not seat.last_unread:
-            self.violated(
-                f"peer {seat.name} claims that its log ends with entry {claimed[1]} of term {claimed[0]}, but it has "
-                f"acknowledged or started entry {floor[1]} of term {floor[0]}",
+        log_lower_bound = self.facts.lower_bound_before(peer, args.term)
+        if claimed < log_lower_bound and not peer.last_undecodable:
+            self.report(
+                f"peer {peer.name} claims that its log ends with entry {claimed[1]} of term {claimed[0]}, but it has "
+                f"acknowledged or started entry {log_lower_bound[1]} of term {log_lower_bound[0]}",
                 (event.at_ns, message, "sent"),
             )
         if args.last_log_term >= args.term:
-            self.violated(
-                f"peer {seat.name} campaigns in term {args.term} with a last entry of term {args.last_log_term}",
+            self.report(
+                f"peer {peer.name} campaigns in term {args.term} with a last entry of term {args.last_log_term}",
                 (event.at_ns, message, "sent"),
             )
 
@@ -288,28 +288,29 @@ class UpToDateVote(Rule):
     section = "§5.4.1"
     concludes_from_silence = True
 
-    def __init__(self, facts: Facts, violated: Violated) -> None:
-        super().__init__(facts, violated)
+    def __init__(self, facts: Facts, reporter: Reporter) -> None:
+        super().__init__(facts, reporter)
         self._granted: dict[tuple[str, int], str] = {}  # (voter, term) -> the candidate
 
     def on_answer_vote(
-        self, event: Event, seat: Seat, message: Message, reading: Reading, reply: Any, delivery: Delivery
+        self, event: Event, peer: PeerFacts, message: Message, request: DecodedRequest, reply: Any, delivery: Delivery
     ) -> None:
-        args = reading.args
-        if not reply.vote_granted or message.source == seat.name:
+        args = request.args
+        if not reply.vote_granted or message.source == peer.name:
             return
         # A request that comes twice: to grant it again changes nothing, whatever the log has become by then.
-        again = (seat.name, args.term) in self._granted
-        self._granted.setdefault((seat.name, args.term), message.source)
+        again = (peer.name, args.term) in self._granted
+        self._granted.setdefault((peer.name, args.term), message.source)
         # The floor counts only if no new leader has spoken since: one may have made the voter cut its log.
         if (
             not again
-            and seat.floor_term == delivery.floor_term
-            and (args.last_log_term, args.last_log_index) < min(delivery.floor, seat.floor)
-            and not seat.last_unread
+            and peer.lower_bound_term == delivery.lower_bound_term
+            and (args.last_log_term, args.last_log_index) < min(delivery.log_lower_bound, peer.log_lower_bound)
+            and not peer.last_undecodable
         ):
-            self.violated(
-                f"peer {seat.name} has entry {delivery.floor[1]} of term {delivery.floor[0]}, and voted for a log that "
+            self.report(
+                f"peer {peer.name} has entry {delivery.log_lower_bound[1]} of term "
+                f"{delivery.log_lower_bound[0]}, and voted for a log that "
                 f"ends with entry {args.last_log_index} of term {args.last_log_term}",
                 (event.at_ns, message, "answered"),
             )
@@ -320,37 +321,37 @@ class LeaderCompleteness(Rule):
     title = "A leader has every committed entry"
     section = "§5.4.3, Figure 3"
 
-    def __init__(self, facts: Facts, violated: Violated) -> None:
-        super().__init__(facts, violated)
+    def __init__(self, facts: Facts, reporter: Reporter) -> None:
+        super().__init__(facts, reporter)
         self._committed: dict[int, tuple[int, int]] = {}  # index -> entry's term, and the term that committed it
         self._through: dict[int, int] = {}  # leader's term -> how far it has said to have committed
 
-    def on_send_append(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+    def on_send_append(self, event: Event, peer: PeerFacts, message: Message, args: Any) -> None:
         index = args.prev_log_index
         if index in self._committed:
             self._compare(event, message, args.term, index, args.prev_log_term)
         # EarnedCommit has looked at leader_commit; here it is taken for true.
         through = self._through.get(args.term, 0)
         if args.leader_commit > through:
-            shown = self.facts.offices[args.term].entry_terms
+            shown = self.facts.leaderships[args.term].entry_terms
             while through < args.leader_commit and through + 1 in shown:
                 through += 1
                 self._committed.setdefault(through, (shown[through], args.term))
             self._through[args.term] = through
 
-    def on_send_snapshot(self, event: Event, seat: Seat, message: Message, args: Any) -> None:
+    def on_send_snapshot(self, event: Event, peer: PeerFacts, message: Message, args: Any) -> None:
         if args.last_included_index in self._committed:
             self._compare(event, message, args.term, args.last_included_index, args.last_included_term)
 
-    def on_fresh(self, event: Event, message: Message, reading: Reading, fresh: Fresh) -> None:
-        for index, entry in fresh:
+    def on_new_entries(self, event: Event, message: Message, request: DecodedRequest, new_entries: NewEntries) -> None:
+        for index, entry in new_entries:
             if index in self._committed:
-                self._compare(event, message, reading.args.term, index, entry.term)
+                self._compare(event, message, request.args.term, index, entry.term)
 
     def _compare(self, event: Event, message: Message, leader_term: int, index: int, term: int) -> None:
         committed = self._committed[index]
         if committed[0] != term and leader_term > committed[1]:
-            self.violated(
+            self.report(
                 f"entry {index} of term {committed[0]} was committed in term {committed[1]}, "
                 f"but peer {message.source}, leading term {leader_term}, has one of term {term} there",
                 (event.at_ns, message, "sent"),

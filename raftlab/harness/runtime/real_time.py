@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar
 from labsim import Node, TaskFailed, Wait, WaitKind, work_for
 from labsim.choices import ChoicePoint, Distribution
 from labsim.stacks import describe_stack, is_user_code, user_frames
-from raftlab.check.cluster_snapshot import ClusterSnapshot, State
+from raftlab.check.cluster_snapshot import ClusterSnapshot, ReportedState
 from raftlab.check.failure import Failure
 from raftlab.guest.contract import call_peer
 from raftlab.harness.runtime.runtime import CallTimeout, test_frames
@@ -124,7 +124,7 @@ class RealTimeRuntime:
     def test_step(self) -> list[str]:
         return test_frames(sys._current_frames().get(threading.main_thread().ident or 0))
 
-    def snapshot(self, states: Mapping[str, State]) -> ClusterSnapshot:
+    def snapshot(self, states: Mapping[str, ReportedState]) -> ClusterSnapshot:
         """All threads that are in a peer's code; which of them are blocked, only the reader can tell.
 
         A real lock does not say who holds it, nor a real thread whose it is.

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 from labsim import Node
 from labsim.choices import ChoicePoint, Distribution
 from labsim.stacks import describe_stack, is_user_code, user_frames
-from raftlab.check.cluster_snapshot import ClusterSnapshot, State
+from raftlab.check.cluster_snapshot import ClusterSnapshot, ReportedState
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class Runtime(Protocol):
     def test_step(self) -> list[str]:
         """The step of the test that is under way, whichever task asks: a line for each frame."""
 
-    def snapshot(self, states: Mapping[str, State]) -> ClusterSnapshot:
+    def snapshot(self, states: Mapping[str, ReportedState]) -> ClusterSnapshot:
         """As of now. `states`: what the tester has last got from get_state()."""
 
 

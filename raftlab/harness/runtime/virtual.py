@@ -12,7 +12,7 @@ from labsim.blocked import waiting_holder
 from labsim.choices import ChoicePoint, Distribution
 from labsim.simulation import NS_PER_S
 from labsim.waits import wait_of
-from raftlab.check.cluster_snapshot import ClusterSnapshot, State, take_snapshot
+from raftlab.check.cluster_snapshot import ClusterSnapshot, ReportedState, take_snapshot
 from raftlab.guest.contract import call_peer
 from raftlab.harness.runtime.runtime import CallTimeout, test_frames
 
@@ -104,7 +104,7 @@ class VirtualRuntime:
         main = next(self.simulation.tasks())
         return test_frames(sys._getframe(1) if self.simulation.current is main else self.simulation.frames_of(main))
 
-    def snapshot(self, states: Mapping[str, State]) -> ClusterSnapshot:
+    def snapshot(self, states: Mapping[str, ReportedState]) -> ClusterSnapshot:
         # What the call that is running now waited for first, and what whoever kept it back waited for then.
         call_waits = self._call_waits.get(self.simulation.current, ())
         return replace(take_snapshot(self.simulation, self._overdue_call), states=states, call_waits=tuple(call_waits))

@@ -109,9 +109,9 @@ class Drawer:
 
     def _leaders(self) -> list[int]:
         """Whoever thinks that it leads, as far as messages tell."""
-        seats = self._scenario.checker.facts.seats
+        peers = self._scenario.checker.facts.peers
         # Who has won an election, and has not shown a later term since.
-        return [i for i in self._awake() if 0 < seats[str(i)].office == seats[str(i)].term]
+        return [i for i in self._awake() if 0 < peers[str(i)].elected_term == peers[str(i)].observed_term]
 
     def _leader(self) -> int | None:
         """Mostly that of the latest term."""
@@ -119,7 +119,7 @@ class Drawer:
         if not leaders or self._chance.random() < 0.2:
             return self._one_of(leaders)
         facts = self._scenario.checker.facts
-        return max(leaders, key=lambda i: facts.seats[str(i)].term)
+        return max(leaders, key=lambda i: facts.peers[str(i)].observed_term)
 
     def _one_of(self, things: Sequence[T]) -> T | None:
         return self._chance.choice(things) if things else None
@@ -173,7 +173,7 @@ class Drawer:
             # These take no notice of it until they have not heard their leader for long (§6), and may campaign then.
             for voter in asked:
                 yield f"run {voter} {self._chance.choice((300, 700))}ms"
-            term = 1 + max(self._scenario.checker.facts.seats[str(i)].term for i in (candidate, *asked))
+            term = 1 + max(self._scenario.checker.facts.peers[str(i)].observed_term for i in (candidate, *asked))
             yield f"campaign {candidate} term {term}"
         else:
             yield f"campaign {candidate}"
@@ -274,7 +274,7 @@ class Drawer:
         second = self._one_of([i for i in candidates if i not in (first, voter)])
         if second is None:
             return
-        term = 1 + max(self._scenario.checker.facts.seats[str(i)].term for i in (first, second))
+        term = 1 + max(self._scenario.checker.facts.peers[str(i)].observed_term for i in (first, second))
         yield f"campaign {first} term {term}"
         for asked in [voter, *(other for other in others if other != second)]:
             yield from self._exchange(first, asked, "vote", f" term {term}")
@@ -309,8 +309,8 @@ class Drawer:
 
     def _may_vote(self, voter: int, candidate: int) -> bool:
         """If that one campaigns now, in its next term."""
-        seats, logs = self._scenario.checker.facts.seats, self._scenario.seen.logs
-        if seats[str(voter)].term > seats[str(candidate)].term:
+        peers, logs = self._scenario.checker.facts.peers, self._scenario.seen.logs
+        if peers[str(voter)].observed_term > peers[str(candidate)].observed_term:
             return False
         log, other = logs[candidate], logs[voter]
         return not other or (bool(log) and (log[-1], len(log)) >= (other[-1], len(other)))  # §5.4.1
@@ -479,12 +479,12 @@ class Drawer:
             yield f"resume {peer}"
 
     def _busy(self) -> Move:
-        peer = self._one_of([i for i in self._awake() if not self._scenario.checker.facts.seats[str(i)].busy])
+        peer = self._one_of([i for i in self._awake() if not self._scenario.checker.facts.peers[str(i)].busy])
         if peer is not None:
             yield f"busy {peer}"
 
     def _ready(self) -> Move:
-        peer = self._one_of([i for i in self._awake() if self._scenario.checker.facts.seats[str(i)].busy])
+        peer = self._one_of([i for i in self._awake() if self._scenario.checker.facts.peers[str(i)].busy])
         if peer is not None:
             yield f"ready {peer}"
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from labsim import Event
-from raftlab.check.linearizability import History, Kind, Outcome, check
+from raftlab.check.linearizability import CheckResult, History, OperationKind, check
 from raftlab.tools.page.causes import NONE, Causes
 from raftlab.tools.page.collapsed import IN_ANOTHER, SHOWN, Folds
 from raftlab.tools.page.fields import Watch
@@ -259,21 +259,21 @@ class _Book:
         for place, event in enumerate(self._events):
             if event.kind == INVOKE and isinstance(event.detail, Operation):
                 detail = event.detail
-                value = "" if detail.op == Kind.GET else detail.value
-                operation = history.call(event.node, Kind(detail.op), detail.key, value)
+                value = "" if detail.op == OperationKind.GET else detail.value
+                operation = history.call(event.node, OperationKind(detail.op), detail.key, value)
                 open_[event.node] = (operation, len(self._operations))
                 of[id(operation)] = len(self._operations)
                 text = self._tables.text(*labels.operation(detail, returned=False))
                 self._operations.append([self._lanes[event.node], place, -1, text, 0])
             elif event.kind == RETURN and event.node in open_:
                 operation, number = open_.pop(event.node)
-                history.returns(operation, event.detail.value if event.detail.op == Kind.GET else None)
+                history.returns(operation, event.detail.value if event.detail.op == OperationKind.GET else None)
                 text = self._tables.text(*labels.operation(event.detail, returned=True))
                 self._operations[number][2:4] = [place, text]
         if not history.operations:
             return
         verdict = check(history.operations)
-        if verdict.outcome is Outcome.VIOLATION and verdict.violation is not None:
+        if verdict.result is CheckResult.VIOLATION and verdict.violation is not None:
             for accused in verdict.violation.operations:
                 self._operations[of[id(accused)]][4] = 1
 

@@ -33,7 +33,7 @@ from raftlab.harness.loader import DEFAULT, DEFAULT_KV, LoadError
 from raftlab.harness.options import FILE, KV, RAFT, RUN, SEED, TIMELINE, add_options, command_line, given, run_line
 from raftlab.sandbox.loader import launcher_for
 from raftlab.tools.selection import SCENARIO, SelectionError, select, service_for
-from raftlab.trace.choice_file import ChoiceFileError, Header, read_choices, write_choices
+from raftlab.trace.choice_file import ChoiceFileError, ChoiceFileHeader, read_choices, write_choices
 
 if TYPE_CHECKING:
     from raftlab.harness.run import Run
@@ -126,7 +126,7 @@ def main(args: argparse.Namespace) -> int:
     return 0 if run.error is None else 1
 
 
-def _take_paths(args: argparse.Namespace, header: Header | None) -> None:
+def _take_paths(args: argparse.Namespace, header: ChoiceFileHeader | None) -> None:
     """What is not given: as the file of choices has it, or as usual."""
     if args.raft is None:
         args.raft = Path(header.raft) if header is not None and header.raft else DEFAULT
@@ -136,7 +136,7 @@ def _take_paths(args: argparse.Namespace, header: Header | None) -> None:
         args.file = [Path(header.file)]
 
 
-def _as_chosen(test: LabTest, header: Header, choices: Choices) -> LabTest:
+def _as_chosen(test: LabTest, header: ChoiceFileHeader, choices: Choices) -> LabTest:
     """A run that was shrunk does without its test, or without some of its faults."""
     from raftlab.scenarios.recorded_schedule import Notes, noting, playing
 
@@ -193,7 +193,7 @@ def _tell(args: argparse.Namespace, test: LabTest, run: Run) -> None:
         print(f"Remark: {remark}.")
 
 
-def _same_choices(run: Run, header: Header) -> str:
+def _same_choices(run: Run, header: ChoiceFileHeader) -> str:
     if run.digest == header.digest:
         return f"  Exactly the run whose choices these were (digest {run.digest})."
     return (

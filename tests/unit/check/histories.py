@@ -2,7 +2,7 @@
 
 import random
 
-from raftlab.check.linearizability import Kind, Operation
+from raftlab.check.linearizability import ClientOperation, OperationKind
 from raftlab.check.linearizability.history import NEVER
 
 
@@ -18,10 +18,10 @@ def by_brute_force(operations):
                 rest = [other for other in left if other is not one]
                 if one.pending and possible(rest, value):
                     return True
-                if one.kind is Kind.GET:
+                if one.kind is OperationKind.GET:
                     if (one.pending or one.value == value) and possible(rest, value):
                         return True
-                elif possible(rest, one.value if one.kind is Kind.PUT else value + one.value):
+                elif possible(rest, one.value if one.kind is OperationKind.PUT else value + one.value):
                     return True
         return False
 
@@ -41,10 +41,16 @@ def made(chance, *, clients, operations, keys=1, written=None, appends=0.3, gets
         client = chance.choice(ready)
         moment += 1
         if waiting[client] is None:
-            kind = Kind.GET if chance.random() < gets else Kind.APPEND if chance.random() < appends else Kind.PUT
-            value = "" if kind is Kind.GET else written(begun) if written else f"<{begun}>"
+            kind = (
+                OperationKind.GET
+                if chance.random() < gets
+                else OperationKind.APPEND
+                if chance.random() < appends
+                else OperationKind.PUT
+            )
+            value = "" if kind is OperationKind.GET else written(begun) if written else f"<{begun}>"
             key = f"k{chance.randrange(keys)}"
-            operation = Operation(f"client {client}", kind, key, value, moment, called_s=moment / 1000)
+            operation = ClientOperation(f"client {client}", kind, key, value, moment, called_s=moment / 1000)
             history.append(operation)
             waiting[client] = [operation, False]
             begun += 1
@@ -52,14 +58,14 @@ def made(chance, *, clients, operations, keys=1, written=None, appends=0.3, gets
         operation, done = waiting[client]
         if not done:
             waiting[client][1] = True
-            if operation.kind is Kind.GET:
+            if operation.kind is OperationKind.GET:
                 operation.value = state.get(operation.key, "")
             else:
-                before = state.get(operation.key, "") if operation.kind is Kind.APPEND else ""
+                before = state.get(operation.key, "") if operation.kind is OperationKind.APPEND else ""
                 state[operation.key] = before + operation.value
             if chance.random() >= lost:
                 continue
-            if chance.random() < 0.5 or operation.kind is Kind.GET:  # it has happened, and nobody was told
+            if chance.random() < 0.5 or operation.kind is OperationKind.GET:  # it has happened, and nobody was told
                 waiting[client] = None
                 continue
         operation.returned, operation.returned_s = moment, moment / 1000
@@ -69,7 +75,7 @@ def made(chance, *, clients, operations, keys=1, written=None, appends=0.3, gets
 
 def spoiled(history, chance):
     """One get returns what another of its key has, or the same with a piece of it more or less. Maybe right still."""
-    gets = [one for one in history if one.kind is Kind.GET and one.returned != NEVER]
+    gets = [one for one in history if one.kind is OperationKind.GET and one.returned != NEVER]
     if gets:
         get = chance.choice(gets)
         values = [one.value for one in history if one.key == get.key]

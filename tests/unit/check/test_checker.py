@@ -9,7 +9,7 @@ from raftlab.harness.loader import load_peer
 from raftlab.harness.run import run_test
 from raftlab.scenarios.collection import collect
 from raftlab.tools.selection import load_tests
-from unit.check.trace_builder import story_of_agreement
+from unit.check.trace_builder import build_agreement
 from unit.students import ROOT, edited_reference
 
 pytestmark = pytest.mark.usefixtures("raft_package_restored")
@@ -18,14 +18,14 @@ pytestmark = pytest.mark.usefixtures("raft_package_restored")
 
 
 def test_a_broken_rule_is_told_as_of_its_own_event():
-    story = story_of_agreement()
-    story.elect("1", 2, last=(1, 1), voters="12")
-    story.vote("0", "2", 2, last=(1, 1))
-    broken_by = story.trace[-2]  # the answer, before the reply
+    builder = build_agreement()
+    builder.elect("1", 2, last=(1, 1), voters="12")
+    builder.vote("0", "2", 2, last=(1, 1))
+    broken_by = builder.trace[-2]  # the answer, before the reply
     for _ in range(CHUNK * 2):
-        story.append("1", "2", 2, prev=(1, 1))
-    assert story.broken() == "one-vote"
-    assert story.trace[story.checker.violation.events - 1] is broken_by
+        builder.append("1", "2", 2, prev=(1, 1))
+    assert builder.broken_rule() == "one-vote"
+    assert builder.trace[builder.checker.violation.events - 1] is broken_by
 
 
 def applies_what_nobody_started(tmp_path):

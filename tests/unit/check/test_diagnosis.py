@@ -9,7 +9,7 @@ import pytest
 from labsim import Event, TaskFailed, Wait, WaitKind, random, time
 from raft.messages import RequestVoteArgs
 from raftlab.check import harness_rules
-from raftlab.check.cluster_snapshot import ClusterSnapshot, State
+from raftlab.check.cluster_snapshot import ClusterSnapshot, ReportedState
 from raftlab.check.diagnosis import DIAGNOSES, diagnose, examine
 from raftlab.check.diagnosis.registry import diagnosis
 from raftlab.check.failure import Failure
@@ -19,7 +19,7 @@ from raftlab.harness.run import run_test
 from raftlab.scenarios.collection import collect
 from raftlab.tools.selection import select
 from tests.mutants.tool.mutants import load_mutants
-from unit.check.trace_builder import Story
+from unit.check.trace_builder import TraceBuilder
 from unit.students import ROOT, edited_reference
 
 # ---- situations ----------------------------------------------------------------------------------------------
@@ -1013,7 +1013,7 @@ def test_diagnoses_name_only_rules_that_exist():
         rule.name
         for rule in (
             *RULES,
-            *(rule for rule in vars(harness_rules).values() if isinstance(rule, harness_rules.KeptRule)),
+            *(rule for rule in vars(harness_rules).values() if isinstance(rule, harness_rules.HarnessRule)),
         )
     }
     for one in DIAGNOSES:
@@ -1024,7 +1024,7 @@ def test_two_diagnoses_cannot_have_one_order():
     with pytest.raises(ValueError, match=f"also_first has the order 10 of {DIAGNOSES[0].name}; give it another"):
 
         @diagnosis(10)
-        def also_first(story):
+        def also_first(builder):
             """Never registered."""
 
 
@@ -1132,7 +1132,7 @@ def test_get_state_is_right_before_the_election(tmp_path):
     first = spoken[0]
 
     def told(asked_ns, is_leader):
-        states = {first.node: State(first.detail.decode_args().term, is_leader, asked_ns)}
+        states = {first.node: ReportedState(first.detail.decode_args().term, is_leader, asked_ns)}
         error = Failure("no leader", snapshot=ClusterSnapshot(states=states))
         return [found.name for found in examine(run.simulation.trace, error, end_ns=run.simulation.now_ns)]
 
@@ -1232,17 +1232,17 @@ def test_a_candidate_that_may_be_disregarded_teaches_no_term():
     """§6: a leader that answers in its own term goes on in it, and was told to adopt the candidate's."""
 
     def told(reply_term):
-        story = Story()
+        builder = TraceBuilder()
         for node in "012":
-            story.tell("boot", node)
-            story.tell("connect", node)
-        story.elect("0", 1)
-        story.append("0", "1", 1)
-        story.save("2")
-        story.vote("2", "0", 2, granted=False, reply_term=reply_term)
-        story.now_ms += 100
-        story.append("0", "1", 1)
-        return [found.name for found in examine(story.trace, Failure("broken", rule="higher-term-wins"))]
+            builder.emit("boot", node)
+            builder.emit("connect", node)
+        builder.elect("0", 1)
+        builder.append("0", "1", 1)
+        builder.save("2")
+        builder.vote("2", "0", 2, granted=False, reply_term=reply_term)
+        builder.now_ms += 100
+        builder.append("0", "1", 1)
+        return [found.name for found in examine(builder.trace, Failure("broken", rule="higher-term-wins"))]
 
     assert told(reply_term=2) == ["no_step_down"]
     assert told(reply_term=1) == []
@@ -1250,36 +1250,36 @@ def test_a_candidate_that_may_be_disregarded_teaches_no_term():
 
 def test_entries_that_others_have_applied_were_sent_in_some_way():
     def told(applied):
-        story = Story()
+        builder = TraceBuilder()
         for node in "012":
-            story.tell("boot", node)
-            story.tell("connect", node)
-        story.elect("0", 1)
-        story.start("0", 1, 1, 10)
+            builder.emit("boot", node)
+            builder.emit("connect", node)
+        builder.elect("0", 1)
+        builder.start("0", 1, 1, 10)
         if applied:
-            story.apply("1", 1, 10)
+            builder.apply("1", 1, 10)
         for _ in range(8):
-            story.now_ms += 100
-            story.append("0", "1", 1)
-        return [found.name for found in examine(story.trace, Failure("no agreement", awaited=1))]
+            builder.now_ms += 100
+            builder.append("0", "1", 1)
+        return [found.name for found in examine(builder.trace, Failure("no agreement", awaited=1))]
 
     assert ("start_never_sent" in told(applied=False), "start_never_sent" in told(applied=True)) == (True, False)
 
 
-def told_of(story, rule, peer):
-    return [found.name for found in examine(story.trace, Failure("broken", rule=rule, peer=peer))]
+def told_of(builder, rule, peer):
+    return [found.name for found in examine(builder.trace, Failure("broken", rule=rule, peer=peer))]
 
 
 def test_a_vote_for_peer_0_is_blamed_alone_only_where_others_are_kept():
     def told(refuses, first="0"):
-        story = Story(servers=4)
-        story.save("0", "1", "2")
+        builder = TraceBuilder(servers=4)
+        builder.save("0", "1", "2")
         if refuses:
-            story.vote("1", "3", 1)
-            story.vote("2", "3", 1, granted=False)
-        story.vote(first, "3", 2)
-        story.vote("2", "3", 2)
-        causes = diagnose(story.trace, Failure("broken", rule="one-vote", peer="3"))
+            builder.vote("1", "3", 1)
+            builder.vote("2", "3", 1, granted=False)
+        builder.vote(first, "3", 2)
+        builder.vote("2", "3", 2)
+        causes = diagnose(builder.trace, Failure("broken", rule="one-vote", peer="3"))
         return [cause.replace("\n", " ") for cause in causes]
 
     (sure,), (unsure,) = told(refuses=True), told(refuses=False)
@@ -1290,12 +1290,12 @@ def test_a_vote_for_peer_0_is_blamed_alone_only_where_others_are_kept():
 
 def test_a_refusal_is_no_cause_where_the_leader_began_long_after_it():
     def told(later_ms):
-        story = Story()
-        story.save("0")
-        story.vote("0", "1", 1, granted=False)
-        story.now_ms += later_ms
-        story.append("0", "1", 1)
-        return told_of(story, "earned-leadership", "0")
+        builder = TraceBuilder()
+        builder.save("0")
+        builder.vote("0", "1", 1, granted=False)
+        builder.now_ms += later_ms
+        builder.append("0", "1", 1)
+        return told_of(builder, "earned-leadership", "0")
 
     assert (told(0), told(100)) == (["no_counted_as_a_vote"], [])
 
@@ -1304,16 +1304,16 @@ def test_earlier_votes_are_no_cause_where_the_term_is_another_s():
     """Then it may be an office that was kept."""
 
     def told(heard, restarted=False):
-        story = Story()
-        story.elect("0", 1)
-        story.append("0", "1", 1)
+        builder = TraceBuilder()
+        builder.elect("0", 1)
+        builder.append("0", "1", 1)
         if heard:
-            story.save("2")
-            story.vote("2", "0", 2, granted=False)
+            builder.save("2")
+            builder.vote("2", "0", 2, granted=False)
         if restarted:
-            story.tell("restart", "0")
-        story.append("0", "1", 2)
-        return told_of(story, "earned-leadership", "0")
+            builder.emit("restart", "0")
+        builder.append("0", "1", 2)
+        return told_of(builder, "earned-leadership", "0")
 
     assert (told(heard=False), told(heard=True)) == (["earlier_votes_counted"], [])
     assert told(heard=False, restarted=True) == []
@@ -1321,32 +1321,32 @@ def test_earlier_votes_are_no_cause_where_the_term_is_another_s():
 
 def test_whoever_asks_one_peer_again_and_again_does_not_ask_it_for_all():
     def told(step_ms):
-        story = Story()
+        builder = TraceBuilder()
         for node in "012":
-            story.tell("boot", node)
-            story.tell("connect", node)
+            builder.emit("boot", node)
+            builder.emit("connect", node)
         for term in range(1, 4):
             for _ in range(2):
-                story.now_ms += step_ms - 1
-                story.send("0", "2", RequestVoteArgs(term, 0, 0, 0))
-            story.now_ms += 500
-        return "asks_one_for_all" in [found.name for found in examine(story.trace, Failure("no leader"))]
+                builder.now_ms += step_ms - 1
+                builder.send("0", "2", RequestVoteArgs(term, 0, 0, 0))
+            builder.now_ms += 500
+        return "asks_one_for_all" in [found.name for found in examine(builder.trace, Failure("no leader"))]
 
     assert (told(0), told(100)) == (True, False)
 
 
 def test_the_snapshot_is_no_cause_of_what_was_never_saved_or_after_a_later_save():
     def told(saved_before, saved_after=False):
-        story = Story()
-        story.elect("0", 1)
-        story.append("0", "1", 1, entries=[(1, 10)], saved=saved_before)
-        story.save("1")
-        story.save("1", snapshot=b"a snapshot")
+        builder = TraceBuilder()
+        builder.elect("0", 1)
+        builder.append("0", "1", 1, entries=[(1, 10)], saved=saved_before)
+        builder.save("1")
+        builder.save("1", snapshot=b"a snapshot")
         if saved_after:
-            story.save("1", snapshot=b"a snapshot")
-        story.append("0", "1", 1, prev=(1, 1), entries=[(1, 20)], saved=False)
-        del story.trace[-1]  # the run ends with the answer
-        return told_of(story, "saved-before-reply", "1")
+            builder.save("1", snapshot=b"a snapshot")
+        builder.append("0", "1", 1, prev=(1, 1), entries=[(1, 20)], saved=False)
+        del builder.trace[-1]  # the run ends with the answer
+        return told_of(builder, "saved-before-reply", "1")
 
     assert (told(True), told(False), told(True, True)) == (["taken_for_known_since_the_snapshot"], [], [])
 

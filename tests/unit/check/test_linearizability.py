@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raftlab.check.linearizability import History, Kind, Outcome, by_value, check, draw, search
+from raftlab.check.linearizability import CheckResult, History, OperationKind, by_value, check, draw, search
 from unit.check.histories import by_brute_force, made, small, spoiled
 
 HISTORIES = int(os.environ.get("RAFTLAB_HISTORIES", "1500"))
@@ -27,9 +27,9 @@ def told(*steps):
         if client in open_:
             history.returns(open_.pop(client), *rest)
         else:
-            kind = Kind(rest[0])
+            kind = OperationKind(rest[0])
             open_[client] = history.call(client, kind, *rest[1:])
-            if kind is Kind.GET:
+            if kind is OperationKind.GET:
                 open_[client].value = ""
     return history.operations
 
@@ -111,7 +111,7 @@ WRONG = {
 def test_a_right_history_is_right(name):
     operations = told(*RIGHT[name])
     assert by_brute_force(operations)
-    assert check(operations).outcome is Outcome.OK
+    assert check(operations).result is CheckResult.OK
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -120,7 +120,7 @@ def test_a_wrong_history_is_told(name):
     operations = told(*steps)
     assert not by_brute_force(operations)
     verdict = check(operations)
-    assert verdict.outcome is Outcome.VIOLATION
+    assert verdict.result is CheckResult.VIOLATION
     assert verdict.violation.text == text
     assert by_value.can_tell([one for one in operations if one.key == "x"])
 
@@ -138,12 +138,14 @@ def test_it_agrees_with_trying_everything(seed):
     history = small(seed)
     expected = by_brute_force(history)
     verdict = check(history)
-    assert verdict.outcome is (Outcome.OK if expected else Outcome.VIOLATION)
+    assert verdict.result is (CheckResult.OK if expected else CheckResult.VIOLATION)
     # The search must agree too, where it is not asked because the values tell.
     for key in dict.fromkeys(one.key for one in history):
-        operations = [one for one in history if one.key == key and (one.kind is not Kind.GET or not one.pending)]
+        operations = [
+            one for one in history if one.key == key and (one.kind is not OperationKind.GET or not one.pending)
+        ]
         found = search.check(key, operations, steps=1_000_000)
-        assert found.outcome is (Outcome.OK if by_brute_force(operations) else Outcome.VIOLATION)
+        assert found.result is (CheckResult.OK if by_brute_force(operations) else CheckResult.VIOLATION)
         if found.violation is not None:
             assert found.violation.operations
             assert not any(one not in operations for one in found.violation.operations)
@@ -152,7 +154,7 @@ def test_it_agrees_with_trying_everything(seed):
 def test_both_verdicts_come_up_often_in_what_is_tried():
     right = sum(by_brute_force(small(seed)) for seed in range(1000))
     by_search = sum(
-        not by_value.can_tell([one for one in small(seed) if one.kind is not Kind.GET]) for seed in range(1000)
+        not by_value.can_tell([one for one in small(seed) if one.kind is not OperationKind.GET]) for seed in range(1000)
     )
     assert 250 < right < 750
     assert by_search > 150
@@ -167,7 +169,7 @@ def test_the_operations_of_a_violation_cannot_be_ordered_by_themselves_either():
         if verdict.violation is not None:
             found += 1
             assert len(verdict.violation.operations) <= 9
-            values = " ".join(one.value for one in verdict.violation.operations if one.kind is Kind.GET)
+            values = " ".join(one.value for one in verdict.violation.operations if one.kind is OperationKind.GET)
             # Others may have written other parts of a long value; they can only help.
             needed = [one for one in history if one in verdict.violation.operations or one.value in values]
             assert not by_brute_force_quickly(needed)
@@ -176,8 +178,8 @@ def test_the_operations_of_a_violation_cannot_be_ordered_by_themselves_either():
 
 def by_brute_force_quickly(operations):
     found = search.check(operations[0].key, operations, steps=1_000_000)
-    assert found.outcome is not Outcome.UNKNOWN
-    return found.outcome is Outcome.OK
+    assert found.result is not CheckResult.UNKNOWN
+    return found.result is CheckResult.OK
 
 
 @pytest.mark.parametrize("keys", [1, 10])
@@ -188,12 +190,14 @@ def test_ten_thousand_operations_take_seconds(keys, appends, wrong):
     chance = random.Random(f"{keys} {appends} {wrong}")
     history = made(chance, clients=20, operations=10_000, keys=keys, appends=appends, gets=0.5, lost=0.001)
     if wrong:
-        get = max((one for one in history if one.kind is Kind.GET and not one.pending), key=lambda one: one.called)
-        get.value = next(one.value for one in history if one.key == get.key and one.kind is not Kind.GET)
+        get = max(
+            (one for one in history if one.kind is OperationKind.GET and not one.pending), key=lambda one: one.called
+        )
+        get.value = next(one.value for one in history if one.key == get.key and one.kind is not OperationKind.GET)
     began_s = time.process_time()
     verdict = check(history)
     took_s = time.process_time() - began_s
-    assert verdict.outcome is (Outcome.VIOLATION if wrong else Outcome.OK)
+    assert verdict.result is (CheckResult.VIOLATION if wrong else CheckResult.OK)
     assert took_s < 5
 
 
@@ -201,18 +205,18 @@ def test_equal_values_are_searched_and_most_often_found_quickly():
     chance = random.Random(1)
     history = made(chance, clients=10, operations=1000, written=lambda _: chance.choice("abcdefgh"), appends=0)
     verdict = check(history)
-    assert verdict.outcome is Outcome.OK
+    assert verdict.result is CheckResult.OK
     assert 0 < verdict.steps < 100_000
 
 
 def test_a_search_that_runs_out_of_steps_says_so_and_the_same_each_time():
     chance = random.Random(2)
     history = made(chance, clients=12, operations=60, written=lambda _: chance.choice("ab"), appends=1, gets=0.1)
-    gets = [one for one in history if one.kind is Kind.GET]
+    gets = [one for one in history if one.kind is OperationKind.GET]
     gets[-1].value += "c"
     verdicts = [check(history, steps=500) for _ in range(2)]
     assert verdicts[0] == verdicts[1]
-    assert verdicts[0].outcome is Outcome.UNKNOWN
+    assert verdicts[0].result is CheckResult.UNKNOWN
     assert verdicts[0].key == "k0"
     assert verdicts[0].violation is None
     assert verdicts[0].steps == 500
@@ -221,9 +225,9 @@ def test_a_search_that_runs_out_of_steps_says_so_and_the_same_each_time():
 def test_a_key_that_is_wrong_is_told_though_another_is_unknown():
     chance = random.Random(2)
     history = made(chance, clients=12, operations=60, written=lambda _: chance.choice("ab"), appends=1, gets=0.1)
-    [one for one in history if one.kind is Kind.GET][-1].value += "c"
+    [one for one in history if one.kind is OperationKind.GET][-1].value += "c"
     wrong = told("z get other", "z 1")
-    assert check([*history, *wrong], steps=500).outcome is Outcome.VIOLATION
+    assert check([*history, *wrong], steps=500).result is CheckResult.VIOLATION
 
 
 def test_what_is_searched_is_told_in_few_operations():

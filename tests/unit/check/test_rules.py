@@ -16,371 +16,373 @@ from raftlab.check.rules.budgets import RPCS_PER_LINK_PER_S
 from raftlab.check.rules.checker import RULES
 from raftlab.check.rules.rule import Rule
 from raftlab.trace import events
-from unit.check.trace_builder import Story, story_of_agreement
+from unit.check.trace_builder import TraceBuilder, build_agreement
 
 # Each takes a story from before the mistake, makes it (wrong) or just does not, and is of one rule.
 
 
-def one_leader(story, wrong):
-    story.elect("0", 1, voters="01")
-    story.append("0", "1", 1)
-    story.save("2")
-    story.send("2", "1", RequestVoteArgs(2 - wrong, 2, 0, 0))
-    story.deliver(story.send("1", "2", RequestVoteArgs(0, 1, 0, 0), "Raft.own"))  # which may have been a vote
-    story.append("2", "1", 2 - wrong)
+def one_leader(builder, wrong):
+    builder.elect("0", 1, voters="01")
+    builder.append("0", "1", 1)
+    builder.save("2")
+    builder.send("2", "1", RequestVoteArgs(2 - wrong, 2, 0, 0))
+    builder.deliver(builder.send("1", "2", RequestVoteArgs(0, 1, 0, 0), "Raft.own"))  # which may have been a vote
+    builder.append("2", "1", 2 - wrong)
 
 
-def one_vote(story, wrong):
-    story.save("0", "1")
-    story.vote("0", "2", 1)
-    story.vote("1", "2", 2 - wrong)
+def one_vote(builder, wrong):
+    builder.save("0", "1")
+    builder.vote("0", "2", 1)
+    builder.vote("1", "2", 2 - wrong)
 
 
-def earned_leadership(story, wrong):
-    story.save("0")
-    story.vote("0", "1", 1, granted=not wrong, reply_term=1)
-    story.append("0", "1", 1)
+def earned_leadership(builder, wrong):
+    builder.save("0")
+    builder.vote("0", "1", 1, granted=not wrong, reply_term=1)
+    builder.append("0", "1", 1)
 
 
-def terms_never_fall(story, wrong):
-    story.elect("0", 3, voters="01")
-    story.save("2")
-    story.vote("2", "1", 2, granted=False, reply_term=2 if wrong else 3)
+def terms_never_fall(builder, wrong):
+    builder.elect("0", 3, voters="01")
+    builder.save("2")
+    builder.vote("2", "1", 2, granted=False, reply_term=2 if wrong else 3)
 
 
-def higher_term_wins(story, wrong):
-    story.save("0")
-    story.vote("0", "1", 3, granted=not wrong, reply_term=2 if wrong else 3)
+def higher_term_wins(builder, wrong):
+    builder.save("0")
+    builder.vote("0", "1", 3, granted=not wrong, reply_term=2 if wrong else 3)
 
 
-def followers_follow(story, wrong):
-    story.elect("0", 1, voters="02")
-    story.append("0", "1", 1)
-    story.save("1")
+def followers_follow(builder, wrong):
+    builder.elect("0", 1, voters="02")
+    builder.append("0", "1", 1)
+    builder.save("1")
     # At once it may be a request that was made before.
-    story.send("1", "2", RequestVoteArgs(1, 1, 0, 0))
-    story.now_ms += 200
-    story.send("1", "2", RequestVoteArgs(2 - wrong, 1, 0, 0))
+    builder.send("1", "2", RequestVoteArgs(1, 1, 0, 0))
+    builder.now_ms += 200
+    builder.send("1", "2", RequestVoteArgs(2 - wrong, 1, 0, 0))
 
 
-def votes_for_the_first(story, wrong):
-    story.save("0")
-    story.vote("0", "1", 1, granted=not wrong)
-    story.now_ms += 200
-    story.save("2")
-    story.send("2", "0", RequestVoteArgs(2, 2, 0, 0))
+def votes_for_the_first(builder, wrong):
+    builder.save("0")
+    builder.vote("0", "1", 1, granted=not wrong)
+    builder.now_ms += 200
+    builder.save("2")
+    builder.send("2", "0", RequestVoteArgs(2, 2, 0, 0))
 
 
-def entry_before_exists(story, wrong):
-    story.elect("0", 1)
-    story.append("0", "1", 1, prev=(-1 if wrong else 0, 0), success=False)
+def entry_before_exists(builder, wrong):
+    builder.elect("0", 1)
+    builder.append("0", "1", 1, prev=(-1 if wrong else 0, 0), success=False)
 
 
-def entry_before_the_first_has_no_term(story, wrong):
-    story.elect("0", 1)
-    story.append("0", "1", 1, prev=(0, 1 if wrong else -1), success=False)  # some say -1 for none
+def entry_before_the_first_has_no_term(builder, wrong):
+    builder.elect("0", 1)
+    builder.append("0", "1", 1, prev=(0, 1 if wrong else -1), success=False)  # some say -1 for none
 
 
-def log_matching(story, wrong):
-    story.elect("0", 1)
+def log_matching(builder, wrong):
+    builder.elect("0", 1)
     for follower in "12":
-        story.append("0", follower, 1, entries=[(1, 10)])
-    story.elect("2", 2, last=(1, 1), voters="12")
-    story.append("2", "1", 2, entries=[(1, 11 if wrong else 10), (2, 20)])
+        builder.append("0", follower, 1, entries=[(1, 10)])
+    builder.elect("2", 2, last=(1, 1), voters="12")
+    builder.append("2", "1", 2, entries=[(1, 11 if wrong else 10), (2, 20)])
 
 
-def leader_append_only(story, wrong):
-    story.elect("0", 2)
-    story.append("0", "1", 2, entries=[(1, 10)])
-    story.append("0", "2", 2, prev=(1, 2 if wrong else 1), success=False)
+def leader_append_only(builder, wrong):
+    builder.elect("0", 2)
+    builder.append("0", "1", 2, entries=[(1, 10)])
+    builder.append("0", "2", 2, prev=(1, 2 if wrong else 1), success=False)
 
 
-def entry_of_no_term(story, wrong):
+def entry_of_no_term(builder, wrong):
     """What stands in many a list before the first entry."""
-    story.elect("0", 2)
-    story.append("0", "1", 2, entries=[(0 if wrong else 1, None)])
+    builder.elect("0", 2)
+    builder.append("0", "1", 2, entries=[(0 if wrong else 1, None)])
 
 
-def entry_of_a_later_term_than_its_leader(story, wrong):
-    story.elect("0", 1)
-    story.start("0", 1, 1, 10)
-    story.append("0", "1", 1, entries=[(2 if wrong else 1, 10)])
+def entry_of_a_later_term_than_its_leader(builder, wrong):
+    builder.elect("0", 1)
+    builder.start("0", 1, 1, 10)
+    builder.append("0", "1", 1, entries=[(2 if wrong else 1, 10)])
 
 
-def vote_in_a_past_term(story, wrong):
+def vote_in_a_past_term(builder, wrong):
     """Whoever else has had its vote in that term: what is wrong is that it looks at the request at all."""
-    story.save("0")
-    story.vote("0", "2", 1)
-    story.save("0")
-    story.vote("0", "2", 2)
-    story.save("1")
-    story.vote("1", "2", 1, granted=wrong, reply_term=2)
+    builder.save("0")
+    builder.vote("0", "2", 1)
+    builder.save("0")
+    builder.vote("0", "2", 2)
+    builder.save("1")
+    builder.vote("1", "2", 1, granted=wrong, reply_term=2)
 
 
-def entry_terms(story, wrong):
-    story.elect("0", 2)
-    story.append("0", "1", 2, entries=[(2, 10), (1 if wrong else 2, 20)])
+def entry_terms(builder, wrong):
+    builder.elect("0", 2)
+    builder.append("0", "1", 2, entries=[(2, 10), (1 if wrong else 2, 20)])
 
 
-def success_means_match(story, wrong):
-    story.elect("0", 1)
+def success_means_match(builder, wrong):
+    builder.elect("0", 1)
     if not wrong:
-        story.append("0", "1", 1, entries=[(1, 10)])
-    story.append("0", "1", 1, prev=(1, 1), entries=[(1, 20)])
+        builder.append("0", "1", 1, entries=[(1, 10)])
+    builder.append("0", "1", 1, prev=(1, 1), entries=[(1, 20)])
 
 
-def acknowledged_stay(story, wrong):
-    story.elect("0", 1)
-    story.append("0", "1", 1, entries=[(1, 10)])
-    story.append("0", "1", 1, prev=(1 if wrong else 2, 1), success=False)
+def acknowledged_stay(builder, wrong):
+    builder.elect("0", 1)
+    builder.append("0", "1", 1, entries=[(1, 10)])
+    builder.append("0", "1", 1, prev=(1 if wrong else 2, 1), success=False)
 
 
-def honest_candidate(story, wrong):
-    story.elect("0", 1)
-    story.append("0", "1", 1, entries=[(1, 10)])
-    story.save("1")
-    story.send("1", "2", RequestVoteArgs(2, 1, *((0, 0) if wrong else (1, 1))))
+def honest_candidate(builder, wrong):
+    builder.elect("0", 1)
+    builder.append("0", "1", 1, entries=[(1, 10)])
+    builder.save("1")
+    builder.send("1", "2", RequestVoteArgs(2, 1, *((0, 0) if wrong else (1, 1))))
 
 
-def claims_what_it_never_had(story, wrong):
+def claims_what_it_never_had(builder, wrong):
     """The index that it once had, with the term of the entry before it."""
-    story.elect("0", 1)
-    story.append("0", "2", 1, entries=[(1, 10), (1, 11), (1, 12)])
-    story.elect("1", 2, voters="01")
-    story.append("1", "2", 2, entries=[(2, 20)])
-    story.save("2")
-    story.send("2", "1", RequestVoteArgs(3, 2, *((3, 2) if wrong else (1, 2))))
+    builder.elect("0", 1)
+    builder.append("0", "2", 1, entries=[(1, 10), (1, 11), (1, 12)])
+    builder.elect("1", 2, voters="01")
+    builder.append("1", "2", 2, entries=[(2, 20)])
+    builder.save("2")
+    builder.send("2", "1", RequestVoteArgs(3, 2, *((3, 2) if wrong else (1, 2))))
 
 
-def up_to_date_vote(story, wrong):
-    story.elect("0", 1)
-    story.append("0", "1", 1, entries=[(1, 10)])
-    story.save("2")
-    story.vote("2", "1", 2, granted=wrong)
+def up_to_date_vote(builder, wrong):
+    builder.elect("0", 1)
+    builder.append("0", "1", 1, entries=[(1, 10)])
+    builder.save("2")
+    builder.vote("2", "1", 2, granted=wrong)
 
 
-def up_to_date_vote_after_a_snapshot(story, wrong):
+def up_to_date_vote_after_a_snapshot(builder, wrong):
     through_2 = Encoder()
     through_2.encode(2)
-    story.elect("0", 1)
-    request = story.deliver(story.send("0", "1", InstallSnapshotArgs(1, 0, 2, 1, b"")))
-    story.save("1", snapshot=through_2.bytes())
-    story.answer(request, InstallSnapshotReply(1))
-    story.save("2")
-    request = story.deliver(story.send("2", "1", RequestVoteArgs(2, 2, 0, 0)))
-    story.save("1", snapshot=through_2.bytes())
-    story.answer(request, RequestVoteReply(2, wrong))
+    builder.elect("0", 1)
+    request = builder.deliver(builder.send("0", "1", InstallSnapshotArgs(1, 0, 2, 1, b"")))
+    builder.save("1", snapshot=through_2.bytes())
+    builder.answer(request, InstallSnapshotReply(1))
+    builder.save("2")
+    request = builder.deliver(builder.send("2", "1", RequestVoteArgs(2, 2, 0, 0)))
+    builder.save("1", snapshot=through_2.bytes())
+    builder.answer(request, RequestVoteReply(2, wrong))
 
 
-def leader_completeness(story, wrong):
-    story.elect("0", 1)
-    story.save("2")
+def leader_completeness(builder, wrong):
+    builder.elect("0", 1)
+    builder.save("2")
     # It reaches peer 1 before the entry does, and is answered after it.
-    request = story.deliver(story.send("2", "1", RequestVoteArgs(2, 2, 0, 0)))
-    story.agree("0", 1, 1, 10, followers="01")
-    story.append("0", "1", 1, prev=(1, 1), commit=1)
-    story.save("1")
-    story.answer(request, RequestVoteReply(2, True))
-    story.append("2", "0", 2, entries=[(2, 20) if wrong else (1, 10)])
+    request = builder.deliver(builder.send("2", "1", RequestVoteArgs(2, 2, 0, 0)))
+    builder.agree("0", 1, 1, 10, followers="01")
+    builder.append("0", "1", 1, prev=(1, 1), commit=1)
+    builder.save("1")
+    builder.answer(request, RequestVoteReply(2, True))
+    builder.append("2", "0", 2, entries=[(2, 20) if wrong else (1, 10)])
 
 
-def earned_commit(story, wrong):
-    story.elect("0", 1)
-    story.start("0", 1, 1, 10)
-    story.append("0", "1", 1, entries=[(1, 10)], success=not wrong)
-    story.append("0", "2", 1, entries=[(1, 10)], commit=1)
+def earned_commit(builder, wrong):
+    builder.elect("0", 1)
+    builder.start("0", 1, 1, 10)
+    builder.append("0", "1", 1, entries=[(1, 10)], success=not wrong)
+    builder.append("0", "2", 1, entries=[(1, 10)], commit=1)
 
 
-def earned_commit_of_an_older_term(story, wrong):
+def earned_commit_of_an_older_term(builder, wrong):
     """Figure 8: copies of an older entry are counted, and it is called committed without one of the leader's own."""
-    story.elect("0", 1)
-    story.append("0", "1", 1, entries=[(1, 10)])
-    story.elect("1", 2, last=(1, 1), voters="12")
-    story.append("1", "2", 2, entries=[(1, 10), *([] if wrong else [(2, 20)])])
-    story.append("1", "2", 2, prev=(1, 1), commit=1)
+    builder.elect("0", 1)
+    builder.append("0", "1", 1, entries=[(1, 10)])
+    builder.elect("1", 2, last=(1, 1), voters="12")
+    builder.append("1", "2", 2, entries=[(1, 10), *([] if wrong else [(2, 20)])])
+    builder.append("1", "2", 2, prev=(1, 1), commit=1)
 
 
-def applies_only_committed(story, wrong):
-    story.elect("0", 1)
-    story.agree("0", 1, 1, 10)
+def applies_only_committed(builder, wrong):
+    builder.elect("0", 1)
+    builder.agree("0", 1, 1, 10)
     if not wrong:
-        story.append("0", "1", 1, prev=(1, 1), commit=1)
-    story.apply("1", 1, 10)
+        builder.append("0", "1", 1, prev=(1, 1), commit=1)
+    builder.apply("1", 1, 10)
 
 
-def applies_only_earned(story, wrong):
+def applies_only_earned(builder, wrong):
     """The same of a leader, whom nobody tells."""
-    story.elect("0", 1)
-    story.agree("0", 1, 1, 10, followers="0" if wrong else "01")
-    story.apply("0", 1, 10)
+    builder.elect("0", 1)
+    builder.agree("0", 1, 1, 10, followers="0" if wrong else "01")
+    builder.apply("0", 1, 10)
 
 
-def applies_an_older_entry_before_it_speaks(story, wrong):
+def applies_an_older_entry_before_it_speaks(builder, wrong):
     """Figure 8, and the apply comes before the first AppendEntries of the term."""
-    story.elect("0", 1)
-    story.agree("0", 1, 1, 10)
-    story.elect("1", 2, last=(1, 1), voters="12")
+    builder.elect("0", 1)
+    builder.agree("0", 1, 1, 10)
+    builder.elect("1", 2, last=(1, 1), voters="12")
     if not wrong:
-        story.append("1", "2", 2, prev=(1, 1), entries=[(2, 20)])
-    story.apply("1", 1, 10)
+        builder.append("1", "2", 2, prev=(1, 1), entries=[(2, 20)])
+    builder.apply("1", 1, 10)
 
 
-def applies_what_it_counted_when_it_led(story, wrong):
+def applies_what_it_counted_when_it_led(builder, wrong):
     """It hears of a later term between its wrong count and the apply."""
-    story.elect("0", 1)
-    story.agree("0", 1, 1, 10, followers="0" if wrong else "01")
-    story.save("2")
-    story.deliver(story.send("2", "0", RequestVoteArgs(2, 2, 0, 0)))
-    story.apply("0", 1, 10)
+    builder.elect("0", 1)
+    builder.agree("0", 1, 1, 10, followers="0" if wrong else "01")
+    builder.save("2")
+    builder.deliver(builder.send("2", "0", RequestVoteArgs(2, 2, 0, 0)))
+    builder.apply("0", 1, 10)
 
 
-def only_started(story, wrong):
-    story.elect("0", 1)
-    story.agree("0", 1, 1, 10)
-    story.apply("0", 1, 11 if wrong else 10)
+def only_started(builder, wrong):
+    builder.elect("0", 1)
+    builder.agree("0", 1, 1, 10)
+    builder.apply("0", 1, 11 if wrong else 10)
 
 
-def speaks_in_its_term(story, wrong):
-    story.elect("0", 1, voters="02")
-    story.append("0", "1", 1)
-    story.elect("1", 2, voters="12")
-    story.vote("1", "0", 2, granted=False)
+def speaks_in_its_term(builder, wrong):
+    builder.elect("0", 1, voters="02")
+    builder.append("0", "1", 1)
+    builder.elect("1", 2, voters="12")
+    builder.vote("1", "0", 2, granted=False)
     # At once it may be a request that was made before.
-    story.send("0", "2", AppendEntriesArgs(1, 0, 0, 0, [], 0))
-    story.now_ms += 200
-    story.send("0", "2", AppendEntriesArgs(1 if wrong else 2, 0, 0, 0, [], 0) if wrong else RequestVoteArgs(2, 0, 0, 0))
+    builder.send("0", "2", AppendEntriesArgs(1, 0, 0, 0, [], 0))
+    builder.now_ms += 200
+    builder.send(
+        "0", "2", AppendEntriesArgs(1 if wrong else 2, 0, 0, 0, [], 0) if wrong else RequestVoteArgs(2, 0, 0, 0)
+    )
 
 
-def speaks_in_its_term_after_a_crash(story, wrong):
-    story.elect("0", 2)
-    story.crash("0")
-    story.save("0")
-    story.send("0", "2", RequestVoteArgs(1 if wrong else 3, 0, 0, 0))
+def speaks_in_its_term_after_a_crash(builder, wrong):
+    builder.elect("0", 2)
+    builder.crash("0")
+    builder.save("0")
+    builder.send("0", "2", RequestVoteArgs(1 if wrong else 3, 0, 0, 0))
 
 
-def consecutive_indexes(story, wrong):
-    story.elect("0", 1)
-    story.start("0", 1, 1, 10)
-    story.start("0", 3 if wrong else 2, 1, 20)
+def consecutive_indexes(builder, wrong):
+    builder.elect("0", 1)
+    builder.start("0", 1, 1, 10)
+    builder.start("0", 3 if wrong else 2, 1, 20)
 
 
-def falling_indexes(story, wrong):
+def falling_indexes(builder, wrong):
     """Two calls that overlap may return in any order; one that begins later gets a later index."""
-    story.elect("0", 1)
-    story.save("0")
-    story.tell("start", "0", 10)
+    builder.elect("0", 1)
+    builder.save("0")
+    builder.emit("start", "0", 10)
     if not wrong:
-        story.tell("start", "0", 20)
-    story.tell("started", "0", events.Started(20, 2, 1, True))
+        builder.emit("start", "0", 20)
+    builder.emit("started", "0", events.Started(20, 2, 1, True))
     if wrong:
-        story.tell("start", "0", 10)
-    story.tell("started", "0", events.Started(10, 1, 1, True))
+        builder.emit("start", "0", 10)
+    builder.emit("started", "0", events.Started(10, 1, 1, True))
 
 
-def saved_before_counting(story, wrong):
+def saved_before_counting(builder, wrong):
     """Dissertation §10.2.1: send before saving, but count yourself only when you have."""
-    story.elect("0", 1)
-    story.tell("start", "0", 10)
-    story.tell("started", "0", events.Started(10, 1, 1, True))
-    story.append("0", "1", 1, entries=[(1, 10)])
+    builder.elect("0", 1)
+    builder.emit("start", "0", 10)
+    builder.emit("started", "0", events.Started(10, 1, 1, True))
+    builder.append("0", "1", 1, entries=[(1, 10)])
     if not wrong:
-        story.save("0")
-    story.append("0", "2", 1, entries=[(1, 10)], commit=1)
+        builder.save("0")
+    builder.append("0", "2", 1, entries=[(1, 10)], commit=1)
 
 
-def saves_in_order(story, wrong):
+def saves_in_order(builder, wrong):
     for number in (2, 1) if wrong else (1, 2):
-        story.tell("persist", "0", events.Saved(b"state %d" % number, b"", number))
+        builder.emit("persist", "0", events.PersistedState(b"state %d" % number, b"", number))
 
 
-def snapshot_stays(story, wrong):
-    story.save("0", snapshot=b"a snapshot")
-    story.save("0", snapshot=b"" if wrong else b"a snapshot")
+def snapshot_stays(builder, wrong):
+    builder.save("0", snapshot=b"a snapshot")
+    builder.save("0", snapshot=b"" if wrong else b"a snapshot")
 
 
-def answers_requests(story, wrong):
-    story.elect("0", 1)
-    request = story.deliver(story.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0)))
+def answers_requests(builder, wrong):
+    builder.elect("0", 1)
+    request = builder.deliver(builder.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0)))
     if not wrong:
-        story.answer(request, AppendEntriesReply(1, True))
-    story.now_ms += 3000
-    story.append("0", "2", 1)
+        builder.answer(request, AppendEntriesReply(1, True))
+    builder.now_ms += 3000
+    builder.append("0", "2", 1)
 
 
-def committed_gets_applied(story, wrong):
-    story.elect("0", 1)
-    story.agree("0", 1, 1, 10)
-    story.append("0", "1", 1, prev=(1, 1), commit=1)
+def committed_gets_applied(builder, wrong):
+    builder.elect("0", 1)
+    builder.agree("0", 1, 1, 10)
+    builder.append("0", "1", 1, prev=(1, 1), commit=1)
     if not wrong:
-        story.apply("1", 1, 10)
-    story.now_ms += 1151
-    story.append("0", "1", 1, prev=(1, 1), commit=1)
+        builder.apply("1", 1, 10)
+    builder.now_ms += 1151
+    builder.append("0", "1", 1, prev=(1, 1), commit=1)
 
 
-def start_tells_the_index(story, wrong):
-    story.elect("0", 1)
-    story.start("0", 1, 1, 10)
-    story.start("0", 2, 1, 11)
+def start_tells_the_index(builder, wrong):
+    builder.elect("0", 1)
+    builder.start("0", 1, 1, 10)
+    builder.start("0", 2, 1, 11)
     # What nobody has started may be the command in the peer's own wrapping.
-    story.append("0", "2", 1, entries=[(1, ["wrapped", 10])], success=False)
-    story.append("0", "1", 1, entries=[(1, ["wrapped", 10]), (1, 10 if wrong else 11)])
+    builder.append("0", "2", 1, entries=[(1, ["wrapped", 10])], success=False)
+    builder.append("0", "1", 1, entries=[(1, ["wrapped", 10]), (1, 10 if wrong else 11)])
 
 
-def saved_vote(story, wrong):
-    story.save("0")
-    story.vote("0", "1", 1, saved=not wrong)
+def saved_vote(builder, wrong):
+    builder.save("0")
+    builder.vote("0", "1", 1, saved=not wrong)
 
 
-def saved_entries(story, wrong):
-    story.elect("0", 1)
-    story.append("0", "1", 1, entries=[(1, 10)], saved=not wrong)
+def saved_entries(builder, wrong):
+    builder.elect("0", 1)
+    builder.append("0", "1", 1, entries=[(1, 10)], saved=not wrong)
 
 
-def saved_term(story, wrong):
-    story.elect("0", 1)
-    story.append("0", "1", 1)
-    story.save("2")
-    story.vote("2", "1", 2, granted=False, saved=not wrong)
+def saved_term(builder, wrong):
+    builder.elect("0", 1)
+    builder.append("0", "1", 1)
+    builder.save("2")
+    builder.vote("2", "1", 2, granted=False, saved=not wrong)
 
 
-def saved_entries_on_a_slow_disk(story, wrong):
+def saved_entries_on_a_slow_disk(builder, wrong):
     """A save that began before they came holds nothing of them."""
-    story.elect("0", 1)
+    builder.elect("0", 1)
     if wrong:
-        story.begin_save("1", 1)
-    request = story.deliver(story.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [LogEntry(1, 10)], 0)))
+        builder.begin_save("1", 1)
+    request = builder.deliver(builder.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [LogEntry(1, 10)], 0)))
     if not wrong:
-        story.begin_save("1", 1)
-    story.save("1", number=1)
-    story.answer(request, AppendEntriesReply(1, True))
+        builder.begin_save("1", 1)
+    builder.save("1", number=1)
+    builder.answer(request, AppendEntriesReply(1, True))
 
 
-def leader_append_only_in_a_snapshot(story, wrong):
+def leader_append_only_in_a_snapshot(builder, wrong):
     """InstallSnapshot with the leader's term in the place of the entry's."""
-    story.elect("0", 1)
-    story.agree("0", 1, 1, 10)
-    story.elect("0", 2, last=(1, 1))
-    story.append("0", "1", 2, prev=(1, 1))
-    story.install("0", "2", 2, (1, 2 if wrong else 1))
+    builder.elect("0", 1)
+    builder.agree("0", 1, 1, 10)
+    builder.elect("0", 2, last=(1, 1))
+    builder.append("0", "1", 2, prev=(1, 1))
+    builder.install("0", "2", 2, (1, 2 if wrong else 1))
 
 
-def saved_before_campaign(story, wrong):
-    story.elect("0", 1)
-    story.append("0", "1", 1, saved=False)
+def saved_before_campaign(builder, wrong):
+    builder.elect("0", 1)
+    builder.append("0", "1", 1, saved=False)
     if not wrong:
-        story.save("1")
-    story.send("1", "2", RequestVoteArgs(2, 1, 0, 0))
+        builder.save("1")
+    builder.send("1", "2", RequestVoteArgs(2, 1, 0, 0))
 
 
-def rpc_budget(story, wrong):
-    story.elect("0", 1)
-    story.now_ms = 1000
+def rpc_budget(builder, wrong):
+    builder.elect("0", 1)
+    builder.now_ms = 1000
     for number in range(RPCS_PER_LINK_PER_S + wrong):
-        story.now_ms = 1000
-        story.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0))
-        story.now_ms = 1000
+        builder.now_ms = 1000
+        builder.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0))
+        builder.now_ms = 1000
         if number % 2:
-            story.send("0", "2", AppendEntriesArgs(1, 0, 0, 0, [], 0))
+            builder.send("0", "2", AppendEntriesArgs(1, 0, 0, 0, [], 0))
 
 
 CASES = [
@@ -439,66 +441,66 @@ def test_every_rule_has_a_case():
 
 @pytest.mark.parametrize(("rule", "tell"), CASES, ids=[tell.__name__ for _, tell in CASES])
 def test_a_rule_is_broken_by_this_and_not_by_the_like_of_it(rule, tell):
-    right, wrong = Story(), Story()
+    right, wrong = TraceBuilder(), TraceBuilder()
     tell(right, False)
     tell(wrong, True)
-    assert (right.broken(), wrong.broken()) == (None, rule)
+    assert (right.broken_rule(), wrong.broken_rule()) == (None, rule)
 
 
 def test_of_rules_broken_in_one_instant_the_first_in_the_list_speaks():
     """A follower applies what a leader has wrongly committed, before that leader tells of it."""
 
     def tell(later_ms):
-        story = Story(servers=5)
-        story.elect("0", 1, voters="012")
-        story.start("0", 1, 1, 10)
-        story.append("0", "1", 1, entries=[(1, 10)])
-        story.apply("1", 1, 10)
-        story.now_ms += later_ms - 1
-        story.send("0", "2", AppendEntriesArgs(1, 0, 1, 1, [], 1))
-        story.send("0", "3", AppendEntriesArgs(1, 0, 1, 1, [], 1))
-        return story, story.broken()
+        builder = TraceBuilder(servers=5)
+        builder.elect("0", 1, voters="012")
+        builder.start("0", 1, 1, 10)
+        builder.append("0", "1", 1, entries=[(1, 10)])
+        builder.apply("1", 1, 10)
+        builder.now_ms += later_ms - 1
+        builder.send("0", "2", AppendEntriesArgs(1, 0, 1, 1, [], 1))
+        builder.send("0", "3", AppendEntriesArgs(1, 0, 1, 1, [], 1))
+        return builder, builder.broken_rule()
 
     (together, first), (apart, earlier) = tell(0), tell(1)
     assert (first, earlier) == ("earned-commit", "applies-only-committed")
     # It ends with the event that broke the rule that is reported.
-    last, last_apart = (story.trace[story.checker.violation.events - 1] for story in (together, apart))
+    last, last_apart = (builder.trace[builder.checker.violation.events - 1] for builder in (together, apart))
     assert (last.kind, last.detail.target) == ("send", "2")
     assert last_apart.kind == "apply"
 
 
 def test_an_agreement_breaks_nothing():
-    assert story_of_agreement().broken() is None
+    assert build_agreement().broken_rule() is None
 
 
 def test_a_repeated_heartbeat_is_looked_at_again_when_there_is_news_of_its_leader_s_log():
-    def tell(story, news):
-        story.elect("0", 2)
+    def tell(builder, news):
+        builder.elect("0", 2)
         for _ in range(3):
-            story.append("0", "1", 2, prev=(1, 1), success=False)
+            builder.append("0", "1", 2, prev=(1, 1), success=False)
         if news:
-            story.start("0", 1, 2, 10)  # so what stands at 1 is not of term 1
-        story.append("0", "1", 2, prev=(1, 1), success=False)
+            builder.start("0", 1, 2, 10)  # so what stands at 1 is not of term 1
+        builder.append("0", "1", 2, prev=(1, 1), success=False)
 
-    same, other = Story(), Story()
+    same, other = TraceBuilder(), TraceBuilder()
     tell(same, news=False)
     tell(other, news=True)
-    assert (same.broken(), other.broken()) == (None, "leader-append-only")
+    assert (same.broken_rule(), other.broken_rule()) == (None, "leader-append-only")
 
 
 def test_the_next_cluster_of_a_test_begins_with_nothing():
-    story = story_of_agreement()
-    story.tell("cluster", "", 3)
-    story.elect("1", 1)
-    story.agree("1", 1, 1, 20)
-    assert story.broken() is None
+    builder = build_agreement()
+    builder.emit("cluster", "", 3)
+    builder.elect("1", 1)
+    builder.agree("1", 1, 1, 20)
+    assert builder.broken_rule() is None
 
 
 def test_peers_told_to_stop_owe_nothing():
-    story = story_of_agreement()
-    story.tell("stop")
-    story.append("0", "1", 1, prev=(1, 1), success=False)
-    assert story.broken() is None
+    builder = build_agreement()
+    builder.emit("stop")
+    builder.append("0", "1", 1, prev=(1, 1), success=False)
+    assert builder.broken_rule() is None
 
 
 def test_a_rule_refuses_a_step_that_does_not_exist():
@@ -511,146 +513,146 @@ def test_a_rule_refuses_a_step_that_does_not_exist():
 
 def test_a_commit_heard_from_one_leader_counts_where_a_later_one_has_verified():
     """§5.4.3: what the first has committed, the second has. The two used to be paired within one term only."""
-    story = Story()
-    story.elect("0", 1)
-    story.agree("0", 1, 1, 10, followers="02")
-    story.append("0", "1", 1, prev=(0, 0), commit=1)
-    story.elect("2", 2, last=(1, 1), voters="12")
-    story.append("2", "1", 2, entries=[(1, 10)])
-    story.apply("1", 1, 10)
-    assert story.broken() is None
+    builder = TraceBuilder()
+    builder.elect("0", 1)
+    builder.agree("0", 1, 1, 10, followers="02")
+    builder.append("0", "1", 1, prev=(0, 0), commit=1)
+    builder.elect("2", 2, last=(1, 1), voters="12")
+    builder.append("2", "1", 2, entries=[(1, 10)])
+    builder.apply("1", 1, 10)
+    assert builder.broken_rule() is None
 
 
 def test_a_request_that_was_made_before_the_peer_won_is_no_lie():
     """Its arguments were true when they were made; when they leave, the peer leads and has started something."""
-    story = Story()
-    story.elect("0", 1, voters="01")
-    story.start("0", 1, 1, 10)
-    story.send("0", "2", RequestVoteArgs(1, 0, 0, 0))
-    assert story.broken() is None
+    builder = TraceBuilder()
+    builder.elect("0", 1, voters="01")
+    builder.start("0", 1, 1, 10)
+    builder.send("0", "2", RequestVoteArgs(1, 0, 0, 0))
+    assert builder.broken_rule() is None
 
 
 def test_an_answer_in_the_campaign_s_own_term_is_no_sign_of_a_lower_one():
-    story = Story()
-    story.elect("0", 1)
-    story.append("0", "1", 1)
-    story.save("1")  # term 2, and its own vote
-    story.save("2")
-    story.vote("2", "1", 2, granted=False, saved=False)
-    story.send("1", "0", RequestVoteArgs(2, 1, 0, 0))
-    assert story.broken() is None
+    builder = TraceBuilder()
+    builder.elect("0", 1)
+    builder.append("0", "1", 1)
+    builder.save("1")  # term 2, and its own vote
+    builder.save("2")
+    builder.vote("2", "1", 2, granted=False, saved=False)
+    builder.send("1", "0", RequestVoteArgs(2, 1, 0, 0))
+    assert builder.broken_rule() is None
 
 
 def test_an_answer_that_waits_for_its_save_may_leave_after_the_save_of_a_later_term():
     """One save for a refusal in term 1 and the campaign of term 2; the requests leave a little later."""
 
-    def tell(story, saved):
-        story.elect("0", 1)
-        request = story.deliver(story.send("0", "1", AppendEntriesArgs(1, 0, 5, 1, [], 0)))
+    def tell(builder, saved):
+        builder.elect("0", 1)
+        request = builder.deliver(builder.send("0", "1", AppendEntriesArgs(1, 0, 5, 1, [], 0)))
         if saved:
-            story.save("1")
-        story.answer(request, AppendEntriesReply(1, False, 0, 1))
-        story.send("1", "2", RequestVoteArgs(2, 1, 0, 0))
+            builder.save("1")
+        builder.answer(request, AppendEntriesReply(1, False, 0, 1))
+        builder.send("1", "2", RequestVoteArgs(2, 1, 0, 0))
 
-    one_for_both, none = Story(), Story()
+    one_for_both, none = TraceBuilder(), TraceBuilder()
     tell(one_for_both, saved=True)
     tell(none, saved=False)
-    assert (one_for_both.broken(), none.broken()) == (None, "saved-before-campaign")
+    assert (one_for_both.broken_rule(), none.broken_rule()) == (None, "saved-before-campaign")
 
 
 def test_a_save_that_began_before_start_and_ended_in_it_holds_nothing_of_what_was_started():
-    def tell(story, before):
-        story.elect("0", 1)
+    def tell(builder, before):
+        builder.elect("0", 1)
         if before:
-            story.begin_save("0", 1)
-        story.tell("start", "0", 10)
+            builder.begin_save("0", 1)
+        builder.emit("start", "0", 10)
         if not before:
-            story.begin_save("0", 1)
-        story.save("0", number=1)
-        story.tell("started", "0", events.Started(10, 1, 1, True))
-        story.crash("0")
-        story.save("0")
-        story.send("0", "1", RequestVoteArgs(2, 0, 0, 0))
+            builder.begin_save("0", 1)
+        builder.save("0", number=1)
+        builder.emit("started", "0", events.Started(10, 1, 1, True))
+        builder.crash("0")
+        builder.save("0")
+        builder.send("0", "1", RequestVoteArgs(2, 0, 0, 0))
 
-    earlier, its_own = Story(), Story()
+    earlier, its_own = TraceBuilder(), TraceBuilder()
     tell(earlier, before=True)
     tell(its_own, before=False)
-    assert (earlier.broken(), its_own.broken()) == (None, "honest-candidate")
+    assert (earlier.broken_rule(), its_own.broken_rule()) == (None, "honest-candidate")
 
 
 def test_of_two_saves_at_once_each_holds_what_was_there_when_it_began():
-    story = Story()
-    story.elect("0", 1)
-    story.begin_save("1", 1)
-    request = story.deliver(story.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [LogEntry(1, 10)], 0)))
-    story.begin_save("1", 2)
-    story.save("1", number=1)
-    story.save("1", number=2)
-    story.answer(request, AppendEntriesReply(1, True))
-    assert story.broken() is None
+    builder = TraceBuilder()
+    builder.elect("0", 1)
+    builder.begin_save("1", 1)
+    request = builder.deliver(builder.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [LogEntry(1, 10)], 0)))
+    builder.begin_save("1", 2)
+    builder.save("1", number=1)
+    builder.save("1", number=2)
+    builder.answer(request, AppendEntriesReply(1, True))
+    assert builder.broken_rule() is None
 
 
 def test_a_crash_takes_back_what_was_started_and_never_saved():
-    def tell(story, saved):
-        story.elect("0", 1)
-        story.tell("start", "0", 10)
-        story.tell("started", "0", events.Started(10, 1, 1, True))
+    def tell(builder, saved):
+        builder.elect("0", 1)
+        builder.emit("start", "0", 10)
+        builder.emit("started", "0", events.Started(10, 1, 1, True))
         if saved:
-            story.save("0")
-        story.crash("0")
-        story.save("0")
-        story.send("0", "1", RequestVoteArgs(2, 0, 0, 0))
+            builder.save("0")
+        builder.crash("0")
+        builder.save("0")
+        builder.send("0", "1", RequestVoteArgs(2, 0, 0, 0))
 
-    forgotten, kept = Story(), Story()
+    forgotten, kept = TraceBuilder(), TraceBuilder()
     tell(forgotten, saved=False)
     tell(kept, saved=True)
-    assert (forgotten.broken(), kept.broken()) == (None, "honest-candidate")
+    assert (forgotten.broken_rule(), kept.broken_rule()) == (None, "honest-candidate")
 
 
 @pytest.mark.parametrize(("taken", "broken"), [(True, None), (False, "applies-only-committed")])
 def test_a_leader_that_was_stopped_when_it_was_deposed_may_still_apply_what_it_has_counted(taken, broken):
     """Its followers acknowledge in a field of their own, so nobody but itself knows what it has counted."""
-    story = Story()
-    story.elect("0", 1)
-    story.start("0", 1, 1, 10)
+    builder = TraceBuilder()
+    builder.elect("0", 1)
+    builder.start("0", 1, 1, 10)
     for follower in "12":
         args = AppendEntriesArgs(1, 0, 0, 0, [LogEntry(1, 10)], 0)
-        request = story.deliver(story.send("0", follower, args))
-        story.save(follower)
-        story.answer(request, AppendEntriesReply(1, False, 0, 1))
-    story.save("1")
-    story.vote("1", "0", 2, last=(1, 1), granted=False)
+        request = builder.deliver(builder.send("0", follower, args))
+        builder.save(follower)
+        builder.answer(request, AppendEntriesReply(1, False, 0, 1))
+    builder.save("1")
+    builder.vote("1", "0", 2, last=(1, 1), granted=False)
     if taken:
-        story.tell(events.PAUSE, "0")
-    story.now_ms += 5000
+        builder.emit(events.PAUSE, "0")
+    builder.now_ms += 5000
     if taken:
-        story.tell(events.RESUME, "0")
-    story.apply("0", 1, 10)
-    assert story.broken() == broken
+        builder.emit(events.RESUME, "0")
+    builder.apply("0", 1, 10)
+    assert builder.broken_rule() == broken
 
 
 def test_a_voter_that_has_heard_its_leader_lately_may_disregard_a_candidate():
     """§6. Whoever has heard nobody for a second must not."""
 
-    def tell(story, later_ms):
-        story.elect("0", 1)
-        story.append("0", "1", 1)
-        story.now_ms += later_ms
-        story.save("2")
-        story.vote("2", "1", 2, granted=False, reply_term=1)
+    def tell(builder, later_ms):
+        builder.elect("0", 1)
+        builder.append("0", "1", 1)
+        builder.now_ms += later_ms
+        builder.save("2")
+        builder.vote("2", "1", 2, granted=False, reply_term=1)
 
-    lately, long_ago = Story(), Story()
+    lately, long_ago = TraceBuilder(), TraceBuilder()
     tell(lately, 100)
     tell(long_ago, 1100)
-    assert (lately.broken(), long_ago.broken()) == (None, "higher-term-wins")
+    assert (lately.broken_rule(), long_ago.broken_rule()) == (None, "higher-term-wins")
 
 
 def test_a_vote_may_be_granted_again_when_its_request_comes_twice():
-    story = Story()
-    story.elect("0", 1, voters="01")
-    story.append("0", "1", 1, entries=[(1, 10)])
-    story.vote("0", "1", 1)
-    assert story.broken() is None
+    builder = TraceBuilder()
+    builder.elect("0", 1, voters="01")
+    builder.append("0", "1", 1, entries=[(1, 10)])
+    builder.vote("0", "1", 1)
+    assert builder.broken_rule() is None
 
 
 @pytest.mark.parametrize(
@@ -663,23 +665,23 @@ def test_a_vote_may_be_granted_again_when_its_request_comes_twice():
     ],
 )
 def test_a_vote_that_was_kept_under_a_leader_is_saved_already(earlier, hears_leader, saves, broken):
-    story = Story(servers=5)
+    builder = TraceBuilder(servers=5)
     if earlier:
-        story.save("0")
-        story.vote("0", "1", 1)
-    story.save("0")
-    asks = story.send("0", "1", RequestVoteArgs(2, 0, 0, 0))
-    story.elect("2", 2, voters="234")
+        builder.save("0")
+        builder.vote("0", "1", 1)
+    builder.save("0")
+    asks = builder.send("0", "1", RequestVoteArgs(2, 0, 0, 0))
+    builder.elect("2", 2, voters="234")
     if hears_leader:
-        told = story.send("2", "1", AppendEntriesArgs(2, 2, 0, 0, [], 0))
+        told = builder.send("2", "1", AppendEntriesArgs(2, 2, 0, 0, [], 0))
     else:
-        told = story.send("2", "1", RequestVoteArgs(2, 2, 0, 0))
-    story.deliver(told)
+        told = builder.send("2", "1", RequestVoteArgs(2, 2, 0, 0))
+    builder.deliver(told)
     if saves:
-        story.save("1")
-    story.deliver(asks)
-    story.answer(asks, RequestVoteReply(2, True))
-    assert story.broken() == broken
+        builder.save("1")
+    builder.deliver(asks)
+    builder.answer(asks, RequestVoteReply(2, True))
+    assert builder.broken_rule() == broken
 
 
 # ---- a peer that calls itself like any other ---------------------------------------------------------------------
@@ -687,38 +689,38 @@ def test_a_vote_that_was_kept_under_a_leader_is_saved_already(earlier, hears_lea
 
 def test_a_candidate_may_ask_itself_for_its_vote():
     """It saved the vote when it began. That used to be told as a vote that was not saved before the answer."""
-    story = Story()
-    story.save("0")
-    story.vote("0", "0", 1, saved=False)
-    story.vote("0", "1", 1)
-    story.append("0", "1", 1, entries=[(1, 10)])
-    story.vote("0", "0", 1, saved=False)  # however long its log is by then
-    assert story.broken() is None
+    builder = TraceBuilder()
+    builder.save("0")
+    builder.vote("0", "0", 1, saved=False)
+    builder.vote("0", "1", 1)
+    builder.append("0", "1", 1, entries=[(1, 10)])
+    builder.vote("0", "0", 1, saved=False)  # however long its log is by then
+    assert builder.broken_rule() is None
 
 
 def test_a_candidate_may_refuse_itself_what_it_has_already():
-    story = Story()
-    story.save("0")
-    story.vote("0", "0", 1, granted=False, saved=False)
-    story.now_ms += 200
-    story.save("1")
-    story.send("1", "2", RequestVoteArgs(2, 1, 0, 0))
-    assert story.broken() is None
+    builder = TraceBuilder()
+    builder.save("0")
+    builder.vote("0", "0", 1, granted=False, saved=False)
+    builder.now_ms += 200
+    builder.save("1")
+    builder.send("1", "2", RequestVoteArgs(2, 1, 0, 0))
+    assert builder.broken_rule() is None
 
 
 def test_whoever_asks_itself_votes_when_it_answers():
     """Until then it may vote for another; then its own vote does not count, and both must not be."""
 
     def tell(voters, own=False):
-        story = Story()
-        story.save("0", "2")
-        story.vote("2", "0", 1)
-        to_itself = story.deliver(story.send("0", "0", RequestVoteArgs(1, 0, 0, 0)))
-        story.answer(to_itself, RequestVoteReply(1, own))
+        builder = TraceBuilder()
+        builder.save("0", "2")
+        builder.vote("2", "0", 1)
+        to_itself = builder.deliver(builder.send("0", "0", RequestVoteArgs(1, 0, 0, 0)))
+        builder.answer(to_itself, RequestVoteReply(1, own))
         for voter in voters:
-            story.vote("0", voter, 1)
-        story.append("0", "1", 1)
-        return story.broken()
+            builder.vote("0", voter, 1)
+        builder.append("0", "1", 1)
+        return builder.broken_rule()
 
     assert (tell("1"), tell("1", own=True)) == ("earned-leadership", "one-vote")
 
@@ -726,25 +728,25 @@ def test_whoever_asks_itself_votes_when_it_answers():
 def test_whoever_campaigns_may_be_about_to_ask_itself():
     """Its request to itself may leave a little later. Whoever sends none has voted for itself."""
 
-    def tell(asks_itself_ms=None, *, then=lambda story: story.vote("1", "2", 2, saved=True)):
-        story = Story()
-        story.save("0", "1", "2")
-        story.send("0", "1", RequestVoteArgs(1, 0, 0, 0))
-        story.vote("2", "0", 1)
+    def tell(asks_itself_ms=None, *, then=lambda builder: builder.vote("1", "2", 2, saved=True)):
+        builder = TraceBuilder()
+        builder.save("0", "1", "2")
+        builder.send("0", "1", RequestVoteArgs(1, 0, 0, 0))
+        builder.vote("2", "0", 1)
         if asks_itself_ms is not None:
-            story.now_ms = asks_itself_ms
-            story.send("0", "0", RequestVoteArgs(1, 0, 0, 0))
-        story.now_ms = max(story.now_ms, 200)
-        then(story)
-        return story.broken()
+            builder.now_ms = asks_itself_ms
+            builder.send("0", "0", RequestVoteArgs(1, 0, 0, 0))
+        builder.now_ms = max(builder.now_ms, 200)
+        then(builder)
+        return builder.broken_rule()
 
-    def crash_and_vote(story):
-        story.crash("0")
-        story.vote("2", "0", 1)
+    def crash_and_vote(builder):
+        builder.crash("0")
+        builder.vote("2", "0", 1)
 
-    def meanwhile(story):
-        story.now_ms = 20
-        story.append("2", "1", 2)  # elected by nobody
+    def meanwhile(builder):
+        builder.now_ms = 20
+        builder.append("2", "1", 2)  # elected by nobody
 
     assert [tell(100), tell(190), tell()] == [None, "one-vote", "one-vote"]
     assert tell(then=meanwhile) == "one-vote"
@@ -753,61 +755,61 @@ def test_whoever_campaigns_may_be_about_to_ask_itself():
 
 
 def test_what_a_candidate_has_granted_counts_when_it_asks_itself():
-    story = Story()
-    story.save("0", "2")
-    story.send("0", "1", RequestVoteArgs(1, 0, 0, 0))
-    story.vote("2", "0", 1)
-    story.answer(story.deliver(story.send("0", "0", RequestVoteArgs(1, 0, 0, 0))), RequestVoteReply(1, True))
-    assert story.broken() == "one-vote"
+    builder = TraceBuilder()
+    builder.save("0", "2")
+    builder.send("0", "1", RequestVoteArgs(1, 0, 0, 0))
+    builder.vote("2", "0", 1)
+    builder.answer(builder.deliver(builder.send("0", "0", RequestVoteArgs(1, 0, 0, 0))), RequestVoteReply(1, True))
+    assert builder.broken_rule() == "one-vote"
 
 
 def test_a_leader_that_acknowledges_its_own_entries_counts_once():
     def tell(*followers):
-        story = Story(servers=5)
-        story.elect("0", 1, voters="012")
-        story.start("0", 1, 1, 10)
+        builder = TraceBuilder(servers=5)
+        builder.elect("0", 1, voters="012")
+        builder.start("0", 1, 1, 10)
         for follower in followers:
-            story.append("0", follower, 1, entries=[(1, 10)], saved=follower != "0")
-        story.append("0", "3", 1, entries=[(1, 10)], commit=1)
-        return story.broken()
+            builder.append("0", follower, 1, entries=[(1, 10)], saved=follower != "0")
+        builder.append("0", "3", 1, entries=[(1, 10)], commit=1)
+        return builder.broken_rule()
 
     assert (tell("0", "1"), tell("0", "1", "2")) == ("earned-commit", None)
 
 
 def test_a_leader_that_hears_itself_follows_nobody():
-    story = Story()
-    story.elect("0", 1)
-    story.append("0", "0", 1, saved=False)
-    story.now_ms += 200
-    story.send("0", "2", RequestVoteArgs(1, 0, 0, 0))  # its answer was lost, and it asks until it has one
-    assert story.broken() is None
+    builder = TraceBuilder()
+    builder.elect("0", 1)
+    builder.append("0", "0", 1, saved=False)
+    builder.now_ms += 200
+    builder.send("0", "2", RequestVoteArgs(1, 0, 0, 0))  # its answer was lost, and it asks until it has one
+    assert builder.broken_rule() is None
 
 
 def test_of_commits_a_peer_learns_nothing_by_its_own_requests():
     """One of an earlier life may arrive after its restart, and it says yes: it knows that log."""
-    story = Story()
-    story.elect("0", 1)
-    story.agree("0", 1, 1, 10)
+    builder = TraceBuilder()
+    builder.elect("0", 1)
+    builder.agree("0", 1, 1, 10)
     for _ in range(2):
-        story.append("0", "0", 1, prev=(1, 1), commit=1, saved=False)
-        story.now_ms += 1151
-    assert story.broken() is None
+        builder.append("0", "0", 1, prev=(1, 1), commit=1, saved=False)
+        builder.now_ms += 1151
+    assert builder.broken_rule() is None
 
 
 def test_a_leader_that_hears_only_itself_and_one_more_has_no_majority():
     """§6: to disregard a candidate it must have heard a majority lately."""
 
     def tell(*followers):
-        story = Story(servers=4)
-        story.elect("0", 1, voters="0123")
-        story.append("0", "1", 1)
-        story.now_ms += 1100
-        story.vote("0", "0", 1, saved=False)  # asked again, and answered when it leads
+        builder = TraceBuilder(servers=4)
+        builder.elect("0", 1, voters="0123")
+        builder.append("0", "1", 1)
+        builder.now_ms += 1100
+        builder.vote("0", "0", 1, saved=False)  # asked again, and answered when it leads
         for follower in followers:
-            story.append("0", follower, 1)
-        story.save("3")
-        story.vote("3", "0", 2, granted=False, reply_term=1)
-        return story.broken()
+            builder.append("0", follower, 1)
+        builder.save("3")
+        builder.vote("3", "0", 2, granted=False, reply_term=1)
+        return builder.broken_rule()
 
     assert (tell("1"), tell("1", "2")) == ("higher-term-wins", None)
 
@@ -815,36 +817,36 @@ def test_a_leader_that_hears_only_itself_and_one_more_has_no_majority():
 @pytest.mark.parametrize(("voters", "broken"), [("012", None), ("01", "higher-term-wins")])
 def test_who_has_just_been_elected_may_disregard_a_candidate_before_it_has_spoken(voters, broken):
     """§6, in the instant in which the last vote that it needs came in."""
-    story = Story(servers=5)
-    story.elect("0", 1, voters=voters)
-    story.save("3")
-    story.vote("3", "0", 2, granted=False, reply_term=1)
-    assert story.broken() == broken
+    builder = TraceBuilder(servers=5)
+    builder.elect("0", 1, voters=voters)
+    builder.save("3")
+    builder.vote("3", "0", 2, granted=False, reply_term=1)
+    assert builder.broken_rule() == broken
 
 
 def test_who_has_voted_for_another_and_leads_has_nobodys_vote():
-    story = Story()
-    story.save("1")
-    story.vote("1", "0", 1)
-    story.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0))
-    assert "leads term 1 with 0 of 3 votes, nobody's; it has given its own to another" in story.failure().text
+    builder = TraceBuilder()
+    builder.save("1")
+    builder.vote("1", "0", 1)
+    builder.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0))
+    assert "leads term 1 with 0 of 3 votes, nobody's; it has given its own to another" in builder.failure().text
 
 
 @pytest.mark.parametrize(("later_ms", "broken"), [(900, None), (1100, "higher-term-wins")])
 def test_a_leader_whose_first_vote_is_old_may_disregard_a_candidate_since_its_last(later_ms, broken):
     """§6: it has heard from a majority when it had all votes, though one of them came a second and more before."""
-    story = Story(servers=5)
-    story.elect("0", 1, voters="01")
-    story.now_ms += 1100
-    story.vote("0", "2", 1)
-    story.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0))
-    story.now_ms += later_ms
-    story.save("3")
-    story.vote("3", "0", 2, granted=False, reply_term=1)
+    builder = TraceBuilder(servers=5)
+    builder.elect("0", 1, voters="01")
+    builder.now_ms += 1100
+    builder.vote("0", "2", 1)
+    builder.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0))
+    builder.now_ms += later_ms
+    builder.save("3")
+    builder.vote("3", "0", 2, granted=False, reply_term=1)
     if broken is None:
-        assert story.broken() is None
+        assert builder.broken_rule() is None
         return
-    failure = story.failure()
+    failure = builder.failure()
     assert failure.rule == broken
     assert "and had heard from no majority for a second (§6)" in failure.text
 
@@ -852,17 +854,17 @@ def test_a_leader_whose_first_vote_is_old_may_disregard_a_candidate_since_its_la
 @pytest.mark.parametrize(("first", "broken"), [(True, None), (False, "terms-never-fall")])
 def test_a_leader_may_have_disregarded_a_candidate_before_it_heard_of_that_term_otherwise(first, broken):
     """§6. Its answers leave together, and one of them tells of the later term before this one does."""
-    story = Story()
-    story.elect("0", 1)
-    story.append("0", "1", 1)
-    request = story.send("1", "0", RequestVoteArgs(2, 1, 0, 0))
+    builder = TraceBuilder()
+    builder.elect("0", 1)
+    builder.append("0", "1", 1)
+    request = builder.send("1", "0", RequestVoteArgs(2, 1, 0, 0))
     if first:
-        story.deliver(request)
-    story.vote("2", "0", 2, granted=False)
+        builder.deliver(request)
+    builder.vote("2", "0", 2, granted=False)
     if not first:
-        story.deliver(request)
-    story.answer(request, RequestVoteReply(1, False))
-    assert story.broken() == broken
+        builder.deliver(request)
+    builder.answer(request, RequestVoteReply(1, False))
+    assert builder.broken_rule() == broken
 
 
 @pytest.mark.parametrize(
@@ -872,45 +874,45 @@ def test_a_leader_may_have_disregarded_a_candidate_before_it_heard_of_that_term_
 def test_a_voter_that_came_to_the_term_otherwise_may_disregard_its_candidate(told, later_ms, broken):
     """§6. The request of a candidate brings no term to who has heard its leader lately; an answer does, to one that
     has been a candidate itself."""
-    story = Story()
-    story.save("2")
-    asked = story.send("2", "1", RequestVoteArgs(1, 2, 0, 0))
-    story.elect("0", 1, voters="01")
-    story.append("0", "2", 1)
-    story.now_ms += later_ms
-    story.save("1")
+    builder = TraceBuilder()
+    builder.save("2")
+    asked = builder.send("2", "1", RequestVoteArgs(1, 2, 0, 0))
+    builder.elect("0", 1, voters="01")
+    builder.append("0", "2", 1)
+    builder.now_ms += later_ms
+    builder.save("1")
     if told:
-        story.deliver(asked)
-        story.answer(asked, RequestVoteReply(2, False))
-    story.vote("1", "2", 2, granted=False)
-    story.now_ms += 200
-    story.save("0")
-    story.send("0", "1", RequestVoteArgs(3, 0, 0, 0))
-    assert story.broken() == broken
+        builder.deliver(asked)
+        builder.answer(asked, RequestVoteReply(2, False))
+    builder.vote("1", "2", 2, granted=False)
+    builder.now_ms += 200
+    builder.save("0")
+    builder.send("0", "1", RequestVoteArgs(3, 0, 0, 0))
+    assert builder.broken_rule() == broken
 
 
 # ---- words and evidence ----------------------------------------------------------------------------------------
 
 
 def failure_of(tell, servers=3):
-    story = Story(servers)
-    tell(story)
-    return story.failure()
+    builder = TraceBuilder(servers)
+    tell(builder)
+    return builder.failure()
 
 
 def test_half_of_four_is_called_so():
-    def elected_by_half(story):
-        story.save("0")
-        story.vote("0", "1", 1)
-        story.append("0", "1", 1)
+    def elected_by_half(builder):
+        builder.save("0")
+        builder.vote("0", "1", 1)
+        builder.append("0", "1", 1)
 
     def stored_by(*followers):
-        def tell(story):
-            story.elect("0", 1, voters="01234")
-            story.start("0", 1, 1, 10)
+        def tell(builder):
+            builder.elect("0", 1, voters="01234")
+            builder.start("0", 1, 1, 10)
             for follower in followers:
-                story.append("0", follower, 1, entries=[(1, 10)])
-            story.append("0", "3", 1, entries=[(1, 10)], commit=1)
+                builder.append("0", follower, 1, entries=[(1, 10)])
+            builder.append("0", "3", 1, entries=[(1, 10)], commit=1)
 
         return tell
 
@@ -926,11 +928,11 @@ def test_half_of_four_is_called_so():
 
 
 def test_what_a_leader_applies_too_early_is_told_with_its_term():
-    def tell(story):
-        story.elect("0", 1)
-        story.agree("0", 1, 1, 10)
-        story.elect("1", 2, last=(1, 1), voters="12")
-        story.apply("1", 1, 10)
+    def tell(builder):
+        builder.elect("0", 1)
+        builder.agree("0", 1, 1, 10)
+        builder.elect("1", 2, last=(1, 1), voters="12")
+        builder.apply("1", 1, 10)
 
     failure = failure_of(tell)
     assert "peer 1, leading term 2, " in failure.text and failure.peer == "1"
@@ -938,16 +940,16 @@ def test_what_a_leader_applies_too_early_is_told_with_its_term():
 
 
 def test_a_late_verdict_about_saving_says_that_it_is_late_and_when_the_last_save_was():
-    def at_once(story):
-        story.save("1")
-        story.elect("0", 1)
-        story.append("0", "1", 1, saved=False)
-        story.send("1", "2", RequestVoteArgs(2, 1, 0, 0))
+    def at_once(builder):
+        builder.save("1")
+        builder.elect("0", 1)
+        builder.append("0", "1", 1, saved=False)
+        builder.send("1", "2", RequestVoteArgs(2, 1, 0, 0))
 
-    def later(story):
-        story.send("1", "2", RequestVoteArgs(1, 1, 0, 0))
-        story.now_ms += 500
-        story.crash("0")
+    def later(builder):
+        builder.send("1", "2", RequestVoteArgs(1, 1, 0, 0))
+        builder.now_ms += 500
+        builder.crash("0")
 
     told, late = failure_of(at_once), failure_of(later)
     assert "told only now" not in told.text and "it last answered in a lower term, at " in told.text
@@ -960,13 +962,13 @@ def test_a_late_verdict_about_saving_says_that_it_is_late_and_when_the_last_save
 
 def test_a_snapshot_between_a_yes_and_a_no_is_told():
     def tell(installed, *, back_ms=0):
-        def story_of(story):
-            story.elect("0", 1)
-            story.append("0", "1", 1, entries=[(1, 10), (1, 20)])
+        def story_of(builder):
+            builder.elect("0", 1)
+            builder.append("0", "1", 1, entries=[(1, 10), (1, 20)])
             if installed:
-                story.now_ms -= back_ms
-                story.install("0", "1", 1, (1, 1))
-            story.append("0", "1", 1, prev=(2, 1), success=False)
+                builder.now_ms -= back_ms
+                builder.install("0", "1", 1, (1, 1))
+            builder.append("0", "1", 1, prev=(2, 1), success=False)
 
         return failure_of(story_of)
 
@@ -978,14 +980,14 @@ def test_a_snapshot_between_a_yes_and_a_no_is_told():
 
 def test_an_entry_whose_term_is_lost_where_the_snapshot_ends_is_told_so():
     def tell(taken):
-        def story_of(story):
-            story.elect("0", 1)
-            story.agree("0", 1, 1, 10)
+        def story_of(builder):
+            builder.elect("0", 1)
+            builder.agree("0", 1, 1, 10)
             if taken:
                 snapshot = Encoder()
                 snapshot.encode(1)
-                story.save("0", snapshot=snapshot.bytes())
-            story.append("0", "1", 1, prev=(1, 0), success=False)
+                builder.save("0", snapshot=snapshot.bytes())
+            builder.append("0", "1", 1, prev=(1, 0), success=False)
 
         return failure_of(story_of)
 
@@ -995,10 +997,10 @@ def test_an_entry_whose_term_is_lost_where_the_snapshot_ends_is_told_so():
 
 def test_a_term_that_no_entry_can_have_is_told_with_what_may_be_behind_it():
     def tell(*entry):
-        def story_of(story):
-            story.elect("0", 1)
-            story.start("0", 1, 1, 100)
-            story.append("0", "1", 1, entries=[entry])
+        def story_of(builder):
+            builder.elect("0", 1)
+            builder.start("0", 1, 1, 100)
+            builder.append("0", "1", 1, entries=[entry])
 
         return failure_of(story_of).text
 
@@ -1009,9 +1011,9 @@ def test_a_term_that_no_entry_can_have_is_told_with_what_may_be_behind_it():
 
 def test_next_index_is_named_where_prev_log_index_is_wrong_and_prev_log_term_where_that_is():
     def tell(*prev):
-        def story_of(story):
-            story.elect("0", 1)
-            story.append("0", "1", 1, prev=prev, success=False)
+        def story_of(builder):
+            builder.elect("0", 1)
+            builder.append("0", "1", 1, prev=prev, success=False)
 
         return failure_of(story_of).text
 
@@ -1024,10 +1026,10 @@ def test_a_second_vote_that_is_answered_in_a_later_term_is_told_so():
     """Of that later term nobody had heard it speak before."""
 
     def tell(reply_term):
-        def story_of(story):
-            story.save("0", "1")
-            story.vote("0", "2", 1)
-            story.vote("1", "2", 1, reply_term=reply_term)
+        def story_of(builder):
+            builder.save("0", "1")
+            builder.vote("0", "2", 1)
+            builder.vote("1", "2", 1, reply_term=reply_term)
 
         return failure_of(story_of).text
 
@@ -1037,14 +1039,14 @@ def test_a_second_vote_that_is_answered_in_a_later_term_is_told_so():
 
 def test_calls_of_start_that_overlap_are_told_where_their_results_are_exchanged():
     def tell(*steps):
-        def story_of(story):
-            story.elect("0", 1)
-            story.save("0")
+        def story_of(builder):
+            builder.elect("0", 1)
+            builder.save("0")
             for command, index in steps:
-                story.tell(
+                builder.emit(
                     *(("started", "0", events.Started(command, index, 1, True)) if index else ("start", "0", command))
                 )
-            story.append("0", "1", 1, entries=[(1, 10), (1, 11)])
+            builder.append("0", "1", 1, entries=[(1, 10), (1, 11)])
 
         failure = failure_of(story_of)
         assert failure.rule == "start-tells-index"

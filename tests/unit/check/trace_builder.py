@@ -23,23 +23,23 @@ METHODS = {
 }
 
 
-class Story:
+class TraceBuilder:
     """A run told by its events. Nothing happens but what is said here; every step takes a millisecond."""
 
     def __init__(self, servers=3):
         self.trace = []
         self.checker = RuleChecker(self.trace)
         self.now_ms = 0
-        self.lives = {}
+        self.incarnations = {}
         self.messages = 0
-        self.tell("cluster", "", servers)
+        self.emit("cluster", "", servers)
 
-    def tell(self, kind, node="", detail=None, message=0):
+    def emit(self, kind, node="", detail=None, message=0):
         self.now_ms += 1
-        event = Event(self.now_ms * 1_000_000, kind, node, self.lives.get(node, 1), message, detail)
+        event = Event(self.now_ms * 1_000_000, kind, node, self.incarnations.get(node, 1), message, detail)
         self.trace.append(event)
 
-    def broken(self):
+    def broken_rule(self):
         """The name of the first rule that is broken, or None."""
         self.checker.finish()
         return None if self.checker.violation is None else self.checker.violation.failure.rule
@@ -54,30 +54,30 @@ class Story:
     def send(self, source, target, args, method=""):
         self.messages += 1
         message = Message(self.messages, source, target, method or METHODS[type(args)], encode(args), type(args))
-        self.tell("send", source, message, message.id)
+        self.emit("send", source, message, message.id)
         return message
 
     def deliver(self, message):
-        self.tell("deliver", message.target, message, message.id)
+        self.emit("deliver", message.target, message, message.id)
         return message
 
     def answer(self, message, reply, *, arrives=True):
         message.reply, message.reply_type = encode(reply), type(reply)
-        self.tell("answer", message.target, message, message.id)
+        self.emit("answer", message.target, message, message.id)
         if arrives:
-            self.tell("reply", message.source, message, message.id)
+            self.emit("reply", message.source, message, message.id)
 
     def begin_save(self, node, number):
-        self.tell("saving", node, number)
+        self.emit("saving", node, number)
 
     def save(self, *nodes, snapshot=b"", number=0):
         for node in nodes:
-            self.tell("persist", node, events.Saved(b"state", snapshot, number))
+            self.emit("persist", node, events.PersistedState(b"state", snapshot, number))
 
     def crash(self, node):
-        self.tell("crash", node)
-        self.lives[node] = self.lives.get(node, 1) + 1
-        self.tell("restore", node, 0)
+        self.emit("crash", node)
+        self.incarnations[node] = self.incarnations.get(node, 1) + 1
+        self.emit("restore", node, 0)
 
     # ---- whole exchanges, right unless told otherwise --------------------------------------------------------------
 
@@ -110,12 +110,12 @@ class Story:
         self.answer(message, InstallSnapshotReply(term if reply_term is None else reply_term))
 
     def start(self, node, index, term, command):
-        self.tell("start", node, command)
+        self.emit("start", node, command)
         self.save(node)
-        self.tell("started", node, events.Started(command, index, term, True))
+        self.emit("started", node, events.Started(command, index, term, True))
 
     def apply(self, node, index, command):
-        self.tell("apply", node, ApplyMsg(True, command, index))
+        self.emit("apply", node, ApplyMsg(True, command, index))
 
     def agree(self, leader, term, index, command, *, prev_term=None, followers="012", commit=0):
         """One command, started, and sent to the followers, who say yes."""
@@ -126,13 +126,13 @@ class Story:
                 self.append(leader, follower, term, prev, [(term, command)], commit)
 
 
-def story_of_agreement():
+def build_agreement():
     """Peer 0 leads term 1 and has committed command 10; all have applied it."""
-    story = Story()
-    story.elect("0", 1)
-    story.agree("0", 1, 1, 10)
+    builder = TraceBuilder()
+    builder.elect("0", 1)
+    builder.agree("0", 1, 1, 10)
     for follower in "12":
-        story.append("0", follower, 1, prev=(1, 1), commit=1)
+        builder.append("0", follower, 1, prev=(1, 1), commit=1)
     for node in "012":
-        story.apply(node, 1, 10)
-    return story
+        builder.apply(node, 1, 10)
+    return builder

@@ -6,7 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-from raftlab.check.linearizability import History, Kind, Outcome, check
+from raftlab.check.linearizability import CheckResult, History, OperationKind, check
 from raftlab.cluster.client import make_clerk, make_connections
 from raftlab.cluster.processes import ClusterProcesses
 from raftlab.cluster.tcp import Address, Credentials
@@ -76,7 +76,7 @@ class Clients:
             assert not thread.is_alive()
         clerk = make_clerk(self._loaded, self._lines)
         for key in range(self._keys):
-            self._do("last", clerk, Kind.GET, str(key))
+            self._do("last", clerk, OperationKind.GET, str(key))
 
     def close(self):
         self._stop.set()
@@ -85,7 +85,7 @@ class Clients:
 
     def is_linearizable(self):
         verdict = check(self.history.operations)
-        assert verdict.outcome is Outcome.OK, verdict
+        assert verdict.result is CheckResult.OK, verdict
         return True
 
     def _work(self, number):
@@ -94,13 +94,13 @@ class Clients:
         count = 0
         while not self._stop.wait(self._pause_s):
             count += 1
-            kind = chance.choices([Kind.APPEND, Kind.GET, Kind.PUT], [6, 3, 1])[0]
-            value = "" if kind is Kind.GET else written(number, count)
+            kind = chance.choices([OperationKind.APPEND, OperationKind.GET, OperationKind.PUT], [6, 3, 1])[0]
+            value = "" if kind is OperationKind.GET else written(number, count)
             self._do(f"client {number}", clerk, kind, str(chance.randrange(self._keys)), value)
 
     def _do(self, client, clerk, kind, key, value=""):
         with self._mu:
             operation = self.history.call(client, kind, key, value)
-        answer = clerk.get(key) if kind is Kind.GET else getattr(clerk, kind.value)(key, value)
+        answer = clerk.get(key) if kind is OperationKind.GET else getattr(clerk, kind.value)(key, value)
         with self._mu:
             self.history.returns(operation, answer)

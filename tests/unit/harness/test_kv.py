@@ -5,7 +5,7 @@ import re
 import pytest
 
 from labsim import Simulation, time
-from raftlab.check.linearizability import Outcome, Verdict
+from raftlab.check.linearizability import CheckResult, HistoryCheck
 from raftlab.harness import kv_config, report
 from raftlab.harness.kv_config import Undecided
 from raftlab.harness.loader import LoadError, load_peer
@@ -261,7 +261,7 @@ def test_equal_values_are_searched():
 
 def test_unknown_is_the_lab_s_failure_and_never_passed_over(monkeypatch):
     monkeypatch.setattr(
-        kv_config, "check", lambda operations, alive: Verdict(Outcome.UNKNOWN, key="x", steps=1_000_000)
+        kv_config, "check", lambda operations, alive: HistoryCheck(CheckResult.UNKNOWN, key="x", steps=1_000_000)
     )
     run = run_test(equal_values, load_peer(RAFT, kv=KV), 1)
     assert isinstance(run.error, Undecided)
@@ -281,7 +281,7 @@ def test_a_long_search_is_no_task_that_does_not_wait(monkeypatch):
         for _ in range(1000):  # some seconds
             sum(range(100_000))
             alive()
-        return Verdict(Outcome.OK)
+        return HistoryCheck(CheckResult.OK)
 
     monkeypatch.setattr(kv_config, "check", searching)
     simulation = Simulation(1, unresponsive_s=0.3)

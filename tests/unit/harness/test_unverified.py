@@ -13,7 +13,7 @@ from raftlab.sandbox.loader import launcher_for
 from raftlab.scenarios.collection import collect
 from raftlab.tools.selection import load_tests
 from tests.mutants.tool.mutants import PEERS
-from unit.check.trace_builder import Story
+from unit.check.trace_builder import TraceBuilder
 from unit.students import ROOT, agree, edited_reference, peer, renamed_package, told, written
 
 pytestmark = pytest.mark.usefixtures("raft_package_restored")
@@ -250,14 +250,14 @@ class InvitedArgs:
 )
 def test_handed_over_leadership_is_verified_by_flagged_votes(led_before, voters, expected):
     """Whom a leader asks to campaign may say so by a flag in RequestVote (dissertation 3.10)."""
-    story = Story()
+    builder = TraceBuilder()
     if led_before:
-        story.elect("0", 1)
-        story.append("0", "1", 1)
+        builder.elect("0", 1)
+        builder.append("0", "1", 1)
     for voter in voters:
-        request = story.deliver(story.send("1", voter, InvitedArgs(2, 1, 0, 0, True), "Raft.request_vote"))
-        story.answer(request, RequestVoteReply(2, True))
-    story.append("1", "2", 2)
-    broken = story.broken()
-    found = [broken] if broken else [line.partition(" cannot")[0] for line in story.checker.unverified]
+        request = builder.deliver(builder.send("1", voter, InvitedArgs(2, 1, 0, 0, True), "Raft.request_vote"))
+        builder.answer(request, RequestVoteReply(2, True))
+    builder.append("1", "2", 2)
+    broken = builder.broken_rule()
+    found = [broken] if broken else [line.partition(" cannot")[0] for line in builder.checker.unverified]
     assert found == expected

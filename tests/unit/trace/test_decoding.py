@@ -12,7 +12,7 @@ from raftlab.check.rules.budgets import RPCS_PER_LINK_PER_S
 from raftlab.harness.loader import load_peer
 from raftlab.harness.run import run_test
 from raftlab.tools.selection import load_tests
-from unit.check.trace_builder import Story
+from unit.check.trace_builder import TraceBuilder
 from unit.students import ROOT, edited_reference, renamed_package
 
 pytestmark = pytest.mark.usefixtures("raft_package_restored")
@@ -108,18 +108,18 @@ class OfATuple:
 
 
 def test_entries_may_be_a_tuple():
-    story = Story()
-    story.elect("0", 1)
+    builder = TraceBuilder()
+    builder.elect("0", 1)
     for index, command in ((1, 10), (2, 20)):
-        story.start("0", index, 1, command)
+        builder.start("0", index, 1, command)
         message = OfATuple(1, index - 1, index // 2, (LogEntry(1, command),), 0)
         for follower in "12":
-            request = story.deliver(story.send("0", follower, message, "Raft.append_entries"))
-            story.save(follower)
-            story.answer(request, AppendEntriesReply(1, True))
-    story.apply("0", 1, 10)
-    story.apply("0", 2, 20)
-    assert (story.broken(), story.checker.off) == (None, [])
+            request = builder.deliver(builder.send("0", follower, message, "Raft.append_entries"))
+            builder.save(follower)
+            builder.answer(request, AppendEntriesReply(1, True))
+    builder.apply("0", 1, 10)
+    builder.apply("0", 2, 20)
+    assert (builder.broken_rule(), builder.checker.undecodable_notes) == (None, [])
 
 
 @dataclass
@@ -143,52 +143,55 @@ class OtherReply:
     ],
 )
 def test_fields_of_another_kind_cannot_be_read_either(args, what):
-    story = Story()
-    story.elect("0", 1)
-    message = story.deliver(story.send("0", "1", args, "Raft.append_entries"))
-    story.answer(message, AppendEntriesReply(1, True))
-    story.apply("1", 1, 10)
-    assert story.broken() == "only-started"  # which needs no message
-    assert story.checker.off == [f"No check can read {what}", BEST]
+    builder = TraceBuilder()
+    builder.elect("0", 1)
+    message = builder.deliver(builder.send("0", "1", args, "Raft.append_entries"))
+    builder.answer(message, AppendEntriesReply(1, True))
+    builder.apply("1", 1, 10)
+    assert builder.broken_rule() == "only-started"  # which needs no message
+    assert builder.checker.undecodable_notes == [f"No check can read {what}", BEST]
 
 
 def test_what_is_said_to_be_checked_all_the_same_is_checked():
     """The arguments of a RequestVote whose reply cannot be read used to be judged by checks that were "off"."""
-    story = Story()
-    story.save("1")
-    story.answer(story.deliver(story.send("1", "2", RequestVoteArgs(2, 1, 0, 0))), OtherReply(2, True))
-    story.now_ms += 200
-    story.send("1", "0", RequestVoteArgs(1, 1, 0, 0))
-    assert story.broken() == "speaks-in-its-term"
-    assert "replies to Raft.request_vote: they have no field 'vote_granted' (its requests" in story.checker.off[0]
+    builder = TraceBuilder()
+    builder.save("1")
+    builder.answer(builder.deliver(builder.send("1", "2", RequestVoteArgs(2, 1, 0, 0))), OtherReply(2, True))
+    builder.now_ms += 200
+    builder.send("1", "0", RequestVoteArgs(1, 1, 0, 0))
+    assert builder.broken_rule() == "speaks-in-its-term"
+    assert (
+        "replies to Raft.request_vote: they have no field 'vote_granted' (its requests"
+        in builder.checker.undecodable_notes[0]
+    )
 
 
 def test_the_budget_needs_no_field():
-    story = Story()
-    story.now_ms = 1000
+    builder = TraceBuilder()
+    builder.now_ms = 1000
     for _ in range(RPCS_PER_LINK_PER_S + 1):
-        story.now_ms = 1000
-        story.send("0", "1", RequestVoteArgs(1, 0, 0, 0), "Raft.ask")
-    assert story.broken() == "rpc-budget"
+        builder.now_ms = 1000
+        builder.send("0", "1", RequestVoteArgs(1, 0, 0, 0), "Raft.ask")
+    assert builder.broken_rule() == "rpc-budget"
 
 
 @pytest.mark.parametrize("word", [7, "all of yours up to 7 is saved", [1, "an entry perhaps"]])
 def test_what_cannot_be_read_is_assumed_in_favour_of_whoever_got_it_and_of_nobody_else(word):
     """A number may acknowledge, a word may bring an entry. It used to switch rules off for everybody, or for nobody."""
 
-    def tell(story, to):
+    def tell(builder, to):
         message = Message(1000, "0", to, "Raft.hello", encode(word), type(word))
         for kind, node in (("send", "0"), ("deliver", to)):
-            story.tell(kind, node, message, message.id)
-        story.elect("0", 1)
-        story.append("0", "1", 1, entries=[(1, 10)], saved=False)
+            builder.emit(kind, node, message, message.id)
+        builder.elect("0", 1)
+        builder.append("0", "1", 1, entries=[(1, 10)], saved=False)
 
-    to_it, to_another = Story(), Story()
+    to_it, to_another = TraceBuilder(), TraceBuilder()
     tell(to_it, "1")
     tell(to_another, "2")
-    assert (to_it.broken(), to_another.broken()) == (None, "saved-before-reply")
+    assert (to_it.broken_rule(), to_another.broken_rule()) == (None, "saved-before-reply")
     unread = ["No check looks at Raft.hello: it is no RPC of the paper", BEST]
-    assert to_it.checker.off == to_another.checker.off == unread
+    assert to_it.checker.undecodable_notes == to_another.checker.undecodable_notes == unread
 
 
 def test_an_acknowledgement_in_a_field_of_its_own_counts():
@@ -198,18 +201,18 @@ def test_an_acknowledgement_in_a_field_of_its_own_counts():
         success: bool
         saved_index: int = 0
 
-    def tell(story, saved_index):
-        story.elect("0", 1)
-        story.start("0", 1, 1, 10)
-        story.append("0", "1", 1, entries=[(1, 10)], success=False)
-        heartbeat = story.deliver(story.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0)))
-        story.answer(heartbeat, Reply(1, True, saved_index))
-        story.apply("0", 1, 10)
+    def tell(builder, saved_index):
+        builder.elect("0", 1)
+        builder.start("0", 1, 1, 10)
+        builder.append("0", "1", 1, entries=[(1, 10)], success=False)
+        heartbeat = builder.deliver(builder.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0)))
+        builder.answer(heartbeat, Reply(1, True, saved_index))
+        builder.apply("0", 1, 10)
 
-    told, silent = Story(), Story()
+    told, silent = TraceBuilder(), TraceBuilder()
     tell(told, 1)
     tell(silent, 0)
-    assert (told.broken(), silent.broken()) == (None, "earned-commit")
+    assert (told.broken_rule(), silent.broken_rule()) == (None, "earned-commit")
 
 
 def test_a_vote_asked_for_with_a_flag_of_its_own_is_no_campaign():
@@ -223,22 +226,22 @@ def test_a_vote_asked_for_with_a_flag_of_its_own_is_no_campaign():
         last_log_term: int
         pre_vote: bool = False
 
-    def tell(story, pre_vote):
-        story.save("1", "2")
-        request = story.deliver(story.send("1", "2", Args(1, 1, 0, 0, pre_vote), "Raft.request_vote"))
-        story.save("2")
-        story.answer(request, RequestVoteReply(0 if pre_vote else 1, pre_vote))
-        story.save("0")
-        story.vote("0", "1", 1)
-        story.now_ms = 200  # by now it would have asked itself
-        story.save("2")
-        story.vote("2", "0", 2)
+    def tell(builder, pre_vote):
+        builder.save("1", "2")
+        request = builder.deliver(builder.send("1", "2", Args(1, 1, 0, 0, pre_vote), "Raft.request_vote"))
+        builder.save("2")
+        builder.answer(request, RequestVoteReply(0 if pre_vote else 1, pre_vote))
+        builder.save("0")
+        builder.vote("0", "1", 1)
+        builder.now_ms = 200  # by now it would have asked itself
+        builder.save("2")
+        builder.vote("2", "0", 2)
 
-    flagged, plain = Story(), Story()
+    flagged, plain = TraceBuilder(), TraceBuilder()
     tell(flagged, True)
     tell(plain, False)
-    assert (flagged.broken(), plain.broken()) == (None, "one-vote")
-    assert flagged.checker.off[0] == "No check looks at Raft.request_vote with 'pre_vote' set"
+    assert (flagged.broken_rule(), plain.broken_rule()) == (None, "one-vote")
+    assert flagged.checker.undecodable_notes[0] == "No check looks at Raft.request_vote with 'pre_vote' set"
 
 
 @dataclass
@@ -253,14 +256,14 @@ class WordyArgs:
 
 @pytest.mark.parametrize(("kind", "broken"), [("pre", None), ("vote", "one-vote")])
 def test_a_word_of_its_own_is_a_flag_and_what_is_always_true_is_none(kind, broken):
-    story = Story()
+    builder = TraceBuilder()
     for candidate in "01":
-        story.save(candidate)
+        builder.save(candidate)
         args = WordyArgs(1, int(candidate), 0, 0, kind)
-        request = story.deliver(story.send(candidate, "2", args, "Raft.request_vote"))
-        story.save("2")
-        story.answer(request, RequestVoteReply(1, True))
-    assert story.broken() == broken
+        request = builder.deliver(builder.send(candidate, "2", args, "Raft.request_vote"))
+        builder.save("2")
+        builder.answer(request, RequestVoteReply(1, True))
+    assert builder.broken_rule() == broken
 
 
 def test_who_led_after_a_campaign_that_nobody_can_read_may_have_been_given_a_command_that_nobody_saw():
@@ -272,19 +275,19 @@ def test_who_led_after_a_campaign_that_nobody_can_read_may_have_been_given_a_com
         last_log_term: int
         transfer: bool = False
 
-    story = Story()
-    story.save("0")
+    builder = TraceBuilder()
+    builder.save("0")
     for voter in "12":
-        request = story.deliver(story.send("0", voter, Args(1, 0, 0, 0, True), "Raft.request_vote"))
-        story.save(voter)
-        story.answer(request, RequestVoteReply(1, True))
-    story.append("0", "1", 1)
-    story.tell("start", "0", 10)
-    story.save("0")
-    story.crash("0")
-    story.save("0")
-    story.send("0", "1", RequestVoteArgs(2, 0, 1, 1))
-    assert story.broken() is None
+        request = builder.deliver(builder.send("0", voter, Args(1, 0, 0, 0, True), "Raft.request_vote"))
+        builder.save(voter)
+        builder.answer(request, RequestVoteReply(1, True))
+    builder.append("0", "1", 1)
+    builder.emit("start", "0", 10)
+    builder.save("0")
+    builder.crash("0")
+    builder.save("0")
+    builder.send("0", "1", RequestVoteArgs(2, 0, 1, 1))
+    assert builder.broken_rule() is None
 
 
 def test_entries_in_an_added_field_of_a_snapshot_may_have_arrived():
@@ -302,21 +305,21 @@ def test_entries_in_an_added_field_of_a_snapshot_may_have_arrived():
         term: int
         match_index: int = 0
 
-    def tell(story, entries):
-        story.elect("0", 1)
+    def tell(builder, entries):
+        builder.elect("0", 1)
         for index in (1, 2):
-            story.start("0", index, 1, 10 * index)
-        request = story.deliver(story.send("0", "1", Args(1, 0, 1, 1, b"", entries), "Raft.install_snapshot"))
-        story.save("1")
-        story.answer(request, Reply(1, 1 + len(entries)))
-        story.append("0", "1", 1, prev=(2, 1))
-        story.apply("0", 1, 10)
-        story.apply("0", 2, 20)
+            builder.start("0", index, 1, 10 * index)
+        request = builder.deliver(builder.send("0", "1", Args(1, 0, 1, 1, b"", entries), "Raft.install_snapshot"))
+        builder.save("1")
+        builder.answer(request, Reply(1, 1 + len(entries)))
+        builder.append("0", "1", 1, prev=(2, 1))
+        builder.apply("0", 1, 10)
+        builder.apply("0", 2, 20)
 
-    with_entries, without = Story(), Story()
+    with_entries, without = TraceBuilder(), TraceBuilder()
     tell(with_entries, [LogEntry(1, 20)])
     tell(without, [])
-    assert (with_entries.broken(), without.broken()) == (None, "success-means-match")
+    assert (with_entries.broken_rule(), without.broken_rule()) == (None, "success-means-match")
 
 
 def test_a_pre_vote_excuses_no_lie_about_the_log():
@@ -333,18 +336,18 @@ def test_a_pre_vote_excuses_no_lie_about_the_log():
     class Anything:
         entries: list[int]
 
-    def tell(story, args):
-        story.elect("0", 1)
-        story.append("0", "1", 1, entries=[(1, 10)])
-        request = story.deliver(story.send("2", "1", args, "Raft.pre_vote"))
-        story.answer(request, RequestVoteReply(1, False))
-        story.save("1")
-        story.send("1", "2", RequestVoteArgs(2, 1, 0, 0))
+    def tell(builder, args):
+        builder.elect("0", 1)
+        builder.append("0", "1", 1, entries=[(1, 10)])
+        request = builder.deliver(builder.send("2", "1", args, "Raft.pre_vote"))
+        builder.answer(request, RequestVoteReply(1, False))
+        builder.save("1")
+        builder.send("1", "2", RequestVoteArgs(2, 1, 0, 0))
 
-    pre_vote, anything = Story(), Story()
+    pre_vote, anything = TraceBuilder(), TraceBuilder()
     tell(pre_vote, PreVote(2, 2, 0, 0))
     tell(anything, Anything([1]))
-    assert (pre_vote.broken(), anything.broken()) == ("honest-candidate", None)
+    assert (pre_vote.broken_rule(), anything.broken_rule()) == ("honest-candidate", None)
 
 
 def test_a_term_that_a_pre_vote_has_told_of_may_have_been_saved_then():
@@ -355,20 +358,20 @@ def test_a_term_that_a_pre_vote_has_told_of_may_have_been_saved_then():
         last_log_index: int
         last_log_term: int
 
-    def tell(story, pre_vote):
-        story.elect("0", 1)
+    def tell(builder, pre_vote):
+        builder.elect("0", 1)
         if pre_vote:
-            request = story.deliver(story.send("1", "2", PreVote(2, 1, 0, 0), "Raft.pre_vote"))
-            story.answer(request, RequestVoteReply(2, False))
-        story.save("1")
-        story.append("0", "1", 1, saved=False)
-        story.elect("2", 2, voters="02")
-        story.append("2", "1", 2, saved=False)
+            request = builder.deliver(builder.send("1", "2", PreVote(2, 1, 0, 0), "Raft.pre_vote"))
+            builder.answer(request, RequestVoteReply(2, False))
+        builder.save("1")
+        builder.append("0", "1", 1, saved=False)
+        builder.elect("2", 2, voters="02")
+        builder.append("2", "1", 2, saved=False)
 
-    told, not_told = Story(), Story()
+    told, not_told = TraceBuilder(), TraceBuilder()
     tell(told, pre_vote=True)
     tell(not_told, pre_vote=False)
-    assert (told.broken(), not_told.broken()) == (None, "saved-before-reply")
+    assert (told.broken_rule(), not_told.broken_rule()) == (None, "saved-before-reply")
 
 
 @dataclass
@@ -384,17 +387,17 @@ class InvitedArgs:
 @pytest.mark.parametrize(("asks", "broken"), [(True, None), (False, "saved-before-reply")])
 def test_who_has_asked_for_votes_in_words_of_its_own_may_have_saved_its_term_then(method, asks, broken):
     """Its leader has told it to campaign, and it says so in its request (dissertation §3.10)."""
-    story = Story()
-    story.elect("0", 1)
-    story.append("0", "1", 1)
+    builder = TraceBuilder()
+    builder.elect("0", 1)
+    builder.append("0", "1", 1)
     if asks:
-        story.save("1")
-        story.send("1", "0", InvitedArgs(2, 1, 0, 0, True), method)
+        builder.save("1")
+        builder.send("1", "0", InvitedArgs(2, 1, 0, 0, True), method)
     else:
-        story.append("0", "1", 1, saved=False)  # so that it has spoken since its last save
-    story.save("2")
-    story.vote("2", "1", 2, granted=False, saved=False)
-    assert story.broken() == broken
+        builder.append("0", "1", 1, saved=False)  # so that it has spoken since its last save
+    builder.save("2")
+    builder.vote("2", "1", 2, granted=False, saved=False)
+    assert builder.broken_rule() == broken
 
 
 @pytest.mark.parametrize(("known", "broken"), [(1, None), (0, "earned-commit")])
@@ -405,15 +408,15 @@ def test_a_leader_may_learn_from_an_added_number_what_others_know_to_be_committe
         success: bool
         committed: int = 0
 
-    story = Story()
-    story.elect("0", 1)
-    story.agree("0", 1, 1, 10)
-    story.append("0", "2", 1, prev=(1, 1), commit=1)
-    story.elect("1", 2, last=(1, 1), voters="12")
-    heartbeat = story.deliver(story.send("1", "2", AppendEntriesArgs(2, 1, 1, 1, [], 0)))
-    story.answer(heartbeat, Reply(2, True, known))
-    story.apply("1", 1, 10)
-    assert story.broken() == broken
+    builder = TraceBuilder()
+    builder.elect("0", 1)
+    builder.agree("0", 1, 1, 10)
+    builder.append("0", "2", 1, prev=(1, 1), commit=1)
+    builder.elect("1", 2, last=(1, 1), voters="12")
+    heartbeat = builder.deliver(builder.send("1", "2", AppendEntriesArgs(2, 1, 1, 1, [], 0)))
+    builder.answer(heartbeat, Reply(2, True, known))
+    builder.apply("1", 1, 10)
+    assert builder.broken_rule() == broken
 
 
 @pytest.mark.parametrize(("known", "committed"), [(1, True), (0, True), (1, False)])
@@ -426,19 +429,19 @@ def test_a_voter_may_learn_from_an_added_number_what_others_know_to_be_committed
         last_log_term: int
         committed: int = 0
 
-    story = Story(servers=5)
-    story.elect("0", 1)
-    story.start("0", 1, 1, 10)
-    story.append("0", "1", 1, entries=[(1, 10)])
+    builder = TraceBuilder(servers=5)
+    builder.elect("0", 1)
+    builder.start("0", 1, 1, 10)
+    builder.append("0", "1", 1, entries=[(1, 10)])
     if committed:
-        story.append("0", "2", 1, entries=[(1, 10)])
-        story.append("0", "2", 1, prev=(1, 1), commit=1)
-    story.save("0")
-    request = story.deliver(story.send("0", "1", Args(2, 0, 1, 1, known), "Raft.request_vote"))
-    story.save("1")
-    story.answer(request, RequestVoteReply(2, True))
-    story.apply("1", 1, 10)
-    assert story.broken() == (None if known and committed else "applies-only-committed")
+        builder.append("0", "2", 1, entries=[(1, 10)])
+        builder.append("0", "2", 1, prev=(1, 1), commit=1)
+    builder.save("0")
+    request = builder.deliver(builder.send("0", "1", Args(2, 0, 1, 1, known), "Raft.request_vote"))
+    builder.save("1")
+    builder.answer(request, RequestVoteReply(2, True))
+    builder.apply("1", 1, 10)
+    assert builder.broken_rule() == (None if known and committed else "applies-only-committed")
 
 
 @pytest.mark.parametrize(
@@ -452,20 +455,20 @@ def test_a_deposed_leader_may_learn_of_a_commit_in_words_of_its_own(fetched, com
     class Fetched:
         entries: list
 
-    story = Story(servers=5)
-    story.elect("0", 1, voters="012")
-    story.start("0", 1, 1, 10)
-    story.elect("1", 2, voters="123")
-    story.start("1", 1, 2, 20)
+    builder = TraceBuilder(servers=5)
+    builder.elect("0", 1, voters="012")
+    builder.start("0", 1, 1, 10)
+    builder.elect("1", 2, voters="123")
+    builder.start("1", 1, 2, 20)
     if committed:
         for follower in "23":
-            story.append("1", follower, 2, entries=[(2, 20)])
-        story.apply("1", 1, 20)
+            builder.append("1", follower, 2, entries=[(2, 20)])
+        builder.apply("1", 1, 20)
     if fetched:
-        request = story.deliver(story.send("0", "1", InvitedArgs(1, 0, 1, 1), "Raft.fetch"))
-        story.answer(request, Fetched([20]))
-    story.apply("0", 1, 20)
-    assert story.broken() == broken
+        request = builder.deliver(builder.send("0", "1", InvitedArgs(1, 0, 1, 1), "Raft.fetch"))
+        builder.answer(request, Fetched([20]))
+    builder.apply("0", 1, 20)
+    assert builder.broken_rule() == broken
 
 
 @pytest.mark.parametrize(
@@ -490,25 +493,25 @@ def test_a_follower_may_pass_entries_on_and_acknowledge_for_another(passed_on, t
     class Word:
         entries: list
 
-    story = Story(servers=5)
-    story.elect("0", 1, voters="012")
-    story.start("0", 1, 1, 10)
-    story.append("0", "1", 1, entries=[(1, 10)])
+    builder = TraceBuilder(servers=5)
+    builder.elect("0", 1, voters="012")
+    builder.start("0", 1, 1, 10)
+    builder.append("0", "1", 1, entries=[(1, 10)])
     if passed_on:
-        story.answer(story.deliver(story.send("1", "2", Word([10]), "Raft.pass_on")), Word([]))
+        builder.answer(builder.deliver(builder.send("1", "2", Word([10]), "Raft.pass_on")), Word([]))
     if told == "by an RPC":
-        story.answer(story.deliver(story.send("1", "0", Word([1, 2]), "Raft.relayed")), Word([]))
+        builder.answer(builder.deliver(builder.send("1", "0", Word([1, 2]), "Raft.relayed")), Word([]))
     if told == "in a field":
-        heartbeat = story.deliver(story.send("0", "1", AppendEntriesArgs(1, 0, 1, 1, [], 0)))
-        story.answer(heartbeat, Reply(1, True, 1))
-    story.apply("0", 1, 10)
-    assert story.broken() == broken
+        heartbeat = builder.deliver(builder.send("0", "1", AppendEntriesArgs(1, 0, 1, 1, [], 0)))
+        builder.answer(heartbeat, Reply(1, True, 1))
+    builder.apply("0", 1, 10)
+    assert builder.broken_rule() == broken
 
 
 def test_a_peer_that_makes_up_methods_is_not_listed_at_length():
-    story = Story()
+    builder = TraceBuilder()
     for number in range(1000):
-        story.send("0", "1", RequestVoteArgs(1, 0, 0, 0), f"Raft.{'x' * 100} {number}")
-    assert story.broken() is None
-    assert len(story.checker.off) <= 11 and max(map(len, story.checker.off[:-1])) < 160
-    assert story.checker.off[0].startswith("No check looks at Raft.xxx")
+        builder.send("0", "1", RequestVoteArgs(1, 0, 0, 0), f"Raft.{'x' * 100} {number}")
+    assert builder.broken_rule() is None
+    assert len(builder.checker.undecodable_notes) <= 11 and max(map(len, builder.checker.undecodable_notes[:-1])) < 160
+    assert builder.checker.undecodable_notes[0].startswith("No check looks at Raft.xxx")

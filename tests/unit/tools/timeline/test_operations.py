@@ -5,7 +5,7 @@ import pytest
 from labrpc import conditions
 from labsim import time
 from raft.raft import Raft
-from raftlab.check.diagnosis.trace_analysis import Story
+from raftlab.check.diagnosis.trace_analysis import TraceAnalysis
 from raftlab.check.failure import Failure
 from raftlab.harness.in_process import InProcessLauncher
 from raftlab.harness.run import run_test
@@ -137,7 +137,7 @@ def test_an_act_is_an_event_a_banner_and_a_change(kind, tmp_path):
     assert banners.count(words) == 1 and banners.count(undone) == 1
     seen = [event for event in trace if event.kind == kind and event.at_ns > 0]
     before_undo = [event for event in trace if event.at_ns < 2_000_000_000]
-    assert Story(before_undo, Failure("")).changed_ns == seen[0].at_ns == 1_000_000_000
+    assert TraceAnalysis(before_undo, Failure("")).changed_ns == seen[0].at_ns == 1_000_000_000
     write_trace(tmp_path / "trace", seen)
     read = read_trace(tmp_path / "trace").events
     assert [type(event.detail) for event in read] == [type(event.detail) for event in seen]
@@ -151,7 +151,7 @@ def test_a_cut_through_an_even_cluster_is_seen_by_timeline_and_diagnoses():
     sides = " | ".join(" ".join(side) for side in cut.detail)
     assert f"the network is cut: {sides}" in [row.banner for row in tell(trace).rows]
     during = [event for event in trace if event.at_ns <= cut.at_ns + 1_000_000_000]
-    story = Story(during, Failure(""))
+    story = TraceAnalysis(during, Failure(""))
     assert story.changed_ns == cut.at_ns
     assert len(story.connected) == 2 < story.quorum
 

@@ -20,7 +20,7 @@ from raftlab.tools.timeline.command import TimelineError, print_timeline
 from raftlab.tools.timeline.labels import answer, clean, request, to_ascii
 from raftlab.tools.timeline.model import tell
 from raftlab.tools.timeline.rows import Show
-from raftlab.trace.events import DropReason, LogLine, Saved, Started
+from raftlab.trace.events import DropReason, LogLine, PersistedState, Started
 from raftlab.trace.trace_file import read_trace, write_trace
 
 REFERENCE = InProcessLauncher(Raft)
@@ -109,7 +109,7 @@ def small_run():
     run = ByHand()
     run.add("phase", detail="Test: by hand")
     run.at_ms = 100
-    run.add("persist", "0", Saved(b"x" * 9, b""))
+    run.add("persist", "0", PersistedState(b"x" * 9, b""))
     run.call(0, 1, RequestVoteArgs(1, 0, 0, 0), RequestVoteReply(1, True))
     lost = run.send(0, 2, RequestVoteArgs(1, 0, 0, 0))
     run.event("drop", lost, DropReason.LOST_REQUEST)
@@ -232,7 +232,7 @@ def test_a_start_that_takes_its_time_is_told_when_it_returns():
     run.add("start", "0", "x")
     run.add("saving", "0", 1)
     run.at_ms = 105
-    run.add("persist", "0", Saved(b"x" * 9, b""))
+    run.add("persist", "0", PersistedState(b"x" * 9, b""))
     run.add("started", "0", Started("x", 1, 1, True))
     rows = tell(run.events).rows
     assert [row.at_ns for row in rows] == sorted(row.at_ns for row in rows)
@@ -275,7 +275,7 @@ def test_a_late_request_and_a_late_reply_have_rows_of_their_own(late):
     message.reply = RequestVoteReply(3, True)
     run.at_ms = 50 if late else 2
     run.event("deliver", message)
-    run.add("persist", "1", Saved(b"", b""))
+    run.add("persist", "1", PersistedState(b"", b""))
     run.event("answer", message)
     run.at_ms = 90 if late else 4
     run.event("reply", message)
