@@ -39,7 +39,7 @@ from raftlab.tools.grade.output import pages_of, write_class, write_submission, 
 from raftlab.tools.grade.results_store import ExamKey, Kept, KeptError, Provenance
 from raftlab.tools.grade.runs.run_digest import FUZZ_TESTS
 from raftlab.tools.grade.runs.run_worker import BoxError, refusal
-from raftlab.tools.grade.submission_loader import Intake, IntakeError, Wanted, take_in
+from raftlab.tools.grade.submission_loader import LoadedSubmissions, SubmissionError, WantedFiles, load_submissions
 from raftlab.tools.grade.validation import NOTE, Proof, ProofError
 from raftlab.tools.grade.values.results import Result, points, renamed
 from raftlab.tools.grade.values.rubric import Rubric, RubricError
@@ -123,10 +123,10 @@ def main(args: argparse.Namespace) -> int:
         own = (args.out, *args.hidden, *(path for path in (args.solution, args.kv) if path))
         asked = [test for test in (*public, *hidden) if rubric.asks(test)]
         wanted = _wanted(rubric, asked)
-        intake = take_in(args.submissions, wanted, single=args.single, not_these=own)
-        _make(args.out)
+        loaded = load_submissions(args.submissions, wanted, single=args.single, excluded=own)
+        _make_out(args.out)
         exam = _exam(rubric, public, hidden, _phrase(rubric, hidden, args.out), args)
-    except (RubricError, SelectionError, IntakeError, ProofError) as error:
+    except (RubricError, SelectionError, SubmissionError, ProofError) as error:
         return _cannot(str(error))
     except OSError as error:
         return _cannot(_reason(error))
@@ -135,7 +135,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         with ended_politely(), alone_in(args.out, "lab grade"):
             kept = Kept(args.out, ExamKey.of(exam, rubric))
-            return _grade(args, rubric, exam, intake if intake.whole else _one_of(intake, kept), kept)
+            return _grade(args, rubric, exam, loaded if loaded.is_class else _single(loaded, kept), kept)
     except (InUse, KeptError, ProofError) as error:
         return _cannot(str(error))
     except OSError as error:
@@ -146,10 +146,10 @@ def _tests(files: Sequence[Path]) -> list[LabTest]:
     return [test for file in files for test in load_tests(file)]
 
 
-def _wanted(rubric: Rubric, asked: Sequence[LabTest]) -> Wanted:
+def _wanted(rubric: Rubric, asked: Sequence[LabTest]) -> WantedFiles:
     with_service = any(test.wants_service for test in asked)
     needs_peer = rubric.raft == "own" or not with_service
-    return Wanted(rubric.files, rubric.service_files if with_service else (), needs_peer)
+    return WantedFiles(rubric.files, rubric.service_files if with_service else (), needs_peer)
 
 
 def _exam(
@@ -231,11 +231,11 @@ def _hidden_files(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
-def _make(out: Path) -> None:
+def _make_out(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise IntakeError(f"{out}: {error.strerror}; OUT must be a writable folder") from None
+        raise SubmissionError(f"{out}: {error.strerror}; OUT must be a writable folder") from None
 
 
 def _phrase(rubric: Rubric, hidden: Sequence[LabTest], out: Path) -> str:
@@ -249,17 +249,17 @@ def _phrase(rubric: Rubric, hidden: Sequence[LabTest], out: Path) -> str:
     return kept.read_text().strip()
 
 
-def _one_of(intake: Intake, kept: Kept) -> Intake:
+def _single(loaded: LoadedSubmissions, kept: Kept) -> LoadedSubmissions:
     """Under the name that it has in the class that is kept, if there is one."""
-    (one,) = intake.submissions
+    (one,) = loaded.submissions
     one = replace(one, name=kept.name_of(one.file) or one.name)
     kept.refuse_to_add(one.name)
-    return replace(intake, submissions=[one])
+    return replace(loaded, submissions=[one])
 
 
-def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, intake: Intake, kept: Kept) -> int:
+def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, loaded: LoadedSubmissions, kept: Kept) -> int:
     console = Console(highlight=False)
-    class_ = intake.submissions
+    class_ = loaded.submissions
     jobs = _jobs(args)
     wanted = sum(len(test.seeds) for test in exam.tests) * len(class_)
     progress = Progress(len(class_), wanted)
@@ -273,11 +273,11 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, intake: Intake,
         _say(console, f"  No sandbox: {refusal()}")
     if exam.not_asked:
         _say(console, f"  not run, because [points] in the rubric omits their part: {_by_part(exam.not_asked)}")
-    for line in _intake(intake, kept):
+    for line in _notes_on_submissions(loaded, kept):
         _say(console, line)
     _prove(exam, args, console, note=args.out / NOTE)
     provenance = Provenance.of(exam, rubric, kept.exam)
-    provenance.write(args.out, args.typed, len(class_), intake.passed_over if intake.whole else None)
+    provenance.write(args.out, args.typed, len(class_), loaded.ignored if loaded.is_class else None)
     written = 0
 
     def write_new() -> None:
@@ -302,7 +302,7 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, intake: Intake,
             grade(class_, exam, jobs=jobs, runs=runs, pages=partial(pages_of, args.out), progress=progress, watch=watch)
             write_new()
             # A folder is the class; what was graded before and is not in it is not in the class.
-            gone = kept.keep_only(submission.name for submission in class_) if intake.whole else []
+            gone = kept.keep_only(submission.name for submission in class_) if loaded.is_class else []
             told = {"passed_over": provenance.passed_over, "made_with": provenance.told}
             write_class(kept.results, rubric.title, args.out, **told)
     except KeyboardInterrupt:
@@ -402,15 +402,15 @@ def _by_part(tests: Sequence[LabTest]) -> str:
     return ", ".join(said + [f"{test.name} (no _2a ... _3b in its name)" for test in tests if not test.part])
 
 
-def _intake(intake: Intake, kept: Kept) -> Iterator[str]:
+def _notes_on_submissions(loaded: LoadedSubmissions, kept: Kept) -> Iterator[str]:
     """What of it is not as it was handed in, or not as it was last time."""
-    for why in dict.fromkeys(intake.passed_over.values()):
-        yield f"  ignored ({why}): {_some([name for name, given in intake.passed_over.items() if given == why])}"
-    others = [f"{s.file} to {s.name}" for s in intake.submissions if renamed(s.name, s.file)]
+    for why in dict.fromkeys(loaded.ignored.values()):
+        yield f"  ignored ({why}): {_some([name for name, given in loaded.ignored.items() if given == why])}"
+    others = [f"{s.file} to {s.name}" for s in loaded.submissions if renamed(s.name, s.file)]
     if others:
         yield f"  renamed: {_some(others)}"
-    if not intake.whole:
-        (one,) = intake.submissions
+    if not loaded.is_class:
+        (one,) = loaded.submissions
         before = kept.file_of(one.name)
         if before not in ("", one.file):
             yield f"  {one.file} replaces {before}, which was graded as {one.name}"

@@ -1,11 +1,10 @@
-"""What was handed in: a folder, a zip or tar, or a single raft.py, read and never unpacked.
+"""Reads submissions: a folder, a zip or tar, or a single raft.py. Archives are never unpacked.
 
-Promise: only the student's own files are taken (raft.py and messages.py beside it, and of a service the same in its
-folder kv), by content, each of a sane size.
-No name in an archive ever reaches the file system, no link is followed, and no archive is read further than a limit.
-What is wrong becomes a sentence, not an exception: a class is graded to its end.
+Promise: only the student's own files are read (raft.py and messages.py, and a service in its folder kv), up to a size
+limit. No name in an archive reaches the file system, and links are not followed. A defect of a submission becomes a
+sentence for the student, not an exception, so the rest of the class is graded.
 
-Start at `take_in()`.
+Start at `load_submissions()`.
 """
 
 from __future__ import annotations
@@ -32,32 +31,32 @@ _ARCHIVE_BYTES_MAX = 64 << 20
 _UNPACKED_BYTES_MAX = 256 << 20
 _MEMBERS_MAX = 20_000
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz", ".tbz2")
-# Said to be unreadable, so that whoever handed one in is not missing from the class.
+# Listed as unreadable, so that the student is not missing from the class.
 _OTHER_ARCHIVES = (".7z", ".rar", ".gz", ".bz2", ".xz", ".zst", ".lz", ".z")
 _NAME_BYTES_MAX = 80
 _NAMED_MAX = 5  # files, in a sentence
 SERVICE_ITSELF = ("server.py", "client.py")
 SERVER = f"{SERVICE}/{SERVICE_ITSELF[0]}"
-# Where tools keep their own things, and where nobody's raft.py is.
-_NOBODYS = ("__MACOSX", "__pycache__", "node_modules", "site-packages", "venv", "build")
+# Folders of tools, which hold no raft.py of a student.
+_IGNORED_FOLDERS = ("__MACOSX", "__pycache__", "node_modules", "site-packages", "venv", "build")
 
 
-class IntakeError(Exception):
+class SubmissionError(Exception):
     """Nothing can be graded; the text says why."""
 
 
 class _Unreadable(Exception):
-    """This submission cannot be read; the text is a whole sentence for the student."""
+    """This submission cannot be read; the text is a sentence for the student."""
 
 
 @dataclass(frozen=True)
 class Submission:
     name: str
     path: Path
-    files: dict[str, bytes]  # by name, those of a service as kv/server.py; empty if there is a problem
+    files: dict[str, bytes]  # by name; a service's as kv/server.py; empty if there is a problem
     problem: str = ""
     remarks: tuple[str, ...] = ()
-    file: str = ""  # what was handed in, by its own name; `name` is made from it
+    file: str = ""  # the submitted file or folder; `name` is derived from it
 
     @property
     def digest(self) -> str:
@@ -68,12 +67,12 @@ class Submission:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is taken of a submission."""
+class WantedFiles:
+    """Which files of a submission are graded."""
 
-    peer: tuple[str, ...]  # raft.py, and what may lie beside it
-    service: tuple[str, ...] = ()  # server.py and client.py, and what may lie beside them; none: it is not graded
-    needs_peer: bool = True  # whether nothing can be run without raft.py
+    peer: tuple[str, ...]  # raft.py, and optional files beside it
+    service: tuple[str, ...] = ()  # server.py, client.py, and optional files; (): services are not graded
+    needs_peer: bool = True  # no test can run without raft.py
 
     @property
     def names(self) -> frozenset[str]:
@@ -82,46 +81,50 @@ class Wanted:
 
 @dataclass(frozen=True)
 class _Member:
-    """One regular file of a submission, wherever it lies."""
+    """One regular file of a submission."""
 
     path: PurePosixPath
     read: Callable[[], bytes]
 
 
 @dataclass(frozen=True)
-class Intake:
+class LoadedSubmissions:
     submissions: list[Submission]
-    passed_over: dict[str, str]  # what else lies there, and why it is no submission
-    whole: bool  # a folder of submissions, which is the class; otherwise one of a class
+    ignored: dict[str, str]  # other entries of the folder, and why they are not submissions
+    is_class: bool  # a folder of submissions; False: a single submission
 
 
-def take_in(path: Path, wanted: Wanted, *, single: bool = False, not_these: Iterable[Path] = ()) -> Intake:
-    """Those of a folder, in the order of their names; or the one that `path` is.
+def load_submissions(
+    path: Path, wanted: WantedFiles, *, single: bool = False, excluded: Iterable[Path] = ()
+) -> LoadedSubmissions:
+    """The submissions in a folder, sorted by name; or the single one at `path`.
 
-    `not_these` are the grader's own, should they lie there too.
+    `excluded`: files of the grader, which may be in the same folder.
     """
     if not path.exists():
-        raise IntakeError(
+        raise SubmissionError(
             f"{path}: no such file or folder; SUBMISSIONS must be a folder of submissions, or one submission"
         )
     tops = [wanted.peer[0], f"{PEER}/{wanted.peer[0]}", *([f"{SERVICE}/{wanted.service[0]}"] if wanted.service else [])]
     single = single or path.is_file() or any((path / top).is_file() for top in tops)
-    own = {os.path.realpath(p) for p in not_these}
+    own = {os.path.realpath(p) for p in excluded}
     taken: list[Submission] = []
-    passed_over: dict[str, str] = {}
+    ignored: dict[str, str] = {}
     for entry in [path] if single else sorted(path.iterdir()):
-        why = _why_not(entry, is_own=os.path.realpath(entry) in own and not single)
+        why = _reason_ignored(entry, is_own=os.path.realpath(entry) in own and not single)
         if why:
-            passed_over[_printable(entry.name)] = why
+            ignored[_printable(entry.name)] = why
         else:
-            taken.append(_take(entry, path, [s.name for s in taken], wanted))
+            taken.append(_load(entry, path, [s.name for s in taken], wanted))
     if not taken:
-        raise IntakeError(f"{path}: no submissions found; expected folders, {', '.join(_ARCHIVES[:3])} or .py files")
-    return Intake(taken, passed_over, whole=not single)
+        raise SubmissionError(
+            f"{path}: no submissions found; expected folders, {', '.join(_ARCHIVES[:3])} or .py files"
+        )
+    return LoadedSubmissions(taken, ignored, is_class=not single)
 
 
-def _why_not(entry: Path, *, is_own: bool) -> str:
-    """Why an entry is no submission; "" if it is one."""
+def _reason_ignored(entry: Path, *, is_own: bool) -> str:
+    """Why an entry is not a submission; "" if it is one."""
     if entry.name.startswith("."):
         return "hidden file"
     if entry.name.startswith("__MACOSX"):
@@ -138,14 +141,14 @@ def _is_archive(path: Path) -> bool:
     return path.name.lower().endswith(_ARCHIVES)
 
 
-def _take(entry: Path, top: Path, names: Iterable[str], wanted: Wanted) -> Submission:
+def _load(entry: Path, top: Path, names: Iterable[str], wanted: WantedFiles) -> Submission:
     file, stem = entry.name, _stem(entry)
     if entry == top and stem in ("", PEER, SERVICE):
-        # Everybody's is called so; whose it is, the folder says.
-        place = entry.resolve()
-        stem = place.parent.name if entry.is_file() else place.name
+        # Every submission has this name; its folder names the student.
+        folder = entry.resolve()
+        stem = folder.parent.name if entry.is_file() else folder.name
         file = f"{stem}/{file}" if entry.is_file() else stem
-    taken = _taken(entry, _name(stem, names), wanted)
+    taken = _read_submission(entry, _unique_name(stem, names), wanted)
     remarks = tuple(map(_printable, taken.remarks))
     return replace(taken, problem=_printable(taken.problem), remarks=remarks, file=_printable(file))
 
@@ -158,8 +161,8 @@ def _stem(entry: Path) -> str:
     return stem
 
 
-def _name(stem: str, taken: Iterable[str]) -> str:
-    """A name for files and links: without what would be trouble in a path, and nobody else's."""
+def _unique_name(stem: str, taken: Iterable[str]) -> str:
+    """A unique name that is safe in paths and links."""
     name = re.sub(r"[^\w.@+-]+", "_", stem).strip("._") or "submission"
     name = name.encode()[:_NAME_BYTES_MAX].decode(errors="ignore")
     number = 2
@@ -171,14 +174,14 @@ def _name(stem: str, taken: Iterable[str]) -> str:
 
 
 def _printable(text: str) -> str:
-    """A name in an archive may be of any bytes: none that a page cannot hold, and none that steers a terminal."""
+    """Names in archives may be any bytes. Remove those that would break a page or control a terminal."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _taken(entry: Path, name: str, wanted: Wanted) -> Submission:
+def _read_submission(entry: Path, name: str, wanted: WantedFiles) -> Submission:
     remarks: list[str] = []
     try:
-        files = _wanted_of(list(_members(entry, wanted, remarks)), wanted, remarks)
+        files = _wanted_files(list(_members(entry, wanted, remarks)), wanted, remarks)
     except _Unreadable as problem:
         return Submission(name, entry, {}, str(problem), tuple(remarks))
     except OSError as error:
@@ -197,9 +200,9 @@ def _taken(entry: Path, name: str, wanted: Wanted) -> Submission:
     return Submission(name, entry, files, "", tuple(remarks))
 
 
-def _wanted_of(members: list[_Member], wanted: Wanted, remarks: list[str]) -> dict[str, bytes]:
-    peers = [m for m in members if m.path.name == wanted.peer[0] and not _passed_over(m.path)]
-    services = _services(members)
+def _wanted_files(members: list[_Member], wanted: WantedFiles, remarks: list[str]) -> dict[str, bytes]:
+    peers = [m for m in members if m.path.name == wanted.peer[0] and not _is_ignored(m.path)]
+    services = _service_candidates(members)
     if not peers and (wanted.needs_peer or not services):
         python = sorted(str(m.path) for m in members if m.path.suffix == ".py")[:5]
         have = f"; it has {', '.join(python)}" if python else ""
@@ -209,7 +212,7 @@ def _wanted_of(members: list[_Member], wanted: Wanted, remarks: list[str]) -> di
             else f"The submission has neither {SERVER} nor raft.py"
         )
         raise _Unreadable(f"{none}{have}.")
-    files = _with_beside(members, peers, wanted.peer, remarks) if peers else {}
+    files = _choose(members, peers, wanted.peer, remarks) if peers else {}
     if not wanted.service:
         if services:
             remarks.append(f"{services[0].path} was not run: parts 3A and 3B are not graded.")
@@ -217,7 +220,7 @@ def _wanted_of(members: list[_Member], wanted: Wanted, remarks: list[str]) -> di
     if not services:
         remarks.append(f"The submission has no {SERVER}, so parts 3A and 3B were not run.")
         return files
-    found = _with_beside(members, services, wanted.service, remarks)
+    found = _choose(members, services, wanted.service, remarks)
     if wanted.service[1] not in found:
         remarks.append(
             f"There is no {wanted.service[1]} beside {wanted.service[0]}, so parts 3A and 3B were not run. They need "
@@ -233,23 +236,23 @@ def _wanted_of(members: list[_Member], wanted: Wanted, remarks: list[str]) -> di
     return files | {f"{SERVICE}/{name}": content for name, content in found.items()}
 
 
-def _services(members: list[_Member]) -> list[_Member]:
-    """Every server.py that may be one's service: the lab has others. In a folder kv, or with its clerk beside it."""
+def _service_candidates(members: list[_Member]) -> list[_Member]:
+    """Every server.py in a folder kv, or with a client.py beside it. The lab has other files of that name."""
     server, clerk = SERVICE_ITSELF
     with_clerk = {m.path.parent for m in members if m.path.name == clerk}
     return [
         m
         for m in members
         if m.path.name == server
-        and not _passed_over(m.path)
+        and not _is_ignored(m.path)
         and (m.path.parent.name == SERVICE or m.path.parent in with_clerk)
     ]
 
 
-def _with_beside(
+def _choose(
     members: list[_Member], candidates: list[_Member], wanted: tuple[str, ...], remarks: list[str]
 ) -> dict[str, bytes]:
-    """The one of them that lies highest, and what is wanted beside it."""
+    """The candidate nearest to the top, and the wanted files beside it."""
     first = wanted[0]
     depth = min(len(m.path.parts) for m in candidates)
     highest = [m for m in candidates if len(m.path.parts) == depth]
@@ -267,25 +270,25 @@ def _with_beside(
                 raise _Unreadable(f"{member.path} is larger than {_FILE_BYTES_MAX >> 20} MB.")
             files[member.path.name] = content
     beside = {m.path.name for m in members if m.path.parent == chosen.path.parent and m.path.suffix == ".py"}
-    # Who hands in all in one folder has the others' files here, too.
-    left = sorted(beside - {*wanted, *PEER_FILES, *SERVICE_ITSELF, "raft.py"})
-    if left:
-        more = f" and {len(left) - _NAMED_MAX} more" if len(left) > _NAMED_MAX else ""
+    # A submission may have the peer and the service in one folder.
+    unused = sorted(beside - {*wanted, *PEER_FILES, *SERVICE_ITSELF, "raft.py"})
+    if unused:
+        more = f" and {len(unused) - _NAMED_MAX} more" if len(unused) > _NAMED_MAX else ""
         remarks.append(
-            f"Ignored beside {first}: {', '.join(left[:_NAMED_MAX])}{more}. Only {', '.join(wanted)} are used."
+            f"Ignored beside {first}: {', '.join(unused[:_NAMED_MAX])}{more}. Only {', '.join(wanted)} are used."
         )
     return files
 
 
-def _passed_over(path: PurePosixPath) -> bool:
-    return any(part in _NOBODYS or part.startswith(".") for part in path.parts[:-1])
+def _is_ignored(path: PurePosixPath) -> bool:
+    return any(part in _IGNORED_FOLDERS or part.startswith(".") for part in path.parts[:-1])
 
 
-def _members(entry: Path, wanted: Wanted, remarks: list[str]) -> Iterator[_Member]:
+def _members(entry: Path, wanted: WantedFiles, remarks: list[str]) -> Iterator[_Member]:
     if entry.is_symlink():
         raise _Unreadable("The submission is a link; links are not followed.")
     if entry.is_dir():
-        return _of_folder(entry, remarks)
+        return _folder_members(entry, remarks)
     if not entry.is_file():
         raise _Unreadable("The submission is neither a file nor a folder.")
     if entry.name.lower().endswith(_OTHER_ARCHIVES) and not _is_archive(entry):
@@ -294,16 +297,16 @@ def _members(entry: Path, wanted: Wanted, remarks: list[str]) -> Iterator[_Membe
         return iter([_Member(PurePosixPath(wanted.peer[0]), lambda: _read(entry.open("rb")))])
     if entry.stat().st_size > _ARCHIVE_BYTES_MAX:
         raise _Unreadable(f"The archive is larger than {_ARCHIVE_BYTES_MAX >> 20} MB.")
-    return (_of_zip if zipfile.is_zipfile(entry) else _of_tar)(entry, wanted, remarks)
+    return (_zip_members if zipfile.is_zipfile(entry) else _tar_members)(entry, wanted, remarks)
 
 
 def _read(file: IO[bytes]) -> bytes:
-    """One byte more than is allowed is enough to know."""
+    """Up to one byte more than the limit, which shows that the file is too large."""
     with file:
         return file.read(_FILE_BYTES_MAX + 1)
 
 
-def _of_folder(folder: Path, remarks: list[str]) -> Iterator[_Member]:
+def _folder_members(folder: Path, remarks: list[str]) -> Iterator[_Member]:
     found = 0
     stack = [folder]
     while stack:
@@ -314,36 +317,36 @@ def _of_folder(folder: Path, remarks: list[str]) -> Iterator[_Member]:
                 raise _Unreadable(f"The submission has more than {_MEMBERS_MAX:,} files.")
             inside = PurePosixPath(path.relative_to(folder).as_posix())
             if path.is_symlink():
-                _remark(remarks, f"{inside} is a link and was ignored.")
+                _add_remark(remarks, f"{inside} is a link and was ignored.")
             elif path.is_dir():
-                if not _passed_over(inside / "x"):
+                if not _is_ignored(inside / "x"):
                     stack.append(path)
             elif path.is_file():
                 yield _Member(inside, lambda path=path: _read(path.open("rb")))  # type: ignore[misc]  # bound now
 
 
-def _of_zip(entry: Path, wanted: Wanted, remarks: list[str]) -> Iterator[_Member]:
+def _zip_members(entry: Path, wanted: WantedFiles, remarks: list[str]) -> Iterator[_Member]:
     with zipfile.ZipFile(entry) as archive:
         members = archive.infolist()
         if len(members) > _MEMBERS_MAX:
             raise _Unreadable(f"The archive has more than {_MEMBERS_MAX:,} files.")
         for member in members:
-            path = _safe(member.filename, remarks)
+            path = _safe_path(member.filename, remarks)
             if path is None or member.is_dir():
                 continue
             if (member.external_attr >> 16) & 0o170000 == 0o120000:
-                _remark(remarks, f"{path} is a link and was ignored.")
+                _add_remark(remarks, f"{path} is a link and was ignored.")
                 continue
             if member.flag_bits & 1:
                 raise _Unreadable("The archive is encrypted.")
-            # Read here and now, while it is open, and only what might be wanted.
+            # Read while the archive is open, and only files that may be wanted.
             if path.suffix == ".py":
                 content = _read(archive.open(member)) if path.name in wanted.names else b""
                 yield _Member(path, lambda content=content: content)  # type: ignore[misc]  # bound now
 
 
 class _Limited(io.RawIOBase):
-    """A stream that refuses to be longer than an archive of homework can be."""
+    """A stream that fails beyond a size limit."""
 
     def __init__(self, inner: IO[bytes]) -> None:
         self._inner = inner
@@ -360,16 +363,16 @@ class _Limited(io.RawIOBase):
         return data
 
 
-def _of_tar(entry: Path, wanted: Wanted, remarks: list[str]) -> Iterator[_Member]:
+def _tar_members(entry: Path, wanted: WantedFiles, remarks: list[str]) -> Iterator[_Member]:
     with _decompressed(entry) as stream, tarfile.open(fileobj=_Limited(stream), mode="r|") as archive:
         for number, member in enumerate(archive):
             if number >= _MEMBERS_MAX:
                 raise _Unreadable(f"The archive has more than {_MEMBERS_MAX:,} files.")
-            path = _safe(member.name, remarks)
+            path = _safe_path(member.name, remarks)
             if path is None or member.isdir():
                 continue
             if not member.isreg():
-                _remark(remarks, f"{path} is a link or a device and was ignored.")
+                _add_remark(remarks, f"{path} is a link or a device and was ignored.")
                 continue
             if path.suffix == ".py":
                 file = archive.extractfile(member)
@@ -389,15 +392,15 @@ def _decompressed(entry: Path) -> IO[bytes]:
     return entry.open("rb")
 
 
-def _safe(name: str, remarks: list[str]) -> PurePosixPath | None:
-    """The path, if it stays inside; else None and a remark."""
+def _safe_path(name: str, remarks: list[str]) -> PurePosixPath | None:
+    """The path; or None, and a remark, if it points outside the archive."""
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or re.match(r"[A-Za-z]:", name) or "\0" in name:
-        _remark(remarks, f"{name[:80]!r} points outside the archive and was ignored.")
+        _add_remark(remarks, f"{name[:80]!r} points outside the archive and was ignored.")
         return None
     return path
 
 
-def _remark(remarks: list[str], text: str) -> None:
+def _add_remark(remarks: list[str], text: str) -> None:
     if len(remarks) < 10:
         remarks.append(text)

@@ -24,7 +24,7 @@ import pytest
 from raftlab.tools.cli import main as lab
 from raftlab.tools.grade import command as grade_command
 from raftlab.tools.grade.output import as_csv, as_gradescope, as_junit, write_submitted
-from raftlab.tools.grade.submission_loader import Submission, Wanted, take_in
+from raftlab.tools.grade.submission_loader import Submission, WantedFiles, load_submissions
 from raftlab.tools.grade.values.results import DIED, FAILED, PASSED, Result, RunRecord, TestResult
 from raftlab.tools.grade.values.rubric import Graded, Rubric
 from raftlab.tools.grade.values.store import Store
@@ -33,7 +33,7 @@ from tests.mutants.tool.mutants import load_mutants
 from unit.students import ROOT, renamed_package
 
 REFERENCE = Path("raft/raft.py")
-FILES = Wanted(("raft.py", "messages.py"))
+FILES = WantedFiles(("raft.py", "messages.py"))
 
 
 # ---- points -------------------------------------------------------------------------------------------------
@@ -484,7 +484,7 @@ def graded_on_one_test(folder: Path, *, hidden: bool = False) -> Result:
     test = load_tests(Path("tests/test_2a.py"))[0]
     tests = [msgspec.structs.replace(graded, hidden=hidden) for graded in Rubric(runs=1).assign([test], [], "p")]
     exam = Exam(tuple(tests), {test.name: test}, Rubric().limits)
-    found = take_in(folder / "class", FILES).submissions
+    found = load_submissions(folder / "class", FILES).submissions
     runs = folder / f"runs {hidden}"
     where = {"runs": runs, "pages": lambda _: folder / "pages"}
     (result,) = grade(found, exam, jobs=1, **where, progress=Progress(1, 1), watch=lambda: None)

@@ -23,7 +23,7 @@ from raftlab.tools.grade.output import pages_of, write_class, write_submission
 from raftlab.tools.grade.runs import run_worker
 from raftlab.tools.grade.runs.run_worker import refusal
 from raftlab.tools.grade.runs.worker import Request, Setup
-from raftlab.tools.grade.submission_loader import Wanted, take_in
+from raftlab.tools.grade.submission_loader import WantedFiles, load_submissions
 from raftlab.tools.grade.values.results import DIED, FORCED, MISBEHAVED, Result, RunRecord
 from raftlab.tools.grade.values.rubric import Failures, Limits, Rubric
 from raftlab.tools.selection import load_tests
@@ -98,7 +98,7 @@ class Graded:
         # Most of them fail all the time, and how that is shown is tried in test_showing.py.
         failures = Failures(pages=3 if SOAK else 0, shrink=0)
         exam = Exam(tests, {test.name: test for test in (*public, *secret)}, limits, failures=failures)
-        self.submissions = take_in(class_, Wanted(rubric.files)).submissions
+        self.submissions = load_submissions(class_, WantedFiles(rubric.files)).submissions
         self.at: list[dict[str, str]] = []  # what was under way, now and then
         progress = Progress(len(self.submissions), 0)
         self.out = folder / "out"
@@ -114,7 +114,7 @@ class Graded:
         for result in results:
             write_submission(result, "Raft", self.out)
         write_class(results, "Raft", self.out)
-        (only,) = take_in(alone, Wanted(rubric.files)).submissions
+        (only,) = load_submissions(alone, WantedFiles(rubric.files)).submissions
         where = {"runs": alone / "runs", "pages": lambda _: alone / "pages"}
         (self.alone,) = grade([only], exam, jobs=1, **where, progress=Progress(1, 0), watch=lambda: None)
         self.results = {result.name: result for result in results}
@@ -252,7 +252,7 @@ def test_a_right_raft_earns_its_points_whatever_it_prints(graded: Graded) -> Non
 def test_the_class_of_60_to_try_the_grader_on_can_be_written(tmp_path: Path) -> None:
     script = Path(hostile.__file__).with_name("classroom.py")
     subprocess.run([sys.executable, script, tmp_path / "sixty"], check=True)
-    assert len(take_in(tmp_path / "sixty" / "class", Wanted(Rubric().files)).submissions) == 60
+    assert len(load_submissions(tmp_path / "sixty" / "class", WantedFiles(Rubric().files)).submissions) == 60
 
 
 # ---- disturbed from outside ----------------------------------------------------------------------------------

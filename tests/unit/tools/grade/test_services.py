@@ -12,7 +12,7 @@ from raftlab.tools.grade import gradescope
 from raftlab.tools.grade.grader import Exam, Progress, grade, reference_files
 from raftlab.tools.grade.output import pages_of, write_submission, write_submitted
 from raftlab.tools.grade.runs.run_worker import refusal
-from raftlab.tools.grade.submission_loader import SERVER, Submission, Wanted, take_in
+from raftlab.tools.grade.submission_loader import SERVER, Submission, WantedFiles, load_submissions
 from raftlab.tools.grade.values.results import Result
 from raftlab.tools.grade.values.rubric import Failures, Rubric, RubricError
 from raftlab.tools.selection import load_tests
@@ -22,8 +22,8 @@ RAFT = ROOT / "raft" / "raft.py"
 SOURCES = {
     name: (ROOT / name).read_text(encoding="utf-8") for name in ("kv/server.py", "kv/client.py", "kv/messages.py")
 }
-WITH_SERVICE = Wanted(Rubric().files, Rubric().service_files)
-ON_REFERENCE = Wanted(Rubric().files, Rubric().service_files, needs_peer=False)
+WITH_SERVICE = WantedFiles(Rubric().files, Rubric().service_files)
+ON_REFERENCE = WantedFiles(Rubric().files, Rubric().service_files, needs_peer=False)
 HIDDEN = """
 def test_hidden_3a(make_kv_config):
     cfg = make_kv_config(servers=3)
@@ -46,8 +46,8 @@ def hand_in(folder: Path, **files: str | None) -> Path:
     return folder
 
 
-def taken(folder: Path, wanted: Wanted) -> Submission:
-    (found,) = take_in(folder, wanted, single=True).submissions
+def taken(folder: Path, wanted: WantedFiles) -> Submission:
+    (found,) = load_submissions(folder, wanted, single=True).submissions
     return found
 
 
@@ -80,7 +80,7 @@ def test_neither_is_a_problem(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "wanted", "remark"),
     [
-        ({}, Wanted(Rubric().files), "kv/server.py was not run: parts 3A and 3B are not graded."),
+        ({}, WantedFiles(Rubric().files), "kv/server.py was not run: parts 3A and 3B are not graded."),
         (dict.fromkeys(SOURCES), WITH_SERVICE, "The submission has no kv/server.py, so parts 3A and 3B were not run."),
         (
             {"kv/client.py": None},
@@ -89,7 +89,7 @@ def test_neither_is_a_problem(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_not_run_is_said(tmp_path: Path, files: dict[str, None], wanted: Wanted, remark: str) -> None:
+def test_what_is_not_run_is_said(tmp_path: Path, files: dict[str, None], wanted: WantedFiles, remark: str) -> None:
     found = taken(hand_in(tmp_path, raft__raft="# raft", **files), wanted)
     assert found.problem == ""
     assert found.remarks == (remark,)
@@ -120,7 +120,7 @@ def graded(folder: Path, submissions: dict[str, Path], *, raft: str = "own") -> 
     wanted = ON_REFERENCE if reference else WITH_SERVICE
     class_ = []
     for name, path in submissions.items():
-        (one,) = take_in(path, wanted, single=True).submissions
+        (one,) = load_submissions(path, wanted, single=True).submissions
         class_.append(write_submitted(Submission(name, path, one.files, one.problem, one.remarks), folder / "out"))
     progress = Progress(len(class_), 0)
     where = {"runs": folder / "runs", "pages": partial(pages_of, folder / "out")}

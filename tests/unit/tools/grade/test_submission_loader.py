@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from raftlab.tools.grade.output import write_submission
-from raftlab.tools.grade.submission_loader import IntakeError, Wanted, take_in
+from raftlab.tools.grade.submission_loader import SubmissionError, WantedFiles, load_submissions
 from raftlab.tools.grade.values.results import Result
 
 REFERENCE = Path("raft/raft.py")
-FILES = Wanted(("raft.py", "messages.py"))
+FILES = WantedFiles(("raft.py", "messages.py"))
 
 
 def test_folder_archive_and_single_file_are_the_same_submission(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_folder_archive_and_single_file_are_the_same_submission(tmp_path: Path) 
         archive.writestr("__MACOSX/raft.py", b"junk")
     subprocess.run(["tar", "-czf", tmp_path / "eve.tgz", "-C", tmp_path / "ann", "raft.py"], check=True)
     (tmp_path / "notes.txt").write_text("not a submission")
-    found = take_in(tmp_path, FILES).submissions
+    found = load_submissions(tmp_path, FILES).submissions
     assert [s.name for s in found] == ["ann", "bob", "cid", "dan", "eve"]
     assert [s.problem for s in found] == [""] * 5
     assert len({s.digest for s in found}) == 1
@@ -42,7 +42,7 @@ def test_messages_beside_raft_are_taken_and_nothing_else(tmp_path: Path) -> None
     for name in ("raft.py", "messages.py", "persister.py", "conftest.py"):
         (folder / name).write_text(f"# {name}")
     (tmp_path / "ann" / "raftlab.py").write_text("# not mine")
-    (found,) = take_in(tmp_path, FILES).submissions
+    (found,) = load_submissions(tmp_path, FILES).submissions
     assert found.files == {"raft.py": b"# raft.py", "messages.py": b"# messages.py"}
 
 
@@ -50,17 +50,17 @@ def test_one_submission_may_be_named_itself(tmp_path: Path) -> None:
     folder = tmp_path / "ann"
     folder.mkdir()
     (folder / "raft.py").write_text("#")
-    assert [s.name for s in take_in(folder, FILES).submissions] == ["ann"]
-    assert [s.name for s in take_in(folder / "raft.py", FILES).submissions] == ["ann"]
+    assert [s.name for s in load_submissions(folder, FILES).submissions] == ["ann"]
+    assert [s.name for s in load_submissions(folder / "raft.py", FILES).submissions] == ["ann"]
     (folder / "raft.py").rename(folder / "draft.py")
-    (found,) = take_in(folder, FILES, single=True).submissions
+    (found,) = load_submissions(folder, FILES, single=True).submissions
     assert found.problem == "The submission has no raft.py; it has draft.py."
 
 
 def test_names_are_made_safe_and_unique(tmp_path: Path) -> None:
     for name in ("a b.py", "a_b.py", "-=x;.py"):
         (tmp_path / name).write_text("#")
-    assert [s.name for s in take_in(tmp_path, FILES).submissions] == ["-_x", "a_b", "a_b_2"]
+    assert [s.name for s in load_submissions(tmp_path, FILES).submissions] == ["-_x", "a_b", "a_b_2"]
 
 
 def test_a_name_of_any_bytes_can_be_written_down(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_name_of_any_bytes_can_be_written_down(tmp_path: Path) -> None:
     (class_ / ("\U00020000" * 62)).mkdir(parents=True)
     with tarfile.open(class_ / "bytes.tar", "w") as archive:
         archive.addfile(tarfile.TarInfo("caf\udce9\x1b[2J.py"))
-    found = take_in(class_, FILES).submissions
+    found = load_submissions(class_, FILES).submissions
     assert [s.problem for s in found] == [
         "The submission has no raft.py; it has caf??[2J.py.",
         "The submission has no raft.py.",
@@ -82,7 +82,7 @@ def test_an_archive_that_cannot_be_read_is_in_the_class(tmp_path: Path) -> None:
     (tmp_path / "bob.rar").write_bytes(b"Rar!")
     os.mkfifo(tmp_path / "eve.py")
     (tmp_path / "notes.txt").write_text("no submission")
-    assert {s.name: s.problem for s in take_in(tmp_path, FILES).submissions} == {
+    assert {s.name: s.problem for s in load_submissions(tmp_path, FILES).submissions} == {
         "ann": ".7z archives cannot be read. Submit a .zip.",
         "bob": ".rar archives cannot be read. Submit a .zip.",
         "eve": "The submission is neither a file nor a folder.",
@@ -92,7 +92,9 @@ def test_an_archive_that_cannot_be_read_is_in_the_class(tmp_path: Path) -> None:
 def test_the_graders_own_folders_are_no_submissions(tmp_path: Path) -> None:
     for name in ("ann", "grades", "hidden"):
         (tmp_path / name).mkdir()
-    found = take_in(tmp_path, FILES, not_these=(tmp_path / "grades", tmp_path / "ann" / ".." / "hidden")).submissions
+    found = load_submissions(
+        tmp_path, FILES, excluded=(tmp_path / "grades", tmp_path / "ann" / ".." / "hidden")
+    ).submissions
     assert [s.name for s in found] == ["ann"]
 
 
@@ -100,28 +102,28 @@ def test_what_is_passed_over_is_told_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "grades").mkdir()
     for name in ("ann.py", "ann.zip", "notes.txt", ".DS_Store", "solution.py"):
         (tmp_path / name).write_text("#")
-    found = take_in(tmp_path, FILES, not_these=(tmp_path / "grades", tmp_path / "solution.py"))
-    assert found.passed_over == {
+    found = load_submissions(tmp_path, FILES, excluded=(tmp_path / "grades", tmp_path / "solution.py"))
+    assert found.ignored == {
         ".DS_Store": "hidden file",
         "grades": "OUT, hidden tests or the solution",
         "notes.txt": "not a folder, an archive or a .py file",
         "solution.py": "OUT, hidden tests or the solution",
     }
     assert [(s.name, s.file) for s in found.submissions] == [("ann", "ann.py"), ("ann_2", "ann.zip")]
-    assert found.whole
+    assert found.is_class
 
 
 def test_one_that_is_named_itself_is_no_class_and_says_whose_it_is(tmp_path: Path) -> None:
     (tmp_path / "ann").mkdir()
     (tmp_path / "ann" / "raft.py").write_text("#")
     (tmp_path / "bob.py").write_text("#")
-    found = [take_in(tmp_path / path, FILES) for path in ("ann", "ann/raft.py", "bob.py")]
+    found = [load_submissions(tmp_path / path, FILES) for path in ("ann", "ann/raft.py", "bob.py")]
     assert [(s.name, s.file) for one in found for s in one.submissions] == [
         ("ann", "ann"),
         ("ann", "ann/raft.py"),
         ("bob", "bob.py"),
     ]
-    assert not any(one.whole for one in found)
+    assert not any(one.is_class for one in found)
 
 
 def test_files_of_a_students_own_beside_raft_are_said_not_to_be_taken(tmp_path: Path) -> None:
@@ -129,12 +131,12 @@ def test_files_of_a_students_own_beside_raft_are_said_not_to_be_taken(tmp_path: 
     folder.mkdir()
     for name in ("raft.py", "messages.py", "persister.py", "__init__.py", "util.py", "log.py"):
         (folder / name).write_text("#")
-    (found,) = take_in(tmp_path, FILES).submissions
+    (found,) = load_submissions(tmp_path, FILES).submissions
     assert found.remarks == ("Ignored beside raft.py: log.py, util.py. Only raft.py, messages.py are used.",)
 
 
 def test_no_submissions_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(IntakeError, match="no submissions found"):
-        take_in(tmp_path, FILES)
-    with pytest.raises(IntakeError, match="no such file or folder"):
-        take_in(tmp_path / "nowhere", FILES)
+    with pytest.raises(SubmissionError, match="no submissions found"):
+        load_submissions(tmp_path, FILES)
+    with pytest.raises(SubmissionError, match="no such file or folder"):
+        load_submissions(tmp_path / "nowhere", FILES)

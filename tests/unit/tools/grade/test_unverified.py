@@ -12,7 +12,7 @@ import pytest
 from raftlab.tools.grade.grader import Exam, Progress, grade
 from raftlab.tools.grade.output import as_csv, as_gradescope, as_junit
 from raftlab.tools.grade.pages.submission import class_page, submission_page
-from raftlab.tools.grade.submission_loader import Wanted, take_in
+from raftlab.tools.grade.submission_loader import WantedFiles, load_submissions
 from raftlab.tools.grade.values.results import FAILED, PASSED, SKIPPED, UNVERIFIED, Result, RunRecord, TestResult
 from raftlab.tools.grade.values.rubric import Checks, Graded, Rubric, RubricError
 from raftlab.tools.selection import load_tests
@@ -124,7 +124,7 @@ def grade_one(
     secret = load_tests(hidden) if hidden else []
     asked = rubric.assign([known[name] for name in tests], secret, "p")
     exam = Exam(tuple(asked), known | {test.name: test for test in secret}, rubric.limits)
-    found = take_in(folder, Wanted(FILES)).submissions
+    found = load_submissions(folder, WantedFiles(FILES)).submissions
     progress = Progress(1, len(tests))
     runs, pages = folder.parent / "runs", folder.parent / "pages"
     (result,) = grade(found, exam, jobs=1, runs=runs, pages=lambda _: pages, progress=progress, watch=lambda: None)
