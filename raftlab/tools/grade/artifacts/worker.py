@@ -206,7 +206,7 @@ def _page(run: Run, test: LabTest, request: Request, replay: str) -> bytes:
 def _timeline(shrunk: Shrunk, test: LabTest) -> str:
     text = io.StringIO()
     ending = f"FAILED: {shrunk.best.run.error}".partition("\n")[0]
-    title = f"{test.name}, shrunk"
+    title = f"{test.name}, minimized"
     plain = partial(print_timeline, width=_WIDTH, color=False, ascii_only=False, legend=False)
     plain(shrunk.best.trace, file=text, ending=ending, title=title)
     told = text.getvalue()

@@ -254,7 +254,7 @@ def _shrunk(test: _Told, shown: Shown) -> Html:
     if shown.choices:
         replay = el("code", command_line(f"lab replay {shown.choices}", {"isolated": True}))
         ways.append(join([test.link(shown.choices, "replay it from this file"), " (", replay, ")"]))
-    links = join(", " if n % 2 else ways[n // 2] for n in range(2 * len(ways) - 1))
+    links = join(" or " if n % 2 else ways[n // 2] for n in range(2 * len(ways) - 1))
     told = shown.timeline.rstrip()
     timeline = el("pre", told, class_="wide", tabindex="0")
     at_once = "open" if told.count("\n") < _TIMELINE_LINES_OPEN else ""
