@@ -1,7 +1,7 @@
 """A lab test: what run_test() runs, and what every tool knows of it.
 
 Promise: what a test is a test of is its `kind`, and nobody looks at its parameters to find out. A LabTest is made of a
-function in raftlab/scenarios/collection.py, of a scenario in raftlab/scenarios/as_test.py.
+function in raftlab/scenarios/collection.py, of a scenario in raftlab/scenarios/runner.py.
 """
 
 from __future__ import annotations

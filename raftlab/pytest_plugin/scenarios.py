@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from raftlab.pytest_plugin.hooks import LAB_TEST
-from raftlab.scenarios.as_test import as_test
+from raftlab.scenarios.runner import make_lab_test
 from raftlab.scenarios.text import ScriptError, read_script
 
 
@@ -18,7 +18,7 @@ class ScenarioFile(pytest.Module):
 
     def _getobj(self) -> ModuleType:
         try:
-            self._lab_test = as_test(read_script(self.path))
+            self._lab_test = make_lab_test(read_script(self.path))
         except ScriptError as error:
             raise self.CollectError(str(error)) from None
         module = ModuleType(self._lab_test.name)

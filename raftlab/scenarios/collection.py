@@ -23,17 +23,17 @@ def collect(
 ) -> LabTest | None:
     """None if it asks for nothing that a lab test asks for. Its parameters, name and file are the function's own unless
     they are given."""
-    asked = inspect.signature(function).parameters if parameters is None else parameters
-    kind = next((kind for kind in LabTestKind if kind.value in asked), None)
+    parameters = inspect.signature(function).parameters if parameters is None else parameters
+    kind = next((kind for kind in LabTestKind if kind.value in parameters), None)
     if kind is None:
         return None
     file = Path(inspect.getfile(function)) if file is None else file
     return LabTest(
-        name or function.__name__, file, kind, of_config(function) if kind is LabTestKind.SCENARIO else function
+        name or function.__name__, file, kind, with_make_config(function) if kind is LabTestKind.SCENARIO else function
     )
 
 
-def of_config(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def with_make_config(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A function that takes make_scenario, as one that takes make_config."""
 
     @wraps(function)

@@ -13,46 +13,53 @@ from labrpc.network import QueuedMessage
 from raftlab.harness.config import Config
 from raftlab.scenarios import fields
 from raftlab.scenarios.in_flight import describe, direction
-from raftlab.scenarios.observations import Seen
+from raftlab.scenarios.observations import WireObservations
 
-_HEAD = ("peer", "role", "term", "voted", "log", "commit", "applied")
+_HEADER = ("peer", "role", "term", "voted", "log", "commit", "applied")
 
 
-def show(config: Config, seen: Seen, states: Mapping[int, tuple[int, bool]], in_flight: Sequence[QueuedMessage]) -> str:
-    rows = [_HEAD, *(_row(config, seen, i, states.get(i)) for i in range(config.n))]
-    widths = [max(len(row[column]) for row in rows if len(row) > column) for column in range(len(_HEAD))]
+def show(
+    config: Config,
+    observations: WireObservations,
+    states: Mapping[int, tuple[int, bool]],
+    in_flight: Sequence[QueuedMessage],
+) -> str:
+    rows = [_HEADER, *(_row(config, observations, i, states.get(i)) for i in range(config.n))]
+    widths = [max(len(row[column]) for row in rows if len(row) > column) for column in range(len(_HEADER))]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows]
-    return "\n".join([*lines, *_flight(in_flight)])
+    return "\n".join([*lines, *_in_flight_lines(in_flight)])
 
 
-def _row(config: Config, seen: Seen, i: int, state: tuple[int, bool] | None) -> tuple[str, ...]:
+def _row(config: Config, observations: WireObservations, i: int, state: tuple[int, bool] | None) -> tuple[str, ...]:
     if not config.is_up(i):
         return (str(i), "down")
     if state is None:
         return (str(i), "paused")
     term, leads = state
-    campaigns = i in seen.campaigning and seen.campaigns[i] == term and not seen.follows(i, term)
+    campaigns = (
+        i in observations.campaigning and observations.campaigns[i] == term and not observations.follows(i, term)
+    )
     role = "leader" if leads else "candidate" if campaigns else "follower"
     peer = config.peer(i)
-    voted = seen.voted_for(i, term)
+    voted = observations.voted_for(i, term)
     log, before = fields.read(peer, "log"), 0
     if log is fields.UNREADABLE:
-        log = seen.logs[i]
+        log = observations.logs[i]
     else:
         before = fields.read_snapshot_index(peer)
-    terms = fields.told(log) if log else "-"
+    terms = fields.format_value(log) if log else "-"
     return (
         str(i),
         role,
         str(term),
         "-" if voted is None else str(voted),
         f"[..{before}] {terms}" if before else terms,
-        fields.told(fields.read(peer, "commit_index")),
+        fields.format_value(fields.read(peer, "commit_index")),
         str(max(config.applied(i), default=0)),
     )
 
 
-def _flight(in_flight: Sequence[QueuedMessage]) -> list[str]:
+def _in_flight_lines(in_flight: Sequence[QueuedMessage]) -> list[str]:
     """By who to whom, and there in the order of sending: what the peers of a cluster do at once has no order."""
     if not in_flight:
         return ["in flight: nothing"]

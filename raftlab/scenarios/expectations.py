@@ -7,40 +7,40 @@ from typing import Any
 from raftlab.check.failure import short
 from raftlab.scenarios import fields
 from raftlab.scenarios.in_flight import Selector, describe
-from raftlab.scenarios.stage import ScenarioError, Stage, step
+from raftlab.scenarios.stepped_cluster import ScenarioError, SteppedCluster, step
 
 
-class Expectations(Stage):
+class Expectations(SteppedCluster):
     @step
     def expect_leader(self, i: int, *, term: int | None = None) -> None:
         """get_state() of peer i says that it leads, in that term."""
-        self._check_awake(i)
+        self._check_running(i)
 
         def leads() -> bool:
-            its_term, leads = self._ask(i, lambda: self.config.get_state(i))
+            its_term, leads = self._call_peer(i, lambda: self.config.get_state(i))
             return leads and term in (None, its_term)
 
-        if not self._comes_true(i, leads):
-            its_term, does = self._ask(i, lambda: self.config.get_state(i))
+        if not self._wait_until(i, leads):
+            its_term, is_leader = self._call_peer(i, lambda: self.config.get_state(i))
             wanted = "" if term is None else f" of term {term}"
             self.fail(
                 f"expected peer {i} as the leader{wanted}; get_state() says: term {its_term}, "
-                f"{'leader' if does else 'not leader'}"
+                f"{'leader' if is_leader else 'not leader'}"
             )
 
     @step
     def expect_not_leader(self, i: int) -> None:
-        self._check_awake(i)
-        if not self._comes_true(i, lambda: not self._ask(i, lambda: self.config.get_state(i))[1]):
-            term, _ = self._ask(i, lambda: self.config.get_state(i))
+        self._check_running(i)
+        if not self._wait_until(i, lambda: not self._call_peer(i, lambda: self.config.get_state(i))[1]):
+            term, _ = self._call_peer(i, lambda: self.config.get_state(i))
             self.fail(f"expected peer {i} not to lead; get_state() says: term {term}, leader")
 
     @step
     def expect_no_leader(self) -> None:
         """No peer that is up and not paused says that it leads."""
         leaders = []
-        for i in self._awake():
-            term, leads = self._ask(i, lambda i=i: self.config.get_state(i))  # type: ignore[misc]
+        for i in self._running_peers():
+            term, leads = self._call_peer(i, lambda i=i: self.config.get_state(i))  # type: ignore[misc]
             if leads:
                 leaders.append(f"peer {i} leads in term {term}")
         if leaders:
@@ -48,9 +48,9 @@ class Expectations(Stage):
 
     @step
     def expect_term(self, i: int, term: int) -> None:
-        self._check_awake(i)
-        if not self._comes_true(i, lambda: self._ask(i, lambda: self.config.get_state(i))[0] == term):
-            its_term, _ = self._ask(i, lambda: self.config.get_state(i))
+        self._check_running(i)
+        if not self._wait_until(i, lambda: self._call_peer(i, lambda: self.config.get_state(i))[0] == term):
+            its_term, _ = self._call_peer(i, lambda: self.config.get_state(i))
             self.fail(f"expected peer {i} in term {term}; get_state() says {its_term}")
 
     @step
@@ -60,48 +60,48 @@ class Expectations(Stage):
         self._check_peer(candidate)
         if voter == candidate:
             raise ScenarioError(f"peer {voter} votes for itself whenever it campaigns; say 'expect {voter} term ...'")
-        self._comes_true(voter, lambda: self._seen.vote(voter, candidate) is not None)
-        was = self._seen.vote(voter, candidate)
+        self._wait_until(voter, lambda: self._observations.vote(voter, candidate) is not None)
+        answer = self._observations.vote(voter, candidate)
         wanted = "vote for" if granted else "refuse"
-        if was is None:
+        if answer is None:
             self.fail(f"expected peer {voter} to {wanted} peer {candidate}, but it has not answered it yet")
-        if was.granted is not granted:
-            did = "voted for it" if was.granted else "refused"
-            self.fail(f"expected peer {voter} to {wanted} peer {candidate} in term {was.asked_term}, but it {did}")
+        if answer.granted is not granted:
+            did = "voted for it" if answer.granted else "refused"
+            self.fail(f"expected peer {voter} to {wanted} peer {candidate} in term {answer.asked_term}, but it {did}")
 
     @step
     def expect_append(self, follower: int, leader: int, *, success: bool = True) -> None:
         """What the follower answered to the latest AppendEntries of that leader that it has answered."""
         self._check_peer(follower)
         self._check_peer(leader)
-        self._comes_true(follower, lambda: self._seen.append(follower, leader) is not None)
-        was = self._seen.append(follower, leader)
+        self._wait_until(follower, lambda: self._observations.append(follower, leader) is not None)
+        answer = self._observations.append(follower, leader)
         wanted = "accept" if success else "reject"
-        if was is None:
+        if answer is None:
             self.fail(f"expected peer {follower} to {wanted} what peer {leader} sent, but it has not answered it yet")
-        if was is not success:
-            did = "accepted" if was else "rejected"
+        if answer is not success:
+            did = "accepted" if answer else "rejected"
             self.fail(f"expected peer {follower} to {wanted} what peer {leader} sent last, but it {did} it")
 
     @step
     def expect_applied(self, i: int, command: Any, *, index: int | None = None, applied: bool = True) -> None:
         """The service of peer i has been handed that command (at that index), or has not."""
-        self._check_awake(i)
+        self._check_running(i)
 
-        def has() -> bool:
+        def has_applied() -> bool:
             known = self.config.applied(i)
             return command in ([known.get(index)] if index is not None else known.values())
 
         where = "" if index is None else f" at {index}"
-        if applied and not self._comes_true(i, has):
+        if applied and not self._wait_until(i, has_applied):
             self.fail(f"expected peer {i} to have applied {short(command)}{where}; it has applied {self._applied(i)}")
-        if not applied and has():
+        if not applied and has_applied():
             self.fail(f"expected peer {i} not to have applied {short(command)}{where}, but it has")
 
     @step
     def expect_applied_up_to(self, i: int, index: int) -> None:
-        self._check_awake(i)
-        if not self._comes_true(i, lambda: self._applied_index(i) >= index):
+        self._check_running(i)
+        if not self._wait_until(i, lambda: self._applied_index(i) >= index):
             self.fail(f"expected peer {i} to have applied up to {index}; it has applied {self._applied(i)}")
         if self._applied_index(i) > index:
             self.fail(f"expected peer {i} to have applied up to {index} and no further; it has {self._applied(i)}")
@@ -110,25 +110,25 @@ class Expectations(Stage):
     def expect_in_flight(self, selector: str, *, there: bool = True) -> None:
         wanted = Selector.read(selector)
         if there:
-            self._fitting(wanted)  # fails if there is none
-        elif fitting := self._in_flight(wanted):
-            self.fail(f"expected nothing in flight that is {wanted}, but there is: {describe(fitting[0])}")
+            self._find_messages(wanted)  # fails if there is none
+        elif found := self._in_flight(wanted):
+            self.fail(f"expected nothing in flight that is {wanted}, but there is: {describe(found[0])}")
 
     @step
     def expect_down(self, i: int) -> None:
         self._check_peer(i)
-        if not self._comes_true(i, lambda: not self.config.is_up(i)):
+        if not self._wait_until(i, lambda: not self.config.is_up(i)):
             self.fail(f"expected peer {i} to be down, but it is up")
 
     @step
     def expect_field(self, i: int, name: str, value: Any) -> bool:
         """One of Figure 2's fields, where the peer has it: whether it could be read."""
-        self._check_awake(i)
+        self._check_running(i)
         if fields.read(self.config.peer(i), name) is fields.UNREADABLE:
             return False
-        if not self._comes_true(i, lambda: fields.read(self.config.peer(i), name) == value):
+        if not self._wait_until(i, lambda: fields.read(self.config.peer(i), name) == value):
             found = fields.read(self.config.peer(i), name)
-            self.fail(f"expected {name} {fields.told(value)} of peer {i}; it is {fields.told(found)}")
+            self.fail(f"expected {name} {fields.format_value(value)} of peer {i}; it is {fields.format_value(found)}")
         return True
 
     @step

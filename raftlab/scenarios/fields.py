@@ -51,7 +51,7 @@ def read_snapshot_index(peer: Any) -> int:
     return value if type(value) is int else 0
 
 
-def told(value: Any) -> str:
+def format_value(value: Any) -> str:
     if value is UNREADABLE:
         return "?"
     if isinstance(value, list):

@@ -28,25 +28,25 @@ _QUEUED: Any = Transit(queued=True)
 _AT_ONCE: Any = Transit()
 
 
-class Scripted:
+class QueueingChoiceSource:
     """While it is `holding`, every message waits in flight. Everything else, and always, another source decides."""
 
     def __init__(self, inner: ChoiceSource) -> None:
         self._inner = inner
-        self.holding = True
+        self.queues_messages = True
 
     def pick(self, now_ns: int, tasks: Sequence[Task]) -> int:
         return self._inner.pick(now_ns, tasks)
 
-    def choose(self, place: ChoicePoint, ordinal: int, distribution: Distribution[T]) -> T:
-        if self.holding:
-            if place[0] in TRANSIT_KINDS:
+    def choose(self, point: ChoicePoint, ordinal: int, distribution: Distribution[T]) -> T:
+        if self.queues_messages:
+            if point[0] in TRANSIT_KINDS:
                 # What a peer says to itself is no step of anybody's.
-                source, _, target = place[1].partition("->")
+                source, _, target = point[1].partition("->")
                 return _AT_ONCE if source == target else _QUEUED  # type: ignore[no-any-return]  # as such a chance gives
-            if place[0] == ChoiceKind.NO_REPLY:
+            if point[0] == ChoiceKind.NO_REPLY:
                 return _NOTICE_CUT_NS  # type: ignore[return-value]  # a time, as that chance gives
-        return self._inner.choose(place, ordinal, distribution)
+        return self._inner.choose(point, ordinal, distribution)
 
 
 class SelectorError(ValueError):
@@ -97,7 +97,7 @@ class Selector(NamedTuple):
     def between(self, source: int, target: int) -> Selector:
         return self._replace(source=source, target=target)
 
-    def fits(self, message: Message, *, is_reply: bool) -> bool:
+    def matches(self, message: Message, *, is_reply: bool) -> bool:
         source, target = direction(message, is_reply=is_reply)
         return (
             self.source in (None, source)
@@ -110,18 +110,18 @@ class Selector(NamedTuple):
         )
 
     def __str__(self) -> str:
-        words = [f"{'*' if self.source is None else self.source}->{'*' if self.target is None else self.target}"]
+        parts = [f"{'*' if self.source is None else self.source}->{'*' if self.target is None else self.target}"]
         if self.method is not None:
-            words.append(kind_of(self.method))
+            parts.append(kind_of(self.method))
         if self.reply:
-            words.append("reply")
+            parts.append("reply")
         if self.ordinal is not None:
-            words.append(str(self.ordinal))
+            parts.append(str(self.ordinal))
         if self.term is not None:
-            words.append(f"term {self.term}")
+            parts.append(f"term {self.term}")
         if self.has_command:
-            words.append(f"with {self.command}")
-        return " ".join(words)
+            parts.append(f"with {self.command}")
+        return " ".join(parts)
 
 
 def _peer(text: str) -> int | None:
@@ -167,11 +167,11 @@ def describe(queued: QueuedMessage) -> str:
     message = queued.message
     source, target = direction(message, is_reply=queued.is_reply)
     reply = " reply" if queued.is_reply else ""
-    said = _reply_says(message) if queued.is_reply else _request_says(message)
-    return f"{source}->{target} {kind_of(message.rpc)}{reply} {message.ordinal}  {said}"
+    content = _reply_content(message) if queued.is_reply else _request_content(message)
+    return f"{source}->{target} {kind_of(message.rpc)}{reply} {message.ordinal}  {content}"
 
 
-def _request_says(message: Message) -> str:
+def _request_content(message: Message) -> str:
     args = message.decode_args()
     try:
         if message.rpc == VOTE:
@@ -189,7 +189,7 @@ def _request_says(message: Message) -> str:
     return short(args)
 
 
-def _reply_says(message: Message) -> str:
+def _reply_content(message: Message) -> str:
     reply = message.decode_reply()
     try:
         if message.rpc == VOTE:

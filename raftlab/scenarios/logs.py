@@ -28,43 +28,43 @@ class IllegalLogs(ValueError):
     """No history leads there; the text names the term at fault."""
 
 
-class Office(NamedTuple):
+class TermPlan(NamedTuple):
     """What happens in one term."""
 
     term: int
     leader: int
     first: int  # the index of the term's first entry
     last: int  # of its last one
-    brought: dict[int, int]  # by follower: up to which index it gets the leader's log in this term
+    replicated: dict[int, int]  # by follower: up to which index it gets the leader's log in this term
     committed: int  # up to which index all who hold it learn, in this term, that it is committed; 0: nothing new
 
 
-def plan_history(logs: Sequence[Sequence[int]], commit: int = 0) -> list[Office]:
+def plan_history(logs: Sequence[Sequence[int]], commit: int = 0) -> list[TermPlan]:
     """Who led each term, and what it brought to whom."""
     spans = _spans(logs)
     holders = _holders_of_commit(logs, commit)
     at_fault = (0, "")
     for afterwards in (False, True):
-        best: list[Office] = []
+        best: list[TermPlan] = []
         for leaders in _assignments(logs, spans):
-            offices = _offices(logs, spans, leaders, commit, holders, afterwards=afterwards)
-            fault = _first_impossible(logs, offices)
+            plans = _plan_terms(logs, spans, leaders, commit, holders, afterwards=afterwards)
+            fault = _first_impossible_term(logs, plans)
             if fault is not None:
                 at_fault = at_fault if afterwards else max(at_fault, fault)
-            elif not _in_a_row(offices):
-                return offices
-            elif not best or _in_a_row(offices) < _in_a_row(best):
-                best = offices
+            elif not _repeated_leaders(plans):
+                return plans
+            elif not best or _repeated_leaders(plans) < _repeated_leaders(best):
+                best = plans
         if best or not spans:
             return best
-    if prod(len(able) for able in _able(logs, spans)) > _ASSIGNMENTS_MAX:
+    if prod(len(possible) for possible in _possible_leaders(logs, spans)) > _ASSIGNMENTS_MAX:
         raise IllegalLogs(f"no history was found in {_ASSIGNMENTS_MAX:,} tries; with fewer terms or peers it may be")
     raise IllegalLogs(at_fault[1])
 
 
-def _in_a_row(offices: Sequence[Office]) -> int:
+def _repeated_leaders(plans: Sequence[TermPlan]) -> int:
     """How often one peer leads two terms in a row: a leader has to be restarted to campaign again."""
-    return sum(one.leader == other.leader for one, other in pairwise(offices))
+    return sum(one.leader == other.leader for one, other in pairwise(plans))
 
 
 def _spans(logs: Sequence[Sequence[int]]) -> dict[int, tuple[int, int]]:
@@ -93,32 +93,32 @@ def _spans(logs: Sequence[Sequence[int]]) -> dict[int, tuple[int, int]]:
 def _holders_of_commit(logs: Sequence[Sequence[int]], commit: int) -> list[int]:
     if not commit:
         return []
-    holding: dict[tuple[int, ...], list[int]] = {}
+    holders: dict[tuple[int, ...], list[int]] = {}
     for peer, log in enumerate(logs):
         if len(log) >= commit:
-            holding.setdefault(tuple(log[:commit]), []).append(peer)
-    most = max(holding.values(), key=len, default=[])
+            holders.setdefault(tuple(log[:commit]), []).append(peer)
+    most = max(holders.values(), key=len, default=[])
     if 2 * len(most) <= len(logs):
         raise IllegalLogs(f"index {commit} cannot be committed: {len(most)} of {len(logs)} peers hold the same entry")
     return most
 
 
-def _able(logs: Sequence[Sequence[int]], spans: Mapping[int, tuple[int, int]]) -> list[list[int]]:
+def _possible_leaders(logs: Sequence[Sequence[int]], spans: Mapping[int, tuple[int, int]]) -> list[list[int]]:
     """Who may have led each term: whoever has all its entries. Somebody else first each time, if possible."""
     choices = []
-    for place, (term, (_, last)) in enumerate(spans.items()):
-        able = [peer for peer, log in enumerate(logs) if len(log) >= last and log[last - 1] == term]
-        turn = place % len(able)
-        choices.append(able[turn:] + able[:turn])
+    for i, (term, (_, last)) in enumerate(spans.items()):
+        possible = [peer for peer, log in enumerate(logs) if len(log) >= last and log[last - 1] == term]
+        shift = i % len(possible)
+        choices.append(possible[shift:] + possible[:shift])
     return choices
 
 
 def _assignments(logs: Sequence[Sequence[int]], spans: Mapping[int, tuple[int, int]]) -> Iterator[dict[int, int]]:
-    for leaders in islice(product(*_able(logs, spans)), _ASSIGNMENTS_MAX):
+    for leaders in islice(product(*_possible_leaders(logs, spans)), _ASSIGNMENTS_MAX):
         yield dict(zip(spans, leaders, strict=True))
 
 
-def _offices(
+def _plan_terms(
     logs: Sequence[Sequence[int]],
     spans: Mapping[int, tuple[int, int]],
     leaders: Mapping[int, int],
@@ -126,12 +126,12 @@ def _offices(
     holders: Sequence[int],
     *,
     afterwards: bool,
-) -> list[Office]:
+) -> list[TermPlan]:
     """`afterwards`: of peers with equal logs only one gets its log in time. It is elected when all is over, in a term
     without entries, and brings it to the others."""
-    brought: dict[int, dict[int, int]] = {term: {} for term in spans}
+    replicated: dict[int, dict[int, int]] = {term: {} for term in spans}
 
-    def bring(peer: int, length: int, before: int) -> None:
+    def schedule(peer: int, length: int, before: int) -> None:
         """It has to have its log up to there, before that term: it gets it as late as possible."""
         if not length or leaders[logs[peer][length - 1]] == peer:
             return  # it made these entries
@@ -141,51 +141,51 @@ def _offices(
             begins = logs[leaders[later]][: spans[later][0] - 1]
             if term < later < before and list(begins) == list(logs[peer][:length]) and leaders[later] != peer:
                 term = later
-        brought[term][peer] = max(length, brought[term].get(peer, 0))
+        replicated[term][peer] = max(length, replicated[term].get(peer, 0))
 
-    late: dict[tuple[int, ...], list[int]] = {}
+    peers_by_log: dict[tuple[int, ...], list[int]] = {}
     for peer, log in enumerate(logs):
-        late.setdefault(tuple(log), []).append(peer)
+        peers_by_log.setdefault(tuple(log), []).append(peer)
     end = max(spans, default=0) + 1
-    for log, peers in late.items():
-        made = [peer for peer in peers if log and leaders[log[-1]] == peer]
-        peers.sort(key=lambda peer: peer not in made)
+    for log, peers in peers_by_log.items():
+        authors = [peer for peer in peers if log and leaders[log[-1]] == peer]
+        peers.sort(key=lambda peer: peer not in authors)
         for peer in peers[:1] if afterwards else peers:
-            bring(peer, len(log), end)
+            schedule(peer, len(log), end)
     for term, leader in leaders.items():
-        bring(leader, spans[term][0] - 1, term)
+        schedule(leader, spans[term][0] - 1, term)
     commit_term = logs[holders[0]][commit - 1] if commit else 0
     for peer in holders:
-        bring(peer, commit, commit_term + 1)
-    offices = [
-        Office(term, leaders[term], first, last, brought[term], commit if term == commit_term else 0)
+        schedule(peer, commit, commit_term + 1)
+    plans = [
+        TermPlan(term, leaders[term], first, last, replicated[term], commit if term == commit_term else 0)
         for term, (first, last) in spans.items()
     ]
     if afterwards:
-        groups = [(log, peers) for log, peers in late.items() if log and len(peers) > 1]
+        groups = [(log, peers) for log, peers in peers_by_log.items() if log and len(peers) > 1]
         for log, (first, *others) in sorted(groups, key=lambda group: (group[0][-1], len(group[0]))):
-            offices.append(Office(end, first, len(log) + 1, len(log), dict.fromkeys(others, len(log)), 0))
+            plans.append(TermPlan(end, first, len(log) + 1, len(log), dict.fromkeys(others, len(log)), 0))
             end += 1
-    return offices
+    return plans
 
 
-def _first_impossible(logs: Sequence[Sequence[int]], offices: Sequence[Office]) -> tuple[int, str] | None:
+def _first_impossible_term(logs: Sequence[Sequence[int]], plans: Sequence[TermPlan]) -> tuple[int, str] | None:
     """The first term in which nobody could be elected with that log, and why."""
     length = [0] * len(logs)
-    for office in offices:
-        mine = office.first - 1
-        leader_log = logs[office.leader]
-        end = (leader_log[mine - 1] if mine else 0, mine)
+    for plan in plans:
+        begin = plan.first - 1
+        leader_log = logs[plan.leader]
+        end = (leader_log[begin - 1] if begin else 0, begin)
         voters = [peer for peer in range(len(logs)) if (_last_term(logs[peer], length[peer]), length[peer]) <= end]
         if 2 * len(voters) <= len(logs):
             others = [peer for peer in range(len(logs)) if peer not in voters]
-            return office.term, (
-                f"the leader of term {office.term} had {mine} {'entry' if mine == 1 else 'entries'}, the last of term "
-                f"{end[0]}; by then peers {_listed(others)} had logs that were more up to date, so it got no majority "
+            return plan.term, (
+                f"the leader of term {plan.term} had {begin} {'entry' if begin == 1 else 'entries'}, the last of term "
+                f"{end[0]}; by then peers {_joined(others)} had logs that were more up to date, so it got no majority "
                 "(§5.4.1)"
             )
-        length[office.leader] = office.last
-        for peer, up_to in office.brought.items():
+        length[plan.leader] = plan.last
+        for peer, up_to in plan.replicated.items():
             length[peer] = max(length[peer], up_to)
     return None
 
@@ -194,7 +194,7 @@ def _last_term(log: Sequence[int], length: int) -> int:
     return log[length - 1] if length else 0
 
 
-def _listed(peers: Sequence[int]) -> str:
+def _joined(peers: Sequence[int]) -> str:
     return ", ".join(map(str, peers))
 
 
@@ -204,43 +204,43 @@ class HistoryBuilder:
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
 
-    def build(self, history: Sequence[Office]) -> None:
-        for office, following in zip_longest(history, history[1:]):
-            self._elect(office)
-            self._fill(office)
+    def build(self, history: Sequence[TermPlan]) -> None:
+        for plan, following in zip_longest(history, history[1:]):
+            self._elect(plan)
+            self._fill(plan)
             # The next leader deposes this one. Nobody else does; and a leader campaigns only if it leads no more.
-            if following is None or following.leader == office.leader:
-                self._scenario.let_save(office.leader)  # what it took itself, it may save a little later
-                self._scenario.crash(office.leader)
-                self._scenario.restart(office.leader)
+            if following is None or following.leader == plan.leader:
+                self._scenario.run_until_save(plan.leader)  # what it took itself, it may save a little later
+                self._scenario.crash(plan.leader)
+                self._scenario.restart(plan.leader)
             self._scenario.drop()
 
-    def _elect(self, office: Office) -> None:
+    def _elect(self, plan: TermPlan) -> None:
         """Everybody hears of the term, whoever votes: so all are in the same one."""
-        scenario, leader = self._scenario, office.leader
-        scenario.campaign(leader, term=office.term)
+        scenario, leader = self._scenario, plan.leader
+        scenario.campaign(leader, term=plan.term)
         for other in range(scenario.config.n):
             if other != leader:
                 scenario.ask_vote(leader, other)
-        scenario.expect_leader(leader, term=office.term)
+        scenario.expect_leader(leader, term=plan.term)
 
-    def _fill(self, office: Office) -> None:
-        scenario, leader = self._scenario, office.leader
-        length = office.first - 1
-        stops = {office.last, *office.brought.values(), *([office.committed] if office.committed else [])}
+    def _fill(self, plan: TermPlan) -> None:
+        scenario, leader = self._scenario, plan.leader
+        length = plan.first - 1
+        stops = {plan.last, *plan.replicated.values(), *([plan.committed] if plan.committed else [])}
         for stop in sorted(stop for stop in stops if stop >= length):
             while length < stop:
                 length += 1
-                scenario.start(leader, f"i{length}t{office.term}")
-            committed_now = stop == office.committed
+                scenario.start(leader, f"i{length}t{plan.term}")
+            committed_now = stop == plan.committed
             followers = sorted(
                 peer
-                for peer, up_to in office.brought.items()
-                if up_to == stop or (committed_now and up_to > stop and up_to >= office.first)
+                for peer, up_to in plan.replicated.items()
+                if up_to == stop or (committed_now and up_to > stop and up_to >= plan.first)
             )
             for follower in followers:
                 # What is not to be committed, the leader must not hear of.
-                scenario.replicate(leader, [follower], tell=stop <= office.committed)
+                scenario.replicate(leader, [follower], deliver_last_reply=stop <= plan.committed)
             if committed_now:
                 scenario.expect_applied_up_to(leader, stop)
                 scenario.update(leader, followers)

@@ -1,6 +1,6 @@
 """What the messages of a scenario have told so far: who campaigned, who voted, who acknowledged what.
 
-Read off the wire, so it holds for any peer. Start at `Seen.take()`.
+Read off the wire, so it holds for any peer. Start at `WireObservations.handle()`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from raftlab.trace.decoding import MessageDecoder
 from raftlab.trace.rpcs import APPEND, RPCS, VOTE
 
 
-class Vote(NamedTuple):
+class VoteAnswer(NamedTuple):
     """What was answered to a candidate."""
 
     asked_term: int
     granted: bool
 
 
-class Seen:
+class WireObservations:
     def __init__(self, peers: int) -> None:
         self._decoder = MessageDecoder()
-        self.anything = False
+        self.any_request = False
         self.campaigns = dict.fromkeys(range(peers), 0)  # the latest term that each has asked for votes in
         self.campaigning: set[int] = set()  # who has asked for votes since it was started
         self.other_calls: dict[int, set[str]] = defaultdict(set)  # by caller: what is no RPC of the paper's
@@ -36,18 +36,19 @@ class Seen:
         self._open_appends: dict[tuple[int, int], set[int]] = defaultdict(set)  # that have arrived unanswered
         self.delivered: list[Message] = []  # requests, the oldest first
         self._delivered_ids: set[int] = set()
-        self.disregarded = False  # somebody did not adopt the term of a RequestVote (§6)
-        self.asks_beforehand = ""  # what somebody called before it asked for votes, or instead
+        self.ignores_vote_requests = False  # somebody did not adopt the term of a RequestVote (§6)
+        self.pre_vote_calls = ""  # what somebody called before it asked for votes, or instead
         self.never_campaigns = False  # somebody did not ask for votes, though it had an answer to all it called
         self._following: set[tuple[int, int]] = set()  # who, and the term of the leader that it has answered
-        self._votes: dict[tuple[int, int], Vote] = {}
-        self._asked: dict[tuple[int, int], int] = {}  # by voter and candidate: the latest term that it was asked in
-        self._owed: dict[tuple[int, int], set[int]] = defaultdict(set)  # by who answers to whom: the requests
+        self._votes: dict[tuple[int, int], VoteAnswer] = {}
+        # By voter and candidate: the latest term that it was asked in.
+        self._last_asked_term: dict[tuple[int, int], int] = {}
+        self._unanswered: dict[tuple[int, int], set[int]] = defaultdict(set)  # by who answers to whom: the requests
 
-    def take(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         kind = event.kind
         if kind == events.SEND:
-            self.anything = True
+            self.any_request = True
             self._sent(int(event.node), event.detail)
         elif kind == events.DELIVER:
             self._arrived(event.detail)
@@ -71,18 +72,20 @@ class Seen:
 
     def _arrived(self, message: Message) -> None:
         source, target = int(message.source), int(message.target)
-        self._owed[target, source].add(message.id)
+        self._unanswered[target, source].add(message.id)
         if message.id not in self._delivered_ids:
             self._delivered_ids.add(message.id)
             self.delivered.append(message)
         if message.rpc == APPEND:
             self._open_appends[target, source].add(message.id)
         if message.rpc == VOTE and (request := self._decoder.decode_request(message)) is not None:
-            self._asked[target, source] = max(request.args.term, self._asked.get((target, source), 0))
+            self._last_asked_term[target, source] = max(
+                request.args.term, self._last_asked_term.get((target, source), 0)
+            )
 
-    def _answered(self, who: int, message: Message) -> None:
-        asker = int(message.source)
-        self._owed[who, asker].discard(message.id)
+    def _answered(self, peer: int, message: Message) -> None:
+        caller = int(message.source)
+        self._unanswered[peer, caller].discard(message.id)
         method = message.rpc
         if method not in RPCS:
             return
@@ -92,18 +95,18 @@ class Seen:
         term = request.args.term
         if method == VOTE:
             if reply.term < term:
-                self.disregarded = True
-            known = self._votes.get((who, asker))
+                self.ignores_vote_requests = True
+            known = self._votes.get((peer, caller))
             if known is None or term > known.asked_term or (term == known.asked_term and reply.vote_granted):
-                self._votes[who, asker] = Vote(term, reply.vote_granted)
+                self._votes[peer, caller] = VoteAnswer(term, reply.vote_granted)
         elif method == APPEND:
-            self._appends[who, asker] = reply.success
-            self._open_appends[who, asker].discard(message.id)
+            self._appends[peer, caller] = reply.success
+            self._open_appends[peer, caller].discard(message.id)
             if reply.term == term:
-                self._following.add((who, term))
-                self._appended(self.logs[who], self.logs[asker], request.args, success=reply.success)
+                self._following.add((peer, term))
+                self._appended(self.logs[peer], self.logs[caller], request.args, success=reply.success)
         elif reply.term == term:
-            args, log = request.args, self.logs[who]
+            args, log = request.args, self.logs[peer]
             if log[args.last_included_index - 1 : args.last_included_index] != [args.last_included_term]:
                 log[:] = [args.last_included_term] * args.last_included_index  # those before the last may be others
 
@@ -121,26 +124,28 @@ class Seen:
     # ---- asked -----------------------------------------------------------------------
 
     @property
-    def not_plain(self) -> str:
+    def election_difference(self) -> str:
         """In what it differs from Figure 2's elections, as far as has been seen; "" for plain votes."""
-        if self.asks_beforehand:
-            return f"a peer calls {self.asks_beforehand} before it campaigns"
-        return "a peer disregarded a RequestVote of a higher term (§6)" if self.disregarded else ""
+        if self.pre_vote_calls:
+            return f"a peer calls {self.pre_vote_calls} before it campaigns"
+        return "a peer disregarded a RequestVote of a higher term (§6)" if self.ignores_vote_requests else ""
 
     @property
     def hard_to_elect(self) -> bool:
         """Whether a campaign, and votes for it, are not to be had when one likes, as far as has been seen."""
-        return self.never_campaigns or self.disregarded
+        return self.never_campaigns or self.ignores_vote_requests
 
     def is_other(self, message: Message) -> bool:
         """Whether it is no RPC of the paper's: one of another name, or a RequestVote that no candidate sends."""
         method = message.rpc
         return method not in RPCS or (method == VOTE and self._decoder.decode_request(message) is None)
 
-    def vote(self, voter: int, candidate: int) -> Vote | None:
+    def vote(self, voter: int, candidate: int) -> VoteAnswer | None:
         """What it answered when that candidate last asked it; None if it has yet to answer."""
         vote = self._votes.get((voter, candidate))
-        return vote if vote is not None and vote.asked_term >= self._asked.get((voter, candidate), 0) else None
+        return (
+            vote if vote is not None and vote.asked_term >= self._last_asked_term.get((voter, candidate), 0) else None
+        )
 
     def append(self, follower: int, leader: int) -> bool | None:
         """Whether it accepted what that leader sent last; None if it has yet to answer."""
@@ -150,7 +155,7 @@ class Seen:
         """Whom it is known to have voted for in that term."""
         if term and self.campaigns[voter] == term:
             return voter
-        votes = [who for (by, who), vote in self._votes.items() if by == voter and vote == (term, True)]
+        votes = [peer for (by, peer), vote in self._votes.items() if by == voter and vote == (term, True)]
         return votes[0] if votes else None
 
     def follows(self, i: int, term: int) -> bool:
@@ -166,9 +171,9 @@ class Seen:
             return 0
         return int(request.last_index)
 
-    def has_all_of(self, follower: int, leader: int) -> bool:
+    def has_whole_log(self, follower: int, leader: int) -> bool:
         log = self.logs[leader]
         return self.logs[follower][: len(log)] == log
 
-    def owes_reply(self, who: int, asker: int) -> bool:
-        return bool(self._owed[who, asker])
+    def owes_reply(self, peer: int, caller: int) -> bool:
+        return bool(self._unanswered[peer, caller])

@@ -1,16 +1,16 @@
-"""The acts of a test, noted while it runs, left out if a choice says so, and done again without the test.
+"""Records what a test does to its cluster, omits operations if a choice says so, and replays them without the test.
 
-A test is a program, and what it does depends on what it sees. Its acts are a list: at 1.2 s peer 0 is given a command,
-at 1.9 s peer 2 crashes. `noting()` writes that list while a test runs; `playing()` makes a test of such a list, which
-does each act at its time, whatever the peers do. An act that makes no sense any more (peer 2 is down already) is left
-out, and so is a restart of a peer that is up: who takes a fault out of a list takes out what ends it.
+A test is a program: what it does depends on what it observes. Its operations are a list: at 1.2 s peer 0 gets a
+command, at 1.9 s peer 2 crashes. `record_operations()` writes that list while a test runs. `make_schedule_test()` makes
+a test from such a list that performs each operation at its time. It skips an operation that no longer applies: peer 2
+is down already, or a restarted peer is up because the crash was removed from the list.
 
-Under `noting()` each fault is also a choice: the choice source may say that it does not happen. Its key is the act, the
+Each recorded fault is also a choice: the choice source may say that it does not happen. Its key is the operation, the
 call in the test (labsim/callsite.py), and how often that call has done it. What would end the fault then does nothing.
 
-Promise: a test that nobody notes runs as if this module were not there.
+Promise: a test that is not recorded runs as if this module did not exist.
 
-Start at `noting()`; trace/operations.py says what an act is.
+Start at `record_operations()`; trace/operations.py says what an operation is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from labsim.stacks import is_user_code, location_of, short_path
 from raftlab.harness.config import Config
 from raftlab.harness.kv_config import KVConfig
 from raftlab.harness.lab_test import LabTest, LabTestKind
-from raftlab.scenarios.as_test import as_test
+from raftlab.scenarios.runner import make_lab_test
 from raftlab.scenarios.text import parse_script
 from raftlab.trace.operations import (
     ASKS,
@@ -47,65 +47,65 @@ from raftlab.trace.operations import (
 )
 
 
-class Notes:
+class ScheduleRecording:
     """Of one run."""
 
     def __init__(self) -> None:
         self.clusters: list[Cluster] = []
-        self.gave_up: Where | None = None
+        self.failed_at: Where | None = None
 
 
-# ---- noting ---------------------------------------------------------------------------------------------------------
+# ---- recording ------------------------------------------------------------------------------------------------------
 
 
-def noting(test: LabTest, notes: Notes) -> LabTest:
+def record_operations(test: LabTest, recording: ScheduleRecording) -> LabTest:
     """The same test, its acts noted, and its faults a choice."""
 
     @wraps(test.function)
-    def noted(make: Callable[..., Config]) -> Any:
-        def make_noted(**how: Any) -> Config:
+    def recorded(make: Callable[..., Config]) -> Any:
+        def make_recorded(**how: Any) -> Config:
             simulation = current_simulation()
             assert simulation is not None
             made_ns = simulation.now_ns
             config = make(**how)
-            cluster = Cluster(how, len(notes.clusters) + 1, made_ns, [], [])
-            notes.clusters.append(cluster)
-            _Noter(simulation, config, cluster, notes)
+            cluster = Cluster(how, len(recording.clusters) + 1, made_ns, [], [])
+            recording.clusters.append(cluster)
+            _OperationRecorder(simulation, config, cluster, recording)
             return config
 
-        return test.function(make_noted)
+        return test.function(make_recorded)
 
-    return replace(test, function=noted)
-
-
-_NOTED = frozenset((*FAULTS, *CONDITIONS, *ENDS))
+    return replace(test, function=recorded)
 
 
-class _Noter:
+_RECORDED = frozenset((*FAULTS, *CONDITIONS, *ENDS))
+
+
+class _OperationRecorder:
     """Stands before the methods of one cluster."""
 
-    def __init__(self, simulation: Simulation, config: Config, cluster: Cluster, notes: Notes) -> None:
+    def __init__(self, simulation: Simulation, config: Config, cluster: Cluster, recording: ScheduleRecording) -> None:
         self._simulation = simulation
         self._config = config
         self._cluster = cluster
-        self._notes = notes
+        self._recording = recording
         self._main = next(simulation.tasks())
         self._inside: set[Task] = set()  # who is in an act already
         self._threads: dict[Task, str] = {}
         self._counts: dict[ChoicePoint, int] = {}
-        self._did_not: set[tuple[str, Any]] = set()  # faults that did not happen, until they would have ended
+        self._suppressed: set[tuple[str, Any]] = set()  # faults that did not happen, until they would have ended
         self._clients = 0
         for name in (*FAULTS, *ENDS, *ASKS):
-            setattr(config, name, self._noted(name, getattr(config, name)))
+            setattr(config, name, self._recorded(name, getattr(config, name)))
         for name in CONDITIONS:
-            setattr(config.network, name, self._noted(f"{NETWORK}{name}", getattr(config.network, name)))
+            setattr(config.network, name, self._recorded(f"{NETWORK}{name}", getattr(config.network, name)))
         if isinstance(config, KVConfig):
-            setattr(config, "make_client", self._noted_clients(config.make_client))  # noqa: B010  # one way for all
-            setattr(config, "connect_client", self._noted("connect_client", config.connect_client))  # noqa: B010
-        setattr(config, "fail", self._noted_fail(config.fail))  # noqa: B010
-        setattr(config, "end", self._noted_end(config.end))  # noqa: B010
+            setattr(config, "make_client", self._recorded_clients(config.make_client))  # noqa: B010  # one way for all
+            setattr(config, "connect_client", self._recorded("connect_client", config.connect_client))  # noqa: B010
+        setattr(config, "fail", self._recorded_fail(config.fail))  # noqa: B010
+        setattr(config, "end", self._recorded_end(config.end))  # noqa: B010
 
-    def _noted(self, does: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _recorded(self, does: str, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def act(*args: Any, **kwargs: Any) -> Any:
             task = self._simulation.current
@@ -125,7 +125,7 @@ class _Noter:
 
     def _do(self, does: str, method: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], task: Task) -> Any:
         act = self._act(does, args, kwargs, task)
-        if does not in ASKS and does != "connect_client" and not self._happens(act):
+        if does not in ASKS and does != "connect_client" and not self._choose_fault(act):
             return None
         if does == "start1" and self._config.is_up(args[0]):
             self._cluster.acts.append(self._act("crash1", args, {}, task))
@@ -147,24 +147,24 @@ class _Noter:
             self._threads[task] = f"{task.name} #{len(self._threads) + 1}"
         return self._threads[task]
 
-    def _happens(self, act: Act) -> bool:
+    def _choose_fault(self, act: Act) -> bool:
         what = (act.does, act.peer if act.peer is not None else str(act.args[:2]))
-        begun = {"start1": "crash1", "connect": "disconnect", "resume": "pause"}.get(act.does)
-        if begun is not None:
-            fault = (begun, act.peer)
-            if fault in self._did_not:
-                self._did_not.discard(fault)
+        fault_kind = {"start1": "crash1", "connect": "disconnect", "resume": "pause"}.get(act.does)
+        if fault_kind is not None:
+            fault = (fault_kind, act.peer)
+            if fault in self._suppressed:
+                self._suppressed.discard(fault)
                 return False
             # After a crash that did not happen it is connected still.
-            return not (begun == "disconnect" and self._config.connected(act.args[0]) and self._counts)
+            return not (fault_kind == "disconnect" and self._config.connected(act.args[0]) and self._counts)
         if act.ends_something:
             return True
-        place = (ChoiceKind.FAULT, act.does, self._call_site())
-        self._counts[place] = ordinal = self._counts.get(place, 0) + 1
-        if self._simulation.choice_source.choose(place, ordinal, Constant(True)):
-            self._cluster.faults.append(place)
+        point = (ChoiceKind.FAULT, act.does, self._call_site())
+        self._counts[point] = ordinal = self._counts.get(point, 0) + 1
+        if self._simulation.choice_source.choose(point, ordinal, Constant(True)):
+            self._cluster.faults.append(point)
             return True
-        self._did_not.add(what)
+        self._suppressed.add(what)
         return False
 
     def _call_site(self) -> str:
@@ -172,9 +172,9 @@ class _Noter:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and not is_user_code(frame.f_code.co_filename):
             frame = frame.f_back
-        return "" if frame is None else call_site(frame, _NOTED)
+        return "" if frame is None else call_site(frame, _RECORDED)
 
-    def _noted_clients(self, make_client: Callable[..., Any]) -> Callable[..., Any]:
+    def _recorded_clients(self, make_client: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(make_client)
         def make(reaches: Any = None) -> Any:
             reaches = None if reaches is None else list(reaches)
@@ -183,12 +183,12 @@ class _Noter:
             task = self._simulation.current
             self._cluster.acts.append(self._act("make_client", [client.name, reaches], {}, task))
             for name in OPERATIONS:
-                setattr(client, name, self._noted_operation(client.name, name, getattr(client, name)))
+                setattr(client, name, self._recorded_operation(client.name, name, getattr(client, name)))
             return client
 
         return make
 
-    def _noted_operation(self, client: str, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _recorded_operation(self, client: str, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def operation(*args: Any) -> Any:
             task = self._simulation.current
@@ -197,20 +197,22 @@ class _Noter:
 
         return operation
 
-    def _noted_fail(self, fail: Callable[..., Any]) -> Callable[..., Any]:
+    def _recorded_fail(self, fail: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(fail)
-        def noted(*args: Any, **kwargs: Any) -> Any:
-            if self._notes.gave_up is None:
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            if self._recording.failed_at is None:
                 simulation = self._simulation
                 own = simulation.current is self._main
-                self._notes.gave_up = where_of(sys._getframe(1) if own else simulation.frames_of(self._main))
+                self._recording.failed_at = _test_location(
+                    sys._getframe(1) if own else simulation.frames_of(self._main)
+                )
             return fail(*args, **kwargs)
 
-        return noted
+        return recorded
 
-    def _noted_end(self, end: Callable[..., Any]) -> Callable[..., Any]:
+    def _recorded_end(self, end: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(end)
-        def noted() -> Any:
+        def recorded() -> Any:
             self._cluster.ended_ns = self._simulation.now_ns - self._cluster.made_ns
             self._inside.add(self._simulation.current)  # what it does is no act of the test's
             result = end()  # a failure ends the run, and nothing is raised here
@@ -218,28 +220,28 @@ class _Noter:
             self._cluster.ended_ns = None
             return result
 
-        return noted
+        return recorded
 
 
-def where_of(frame: FrameType | None) -> Where | None:
+def _test_location(frame: FrameType | None) -> Where | None:
     """The innermost line of the reader's, and what of ours it had called."""
     called = ""
     while frame is not None:
         if is_user_code(frame.f_code.co_filename):
-            place = location_of(frame)
-            return Where(f"{short_path(place.file)}:{place.line}", called)
+            location = location_of(frame)
+            return Where(f"{short_path(location.file)}:{location.line}", called)
         called = frame.f_code.co_name
         frame = frame.f_back
     return None
 
 
-# ---- playing --------------------------------------------------------------------------------------------------------
+# ---- replaying ------------------------------------------------------------------------------------------------------
 
 
-def playing(play: Play, *, did: set[int] | None = None) -> LabTest:
+def make_schedule_test(play: Play, *, did: set[int] | None = None) -> LabTest:
     """As a test. `did` gets the numbers of the acts that made sense when their time came."""
     if play.steps:
-        return as_test(parse_script("\n".join(play.steps), "shrunk.scenario"))
+        return make_lab_test(parse_script("\n".join(play.steps), "shrunk.scenario"))
 
     def run(make_config: Callable[..., Config]) -> None:
         config = make_config(**play.how)
@@ -248,22 +250,22 @@ def playing(play: Play, *, did: set[int] | None = None) -> LabTest:
         began_ns = simulation.now_ns
         if play.snapshot_every is not None:
             config.snapshot_every(play.snapshot_every)
-        player = _Player(simulation, config, set() if did is None else did)
+        runner = _ScheduleRunner(simulation, config, set() if did is None else did)
         actors: dict[str, list[tuple[int, Act]]] = {}
         for number, act in enumerate(play.acts):
             actors.setdefault(act.by, []).append((number, act))
         for number, act in enumerate(play.acts):
             if not act.by:
-                player.act_all([(number, act)], began_ns)
+                runner.act_all([(number, act)], began_ns)
             elif act.by in actors:
                 # Only now: what it needs has been made before.
-                simulation.spawn(player.act_all, actors.pop(act.by), began_ns, name=act.by)
-        player.wait_until(began_ns + play.end_ns)
+                simulation.spawn(runner.act_all, actors.pop(act.by), began_ns, name=act.by)
+        runner.wait_until(began_ns + play.end_ns)
 
     return LabTest("play", Path(), LabTestKind.SERVICE if play.service else LabTestKind.PEER, run)
 
 
-class _Player:
+class _ScheduleRunner:
     def __init__(self, simulation: Simulation, config: Config, did: set[int]) -> None:
         self._simulation = simulation
         self._config = config
@@ -277,14 +279,14 @@ class _Player:
     def act_all(self, acts: Iterable[tuple[int, Act]], began_ns: int) -> None:
         for number, act in acts:
             self.wait_until(began_ns + act.at_ns)
-            if self._makes_sense(act):
+            if self._is_applicable(act):
                 conditions = self._config.network.conditions
                 self._did.add(number)
                 self._perform(act)
                 if act.does.startswith(NETWORK) and self._config.network.conditions == conditions:
                     self._did.discard(number)
 
-    def _makes_sense(self, act: Act) -> bool:
+    def _is_applicable(self, act: Act) -> bool:
         config, i = self._config, act.peer
         if i is not None and i >= config.n:
             return False

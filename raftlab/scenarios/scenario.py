@@ -1,7 +1,8 @@
 """A run step by step: nothing happens by itself.
 
 Promise: the steps are all that happens. What a step expects and does not find fails the run, in words; every rule of
-the protocol is looked at after every step. stage.py is what steps are made of, expectations.py has those that expect.
+the protocol is checked after every step. stepped_cluster.py has what steps are made
+of, expectations.py the steps that expect something.
 
 Start at `Scenario.deliver()`.
 """
@@ -21,9 +22,9 @@ from raftlab.harness.config import Config
 from raftlab.harness.servers import CrashMoment
 from raftlab.scenarios import display
 from raftlab.scenarios.expectations import Expectations
-from raftlab.scenarios.in_flight import Scripted, Selector, term_of
+from raftlab.scenarios.in_flight import QueueingChoiceSource, Selector, term_of
 from raftlab.scenarios.logs import HistoryBuilder, IllegalLogs, plan_history
-from raftlab.scenarios.stage import PATIENCE_S, ScenarioError, step
+from raftlab.scenarios.stepped_cluster import PATIENCE_S, ScenarioError, step
 from raftlab.trace import events
 from raftlab.trace.rpcs import APPEND, INSTALL, RPCS, VOTE
 
@@ -37,7 +38,7 @@ _ROUNDS_MAX = 100
 _LOST_MAX = 3
 # At the end of a stretch of ordinary time: until everything has arrived that was on its way.
 _ARRIVAL_NS = 10 * _MS
-_ORDINARY_LATENCY_NS = 2 * _MS
+_NORMAL_LATENCY_NS = 2 * _MS
 _PROGRESS = "progress"  # the command that everybody must apply in the end
 
 
@@ -49,8 +50,8 @@ class Scenario(Expectations):
     @step
     def start(self, i: int, command: Any, *, refused: bool = False) -> int:
         """Give a command to peer i, which must take it as the leader; with `refused`, must not. Its index."""
-        self._check_awake(i)
-        index, term, took = self._ask(i, lambda: self.config.start(i, command))
+        self._check_running(i)
+        index, term, took = self._call_peer(i, lambda: self.config.start(i, command))
         if not self.config.is_up(i):
             return -1  # by an armed crash, in the middle of it
         if took and refused:
@@ -63,75 +64,79 @@ class Scenario(Expectations):
     def campaign(self, i: int, *, term: int | None = None) -> None:
         """Let the clock of peer i run until it asks for votes; with a term, until it does so in that one. What it
         asks in the terms before, in this step, is lost."""
-        self._check_awake(i)
-        if self._ask(i, lambda: self.config.get_state(i))[1]:
-            self.refuse(f"peer {i} leads, so it does not campaign; crash and restart it, or elect another first")
+        self._check_running(i)
+        if self._call_peer(i, lambda: self.config.get_state(i))[1]:
+            self.reject(f"peer {i} leads, so it does not campaign; crash and restart it, or elect another first")
         if self.config.n == 1:
             self._campaign_alone(i)
             return
-        at_first = self._seen.campaigns[i]
+        at_first = self._observations.campaigns[i]
         if term is not None and at_first >= term:
             raise ScenarioError(f"peer {i} has campaigned in term {at_first} already, so it cannot in term {term}")
         known = {queued.message.id for queued in self._network.queued}
-        while self._seen.campaigns[i] < (at_first + 1 if term is None else term):
-            if not self._asks_for_votes(i, known):
+        while self._observations.campaigns[i] < (at_first + 1 if term is None else term):
+            if not self._run_until_request(i, known):
                 if not self.config.is_up(i):
                     return  # by an armed crash
-                self._seen.never_campaigns = True
-                self._seen.asks_beforehand = other = ", ".join(sorted(self._seen.other_calls[i]))
+                self._observations.never_campaigns = True
+                self._observations.pre_vote_calls = other = ", ".join(sorted(self._observations.other_calls[i]))
                 instead = f"; it called {other} instead" if other else ""
                 self.fail(f"peer {i} did not ask for votes within {CAMPAIGN_S:g} s of its own time{instead} (§5.2)")
-        reached = self._seen.campaigns[i]
+        reached = self._observations.campaigns[i]
         if term is not None and reached > term:
             self.fail(f"peer {i} campaigns in term {reached}; expected term {term}: each campaign is one term")
-        for on_the_way in range(at_first + 1, reached):
-            for queued in self._in_flight(Selector(i, None, VOTE, reply=False, term=on_the_way)):
+        for skipped_term in range(at_first + 1, reached):
+            for queued in self._in_flight(Selector(i, None, VOTE, reply=False, term=skipped_term)):
                 self._network.drop_queued(queued)
 
-    def _asks_for_votes(self, i: int, known: Collection[int]) -> bool:
+    def _run_until_request(self, i: int, known: Collection[int]) -> bool:
         """Let its clock run until it has asked once more: whether it has. What it calls before that and is not known
         already (a pre-vote) arrives and is answered."""
-        before = self._seen.campaigns[i]
+        before = self._observations.campaigns[i]
 
         def asked() -> bool:
-            return self._seen.campaigns[i] > before
+            return self._observations.campaigns[i] > before
 
         def calls(event: Event) -> bool:
-            is_call = event.kind == events.SEND and event.node == str(i) and self._seen.is_other(event.detail)
+            is_call = event.kind == events.SEND and event.node == str(i) and self._observations.is_other(event.detail)
             return is_call or asked()
 
-        until_ns = self.ran_ns.get(i, 0) + int(CAMPAIGN_S * NS_PER_S)
+        until_ns = self.clock_ran_ns.get(i, 0) + int(CAMPAIGN_S * NS_PER_S)
         while not asked():
-            left_ns = until_ns - self.ran_ns.get(i, 0)
-            if left_ns <= 0 or not self.config.is_up(i) or not self._let_run(i, left_ns / NS_PER_S, calls):
+            left_ns = until_ns - self.clock_ran_ns.get(i, 0)
+            if left_ns <= 0 or not self.config.is_up(i) or not self._run_clock(i, left_ns / NS_PER_S, calls):
                 return False
             if not asked() and not self._strict:
-                self._answer_calls(i, known, asked)
+                self._deliver_calls(i, known, asked)
         return True
 
-    def _answer_calls(self, i: int, known: Collection[int], enough: Callable[[], bool]) -> None:
+    def _deliver_calls(self, i: int, known: Collection[int], is_done: Callable[[], bool]) -> None:
         """Of its new calls, until that is enough. Who knows the oldest term is first: it is to learn of none later."""
-        self._seen.asks_beforehand = ", ".join(sorted(self._seen.other_calls[i]))
+        self._observations.pre_vote_calls = ", ".join(sorted(self._observations.other_calls[i]))
         calls = [queued for queued in self._network.queued if not queued.is_reply and queued.message.id not in known]
-        calls = [queued for queued in calls if queued.message.source == str(i) and self._seen.is_other(queued.message)]
+        calls = [
+            queued
+            for queued in calls
+            if queued.message.source == str(i) and self._observations.is_other(queued.message)
+        ]
         peers = self.checker.facts.peers
-        listeners = []
+        receivers = []
         for queued in sorted(calls, key=lambda queued: peers[queued.message.target].observed_term):
-            listener = int(queued.message.target)
-            if enough() or listener not in self._awake():
+            receiver = int(queued.message.target)
+            if is_done() or receiver not in self._running_peers():
                 continue
-            listeners.append(listener)
+            receivers.append(receiver)
             self._deliver_and_answer(queued)
-        for listener in listeners:
+        for receiver in receivers:
             # It may refuse while it takes its leader to be there: until its own timer has run out.
-            if not enough() and not self._ask(listener, lambda i=listener: self.config.get_state(i))[1]:  # type: ignore[misc]
-                self._let_run(listener, _TIMEOUT_S, _sent_by(listener))
+            if not is_done() and not self._call_peer(receiver, lambda i=receiver: self.config.get_state(i))[1]:  # type: ignore[misc]
+                self._run_clock(receiver, _TIMEOUT_S, _sent_by(receiver))
 
     def _campaign_alone(self, i: int) -> None:
         """Nobody is asked: it is its own majority."""
-        if not self._comes_true(i, lambda: self._ask(i, lambda: self.config.get_state(i))[1], CAMPAIGN_S):
+        if not self._wait_until(i, lambda: self._call_peer(i, lambda: self.config.get_state(i))[1], CAMPAIGN_S):
             self.fail(f"peer {i} does not lead after {CAMPAIGN_S:g} s of its own time, and it is alone (§5.2)")
-        self._seen.campaigns[i] = self._ask(i, lambda: self.config.get_state(i))[0]
+        self._observations.campaigns[i] = self._call_peer(i, lambda: self.config.get_state(i))[0]
 
     @step
     def elect(self, i: int, voters: Iterable[int], *, term: int | None = None) -> None:
@@ -141,18 +146,18 @@ class Scenario(Expectations):
             raise ScenarioError(f"peer {i} votes for itself anyway; name the others that are to vote for it")
         self.campaign(i, term=term)
         for voter in asked:
-            self._check_awake(voter)
+            self._check_running(voter)
             self.ask_vote(i, voter)
         self.expect_leader(i, term=term)
 
     @step
     def ask_vote(self, candidate: int, voter: int) -> None:
         """The request of its latest campaign arrives, and so does the answer. Those of earlier ones stay in flight."""
-        term = self._seen.campaigns[candidate]
+        term = self._observations.campaigns[candidate]
         request = Selector(candidate, voter, VOTE, reply=False, term=term)
-        (queued,) = self._fitting(request)
+        (queued,) = self._find_messages(request)
         self._deliver(queued)
-        self._comes_true(voter, lambda: queued.message.reply is not None)
+        self._wait_until(voter, lambda: queued.message.reply is not None)
         for answer in self._in_flight(Selector(voter, candidate, VOTE, reply=True, term=term)):
             self._deliver(answer)
 
@@ -164,7 +169,7 @@ class Scenario(Expectations):
         def sent(event: Event) -> bool:
             return event.kind == events.SEND and event.node == str(i) and _replicates(event.detail)
 
-        if not self._let_run(i, CAMPAIGN_S, sent):
+        if not self._run_clock(i, CAMPAIGN_S, sent):
             self.fail(f"peer {i} sent no AppendEntries within {CAMPAIGN_S:g} s of its own time (§5.2)")
 
     @step
@@ -172,28 +177,28 @@ class Scenario(Expectations):
         """Let time pass: for peer i alone or, without one, for everybody, on an ordinary network."""
         if i is not None:
             self._check_up(i)
-            self._let_run(i, duration_s, lambda event: False)
+            self._run_clock(i, duration_s, lambda event: False)
             return
-        with self._ordinary_time():
+        with self._normal_operation():
             self._simulation.sleep(int(duration_s * NS_PER_S))
 
     @step
     def run_until_send(self) -> None:
         """Let the clocks of all peers run until one of them sends. Messages stay in flight."""
-        peers = self._awake()
-        if not peers or not self._let_run(peers, CAMPAIGN_S, lambda event: event.kind == events.SEND):
+        peers = self._running_peers()
+        if not peers or not self._run_clock(peers, CAMPAIGN_S, lambda event: event.kind == events.SEND):
             self.fail(f"no peer sent anything within {CAMPAIGN_S:g} s of its own time")
 
     @contextmanager
-    def _ordinary_time(self) -> Iterator[None]:
+    def _normal_operation(self) -> Iterator[None]:
         """Time passes for everybody, and messages arrive by themselves, those in flight among them."""
-        self._scripted.holding = False
+        self._choice_source.queues_messages = False
         for queued in self._network.queued:
-            self._network.deliver_queued(queued, _ORDINARY_LATENCY_NS)
-        self._release(self._up())
+            self._network.deliver_queued(queued, _NORMAL_LATENCY_NS)
+        self._unfreeze_clocks(self._up())
         yield
-        self._hold()
-        self._scripted.holding = True
+        self._freeze_clocks()
+        self._choice_source.queues_messages = True
         self._simulation.sleep(_ARRIVAL_NS)
 
     @step
@@ -208,7 +213,7 @@ class Scenario(Expectations):
                 self.config.resume(i)
             self.config.busy_service(i, False)
         self.heal()
-        with self._ordinary_time():
+        with self._normal_operation():
             self.config.check_one_leader()
             self.config.one(_PROGRESS, self.config.n, retry=True)
 
@@ -225,7 +230,7 @@ class Scenario(Expectations):
                 self._network.deliver_copy(message)
                 self.settle()
         else:
-            for queued in self._fitting(Selector.read(selector)):
+            for queued in self._find_messages(Selector.read(selector)):
                 self._deliver(queued)
 
     @step
@@ -238,7 +243,7 @@ class Scenario(Expectations):
         elif wanted.source is None or wanted.target is None:
             lost = self._in_flight(wanted)
         else:
-            lost = self._fitting(wanted)
+            lost = self._find_messages(wanted)
         for queued in lost:
             self._network.drop_queued(queued)
         self.settle()
@@ -246,24 +251,24 @@ class Scenario(Expectations):
     @step
     def duplicate(self, selector: str) -> None:
         """A copy of the oldest request that fits arrives; the request itself stays in flight."""
-        for queued in self._fitting(Selector.read(selector)):
+        for queued in self._find_messages(Selector.read(selector)):
             if queued.is_reply:
                 raise ScenarioError("a network duplicates requests; a reply arrives once, for its call is over then")
             self._network.deliver_copy(queued.message)
             self.settle()
 
     @step
-    def replicate(self, source: int, targets: Iterable[int], *, tell: bool = True) -> None:
+    def replicate(self, source: int, targets: Iterable[int], *, deliver_last_reply: bool = True) -> None:
         """AppendEntries and replies go back and forth between the two until the target has all that the source has.
 
         Without `tell`, the last reply is lost: the source does not learn of it.
         """
         self._check_leads(source)
         for target in targets:
-            self._check_awake(target)
+            self._check_running(target)
             if target == source:
                 raise ScenarioError(f"peer {source} has its own log already; name others")
-            self._replicate(source, target, tell=tell)
+            self._replicate(source, target, deliver_last_reply=deliver_last_reply)
 
     @step
     def update(self, source: int, targets: Iterable[int]) -> None:
@@ -271,13 +276,13 @@ class Scenario(Expectations):
         followers = list(targets)
         self.replicate(source, followers)
         # It applies what is committed when it gets to it; what is not, it never will.
-        self._comes_true(source, lambda: self._applied_index(source) >= len(self._seen.logs[source]))
+        self._wait_until(source, lambda: self._applied_index(source) >= len(self._observations.logs[source]))
         for follower in followers:
-            self._bring_applied(source, follower)
+            self._replicate_until_applied(source, follower)
 
-    def _bring_applied(self, leader: int, follower: int) -> None:
+    def _replicate_until_applied(self, leader: int, follower: int) -> None:
         for _ in range(_ROUNDS_MAX):
-            if not self.config.is_up(follower) or self._comes_true(
+            if not self.config.is_up(follower) or self._wait_until(
                 follower, lambda: self._applied_index(follower) >= self._applied_index(leader)
             ):
                 return
@@ -311,7 +316,7 @@ class Scenario(Expectations):
     @step
     def pause(self, i: int) -> None:
         """Stop peer i like a process with SIGSTOP. What arrives waits for it."""
-        self._check_awake(i)
+        self._check_running(i)
         self.config.pause(i)
 
     @step
@@ -354,12 +359,12 @@ class Scenario(Expectations):
     @step
     def snapshot(self, i: int, index: int) -> None:
         """Have the service of peer i make a snapshot of everything up to that index; the peer has time to save it."""
-        self._check_awake(i)
+        self._check_running(i)
         try:
-            self._ask(i, lambda: self.config.take_snapshot(i, index))
+            self._call_peer(i, lambda: self.config.take_snapshot(i, index))
         except ValueError as error:
             raise ScenarioError(str(error)) from None
-        self._comes_true(i, lambda: self.config.saved_snapshot_index(i) >= index)
+        self._wait_until(i, lambda: self.config.saved_snapshot_index(i) >= index)
 
     @step
     def busy(self, i: int) -> None:
@@ -383,7 +388,7 @@ class Scenario(Expectations):
         """
         if len(terms) != self.config.n:
             raise ScenarioError(f"logs for {len(terms)} peers, but there are {self.config.n}")
-        if self._seen.anything:
+        if self._observations.any_request:
             raise ScenarioError("logs must come before everything else: it makes its own history from the beginning")
         try:
             history = plan_history(terms, commit)
@@ -401,23 +406,23 @@ class Scenario(Expectations):
             self._deliver(queued[0])
         self.fail(f"after {_DELIVERIES_MAX:,} deliveries there are still messages in flight: the peers never stop")
 
-    def _replicate(self, leader: int, follower: int, *, tell: bool) -> None:
+    def _replicate(self, leader: int, follower: int, *, deliver_last_reply: bool) -> None:
         lost: dict[int, int] = {}
         for _ in range(_ROUNDS_MAX):
-            answers = self._bring_append(leader, follower)
+            answers = self._deliver_append(leader, follower)
             if not self.config.is_up(follower):
                 return  # by an armed crash
-            done = self._seen.has_all_of(follower, leader)
-            if done and not self._strict and not self._seen.append(follower, leader):
+            done = self._observations.has_whole_log(follower, leader)
+            if done and not self._strict and not self._observations.append(follower, leader):
                 # It has all, and has not said so: it saves a moment later, and then tells in a way of its own.
-                self.let_save(follower)
+                self.run_until_save(follower)
             for queued in answers:
-                if not tell and (done or self._acknowledges(queued, lost)):
+                if not deliver_last_reply and (done or self._acknowledges(queued, lost)):
                     self._network.drop_queued(queued)
                     self.settle()
                 else:
                     self._deliver(queued)
-            if not done or tell:
+            if not done or deliver_last_reply:
                 self._deliver_others(leader, follower)
             if done or not self.config.is_up(follower):
                 return
@@ -429,13 +434,13 @@ class Scenario(Expectations):
         A leader that sends a few entries at a time goes no further without it: the third time it may have it.
         """
         message = queued.message
-        index = self._seen.acknowledged_index(message)
+        index = self._observations.acknowledged_index(message)
         lost[index] = lost.get(index, 0) + 1
         return index > 0 and lost[index] < _LOST_MAX
 
-    def let_save(self, i: int) -> None:
+    def run_until_save(self, i: int) -> None:
         """Let the clock of peer i run a little, until it saves."""
-        self._let_run(i, PATIENCE_S, lambda event: event.kind == events.PERSIST and event.node == str(i))
+        self._run_clock(i, PATIENCE_S, lambda event: event.kind == events.PERSIST and event.node == str(i))
 
     def _deliver_others(self, one: int, other: int) -> None:
         """What is no RPC of the paper's goes between the two: a peer may acknowledge by calls of its own."""
@@ -447,22 +452,22 @@ class Scenario(Expectations):
                 return
             self._deliver(calls[0])
 
-    def _bring_append(self, leader: int, follower: int) -> list[QueuedMessage]:
+    def _deliver_append(self, leader: int, follower: int) -> list[QueuedMessage]:
         """The oldest AppendEntries, or snapshot, arrives: its answer, in flight."""
         there, back = Selector(leader, follower, reply=False), Selector(follower, leader, reply=True)
-        term = self._seen.campaigns[leader]
+        term = self._observations.campaigns[leader]
 
         def wanted(message: Message) -> bool:
             """What it sends as the leader that it is, and not what is left of an earlier life."""
-            fits = there.fits(message, is_reply=False) and _replicates(message)
-            return fits and term_of(message) in (None, term)
+            matches = there.matches(message, is_reply=False) and _replicates(message)
+            return matches and term_of(message) in (None, term)
 
         def waiting() -> list[QueuedMessage]:
             return [queued for queued in self._in_flight(there) if wanted(queued.message)]
 
         if not waiting() and not self._strict:
             # A leader that waits for its next heartbeat may need longer than what a step waits for otherwise.
-            self._let_run(leader, CAMPAIGN_S, lambda event: event.kind == events.SEND and wanted(event.detail))
+            self._run_clock(leader, CAMPAIGN_S, lambda event: event.kind == events.SEND and wanted(event.detail))
         if not waiting():
             why = (
                 "and no clock runs in a strict scenario" if self._strict else f"within {CAMPAIGN_S:g} s of its own time"
@@ -470,13 +475,13 @@ class Scenario(Expectations):
             self.fail(f"peer {leader} sent peer {follower} no AppendEntries that could arrive, {why} (§5.2)")
         queued = waiting()[0]
         self._deliver(queued)
-        self._comes_true(follower, lambda: queued.message.reply is not None)
+        self._wait_until(follower, lambda: queued.message.reply is not None)
         return [answer for answer in self._in_flight(back) if answer.message.id == queued.message.id]
 
     @step
     def exchange_append(self, leader: int, follower: int) -> None:
         """One AppendEntries, or snapshot, arrives, and so does the answer."""
-        for queued in self._bring_append(leader, follower):
+        for queued in self._deliver_append(leader, follower):
             self._deliver(queued)
         self._deliver_others(leader, follower)
 
@@ -485,8 +490,8 @@ class Scenario(Expectations):
     @step
     def show(self) -> str:
         """The state of all peers, and what is in flight."""
-        states = {i: self._ask(i, lambda i=i: self.config.get_state(i)) for i in self._awake()}  # type: ignore[misc]
-        return display.show(self.config, self._seen, states, self._network.queued)
+        states = {i: self._call_peer(i, lambda i=i: self.config.get_state(i)) for i in self._running_peers()}  # type: ignore[misc]
+        return display.show(self.config, self._observations, states, self._network.queued)
 
 
 def _sent_by(i: int) -> Callable[[Event], bool]:
@@ -516,7 +521,7 @@ def make_scenario(
     simulation = current_simulation()
     if simulation is None:
         raise ScenarioError("a scenario needs virtual time: on real threads nobody can hold a clock")
-    scripted = Scripted(simulation.choice_source)
-    simulation.choice_source = scripted  # before there is a network to ask it
+    choice_source = QueueingChoiceSource(simulation.choice_source)
+    simulation.choice_source = choice_source  # before there is a network to ask it
     config = make_config(servers=peers, snapshot=snapshots)
-    return Scenario(config, scripted, strict=strict, plain_votes=plain_votes)
+    return Scenario(config, choice_source, strict=strict, plain_votes=plain_votes)

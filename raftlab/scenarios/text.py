@@ -25,7 +25,7 @@ from raftlab.scenarios.scenario import Scenario
 OUTPUT = "----"
 PEERS_MAX = 9
 
-Act = Callable[[Scenario], Any]
+StepAction = Callable[[Scenario], Any]
 
 
 class ScriptError(Exception):
@@ -36,15 +36,15 @@ class ScriptError(Exception):
         self.line = line
 
 
-class _Wrong(ValueError):
+class _StepError(ValueError):
     """A mistake in one line."""
 
 
 class Step(NamedTuple):
     line: int
     text: str
-    act: Act
-    shows: bool = False
+    action: StepAction
+    has_output: bool = False
 
 
 @dataclass
@@ -70,23 +70,23 @@ class Script:
 # ---- the words -----------------------------------------------------------------------------------------------------
 
 
-class Word(NamedTuple):
+class StepSyntax(NamedTuple):
     """How a step begins, what follows, and the call that it is. `usage` is what a mistake is answered with."""
 
     usage: str
     pattern: str
-    act: Callable[[re.Match[str]], Act]
+    action: Callable[[re.Match[str]], StepAction]
 
 
-def _selecting(call: Callable[[Scenario, str], Any]) -> Callable[[re.Match[str]], Act]:
+def _selecting(call: Callable[[Scenario, str], Any]) -> Callable[[re.Match[str]], StepAction]:
     """The selector is read now, so that a mistake in it is found before anything runs."""
 
-    def act(found: re.Match[str]) -> Act:
-        selector = found["selector"]
+    def action(match: re.Match[str]) -> StepAction:
+        selector = match["selector"]
         Selector.read(selector)
         return lambda s: call(s, selector)
 
-    return act
+    return action
 
 
 def _peers(text: str) -> list[int]:
@@ -98,63 +98,63 @@ def _seconds(text: str) -> float:
     return float(number) / (1000 if unit == "ms" else 1)
 
 
-def _deliver(found: re.Match[str]) -> Act:
-    selector = found["selector"]
+def _deliver(match: re.Match[str]) -> StepAction:
+    selector = match["selector"]
     if selector is None:
         return lambda s: s.deliver()
-    again = bool(found["again"])
+    again = bool(match["again"])
     Selector.read(selector)
     return lambda s: s.deliver(selector, again=again)
 
 
-def _drop(found: re.Match[str]) -> Act:
-    if found["selector"] is None:
+def _drop(match: re.Match[str]) -> StepAction:
+    if match["selector"] is None:
         return lambda s: s.drop()
-    return _selecting(Scenario.drop)(found)
+    return _selecting(Scenario.drop)(match)
 
 
-def _run(found: re.Match[str]) -> Act:
-    if found["time"] is None:
+def _run(match: re.Match[str]) -> StepAction:
+    if match["time"] is None:
         return Scenario.run_until_send
-    peer, duration_s = found["peer"], _seconds(found["time"])
+    peer, duration_s = match["peer"], _seconds(match["time"])
     return lambda s: s.run(duration_s, None if peer is None else int(peer))
 
 
-def _crash(found: re.Match[str]) -> Act:
-    peer = int(found["peer"])
-    when: Any = found["when"]  # one of the moments, as the pattern has them
+def _crash(match: re.Match[str]) -> StepAction:
+    peer = int(match["peer"])
+    when: Any = match["when"]  # one of the moments, as the pattern has them
     return lambda s: s.crash(peer, when)
 
 
-def _of_link(call: Callable[..., None]) -> Callable[[re.Match[str]], Act]:
-    def act(found: re.Match[str]) -> Act:
-        one, other, one_way = _optional(found["one"]), _optional(found["other"]), found["arrow"] == "->"
+def _of_link(call: Callable[..., None]) -> Callable[[re.Match[str]], StepAction]:
+    def action(match: re.Match[str]) -> StepAction:
+        one, other, one_way = _optional(match["one"]), _optional(match["other"]), match["arrow"] == "->"
         return lambda s: call(s, one, other, one_way=one_way)
 
-    return act
+    return action
 
 
-def _partition(found: re.Match[str]) -> Act:
-    groups = [_peers(group) for group in found["groups"].split("|")]
-    everybody = [peer for group in groups for peer in group]
-    twice = next((peer for peer in everybody if everybody.count(peer) > 1), None)
-    if twice is not None:
-        raise _Wrong(f"peer {twice} cannot be on two sides")
+def _partition(match: re.Match[str]) -> StepAction:
+    groups = [_peers(group) for group in match["groups"].split("|")]
+    all_peers = [peer for group in groups for peer in group]
+    repeated = next((peer for peer in all_peers if all_peers.count(peer) > 1), None)
+    if repeated is not None:
+        raise _StepError(f"peer {repeated} cannot be on two sides")
     return lambda s: s.partition(*groups)
 
 
-def _to_followers(call: Callable[[Scenario, int, list[int]], None]) -> Callable[[re.Match[str]], Act]:
-    def act(found: re.Match[str]) -> Act:
-        source, targets = int(found["source"]), found["targets"]
+def _to_followers(call: Callable[[Scenario, int, list[int]], None]) -> Callable[[re.Match[str]], StepAction]:
+    def action(match: re.Match[str]) -> StepAction:
+        source, targets = int(match["source"]), match["targets"]
         if targets != "*":
             return lambda s: call(s, source, _peers(targets))
         return lambda s: call(s, source, [i for i in s.config.others(source) if s.config.reachable(i)])
 
-    return act
+    return action
 
 
-def _elect(found: re.Match[str]) -> Act:
-    peer, voters, term = int(found["peer"]), _peers(found["voters"] or ""), _optional(found["term"])
+def _elect(match: re.Match[str]) -> StepAction:
+    peer, voters, term = int(match["peer"]), _peers(match["voters"] or ""), _optional(match["term"])
     return lambda s: s.elect(peer, voters, term=term)
 
 
@@ -168,141 +168,149 @@ _LINK = r"(?P<one>\d+)(?:\s*(?P<arrow>->|\s)\s*(?P<other>\d+))?"
 _FOLLOWERS = r"(?P<source>\d+)\s*->\s*(?P<targets>\*|\d+(?:\s+\d+)*)"
 _SELECTOR = r"(?P<selector>[\d*]+\s*->.*)"
 
-STEPS: dict[str, Word] = {
-    "start": Word(
+STEPS: dict[str, StepSyntax] = {
+    "start": StepSyntax(
         "start 0 x, or start 0 x refused",
         rf"{_PEER}\s+(?P<command>\S+)(?P<refused>\s+refused)?",
         lambda m: lambda s: s.start(int(m["peer"]), read_command(m["command"]), refused=bool(m["refused"])),
     ),
-    "campaign": Word(
+    "campaign": StepSyntax(
         "campaign 0, or campaign 0 term 4",
         rf"{_PEER}{_TERM}",
         lambda m: lambda s: s.campaign(int(m["peer"]), term=_optional(m["term"])),
     ),
-    "elect": Word(
+    "elect": StepSyntax(
         "elect 0 with 1 2, or elect 0 term 4 with 1 2", rf"{_PEER}{_TERM}(?:\s+with(?P<voters>(?:\s+\d+)+))?", _elect
     ),
-    "heartbeat": Word("heartbeat 0", _PEER, lambda m: lambda s: s.heartbeat(int(m["peer"]))),
-    "run": Word(
+    "heartbeat": StepSyntax("heartbeat 0", _PEER, lambda m: lambda s: s.heartbeat(int(m["peer"]))),
+    "run": StepSyntax(
         "run 1s, run 0 300ms, or run until send",
         r"(?:(?P<peer>\d+)\s+)?(?P<time>\d+(?:\.\d+)?m?s)|until\s+send",
         _run,
     ),
-    "deliver": Word(
+    "deliver": StepSyntax(
         "deliver, deliver 0->1 vote, or deliver 0->1 vote again",
         rf"(?:{_SELECTOR.replace('.*', '.*?')}(?P<again>\s+again)?)?",
         _deliver,
     ),
-    "drop": Word("drop, or drop 0->1 vote", rf"{_SELECTOR}?", _drop),
-    "duplicate": Word("duplicate 0->1 append", _SELECTOR, _selecting(Scenario.duplicate)),
-    "replicate": Word(
+    "drop": StepSyntax("drop, or drop 0->1 vote", rf"{_SELECTOR}?", _drop),
+    "duplicate": StepSyntax("duplicate 0->1 append", _SELECTOR, _selecting(Scenario.duplicate)),
+    "replicate": StepSyntax(
         "replicate 0->1, replicate 0->1 2 or replicate 0->*",
         _FOLLOWERS,
         _to_followers(Scenario.replicate),
     ),
-    "update": Word(
+    "update": StepSyntax(
         "update 0->1, update 0->1 2 or update 0->*",
         _FOLLOWERS,
         _to_followers(Scenario.update),
     ),
-    "crash": Word(
+    "crash": StepSyntax(
         "crash 0, or crash 0 before save (after save, after reply)",
         rf"{_PEER}(?:\s+(?P<when>before save|after save|after reply))?",
         _crash,
     ),
-    "restart": Word("restart 0", r"(?P<peers>\d+(?:\s+\d+)*)", lambda m: lambda s: s.restart(*_peers(m["peers"]))),
-    "pause": Word("pause 0", _PEER, lambda m: lambda s: s.pause(int(m["peer"]))),
-    "resume": Word("resume 0", _PEER, lambda m: lambda s: s.resume(int(m["peer"]))),
-    "cut": Word("cut 0 1 (both ways), cut 0->1, or cut 0 (all its links)", _LINK, _of_link(Scenario.cut)),
-    "partition": Word("partition 0 1 | 2 3 4", r"(?P<groups>\d+(?:\s+\d+)*(?:\s*\|\s*\d+(?:\s+\d+)*)+)", _partition),
-    "heal": Word("heal, heal 0 1, heal 0->1, or heal 0", rf"(?:{_LINK})?", _of_link(Scenario.heal)),
-    "snapshot": Word(
+    "restart": StepSyntax(
+        "restart 0", r"(?P<peers>\d+(?:\s+\d+)*)", lambda m: lambda s: s.restart(*_peers(m["peers"]))
+    ),
+    "pause": StepSyntax("pause 0", _PEER, lambda m: lambda s: s.pause(int(m["peer"]))),
+    "resume": StepSyntax("resume 0", _PEER, lambda m: lambda s: s.resume(int(m["peer"]))),
+    "cut": StepSyntax("cut 0 1 (both ways), cut 0->1, or cut 0 (all its links)", _LINK, _of_link(Scenario.cut)),
+    "partition": StepSyntax(
+        "partition 0 1 | 2 3 4", r"(?P<groups>\d+(?:\s+\d+)*(?:\s*\|\s*\d+(?:\s+\d+)*)+)", _partition
+    ),
+    "heal": StepSyntax("heal, heal 0 1, heal 0->1, or heal 0", rf"(?:{_LINK})?", _of_link(Scenario.heal)),
+    "snapshot": StepSyntax(
         "snapshot 0 5",
         rf"{_PEER}\s+(?P<index>\d+)",
         lambda m: lambda s: s.snapshot(int(m["peer"]), int(m["index"])),
     ),
-    "busy": Word("busy 0", _PEER, lambda m: lambda s: s.busy(int(m["peer"]))),
-    "ready": Word("ready 0", _PEER, lambda m: lambda s: s.ready(int(m["peer"]))),
-    "show": Word("show", "", lambda m: Scenario.show),
+    "busy": StepSyntax("busy 0", _PEER, lambda m: lambda s: s.busy(int(m["peer"]))),
+    "ready": StepSyntax("ready 0", _PEER, lambda m: lambda s: s.ready(int(m["peer"]))),
+    "show": StepSyntax("show", "", lambda m: Scenario.show),
 }
 
 
-def _expect_vote(found: re.Match[str]) -> Act:
-    voter, candidate, granted = int(found["peer"]), int(found["other"]), found["did"] == "voted"
+def _expect_vote(match: re.Match[str]) -> StepAction:
+    voter, candidate, granted = int(match["peer"]), int(match["other"]), match["did"] == "voted"
     return lambda s: s.expect_vote(voter, candidate, granted=granted)
 
 
-def _expect_append(found: re.Match[str]) -> Act:
-    follower, leader, success = int(found["peer"]), int(found["other"]), found["did"] == "accepted"
+def _expect_append(match: re.Match[str]) -> StepAction:
+    follower, leader, success = int(match["peer"]), int(match["other"]), match["did"] == "accepted"
     return lambda s: s.expect_append(follower, leader, success=success)
 
 
-def _expect_applied(found: re.Match[str]) -> Act:
-    peer, command, index = int(found["peer"]), read_command(found["command"]), _optional(found["index"])
-    applied = not found["not"]
+def _expect_applied(match: re.Match[str]) -> StepAction:
+    peer, command, index = int(match["peer"]), read_command(match["command"]), _optional(match["index"])
+    applied = not match["not"]
     return lambda s: s.expect_applied(peer, command, index=index, applied=applied)
 
 
-def _expect_in_flight(found: re.Match[str]) -> Act:
-    selector, there = found["selector"], found["what"] == "in"
+def _expect_in_flight(match: re.Match[str]) -> StepAction:
+    selector, there = match["selector"], match["what"] == "in"
     Selector.read(selector)
     return lambda s: s.expect_in_flight(selector, there=there)
 
 
-def _expect_field(found: re.Match[str]) -> Act:
-    peer, name, words = int(found["peer"]), found["name"], (found["values"] or "").split()
+def _expect_field(match: re.Match[str]) -> StepAction:
+    peer, name, words = int(match["peer"]), match["name"], (match["values"] or "").split()
     if fields.NAMES[name]:
         value: Any = [] if words in ([], ["empty"]) else [_number(word) for word in words]
     else:
         if len(words) != 1:
-            raise _Wrong(f"{name} is one number; write: expect 1 {name} 3")
+            raise _StepError(f"{name} is one number; write: expect 1 {name} 3")
         value = None if words[0] == "none" else _number(words[0])
     return lambda s: s.expect_field(peer, name, value)
 
 
 def _number(word: str) -> int:
     if not re.fullmatch(r"-?\d+", word):
-        raise _Wrong(f"{word!r} is no number")
+        raise _StepError(f"{word!r} is no number")
     return int(word)
 
 
-EXPECTATIONS: Sequence[Word] = (
-    Word(
+EXPECTATIONS: Sequence[StepSyntax] = (
+    StepSyntax(
         "expect leader 0 term 3",
         rf"leader\s+{_PEER}{_TERM}",
         lambda m: lambda s: s.expect_leader(int(m["peer"]), term=_optional(m["term"])),
     ),
-    Word("expect no leader", r"no\s+leader", lambda m: Scenario.expect_no_leader),
-    Word("expect 0 not leader", rf"{_PEER}\s+not\s+leader", lambda m: lambda s: s.expect_not_leader(int(m["peer"]))),
-    Word(
+    StepSyntax("expect no leader", r"no\s+leader", lambda m: Scenario.expect_no_leader),
+    StepSyntax(
+        "expect 0 not leader", rf"{_PEER}\s+not\s+leader", lambda m: lambda s: s.expect_not_leader(int(m["peer"]))
+    ),
+    StepSyntax(
         "expect 0 term 3",
         rf"{_PEER}\s+term\s+(?P<term>\d+)",
         lambda m: lambda s: s.expect_term(int(m["peer"]), int(m["term"])),
     ),
-    Word("expect 1 voted 0, expect 1 refused 0", rf"{_PEER}\s+(?P<did>voted|refused)\s+(?P<other>\d+)", _expect_vote),
-    Word(
+    StepSyntax(
+        "expect 1 voted 0, expect 1 refused 0", rf"{_PEER}\s+(?P<did>voted|refused)\s+(?P<other>\d+)", _expect_vote
+    ),
+    StepSyntax(
         "expect 1 accepted 0, expect 1 rejected 0",
         rf"{_PEER}\s+(?P<did>accepted|rejected)\s+(?P<other>\d+)",
         _expect_append,
     ),
-    Word(
+    StepSyntax(
         "expect 2 applied up to 3",
         rf"{_PEER}\s+applied\s+up\s+to\s+(?P<index>\d+)",
         lambda m: lambda s: s.expect_applied_up_to(int(m["peer"]), int(m["index"])),
     ),
-    Word(
+    StepSyntax(
         "expect 2 applied x at 3, expect 2 not applied x",
         rf"{_PEER}\s+(?P<not>not\s+)?applied\s+(?P<command>\S+)(?:\s+at\s+(?P<index>\d+))?",
         _expect_applied,
     ),
-    Word(
+    StepSyntax(
         "expect in flight 0->1 append, expect not in flight 0->1 append",
         rf"(?P<what>in|not\s+in)\s+flight\s+{_SELECTOR}",
         _expect_in_flight,
     ),
-    Word("expect 0 down", rf"{_PEER}\s+down", lambda m: lambda s: s.expect_down(int(m["peer"]))),
-    Word("expect progress", "progress", lambda m: Scenario.expect_progress),
-    Word(
+    StepSyntax("expect 0 down", rf"{_PEER}\s+down", lambda m: lambda s: s.expect_down(int(m["peer"]))),
+    StepSyntax("expect progress", "progress", lambda m: Scenario.expect_progress),
+    StepSyntax(
         f"expect 1 log 1 1 2 (or {', '.join(name for name in fields.NAMES if name != 'log')})",
         rf"{_PEER}\s+(?P<name>{'|'.join(fields.NAMES)})(?P<values>(?:\s+\S+)*)",
         _expect_field,
@@ -312,7 +320,7 @@ EXPECTATIONS: Sequence[Word] = (
 _BREAKS = re.compile(r"rule\s+(?P<rule>\S+)\s+broken")
 _HEADERS = ("peers", "snapshots", "strict", "needs")
 _PEER_GROUPS = ("peer", "one", "other", "source", "targets", "voters", "peers", "groups")
-CANNOT_BE = "these logs cannot come about, by leaders that send all that they have"
+IMPOSSIBLE_LOGS = "these logs cannot come about, by leaders that send all that they have"
 
 
 # ---- reading -------------------------------------------------------------------------------------------------------
@@ -330,20 +338,20 @@ def read_script(file: Path) -> Script:
 def parse_script(text: str, file: str) -> Script:
     script = Script(file)
     # By line ends alone: splitlines() knows others, and an editor does not count those.
-    reader = _Reader(script, text.removesuffix("\n").split("\n"))
+    reader = _ScriptReader(script, text.removesuffix("\n").split("\n"))
     reader.read()
     return script
 
 
-def parse_step(text: str, script: Script) -> Act:
+def parse_step(text: str, script: Script) -> StepAction:
     """One step, as typed at a prompt; ValueError says what is wrong with it."""
     word, rest = _split(text)
     if word in ("logs", "commit", *_HEADERS) or _BREAKS.fullmatch(rest):
-        raise _Wrong(f"{text!r} belongs into a file: it says how a run begins, or ends")
-    return _act(word, rest, script)
+        raise _StepError(f"{text!r} belongs into a file: it says how a run begins, or ends")
+    return _parse_action(word, rest, script)
 
 
-class _Reader:
+class _ScriptReader:
     def __init__(self, script: Script, lines: list[str]) -> None:
         self._script = script
         self._lines = lines
@@ -364,13 +372,13 @@ class _Reader:
                     number = self._read_output(number)
                     continue
                 self._read_line(number, text)
-            except (_Wrong, SelectorError) as error:
-                self._wrong(number, str(error))
+            except (_StepError, SelectorError) as error:
+                self._fail(number, str(error))
         self._finish_logs(0)
         if not script.steps:
-            self._wrong(len(self._lines) or 1, "there is no step in it; the first may be: campaign 0")
+            self._fail(len(self._lines) or 1, "there is no step in it; the first may be: campaign 0")
 
-    def _wrong(self, line: int, text: str) -> NoReturn:
+    def _fail(self, line: int, text: str) -> NoReturn:
         raise ScriptError(self._script.file, line, text) from None
 
     def _read_comment(self) -> None:
@@ -386,53 +394,53 @@ class _Reader:
     def _read_line(self, number: int, text: str) -> None:
         script = self._script
         if script.breaks:
-            raise _Wrong(f"nothing can follow 'expect rule {script.breaks} broken': the run ends there")
+            raise _StepError(f"nothing can follow 'expect rule {script.breaks} broken': the run ends there")
         word, rest = _split(text)
         if word in _HEADERS:
             if script.steps or self._logs:
-                raise _Wrong(f"{word!r} belongs at the top, before the first step")
+                raise _StepError(f"{word!r} belongs at the top, before the first step")
             self._read_header(word, rest)
         elif word == "logs":
             self._read_logs(number, rest)
         elif word == "commit":
             if not self._logs:
-                raise _Wrong("'commit' belongs under the 'logs' that it is about: logs 0: 1 1 2")
+                raise _StepError("'commit' belongs under the 'logs' that it is about: logs 0: 1 1 2")
             self._finish_logs(_positive(rest, "commit 9"))
         else:
             self._finish_logs(0)
-            if word == "expect" and (found := _BREAKS.fullmatch(rest)) is not None:
-                script.breaks = rule = _known_rule(found["rule"])
+            if word == "expect" and (match := _BREAKS.fullmatch(rest)) is not None:
+                script.breaks = rule = _known_rule(match["rule"])
                 script.steps.append(Step(number, text, lambda s: s.expect_broken(rule)))
                 return
-            script.steps.append(Step(number, text, _act(word, rest, script), word == "show"))
+            script.steps.append(Step(number, text, _parse_action(word, rest, script), word == "show"))
 
     def _read_header(self, word: str, rest: str) -> None:
         script = self._script
         if word == "peers":
             script.peers = _positive(rest, "peers 5")
             if script.peers > PEERS_MAX:
-                raise _Wrong(f"at most {PEERS_MAX} peers")
+                raise _StepError(f"at most {PEERS_MAX} peers")
         elif word == "needs":
             if rest != "plain votes":
-                raise _Wrong(f"there is no need {rest!r}; the one there is: needs plain votes")
+                raise _StepError(f"there is no need {rest!r}; the one there is: needs plain votes")
             script.plain_votes = True
         elif rest:
-            raise _Wrong(f"nothing follows {word!r}")
+            raise _StepError(f"nothing follows {word!r}")
         else:
             setattr(script, word, True)
 
     def _read_logs(self, number: int, rest: str) -> None:
         if self._script.steps:
-            raise _Wrong("'logs' must come before all other steps: it makes its own history from the beginning")
-        found = re.fullmatch(r"(\d+)\s*:\s*((?:\d+\s*)*)", rest)
-        if found is None:
-            raise _Wrong("write, for each peer, the terms of its entries: logs 0: 1 1 2")
-        peer = int(found[1])
+            raise _StepError("'logs' must come before all other steps: it makes its own history from the beginning")
+        match = re.fullmatch(r"(\d+)\s*:\s*((?:\d+\s*)*)", rest)
+        if match is None:
+            raise _StepError("write, for each peer, the terms of its entries: logs 0: 1 1 2")
+        peer = int(match[1])
         if peer >= self._script.peers:
-            raise _Wrong(f"there is no peer {peer}; peers are 0..{self._script.peers - 1}")
+            raise _StepError(f"there is no peer {peer}; peers are 0..{self._script.peers - 1}")
         if peer in self._logs:
-            raise _Wrong(f"the log of peer {peer} stands here already")
-        self._logs[peer] = [int(term) for term in found[2].split()]
+            raise _StepError(f"the log of peer {peer} stands here already")
+        self._logs[peer] = [int(term) for term in match[2].split()]
         self._logs_line = self._logs_line or number
 
     def _finish_logs(self, commit: int) -> None:
@@ -442,7 +450,7 @@ class _Reader:
             try:
                 plan_history(terms, commit)
             except IllegalLogs as error:
-                self._wrong(self._logs_line, f"{CANNOT_BE}: {error}")
+                self._fail(self._logs_line, f"{IMPOSSIBLE_LOGS}: {error}")
             self._logs = {}
             text = f"logs{f', commit {commit}' if commit else ''}"
             self._script.steps.append(Step(self._logs_line, text, lambda s: s.logs(terms, commit=commit)))
@@ -450,8 +458,8 @@ class _Reader:
     def _read_output(self, number: int) -> int:
         """What stands under a `show`, up to an empty line: the number of the last line of it."""
         steps = self._script.steps
-        if not steps or not steps[-1].shows or steps[-1].line in self._script.expected:
-            raise _Wrong(f"{OUTPUT} stands under a 'show', before what it shows")
+        if not steps or not steps[-1].has_output or steps[-1].line in self._script.expected:
+            raise _StepError(f"{OUTPUT} stands under a 'show', before what it shows")
         last = number
         while last < len(self._lines) and self._lines[last].strip():
             last += 1
@@ -464,38 +472,38 @@ def _split(text: str) -> tuple[str, str]:
     return word, " ".join(rest)
 
 
-def _act(word: str, rest: str, script: Script) -> Act:
+def _parse_action(word: str, rest: str, script: Script) -> StepAction:
     if word == "expect":
-        return _expectation(rest, script)
+        return _parse_expectation(rest, script)
     if word not in STEPS:
         known = [*STEPS, "expect", "logs"]
         near = difflib.get_close_matches(word, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
-        raise _Wrong(f"there is no step {word!r}; {hint}")
+        raise _StepError(f"there is no step {word!r}; {hint}")
     step = STEPS[word]
-    found = re.fullmatch(step.pattern, rest)
-    if found is None:
-        raise _Wrong(f"cannot read {f'{word} {rest}'.strip()!r}; write: {step.usage}")
+    match = re.fullmatch(step.pattern, rest)
+    if match is None:
+        raise _StepError(f"cannot read {f'{word} {rest}'.strip()!r}; write: {step.usage}")
     if word == "snapshot" and not script.snapshots:
-        raise _Wrong("there are no snapshots in this run; write 'snapshots' at the top")
-    _check_peers(found, script)
-    return step.act(found)
+        raise _StepError("there are no snapshots in this run; write 'snapshots' at the top")
+    _check_peers(match, script)
+    return step.action(match)
 
 
-def _expectation(rest: str, script: Script) -> Act:
+def _parse_expectation(rest: str, script: Script) -> StepAction:
     for expectation in EXPECTATIONS:
-        found = re.fullmatch(expectation.pattern, rest)
-        if found is not None:
-            _check_peers(found, script)
-            return expectation.act(found)
+        match = re.fullmatch(expectation.pattern, rest)
+        if match is not None:
+            _check_peers(match, script)
+            return expectation.action(match)
     usages = "; ".join(expectation.usage for expectation in EXPECTATIONS)
-    raise _Wrong(f"cannot expect {rest!r}; write one of: {usages}; expect rule one-vote broken")
+    raise _StepError(f"cannot expect {rest!r}; write one of: {usages}; expect rule one-vote broken")
 
 
-def _check_peers(found: re.Match[str], script: Script) -> None:
+def _check_peers(match: re.Match[str], script: Script) -> None:
     """Whatever names a peer must name one that there is."""
     named: list[int | None] = []
-    for group, text in found.groupdict().items():
+    for group, text in match.groupdict().items():
         if text is not None and group == "selector":
             selector = Selector.read(text)
             named += [selector.source, selector.target]
@@ -503,14 +511,14 @@ def _check_peers(found: re.Match[str], script: Script) -> None:
             named += map(int, re.findall(r"\d+", text))
     for peer in named:
         if peer is not None and peer >= script.peers:
-            raise _Wrong(f"there is no peer {peer}; peers are 0..{script.peers - 1}")
+            raise _StepError(f"there is no peer {peer}; peers are 0..{script.peers - 1}")
 
 
 def _known_rule(name: str) -> str:
     known = [rule.name for rule in RULES] + [rule.name for rule in HARNESS_RULES]
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
-        raise _Wrong(
+        raise _StepError(
             f"there is no rule {name!r}; {f'did you mean {near[0]!r}?' if near else 'see docs/student/checks.md'}"
         )
     return name
@@ -518,5 +526,5 @@ def _known_rule(name: str) -> str:
 
 def _positive(text: str, usage: str) -> int:
     if not re.fullmatch(r"[1-9]\d*", text):
-        raise _Wrong(f"cannot read {text!r} as a number above 0; write: {usage}")
+        raise _StepError(f"cannot read {text!r} as a number above 0; write: {usage}")
     return int(text)

@@ -69,14 +69,14 @@ def _is_plain(function: Callable[..., Any]) -> bool:
 
 def _load_scenario(file: Path) -> LabTest:
     # Only now: a peer that brings messages of its own is loaded before the tester.
-    from raftlab.scenarios.as_test import as_test
+    from raftlab.scenarios.runner import make_lab_test
     from raftlab.scenarios.text import ScriptError, read_script
 
     try:
         script = read_script(file)
     except ScriptError as error:
         raise SelectionError(str(error)) from None
-    return as_test(script)
+    return make_lab_test(script)
 
 
 def _module(file: Path) -> ModuleType:

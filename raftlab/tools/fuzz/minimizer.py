@@ -17,7 +17,7 @@ from raftlab.harness.launcher import PeerLauncher
 from raftlab.harness.report import explained
 from raftlab.harness.run import Run, run_test
 from raftlab.harness.verdict import Ending, Verdict, verdict_of
-from raftlab.scenarios.as_test import as_test
+from raftlab.scenarios.runner import make_lab_test
 from raftlab.scenarios.text import parse_script
 from raftlab.tools.generator.sequence import SEED, Steps
 from raftlab.tools.shrink.scenario_writer import Scripting
@@ -111,4 +111,4 @@ class Finder:
 
     def _play(self, steps: Steps, seed: int) -> Run:
         script = parse_script("\n".join([*steps.header, *steps.lines]), FILE)
-        return run_test(as_test(script), self._launcher, seed)
+        return run_test(make_lab_test(script), self._launcher, seed)

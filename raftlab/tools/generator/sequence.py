@@ -13,9 +13,9 @@ from random import Random
 
 from raftlab.harness.launcher import PeerLauncher
 from raftlab.harness.run import Run, run_test
-from raftlab.scenarios.as_test import as_test
+from raftlab.scenarios.runner import make_lab_test
 from raftlab.scenarios.scenario import Scenario
-from raftlab.scenarios.stage import NotMet, ScenarioError
+from raftlab.scenarios.stepped_cluster import ExpectationFailed, ScenarioError
 from raftlab.scenarios.text import Script, parse_step
 from raftlab.tools.generator.step_generator import Drawer
 
@@ -62,7 +62,7 @@ class Lane:
         peers = chance.choice(PEERS)
         player = Player(chance)
         script = Script("fuzz.scenario", peers=peers, snapshots=snapshots)
-        run = run_test(as_test(script, player=player.play), self._launcher, seed)
+        run = run_test(make_lab_test(script, runner=player.play), self._launcher, seed)
         self.steps += len(player.made)
         return Steps(peers, snapshots, tuple(player.made)), seed, run
 
@@ -75,7 +75,7 @@ class Player:
         self.made: list[str] = []
 
     def play(self, scenario: Scenario, script: Script) -> None:
-        scenario.goes_on = True
+        scenario.interactive = True
         drawer = Drawer(scenario, self._chance, snapshots=script.snapshots)
         wanted = self._chance.randint(*_STEPS)
         tried = 0
@@ -87,15 +87,15 @@ class Player:
     def _make(self, scenario: Scenario, script: Script, text: str) -> None:
         """One step. It is among those made already when a rule is broken in it. If it makes no sense, what is left of
         it is the time that somebody's clock ran in vain."""
-        act = parse_step(text, script)
-        scenario.words = text
+        action = parse_step(text, script)
+        scenario.step_text = text
         self.made.append(text)
         try:
-            act(scenario)
-        except (NotMet, ScenarioError):
-            ran = {i: ran_ns // 1_000_000 for i, ran_ns in scenario.ran_ns.items()}
+            action(scenario)
+        except (ExpectationFailed, ScenarioError):
+            ran = {i: ran_ns // 1_000_000 for i, ran_ns in scenario.clock_ran_ns.items()}
             self.made[-1:] = [f"run {i} {ran_ms}ms" for i, ran_ms in ran.items() if ran_ms]
             if ran:
                 scenario.settle()  # as after any step that is made
         finally:
-            scenario.words = ""
+            scenario.step_text = ""

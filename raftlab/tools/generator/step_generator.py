@@ -136,7 +136,7 @@ class Drawer:
     def _campaign(self) -> Move:
         leaders = self._leaders()
         candidate = self._one_of([i for i in self._awake() if i not in leaders])
-        if candidate is not None and not self._scenario.seen.never_campaigns:
+        if candidate is not None and not self._scenario.observations.never_campaigns:
             yield f"campaign {candidate}"
 
     def _elect(self) -> Move:
@@ -153,7 +153,7 @@ class Drawer:
         else:
             return
         rival = self._chance.choice(candidates)
-        if rival != candidate and self._chance.random() < 0.1 and not self._scenario.seen.never_campaigns:
+        if rival != candidate and self._chance.random() < 0.1 and not self._scenario.observations.never_campaigns:
             yield f"campaign {rival}"  # in the same term, perhaps, and who is asked hears of it later
         yield from self._elected(candidate, asked)
 
@@ -164,12 +164,12 @@ class Drawer:
 
     def _elected(self, candidate: int, asked: Sequence[int]) -> Move:
         """It campaigns, and of those asked enough answer, if there are enough."""
-        seen = self._scenario.seen
-        if seen.never_campaigns:
+        observations = self._scenario.observations
+        if observations.never_campaigns:
             yield f"run {candidate} {self._chance.choice((700, 1500))}ms"
             yield "deliver"
             return
-        if seen.disregarded:
+        if observations.ignores_vote_requests:
             # These take no notice of it until they have not heard their leader for long (§6), and may campaign then.
             for voter in asked:
                 yield f"run {voter} {self._chance.choice((300, 700))}ms"
@@ -177,7 +177,7 @@ class Drawer:
             yield f"campaign {candidate} term {term}"
         else:
             yield f"campaign {candidate}"
-        term = seen.campaigns[candidate]
+        term = observations.campaigns[candidate]
         enough = min(self._config.n // 2, len(asked))
         for voter in self._chance.sample(asked, self._chance.randint(enough, len(asked))):
             yield from self._exchange(candidate, voter, "vote", f" term {term}")
@@ -265,7 +265,7 @@ class Drawer:
             yield f"restart {leader}"
         candidates = [i for i in self._awake() if i not in self._leaders()]
         electable = self._electable([i for i in candidates if i != behind], self._awake())
-        if len(candidates) < 3 or not electable or self._scenario.seen.hard_to_elect:
+        if len(candidates) < 3 or not electable or self._scenario.observations.hard_to_elect:
             return
         first = self._chance.choice(list(electable))
         voter, *others = self._chance.sample(electable[first], len(electable[first]))
@@ -309,7 +309,7 @@ class Drawer:
 
     def _may_vote(self, voter: int, candidate: int) -> bool:
         """If that one campaigns now, in its next term."""
-        peers, logs = self._scenario.checker.facts.peers, self._scenario.seen.logs
+        peers, logs = self._scenario.checker.facts.peers, self._scenario.observations.logs
         if peers[str(voter)].observed_term > peers[str(candidate)].observed_term:
             return False
         log, other = logs[candidate], logs[voter]
@@ -414,7 +414,7 @@ class Drawer:
     def _again(self, peers: Sequence[int] | None = None, kind: str | None = None) -> Move:
         """An old request, once more, to one of these; the latest ones are more likely."""
         up = self._up() if peers is None else peers
-        old = [message for message in self._scenario.seen.delivered if int(message.target) in up]
+        old = [message for message in self._scenario.observations.delivered if int(message.target) in up]
         if kind is None:
             old = self._of_one_kind(old, lambda message: message)
         else:
@@ -533,7 +533,7 @@ class Drawer:
         meanwhile = self._chance.choice(("crash", "crash", "campaign", "nothing"))
         if meanwhile == "crash":
             yield f"crash {behind} {self._chance.choice(MOMENTS)}"
-        elif meanwhile == "campaign" and not self._scenario.seen.hard_to_elect:
+        elif meanwhile == "campaign" and not self._scenario.observations.hard_to_elect:
             yield f"campaign {behind}"  # so its answer has a later term
         if not self._between(leader, behind, "snapshot"):
             yield from self._bring(leader, [behind])  # it says what it lacks
@@ -563,7 +563,7 @@ class Drawer:
 
     def _outdated_snapshot(self) -> Move:
         """Who has got on since it was sent a snapshot gets it once more."""
-        old = [message for message in self._scenario.seen.delivered if kind_of(message.rpc) == "snapshot"]
+        old = [message for message in self._scenario.observations.delivered if kind_of(message.rpc) == "snapshot"]
         known = sorted({int(message.target) for message in old} & set(self._awake()))
         peer = self._one_of(known)
         leader = self._leader()

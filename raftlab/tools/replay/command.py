@@ -138,12 +138,12 @@ def _take_paths(args: argparse.Namespace, header: ChoiceFileHeader | None) -> No
 
 def _as_chosen(test: LabTest, header: ChoiceFileHeader, choices: Choices) -> LabTest:
     """A run that was shrunk does without its test, or without some of its faults."""
-    from raftlab.scenarios.recorded_schedule import Notes, noting, playing
+    from raftlab.scenarios.recorded_schedule import ScheduleRecording, make_schedule_test, record_operations
 
     if header.play is not None:
-        return replace(playing(header.play), name=test.name, file=test.file)
+        return replace(make_schedule_test(header.play), name=test.name, file=test.file)
     if any(place[0] == ChoiceKind.FAULT for place, _ in choices.chosen):
-        return noting(test, Notes())
+        return record_operations(test, ScheduleRecording())
     return test
 
 

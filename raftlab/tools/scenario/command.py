@@ -138,14 +138,14 @@ def _files(given: list[Path]) -> Iterator[Path]:
 def _play(args: argparse.Namespace, script: Script, launcher: PeerLauncher) -> tuple[dict[int, list[str]], Run]:
     """What each `show` showed, by its line, and the run."""
     from raftlab.harness.run import run_test
-    from raftlab.scenarios.as_test import as_test
+    from raftlab.scenarios.runner import make_lab_test
 
     outputs: dict[int, list[str]] = {}
 
     def keep(step: Step, shown: str) -> None:
         outputs[step.line] = shown.splitlines()
 
-    return outputs, run_test(as_test(script, on_output=keep), launcher, args.seed)
+    return outputs, run_test(make_lab_test(script, on_output=keep), launcher, args.seed)
 
 
 def _walk(args: argparse.Namespace, script: Script, launcher: PeerLauncher) -> int:

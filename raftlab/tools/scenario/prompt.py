@@ -10,9 +10,9 @@ import sys
 from labsim import Simulation
 from raftlab.harness.launcher import PeerLauncher
 from raftlab.harness.run import Run, run_test
-from raftlab.scenarios.as_test import as_test
+from raftlab.scenarios.runner import make_lab_test
 from raftlab.scenarios.scenario import Scenario
-from raftlab.scenarios.stage import NotMet, ScenarioError
+from raftlab.scenarios.stepped_cluster import ExpectationFailed, ScenarioError
 from raftlab.scenarios.text import EXPECTATIONS, STEPS, Script, Step, parse_step
 
 _HELP = """Enter: the next step.  run: all that are left.  skip: leave the next one out.  show: look.  quit: end here.
@@ -24,7 +24,7 @@ def walk(script: Script, launcher: PeerLauncher, seed: int) -> tuple[Run, int]:
     # Nobody is late here: whoever sits at the prompt may think as long as they like.
     simulation = Simulation(seed, unresponsive_s=None)
     walking = _Walk()
-    run = run_test(as_test(script, player=walking.play), launcher, seed, simulation=simulation)
+    run = run_test(make_lab_test(script, runner=walking.play), launcher, seed, simulation=simulation)
     return run, walking.left
 
 
@@ -39,7 +39,7 @@ class _Walk:
         return len(self._waiting) + self._left_out
 
     def play(self, scenario: Scenario, script: Script) -> None:
-        scenario.goes_on = True
+        scenario.interactive = True
         print(f"{script.title or script.name}\n{script.peers} peers. Enter makes the next step; help says what else.")
         self._waiting = list(script.steps)
         while True:
@@ -85,15 +85,15 @@ class _Walk:
 
     def _try(self, scenario: Scenario, script: Script, step: Step) -> None:
         """What makes no sense, and what is not met, is said, and the walk goes on. A broken rule ends the run."""
-        scenario.words = step.text
+        scenario.step_text = step.text
         try:
-            shown = step.act(scenario)
-        except (ScenarioError, NotMet) as error:
+            shown = step.action(scenario)
+        except (ScenarioError, ExpectationFailed) as error:
             print(f"  {error}")
             self._to_the_end = False
             return
         finally:
-            scenario.words = ""
-        if step.shows:
+            scenario.step_text = ""
+        if step.has_output:
             print(shown)
         sys.stdout.flush()

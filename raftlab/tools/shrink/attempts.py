@@ -36,7 +36,7 @@ from raftlab.harness.lab_test import LabTest
 from raftlab.harness.launcher import PeerLauncher
 from raftlab.harness.run import Run, run_test
 from raftlab.harness.verdict import Ending, Verdict, verdict_of
-from raftlab.scenarios.recorded_schedule import Notes, noting, playing
+from raftlab.scenarios.recorded_schedule import ScheduleRecording, make_schedule_test, record_operations
 from raftlab.trace.operations import Act, Cluster, Play, Where
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class Attempt:
     run: Run
     verdict: Verdict
     same: Same | None  # None: it passed
-    notes: Notes = field(default_factory=Notes)
+    notes: ScheduleRecording = field(default_factory=ScheduleRecording)
     asked_ns: dict[tuple[ChoicePoint, int], int] = field(default_factory=dict)  # by choice: when it was asked for
 
     @property
@@ -199,8 +199,8 @@ class Attempts:
     def _run(self, play: Play | None, choice_source: ChoiceSource, seed: int, *, at_the_end: bool = False) -> Attempt:
         self.count += 1
         timed = _Timed(choice_source)
-        notes, did = Notes(), set[int]()
-        test = noting(self._test, notes) if play is None else playing(play, did=did)
+        notes, did = ScheduleRecording(), set[int]()
+        test = record_operations(self._test, notes) if play is None else make_schedule_test(play, did=did)
         run = run_test(test, self._launcher, seed, choice_source=timed)
         assert run.simulation is not None
         verdict = verdict_of(run.error, self._peer_files, self._test.file)
@@ -213,7 +213,7 @@ class Attempts:
         return Attempt(plan, run, verdict, _same(run, verdict, notes), notes, timed.asked_ns)
 
 
-def _same(run: Run, verdict: Verdict, notes: Notes) -> Same | None:
+def _same(run: Run, verdict: Verdict, notes: ScheduleRecording) -> Same | None:
     if not verdict.failed:
         return None
     if verdict.ending not in (Ending.EXPECTATION, Ending.TEST):
@@ -223,7 +223,7 @@ def _same(run: Run, verdict: Verdict, notes: Notes) -> Same | None:
         found = examine(run.simulation.trace or (), run.error, end_ns=run.simulation.now_ns)
     except Exception:  # a peer may put anything into Figure 2's fields
         found = []
-    return Same(verdict.mistake, notes.gave_up, tuple(one.name for one in found[:1]))
+    return Same(verdict.mistake, notes.failed_at, tuple(one.name for one in found[:1]))
 
 
 def _with_plain_commands(acts: Sequence[Act]) -> list[Act]:

@@ -20,9 +20,9 @@ from raftlab.check.failure import Failure
 from raftlab.harness.launcher import PeerLauncher
 from raftlab.harness.run import Run, run_test
 from raftlab.harness.service import SNAPSHOT_INTERVAL
-from raftlab.scenarios.as_test import as_test
+from raftlab.scenarios.runner import make_lab_test
 from raftlab.scenarios.scenario import Scenario
-from raftlab.scenarios.stage import NotMet, ScenarioError
+from raftlab.scenarios.stepped_cluster import ExpectationFailed, ScenarioError
 from raftlab.scenarios.text import Script, ScriptError, parse_script, parse_step
 from raftlab.tools.shrink.transcript import About, in_time, last_cluster, steps_of
 from raftlab.trace import events
@@ -136,25 +136,25 @@ class Scripting:
         senseless: list[int] = []
 
         def player(scenario: Scenario, script: Script) -> None:
-            scenario.goes_on = True
+            scenario.interactive = True
             for number, step in enumerate(steps):
                 if isinstance(step, About):
                     step = step.among(scenario.in_flight(step.name))
-                scenario.words = step
+                scenario.step_text = step
                 made.append(step)
                 try:
                     parse_step(step, script)(scenario)
-                except (NotMet, ScenarioError):
+                except (ExpectationFailed, ScenarioError):
                     made.pop()
                     senseless.append(number)
                 finally:
-                    scenario.words = ""
+                    scenario.step_text = ""
 
         try:
             script = parse_script("\n".join([*header, *steps]), "shrunk.scenario")
         except ScriptError:
             return [], None, False
-        run = run_test(as_test(script, player=player), self._launcher, self._seed)
+        run = run_test(make_lab_test(script, runner=player), self._launcher, self._seed)
         return made, senseless[0] if senseless else None, self._same(run)
 
     def _play(self, header: list[str], steps: Sequence[str]) -> int | None:
@@ -169,7 +169,7 @@ class Scripting:
             script = parse_script("\n".join([*header, *steps]), "shrunk.scenario")
         except ScriptError:
             return None
-        run = run_test(as_test(script), self._launcher, self._seed)
+        run = run_test(make_lab_test(script), self._launcher, self._seed)
         if not self._same(run):
             return None
         assert run.simulation is not None

@@ -27,7 +27,7 @@ SEED = 1
 def repeat(file: Path, launcher: PeerLauncher) -> dict[str, Any]:
     from raftlab.harness.run import run_test
     from raftlab.harness.verdict import verdict_of
-    from raftlab.scenarios.recorded_schedule import Notes, noting, playing
+    from raftlab.scenarios.recorded_schedule import ScheduleRecording, make_schedule_test, record_operations
 
     digest = ""
     if file.suffix == SCENARIO:
@@ -36,9 +36,9 @@ def repeat(file: Path, launcher: PeerLauncher) -> dict[str, Any]:
         header, choices = read_choices(file)
         digest = header.digest
         if header.play is not None:
-            test = playing(header.play)
+            test = make_schedule_test(header.play)
         else:
-            test = noting(select([header.test])[0], Notes())
+            test = record_operations(select([header.test])[0], ScheduleRecording())
         run = run_test(test, launcher, 0, choice_source=OverridingSource(DefaultSource(), choices))
     verdict = verdict_of(run.error)
     return {"ending": verdict.ending, "rule": verdict.name, "same": run.digest == digest}

@@ -8,7 +8,7 @@ from raftlab.harness.loader import load_peer
 from raftlab.harness.run import run_test
 from raftlab.harness.verdict import Ending, verdict_of
 from raftlab.sandbox.loader import launcher_for
-from raftlab.scenarios.as_test import as_test
+from raftlab.scenarios.runner import make_lab_test
 from raftlab.scenarios.text import read_script
 from raftlab.tools.selection import scenario_files
 from tests.mutants.tool.mutants import load_mutants
@@ -39,7 +39,7 @@ def test_there_are_enough_of_them_and_each_says_why():
 def test_the_reference_shows_what_the_file_says(script, seed):
     shown = {}
     run = run_test(
-        as_test(script, on_output=lambda step, out: shown.update({step.line: out.splitlines()})),
+        make_lab_test(script, on_output=lambda step, out: shown.update({step.line: out.splitlines()})),
         REFERENCE,
         seed,
     )
@@ -51,7 +51,7 @@ def test_the_reference_shows_what_the_file_says(script, seed):
 def test_a_peer_of_another_design_passes(place, design):
     launcher = load_peer(design.write())
     scripts = SCRIPTS[place % SHARE :: SHARE]
-    verdicts = {script.name: verdict_of(run_test(as_test(script), launcher, 1).error) for script in scripts}
+    verdicts = {script.name: verdict_of(run_test(make_lab_test(script), launcher, 1).error) for script in scripts}
     assert {name: verdict for name, verdict in verdicts.items() if verdict.failed} == {}
     skipped = [name for name, verdict in verdicts.items() if verdict.ending is Ending.SKIPPED]
     assert not skipped or design.id in NOT_PLAIN, skipped
@@ -63,7 +63,7 @@ def test_isolated_they_are_the_same():
     launcher = launcher_for(DESIGNS[0].write(), isolated=True)
     try:
         for script in SCRIPTS[::10]:
-            assert run_test(as_test(script), launcher, 1).error is None
+            assert run_test(make_lab_test(script), launcher, 1).error is None
     finally:
         launcher.close()
 
@@ -74,4 +74,4 @@ TAKES_SNAPSHOTS = [script for script in SCRIPTS if any(step.text.startswith("sna
 @pytest.mark.parametrize("script", TAKES_SNAPSHOTS, ids=lambda script: script.name)
 def test_snapshot_saved_by_another_thread_passes(script):
     (variant,) = [mutant for mutant in load_mutants() if mutant.id == "variant-saves-snapshots-later"]
-    assert run_test(as_test(script), load_peer(variant.write()), 1).error is None
+    assert run_test(make_lab_test(script), load_peer(variant.write()), 1).error is None

@@ -20,21 +20,21 @@ FIGURE_7 = [
 def outcome(history, peers):
     """The logs that this history leads to, and what is committed; every election must be one that can be won."""
     logs, committed = [[] for _ in range(peers)], 0
-    for office in history:
-        leader = logs[office.leader]
+    for plan in history:
+        leader = logs[plan.leader]
         end = (leader[-1] if leader else 0, len(leader))
         voters = [log for log in logs if (log[-1] if log else 0, len(log)) <= end]
-        assert 2 * len(voters) > peers, f"nobody can win term {office.term}"
-        assert len(leader) == office.first - 1
-        leader += [office.term] * (office.last - office.first + 1)
-        for follower, length in office.brought.items():
+        assert 2 * len(voters) > peers, f"nobody can win term {plan.term}"
+        assert len(leader) == plan.first - 1
+        leader += [plan.term] * (plan.last - plan.first + 1)
+        for follower, length in plan.replicated.items():
             assert leader[:length][: len(logs[follower])] == logs[follower][:length] or not logs[follower]
             logs[follower] = leader[:length]
-        if office.committed:
-            holders = [log for log in logs if log[: office.committed] == leader[: office.committed]]
+        if plan.committed:
+            holders = [log for log in logs if log[: plan.committed] == leader[: plan.committed]]
             assert 2 * len(holders) > peers
-            assert leader[office.committed - 1] == office.term
-            committed = office.committed
+            assert leader[plan.committed - 1] == plan.term
+            committed = plan.committed
     return logs, committed
 
 

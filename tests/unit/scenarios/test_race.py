@@ -9,7 +9,7 @@ from labsim.choices import SeededSource
 from raftlab.harness.run import run_test
 from raftlab.races.preemption import Preemption
 from raftlab.sandbox.loader import launcher_for
-from raftlab.scenarios.as_test import as_test
+from raftlab.scenarios.runner import make_lab_test
 from raftlab.scenarios.text import parse_script
 from raftlab.tools.cli import main as lab
 from raftlab.trace.events import PREEMPT
@@ -39,7 +39,7 @@ def test_a_turn_that_comes_back_late_is_back_when_the_step_is_over(isolated):
     if isolated and not hasattr(os, "pidfd_open"):
         pytest.skip("isolated runs need Linux")
     launcher = launcher_for(Path("raft/raft.py"), isolated=isolated, race=True)
-    run = run_test(as_test(parse_script(STRICT, "strict.scenario")), launcher, 7, choice_source=Late(7))
+    run = run_test(make_lab_test(parse_script(STRICT, "strict.scenario")), launcher, 7, choice_source=Late(7))
     if isolated:
         launcher.close()
     assert run.error is None, run.error

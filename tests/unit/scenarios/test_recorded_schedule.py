@@ -7,7 +7,7 @@ from labsim.choices import Choices, OverridingSource, SeededSource
 from raftlab.harness.loader import load_peer
 from raftlab.harness.run import run_test
 from raftlab.scenarios.collection import collect
-from raftlab.scenarios.recorded_schedule import Notes, noting, playing
+from raftlab.scenarios.recorded_schedule import ScheduleRecording, make_schedule_test, record_operations
 from raftlab.tools.selection import select
 from raftlab.trace.events import CONNECT, CRASH, DISCONNECT, PAUSE, RESTART, START
 from raftlab.trace.operations import Act, Play
@@ -46,15 +46,15 @@ def test_to_be_noted_changes_nothing_about_a_run(name, monkeypatch):
     monkeypatch.chdir(ROOT)
     (test,) = select([name])
     peer = load_peer(ROOT / "raft" / "raft.py", kv=ROOT / "kv" / "server.py")
-    notes = Notes()
-    run, noted = run_test(test, peer, SEED), run_test(noting(test, notes), peer, SEED)
+    notes = ScheduleRecording()
+    run, noted = run_test(test, peer, SEED), run_test(record_operations(test, notes), peer, SEED)
     assert (noted.digest, noted.error) == (run.digest, None)
     assert len(notes.clusters[-1].acts) > 10
 
 
 def test_acts_are_noted_in_order_and_a_part_of_another_is_none(peer):
-    notes = Notes()
-    run_test(noting(faulty, notes), peer, SEED)
+    notes = ScheduleRecording()
+    run_test(record_operations(faulty, notes), peer, SEED)
     (cluster,) = notes.clusters
     assert cluster.how == {"servers": 3}
     does = [(act.does, act.peer) for act in cluster.acts if act.does not in ("get_state", "start")]
@@ -81,13 +81,18 @@ def test_acts_are_noted_in_order_and_a_part_of_another_is_none(peer):
     ],
 )
 def test_a_fault_that_does_not_happen_takes_its_end_along(peer, fault, gone):
-    notes = Notes()
+    notes = ScheduleRecording()
     everything = (CRASH, RESTART, PAUSE, "resume", *(() if fault == "crash1" else (CONNECT, DISCONNECT)))
-    before = kinds(run_test(noting(faulty, notes), peer, SEED), *everything)
+    before = kinds(run_test(record_operations(faulty, notes), peer, SEED), *everything)
     (place,) = [place for place in notes.clusters[0].faults if place[1] == fault]
     choices = Choices()
     choices.chosen[place, 1] = False
-    run = run_test(noting(faulty, Notes()), peer, SEED, choice_source=OverridingSource(SeededSource(SEED), choices))
+    run = run_test(
+        record_operations(faulty, ScheduleRecording()),
+        peer,
+        SEED,
+        choice_source=OverridingSource(SeededSource(SEED), choices),
+    )
     assert kinds(run, *everything) == [one for one in before if one not in gone]
     assert place == ("fault", fault, place[2])
 
@@ -109,7 +114,7 @@ def test_acts_are_done_again_without_the_test_and_what_makes_no_sense_is_left_ou
         Act(1_300_000_000, "crash_at", [1, None]),
     ]
     did: set[int] = set()
-    run = run_test(playing(Play({"servers": 3}, False, acts, 1_500_000_000), did=did), peer, SEED)
+    run = run_test(make_schedule_test(Play({"servers": 3}, False, acts, 1_500_000_000), did=did), peer, SEED)
     assert did == {3, 7, 8, 11, 12}
     assert kinds(run, CRASH, START, RESTART) == [(CRASH, "0"), (START, "1"), (RESTART, "0")]
 
@@ -124,6 +129,6 @@ def test_who_acts_beside_the_test_does_so_beside_the_player(peer):
     ]
     did: set[int] = set()
     service = load_peer(ROOT / "raft" / "raft.py", kv=ROOT / "kv" / "server.py")
-    run = run_test(playing(Play({"servers": 3}, True, acts, 2_500_000_000), did=did), service, SEED)
+    run = run_test(make_schedule_test(Play({"servers": 3}, True, acts, 2_500_000_000), did=did), service, SEED)
     assert did == {0, 1, 3}
     assert kinds(run, CRASH, "return") == [(CRASH, "0"), ("return", "client 0")]

@@ -10,7 +10,7 @@ from raftlab.check.failure import Failure
 from raftlab.harness.in_process import InProcessLauncher
 from raftlab.harness.loader import load_peer
 from raftlab.harness.run import run_test
-from raftlab.scenarios.as_test import as_test
+from raftlab.scenarios.runner import make_lab_test
 from raftlab.scenarios.text import ScriptError, parse_script
 from raftlab.trace import events
 from tests.mutants.tool.mutants import load_mutants
@@ -22,7 +22,7 @@ def play(text, launcher=REFERENCE, seed=7, **options):
     """The run of a script, and what its `show`s showed."""
     shown = []
     script = parse_script(text, "steps.scenario")
-    run = run_test(as_test(script, on_output=lambda step, out: shown.append(out)), launcher, seed, **options)
+    run = run_test(make_lab_test(script, on_output=lambda step, out: shown.append(out)), launcher, seed, **options)
     return run, shown
 
 

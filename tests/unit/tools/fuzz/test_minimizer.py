@@ -5,7 +5,7 @@ import pytest
 from raft.raft import Raft
 from raftlab.harness.in_process import InProcessLauncher
 from raftlab.harness.run import run_test
-from raftlab.scenarios.as_test import as_test
+from raftlab.scenarios.runner import make_lab_test
 from raftlab.scenarios.text import parse_script
 from raftlab.tools.fuzz.fuzzers import first
 from raftlab.tools.fuzz.minimizer import Finder, OurFailure
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("raft_package_restored")
 
 
 def played(text, launcher=REFERENCE, *, seed=1, player=None):
-    return run_test(as_test(parse_script(text, "x.scenario"), player=player), launcher, seed)
+    return run_test(make_lab_test(parse_script(text, "x.scenario"), runner=player), launcher, seed)
 
 
 def fuzzed(id_, tmp_path, seed=1, runs=60, limit_s=20):

@@ -9,7 +9,7 @@ import pytest
 from raft.raft import Raft
 from raftlab.harness.in_process import InProcessLauncher
 from raftlab.harness.run import run_test
-from raftlab.scenarios.as_test import as_test
+from raftlab.scenarios.runner import make_lab_test
 from raftlab.scenarios.text import parse_script
 from raftlab.tools.generator.sequence import PROGRESS, Lane
 from raftlab.trace import events
@@ -48,7 +48,9 @@ def test_the_steps_of_a_run_are_the_run():
     same = 0
     for _ in range(10):
         steps, seed, run = lane.run()
-        again = run_test(as_test(parse_script("\n".join([*steps.header, *steps.lines]), "x.scenario")), REFERENCE, seed)
+        again = run_test(
+            make_lab_test(parse_script("\n".join([*steps.header, *steps.lines]), "x.scenario")), REFERENCE, seed
+        )
         same += again.error is None and again.simulation.now_ns == run.simulation.now_ns
     assert same >= 5
 

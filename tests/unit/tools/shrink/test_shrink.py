@@ -13,8 +13,8 @@ from raftlab.harness.loader import load_peer
 from raftlab.harness.records import place_of_peer
 from raftlab.harness.run import Run, run_test
 from raftlab.harness.verdict import Ending, Verdict
-from raftlab.scenarios.as_test import as_test
-from raftlab.scenarios.recorded_schedule import Notes, playing
+from raftlab.scenarios.recorded_schedule import ScheduleRecording, make_schedule_test
+from raftlab.scenarios.runner import make_lab_test
 from raftlab.scenarios.text import parse_script
 from raftlab.tools.selection import load_tests, select
 from raftlab.tools.shrink import shrinker
@@ -84,7 +84,7 @@ def test_a_right_peer_can_make_the_last_step_although_it_sends_something_else():
     steps = ["elect 2 with 0", "start 2 1", "deliver", "snapshot 1 1", "elect 1 with 0", "deliver 1->2 snapshot"]
     short = Scripting(wrong, breaking("saved-before-reply"), limit_s=60).shorten(["snapshots"], steps)
     assert short == [*steps[:-1], "replicate 1->2"]
-    scenario = as_test(parse_script("\n".join(["snapshots", *short]), "x.scenario"))
+    scenario = make_lab_test(parse_script("\n".join(["snapshots", *short]), "x.scenario"))
     assert run_test(scenario, right, 1).error is None
 
 
@@ -93,7 +93,7 @@ def test_where_no_scenario_of_the_run_is_short_one_is_drawn(tmp_path):
     launcher, (test,) = load_peer(path), select([FIGURE_8])
     scenario = shrinker._drawn(launcher, "saved-before-reply", 60, time.process_time)
     assert len(scenario) <= shrinker.STEPS_MANY
-    assert run_test(as_test(parse_script("\n".join(scenario), "x.scenario")), launcher, 1).error.rule
+    assert run_test(make_lab_test(parse_script("\n".join(scenario), "x.scenario")), launcher, 1).error.rule
     assert shrinker._drawn(load_peer(ROOT / "raft" / "raft.py"), "one-vote", 0.1, time.process_time) is None
 
     # What is told is that run, and it is repeated from its file.
@@ -232,7 +232,7 @@ def told(*acts, chosen=None):
     choices = Choices()
     choices.chosen = chosen or {}
     plan = Plan(choices, Play({"servers": 3}, False, list(acts), 0))
-    return recipe(Attempt(plan, Run(0), Verdict(Ending.RULE), None, Notes()))
+    return recipe(Attempt(plan, Run(0), Verdict(Ending.RULE), None, ScheduleRecording()))
 
 
 def test_messages_that_fare_alike_are_told_in_one_line():
@@ -256,12 +256,12 @@ def test_messages_that_fare_alike_are_told_in_one_line():
 def test_a_run_of_steps_is_told_by_them_and_repeated_from_its_file(tmp_path):
     steps = ["peers 2", "campaign 0", "deliver 0->1 vote", "expect 1 voted 0"]
     play = Play({"servers": 2}, False, [], 0, steps=steps)
-    attempt = Attempt(Plan(Choices(), play), Run(0), Verdict(Ending.RULE), None, Notes())
+    attempt = Attempt(Plan(Choices(), play), Run(0), Verdict(Ending.RULE), None, ScheduleRecording())
     assert needs(attempt) == "It needs only these steps, with 2 servers"
     assert recipe(attempt) == steps[1:]
     write_choices(tmp_path / "x.choices", Choices(), test="test_x_2a", digest="", play=play)
     header, _ = read_choices(tmp_path / "x.choices")
-    run = run_test(playing(header.play), load_peer(ROOT / "raft/raft.py"), 0)
+    run = run_test(make_schedule_test(header.play), load_peer(ROOT / "raft/raft.py"), 0)
     assert run.error is None
     assert [event.detail for event in run.simulation.trace if event.kind == STEP] == steps[1:]
 

@@ -5,7 +5,7 @@ they get things done: some send in a loop that wakes every 10 ms, some save in b
 (a message to deliver, an answer, an apply) lets the clock of whoever owes it run, up to 200 ms of its own time, until
 it is there. A `strict` scenario forbids that.
 
-Start at `step()` and `Stage.let_run()`.
+Start at `step()` and `SteppedCluster._run_clock()`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from labsim.simulation import NS_PER_S
 from raftlab.check.failure import short
 from raftlab.check.rules import RuleChecker
 from raftlab.harness.config import Config
-from raftlab.scenarios.in_flight import Scripted, Selector, describe
-from raftlab.scenarios.observations import Seen
+from raftlab.scenarios.in_flight import QueueingChoiceSource, Selector, describe
+from raftlab.scenarios.observations import WireObservations
 from raftlab.trace import events
 from raftlab.trace.rpcs import APPEND, INSTALL
 
@@ -46,7 +46,7 @@ class ScenarioError(Exception):
     """
 
 
-class NotMet(Exception):
+class ExpectationFailed(Exception):
     """A step has not found what it expects, where that does not end the run."""
 
 
@@ -54,11 +54,11 @@ def step(method: Callable[P, R]) -> Callable[P, R]:
     """A step is an event of the trace; after it everybody has done what followed, and every rule has checked."""
 
     @wraps(method)
-    def made(*args: P.args, **kwargs: P.kwargs) -> R:
+    def run_step(*args: P.args, **kwargs: P.kwargs) -> R:
         scenario: Any = args[0]
         if scenario.in_step:
             return method(*args, **kwargs)  # part of another
-        scenario.begin_step(_told(method.__name__, args[1:], kwargs))
+        scenario.begin_step(_call_text(method.__name__, args[1:], kwargs))
         try:
             result = method(*args, **kwargs)
             scenario.settle()
@@ -67,38 +67,40 @@ def step(method: Callable[P, R]) -> Callable[P, R]:
             scenario.in_step = False
         return result
 
-    return made
+    return run_step
 
 
-def _told(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
+def _call_text(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
     values = [short(value) for value in args] + [f"{key}={short(value)}" for key, value in kwargs.items()]
     return f"{name}({', '.join(values)})"
 
 
-def _is_late(task: Task) -> bool:
+def _is_preempted(task: Task) -> bool:
     return task.node is not None and task.node.delayed > 0 and not task.node.paused
 
 
-class Stage:
+class SteppedCluster:
     """A cluster in which nothing happens by itself."""
 
-    def __init__(self, config: Config, scripted: Scripted, *, strict: bool = False, plain_votes: bool = False) -> None:
+    def __init__(
+        self, config: Config, choice_source: QueueingChoiceSource, *, strict: bool = False, plain_votes: bool = False
+    ) -> None:
         simulation = current_simulation()
         assert simulation is not None  # make_scenario() has looked
         self.config = config
         self.in_step = False
-        self.words = ""  # of the step under way, as a file has them
-        self.goes_on = False  # what is not met is told, and the run goes on: somebody sits at a prompt
-        self.skips = True  # where it is not for such peers; who draws steps as things stand wants them all the same
+        self.step_text = ""  # of the step under way, as a file has them
+        self.interactive = False  # what is not met is told, and the run goes on: somebody sits at a prompt
+        self.may_skip = True  # where it is not for such peers; who draws steps as things stand wants them all the same
         self._strict = strict
         self._plain_votes = plain_votes
         self._simulation: Simulation = simulation
-        self._scripted = scripted
+        self._choice_source = choice_source
         self._network = config.network
-        self._seen = Seen(config.n)
-        self._awaited: tuple[Task, Callable[[Event], bool]] | None = None
-        self._running: dict[int, int] = {}  # whose clocks run, and since when
-        self.ran_ns: dict[int, int] = {}  # whose clocks the step under way has let run, and for how long
+        self._observations = WireObservations(config.n)
+        self._awaited_event: tuple[Task, Callable[[Event], bool]] | None = None
+        self._unfrozen_since_ns: dict[int, int] = {}  # whose clocks run, and since when
+        self.clock_ran_ns: dict[int, int] = {}  # whose clocks the step under way has let run, and for how long
         config.snapshot_only_when_asked()
         simulation.subscribe(self._observe)
         for i in range(config.n):
@@ -108,8 +110,8 @@ class Stage:
     # ---- for whoever decides what comes next --------------------------------------------------
 
     @property
-    def seen(self) -> Seen:
-        return self._seen
+    def observations(self) -> WireObservations:
+        return self._observations
 
     @property
     def checker(self) -> RuleChecker:
@@ -129,15 +131,15 @@ class Stage:
 
     def begin_step(self, text: str) -> None:
         self.in_step = True
-        self.ran_ns = {}
-        text = self.words or text
+        self.clock_ran_ns = {}
+        text = self.step_text or text
         self._simulation.emit(events.STEP, None, text, 0)
 
     def settle(self) -> None:
         """Everybody does what there is to do. The clock moves when all wait."""
         self._simulation.sleep(_SETTLE_NS)
         # With --race a thread may have lost its turn, to get it back by the world's time.
-        while any(_is_late(task) for task in self._simulation.tasks()):
+        while any(_is_preempted(task) for task in self._simulation.tasks()):
             self._simulation.sleep(_SETTLE_NS)
 
     def check(self) -> None:
@@ -146,28 +148,28 @@ class Stage:
 
     def fail(self, text: str) -> NoReturn:
         """A step has not found what it expects."""
-        self._check_and_skip()
+        self._check_or_skip()
         text = f"{text[0].upper()}{text[1:]}"
-        if self.goes_on:
-            raise NotMet(text)
+        if self.interactive:
+            raise ExpectationFailed(text)
         self.config.fail(text)
 
-    def refuse(self, text: str) -> NoReturn:
+    def reject(self, text: str) -> NoReturn:
         """A step makes no sense, as things stand with the peers."""
-        self._check_and_skip()
+        self._check_or_skip()
         raise ScenarioError(text)
 
-    def _check_and_skip(self) -> None:
+    def _check_or_skip(self) -> None:
         """If a rule is broken, that says more; and of other votes than plain ones, or of what nobody here can read,
         anything may come."""
         self.check()
-        if not self.skips:
+        if not self.may_skip:
             return
         why = ""
         if undecodable := self.checker.undecodable_methods:
             why = f"it is played with the paper's RPCs, and of these peers no check can read {', '.join(undecodable)}"
-        elif self._plain_votes and (others := self._seen.not_plain):
-            why = f"it needs plain votes, and here {others}"
+        elif self._plain_votes and (difference := self._observations.election_difference):
+            why = f"it needs plain votes, and here {difference}"
         if why:
             import pytest  # whoever is here has it; whoever only looks need not wait for it
 
@@ -175,70 +177,70 @@ class Stage:
 
     def _observe(self, new: Sequence[Event]) -> None:
         for event in new:
-            self._seen.take(event)
-            if self._awaited is not None:
-                task, there = self._awaited
-                if there(event):
-                    self._awaited = None
+            self._observations.handle(event)
+            if self._awaited_event is not None:
+                task, matches = self._awaited_event
+                if matches(event):
+                    self._awaited_event = None
                     self._simulation.wake(task)
 
-    def _let_run(self, i: int | Collection[int], limit_s: float, there: Callable[[Event], bool]) -> bool:
+    def _run_clock(self, i: int | Collection[int], limit_s: float, matches: Callable[[Event], bool]) -> bool:
         """Let the clock of peer i, or of these peers, run until that event has come: whether it has, within so much of
         their own time."""
-        self._release([i] if isinstance(i, int) else i)
-        self._awaited = (self._simulation.current, there)
-        came = self._simulation.park("what the step waits for", int(limit_s * NS_PER_S))
-        self._awaited = None
-        self._hold()
+        self._unfreeze_clocks([i] if isinstance(i, int) else i)
+        self._awaited_event = (self._simulation.current, matches)
+        happened = self._simulation.park("what the step waits for", int(limit_s * NS_PER_S))
+        self._awaited_event = None
+        self._freeze_clocks()
         self.settle()
-        return came
+        return happened
 
-    def _comes_true(self, i: int, true: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool:
+    def _wait_until(self, i: int, condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool:
         """Whether it is true, or comes true while the clock of peer i runs a little."""
-        if true():
+        if condition():
             return True
         if (self._strict and patience_s == PATIENCE_S) or not self.config.is_up(i) or self.config.is_paused(i):
             return False
         left_ns = int(patience_s * NS_PER_S)
         while left_ns > 0:
-            self._release([i])
+            self._unfreeze_clocks([i])
             self._simulation.sleep(_POLL_NS)
-            self._hold()
+            self._freeze_clocks()
             left_ns -= _POLL_NS
             self.settle()
-            if true():
+            if condition():
                 return True
         return False
 
-    def _release(self, peers: Iterable[int]) -> None:
+    def _unfreeze_clocks(self, peers: Iterable[int]) -> None:
         for i in peers:
             if self.config.is_up(i):
                 self.config.unfreeze_clock(i)
-                self._running[i] = self._simulation.now_ns
+                self._unfrozen_since_ns[i] = self._simulation.now_ns
 
-    def _hold(self) -> None:
-        for i, since_ns in sorted(self._running.items()):
+    def _freeze_clocks(self) -> None:
+        for i, since_ns in sorted(self._unfrozen_since_ns.items()):
             if self.config.is_up(i):  # it may have crashed meanwhile, by an armed crash
                 self.config.freeze_clock(i)
-            self.ran_ns[i] = self.ran_ns.get(i, 0) + self._simulation.now_ns - since_ns
-        self._running.clear()
+            self.clock_ran_ns[i] = self.clock_ran_ns.get(i, 0) + self._simulation.now_ns - since_ns
+        self._unfrozen_since_ns.clear()
 
-    def _ask(self, i: int, call: Callable[[], R]) -> R:
+    def _call_peer(self, i: int, call: Callable[[], R]) -> R:
         """Call a method of the peer. If it does not return at once its clock runs, until the tester loses patience."""
         results: list[R] = []
         errors: list[ValueError] = []
 
-        def ask() -> None:
+        def call_it() -> None:
             try:
                 results.append(call())
             except ValueError as error:
                 errors.append(error)
 
-        task = self._simulation.spawn(ask, name="a step")
+        task = self._simulation.spawn(call_it, name="a step")
         if not self._simulation.join(task, 1):
-            self._release([i])
+            self._unfreeze_clocks([i])
             self._simulation.join(task)
-            self._hold()
+            self._freeze_clocks()
         if errors:
             self._check_up(i)  # by an armed crash, a moment ago
             raise errors[0]
@@ -251,13 +253,13 @@ class Stage:
         return self._in_flight(Selector.read(selector))
 
     def _in_flight(self, selector: Selector) -> list[QueuedMessage]:
-        return [queued for queued in self._network.queued if selector.fits(queued.message, is_reply=queued.is_reply)]
+        return [queued for queued in self._network.queued if selector.matches(queued.message, is_reply=queued.is_reply)]
 
     def _deliver(self, queued: QueuedMessage) -> None:
         self._network.deliver_queued(queued)
         self.settle()
 
-    def _fitting(self, selector: Selector) -> list[QueuedMessage]:
+    def _find_messages(self, selector: Selector) -> list[QueuedMessage]:
         """What fits, the oldest of each pair; what is not there yet, its sender sends while its clock runs a little."""
         if selector.source is not None and selector.source == selector.target:
             raise ScenarioError(f"what peer {selector.source} says to itself is never in flight")
@@ -265,13 +267,13 @@ class Stage:
         for source, target in self._pairs(selector):
             pair = selector.between(source, target)
             if not self._in_flight(pair) and not self._strict and not self.config.is_paused(source):
-                self._let_run(source, PATIENCE_S, _sent(pair))
+                self._run_clock(source, PATIENCE_S, _sent(pair))
                 if pair.method == INSTALL and pair.reply is False:
                     self._probe(pair)
-            fitting = self._in_flight(pair)
-            if not fitting:
-                self._nothing_fits(pair)
-            found.append(fitting[0])
+            candidates = self._in_flight(pair)
+            if not candidates:
+                self._fail_no_message(pair)
+            found.append(candidates[0])
         if not found:
             self.fail(f"nothing is in flight that is {selector}, and nobody is up to send it")
         return found
@@ -283,19 +285,19 @@ class Stage:
         assert source is not None and target is not None
         append = Selector(source, target, APPEND, reply=False)
         for _ in range(_PROBES_MAX):
-            if self._in_flight(snapshot) or target not in self._awake():
+            if self._in_flight(snapshot) or target not in self._running_peers():
                 return
             if not self._in_flight(append):
-                self._let_run(source, PATIENCE_S, _sent(append))
+                self._run_clock(source, PATIENCE_S, _sent(append))
             for queued in self._in_flight(append)[:1]:
                 self._deliver_and_answer(queued)
             if not self._in_flight(snapshot):
-                self._let_run(source, PATIENCE_S, _sent(snapshot))
+                self._run_clock(source, PATIENCE_S, _sent(snapshot))
 
     def _deliver_and_answer(self, queued: QueuedMessage) -> None:
         message = queued.message
         self._deliver(queued)
-        self._comes_true(int(message.target), lambda: message.reply is not None)
+        self._wait_until(int(message.target), lambda: message.reply is not None)
         for answer in [other for other in self._network.queued if other.is_reply and other.message.id == message.id]:
             self._deliver(answer)
 
@@ -316,12 +318,12 @@ class Stage:
                 # Of `*` as the sender, nobody knows who should send.
                 can = selector.source is not None or bool(selector.reply)
                 can = can and self.config.is_up(source) and (str(source), str(target)) not in cuts
-                owes = self._seen.owes_reply(source, target) if selector.reply else can
+                owes = self._observations.owes_reply(source, target) if selector.reply else can
                 if self._in_flight(pair) or (can and owes):
                     pairs.append((source, target))
         return pairs
 
-    def _nothing_fits(self, pair: Selector) -> NoReturn:
+    def _fail_no_message(self, pair: Selector) -> NoReturn:
         source, target = pair.source, pair.target
         assert source is not None and target is not None
         if not self.config.is_up(source) or not self.config.is_up(target):
@@ -332,9 +334,9 @@ class Stage:
             why = "the scenario is strict, so no clock runs"
         else:
             why = f"peer {source} sent none in {PATIENCE_S * 1000:.0f} ms of its own time"
-        others = self._network.queued
-        there = f" In flight: {'; '.join(describe(queued) for queued in others[:4])}" if others else ""
-        self.fail(f"nothing is in flight that is {pair}, and {why}.{there}")
+        difference = self._network.queued
+        matches = f" In flight: {'; '.join(describe(queued) for queued in difference[:4])}" if difference else ""
+        self.fail(f"nothing is in flight that is {pair}, and {why}.{matches}")
 
     def _delivered(self, selector: Selector) -> list[Message]:
         found = []
@@ -342,7 +344,7 @@ class Stage:
             if not self.config.is_up(target):
                 raise ScenarioError(f"peer {target} is down; restart it first")
             pair = selector.between(source, target)
-            message = next((m for m in self._seen.delivered if pair.fits(m, is_reply=False)), None)
+            message = next((m for m in self._observations.delivered if pair.matches(m, is_reply=False)), None)
             if message is not None:
                 found.append(message)
         if not found:
@@ -354,7 +356,7 @@ class Stage:
     def _up(self) -> list[int]:
         return [i for i in range(self.config.n) if self.config.is_up(i)]
 
-    def _awake(self) -> list[int]:
+    def _running_peers(self) -> list[int]:
         return [i for i in self._up() if not self.config.is_paused(i)]
 
     def _check_peer(self, i: int) -> None:
@@ -366,15 +368,15 @@ class Stage:
         if not self.config.is_up(i):
             raise ScenarioError(f"peer {i} is down; restart it first")
 
-    def _check_awake(self, i: int) -> None:
+    def _check_running(self, i: int) -> None:
         self._check_up(i)
         if self.config.is_paused(i):
             raise ScenarioError(f"peer {i} is paused; resume it first")
 
     def _check_leads(self, i: int) -> None:
-        self._check_awake(i)
-        if not self._comes_true(i, lambda: self._ask(i, lambda: self.config.get_state(i))[1]):
-            self.refuse(f"peer {i} does not lead, so it sends no AppendEntries; elect it first")
+        self._check_running(i)
+        if not self._wait_until(i, lambda: self._call_peer(i, lambda: self.config.get_state(i))[1]):
+            self.reject(f"peer {i} does not lead, so it sends no AppendEntries; elect it first")
 
     def _applied_index(self, i: int) -> int:
         return max(self.config.applied(i), default=0)
@@ -389,6 +391,6 @@ def _sent(selector: Selector) -> Callable[[Event], bool]:
 
     def sent(event: Event) -> bool:
         is_reply = event.kind == events.ANSWER
-        return (is_reply or event.kind == events.SEND) and selector.fits(event.detail, is_reply=is_reply)
+        return (is_reply or event.kind == events.SEND) and selector.matches(event.detail, is_reply=is_reply)
 
     return sent
