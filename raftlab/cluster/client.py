@@ -39,7 +39,7 @@ def add_commands(commands: Any) -> None:
         options.add_peers(parser, default=joined(options.local_addresses(options.PORT, options.PEERS)))
         if words:
             parser.add_argument(
-                "--within", type=float, default=10.0, metavar="S", help="give up after (default: %(default)g s)"
+                "--within", type=float, default=10.0, metavar="S", help="give up after S seconds (default: %(default)g)"
             )
             options.add_program(parser)
         options.add_tls(parser)

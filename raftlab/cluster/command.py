@@ -31,13 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     client.add_commands(commands)
     server.add_command(commands)
-    parser.add_argument("--data", type=Path, default=FOLDER, metavar="DIR", help="where they save (%(default)s)")
-    parser.add_argument("--new", action="store_true", help="delete what was saved there before, and begin anew")
     parser.add_argument(
-        "--servers", type=int, default=options.PEERS, metavar="N", help="how many processes (default: %(default)s)"
+        "--data", type=Path, default=FOLDER, metavar="DIR", help="folder for saved state (default: %(default)s)"
+    )
+    parser.add_argument("--new", action="store_true", help="delete the saved state first")
+    parser.add_argument(
+        "--servers", type=int, default=options.PEERS, metavar="N", help="number of peers (default: %(default)s)"
     )
     parser.add_argument(
-        "--port", type=int, default=options.PORT, help="of peer 0; the others' follow (default: %(default)s)"
+        "--port", type=int, default=options.PORT, help="port of peer 0; peer i uses PORT + i (default: %(default)s)"
     )
     options.add_max_raft_state(parser)
     options.add_program(parser)

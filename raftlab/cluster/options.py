@@ -58,17 +58,17 @@ def cluster_name(addresses: list[Address]) -> str:
 
 
 def add_peers(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
-    text = "addresses of all peers, in the same order for each process and client"
+    text = "addresses of all peers, in the same order everywhere"
     if default is not None:
         text += " (default: those of `lab cluster`, %(default)s)"
     parser.add_argument("--peers", default=default, required=default is None, metavar="HOST:PORT,...", help=text)
 
 
 def add_tls(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("TLS, for addresses that are not this machine's own (all three together)")
-    group.add_argument("--cert", metavar="PEM", help="our certificate")
-    group.add_argument("--key", metavar="PEM", help="its private key")
-    group.add_argument("--ca", metavar="PEM", help="the authority that signs the certificates of all")
+    group = parser.add_argument_group("TLS, required for addresses of other machines (give all three)")
+    group.add_argument("--cert", metavar="PEM", help="certificate of this process")
+    group.add_argument("--key", metavar="PEM", help="private key of that certificate")
+    group.add_argument("--ca", metavar="PEM", help="authority that signed all certificates")
 
 
 def add_max_raft_state(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +77,7 @@ def add_max_raft_state(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=MAX_RAFT_STATE,
         metavar="BYTES",
-        help="a longer log is replaced by a snapshot (default: %(default)s; 0: never)",
+        help="log size above which peers take a snapshot (default: %(default)s; 0: never)",
     )
 
 

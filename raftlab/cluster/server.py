@@ -56,9 +56,9 @@ def add_command(commands: Any) -> None:
     text = "run one process by hand"
     parser = commands.add_parser("serve", help=text, description=f"{text.capitalize()}.")
     parser.set_defaults(run=_serve)
-    parser.add_argument("--me", type=int, required=True, metavar="N", help="which of the peers this is, from 0")
+    parser.add_argument("--me", type=int, required=True, metavar="N", help="number of this peer, from 0")
     options.add_peers(parser)
-    parser.add_argument("--data", type=Path, metavar="DIR", help="where it saves (default: build/serve/peer-N)")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder for saved state (default: build/serve/peer-N)")
     options.add_max_raft_state(parser)
     options.add_program(parser)
     options.add_tls(parser)

@@ -1,9 +1,8 @@
-"""The options that several commands share: one table for the parsers of `lab`, for pytest, for the Makefile, and for
-the command lines that reports print.
+"""The options that several commands share: one table for `lab`, pytest, the Makefile, and the command lines in reports.
 
-Promise: an option has one name everywhere, `--raft` and RAFT, and a line that is printed repeats the run in any shell.
-What a make variable becomes is in the Makefile, which a test compares with this. An option of one command is with that
-command.
+Promise: an option has the same name everywhere (`--raft` and RAFT), and a printed command line repeats the run in any
+shell. The Makefile turns its variables into options; a test compares it with this table. Options of a single command
+are in that command's module.
 
 Start at `RUN` and `add_options()`.
 """
@@ -20,25 +19,25 @@ from typing import Any
 
 from raftlab.harness.loader import DEFAULT, DEFAULT_KV
 
-# Values by the names of their options. One that is None, False or "" is not given.
+# Values by option name. None, False and "" mean "not given".
 Values = Mapping[str, Any]
 
 
-# ---- types: each takes what was typed and says what is allowed where it does not fit ------------------------------
+# ---- types: each converts what was typed, or raises an error that names the legal range ---------------------------
 
 
 def path(text: str) -> Path:
-    return Path(text).expanduser()  # within quotes no shell does it
+    return Path(text).expanduser()  # the shell does not expand a quoted ~
 
 
 def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
+        raise ArgumentTypeError(f"must be a whole number, at least 1, got {text!r}")
     return int(text)
 
 
 def jobs(text: str) -> int | None:
-    """A number, or None for `auto`: one for each core."""
+    """A number, or None for `auto`: one per core."""
     return None if text == "auto" else positive(text)
 
 
@@ -48,7 +47,7 @@ def seconds(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value <= 86_400:
-        raise ArgumentTypeError(f"must be seconds, above 0 and at most 86400, got {text!r}")
+        raise ArgumentTypeError(f"must be a number of seconds, above 0 and at most 86400, got {text!r}")
     return value
 
 
@@ -66,16 +65,16 @@ def duration(text: str) -> float:
 
 @dataclass(frozen=True)
 class Option:
-    """A command whose help, type or default is another takes a copy by dataclasses.replace()."""
+    """A command that needs another help text, type or default makes a copy with dataclasses.replace()."""
 
     name: str
     help: str
-    metavar: str = ""  # "": it has no value
+    metavar: str = ""  # "": a flag without a value
     type: Callable[[str], Any] = str
     default: Any = None
     repeated: bool = False
     required: bool = False
-    dest: str | None = None  # where the parser puts it, if not under its name
+    dest: str | None = None  # the attribute of the parsed arguments, if not the name
     also: tuple[str, ...] = ()  # other spellings
 
     @property
@@ -84,37 +83,37 @@ class Option:
 
     @property
     def variable(self) -> str:
-        """Of make."""
+        """The make variable."""
         return self.name.upper()
 
 
-RAFT = Option("raft", "the raft.py to run", "PATH", path, DEFAULT)
-KV = Option("kv", "the server.py of the service above it", "PATH", path, DEFAULT_KV)
-SEED = Option("seed", "the seed (default: a fresh one)", "N", int)
-ISOLATED = Option("isolated", "every peer in a process of its own, as for grades")
+RAFT = Option("raft", "raft.py to test", "PATH", path, DEFAULT)
+KV = Option("kv", "server.py to test, with the client.py beside it", "PATH", path, DEFAULT_KV)
+SEED = Option("seed", "seed of the run (default: a new one)", "N", int)
+ISOLATED = Option("isolated", "run each peer sandboxed, in its own process")
 RACE = Option("race", "preempt threads at any line and report data races (docs/student/race.md)")
 
-RUNS = Option("runs", "how many runs", "N", positive)
-JOBS = Option("jobs", "worker processes (default: one for each core)", "N", jobs)
-FOR = Option("for", "how long: 90s, 10m, 1h30m", "TIME", duration, dest="for_s")
-OUT = Option("out", "where results go", "DIR", path)
-TIMELINE = Option("timeline", "print the run as a table: time down, a column per peer")
+RUNS = Option("runs", "number of runs", "N", positive)
+JOBS = Option("jobs", "number of worker processes (default: one per core)", "N", jobs)
+FOR = Option("for", "stop after this time: 90s, 10m, 1h30m", "TIME", duration, dest="for_s")
+OUT = Option("out", "folder for the results", "DIR", path)
+TIMELINE = Option("timeline", "also print the run as a table with a column per peer")
 
-FILE = Option("file", "take the tests from this file instead", "F", path, repeated=True)
+FILE = Option("file", "load tests from this file (repeatable)", "F", path, repeated=True)
 TRACE = Option("trace", "show this saved trace instead of running a test", "FILE", path)
 
-# How a run is made. Every command that makes runs has these; one that runs no service has no KV.
+# Every command that makes runs has these options, but KV only if it can run a service.
 RUN = (RAFT, KV, SEED, ISOLATED, RACE)
 RUN_OF_PEER = tuple(option for option in RUN if option is not KV)
-# These have a make variable of their name. (FILE is a scenario there.)
+# These have a make variable of the same name. (FILE in make is a scenario.)
 OF_MAKE = (*RUN, RUNS, JOBS, FOR, OUT, TIMELINE)
 
 _OPTIONS = {option.name: option for option in (*OF_MAKE, FILE, TRACE)}
 
 
 def add_options(add: Callable[..., object], *options: Option) -> None:
-    """`add` is the add_argument() of a parser, or pytest's addoption(). Of two with one name the later one counts:
-    `*RUN, replace(SEED, help="...")`."""
+    """`add` is add_argument() of a parser, or pytest's addoption(). Of two options with the same name the later one
+    counts: `*RUN, replace(SEED, help="...")`."""
     for option in {option.name: option for option in options}.values():
         how: dict[str, Any] = {"help": option.help}
         if not option.metavar:
@@ -124,7 +123,7 @@ def add_options(add: Callable[..., object], *options: Option) -> None:
         if option.repeated:
             how |= {"action": "append", "default": []}
         elif option.default is not None and option.metavar:
-            how["help"] += f" ({option.default})"
+            how["help"] += f" (default: {option.default})"
         if option.required:
             how["required"] = True
         if option.dest is not None:
@@ -136,20 +135,20 @@ def add_options(add: Callable[..., object], *options: Option) -> None:
 
 
 def given(args: Namespace, *, service: bool = True) -> dict[str, Any]:
-    """How a run is made, but for its seed, as JSON can hold it. Without `service` it runs none."""
+    """The options of a run except its seed, as JSON values; without `service`, also without KV."""
     options = [option for option in (RUN if service else RUN_OF_PEER) if option is not SEED]
     values = {option.name: getattr(args, option.name, None) for option in options}
     return {name: str(value) if isinstance(value, Path) else value for name, value in values.items() if value}
 
 
 def arguments(values: Values) -> list[str]:
-    """As pytest and `lab` take them, without those that are as by default."""
+    """Arguments for pytest and `lab`, without default values."""
     words = [(option.flag, text) for option, text in _texts(values)]
     return [word for flag, text in words for word in ((flag,) if text is None else (flag, text))]
 
 
 def command_line(command: str, values: Values) -> str:
-    """For a shell. What make is given are its variables."""
+    """A line for the shell. For make, options become variables."""
     if command.startswith("make "):
         words = [f"{option.variable}={'1' if text is None else quote(text)}" for option, text in _texts(values)]
     else:
@@ -158,14 +157,14 @@ def command_line(command: str, values: Values) -> str:
 
 
 def run_line(does: str, test: str, seed: int, values: Values, *, file: str = "") -> str:
-    """What replays a run of the test, or shrinks it, or draws it. `file`: where the test is, if make does not know."""
+    """The command that replays, shrinks or draws a run. `file`: the test's file, if make does not know it."""
     if file:
         return command_line(f"lab {does} {test}", {SEED.name: seed, FILE.name: file, **values})
     return command_line(f"make {does} TEST={test}", {SEED.name: seed, **values})
 
 
 def _texts(values: Values) -> Iterator[tuple[Option, str | None]]:
-    """None for an option that has no value."""
+    """None for a flag."""
     for name, value in values.items():
         option = _OPTIONS[name]
         if value is None or value is False or value == "":

@@ -68,18 +68,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(
         group.addoption,
         *RUN,
-        replace(SEED, help="the first seed (default: a fresh one, printed)"),
-        replace(RUNS, type=int, default=1, help="run each lab test over N seeds: N, N+1, ..."),
-        replace(RAFT, default=None, help=f"{RAFT.help} ({DEFAULT})"),
-        replace(KV, default=None, help=f"{KV.help} ({DEFAULT_KV})"),
+        replace(SEED, help="first seed (default: a new one, which is printed)"),
+        replace(RUNS, type=int, default=1, help="run each lab test with N seeds, from --seed on"),
+        replace(RAFT, default=None, help=f"{RAFT.help} (default: {DEFAULT})"),
+        replace(KV, default=None, help=f"{KV.help} (default: {DEFAULT_KV})"),
     )
-    group.addoption("--realtime", action="store_true", help="real threads and the real clock instead of virtual time")
+    group.addoption("--realtime", action="store_true", help="use real threads and the real clock")
     group.addoption(
         "--check-determinism",
         action="store_true",
-        help="run each lab test again in another process and name the first event that differs",
+        help="run each lab test twice and report the first event that differs",
     )
-    group.addoption("--record-events", type=Path, help="write the events of the run to this file (for the above)")
+    group.addoption("--record-events", type=Path, help="write the events of the run to this file")
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -98,7 +98,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--isolated"):
         for option, why in _NOT_ISOLATED.items():
             if config.getoption(option):
-                raise pytest.UsageError(f"{option} cannot be had with --isolated: {why}")
+                raise pytest.UsageError(f"{option} is not supported with --isolated: {why}")
     if config.getoption("--realtime") and config.getoption("--race"):
         raise pytest.UsageError("--race needs virtual time; on real threads nobody knows who lost the turn when")
     if config.getoption("--realtime") and config.getoption("--check-determinism"):

@@ -16,17 +16,17 @@ from raftlab.layout import ROOT
 
 # Imported only when called, so that `lab replay` does not pay for what `lab stress` needs.
 COMMANDS = {
-    "stress": "run tests over thousands of seeds and group what fails",
+    "stress": "run tests over many seeds and group the failures",
     "replay": "replay a run exactly",
     "shrink": "minimize a failing run",
-    "timeline": "show a run as a table: time down, a column per peer",
+    "timeline": "show a run as a table with a column per peer",
     "page": "show a run as one HTML page to step through",
-    "scenario": "play a run written step by step, on any peer",
+    "scenario": "play scenarios: runs written step by step",
     "fuzz": "search for failing runs at random",
     "cluster": "run peers as real processes, with a prompt",
-    "mutants": "write incorrect peers, or measure which the lab catches",
+    "mutants": "write incorrect peers, or measure which the tests catch",
     "grade": "grade submissions in a sandbox",
-    "handout": "write the tree a student starts from",
+    "handout": "write the source tree that students start from",
 }
 
 # Where a command is no folder of the tools with a command.py.
@@ -56,7 +56,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     for name, help_text in COMMANDS.items():
         if _module(name) is None:
             continue
-        subparser = subparsers.add_parser(name, help=help_text, description=help_text.capitalize() + ".")
+        subparser = subparsers.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.")
         if list(arguments[:1]) == [name]:
             importlib.import_module(str(_module(name))).add_arguments(subparser)
     args = parser.parse_args(arguments)

@@ -38,12 +38,12 @@ class HandoutError(Exception):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("out", type=Path, metavar="OUT", help="the folder to write: a new one, or an empty one")
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder to write; must be new or empty")
     parser.add_argument(
         "--force",
         action="store_true",
-        help=f"write into a folder that is not empty; {', '.join(STUDENTS)} stay if they differ, and so does "
-        "every file that is not part of the handout",
+        help=f"write into a folder that is not empty; {', '.join(STUDENTS)} are kept if they differ, as are files "
+        "that are not part of the handout",
     )
 
 

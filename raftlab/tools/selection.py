@@ -112,7 +112,7 @@ def not_lab_tests(file: Path) -> dict[str, str]:
         if inspect.isfunction(value) and name.startswith("test") and (name not in known or _parametrized(value)):
             found[name] = _why_not(name, value)
         elif inspect.isclass(value) and any(key.startswith("test") for key in vars(value)):
-            found[name] = "it is a class; take its tests out of it, as functions"
+            found[name] = "it is a class; write its tests as functions"
     return found
 
 
@@ -120,13 +120,13 @@ def _why_not(name: str, function: Callable[..., Any]) -> str:
     if _parametrized(function):
         # Before its parameters: these are not what is wrong with it.
         return (
-            "it is parametrized, and one test here is one function that is worth points; write a function for each "
-            "set of values, or a loop in one"
+            "it is parametrized, and points are given per function; write one function for each set of values, or "
+            "one with a loop"
         )
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        return "it is async; write it as a plain function"
+        return "it is async; write it as an ordinary function"
     if inspect.isgeneratorfunction(function):
-        return "it has a yield in it, so that calling it runs nothing; write it as a plain function"
+        return "it contains yield, so calling it runs nothing; write it as an ordinary function"
     parameters = list(inspect.signature(function).parameters)
     others = [parameter for parameter in parameters if parameter not in _GIVEN]
     if others or len(parameters) > 1:

@@ -36,10 +36,11 @@ _MEMORY_MB = 2048
 
 _EPILOG = """\
 examples:
-  lab fuzz                       a minute, on every core
-  lab fuzz --for 10m --seed 7    ten minutes, and the same runs again whenever you like
+  lab fuzz                       for a minute, on all cores
+  lab fuzz --for 10m --seed 7    for ten minutes; repeatable
 
-Exit status: 0 nothing was found, 1 something was, 2 it could not run, 130 interrupted.
+Exit status: 0 no failure found, 1 a failure found, 2 could not start,
+130 interrupted.
 """
 
 
@@ -51,14 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         add,
         *RUN_OF_PEER,
-        replace(SEED, help="the same runs again, with as many workers (default: a fresh one)"),
-        replace(FOR, help="how long each worker fuzz runs, in time that it runs itself: 90s, 10m, 1h30m (60s)"),
-        replace(RUNS, help="end after so many runs, whatever the time"),
+        replace(SEED, help="repeat the runs of this seed; use the same --jobs (default: a new seed)"),
+        replace(FOR, help="stop after each worker has run this long: 90s, 10m, 1h30m (default: 60s)"),
+        replace(RUNS, help="stop after this many runs"),
         JOBS,
-        replace(OUT, default=FOLDER, help="where the scenario goes"),
+        replace(OUT, default=FOLDER, help="folder for the scenario"),
     )
-    add("--keep", action="store_true", help=f"put what is found into {FOUND}, too")
-    add("--json", type=Path, metavar="FILE", help="write figures there: what was found, after how much")
+    add("--keep", action="store_true", help=f"also copy the scenario to {FOUND}")
+    add("--json", type=Path, metavar="FILE", help="write statistics to FILE: the failure, and the work it took")
 
 
 def main(args: argparse.Namespace) -> int:

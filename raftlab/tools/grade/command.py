@@ -56,62 +56,65 @@ _REFERENCE_SERVICE = ROOT / SERVICE / "server.py"
 
 _EPILOG = """\
 examples:
-  lab grade submissions/ --hidden hidden/ --out grades/        grade the whole class
-  lab grade submissions/ann.zip --hidden hidden/ --out grades/ grade one submission again; the others stay
-  lab grade alice.zip --out /tmp/alice                         grade one submission, public tests only
-  lab grade --gradescope autograder.zip --hidden hidden/       write an autograder for Gradescope
+  lab grade subs/ --hidden hidden/ --out grades/         grade a class
+  lab grade subs/ann.zip --hidden hidden/ --out grades/  add or regrade one
+  lab grade alice.zip --out /tmp/alice                   public tests only
+  lab grade --gradescope autograder.zip --hidden hidden/
 
-A submission is a folder, a zip or tar, or a raft.py. For parts 3A and 3B it also has a folder kv.
-A folder of submissions is the class. A single submission is added to the class in OUT, or replaces the earlier one.
-First the solution (the lab's raft/raft.py, or --solution) runs every test. If it fails one, grading stops.
-Finished runs are cached: run the same command again to resume.
-OUT gets index.html, scores.csv and provenance.json for you, submitted/NAME/ with the files that were graded, and
-students/NAME/ with report.html, results.json and junit.xml.
-Exit status: 0 graded, 2 error, 130 interrupted.
+A submission is a folder, a zip or tar file, or a raft.py. For parts 3A and 3B
+it also has a folder kv. A folder of submissions is a class; a single
+submission is added to the class in OUT, or replaces its earlier version there.
+Every test is first validated on the solution; if one fails there, no
+submission is graded. Finished runs are cached; run the same command again to
+resume.
+OUT gets index.html, scores.csv and provenance.json; submitted/NAME/ with the
+graded files; and students/NAME/ with report.html, results.json and junit.xml.
+Exit status: 0 graded, 2 could not grade, 130 interrupted.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "lab grade SUBMISSIONS [--hidden DIR] [--rubric FILE] [--solution PATH] [--out DIR] [--jobs N]"
+    parser.usage = "lab grade SUBMISSIONS [options]\n       lab grade --gradescope ZIP [options]"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     add = parser.add_argument
-    add("submissions", type=Path, nargs="?", metavar="SUBMISSIONS", help="a folder of submissions, or one of them")
-    add("--hidden", type=Path, action="append", default=[], metavar="PATH", help="hidden tests: a file or a folder")
+    add("submissions", type=Path, nargs="?", metavar="SUBMISSIONS", help="folder of submissions, or one submission")
+    add("--hidden", type=Path, action="append", default=[], metavar="PATH", help="file or folder with hidden tests")
     add(
         "--rubric",
         type=Path,
         metavar="FILE",
-        help="points, seeds, what students see, limits (TOML; docs/instructor/grading.md)",
+        help="points, seeds and limits as TOML (docs/instructor/grading.md)",
     )
     add_options(
         add,
-        replace(OUT, default=FOLDER, help="where results go; finished runs are cached there"),
-        replace(JOBS, help="submissions graded in parallel (default: one per core)"),
-        replace(
-            KV, default=None, help=f"the solution's service, for 3A and 3B (default: the lab's {SERVICE}/server.py)"
-        ),
+        replace(OUT, default=FOLDER, help="folder for results; finished runs in it are not repeated"),
+        replace(JOBS, help="submissions to grade at a time (default: one per core)"),
+        replace(KV, default=None, help=f"server.py that passes 3A and 3B (default: the lab's {SERVICE}/server.py)"),
     )
     add(
         "--solution",
         type=Path,
         metavar="PATH",
-        help=f"a raft.py that passes every test (default: the lab's {PEER}/raft.py)",
+        help=f"raft.py that passes all tests (default: the lab's {PEER}/raft.py)",
     )
-    add("--proved", action="store_true", help="do not run the tests on the solution first")
-    add("--no-pages", action="store_true", help="make no pages of failures, whatever the rubric says")
-    add("--single", action="store_true", help="SUBMISSIONS is one submission, even if it looks like a class")
+    add("--proved", action="store_true", help="do not validate the tests on the solution")
+    add("--no-pages", action="store_true", help="write no pages for failures, whatever the rubric says")
+    add("--single", action="store_true", help="treat SUBMISSIONS as one submission")
     add(
-        "--no-walls",
+        "--no-sandbox",
         action="store_true",
-        help="grade even if this machine has no sandbox (docs/instructor/isolation.md)",
+        help="grade even where peers cannot be sandboxed (docs/instructor/isolation.md)",
     )
-    add("--gradescope", type=Path, metavar="ZIP", help="do not grade; write an autograder for Gradescope")
+    add("--no-walls", action="store_true", help=argparse.SUPPRESS)  # the name until this version
+    add("--gradescope", type=Path, metavar="ZIP", help="write an autograder for Gradescope and exit")
 
 
 def main(args: argparse.Namespace) -> int:
     if not hasattr(os, "pidfd_open"):
-        return _cannot("lab grade needs Linux, because its sandbox and its limits use features of Linux")
+        return _cannot("lab grade needs Linux, for its sandbox and its limits")
+    if args.no_walls:
+        return _cannot("--no-walls was renamed to --no-sandbox")
     if (args.submissions is None) == (args.gradescope is None):
         return _cannot("give either SUBMISSIONS, to grade them, or --gradescope ZIP, to write an autograder")
     try:
@@ -130,7 +133,7 @@ def main(args: argparse.Namespace) -> int:
         return _cannot(str(error))
     except OSError as error:
         return _cannot(_reason(error))
-    if refusal() and not args.no_walls:
+    if refusal() and not args.no_sandbox:
         return _cannot(refusal())
     try:
         with ended_politely(), alone_in(args.out, "lab grade"):

@@ -51,7 +51,7 @@ cd /autograder/source/raftlab
 out=$(mktemp -d)
 mkdir -p /autograder/results
 # Without bubblewrap, submissions run with the system call filter, as a user who cannot read hidden tests.
-if .venv/bin/lab grade /autograder/submission --single --no-walls --proved --no-pages \\
+if .venv/bin/lab grade /autograder/submission --single --no-sandbox --proved --no-pages \\
     --rubric ../rubric.toml {options}--out "$out"; then
   cp "$out"/students/*/results.json /autograder/results/results.json
 else

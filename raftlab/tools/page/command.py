@@ -31,7 +31,7 @@ from raftlab.tools.selection import SelectionError, select, service_for
 from raftlab.trace.trace_file import TraceFileError, read_trace
 
 PAGES = Path("build/pages")
-_OUT = replace(OUT, metavar="FILE", help=f"where to (default: {PAGES}/TEST-SEED.html)")
+_OUT = replace(OUT, metavar="FILE", help=f"file to write (default: {PAGES}/TEST-SEED.html)")
 
 
 class PageError(Exception):
@@ -67,12 +67,12 @@ def told_of(run: Run, test: str, replay: str) -> dict[str, Any]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("test", nargs="?", metavar="TEST", help="the test to run, by name")
+    parser.add_argument("test", nargs="?", metavar="TEST", help="name of the test to run")
     add_options(parser.add_argument, *RUN, FILE, TRACE, _OUT)
     parser.add_argument(
         "--fields",
         action=argparse.BooleanOptionalAction,
-        help="with what the peers hold themselves (default, unless --isolated)",
+        help="show the peers' own fields (default, except with --isolated)",
     )
 
 
@@ -86,11 +86,11 @@ def main(args: argparse.Namespace) -> int:
 
 def _main(args: argparse.Namespace) -> int:
     if (args.test is None) == (args.trace is None):
-        raise PageError("name one thing to show: a TEST or --trace FILE")
+        raise PageError("name one of TEST and --trace FILE")
     if args.fields and args.isolated:
-        raise PageError("--fields cannot be had with --isolated: the peers' fields are in other processes")
+        raise PageError("--fields is not supported with --isolated: the peers' fields are in other processes")
     if args.fields and args.trace:
-        raise PageError("--fields needs a run: a trace has only what peers said, not what they held")
+        raise PageError("--fields is not supported with --trace: a trace does not contain the peers' fields")
     if args.fields is None:
         args.fields = not args.isolated
     if args.trace is not None:
@@ -103,7 +103,8 @@ def _main(args: argparse.Namespace) -> int:
         return 0
     tests = select([args.test], args.file)
     if len(tests) != 1:
-        raise PageError(f"{args.test} is {len(tests)} tests; name one of {', '.join(t.name for t in tests[:5])} …")
+        names = ", ".join(t.name for t in tests[:5])
+        raise PageError(f"{args.test} matches {len(tests)} tests; name one: {names} …")
     (test,) = tests
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(2**31)
     launcher = launcher_for(args.raft, isolated=args.isolated, kv=service_for(tests, args.kv), race=args.race)

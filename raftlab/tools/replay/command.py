@@ -41,40 +41,45 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "lab replay TEST --seed N [options]\n       lab replay FILE [options]"
-    parser.epilog = "Exit status: 0 the run passed, 1 it failed, 2 it could not be made."
+    parser.epilog = "Exit status: 0 the run passed, 1 it failed, 2 it could not start."
     add = parser.add_argument
-    add("test", metavar="TEST", nargs="?", help="the name of the test, or a FILE of choices, as lab shrink writes it")
+    add("test", metavar="TEST", nargs="?", help="name of the test, or a FILE that lab shrink or --write-choices wrote")
     add_options(
         add,
         FILE,
         *RUN,
-        replace(SEED, help="the seed that a report names"),
-        replace(RAFT, default=None, help=f"the raft.py to run ({DEFAULT}, or the one that FILE names)"),
-        replace(KV, default=None, help=f"the server.py of its service ({DEFAULT_KV}, or the same)"),
+        replace(SEED, help="seed of the run, as its failure report shows it"),
+        replace(RAFT, default=None, help=f"raft.py to test (default: the one in FILE, or {DEFAULT})"),
+        replace(KV, default=None, help=f"server.py to test (default: the one in FILE, or {DEFAULT_KV})"),
         TIMELINE,
     )
+    add("--write-choices", type=Path, metavar="FILE", help="record the run's choices (docs/student/determinism.md)")
+    add("--pdb", action="store_true", help="stop in the debugger at the failure; virtual time stops, too")
     add(
-        "--write-choices", type=Path, metavar="FILE", help="write the run's choices there (docs/student/determinism.md)"
+        "--records",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="compare with the failures recorded by lab stress --out DIR",
     )
-    add("--pdb", action="store_true", help="stop in the debugger where it fails; virtual time stands still")
-    add("--records", type=Path, action="append", default=[], metavar="DIR", help="the --out folder of a lab stress")
 
 
 def main(args: argparse.Namespace) -> int:
     if args.isolated and args.pdb:
-        return _cannot("--pdb cannot be had with --isolated: the peer's frames are in another process")
+        return _cannot("--pdb is not supported with --isolated: the peer runs in another process")
     args.choices = None
     if args.seed is None and args.test is not None:
         # Without a seed it can only be a file.
         args.choices, args.test = Path(args.test), None
         if not args.choices.exists():
-            return _cannot(f"{args.choices}: there is no such file, and a TEST needs its --seed N")
+            return _cannot(f"{args.choices}: no such file (to replay a test, add --seed N)")
     try:
         header, choices = (None, None) if args.choices is None else read_choices(args.choices)
         if header is not None:
             args.test = header.test
         if args.test is None:
-            return _cannot("give a TEST and its --seed N, or a FILE of choices")
+            return _cannot("give a TEST with --seed N, or a FILE with recorded choices")
         _take_paths(args, header)
         tests = select([args.test], args.file)
         # Before anything else imports the messages that the tester knows: the peer may bring its own.
@@ -84,7 +89,7 @@ def main(args: argparse.Namespace) -> int:
         return _cannot(str(error))
     if len(tests) > 1:
         return _cannot(
-            f"a replay is one run, but {args.test!r} are {len(tests)} tests; name one, see lab stress --list"
+            f"cannot replay {len(tests)} tests at once: {args.test!r} matches several; name one (lab stress --list)"
         )
     (test,) = tests
     if header is not None and choices is not None:
@@ -99,7 +104,7 @@ def main(args: argparse.Namespace) -> int:
             print(f"This run cannot be compared with its record: {error}.\n", flush=True)
     if record is not None and not record.digest:
         # It may well end this process too, before there is anything else to say.
-        print(f"When it was recorded, this run took its process along:\n{_indented(record.report)}\n", flush=True)
+        print(f"When it was recorded, this run ended its process:\n{_indented(record.report)}\n", flush=True)
     faulthandler.enable()
     choice_source: ChoiceSource = (
         SeededSource(args.seed) if choices is None else OverridingSource(DefaultSource(), choices)
@@ -195,10 +200,10 @@ def _tell(args: argparse.Namespace, test: LabTest, run: Run) -> None:
 
 def _same_choices(run: Run, header: ChoiceFileHeader) -> str:
     if run.digest == header.digest:
-        return f"  Exactly the run whose choices these were (digest {run.digest})."
+        return f"  Same run as recorded (digest {run.digest})."
     return (
-        f"  Not the run whose choices these were (digest {run.digest}, then {header.digest}): they, the peer, the test "
-        "or the lab\n  have changed since. A choice that no longer fits is the plain one."
+        f"  Not the recorded run (digest {run.digest}, recorded {header.digest}): the choices, the peer, the test or "
+        "the lab\n  have changed. A recorded choice that no longer fits is replaced by the default."
     )
 
 
@@ -209,20 +214,20 @@ def _count(choices: Choices) -> str:
 def _same_run(run: Run, record: records.Record | None, code: dict[str, str]) -> str:
     """Is it the run that was recorded?"""
     if record is None:
-        return f"  This run has not failed here before, so there is nothing to compare with (digest {run.digest})."
+        return f"  No recorded failure to compare with (digest {run.digest})."
     changed = records.changes(record.code, code)
     if changed and run.digest == record.digest:
-        return f"  The same run as recorded, although this has changed since: {', '.join(changed)}."
+        return f"  Same run as recorded, although these have changed since: {', '.join(changed)}."
     if changed:
-        return f"  Not the recorded run: since then this has changed: {', '.join(changed)}."
+        return f"  Not the recorded run: these have changed since: {', '.join(changed)}."
     if not record.digest:
-        return "  When it was recorded this run took its process along; this time it did not."
+        return "  When it was recorded, this run ended its process; this time it did not."
     if run.digest == record.digest:
-        return f"  Exactly the recorded run (digest {run.digest})."
+        return f"  Same run as recorded (digest {run.digest})."
     return (
         f"  NOT THE RECORDED RUN, although no file has changed (digest {run.digest}, recorded {record.digest}).\n"
-        "  Something of one run reaches the next (a variable of the module or the class), or chance comes from\n"
-        "  outside the seed; pytest --check-determinism may name it."
+        "  The peer or the test keeps state between runs (a module or class variable), or uses randomness that does\n"
+        "  not come from the seed. To find it, run pytest --check-determinism."
     )
 
 

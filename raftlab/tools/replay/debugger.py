@@ -60,7 +60,7 @@ class DebuggedSimulation(Simulation):
 
     def _switch(self) -> None:
         if self._looking:
-            raise SimulationError("virtual time stands still in the debugger, and this would wait")
+            raise SimulationError("virtual time is stopped in the debugger, so this would wait forever")
         super()._switch()
 
     def stop(self, error: BaseException, frame: FrameType | None, tb: TracebackType | None) -> None:
@@ -77,7 +77,7 @@ class DebuggedSimulation(Simulation):
         if accused is not None and (accused != here or not debugger.is_in_peer(frame, tb)):
             task = debugger.thread_of(accused, first=self._woken_by.get(self.current))
             if task is not None:
-                print(f"You are in {task.name} of peer {accused}, which waits; `peer N` goes to another one.")
+                print(f"You are in {task.name} of peer {accused}, which is waiting; `peer N` switches to peer N.")
                 frame, tb = self.frames_of(task), None
         print()
         debugger.interaction(frame, tb)
@@ -123,11 +123,11 @@ class _Debugger(pdb.Pdb):
 
     def do_peer(self, arg: str) -> None:
         """peer N
-        Go to the thread of peer N that ran last. There `self` is that peer.
+        Switch to the thread of peer N that ran last. There `self` is that peer.
         """
         task = self.thread_of(arg.strip())
         if task is None:
-            self.error(f"there is no peer {arg.strip()!r} that is up and in a line of its own")
+            self.error(f"no peer {arg.strip()!r} is running its own code")
             return
         self.message(f"In {task.name} of peer {arg.strip()}:")
         self.setup(self._simulation.frames_of(task), None)

@@ -32,22 +32,28 @@ PLAYED_WITH = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "Exit status: 0 all ended as their files say, 1 one did not, 2 nothing could be run."
+    parser.epilog = "Exit status: 0 all passed, 1 at least one failed, 2 nothing could run."
     add = parser.add_argument
-    add("files", metavar="FILE", nargs="*", type=Path, help=f"files of steps, or folders of them ({TESTS}/scenarios)")
-    seed = replace(SEED, default=PLAYED_WITH, help="of timeouts and turns, which no step decides")
+    add(
+        "files",
+        metavar="FILE",
+        nargs="*",
+        type=Path,
+        help=f"scenario, or folder of scenarios (default: {TESTS}/scenarios)",
+    )
+    seed = replace(SEED, default=PLAYED_WITH, help="seed of timeouts and scheduling, which the steps leave open")
     add_options(add, *RUN_OF_PEER, seed, TIMELINE)
     add(
         "--from",
         dest="from_",
         metavar="TEST",
-        help="write the run of this test with --seed as a scenario, if it can be",
+        help="convert the run of this test with --seed to a scenario, if it breaks a rule",
     )
-    out = "where --from writes it (default: build/shrunk/TEST-SEED.scenario)"
+    out = "file that --from writes (default: build/shrunk/TEST-SEED.scenario)"
     add_options(add, replace(OUT, metavar="FILE", help=out))
-    add("--step", action="store_true", help="walk through one file at a prompt, one step at a time")
-    add("--compare", action="store_true", help="hold what `show` shows against the lines under ----, the reference's")
-    add("--rewrite", action="store_true", help="write what `show` shows under its ---- into the file")
+    add("--step", action="store_true", help="make one step at a time, at a prompt")
+    add("--compare", action="store_true", help="compare the output of `show` with the lines under ----")
+    add("--rewrite", action="store_true", help="replace the lines under ---- with the output of `show`")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -62,9 +68,9 @@ def main(args: argparse.Namespace) -> int:
     from raftlab.scenarios.text import ScriptError, read_script
 
     if args.step and (args.compare or args.rewrite):
-        return _cannot("--step makes other runs than the file says; leave --compare and --rewrite out")
+        return _cannot("--step is not supported with --compare or --rewrite")
     if args.step and len(files) != 1:
-        return _cannot(f"--step walks through one file, and these are {len(files)}")
+        return _cannot(f"--step needs exactly one FILE, got {len(files)}")
     try:
         scripts = [read_script(file) for file in files]
     except ScriptError as error:
@@ -85,13 +91,13 @@ def main(args: argparse.Namespace) -> int:
 def _write(args: argparse.Namespace) -> int:
     """A run of a test, as a scenario that breaks the same rule."""
     if args.files:
-        return _cannot("--from writes a scenario, and FILE plays one; leave one of them out")
+        return _cannot("--from TEST and FILE are not supported together")
     try:
         tests = select([args.from_])
         if len(tests) > 1:
-            return _cannot(f"{args.from_!r} are {len(tests)} tests; name one")
+            return _cannot(f"--from {args.from_!r} matches {len(tests)} tests; name one (lab stress --list)")
         if tests[0].wants_service or tests[0].file.suffix == SCENARIO:
-            return _cannot(f"{args.from_}: only a test of parts 2A to 2D can be written as a scenario")
+            return _cannot(f"--from must be a test of parts 2A to 2D, got {args.from_}")
         launcher = launcher_for(args.raft, isolated=args.isolated, race=args.race)
     except (LoadError, SelectionError) as error:
         return _cannot(str(error))
@@ -121,13 +127,13 @@ def _files(given: list[Path]) -> Iterator[Path]:
     if not given:
         files = scenario_files()
         if not files:
-            raise _NoFiles(f"there is no {TESTS}/scenarios here; name a FILE")
+            raise _NoFiles(f"no scenarios in {TESTS}/scenarios; name a FILE")
         yield from files
     for path in given:
         if path.is_dir():
             files = sorted(path.rglob(f"*{SCENARIO}"))
             if not files:
-                raise _NoFiles(f"{path}: there is no *{SCENARIO} in it")
+                raise _NoFiles(f"{path}: no *{SCENARIO} files in this folder")
             yield from files
         elif path.is_file():
             yield path
@@ -153,7 +159,7 @@ def _walk(args: argparse.Namespace, script: Script, launcher: PeerLauncher) -> i
 
     run, left = walk(script, launcher, args.seed)
     if run.error is None and left:
-        print(f"{short_path(script.file)}: {left} of its {len(script.steps)} steps were not made")
+        print(f"{short_path(script.file)}: {left} of its {len(script.steps)} steps were skipped")
         return 0
     return int(_tell(args, script, run, {}, alone=True))
 
@@ -175,7 +181,7 @@ def _tell(args: argparse.Namespace, script: Script, run: Run, outputs: dict[int,
         line = command_line(f"make scenario FILE={quote(name)}", {"seed": seed, **given(args)})
         print(f"FAILED {report.describe(run.error, script.name, args.seed, line, causes=run.causes)}")
         return True
-    broken = f", breaking {script.breaks} as it says" if script.breaks else ""
+    broken = f", breaks {script.breaks} as expected" if script.breaks else ""
     print(f"PASSED {name}{broken}  ({len(script.steps)} steps, {run.real_s * 1000:.0f} ms)")
     for off in (*run.unverified, *run.checks_off) if alone else ():
         print(f"{off}.")
@@ -215,7 +221,7 @@ def _differs(script: Script, outputs: dict[int, list[str]]) -> bool:
     for line, expected in script.expected.items():
         shown = outputs.get(line, [])
         if shown != expected:
-            print(f"FAILED {short_path(script.file)}:{line}: show does not show what stands there. It shows:")
+            print(f"FAILED {short_path(script.file)}:{line}: the output of show differs. It is:")
             print(textwrap.indent("\n".join(shown), "  "))
             return True
     return False

@@ -15,8 +15,8 @@ from raftlab.scenarios.scenario import Scenario
 from raftlab.scenarios.stepped_cluster import ExpectationFailed, ScenarioError
 from raftlab.scenarios.text import EXPECTATIONS, STEPS, Script, Step, parse_step
 
-_HELP = """Enter: the next step.  run: all that are left.  skip: leave the next one out.  show: look.  quit: end here.
-Or type a step of your own:"""
+_HELP = """Enter: make the next step.  run: make all remaining steps.  skip: skip the next step.
+show: show all peers.  quit: stop here.  Or type any of these steps:"""
 
 
 def walk(script: Script, launcher: PeerLauncher, seed: int) -> tuple[Run, int]:
@@ -40,14 +40,16 @@ class _Walk:
 
     def play(self, scenario: Scenario, script: Script) -> None:
         scenario.interactive = True
-        print(f"{script.title or script.name}\n{script.peers} peers. Enter makes the next step; help says what else.")
+        print(
+            f"{script.title or script.name}\n{script.peers} peers. Enter makes the next step; help lists the commands."
+        )
         self._waiting = list(script.steps)
         while True:
             if self._waiting:
                 following = self._waiting[0]
                 print(f"\nnext  {following.line}: {following.text}")
             else:
-                print("\nnext  nothing: the file ends here")
+                print("\nnext  end of the file")
             typed = self._ask()
             if typed == "quit":
                 return
@@ -71,7 +73,7 @@ class _Walk:
             self._to_the_end = True
         elif typed == "skip":
             if self._waiting:
-                print(f"left out: {self._waiting.pop(0).text}")
+                print(f"skipped: {self._waiting.pop(0).text}")
                 self._left_out += 1
         elif typed in ("help", "?"):
             print(_HELP)

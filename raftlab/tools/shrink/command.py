@@ -25,25 +25,26 @@ _LIMIT_S = 50.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "lab shrink TEST --seed N [options]"
     parser.epilog = (
-        "Exit status: 0 it was shrunk, 1 there is nothing to shrink, 2 it could not run. Ctrl-C: the best so far."
+        "Ctrl-C stops the search and writes the best result so far. "
+        "Exit status: 0 the run was shrunk, 1 there is nothing to shrink, 2 it could not start."
     )
     add = parser.add_argument
-    add("test", metavar="TEST", help="the name of the test that fails")
+    add("test", metavar="TEST", help="name of the failing test")
     add_options(
         add,
         FILE,
         *RUN,
-        replace(SEED, required=True, help="the seed with which it fails"),
+        replace(SEED, required=True, help="seed of the failing run"),
         TIMELINE,
-        replace(OUT, default=Path("build/shrunk"), help="where files go"),
+        replace(OUT, default=Path("build/shrunk")),
     )
-    add("--limit", type=float, default=_LIMIT_S, metavar="S", help=f"seconds of processor time ({_LIMIT_S:g})")
-    add("--json", type=Path, metavar="FILE", help="write figures there: events before and after, lines, steps")
+    add("--limit", type=float, default=_LIMIT_S, metavar="S", help=f"CPU seconds to spend (default: {_LIMIT_S:g})")
+    add("--json", type=Path, metavar="FILE", help="write statistics to FILE: events before and after, lines, steps")
 
 
 def main(args: argparse.Namespace) -> int:
     if args.limit <= 0:
-        return _cannot(f"--limit must be seconds above 0, got {args.limit:g}")
+        return _cannot(f"--limit must be a number of seconds above 0, got {args.limit:g}")
     try:
         tests = select([args.test], args.file)
         kv = service_for(tests, args.kv)
@@ -53,13 +54,11 @@ def main(args: argparse.Namespace) -> int:
         return _cannot(str(error))
     if len(tests) > 1:
         return _cannot(
-            f"one run can be shrunk, but {args.test!r} are {len(tests)} tests; name one, see lab stress --list"
+            f"cannot shrink {len(tests)} tests at once: {args.test!r} matches several; name one (lab stress --list)"
         )
     (test,) = tests
     if test.file.suffix == SCENARIO:
-        return _cannot(
-            f"{test.name} is a scenario: nothing happens in it but its steps. Leave some out, with lab scenario"
-        )
+        return _cannot(f"{test.name} is a scenario; to shrink it, remove steps from the file and run lab scenario")
     from raftlab.tools.shrink.shrinker import NothingToShrink, shrink, write
 
     progress = _Progress()
@@ -101,7 +100,7 @@ class _Progress:
     def __call__(self, best: object, runs: int) -> None:
         if self._shows:
             events = getattr(best, "events", 0)
-            print(f"\r  {runs:,} runs, {events:,} events left \033[K", end="", file=sys.stderr, flush=True)
+            print(f"\r  {runs:,} runs, {events:,} events remain \033[K", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         if self._shows:

@@ -21,7 +21,7 @@ def tell(shrunk: Shrunk, files: Files, test: str, seed: int, values: Values) -> 
     others = {name: value for name, value in values.items() if name not in (RAFT.name, KV.name)}  # the file has these
     lines = [f"{test}  seed {seed}", *_wrapped(headline(best.run.error or Exception()), "  "), ""]
     lines += recipe_lines(shrunk)
-    left = f"{best.events:,} of {original.events:,} events are left"
+    left = f"{best.events:,} of {original.events:,} events remain"
     lines += ["", f"  {left}, after {shrunk.runs:,} runs.{_why_it_ended(shrunk)}"]
     lines += [
         f"  timeline  {short_path(str(files.timeline))}",
@@ -33,7 +33,7 @@ def tell(shrunk: Shrunk, files: Files, test: str, seed: int, values: Values) -> 
         lines.append(f"  scenario  {short_path(str(files.scenario))}{other}:")
         lines += [f"    {step}" for step in shrunk.scenario]
     elif shrunk.rule and not shrunk.interrupted:
-        lines.append("  scenario  none was found that breaks the same rule step by step")
+        lines.append("  scenario  none found that breaks the same rule")
     return "\n".join(lines)
 
 
@@ -60,19 +60,14 @@ def recipe_lines(shrunk: Shrunk, indent: str = "  ") -> list[str]:
     """The recipe, with what comes before and after it."""
     recipe = shrunk.recipe
     at_s = shrunk.best.failed_ns / 1e9
-    end = f"and breaks {shrunk.rule}" if shrunk.rule else "and fails"
-    if not recipe:
-        needs = shrunk.needs.replace("only this", "nothing else").replace(
-            "needs nothing else, with", "needs nothing but"
-        )
-        return [f"{indent}{needs}, {end} at {at_s:.3f} s."]
-    return [f"{indent}{shrunk.needs}:", *(f"{indent}  {line}" for line in recipe), f"{indent}{end} at {at_s:.3f} s."]
+    end = f"{indent}It breaks {shrunk.rule} at {at_s:.3f} s." if shrunk.rule else f"{indent}It fails at {at_s:.3f} s."
+    return [f"{indent}{shrunk.needs}:", *(f"{indent}  {line}" for line in recipe or ["nothing else"]), end]
 
 
 def _why_it_ended(shrunk: Shrunk) -> str:
     if shrunk.interrupted:
-        return " Interrupted: this is the best so far."
-    return "" if shrunk.in_time else " The time was up: --limit gives it more."
+        return " Interrupted; this is the best result so far."
+    return "" if shrunk.in_time else " Stopped at the time limit; raise it with --limit."
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

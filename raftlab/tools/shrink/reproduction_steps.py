@@ -46,10 +46,9 @@ def needs(attempt: Attempt) -> str:
     play = attempt.plan.play
     if play is None:
         dropped = sum(place[0] == "act" for place, _ in attempt.plan.choices.chosen)
-        without = f", without {_count(dropped, 'fault')} of its own" if dropped else ""
-        return f"It needs the test as it is{without}, and only this"
-    what = "these steps" if play.steps else "this"
-    return f"It needs only {what}, with {_count(play.how.get('servers', 3), 'server')}"
+        without = f" without {_count(dropped, 'fault')}" if dropped else ""
+        return f"To reproduce it, run the test{without}"
+    return f"To reproduce it, with {_count(play.how.get('servers', 3), 'server')}"
 
 
 def _count(number: int, what: str) -> str:
@@ -83,7 +82,7 @@ def _acts(acts: Sequence[Act], attempt: Attempt) -> Iterator[_Line]:
         elif act.does in FAULTS or act.does.startswith(NETWORK):
             if act.ends_something:
                 whole = act.does.startswith(NETWORK)
-                text = "all links are whole again" if whole else f"peer {act.peer} is no longer to crash"
+                text = "all links are restored" if whole else f"peer {act.peer} will not crash any more"
                 yield _Line(act.at_ns, text)
                 continue
             until = next(((n, other) for n, other in later if _ends(other, act)), None)
@@ -93,7 +92,7 @@ def _acts(acts: Sequence[Act], attempt: Attempt) -> Iterator[_Line]:
             yield _Line(act.at_ns, f"{_fault(act, attempt)}{_until(act, until)}")
         elif act.does in ENDS:
             if act.does != "connect":
-                yield _Line(act.at_ns, f"peer {act.peer} is {'started' if act.does == 'start1' else 'resumed'} again")
+                yield _Line(act.at_ns, f"peer {act.peer} {'restarts' if act.does == 'start1' else 'resumes'}")
         elif act.does == "get_state":
             yield _Line(act.at_ns, f"peer {act.peer} is asked for its state")
         elif act.does == "take_snapshot":
@@ -128,30 +127,30 @@ def _fault(act: Act, attempt: Attempt) -> str:
         case "crash1", [i, *_]:
             return f"peer {i} crashes"
         case "disconnect", [i, *_]:
-            return f"peer {i} is cut off"
+            return f"peer {i} is disconnected"
         case "pause", [i, *_]:
             return f"peer {i} is paused"
         case "crash_at", [i, when, *_]:
             crash = next((e for e in attempt.trace if e.kind == events.CRASH and e.node == str(i)), None)
             at = "" if crash is None else f" at {crash.at_ns / 1e9:.3f} s"
             word, what = str(when).split()
-            return f"peer {i} is to crash {word} its next {what}{at}"
+            return f"peer {i} crashes {word} its next {what}{at}"
         case "slow_disks", [low, high, *_]:
             return f"every save takes {low:g} to {high:g} ms"
         case "slow_snapshots", [i, ms, *_]:
             return f"the service of peer {i} takes {ms:g} ms to make a snapshot"
         case "network.partition", sides:
-            return f"the network falls apart: {' | '.join(' '.join(map(str, side)) for side in sides)}"
+            return f"the network is partitioned: {' | '.join(' '.join(map(str, side)) for side in sides)}"
         case "network.link", [source, target, *_]:
             return f"{source}->{target}: {_link(act.kwargs)}"
         case "network.latency", [low, high]:
             return f"messages take {low:g} to {high:g} ms"
         case "network.duplicates", [chance]:
-            return f"{chance:.0%} of the requests may arrive twice"
+            return f"{chance:.0%} of the requests are duplicated"
         case "network.reliable", [yes]:
             return "the network is reliable" if yes else "the network is unreliable"
         case "network.long_reordering", [yes]:
-            return "replies may come late" if yes else "replies come in time"
+            return "replies may be delayed and reordered" if yes else "replies are not delayed"
     return f"{act.does}({', '.join(map(str, act.args))})"
 
 
@@ -160,11 +159,11 @@ def _link(changes: dict[str, Any]) -> str:
     if changes.get("cut"):
         words.append("is cut")
     if changes.get("loss"):
-        words.append("everything is lost" if changes["loss"] == 1 else f"{changes['loss']:.0%} is lost")
+        words.append(f"loses {changes['loss']:.0%} of the messages")
     if changes.get("latency_ms") is not None:
         low, high = changes["latency_ms"]
         words.append(f"takes {low:g} to {high:g} ms more")
-    return " and ".join(words) or "is as usual"
+    return " and ".join(words) or "is restored"
 
 
 def _ends(act: Act, fault: Act) -> bool:
@@ -213,13 +212,13 @@ def _losses(attempt: Attempt) -> Iterator[_Line]:
             lost.setdefault(event.node, []).append(event)
     for node, those in lost.items():
         if len(those) > _LOSSES_TOLD:
-            yield _Line(those[0].at_ns, f"threads of peer {node} lose their turn {len(those)} times")
+            yield _Line(those[0].at_ns, f"threads of peer {node} are preempted {len(those)} times")
             continue
         for event in those:
             loss = event.detail
-            late = f", and gets it back {loss.late_ns / _MS:.0f} ms later" if loss.late_ns else ""
+            late = f" for {loss.late_ns / _MS:.0f} ms" if loss.late_ns else ""
             where = f"{short_path(loss.file)}:{loss.line}"
-            yield _Line(event.at_ns, f"{loss.task} of peer {node} loses its turn at {where}{late}")
+            yield _Line(event.at_ns, f"{loss.task} of peer {node} is preempted at {where}{late}")
 
 
 def _transits(place: ChoicePoint, kind: str, those: Sequence[tuple[int, Transit, Event | None]]) -> _Line:
@@ -264,19 +263,19 @@ def _others(attempt: Attempt) -> Iterator[str]:
         kinds.setdefault(place[0], []).append((place, ordinal))
     if ChoiceKind.NODE in kinds:
         peers = dict.fromkeys(place[1] for place, _ in kinds[ChoiceKind.NODE])
-        yield f"{', '.join(peers)}: the timeouts that {'it draws' if len(peers) == 1 else 'they draw'}"
+        yield f"the timeouts of {'peer' if len(peers) == 1 else 'peers'} {', '.join(peers)}"
     if ChoiceKind.SAVE in kinds:
-        yield f"how long {_count(len(kinds[ChoiceKind.SAVE]), 'save')} took"
+        yield f"the duration of {_count(len(kinds[ChoiceKind.SAVE]), 'save')}"
     if ChoiceKind.CRASH in kinds:
-        yield "at which save or reply the crash falls"
+        yield "the save or reply at which the peer crashes"
     if little:
-        yield f"{_count(little, 'message')} a few milliseconds faster or slower than the others"
+        yield f"the exact delay of {_count(little, 'message')} (a few milliseconds)"
     if ChoiceKind.NO_REPLY in kinds:
-        yield f"how soon {_count(len(kinds[ChoiceKind.NO_REPLY]), 'caller')} noticed that there will be no reply"
+        yield f"the time until {_count(len(kinds[ChoiceKind.NO_REPLY]), 'call')} failed for lack of a reply"
     if ChoiceKind.TESTER in kinds:
-        yield f"what the test drew, {_count(len(kinds[ChoiceKind.TESTER]), 'time')}"
+        yield f"{_count(len(kinds[ChoiceKind.TESTER]), 'random number')} that the test draws"
     turns = list(choices.picked.items())
     if len(turns) <= _TURNS_TOLD:
-        yield from (f"{at_ns / 1e9:.3f} s  {task} goes first" for (at_ns, _), task in turns)
+        yield from (f"{at_ns / 1e9:.3f} s  {task} runs first" for (at_ns, _), task in turns)
     else:
-        yield f"{len(turns)} times, whose turn it is"
+        yield f"which thread runs first, {len(turns)} times"

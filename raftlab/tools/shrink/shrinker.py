@@ -92,7 +92,7 @@ def shrink(
     again = attempts.seeded(SeededSource(seed), seed)
     if again.run.digest != original.run.digest or again.same != original.same:
         raise NothingToShrink(
-            f"{test.name} with seed {seed} fails otherwise each time: {original.verdict.text!r}, then "
+            f"{test.name} with seed {seed} fails differently each time: {original.verdict.text!r}, then "
             f"{again.verdict.text!r}. Something of one run reaches the next (a variable of the module or the class), "
             "or chance comes from outside the seed; pytest --check-determinism may name it"
         )
@@ -165,12 +165,12 @@ def as_scenario(test: LabTest, launcher: PeerLauncher, seed: int, *, limit_s: fl
     verdict = original.verdict
     if verdict.ending is not Ending.RULE:
         how = "passes" if original.same is None else "fails, but breaks no rule"
-        raise NothingToShrink(f"{test.name} with seed {seed} {how}; only a broken rule can be written as a scenario")
+        raise NothingToShrink(f"{test.name} with seed {seed} {how}; only a run that breaks a rule becomes a scenario")
     plan = attempts.played(original)
     scripting = Scripting(launcher, breaking(verdict.name), limit_s=limit_s, clock=launcher.work_clock)
     lines = scripting.write(original.trace, None if plan is None else plan.play)
     if lines is None:
-        raise NothingToShrink(f"no scenario was found that breaks {verdict.name} as {test.name} with seed {seed} does")
+        raise NothingToShrink(f"found no scenario that breaks {verdict.name} as {test.name} with seed {seed} does")
     return _text(lines, verdict.name, test, seed)
 
 
@@ -203,6 +203,6 @@ def write(shrunk: Shrunk, test: LabTest, seed: int, out: Path, *, raft: str, kv:
 
 
 def _text(lines: list[str], rule: str, test: LabTest, seed: int, *, drawn: bool = False) -> str:
-    how = f"in another way than {test.name} with seed {seed} did" if drawn else f"as {test.name} with seed {seed} did"
-    comment = [f"# Breaks {rule}, {how}", "#", "# A right peer breaks no rule in it."]
+    how = f"in another way than {test.name} with seed {seed}" if drawn else f"as {test.name} with seed {seed} does"
+    comment = [f"# Breaks {rule}, {how}.", "#", "# A correct peer passes."]
     return "\n".join([*comment, "", *lines, ""])

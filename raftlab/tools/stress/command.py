@@ -44,13 +44,14 @@ _INTERRUPTED = "when it was interrupted"
 
 _EPILOG = """\
 examples:
-  lab stress                                     every test, 100 seeds each
-  lab stress 2c --runs 1000                      part 2C, 1000 seeds each
-  lab stress 'test_figure8*' --until-fail        until something fails
-  lab stress --grow --for 10m                    10 seeds of each, 100, 1000, ... for at most ten minutes
+  lab stress                                every test, 100 seeds each
+  lab stress 2c --runs 1000                 part 2C, 1000 seeds each
+  lab stress 'test_figure8*' --until-fail   stop at the first failure
+  lab stress --grow --for 10m               10 seeds each, 100, 1000, ...
   lab stress --file more_tests.py --raft other/raft.py
 
-Exit status: 0 all runs passed, 1 some failed, 2 it could not run, 130 interrupted before anything failed.
+Exit status: 0 all runs passed, 1 some failed, 2 could not start,
+130 interrupted before any run failed.
 """
 
 
@@ -59,30 +60,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     add = parser.add_argument
-    add("tests", nargs="*", metavar="TEST", help="a name, a glob or a part (2a ... 3b); default: every test")
+    add("tests", nargs="*", metavar="TEST", help="name, glob or part (2a ... 3b) (default: all tests)")
     add_options(
         add,
         FILE,
         *RUN,
-        replace(SEED, also=("--seed-start",), help="the first seed (default: a fresh one, printed)"),
-        replace(RUNS, help=f"seeds of each test ({_RUNS}; no limit with --until-fail, --for or --grow)"),
-        replace(FOR, help="end after this long: 90s, 10m, 1h30m"),
+        replace(SEED, also=("--seed-start",), help="first seed (default: a new one, which is printed)"),
+        replace(RUNS, help=f"seeds per test (default: {_RUNS}; no limit with --until-fail, --for or --grow)"),
+        FOR,
         JOBS,
-        replace(OUT, default=FOLDER, help="where summary and reports go"),
+        replace(OUT, default=FOLDER, help="folder for summary and reports"),
     )
-    add("--until-fail", action="store_true", help="end at the first failure")
-    add("--grow", action="store_true", help="10 seeds of each test, 100, 1000, ...; end after a round that failed")
-    add("--dask", metavar="ADDRESS", help="run on this Dask cluster instead: tcp://host:8786")
-    add("--run-limit", type=options.seconds, default=60.0, metavar="S", help="real seconds for one run (60)")
-    add("--memory-mb", type=options.positive, default=2048, metavar="MB", help="memory for one worker (2048)")
+    add("--until-fail", action="store_true", help="stop at the first failure")
+    add("--grow", action="store_true", help="run rounds of 10, 100, 1000, ... seeds; stop after one with a failure")
+    add("--dask", metavar="ADDRESS", help="run on this Dask cluster: tcp://host:8786")
+    add("--run-limit", type=options.seconds, default=60.0, metavar="S", help="real seconds per run (default: 60)")
+    add("--memory-mb", type=options.positive, default=2048, metavar="MB", help="memory per worker (default: 2048)")
     add(
         "--shrink",
         type=_budget,
         default=_SHRINK_S,
         metavar="S",
-        help=f"seconds of processor time to shrink the shortest run of each cause ({_SHRINK_S:g}; 0: do not)",
+        help=f"CPU seconds to shrink the shortest run of each cause (default: {_SHRINK_S:g}; 0: off)",
     )
-    add("--list", action="store_true", help="name the tests that are selected, and end")
+    add("--list", action="store_true", help="list the selected tests and exit")
 
 
 def _budget(text: str) -> float:
@@ -97,7 +98,7 @@ def main(args: argparse.Namespace) -> int:
     if not tests:
         return _cannot("there are no tests here; name their file with --file")
     if args.isolated and args.dask is not None:
-        return _cannot("--isolated cannot be had with --dask: its walls are built on this machine alone")
+        return _cannot("--isolated is not supported with --dask: sandboxes run only on this machine")
     if args.list:
         for test in tests:
             print(f"{test.part:<3} {test.name:<44} {short_path(str(test.file))}")

@@ -86,11 +86,11 @@ def print_timeline(
         rows = [*rows, Row(last_ns, rows[-1].marks if rows else {}, banner=ending, tone="fault")]
     notes.insert(0, f"{story.events} events")
     if story.folded:
-        notes.append(f"{story.folded} repetitions only counted; --all shows every event and the messages' numbers")
+        notes.append(f"{story.folded} repetitions collapsed; --all shows every event, with message numbers")
     if story.topics:
-        notes.append(f"the peers' own topics: {', '.join(story.topics)}")
+        notes.append(f"topics from log(): {', '.join(story.topics)}")
     if not rows:
-        notes.append("nothing in it fits the filters")
+        notes.append("no event matches the filters")
     print_table(
         Table(story.peers, rows, ascii_only=_ascii(file, ascii_only), legend=legend and bool(rows)),
         title=title,
@@ -107,7 +107,7 @@ def _without_the_middle(rows: list[Row], most: int) -> list[Row]:
     head, tail = rows[: most // 2], rows[most // 2 - most :]
     missing = rows[len(head) : len(rows) - len(tail)]
     span = f"{missing[0].at_ns / 1e9:.4f} s to {missing[-1].at_ns / 1e9:.4f} s"
-    text = f"{len(missing):,} rows are left out here, {span}; lab timeline shows them all"
+    text = f"{len(missing):,} rows are omitted here, {span}; lab timeline shows them all"
     return [*head, Row(missing[0].at_ns, missing[0].marks, banner=text, tone="phase"), *tail]
 
 
@@ -171,51 +171,55 @@ def _check(events: Sequence[Event], show: Show) -> None:
     peers = {event.node for event in events if event.node}
     strange = sorted(show.peers - peers)
     if strange and events:
-        raise TimelineError(f"--peer: there is no peer {strange[0]}; the peers are {', '.join(sorted(peers))}")
+        raise TimelineError(f"--peer must be one of {', '.join(sorted(peers))}, got {strange[0]}")
     own = {str(event.detail.topic) for event in events if event.kind == LOG}
     unknown = sorted(show.topics - own - set(TOPICS))
     if unknown:
-        theirs = (
-            f", and the peers' own: {', '.join(sorted(own))}" if own else "; the peers log() no topics of their own"
-        )
-        raise TimelineError(f"--topic: there is no topic {unknown[0]!r}; there are {', '.join(TOPICS)}{theirs}")
+        topics = ", ".join((*TOPICS, *sorted(own)))
+        raise TimelineError(f"--topic must be one of {topics}, got {unknown[0]!r}")
     if show.follow is not None and not any(event.message == show.follow for event in events):
         last = max((event.message for event in events), default=0)
-        raise TimelineError(f"--follow: there is no message {show.follow}; they are numbered 1 to {last}")
+        raise TimelineError(f"--follow must be a message number from 1 to {last}, got {show.follow}")
 
 
 # ---- the command -----------------------------------------------------------------------------------------------
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("test", nargs="?", metavar="TEST", help="the test to run, by name")
+    parser.add_argument("test", nargs="?", metavar="TEST", help="name of the test to run")
     add_options(parser.add_argument, *RUN, FILE, TRACE)
     parser.add_argument(
-        "--import", type=Path, dest="import_", metavar="FILE", help="show a log of lines 'HH:MM:SS.ffffff [id] text'"
+        "--import",
+        type=Path,
+        dest="import_",
+        metavar="FILE",
+        help="show another program's log: lines 'HH:MM:SS.ffffff [id] text'",
     )
-    out = parser.add_argument_group("writing")
-    out.add_argument("--save", type=Path, metavar="FILE", help="write the trace as JSON lines, and show nothing")
-    out.add_argument("--shiviz", type=Path, metavar="FILE", help="write the run for ShiViz, and show nothing")
-    out.add_argument("--svg", type=Path, metavar="FILE", help="write the table as a picture, too")
+    out = parser.add_argument_group("files to write")
+    out.add_argument("--save", type=Path, metavar="FILE", help="write the trace as JSON lines; show no table")
+    out.add_argument("--shiviz", type=Path, metavar="FILE", help="write the run for ShiViz; show no table")
+    out.add_argument("--svg", type=Path, metavar="FILE", help="also write the table as a picture")
     what = parser.add_argument_group("what to show")
-    what.add_argument("--all", action="store_true", help="every event a row, nothing folded, with message numbers")
-    what.add_argument("--peer", action="append", default=[], metavar="N", help="only this peer's column (repeatable)")
+    what.add_argument("--all", action="store_true", help="show every event, with message numbers; collapse nothing")
+    what.add_argument("--peer", action="append", default=[], metavar="N", help="show only this peer (repeatable)")
     what.add_argument(
         "--topic",
         action="append",
         default=[],
         metavar="TOPIC",
-        help=f"only {', '.join(TOPICS)} or a topic the peer gives to log() (repeatable)",
+        help=f"show only this topic: {', '.join(TOPICS)}, or one the peer passes to log() (repeatable)",
     )
-    what.add_argument("--from", type=float, default=0.0, dest="from_s", metavar="S", help="from this second on")
-    what.add_argument("--to", type=float, dest="to_s", metavar="S", help="up to this second")
-    what.add_argument("--term", type=int, metavar="T", help="only what belongs to this term")
-    what.add_argument("--follow", type=int, metavar="MESSAGE", help="only this message and its reply, by number")
+    what.add_argument("--from", type=float, default=0.0, dest="from_s", metavar="S", help="start at this second")
+    what.add_argument("--to", type=float, dest="to_s", metavar="S", help="end at this second")
+    what.add_argument("--term", type=int, metavar="T", help="show only events of this term")
+    what.add_argument(
+        "--follow", type=int, metavar="MESSAGE", help="show only the message of this number and its reply"
+    )
     how = parser.add_argument_group("how to show it")
-    how.add_argument("--width", type=int, metavar="COLUMNS", help="default: the terminal's, or 120")
-    how.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="always: for less -R")
-    how.add_argument("--ascii", action="store_true", default=None, help="plain characters (the default when piped)")
-    how.add_argument("--unicode", action="store_false", dest="ascii", help="arrows and bars even when piped")
+    how.add_argument("--width", type=int, metavar="COLUMNS", help="width (default: the terminal's, or 120)")
+    how.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="use colors (default: auto)")
+    how.add_argument("--ascii", action="store_true", default=None, help="use ASCII characters (default when piped)")
+    how.add_argument("--unicode", action="store_false", dest="ascii", help="use arrows and bars even when piped")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -229,7 +233,7 @@ def main(args: argparse.Namespace) -> int:
 def _main(args: argparse.Namespace) -> int:
     sources = [source for source in (args.test, args.trace, args.import_) if source is not None]
     if len(sources) != 1:
-        raise TimelineError("name one thing to show: a TEST, --trace FILE or --import FILE")
+        raise TimelineError("name one of TEST, --trace FILE and --import FILE")
     if args.width is not None and args.width < 40:
         raise TimelineError(f"--width must be at least 40, got {args.width}")
     color = {"auto": None, "always": True, "never": False}[args.color]
@@ -272,7 +276,8 @@ def _main(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> tuple[str, int, str, Sequence[Event], str, str]:
     tests = select([args.test], args.file)
     if len(tests) != 1:
-        raise TimelineError(f"{args.test} is {len(tests)} tests; name one of {', '.join(t.name for t in tests[:5])} …")
+        names = ", ".join(t.name for t in tests[:5])
+        raise TimelineError(f"{args.test} matches {len(tests)} tests; name one: {names} …")
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(2**31)
     launcher = launcher_for(args.raft, isolated=args.isolated, kv=service_for(tests, args.kv), race=args.race)
     run = run_test(tests[0], launcher, seed)
@@ -307,11 +312,11 @@ def _show_import(args: argparse.Namespace, color: bool | None, ascii_only: bool 
         if given
     ]
     if refused:
-        raise TimelineError(f"{refused[0]} needs a trace; an imported log is only text")
+        raise TimelineError(f"{refused[0]} is not supported with --import: it needs a trace")
     log = read_log(args.import_)
     strange = sorted(set(args.peer) - set(log.peers))
     if strange:
-        raise TimelineError(f"--peer: there is no peer {strange[0]}; the peers are {', '.join(log.peers)}")
+        raise TimelineError(f"--peer must be one of {', '.join(log.peers)}, got {strange[0]}")
     table = Table(
         [peer for peer in log.peers if not args.peer or peer in args.peer],
         log.rows(peers=frozenset(args.peer), from_s=args.from_s, to_s=args.to_s),

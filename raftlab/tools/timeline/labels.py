@@ -19,8 +19,8 @@ Wordings = tuple[str, ...]
 
 # In a cell there is little room.
 _LOSSES = {
-    DropReason.UNPLUGGED: "cut off",
-    DropReason.UNPLUGGED_ON_THE_WAY: "cut off on the way",
+    DropReason.UNPLUGGED: "disconnected",
+    DropReason.UNPLUGGED_ON_THE_WAY: "disconnected on the way",
     DropReason.NO_SERVER: "server down",
     DropReason.NOBODY_WAITS: "too late",
 }
@@ -257,17 +257,17 @@ _VERBS = {
     events.BOOT: ("starts", "start"),
     events.RESTART: ("restarts", "restart"),
     events.CRASH: ("crashes", "crash"),
-    events.CONNECT: ("is connected again", "are connected again"),
-    events.DISCONNECT: ("is cut off", "are cut off"),
+    events.CONNECT: ("is reconnected", "are reconnected"),
+    events.DISCONNECT: ("is disconnected", "are disconnected"),
     events.PAUSE: ("is paused", "are paused"),
-    events.RESUME: ("continues", "continue"),
-    events.FREEZE_CLOCK: ("has its clock held", "have their clocks held"),
-    events.UNFREEZE_CLOCK: ("has its clock run again", "have their clocks run again"),
+    events.RESUME: ("resumes", "resume"),
+    events.FREEZE_CLOCK: ("has its clock frozen", "have their clocks frozen"),
+    events.UNFREEZE_CLOCK: ("has its clock unfrozen", "have their clocks unfrozen"),
 }
 
 
 def struck(kind: str, peers: list[str]) -> str:
-    """What the tester does to some peers: `peers 0, 2 are cut off`."""
+    """What the tester does to some peers: `peers 0, 2 are disconnected`."""
     one = len(peers) == 1
     return f"peer{'' if one else 's'} {', '.join(peers)} {_VERBS[kind][0 if one else 1]}"
 
@@ -282,7 +282,7 @@ def preempted(loss: Any) -> Wordings:
     line = f"{str(field(loss, 'file', '')).rpartition('/')[2]}:{number(loss, 'line')}"
     late_ns = number(loss, "late_ns") or 0
     late = f" for {late_ns / 1e6:.0f} ms" if late_ns else ""
-    return (f"{field(loss, 'task', '')} loses its turn at {line}{late}", f"turn lost{late}")
+    return (f"{field(loss, 'task', '')} is preempted at {line}{late}", f"preempted{late}")
 
 
 def act(event: Event) -> tuple[str, bool]:
@@ -292,19 +292,20 @@ def act(event: Event) -> tuple[str, bool]:
         text = "the network is reliable again" if detail else "the network is unreliable: it loses and delays messages"
         return text, detail
     if kind == conditions.LONG_REORDERING:
-        text = "replies come out of order, up to 2.2 s late" if detail else "replies come in order again"
+        text = "replies are reordered and up to 2.2 s late" if detail else "replies are not reordered any more"
         return text, not detail
     if kind == conditions.LONG_DELAYS:
-        return f"a call that leads nowhere takes up to {'7 s' if detail else '0.1 s'} to say so", not detail
+        return f"a call to an unreachable server takes up to {'7 s' if detail else '0.1 s'} to fail", not detail
     if kind == conditions.DUPLICATES:
-        return (f"{detail:.0%} of the requests come twice" if detail else "no request comes twice any more"), not detail
+        text = f"{detail:.0%} of the requests are duplicated" if detail else "requests are not duplicated any more"
+        return text, not detail
     if kind == conditions.LATENCY:
         return f"a message takes {_span(detail)} each way", not detail.max_ms
     if kind == conditions.LINK:
         return _link(detail)
     if kind == conditions.PARTITION:
         sides = " | ".join(" ".join(side) for side in detail)
-        return (f"the network is cut: {sides}" if detail else "no link is cut any more"), not detail
+        return (f"the network is partitioned: {sides}" if detail else "all links are restored"), not detail
     if kind == events.CRASH_AT:
         return _crash_at(event.node, detail), detail.when is None
     if kind == events.SLOW_DISKS:
@@ -312,7 +313,7 @@ def act(event: Event) -> tuple[str, bool]:
     if kind == events.SLOW_SNAPSHOTS:
         return f"peer {event.node}'s service takes {detail:g} ms to make a snapshot", not detail
     if kind == events.BUSY:
-        busy = "is busy, and handles nothing" if detail else "has time again"
+        busy = "is busy and handles nothing" if detail else "is not busy any more"
         return f"peer {event.node}'s service {busy}", not detail
     return f"{kind} {value(detail, 60)}", False
 
@@ -324,18 +325,18 @@ def _span(of: Any) -> str:
 def _link(link: Any) -> tuple[str, bool]:
     way = f"from {link.source} to {link.target}"
     if link.cut:
-        return f"{way} nothing gets through", False
+        return f"the link {way} is cut", False
     how = []
     if link.latency.max_ms:
         how.append(f"a message takes {_span(link.latency)} more")
     if link.loss:
-        how.append(f"{link.loss:.0%} get lost")
-    return (f"{way} {', '.join(how)}", False) if how else (f"{way} all is as usual", True)
+        how.append(f"{link.loss:.0%} are lost")
+    return (f"{way} {', '.join(how)}", False) if how else (f"the link {way} is restored", True)
 
 
 def _crash_at(peer: str, point: Any) -> str:
     if point.when is None:
-        return f"peer {peer} will not crash in the middle of things any more"
+        return f"peer {peer} will not crash at a save or reply any more"
     moment, what = point.when.split()
     which = f"its next {what}" if point.nth == 1 else f"{what} number {point.nth} from now"
     return f"peer {peer} will crash {moment} {which}"

@@ -66,10 +66,10 @@ class Log:
     def summary(self) -> str:
         parts = [f"{len(self.entries)} entries of {len(self.peers)} peers"]
         if self.repeated:
-            parts.append(f"{self.repeated} repeated lines shown once")
+            parts.append(f"{self.repeated} duplicate lines dropped")
         if self.skipped:
-            lines = "1 line that is" if self.skipped == 1 else f"{self.skipped} lines that are"
-            parts.append(f"skipped {lines} not log lines (the first: {self.first_skipped})")
+            lines = "1 line" if self.skipped == 1 else f"{self.skipped} lines"
+            parts.append(f"skipped {lines} in another format (the first: {self.first_skipped})")
         return "; ".join(parts)
 
 
@@ -83,8 +83,8 @@ def read_log(path: Path) -> Log:
         reader.line(number, line)
     if not reader.entries:
         raise LogFileError(
-            f"{path}: no line like '12:34:56.789012 [0] text' and no table '│ TIME │ 0 │ 1 │' in "
-            f"{len(text.splitlines())} lines"
+            f"{path}: none of the {len(text.splitlines())} lines is a log line ('12:34:56.789012 [0] text') or a "
+            "table header ('│ TIME │ 0 │ 1 │')"
         )
     return reader.finish()
 

@@ -145,7 +145,7 @@ class _Teller:
             elif kind == PREEMPT:
                 # In most of them nobody else was ready, and nothing came of it.
                 if event.detail.late_ns or self.show.everything:
-                    self._local(event, "turn", Said("quiet", labels.preempted(event.detail)))
+                    self._local(event, "preemption", Said("quiet", labels.preempted(event.detail)))
             elif kind in (PHASE, STEP):
                 self._phase(event)
             elif kind in ACTS:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from raftlab.tools.timeline.labels import Wordings
 from raftlab.trace.cluster_view import PeerView
 
-TOPICS = ("election", "log", "snapshot", "persist", "apply", "network", "client", "turn")
+TOPICS = ("election", "log", "snapshot", "persist", "apply", "network", "client", "preemption")
 
 
 class Mark(NamedTuple):

@@ -48,7 +48,7 @@ _EDGES = {
     "paused": "magenta",
     "down": "default",
 }
-# By role, connected and cut off. Shape as well as colour: not everybody sees, or prints, colours.
+# By role, connected and disconnected. The shape differs as well as the color: not every screen or printer has colors.
 _GLYPHS = {"leader": "█▓", "candidate": "▌▖", "follower": "│┊", "paused": "╳╳", "down": "  "}
 _LETTERS = {"leader": "Ll", "candidate": "Cc", "follower": "|:", "paused": "xx", "down": "  "}
 
@@ -118,7 +118,7 @@ class Table:
             yield Segment(f"{role}  ")
             shown += len(role) + 4
         cut = "".join(glyphs[role][1] for role in ("leader", "candidate", "follower"))
-        rest = f"{cut} cut off"
+        rest = f"{cut} disconnected"
         for more in ("   t3 term 3", "   4/2 index 4 of term 2", "   +1 one entry", "   c3 commit index 3"):
             if shown + len(rest) + len(more) <= width:
                 rest += more

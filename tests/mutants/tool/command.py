@@ -63,16 +63,14 @@ def _shared(*options: Option) -> argparse.ArgumentParser:
 _IDS = _parent("ids", nargs="*", metavar="ID", help="only these (default: all, correct peers included)")
 _TESTS = _parent("--tests", nargs="+", default=[], metavar="TEST", help="only these tests, parts or scenarios")
 _RUNS = _shared(
-    replace(RUNS, help=f"seeds per mutant ({RUNS_EACH}; {CONTROL_RUNS} for correct peers, {RANDOM_RUNS} for random)"),
-    replace(SEED, default=0, help="the first seed; of random changes, the draw's"),
+    replace(RUNS, help=f"seeds per mutant (default: {RUNS_EACH}; correct peers {CONTROL_RUNS}, random {RANDOM_RUNS})"),
+    replace(SEED, default=0, help="first seed; for random: the seed that draws the changes"),
     ISOLATED,
     RACE,
 )
-_JOBS = _shared(replace(JOBS, type=positive, default=2, help="worker processes at a time"))
-_BUDGET = _parent(
-    "--budget-seconds", type=seconds, metavar="S", help="give up on a mutant after so much processor time"
-)
-_JSON = _parent("--json", type=Path, metavar="FILE", help="write the results there")
+_JOBS = _shared(replace(JOBS, type=positive, default=2, help="number of worker processes"))
+_BUDGET = _parent("--budget-seconds", type=seconds, metavar="S", help="give up on a mutant after S CPU seconds")
+_JSON = _parent("--json", type=Path, metavar="FILE", help="write the results to FILE")
 _HOW = (_RUNS, _TESTS, _JOBS, _BUDGET, _JSON)
 
 
@@ -82,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     def add(name: str, text: str, *options: argparse.ArgumentParser, record: Path | None = None) -> Any:
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", parents=options)
         if record is not None:
-            command.add_argument("--record", action="store_true", help=f"note the results in {record}")
+            command.add_argument("--record", action="store_true", help=f"record the results in {record}")
         return command
 
     add("list", "list the mutants", _IDS)
@@ -90,29 +88,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("write", f"write mutants to {BUILD}, to run tests on", _IDS)
     run = add("run", "run the tests on each mutant until one fails", _IDS, *_HOW, record=RECORD)
     run.epilog = (
-        "Exit status: 0 if every mutant was caught and every correct peer passed; 1 if not; 2 for options that do "
-        "not fit; 130 if it was interrupted."
+        "Exit status: 0 every mutant was caught and every correct peer passed, 1 not so, 2 could not start, "
+        "130 interrupted."
     )
-    random = add("random", "run the tests on random changes of raft/raft.py, and show those that are missed", *_HOW)
-    random.add_argument("number", type=positive, metavar="N", help="how many changes to draw")
-    random.add_argument(
-        "--fuzz", type=seconds, metavar="S", help="fuzz what the tests missed for so much processor time each"
-    )
+    random = add("random", "run the tests on random changes of raft/raft.py and show those they miss", *_HOW)
+    random.add_argument("number", type=positive, metavar="N", help="number of changes to draw")
+    random.add_argument("--fuzz", type=seconds, metavar="S", help="fuzz each missed change for S CPU seconds")
     random.add_argument("--list", action="store_true", help="list the changes and exit")
     random.epilog = (
-        "Exit status: as of run; one that is missed is no failure once tests/mutants/survivors.toml explains it."
+        "Exit status: as for run, except that changes explained in tests/mutants/survivors.toml may be missed."
     )
-    add("shrink", f"shrink the failing run that {RECORD} names for each", _IDS, _JSON, record=SHRUNK)
+    add("shrink", f"shrink the failing run in {RECORD} of each mutant", _IDS, _JSON, record=SHRUNK)
     judge = add(
         "fuzz",
-        "run lab fuzz on each mutant that breaks a rule of safety or durability, and on correct peers",
+        "fuzz correct peers and each mutant that breaks a safety or durability rule",
         *(_JOBS, _JSON),
         record=fuzzing.RECORD,
     )
-    judge.add_argument("seconds", type=seconds, metavar="SECONDS", help="processor time for each")
+    judge.add_argument("seconds", type=seconds, metavar="SECONDS", help="CPU seconds for each")
     judge.add_argument("ids", nargs="*", metavar="ID", help="only these")
-    out = add("table", "write a table of all that is recorded", _IDS)
-    out.add_argument("--out", type=Path, default=TABLE, metavar="FILE", help=f"where it goes ({TABLE})")
+    out = add("table", "write a table of all recorded results", _IDS)
+    out.add_argument("--out", type=Path, default=TABLE, metavar="FILE", help=f"file to write (default: {TABLE})")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -158,7 +158,7 @@ def test_a_failure_is_replayed_and_knows_that_it_is_the_recorded_one(pytester, t
     command = [sys.executable, "-m", "raftlab", "replay", "test_unreliable_one_key_3a", "--seed", "1"]
     command += [f"--raft={RAFT}", f"--kv={path}", "--isolated"]
     again = subprocess.run(command, cwd=pytester.path, capture_output=True, text=True, check=False)
-    assert "Exactly the recorded run (digest " in again.stdout
+    assert "Same run as recorded (digest " in again.stdout
 
 
 # ---- wrong ones are caught -----------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def refusal() -> str:
         what = "libseccomp cannot be used here, so submissions could speak to each other and start processes"
     else:
         return ""
-    return f"{what}; install what is missing ({confinement.INSTALL}), or grade all the same with --no-walls"
+    return f"{what}; install what is missing ({confinement.INSTALL}), or grade without the sandbox: --no-sandbox"
 
 
 class Box:

@@ -106,9 +106,9 @@ class LogHistory {
 
 // Where the logs differ: [event, the first index at which not all have the same], at every change of that. And when they
 // part, two having other entries at one index, or agree again: [event, that index, or 0].
-function partings(logs) {
+function divergences(logs) {
   const found = [];
-  const parted = [];
+  const diverged = [];
   let agreed = 0; // up to here nobody has another entry than the others have
   let apart = 0;
   const now = logs.map(() => ({ base: 0, end: 0, entries: [] }));
@@ -137,12 +137,12 @@ function partings(logs) {
     while (agreed < last && alike(now, agreed + 1)) agreed++;
     const where = agreed < last ? agreed + 1 : 0;
     if (Boolean(where) !== Boolean(apart)) {
-      if (parted.at(-2) === event) parted.splice(-2);
-      else parted.push(event, where);
+      if (diverged.at(-2) === event) diverged.splice(-2);
+      else diverged.push(event, where);
     }
     apart = where;
   }
-  return { differ: found, parted };
+  return { differ: found, diverged };
 }
 
 // Whether those that are known to have an entry there have the same one.
@@ -184,14 +184,14 @@ export class Run {
       this.becameAt.get(event).push([lane, text, role]);
     }
     this.effects = null;
-    const { differ, parted } = partings(this.peers.map((lane) => this.logs[lane]));
+    const { differ, diverged } = divergences(this.peers.map((lane) => this.logs[lane]));
     this.differ = differ;
-    this.parted = new Map();
-    for (let i = 0; i < parted.length; i += 2) this.parted.set(parted[i], parted[i + 1]);
+    this.diverged = new Map();
+    for (let i = 0; i < diverged.length; i += 2) this.diverged.set(diverged[i], diverged[i + 1]);
     this.ofLane = byLane(data.lanes.length, n, this.lane);
     this.followers = data.states.map((state) => state && byFollower(state.indexes, data.lanes.length));
     this.jumps = Object.fromEntries(Object.entries(data.jumps).map(([name, places]) => [name, Int32Array.from(places)]));
-    this.jumps.parting = Int32Array.from(this.parted.keys());
+    this.jumps.divergence = Int32Array.from(this.diverged.keys());
     // What is accused: messages, or operations of clients that cannot be put in one order.
     const operations = data.operations.filter(([, , , , accused]) => accused).map(([, from, to]) => (to >= 0 ? to : from));
     this.places = data.run.failed ? [...(data.run.places ?? []), ...operations].sort((a, b) => a - b) : [];

@@ -94,12 +94,12 @@ export class Filters {
             this.changed();
           }),
         ),
-        check("lost and doubled", this.network, () => {
+        check("lost and duplicated", this.network, () => {
           this.network = !this.network;
           this.changed();
         }),
       ),
-      el("fieldset", {}, el("legend", {}, "Only"), choice("term", terms.map((term) => [term, term]), this.term, pick("term")), choice("kind", run.kinds.map((kind, i) => [i, kind]), this.kind, pick("kind")), check("what is found", this.onlyMatches, () => {
+      el("fieldset", {}, el("legend", {}, "Only"), choice("term", terms.map((term) => [term, term]), this.term, pick("term")), choice("kind", run.kinds.map((kind, i) => [i, kind]), this.kind, pick("kind")), check("search matches", this.onlyMatches, () => {
         this.onlyMatches = !this.onlyMatches;
         this.changed();
       })),

@@ -11,24 +11,24 @@ import { Panel } from "./panel.js";
 const KEYS = [
   ["↓ ↑ or j k", "next, previous event"],
   ["] [", "next, previous event of the same peer"],
-  ["→ ←", "to what it brought about, to its cause: along the message"],
+  ["→ ←", "to its effect, to its cause"],
   ["e E", "next, previous election"],
   ["c C", "next, previous commit"],
-  ["p P", "next, previous moment when the logs part, or agree again"],
-  ["x X", "next, previous crash, cut or other act of the tester"],
+  ["p P", "next, previous moment when the logs diverge or agree again"],
+  ["x X", "next, previous fault: crash, partition, ..."],
   ["! ", "to the failure"],
   ["Home End", "first, last event"],
   ["PageUp PageDown, wheel", "scroll"],
-  ["+ −", "zoom; ctrl and wheel too"],
-  ["z", "rows (every instant a line), or true to the clock"],
-  ["f", "fold and unfold what only repeats; Enter on a fold opens that one"],
-  ["/", "find; Enter or n the next, N the previous"],
+  ["+ −", "zoom; also ctrl and wheel"],
+  ["z", "rows or true time scale"],
+  ["f", "collapse and expand all; Enter expands only the next one"],
+  ["/", "search for a text, or #31 for a message; n N next, previous match"],
   ["t", "filter by peer, topic, term, kind"],
-  ["0 … 9", "only that peer's messages, and all again"],
-  [", .", "earlier, later entries of the logs"],
+  ["0 … 9", "show only that peer's messages; again: all"],
+  [", .", "scroll the logs to earlier, later entries"],
   ["d", "dark or light"],
-  ["Esc", "close, forget what was found, show all again"],
-  ["?", "this list"],
+  ["Esc", "close, clear the search, show all"],
+  ["?", "help: keys and symbols"],
 ];
 
 class Page {
@@ -82,7 +82,7 @@ class Page {
     this.lanes.place();
     byId("filter-button").classList.toggle("on", this.filters.active);
     byId("fold-button").setAttribute("aria-pressed", String(this.folded));
-    byId("fold-button").textContent = this.folded ? "Folded" : "All events";
+    byId("fold-button").textContent = this.folded ? "Collapsed" : "All events";
     byId("scale-button").textContent = this.lanes.rows ? "Rows" : "True time";
   }
 
@@ -140,7 +140,7 @@ class Page {
     const { peer, name } = run.lanes[lane];
     const accused = run.run.accused != null && run.run.accused === name;
     const badge = peer ? el("span", { class: `badge ${up ? ROLES[role] : "down"}` }, up ? "FCL"[role] : "✗") : null;
-    const head = el("button", { class: `head${accused ? " accused" : ""}`, title: "only its messages; once more for all", onclick: () => this.filters.toggleLane(lane, true) }, badge, peer ? ` ${width < 76 ? name : run.name(lane)}` : name, term ? el("span", { class: "quiet" }, ` t${term}`) : null);
+    const head = el("button", { class: `head${accused ? " accused" : ""}`, title: "show only its messages; again: all", onclick: () => this.filters.toggleLane(lane, true) }, badge, peer ? ` ${width < 76 ? name : run.name(lane)}` : name, term ? el("span", { class: "quiet" }, ` t${term}`) : null);
     head.style.left = `${left}px`;
     head.style.width = `${width}px`;
     return head;
@@ -308,14 +308,14 @@ class Page {
       byId("steps"),
       button("↑", "previous event (↑)", () => this.step(-1)),
       button("↓", "next event (↓)", () => this.step(1)),
-      button("← cause", "what brought it about (←)", () => this.toCause()),
-      button("effect →", "what it brought about (→)", () => this.toEffect()),
+      button("← cause", "to its cause (←)", () => this.toCause()),
+      button("effect →", "to its effect (→)", () => this.toEffect()),
       button("peer [", "previous event of this peer ([)", () => this.stepPeer(-1)),
       button("peer ]", "next event of this peer (])", () => this.stepPeer(1)),
       button("election", "next election (e)", () => this.jump("election", 1)),
       button("commit", "next commit (c)", () => this.jump("commit", 1)),
-      button("logs part", "next moment when the logs part, or agree again (p)", () => this.jump("parting", 1)),
-      button("fault", "next act of the tester (x)", () => this.jump("fault", 1)),
+      button("divergence", "next moment when the logs diverge or agree again (p)", () => this.jump("divergence", 1)),
+      button("fault", "next fault (x)", () => this.jump("fault", 1)),
       this.run.failAt >= 0 ? button("failure", "to the failure (!)", () => this.go(this.run.failAt)) : null,
     );
     const on = (id, act) => byId(id).addEventListener("click", act);
@@ -334,17 +334,17 @@ class Page {
       ["thick, L", "leader"],
       ["hatched, C", "candidate"],
       ["thin", "follower"],
-      ["broken line", "cut off"],
+      ["broken line", "disconnected"],
       ["bars beside it", "paused"],
       ["dots, ✗", "down"],
-      ["t3 left of a line", "its term"],
-      ["solid arrow", "a request; it slopes with its delay"],
-      ["dashed arrow", "a reply"],
-      ["dotted arrow", "the same request a second time"],
-      ["arrow that ends in ✗", "lost"],
+      ["t3 left of a line", "term"],
+      ["solid arrow", "request; slopes with its delay"],
+      ["dashed arrow", "reply"],
+      ["dotted arrow", "duplicate of a request"],
+      ["arrow that ends in ✗", "lost message"],
       ["log box, solid edge", "known to be committed"],
     ];
-    return el("div", {}, el("h2", {}, "What is drawn"), el("table", {}, rows.map(([sign, means]) => el("tr", {}, el("th", {}, sign), el("td", {}, means)))));
+    return el("div", {}, el("h2", {}, "Symbols"), el("table", {}, rows.map(([sign, means]) => el("tr", {}, el("th", {}, sign), el("td", {}, means)))));
   }
 
   help() {
@@ -457,8 +457,8 @@ class Page {
       E: () => this.jump("election", -1),
       c: () => this.jump("commit", 1),
       C: () => this.jump("commit", -1),
-      p: () => this.jump("parting", 1),
-      P: () => this.jump("parting", -1),
+      p: () => this.jump("divergence", 1),
+      P: () => this.jump("divergence", -1),
       x: () => this.jump("fault", 1),
       X: () => this.jump("fault", -1),
       "!": () => this.go(this.run.failAt),

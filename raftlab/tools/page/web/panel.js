@@ -29,12 +29,12 @@ export class Panel {
     const places = this.run.places;
     fill(
       box,
-      el("h2", {}, "What is wrong"),
+      el("h2", {}, "Failure"),
       el("p", { class: "headline" }, run.headline),
       places.map((place) => el("button", { class: "evidence", onclick: () => this.go(place) }, `${seconds(this.run.time[place])} s  ${this.sentence(place)}`)),
       run.evidence?.length ? el("details", { open: !places.length && !run.causes?.length }, el("summary", {}, "Evidence"), el("pre", {}, run.evidence.join("\n"))) : null,
       (run.causes ?? []).map((cause) => el("p", { class: "cause" }, cause.replace(/\s+/g, " "))),
-      el("p", { class: "quiet" }, "again: ", el("code", {}, run.replay)),
+      el("p", { class: "quiet" }, "replay: ", el("code", {}, run.replay)),
     );
   }
 
@@ -55,10 +55,10 @@ export class Panel {
     const to = run.name(run.calls.to[call]);
     return {
       send: `${from} → ${to}: ${words}`,
-      deliver: `${to} gets from ${from}: ${words}`,
-      duplicate: `${to} gets it twice from ${from}`,
+      deliver: `${to} receives from ${from}: ${words}`,
+      duplicate: `${to} receives a duplicate from ${from}`,
       answer: `${to} answers ${from}: ${words}`,
-      reply: `${from} hears from ${to}: ${words}`,
+      reply: `${from} receives the reply of ${to}: ${words}`,
       drop: `${run.calls.answered[call] >= 0 && run.calls.answered[call] < event ? "reply" : "request"} ${from} → ${to} lost: ${words}`,
     }[run.kind(event)];
   }
@@ -70,7 +70,7 @@ export class Panel {
     refill(byId("now"), [
       [`at ${event}`, () => el("p", { class: "moment" }, el("b", { id: "clock" }, `${seconds(run.time[event])} s`), el("span", { class: "quiet" }, ` event ${event + 1} of ${run.count.toLocaleString("en")}`))],
       [told, () => el("p", { id: "sentence", class: run.evidence.has(event) ? "accused" : "" }, this.sentence(event))],
-      run.parted.has(event) ? [`parted ${event}`, () => el("p", { class: "became" }, run.parted.get(event) ? `the logs part at entry ${run.parted.get(event)}` : "the logs agree again")] : null,
+      run.diverged.has(event) ? [`diverged ${event}`, () => el("p", { class: "became" }, run.diverged.get(event) ? `the logs diverge at entry ${run.diverged.get(event)}` : "the logs agree again")] : null,
       ...became.map((words, i) => [`became ${i} ${words}`, () => el("p", { class: "became" }, words)]),
     ]);
   }
@@ -126,7 +126,7 @@ export class Panel {
     const up = condition & UP;
     const role = at("role").value;
     const [term, vote, votes, commit, applied] = [at("term"), at("vote", -1), at("votes", ""), at("commit"), at("applied")];
-    const states = [!up && "down", condition & PAUSED && "paused", condition & CUT && "cut off", condition & HELD && up && "clock held"].filter(Boolean);
+    const states = [!up && "down", condition & PAUSED && "paused", condition & CUT && "disconnected", condition & HELD && up && "clock frozen"].filter(Boolean);
     const facts = [["term", term.value, term]];
     if (vote.value >= 0) facts.push(["voted for", run.lanes[vote.value].name, vote]);
     if (role === 1 && up && votes.value) facts.push(["votes", votesTold(votes.value.split(" "), run.peers.length), votes]);
@@ -157,7 +157,7 @@ export class Panel {
   // Something that is so because of an event, to which a click on it leads.
   #origin(event, given, ...children) {
     if (event < 0) return el("span", given, ...children);
-    return el("button", { ...given, title: "to the event that made it so", onclick: () => this.go(event) }, ...children);
+    return el("button", { ...given, title: "go to the event that set it", onclick: () => this.go(event) }, ...children);
   }
 
   #boxes(log, from, to, commit) {
@@ -171,7 +171,7 @@ export class Panel {
       }
       const number = log.entry(index);
       if (number === undefined) boxes.push([`${index} none`, () => el("span", { class: "box none" })]);
-      else if (number < 0) boxes.push([`${index} ?`, () => el("span", { class: "box unknown", title: "there is an entry here, and no message has shown it" }, "?")]);
+      else if (number < 0) boxes.push([`${index} ?`, () => el("span", { class: "box unknown", title: "an entry that no message has shown" }, "?")]);
       else {
         const isNew = log.changed !== null && index > log.changed;
         boxes.push([`${index} ${number} ${index <= commit} ${isNew}`, () => this.#box(index, number, index <= commit, isNew)]);
@@ -242,12 +242,12 @@ export class Panel {
   #showDetails(event) {
     const { run } = this;
     const call = run.call[event];
-    const own = run.kind(event) === "send" || run.kind(event) === "persist" ? "nothing that came in at this instant: its own clock" : "";
+    const own = run.kind(event) === "send" || run.kind(event) === "persist" ? "its own timer (nothing arrived at this instant)" : "";
     refill(byId("details"), [
       call >= 0 ? [`message ${call} ${event}`, () => this.#message(call, event)] : null,
       run.operationAt.has(event) ? [`operation ${event}`, () => this.#operation(event)] : null,
-      this.#chain("Because of", run.causesOf(event), own),
-      this.#chain("What it brought about", run.effectsOf(event), ""),
+      this.#chain("Causes", run.causesOf(event), own),
+      this.#chain("Effects", run.effectsOf(event), ""),
     ]);
   }
 
@@ -263,7 +263,7 @@ export class Panel {
     return el(
       "div",
       { class: "message" },
-      el("h2", {}, `${run.text(c.kind[call])} #${c.id[call]}  ${run.name(c.from[call])} → ${run.name(c.to[call])}${original >= 0 ? " (the same request a second time)" : ""}`),
+      el("h2", {}, `${run.text(c.kind[call])} #${c.id[call]}  ${run.name(c.from[call])} → ${run.name(c.to[call])}${original >= 0 ? " (duplicate of a request)" : ""}`),
       el("div", { class: "fate" }, step("sent", sent), step("arrived", c.delivered[call]), step(lost(c.lost_request[call]), c.lost_request[call]), step("answered", c.answered[call]), step("reply arrived", c.replied[call]), step(lost(c.lost_reply[call]), c.lost_reply[call]), unanswered ? el("span", { class: "quiet" }, "still on its way when the run ended") : null),
       this.#value("asks", c.args[call], call),
       this.#value("answer", c.reply[call], call),
@@ -292,7 +292,7 @@ export class Panel {
   #operation(event) {
     const { run } = this;
     const [lane, from, to, text, accused] = run.operations[run.operationAt.get(event)];
-    return el("div", { class: "message" }, el("h2", {}, `${run.name(lane)}: ${run.text(text)}`), accused ? el("p", { class: "accused" }, "One of the operations that cannot be put in one order.") : null, el("div", { class: "fate" }, el("button", { class: "step", onclick: () => this.go(from) }, `called ${seconds(run.time[from])}`), to >= 0 ? el("button", { class: "step", onclick: () => this.go(to) }, `returned ${seconds(run.time[to])} (+${span(run.time[to] - run.time[from])})`) : el("span", { class: "quiet" }, "never returned")));
+    return el("div", { class: "message" }, el("h2", {}, `${run.name(lane)}: ${run.text(text)}`), accused ? el("p", { class: "accused" }, "No linearizable order contains this operation.") : null, el("div", { class: "fate" }, el("button", { class: "step", onclick: () => this.go(from) }, `called ${seconds(run.time[from])}`), to >= 0 ? el("button", { class: "step", onclick: () => this.go(to) }, `returned ${seconds(run.time[to])} (+${span(run.time[to] - run.time[from])})`) : el("span", { class: "quiet" }, "never returned")));
   }
 
   #chain(title, events, none) {

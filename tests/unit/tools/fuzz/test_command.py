@@ -79,7 +79,7 @@ def test_a_peer_that_ends_its_process_is_found(tmp_path, capsys):
     [
         (["--raft", "none/raft.py"], "lab fuzz: none/raft.py: no such file; --raft must name a raft.py"),
         (["--for", "soon"], "argument --for: must be a time like 90s, 10m or 1h30m, got 'soon'"),
-        (["--runs", "0"], "argument --runs: must be a whole number from 1, got '0'"),
+        (["--runs", "0"], "argument --runs: must be a whole number, at least 1, got '0'"),
     ],
 )
 def test_what_cannot_be_is_refused(options, told, capsys):

@@ -391,7 +391,7 @@ def test_without_walls_nobody_is_graded_unless_told_to(
     (tmp_path / "rubric.toml").write_text("runs = 1\n[public]\nextra = false\n[points]\n2a = 1\n")
     assert lab(command) == 2
     assert told in capsys.readouterr().err
-    assert lab([*command, "--no-walls"]) == 0
+    assert lab([*command, "--no-sandbox"]) == 0
     assert f"No sandbox: {told}" in " ".join(capsys.readouterr().out.split())
 
 

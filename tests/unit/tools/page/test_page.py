@@ -218,7 +218,7 @@ def test_a_message_is_followed_to_its_end_and_back(show, pages):
     for name in ("term", "leader_commit", "prev_log_index"):
         assert re.search(rf"{name}\s+{args[name]}\b", details)
     assert "reply arrived" in details and "success" in details
-    assert "Because of" in details and "What it brought about" in details
+    assert "Causes" in details and "Effects" in details
 
 
 def test_the_panels_tell_what_the_trace_does(show, pages):

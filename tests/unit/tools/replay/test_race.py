@@ -35,7 +35,7 @@ def test_a_run_is_repeated_from_its_choices(tmp_path, capfd, monkeypatch):
     assert "preempt" in {place[0] for place, _ in choices.chosen}
     capfd.readouterr()
     assert lab("replay", file, "--race") == 0
-    assert "Exactly the run whose choices these were" in capfd.readouterr().out
+    assert "Same run as recorded" in capfd.readouterr().out
 
 
 def test_a_race_is_told_and_its_replay_line_says_race(tmp_path, capfd, monkeypatch):

@@ -32,10 +32,10 @@ def replay(*arguments, **options):
     ("arguments", "told"),
     [
         (["test_nothing", "--seed", "1"], "lab replay: no test is called 'test_nothing'"),
-        (["2a", "--seed", "1"], "lab replay: a replay is one run, but '2a' are "),
-        ([TEST], f"lab replay: {TEST}: there is no such file, and a TEST needs its --seed N"),
-        (["--seed", "1"], "lab replay: give a TEST and its --seed N, or a FILE of choices"),
-        (["none.jsonl"], "lab replay: none.jsonl: there is no such file, and a TEST needs its --seed N"),
+        (["2a", "--seed", "1"], "lab replay: cannot replay "),
+        ([TEST], f"lab replay: {TEST}: no such file (to replay a test, add --seed N)"),
+        (["--seed", "1"], "lab replay: give a TEST with --seed N, or a FILE"),
+        (["none.jsonl"], "lab replay: none.jsonl: no such file (to replay a test, add --seed N)"),
         (["raft/raft.py"], "lab replay: raft/raft.py:1: this is no file of choices"),
         ([TEST, "--seed", "1", "--raft", "none.py"], "lab replay: none.py: no such file"),
     ],
@@ -53,10 +53,10 @@ def test_a_run_is_repeated_from_its_choices(tmp_path):
     assert f" choices written to {path}.\n" in written
     again = replay(str(path)).stdout
     assert f"PASSED {TEST}  choices of {path}\n" in again
-    assert "  Exactly the run whose choices these were (digest " in again
+    assert "  Same run as recorded (digest " in again
     # Without the seeds of the nodes it is another one.
     path.write_text("".join(line for line in path.read_text().splitlines(True) if '["node"' not in line))
-    assert "  Not the run whose choices these were (digest " in replay(str(path)).stdout
+    assert "  Not the recorded run (digest " in replay(str(path)).stdout
 
 
 def test_a_failure_from_choices_says_how_to_replay_it(tmp_path):
@@ -90,7 +90,7 @@ def test_a_run_that_passes_prints_mit_s_line():
     assert result.returncode == 0, result.stderr
     assert "Test (2A): initial election ...\n  ... Passed --" in result.stdout
     assert f"PASSED {TEST}  seed 7" in result.stdout
-    assert "This run has not failed here before" in result.stdout
+    assert "No recorded failure to compare with" in result.stdout
 
 
 @pytest.fixture
@@ -107,19 +107,19 @@ def test_the_recorded_run_is_recognized_and_shows_what_it_printed(failed):
     assert f"FAILED {TEST}  seed 5" in result.stdout
     assert "AssertionError: no 5" in result.stdout
     assert "asked " in result.stdout
-    assert "Exactly the recorded run (digest " in result.stdout
+    assert "Same run as recorded (digest " in result.stdout
 
 
 def test_code_that_has_changed_since_is_named_instead_of_pretending(failed):
     failed.write_text(failed.read_text().replace("assert seed != 5", "assert seed != 6"))
     result = replay(TEST, "--seed", "5", "--raft", failed)
     assert result.returncode == 0
-    assert "Not the recorded run: since then this has changed: peer/raft.py." in result.stdout
+    assert "Not the recorded run: these have changed since: peer/raft.py." in result.stdout
 
 
 def test_a_change_that_does_not_change_the_run_is_told_too(failed):
     failed.write_text(failed.read_text() + "\n# a comment\n")
-    assert "The same run as recorded, although this has changed since: peer/raft.py." in (
+    assert "Same run as recorded, although these have changed since: peer/raft.py." in (
         replay(TEST, "--seed", "5", "--raft", failed).stdout
     )
 
@@ -140,7 +140,7 @@ def test_a_failure_under_pytest_is_recorded_too(tmp_path):
     ran = subprocess.run(pytest_command, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 1, ran.stdout
     assert f"make replay TEST={TEST} SEED=5 RAFT=peer/raft.py" in ran.stdout
-    assert "Exactly the recorded run" in replay(TEST, "--seed", "5", "--raft", peer).stdout
+    assert "Same run as recorded" in replay(TEST, "--seed", "5", "--raft", peer).stdout
 
 
 def test_a_run_that_took_its_process_along_says_so_before_it_does_it_again(tmp_path):
@@ -148,7 +148,7 @@ def test_a_run_that_took_its_process_along_says_so_before_it_does_it_again(tmp_p
     assert lab("stress", TEST, "--runs", "1", "--seed-start", "5", "--jobs", "1", "--raft", peer) == 1
     result = replay(TEST, "--seed", "5", "--raft", peer)
     assert result.returncode == 3
-    assert "When it was recorded, this run took its process along:" in result.stdout
+    assert "When it was recorded, this run ended its process:" in result.stdout
     assert "ended itself with exit status 3 during the run" in result.stdout
 
 
@@ -177,7 +177,7 @@ def test_pdb_stops_in_the_peer_s_frame_with_time_standing_still(tmp_path):
     assert said.returncode == 1
     assert "Stopped at " in said.stdout and " (virtual) in get_state() of peer 0" in said.stdout
     assert "('the right frame', 0)" in said.stdout
-    assert "*** labsim.errors.SimulationError: virtual time stands still in the debugger" in said.stdout
+    assert "*** labsim.errors.SimulationError: virtual time is stopped in the debugger" in said.stdout
     assert f"FAILED {TEST}  seed 5" in said.stdout
 
 
@@ -199,7 +199,9 @@ def test_pdb_opens_in_the_accused_peer_if_its_service_noticed(tmp_path):
     said = replay("test_basic_agree_2b", "--seed", "5", "--raft", peer, "--pdb", input=asked)
     assert said.returncode == 1
     (number,) = re.findall(r"^Stopped at \S+ s \(virtual\) in service \d of peer (\d)\.", said.stdout, re.MULTILINE)
-    assert re.search(rf"^You are in Thread-\d+ \(_applier\) of peer {number}, which waits;", said.stdout, re.MULTILINE)
+    assert re.search(
+        rf"^You are in Thread-\d+ \(_applier\) of peer {number}, which is waiting;", said.stdout, re.MULTILINE
+    )
     assert "('Raft', 'applied', 1)" in said.stdout
 
 
@@ -212,6 +214,6 @@ def test_pdb_opens_in_the_accused_peer_if_another_one_s_crash_made_it_due(tmp_pa
     peer.write_text(source.replace(save, "        pass\n"))
     said = replay("test_persist1_2c", "--seed", "5", "--raft", peer, "--pdb", input="p ('me', self.me)\npeer 0\nq\n")
     (number,) = set(re.findall(r"peer (\d) answers without having saved", said.stdout))
-    assert f" of peer {number}, which waits; `peer N` goes to another one." in said.stdout
+    assert f" of peer {number}, which is waiting; " in said.stdout
     assert f"('me', {number})" in said.stdout
     assert re.search(r"In Thread-\d+ \(_\w+\) of peer 0:\n> ", said.stdout)

@@ -53,7 +53,7 @@ def test_what_is_shown_is_compared_and_rewritten_on_demand(vote, capsys):
     vote.write_text(f"{VOTE}----\nsomething else\n\nheal\n")
     assert lab("scenario", vote) == 0
     assert lab("scenario", vote, "--compare") == 1
-    assert f"FAILED {vote}:6: show does not show what stands there. It shows:" in capsys.readouterr().out
+    assert f"FAILED {vote}:6: the output of show differs. It is:" in capsys.readouterr().out
     assert lab("scenario", vote, "--rewrite") == 0
     assert vote.read_text() == f"{VOTE}----\n{SHOWN}\nheal\n"
     assert lab("scenario", vote, "--compare") == 0
@@ -78,12 +78,12 @@ def test_skips_are_counted_and_shown(vote, capsys):
     ("arguments", "said"),
     [
         (["gone.scenario"], "lab scenario: gone.scenario: no such file"),
-        (["docs"], "lab scenario: docs: there is no *.scenario in it"),
+        (["docs"], "lab scenario: docs: no *.scenario files"),
         (
             ["tests/scenarios/2a/split_vote.scenario", "--step", "--rewrite"],
-            "lab scenario: --step makes other runs than",
+            "lab scenario: --step is not supported with --compare or --rewrite",
         ),
-        (["tests/scenarios/2a", "--step"], "lab scenario: --step walks through one file, and these are "),
+        (["tests/scenarios/2a", "--step"], "lab scenario: --step needs exactly one FILE, got "),
     ],
 )
 def test_what_cannot_be_run_is_said(vote, capsys, arguments, said):
@@ -112,7 +112,7 @@ def test_a_wrong_peer_breaks_the_rule_that_the_file_expects(vote, tmp_path, caps
     vote.write_text("campaign 0\ncampaign 1\ndeliver 0->2 vote\ndeliver 1->2 vote\nexpect rule one-vote broken\n")
     mutant = next(mutant for mutant in load_mutants() if mutant.id == "double-vote")
     assert lab("scenario", vote, "--raft", mutant.write(tmp_path / "peer")) == 0
-    assert ", breaking one-vote as it says" in capsys.readouterr().out
+    assert ", breaks one-vote as expected" in capsys.readouterr().out
 
 
 def walk(vote, *typed, more=()):
@@ -130,16 +130,16 @@ def test_a_walk_makes_a_step_at_a_time_and_takes_others(vote):
     assert "next  3: campaign 0" in out
     assert "there is no step 'delivr'; did you mean 'deliver'?" in out
     assert "peer 1 is not down; crash it first" in out
-    assert "next  nothing: the file ends here" in out
+    assert "next  end of the file" in out
     assert out.count("in flight:") == 2
 
 
 def test_a_walk_can_be_left_and_steps_left_out(vote):
     code, out = walk(vote, "skip", "skip", "help", "quit")
     assert code == 0
-    assert "left out: deliver 0->1 vote" in out
+    assert "skipped: deliver 0->1 vote" in out
     assert "  elect 0 with 1 2" in out
-    assert out.endswith(f"{vote}: 4 of its 4 steps were not made\n")
+    assert out.endswith(f"{vote}: 4 of its 4 steps were skipped\n")
 
 
 def test_what_is_not_met_is_said_and_the_walk_goes_on(vote):

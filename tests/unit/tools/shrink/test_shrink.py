@@ -58,7 +58,7 @@ def test_a_broken_rule_is_shrunk_to_what_it_needs_and_so_every_time():
     left, again = (shrunk(path, test, scenario=False) for _ in range(2))
     assert (left.rule, left.best.verdict.name) == ("saved-before-reply", "saved-before-reply")
     assert left.best.events * 3 < left.original.events
-    assert left.needs == "It needs only this, with 2 servers"
+    assert left.needs == "To reproduce it, with 2 servers"
     assert [line.partition("s  ")[2] for line in left.recipe] == ["peer 0 is given the command 1"]
     assert (again.best.run.digest, again.recipe) == (left.best.run.digest, left.recipe)
 
@@ -70,7 +70,7 @@ def test_what_is_left_is_replayed_in_another_process_and_is_a_scenario_that_a_ri
     files = write(left, select([test])[0], 0, tmp_path / "out", raft=str(path))
     done = subprocess.run(lab_command("replay", files.choices), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1, done.stderr
-    assert f"Exactly the run whose choices these were (digest {left.best.run.digest})." in done.stdout
+    assert f"Same run as recorded (digest {left.best.run.digest})." in done.stdout
     assert "-- FAILED: " in files.timeline.read_text()
     assert len(files.trace.read_text().splitlines()) == left.best.events + 1
     (steps,) = load_tests(files.scenario)
@@ -106,7 +106,7 @@ def test_where_no_scenario_of_the_run_is_short_one_is_drawn(tmp_path):
     said = tell(left, write(left, test, 0, tmp_path / "out", raft=str(path)), test.name, 0, {})
     assert f"scenario  out/{test.name}-0.scenario, another run that breaks the same rule:" in said
     peers = parse_script("\n".join(scenario), "x.scenario").peers
-    assert f"It needs only these steps, with {peers} servers" in said
+    assert f"To reproduce it, with {peers} servers" in said
 
 
 def test_a_slow_link_is_faster_where_a_stretch_of_time_is_taken_out():
@@ -163,7 +163,7 @@ def test_a_run_that_fails_otherwise_each_time_is_told_so():
         make_config(servers=1).fail(f"for the reason {'abc'[len(runs)]}")
 
     test = LabTest("test_moody", ROOT / "tests" / "test_2a.py", LabTestKind.PEER, test_moody)
-    with pytest.raises(NothingToShrink, match="test_moody with seed 0 fails otherwise each time"):
+    with pytest.raises(NothingToShrink, match="test_moody with seed 0 fails differently each time"):
         shrink(test, load_peer(ROOT / "raft" / "raft.py"), 0, ())
 
 
@@ -185,9 +185,9 @@ def test_an_interrupt_gives_the_best_so_far(tmp_path):
     ("arguments", "said"),
     [
         (["test_nothing", "--seed", "1"], "lab shrink: no test is called 'test_nothing'"),
-        (["2a", "--seed", "1"], "lab shrink: one run can be shrunk, but '2a' are "),
-        (["vote_of_an_older_campaign", "--seed", "1"], "lab shrink: vote_of_an_older_campaign is a scenario: "),
-        ([FIGURE_8, "--seed", "1", "--limit", "0"], "lab shrink: --limit must be seconds above 0, got 0"),
+        (["2a", "--seed", "1"], "lab shrink: cannot shrink "),
+        (["vote_of_an_older_campaign", "--seed", "1"], "lab shrink: vote_of_an_older_campaign is a scenario; "),
+        ([FIGURE_8, "--seed", "1", "--limit", "0"], "lab shrink: --limit must be a number of seconds above 0, got 0"),
         ([FIGURE_8, "--seed", "1", "--raft", "none.py"], "lab shrink: none.py: "),
     ],
 )
@@ -202,13 +202,13 @@ def test_the_command_tells_the_recipe_the_files_and_the_steps(capsys, tmp_path):
     figures = json.loads((tmp_path / "figures").read_text())
     out = capsys.readouterr().out
     assert out.startswith("test_persist1_2c  seed 0\n  ")
-    assert "\n  It needs only this, with 2 servers:\n    0." in out
-    assert f"\n  and breaks saved-before-reply at {figures['told'][-1].partition(' at ')[2]}\n" in out
-    assert f"\n  {figures['events']} of {figures['events_before']} events are left, after " in out
+    assert "\n  To reproduce it, with 2 servers:\n    0." in out
+    assert f"\n  It breaks saved-before-reply at {figures['told'][-1].partition(' at ')[2]}\n" in out
+    assert f"\n  {figures['events']} of {figures['events_before']} events remain, after " in out
     assert "\n  timeline  build/shrunk/test_persist1_2c-0.txt\n" in out
     assert "\n  replay    lab replay build/shrunk/test_persist1_2c-0.choices\n" in out
     steps = (tmp_path / "build/shrunk/test_persist1_2c-0.scenario").read_text().splitlines()
-    assert steps[0] == "# Breaks saved-before-reply, as test_persist1_2c with seed 0 did"
+    assert steps[0] == "# Breaks saved-before-reply, as test_persist1_2c with seed 0 does."
     assert out.endswith("".join(f"    {step}\n" for step in steps[4:]))
 
 
@@ -219,10 +219,10 @@ def test_a_run_is_written_as_a_scenario_without_being_shrunk(capsys, tmp_path):
     assert lab("scenario", "x.scenario", "--raft", path) == 1
     capsys.readouterr()
     assert lab("scenario", "--from", "test_initial_election_2a") == 1
-    said = "test_initial_election_2a with seed 1 passes; only a broken rule can be written as a scenario.\n"
+    said = "test_initial_election_2a with seed 1 passes; only a run that breaks a rule becomes a scenario.\n"
     assert capsys.readouterr().out == said
     assert lab("scenario", "--from", "test_basic_3a") == 2
-    assert "only a test of parts 2A to 2D can be written as a scenario" in capsys.readouterr().err
+    assert "--from must be a test of parts 2A to 2D" in capsys.readouterr().err
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------
@@ -248,8 +248,8 @@ def test_messages_that_fare_alike_are_told_in_one_line():
     assert told(chosen=chosen) == [
         "0.000 s  append_entries 0->1, number 7 is lost",
         "0.000 s  3 replies to request_vote 2->0 take 400 to 900 ms",
-        "1, 2: the timeouts that they draw",
-        "1 message a few milliseconds faster or slower than the others",
+        "the timeouts of peers 1, 2",
+        "the exact delay of 1 message (a few milliseconds)",
     ]
 
 
@@ -257,7 +257,7 @@ def test_a_run_of_steps_is_told_by_them_and_repeated_from_its_file(tmp_path):
     steps = ["peers 2", "campaign 0", "deliver 0->1 vote", "expect 1 voted 0"]
     play = Play({"servers": 2}, False, [], 0, steps=steps)
     attempt = Attempt(Plan(Choices(), play), Run(0), Verdict(Ending.RULE), None, ScheduleRecording())
-    assert needs(attempt) == "It needs only these steps, with 2 servers"
+    assert needs(attempt) == "To reproduce it, with 2 servers"
     assert recipe(attempt) == steps[1:]
     write_choices(tmp_path / "x.choices", Choices(), test="test_x_2a", digest="", play=play)
     header, _ = read_choices(tmp_path / "x.choices")
@@ -288,13 +288,13 @@ def test_each_act_has_its_words():
         Act(9 * second, "get_state", [1]),
     ) == [
         "1.000 s  peer 2 crashes and restarts at 2.000 s",
-        "2.000 s  peer 1 is cut off until 3.000 s",
+        "2.000 s  peer 1 is disconnected until 3.000 s",
         "3.000 s  peer 0 is paused",
-        "4.000 s  the network falls apart: 0 1 | 2",
-        "5.000 s  all links are whole again",
+        "4.000 s  the network is partitioned: 0 1 | 2",
+        "5.000 s  all links are restored",
         "5.000 s  0->1: takes 5 to 40 ms more",
-        "5.000 s  peer 1 is to crash before its next save",
-        "5.000 s  peer 1 is no longer to crash",
+        "5.000 s  peer 1 crashes before its next save",
+        "5.000 s  peer 1 will not crash any more",
         "6.000 s  peer 0 is given the command 'x'",
         "7.000 s  peer 0 is given the commands 1, 2",
         "8.000 s  client 3 reaches only servers 0, 1",

@@ -33,10 +33,13 @@ def summary(out):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--runs", "0"], "argument --runs: must be a whole number from 1, got '0'"),
-        (["--jobs", "x"], "argument --jobs: must be a whole number from 1, got 'x'"),
+        (["--runs", "0"], "argument --runs: must be a whole number, at least 1, got '0'"),
+        (["--jobs", "x"], "argument --jobs: must be a whole number, at least 1, got 'x'"),
         (["--for", "soon"], "argument --for: must be a time like 90s, 10m or 1h30m, got 'soon'"),
-        (["--run-limit", "-1"], "argument --run-limit: must be seconds, above 0 and at most 86400, got '-1'"),
+        (
+            ["--run-limit", "-1"],
+            "argument --run-limit: must be a number of seconds, above 0 and at most 86400, got '-1'",
+        ),
         (["--nonsense"], "unrecognized arguments: --nonsense"),
         (["test_figure9"], "lab stress: no test is called 'test_figure9'; there are "),
         (["--raft", "nowhere.py"], "lab stress: nowhere.py: no such file; --raft must name a raft.py"),
@@ -118,7 +121,7 @@ def test_a_failure_in_one_run_of_200_is_found_grouped_and_replays_from_its_line(
     )
     assert replayed.returncode == 1
     assert "KeyError" in replayed.stdout
-    assert "Exactly the recorded run" in replayed.stdout
+    assert "Same run as recorded" in replayed.stdout
     case = ElementTree.parse(out / "junit.xml").getroot().find("testcase/failure")
     assert cause["replay"] in case.get("message")
 
@@ -295,9 +298,7 @@ def test_the_shortest_run_of_a_cause_is_shrunk_and_told(tmp_path, capsys):
     options = ["--runs", "1", "--seed-start", "0", "--jobs", "1", "--raft", mutant.write(tmp_path), "--shrink", "4"]
     assert lab("stress", "test_persist1_2c", *options, "--out", tmp_path / "out") == 1
     out = capsys.readouterr().out
-    assert (
-        f"     shrunk  {tmp_path}/out/shrunk/test_persist1_2c-0.txt\n     It needs only this, with 2 servers:\n" in out
-    )
+    assert f"     shrunk  {tmp_path}/out/shrunk/test_persist1_2c-0.txt\n     To reproduce it, with 2 servers:\n" in out
     (cause,) = summary(tmp_path / "out")["causes"]
     assert len(cause["recipe"]) == 3
     assert (tmp_path / "out/shrunk/test_persist1_2c-0.choices").exists()

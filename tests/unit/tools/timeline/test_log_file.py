@@ -53,8 +53,8 @@ def test_lines(tmp_path):
         ("13:43:33.500000", "1", "becomes Leader; term=1"),
     ]
     assert log.summary() == (
-        "4 entries of 3 peers; 1 repeated lines shown once; "
-        "skipped 3 lines that are not log lines (the first: line 1, '> go test -run TestElection')"
+        "4 entries of 3 peers; 1 duplicate lines dropped; "
+        "skipped 3 lines in another format (the first: line 1, '> go test -run TestElection')"
     )
     assert {peer: mark.role for peer, mark in log.rows()[-1].marks.items()} == {
         "0": "follower",
@@ -70,7 +70,7 @@ def test_a_table_whose_cells_go_on_below(tmp_path):
         ("19:13:08.791527", "1", "Election Timer started (206ms) , term=0"),
     ]
     assert log.peers == ["0", "1"]
-    assert "skipped 1 line that is not log lines (the first: line 1" in log.summary()
+    assert "skipped 1 line in another format (the first: line 1" in log.summary()
 
 
 def test_a_log_that_runs_past_midnight(tmp_path):
@@ -85,7 +85,9 @@ def test_dates_and_control_characters(tmp_path):
 
 @pytest.mark.parametrize("text", ["", "nothing\nhere\n", "│ TIME │ 0 │\n", "│ 1 │ 2 │\n│ x\n"])
 def test_a_file_without_a_log_says_what_was_looked_for(tmp_path, text):
-    with pytest.raises(LogFileError, match=r"a\.log: no line like '12:34:56\.789012 \[0\] text' and no table"):
+    with pytest.raises(
+        LogFileError, match=r"a\.log: none of the \d lines is a log line \('12:34:56\.789012 \[0\] text'\) or a table"
+    ):
         read_log(write(tmp_path, text))
 
 
@@ -95,7 +97,7 @@ def test_any_garbage_is_skipped_and_counted(tmp_path):
     path.write_bytes(b"\xff\xfe\x00\x01\n" + good + b"| | |\n|||\n99:99 [x]\n" + bytes(range(128, 256)) + b"\n")
     log = read_log(path)
     assert entries(log) == [("10:00:00.000001", "0", "fine")]
-    assert "not log lines" in log.summary()
+    assert "in another format" in log.summary()
 
 
 def test_the_command_shows_it(tmp_path, capsys):
@@ -107,7 +109,7 @@ def test_the_command_shows_it(tmp_path, capsys):
         "13:43:33.411250 | listening at           |                        |",
     ]
     assert "L becomes Leader; term=1" in out
-    assert out.splitlines()[-1].startswith("4 entries of 3 peers; 1 repeated")
+    assert out.splitlines()[-1].startswith("4 entries of 3 peers; 1 duplicate")
     assert max(len(line) for line in out.splitlines()[:-1]) <= 90
 
 
@@ -117,4 +119,4 @@ def test_the_command_filters_it(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "becomes Leader" in out and "Candidate" not in out and "listening" not in out
     assert main(["timeline", "--import", str(path), "--peer", "8"]) == 2
-    assert "there is no peer 8; the peers are 0, 1, 2" in capsys.readouterr().err
+    assert "--peer must be one of 0, 1, 2, got 8" in capsys.readouterr().err

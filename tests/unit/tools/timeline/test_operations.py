@@ -25,21 +25,21 @@ ACTS = {
     ),
     conditions.LONG_REORDERING: (
         lambda cfg: cfg.set_long_reordering(True),
-        "replies come out of order, up to 2.2 s late",
+        "replies are reordered and up to 2.2 s late",
         lambda cfg: cfg.set_long_reordering(False),
-        "replies come in order again",
+        "replies are not reordered any more",
     ),
     conditions.LONG_DELAYS: (
         lambda cfg: cfg.network.long_delays(False),
-        "a call that leads nowhere takes up to 0.1 s to say so",
+        "a call to an unreachable server takes up to 0.1 s to fail",
         lambda cfg: cfg.network.long_delays(True),
-        "a call that leads nowhere takes up to 7 s to say so",
+        "a call to an unreachable server takes up to 7 s to fail",
     ),
     conditions.DUPLICATES: (
         lambda cfg: cfg.duplicates(0.2),
-        "20% of the requests come twice",
+        "20% of the requests are duplicated",
         lambda cfg: cfg.duplicates(0),
-        "no request comes twice any more",
+        "requests are not duplicated any more",
     ),
     conditions.LATENCY: (
         lambda cfg: cfg.latency(5, 40),
@@ -49,21 +49,21 @@ ACTS = {
     ),
     conditions.LINK: (
         lambda cfg: cfg.link(0, 1, loss=0.5, latency_ms=(3, 4)),
-        "from 0 to 1 a message takes 3–4 ms more, 50% get lost",
+        "from 0 to 1 a message takes 3–4 ms more, 50% are lost",
         lambda cfg: cfg.link(0, 1, loss=0, latency_ms=(0, 0)),
-        "from 0 to 1 all is as usual",
+        "the link from 0 to 1 is restored",
     ),
     conditions.PARTITION: (
         lambda cfg: cfg.partition([0], [1, 2]),
-        "the network is cut: 0 | 1 2",
+        "the network is partitioned: 0 | 1 2",
         lambda cfg: cfg.partition(),
-        "no link is cut any more",
+        "all links are restored",
     ),
     events.CRASH_AT: (
         lambda cfg: cfg.crash_at(1, "before save", nth=99),
         "peer 1 will crash before save number 99 from now",
         lambda cfg: cfg.crash_at(1, None),
-        "peer 1 will not crash in the middle of things any more",
+        "peer 1 will not crash at a save or reply any more",
     ),
     events.SLOW_DISKS: (
         lambda cfg: cfg.slow_disks(5, 9),
@@ -79,27 +79,27 @@ ACTS = {
     ),
     events.BUSY: (
         lambda cfg: cfg.busy_service(2),
-        "peer 2's service is busy, and handles nothing",
+        "peer 2's service is busy and handles nothing",
         lambda cfg: cfg.busy_service(2, False),
-        "peer 2's service has time again",
+        "peer 2's service is not busy any more",
     ),
     events.PAUSE: (
         lambda cfg: cfg.pause(1),
         "peer 1 is paused",
         lambda cfg: cfg.resume(1),
-        "peer 1 continues",
+        "peer 1 resumes",
     ),
     events.FREEZE_CLOCK: (
         lambda cfg: cfg.freeze_clock(1),
-        "peer 1 has its clock held",
+        "peer 1 has its clock frozen",
         lambda cfg: cfg.unfreeze_clock(1),
-        "peer 1 has its clock run again",
+        "peer 1 has its clock unfrozen",
     ),
     events.DISCONNECT: (
         lambda cfg: cfg.disconnect(1),
-        "peer 1 is cut off",
+        "peer 1 is disconnected",
         lambda cfg: cfg.connect(1),
-        "peer 1 is connected again",
+        "peer 1 is reconnected",
     ),
     events.CRASH: (
         lambda cfg: cfg.crash1(1),
@@ -149,7 +149,7 @@ def test_a_cut_through_an_even_cluster_is_seen_by_timeline_and_diagnoses():
     trace = run_test(test, InProcessLauncher(Raft), 7).simulation.trace
     cut = next(event for event in trace if event.kind == conditions.PARTITION)
     sides = " | ".join(" ".join(side) for side in cut.detail)
-    assert f"the network is cut: {sides}" in [row.banner for row in tell(trace).rows]
+    assert f"the network is partitioned: {sides}" in [row.banner for row in tell(trace).rows]
     during = [event for event in trace if event.at_ns <= cut.at_ns + 1_000_000_000]
     story = TraceAnalysis(during, Failure(""))
     assert story.changed_ns == cut.at_ns

@@ -138,7 +138,7 @@ def test_cuts_end_with_their_cluster():
 
 def test_a_small_run_line_by_line():
     assert draw(small_run(), width=100).splitlines() == [
-        "L leader  C candidate  | follower  lc: cut off   t3 term 3   4/2 index 4 of term 2   +1 one entry",
+        "L leader  C candidate  | follower  lc: disconnected   t3 term 3   4/2 index 4 of term 2",
         "   time   peer 0                         peer 1                         peer 2",
         " 0.0000 -- peers 0, 1, 2 start " + "-" * 68,
         "        == Test: by hand " + "=" * 74,
@@ -152,8 +152,7 @@ def test_a_small_run_line_by_line():
         "                                       | denied, is at t3             C ->1 vote t2 last 0/0",
         "                                       |                              | follows in term 3",
         "                                       | [vote] no                    |",
-        "53 events; 6 repetitions only counted; --all shows every event and the messages' numbers; "
-        "the peers' own topics: vote",
+        "53 events; 6 repetitions collapsed; --all shows every event, with message numbers; topics from log(): vote",
     ]
 
 
@@ -164,7 +163,7 @@ def test_told_in_full_each_event_is_a_row_in_its_order():
     banners = [row for row in story.rows if row.banner]
     # Booting three peers is one banner, and so is connecting them.
     assert len(story.rows) == len(events) - 2 - 2 + len(roles)
-    assert [row.banner for row in banners][:2] == ["peers 0, 1, 2 start", "peers 0, 1, 2 are connected again"]
+    assert [row.banner for row in banners][:2] == ["peers 0, 1, 2 start", "peers 0, 1, 2 are reconnected"]
     assert texts(story, "0")[:8] == [
         "saved 9 B",
         "candidate in term 1",
@@ -492,13 +491,13 @@ def test_one_message_and_its_reply(rejoin):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"peers": [9]}, "--peer: there is no peer 9; the peers are 0, 1, 2"),
+        ({"peers": [9]}, "--peer must be one of 0, 1, 2, got 9"),
         (
             {"topics": ["elections"]},
-            "--topic: there is no topic 'elections'; there are election, log, snapshot, persist, apply, network, "
-            "client, turn; the peers log() no topics of their own",
+            "--topic must be one of election, log, snapshot, persist, apply, network, "
+            "client, preemption, got 'elections'",
         ),
-        ({"follow": 99999}, "--follow: there is no message 99999; they are numbered 1 to "),
+        ({"follow": 99999}, "--follow must be a message number from 1 to "),
     ],
 )
 def test_a_filter_that_names_nothing_says_what_there_is(rejoin, options, message):
@@ -507,7 +506,7 @@ def test_a_filter_that_names_nothing_says_what_there_is(rejoin, options, message
 
 
 def test_filters_that_leave_nothing_say_so(rejoin):
-    assert draw(rejoin, from_s=1000).splitlines()[-1].endswith("nothing in it fits the filters")
+    assert draw(rejoin, from_s=1000).splitlines()[-1].endswith("no event matches the filters")
     assert "0 events" in draw([])
 
 
@@ -516,7 +515,7 @@ def test_of_a_run_that_is_too_long_the_beginning_and_the_end_are_shown(rejoin):
     whole = draw(rejoin, legend=False).splitlines()
     text = draw(rejoin, most_rows=10, ending="FAILED: for a reason", legend=False).splitlines()
     assert text[:3] == whole[:3]
-    (left_out,) = [line for line in text if f"== {rows - 10:,} rows are left out here, " in line]
+    (left_out,) = [line for line in text if f"== {rows - 10:,} rows are omitted here, " in line]
     assert "; lab timeline shows them all ==" in left_out
     assert text[-3].split() == whole[-2].split() and "-- FAILED: for a reason -" in text[-2]
     assert draw(rejoin, most_rows=rows, legend=False).splitlines() == whole
@@ -541,7 +540,7 @@ def test_the_peers_own_lines_stand_beside_the_events():
     assert "[office] I lead \\ term 1 +[31m!" in text
     only = tell(events, Show(topics=frozenset(["office"])))
     assert [s.tone for row in only.rows for cell in row.cells.values() for s in cell] == ["student"]
-    assert text.splitlines()[-1].endswith("the peers' own topics: office")
+    assert text.splitlines()[-1].endswith("topics from log(): office")
 
 
 def test_text_cannot_reach_the_terminal():
@@ -603,16 +602,16 @@ def test_a_test_that_fails_ends_in_its_failure(lab, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name one thing to show: a TEST, --trace FILE or --import FILE"),
-        (["x", "--trace", "y"], "name one thing to show"),
+        ([], "name one of TEST, --trace FILE and --import FILE"),
+        (["x", "--trace", "y"], "name one of "),
         (["test_nothing"], "no test is called 'test_nothing'"),
-        (["2a"], " tests; name one of test_initial_election_2a, "),
+        (["2a"], " tests; name one: test_initial_election_2a, "),
         (["--trace", "/nowhere"], "/nowhere: No such file or directory"),
         (["--import", "/nowhere"], "/nowhere: No such file or directory"),
         (["test_initial_election_2a", "--width", "10"], "--width must be at least 40, got 10"),
         (["test_initial_election_2a", "--raft", "/nowhere.py"], "/nowhere.py: no such file"),
         (["test_initial_election_2a", "--save", "/nowhere/x"], "/nowhere/x: No such file or directory"),
-        (["--import", "/nowhere", "--topic", "election"], "--topic needs a trace; an imported log is only text"),
+        (["--import", "/nowhere", "--topic", "election"], "--topic is not supported with --import"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_2(lab, arguments, message):
