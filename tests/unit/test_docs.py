@@ -1,8 +1,10 @@
-"""Names that the pages in docs/student promise exist, and the tests that own-tests.md shows pass."""
+"""What the documents promise exists: names, links, commands, options. The tests that they show pass."""
 
 import ast
+import contextlib
 import dataclasses
 import re
+import shlex
 
 import pytest
 
@@ -16,7 +18,8 @@ from raftlab.check.rules.checker import RULES
 from raftlab.harness.config import Config
 from raftlab.harness.loader import load_peer
 from raftlab.harness.run import run_test
-from raftlab.tools.selection import load_tests
+from raftlab.tools import cli
+from raftlab.tools.selection import load_tests, select
 from unit.students import ROOT
 
 ROWS = re.findall(
@@ -107,6 +110,20 @@ def test_the_limits_of_time_name_rules():
     assert set(named) <= {rule.name for rule in (*RULES, *HARNESS_RULES)}
 
 
+@pytest.mark.parametrize(
+    ("page", "test"),
+    [
+        ("README.md", "test_initial_election_2a"),
+        ("README.md", "test_reelection_2a"),
+        ("README.md", "test_many_elections_2a"),
+        ("docs/student/guide/setup.md", "test_initial_election_2a"),
+    ],
+)
+def test_passing_run_is_shown_as_it_is(page, test):
+    (printed,) = run_test(select([test])[0], load_peer(ROOT / "raft" / "raft.py"), 7).lines
+    assert printed.partition("  (")[0] in (ROOT / page).read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["test_vote_outlives_a_crash", "test_leader_that_hears_nobody"])
 def test_the_tests_that_are_shown_pass(name, seed, tmp_path):
@@ -136,14 +153,77 @@ def test_commands_page_has_every_make_target():
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 
 
+def links(page):
+    """Page and anchor of every link; an anchor is "" for the top of a page."""
+    for target, _, anchor in re.findall(r"\]\(([^)#\s]*)(#?)([^)]*)\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            yield (page.parent / target).resolve() if target else page, anchor
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_of_a_page_lead_somewhere(page):
-    for target, _, anchor in re.findall(r"\]\(([^)#\s]*)(#?)([^)]*)\)", page.read_text(encoding="utf-8")):
-        if "://" in target:
-            continue
-        other = page.parent / target if target else page
-        assert other.exists(), target
+    for other, anchor in links(page):
+        assert other.exists(), other
         if anchor:
             headings = re.findall(r"^#+ (.+)$", other.read_text(encoding="utf-8"), re.MULTILINE)
             slugs = [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
-            assert anchor in slugs, f"{target}#{anchor}"
+            assert anchor in slugs, f"{other}#{anchor}"
+
+
+@pytest.mark.parametrize(
+    ("question", "page", "heading"),
+    [
+        ("how do I start", "docs/student/guide/setup.md", "# Set up"),
+        ("my test fails, what now", "docs/student/guide/failing.md", "# When a test fails"),
+        ("how do I debug a deadlock", "docs/student/guide/failing.md", "## A deadlock"),
+        ("may I use pre-vote", "docs/student/checks.md", "## What a correct peer may do"),
+        ("how do I write a hidden test", "docs/instructor/grading.md", "### Hidden tests"),
+        ("how do I explain a score", "docs/instructor/README.md", "## 7. Explain a score, regrade"),
+        ("how do I add a rule", "CONTRIBUTING.md", "## A rule"),
+        ("what does the sandbox allow", "docs/instructor/isolation.md", "## The walls"),
+        ("does it run on Windows", "README.md", "## Requirements"),
+        ("what does one seed promise", "docs/student/determinism.md", "# One seed, one run"),
+    ],
+)
+def test_answer_is_at_most_two_clicks_from_readme(question, page, heading):
+    near = {ROOT / "README.md"}
+    for _ in range(2):
+        near |= {other for one in near if one.suffix == ".md" for other, _ in links(one)}
+    assert ROOT / page in near, question
+    assert heading in (ROOT / page).read_text(encoding="utf-8").splitlines(), question
+
+
+def commands_of(page):
+    """Every `lab`, `make` and `pytest` command of a page, and every option, in its text and in its blocks."""
+    text = page.read_text(encoding="utf-8")
+    blocks = "\n".join(re.findall(r"^ *```.*?^ *```", text, re.DOTALL | re.MULTILINE))
+    prose = re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
+    commands = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
+    start = r"(?:^|^\$ |  |run: )((?:\.venv/bin/)?(?:lab|make|pytest) (?!\w+:).*?)(?=  |$| #| \|)"
+    return [one.removeprefix(".venv/bin/") for one in commands + re.findall(start, blocks, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_commands_of_a_page_exist(page, capsys):
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = {*re.findall(r"^[a-z0-9-]+(?=:)|\btest-\d\w", makefile, re.MULTILINE), "…"}
+    variables = set(re.findall(r"\b[A-Z]+\b", makefile))
+    tops = (ROOT / top for top in ("raftlab", "tests/mutants/tool", "tests/digests"))
+    sources = "".join(path.read_text(encoding="utf-8") for top in tops for path in top.rglob("*.py"))
+    named = re.findall(r'"--(\w[\w-]*)"|Option\("([a-z-]+)"', sources)
+    options = {f"--{no}{flag or shared}" for flag, shared in named for no in ("", "no-")} | {"--help"}
+    wrong = []
+    for command in commands_of(page):
+        program, *words = command.split()
+        used = {word.partition("=")[0] for word in (program, *words) if re.match(r"--\w", word)}
+        if program == "make":
+            given = [word.partition("=") for word in shlex.split(command)[1:]]
+            wrong += [command for name, is_set, _ in given if name not in (variables if is_set else targets)]
+        elif program in ("lab", "pytest") or not words or program.startswith("--"):
+            wrong += [f"{command}: {option}" for option in used - options]
+        if program == "lab" and words and not words[0].isupper():
+            with contextlib.suppress(SystemExit):
+                cli._parsed(shlex.split(command)[1:])
+            refused = re.findall(r"error: (.*(?:unrecognized|invalid choice).*)", capsys.readouterr().err)
+            wrong += [f"{command}: {reason}" for reason in refused]
+    assert wrong == []
