@@ -21,7 +21,7 @@ from raftlab.races import RaceInstrumentation
 from raftlab.tools.selection import select
 
 _SEEDS = range(1, 4)
-_KINDS = {"plain": None, "turns": {"watch": False}, "race": {}}
+_KINDS = {"plain": None, "preempt": {"detect": False}, "race": {}}
 
 
 def _run_s(test: LabTest, launcher: PeerLauncher, seed: int) -> tuple[float, float]:
@@ -39,7 +39,7 @@ def facts() -> Iterator[str]:
     tests = select([])
     cpu_s = dict.fromkeys(_KINDS, 0.0)
     virtual_s = dict.fromkeys(_KINDS, 0.0)
-    said = {"turns": "lost turns alone", "race": "--race: lost turns, and races looked for"}
+    said = {"preempt": "preemption alone", "race": "--race: preemption and race detection"}
     # A program at a time is loaded in a process: its modules stand under its names.
     for kind, how in _KINDS.items():
         race = None if how is None else RaceInstrumentation(PEER_FILES, **how)

@@ -31,13 +31,13 @@ _OPERATIONS = {
 
 def add_commands(commands: Any) -> None:
     """To those of `lab cluster`."""
-    for operation, (text, words) in _OPERATIONS.items():
+    for operation, (text, parameters) in _OPERATIONS.items():
         parser = commands.add_parser(operation, help=text, description=f"On a running cluster: {text}.")
-        parser.set_defaults(run=_status if operation == "status" else _ask, words=words)
-        for word in words:
+        parser.set_defaults(run=_status if operation == "status" else _run_operation, parameters=parameters)
+        for word in parameters:
             parser.add_argument(word)
         options.add_peers(parser, default=joined(options.local_addresses(options.PORT, options.PEERS)))
-        if words:
+        if parameters:
             parser.add_argument(
                 "--within", type=float, default=10.0, metavar="S", help="give up after S seconds (default: %(default)g)"
             )
@@ -45,14 +45,14 @@ def add_commands(commands: Any) -> None:
         options.add_tls(parser)
 
 
-def _ask(args: argparse.Namespace) -> int:
+def _run_operation(args: argparse.Namespace) -> int:
     if args.within <= 0:
         raise UsageError(f"--within must be more than 0 s, got {args.within:g}")
     addresses = options.parse_addresses(args.peers)
-    lines = make_connections(addresses, options.credentials(args, addresses))
-    clerk = make_clerk(options.load(args), lines)
+    connections = make_connections(addresses, options.credentials(args, addresses))
+    clerk = make_clerk(options.load(args), connections)
     value = call_with_timeout(
-        args.within, addresses, getattr(clerk, args.operation), *(getattr(args, word) for word in args.words)
+        args.within, addresses, getattr(clerk, args.operation), *(getattr(args, word) for word in args.parameters)
     )
     if args.operation == "get":
         print(value)
@@ -61,8 +61,8 @@ def _ask(args: argparse.Namespace) -> int:
 
 def _status(args: argparse.Namespace) -> int:
     addresses = options.parse_addresses(args.peers)
-    asked = StatusClient(addresses, options.credentials(args, addresses))
-    replies = [asked.ask(peer) for peer in range(len(addresses))]
+    statuses = StatusClient(addresses, options.credentials(args, addresses))
+    replies = [statuses.query(peer) for peer in range(len(addresses))]
     rows = [(peer, "answers" if reply else "silent", reply) for peer, reply in enumerate(replies)]
     print("\n".join(table(rows)))
     return 0 if any(replies) else 1
@@ -80,10 +80,10 @@ def service_types(program: Any) -> Server:
     return server
 
 
-def make_clerk(program: Any, lines: list[TcpClient]) -> Any:
+def make_clerk(program: Any, connections: list[TcpClient]) -> Any:
     """Its methods are get, put and append, and wait until they are done."""
-    home = service_types(program)
-    return program.template.module(CLERK).Clerk([TcpEnd(line, home) for line in lines])
+    types_server = service_types(program)
+    return program.template.module(CLERK).Clerk([TcpEnd(connection, types_server) for connection in connections])
 
 
 def make_connections(addresses: list[Address], credentials: Credentials) -> list[TcpClient]:
@@ -95,13 +95,13 @@ def call_with_timeout(limit_s: float, addresses: list[Address], method: Any, *ar
     results: list[Any] = []
     errors: list[BaseException] = []
 
-    def ask() -> None:
+    def query() -> None:
         try:
             results.append(method(*args))
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=ask, daemon=True)
+    thread = threading.Thread(target=query, daemon=True)
     thread.start()
     thread.join(limit_s)
     if errors:
@@ -118,20 +118,20 @@ class StatusClient:
     """Asks processes how they are, each over a line of its own that gives up soon."""
 
     def __init__(self, addresses: list[Address], credentials: Credentials) -> None:
-        home = Server()
-        home.add_service(Service(object.__new__(StatusService), "Status"))
-        lines = [TcpClient(address, credentials, timeout_s=_STATUS_S) for address in addresses]
-        self._lines = lines
-        self._ends = [TcpEnd(line, home) for line in lines]
+        types_server = Server()
+        types_server.add_service(Service(object.__new__(StatusService), "Status"))
+        connections = [TcpClient(address, credentials, timeout_s=_STATUS_S) for address in addresses]
+        self._connections = connections
+        self._ends = [TcpEnd(connection, types_server) for connection in connections]
 
-    def ask(self, peer: int) -> StatusReply | None:
-        self._lines[peer].retry_now()
+    def query(self, peer: int) -> StatusReply | None:
+        self._connections[peer].retry_now()
         try:
-            found: StatusReply | None = self._ends[peer].call("Status.report", StatusArgs())
+            reply: StatusReply | None = self._ends[peer].call("Status.report", StatusArgs())
         except RpcError:
             return None  # something else answers there
-        return found
+        return reply
 
     def close(self) -> None:
-        for line in self._lines:
-            line.close()
+        for connection in self._connections:
+            connection.close()

@@ -71,15 +71,15 @@ def _start(args: argparse.Namespace) -> int:
         raise UsageError(f"--servers must be 1..{options.PEERS_MAX}, got {args.servers}")
     options.max_raft_state(args)
     addresses = options.local_addresses(args.port, args.servers)
-    ours = options.credentials(args, addresses)
+    credentials = options.credentials(args, addresses)
     program = options.load(args)  # what is wrong with it is said here, once
     _prepare_folder(args.data, new=args.new)
-    more = [*arguments(given(args)), "--max-raft-state", str(args.max_raft_state)]
-    if ours.tls is not None:
-        more += ["--cert", args.cert, "--key", args.key, "--ca", args.ca]
+    server_options = [*arguments(given(args)), "--max-raft-state", str(args.max_raft_state)]
+    if credentials.tls is not None:
+        server_options += ["--cert", args.cert, "--key", args.key, "--ca", args.ca]
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     began_s = time.monotonic()
-    with ClusterProcesses(args.data, addresses, ours, more) as processes:
+    with ClusterProcesses(args.data, addresses, credentials, server_options) as processes:
         leader = processes.start_all()
         if interactive:
             where = f"{addresses[0]} to {addresses[-1].port}" if len(addresses) > 1 else str(addresses[0])
@@ -89,7 +89,7 @@ def _start(args: argparse.Namespace) -> int:
                 "Try put a 1, get a, status, load, kill 0, start 0; help lists all, Ctrl-D ends.",
                 flush=True,
             )
-        return Prompt(processes, program, ours, interactive=interactive).run()
+        return Prompt(processes, program, credentials, interactive=interactive).run()
 
 
 def _prepare_folder(folder: Path, *, new: bool) -> None:

@@ -81,7 +81,7 @@ class _SaveBody(msgspec.Struct, array_like=True, frozen=True):
 
 class _SaveRecord(NamedTuple):
     number: int
-    before: bytes
+    previous: bytes
     body: bytes
     digest: bytes
     size: int
@@ -109,7 +109,7 @@ class DurableStore:
         self._fds: tuple[int, int] | None = None
         self._first = 0  # record of this pair
         self._pair_bytes = 0
-        self._old: list[Path] = []  # files that go when the new pair has two records
+        self._old_files: list[Path] = []  # files that go when the new pair has two records
         if not folder.exists():
             _create(folder, owner)
         self._lock = _lock(folder)
@@ -124,9 +124,9 @@ class DurableStore:
 
     def write(self, raft_state: bytes, snapshot: bytes) -> None:
         """One thread at a time. After an OSError nobody knows what is on the disk, and nothing may be written again."""
-        began_s = time.perf_counter()
-        image = 64 + len(raft_state) + len(snapshot)
-        if self._fds is None or self._pair_bytes > max(PAIR_BYTES_MIN, _PAIR_IMAGES * image):
+        started_s = time.perf_counter()
+        full_size = 64 + len(raft_state) + len(snapshot)
+        if self._fds is None or self._pair_bytes > max(PAIR_BYTES_MIN, _PAIR_IMAGES * full_size):
             self._begin_pair()
             save = _SaveBody(len(raft_state), len(snapshot), [(0, raft_state)], [(0, snapshot)])
         else:
@@ -148,15 +148,15 @@ class DurableStore:
         self.number += 1
         self._pair_bytes += len(record)
         self.raft_state, self.snapshot = raft_state, snapshot
-        if self._old and self.number > self._first:
-            for path in self._old:
+        if self._old_files and self.number > self._first:
+            for path in self._old_files:
                 path.unlink(missing_ok=True)
-            self._old = []
-        self.saves_s.append(time.perf_counter() - began_s)
+            self._old_files = []
+        self.saves_s.append(time.perf_counter() - started_s)
 
     def _begin_pair(self) -> None:
         self._close_pair()
-        self._old = [path for path in self.folder.iterdir() if path.suffix[1:] in _FILES]
+        self._old_files = [path for path in self.folder.iterdir() if path.suffix[1:] in _FILES]
         self._first = self.number + 1
         self._digest = _NO_DIGEST
         self._pair_bytes = 0
@@ -185,13 +185,13 @@ class DurableStore:
         newest = _read_pair(self.folder, firsts[-1])
         if len(newest.records) < 2 and len(firsts) > 1:
             # The one before the newest pair is needed, or was a moment ago.
-            before = _read_pair(self.folder, firsts[-2])
-            if not before.records or before.records[-1].number != firsts[-1] - 1:
+            previous = _read_pair(self.folder, firsts[-2])
+            if not previous.records or previous.records[-1].number != firsts[-1] - 1:
                 raise _damaged(_pair(self.folder, firsts[-2])[(firsts[-1] - 1 - firsts[-2]) % 2])
             if not newest.records:
                 for path in _pair(self.folder, firsts[-1]):
                     path.unlink(missing_ok=True)
-                newest = _FilePair(before.records, newest.torn or before.torn)
+                newest = _FilePair(previous.records, newest.torn or previous.torn)
         if not newest.records:
             raise _damaged(_pair(self.folder, firsts[-1])[0])
         for record in newest.records:
@@ -241,12 +241,12 @@ def _read_pair(folder: Path, first: int) -> _FilePair:
         if at < len(data):
             broken.append(path)
     last = max(found, default=first - 1)
-    before = _NO_DIGEST
+    previous = _NO_DIGEST
     for number in range(first, last + 1):
         record = found.get(number)
-        if record is None or record.before != before:
+        if record is None or record.previous != previous:
             raise _damaged(paths[(number - first) % 2])
-        before = record.digest
+        previous = record.digest
     # A save begins when the one before it is there.
     may_be_torn = paths[(last + 1 - first) % 2]
     for path in broken:
@@ -259,9 +259,9 @@ def _damaged(path: Path) -> StoreError:
     return StoreError(f"{path} is damaged, or part of it is gone, and not by a torn last save: {_ADVICE}")
 
 
-def _pack(number: int, before: bytes, body: bytes) -> tuple[bytes, bytes]:
+def _pack(number: int, previous: bytes, body: bytes) -> tuple[bytes, bytes]:
     """A record, and its digest."""
-    head = _HEADER.pack(_MARK, number, len(body), before)
+    head = _HEADER.pack(_MARK, number, len(body), previous)
     digest = hashlib.blake2b(head + body, digest_size=_DIGEST_BYTES).digest()
     return head + body + digest, digest
 
@@ -270,14 +270,14 @@ def _unpack(data: bytes, at: int) -> _SaveRecord | None:
     """The record that begins there, if a whole one does."""
     if len(data) < at + _HEADER.size:
         return None
-    mark, number, length, before = _HEADER.unpack_from(data, at)
+    mark, number, length, previous = _HEADER.unpack_from(data, at)
     end = at + _HEADER.size + length
     if mark != _MARK or len(data) < end + _DIGEST_BYTES:
         return None
     digest = data[end : end + _DIGEST_BYTES]
     if hashlib.blake2b(data[at:end], digest_size=_DIGEST_BYTES).digest() != digest:
         return None
-    return _SaveRecord(number, before, data[at + _HEADER.size : end], digest, end + _DIGEST_BYTES - at)
+    return _SaveRecord(number, previous, data[at + _HEADER.size : end], digest, end + _DIGEST_BYTES - at)
 
 
 def _differences(old: bytes, new: bytes) -> Iterator[tuple[int, bytes]]:
@@ -299,9 +299,9 @@ def _differences(old: bytes, new: bytes) -> Iterator[tuple[int, bytes]]:
         yield begin, new[begin:end]
 
 
-def _apply_differences(old: bytes, size: int, news: list[tuple[int, bytes]]) -> bytes:
+def _apply_differences(old: bytes, size: int, differences: list[tuple[int, bytes]]) -> bytes:
     data = bytearray(old[:size].ljust(size, b"\0"))
-    for offset, block in news:
+    for offset, block in differences:
         data[offset : offset + len(block)] = block
     return bytes(data)
 
@@ -312,18 +312,18 @@ def _apply_differences(old: bytes, size: int, news: list[tuple[int, bytes]]) -> 
 def _create(folder: Path, owner: Owner) -> None:
     """All at once, by renaming: a folder that is there has its first save."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    growing = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(growing, ignore_errors=True)
-    growing.mkdir()
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
     record, _ = _pack(0, _NO_DIGEST, msgspec.msgpack.encode(_SaveBody(0, 0, [], [])))
-    a, b = _pair(growing, 0)
-    for path, data in ((a, record), (b, b""), (growing / _OWNER, msgspec.json.encode(owner) + b"\n")):
+    a, b = _pair(temporary, 0)
+    for path, data in ((a, record), (b, b""), (temporary / _OWNER, msgspec.json.encode(owner) + b"\n")):
         with path.open("wb") as file:
             file.write(data)
             file.flush()
             _sync(file.fileno())
-    _sync_folder(growing)
-    growing.rename(folder)
+    _sync_folder(temporary)
+    temporary.rename(folder)
     _sync_folder(folder.parent)
 
 

@@ -33,10 +33,10 @@ class LoadResult(NamedTuple):
         )
 
 
-def load_result(clients: int, took_s: list[float], seconds: float) -> LoadResult:
-    ordered = sorted(took_s) or [0.0]
+def load_result(clients: int, latencies_s: list[float], seconds: float) -> LoadResult:
+    ordered = sorted(latencies_s) or [0.0]
     p50, p99 = (1000 * ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.99))
-    return LoadResult(clients, len(took_s), seconds, p50, p99)
+    return LoadResult(clients, len(latencies_s), seconds, p50, p99)
 
 
 class LoadGenerator:
@@ -45,13 +45,13 @@ class LoadGenerator:
     def __init__(
         self, program: Any, addresses: list[Address], credentials: Credentials, *, clients: int, seconds: float
     ) -> None:
-        self._lines = make_connections(addresses, credentials)
+        self._connections = make_connections(addresses, credentials)
         self._clients = clients
-        self._began_s = time.monotonic()
-        self._until_s = self._began_s + seconds
-        self._took_s: list[float] = []
+        self._started_s = time.monotonic()
+        self._until_s = self._started_s + seconds
+        self._latencies_s: list[float] = []
         self._threads = [
-            threading.Thread(target=self._put, args=(number, make_clerk(program, self._lines)), daemon=True)
+            threading.Thread(target=self._put, args=(number, make_clerk(program, self._connections)), daemon=True)
             for number in range(clients)
         ]
         for thread in self._threads:
@@ -59,15 +59,15 @@ class LoadGenerator:
 
     def _put(self, number: int, clerk: Any) -> None:
         count = 0
-        while (began_s := time.monotonic()) < self._until_s:
+        while (started_s := time.monotonic()) < self._until_s:
             count += 1
             clerk.put(f"load-{number}-{count % _KEYS}", f"value {count}")
-            self._took_s.append(time.monotonic() - began_s)
+            self._latencies_s.append(time.monotonic() - started_s)
 
     def wait(self) -> LoadResult:
         """Until it is over. If no majority is there, that may be never."""
         for thread in self._threads:
             thread.join()
-        for line in self._lines:
-            line.close()
-        return load_result(self._clients, self._took_s, time.monotonic() - self._began_s)
+        for connection in self._connections:
+            connection.close()
+        return load_result(self._clients, self._latencies_s, time.monotonic() - self._started_s)

@@ -103,13 +103,13 @@ def credentials(args: argparse.Namespace, addresses: list[Address], me: int = CL
             tls.context(server_side=False)
         except OSError as error:  # ssl.SSLError is one
             raise UsageError(f"--cert {args.cert}, --key {args.key}, --ca {args.ca}: {error}") from None
-    found = Credentials(Hello(cluster_name(addresses) if me != CLIENT else "", me), tls)
+    result = Credentials(Hello(cluster_name(addresses) if me != CLIENT else "", me), tls)
     for address in addresses:
         try:
-            found.check(address)
+            result.check(address)
         except RpcError as error:
             raise UsageError(f"{error}: --cert, --key, --ca") from None
-    return found
+    return result
 
 
 def load(args: argparse.Namespace) -> Program:

@@ -35,11 +35,13 @@ class ProcessState(StrEnum):
 class ClusterProcesses:
     """`lab cluster serve`, once for each address. Start and close it in one and the same thread, the main one."""
 
-    def __init__(self, folder: Path, addresses: list[Address], credentials: Credentials, more: Sequence[str]) -> None:
+    def __init__(
+        self, folder: Path, addresses: list[Address], credentials: Credentials, server_options: Sequence[str]
+    ) -> None:
         """`more`: arguments for each of them."""
         self.addresses = addresses
         self.folder = folder
-        self._more = list(more)
+        self._server_options = list(server_options)
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * len(addresses)
         self._states = [ProcessState.KILLED] * len(addresses)
         self._statuses = StatusClient(addresses, credentials)
@@ -68,7 +70,7 @@ class ClusterProcesses:
     def is_alive(self, peer: int) -> bool:
         return self.state(peer) in (ProcessState.RUNNING, ProcessState.PAUSED)
 
-    def last_words(self, peer: int, lines: int = 1) -> str:
+    def log_tail(self, peer: int, lines: int = 1) -> str:
         """The end of its log."""
         text = self.log(peer).read_text(encoding="utf-8", errors="replace") if self.log(peer).exists() else ""
         return "\n".join(text.rstrip().splitlines()[-lines:])
@@ -79,7 +81,7 @@ class ClusterProcesses:
         """As if by hand. It answers a little later: see wait_for()."""
         command = [sys.executable, "-m", "raftlab", "cluster", "serve", "--me", str(peer)]
         command += ["--peers", joined(self.addresses), "--data", str(self.folder / f"peer-{peer}")]
-        command += ["--parent", str(os.getpid()), *self._more]
+        command += ["--parent", str(os.getpid()), *self._server_options]
         with self.log(peer).open("ab") as log:
             # A session of its own: Ctrl-C at the prompt is for the prompt.
             self._processes[peer] = subprocess.Popen(
@@ -106,7 +108,7 @@ class ClusterProcesses:
         self._states[peer] = ProcessState.RUNNING
 
     def status(self, peer: int) -> StatusReply | None:
-        return self._statuses.ask(peer) if self.state(peer) is ProcessState.RUNNING else None
+        return self._statuses.query(peer) if self.state(peer) is ProcessState.RUNNING else None
 
     # ---- All of them ---------------------------------------------------------------------------------
 
@@ -123,8 +125,8 @@ class ClusterProcesses:
             replies = {peer: self.status(peer) for peer in peers}
             for peer in peers:
                 if self.state(peer) is ProcessState.ENDED:
-                    words = self.last_words(peer).removeprefix("lab cluster serve: ")
-                    raise UsageError(f"peer {peer} did not start: {words or f'see {self.log(peer)}'}")
+                    text = self.log_tail(peer).removeprefix("lab cluster serve: ")
+                    raise UsageError(f"peer {peer} did not start: {text or f'see {self.log(peer)}'}")
             known = [reply for reply in replies.values() if reply is not None]
             if len(known) == len(peers) and known and (not leader or all(reply.leader >= 0 for reply in known)):
                 return next((reply for reply in known if reply.leads), known[0])

@@ -41,9 +41,9 @@ class Prompt:
         self._program = program
         self._credentials = credentials
         self._interactive = interactive
-        self._lines = make_connections(processes.addresses, credentials)
+        self._connections = make_connections(processes.addresses, credentials)
         self._clerk: Any = None
-        self._told = [ProcessState.RUNNING] * len(processes.addresses)
+        self._reported = [ProcessState.RUNNING] * len(processes.addresses)
         self._load: threading.Thread | None = None
         self._failed = False
 
@@ -52,43 +52,43 @@ class Prompt:
         with _history(self._interactive):
             while (line := self._read()) is not None:
                 try:
-                    if self.obey(line):
+                    if self.run_command(line):
                         break
                 except KeyboardInterrupt:
-                    self._say("given up; if it was a put or an append, it may still take effect")
+                    self._print("given up; if it was a put or an append, it may still take effect")
         if self._load is not None and not self._interactive:
             self._load.join()
         return 1 if self._failed and not self._interactive else 0
 
     def _read(self) -> str | None:
         """A line; None: there will be no more."""
-        self._tell_ended()
+        self._report_ended()
         if not self._interactive:
             return sys.stdin.readline() or None
         try:
             return input(PROMPT)
         except (EOFError, OSError, KeyboardInterrupt):  # Ctrl-D, the terminal is gone, Ctrl-C
-            self._say("")
+            self._print("")
             return None
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         print(text, flush=True)
 
-    def _tell_ended(self) -> None:
+    def _report_ended(self) -> None:
         """Whoever has ended by itself since the last time."""
-        for peer, told in enumerate(self._told):
+        for peer, reported in enumerate(self._reported):
             state = self._processes.state(peer)
-            if state is ProcessState.ENDED and told is not ProcessState.ENDED:
-                self._say(f"peer {peer} has ended by itself. Its log ends so:\n{self._processes.last_words(peer, 3)}")
-            self._told[peer] = state
+            if state is ProcessState.ENDED and reported is not ProcessState.ENDED:
+                self._print(f"peer {peer} has ended by itself. Its log ends so:\n{self._processes.log_tail(peer, 3)}")
+            self._reported[peer] = state
 
-    def obey(self, line: str) -> bool:
+    def run_command(self, line: str) -> bool:
         """True if that was the last."""
         try:
             words = shlex.split(line, comments=True)
         except ValueError as error:
             words = []
-            self._wrong(f"{error}; quote the value as a shell would")
+            self._fail(f"{error}; quote the value as a shell would")
         if not words:
             return False
         if words[0] in ("quit", "exit"):
@@ -97,25 +97,25 @@ class Prompt:
         try:
             if command is None:
                 raise _CommandError(f"no command {words[0]!r}; there are {', '.join(_commands())}, quit")
-            command(*self._fitting(words))
+            command(*self._check_arguments(words))
         except (_CommandError, NoAnswer, UsageError, RpcError) as error:
-            self._wrong(str(error))
+            self._fail(str(error))
         return False
 
-    def _wrong(self, text: str) -> None:
+    def _fail(self, text: str) -> None:
         self._failed = True
-        self._say(text)
+        self._print(text)
 
-    def _fitting(self, words: list[str]) -> list[str]:
+    def _check_arguments(self, words: list[str]) -> list[str]:
         usage = _commands()[words[0]]
-        wanted = usage.split()[1:]
-        least = sum(not word.startswith("[") for word in wanted)
-        if not least <= len(words) - 1 <= len(wanted):
+        parameters = usage.split()[1:]
+        required = sum(not word.startswith("[") for word in parameters)
+        if not required <= len(words) - 1 <= len(parameters):
             raise _CommandError(f"usage: {usage}")
         return words[1:]
 
     def _peer(self, text: str, *states: ProcessState) -> int:
-        count = len(self._told)
+        count = len(self._reported)
         if not (text.isascii() and text.isdigit()) or int(text) >= count:
             raise _CommandError(f"a peer is 0..{count - 1}, got {text}")
         state = self._processes.state(int(text))
@@ -123,34 +123,36 @@ class Prompt:
             raise _CommandError(f"peer {text} is {state}, and must be {' or '.join(states)} for that")
         return int(text)
 
-    def _ask(self, method: str, *args: str) -> tuple[Any, str]:
+    def _call_clerk(self, method: str, *args: str) -> tuple[Any, str]:
         # A clerk has one call at a time. One that was given up may still be at it, and keeps its own.
-        clerk, self._clerk = self._clerk or make_clerk(self._program, self._lines), None
-        began_s = time.monotonic()
+        clerk, self._clerk = self._clerk or make_clerk(self._program, self._connections), None
+        started_s = time.monotonic()
         answer = call_with_timeout(TIMEOUT_S, self._processes.addresses, getattr(clerk, method), *args)
         self._clerk = clerk
-        return answer, f"{1000 * (time.monotonic() - began_s):.1f} ms"
+        return answer, f"{1000 * (time.monotonic() - started_s):.1f} ms"
 
     # ---- The commands --------------------------------------------------------------------------------
 
     def do_put(self, key: str, value: str) -> None:
         """put KEY VALUE: replace the value of a key"""
-        self._say(f"ok ({self._ask('put', key, value)[1]})")
+        self._print(f"ok ({self._call_clerk('put', key, value)[1]})")
 
     def do_append(self, key: str, value: str) -> None:
         """append KEY VALUE: put something behind the value of a key"""
-        self._say(f"ok ({self._ask('append', key, value)[1]})")
+        self._print(f"ok ({self._call_clerk('append', key, value)[1]})")
 
     def do_get(self, key: str) -> None:
         """get KEY: its value, nothing if it has none"""
-        self._say(self._ask("get", key)[0])
+        self._print(self._call_clerk("get", key)[0])
 
     def do_status(self) -> None:
         """status: who leads, how far each peer is, how long a save takes"""
-        peers = range(len(self._told))
-        self._say("\n".join(table([(peer, self._process(peer), self._processes.status(peer)) for peer in peers])))
+        peers = range(len(self._reported))
+        self._print(
+            "\n".join(table([(peer, self._process_text(peer), self._processes.status(peer)) for peer in peers]))
+        )
 
-    def _process(self, peer: int) -> str:
+    def _process_text(self, peer: int) -> str:
         state = self._processes.state(peer)
         return f"{state} {self._processes.pid(peer)}" if self._processes.is_alive(peer) else str(state)
 
@@ -158,27 +160,27 @@ class Prompt:
         """kill N: SIGKILL; what it had saved stays"""
         number = self._peer(peer, ProcessState.RUNNING, ProcessState.PAUSED)
         self._processes.kill(number)
-        self._say(f"peer {number} is killed")
+        self._print(f"peer {number} is killed")
 
     def do_start(self, peer: str) -> None:
         """start N: again, from what it had saved"""
         number = self._peer(peer, ProcessState.KILLED, ProcessState.ENDED)
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         self._processes.start(number)
         self._processes.wait_for([number], leader=False)
-        self._say(f"peer {number} runs again, after {time.monotonic() - began_s:.1f} s")
+        self._print(f"peer {number} runs again, after {time.monotonic() - started_s:.1f} s")
 
     def do_pause(self, peer: str) -> None:
         """pause N: SIGSTOP; it is there, and does nothing"""
         number = self._peer(peer, ProcessState.RUNNING)
         self._processes.pause(number)
-        self._say(f"peer {number} stands still")
+        self._print(f"peer {number} stands still")
 
     def do_resume(self, peer: str) -> None:
         """resume N: SIGCONT; to it no time has passed"""
         number = self._peer(peer, ProcessState.PAUSED)
         self._processes.resume(number)
-        self._say(f"peer {number} goes on")
+        self._print(f"peer {number} goes on")
 
     def do_load(self, clients: str = "64", seconds: str = "5") -> None:
         """load [CLIENTS] [SECONDS]: puts from so many clients at once (64, 5 s), while you do other things"""
@@ -192,25 +194,25 @@ class Prompt:
             self._program, self._processes.addresses, self._credentials, clients=int(clients), seconds=int(seconds)
         )
 
-        def tell() -> None:
-            told = load.wait()
-            self._say(f"\r{told}" if self._interactive else str(told))
+        def report_result() -> None:
+            reported = load.wait()
+            self._print(f"\r{reported}" if self._interactive else str(reported))
             if self._interactive:
                 print(PROMPT, end="", flush=True)  # which was there before
 
-        self._load = threading.Thread(target=tell, daemon=True)
+        self._load = threading.Thread(target=report_result, daemon=True)
         self._load.start()
 
     def do_log(self, peer: str) -> None:
         """log N: the end of its log"""
         number = self._peer(peer, *ProcessState)
-        self._say(self._processes.last_words(number, _LOG_LINES) or f"{self._processes.log(number)} is empty")
+        self._print(self._processes.log_tail(number, _LOG_LINES) or f"{self._processes.log(number)} is empty")
 
     def do_help(self) -> None:
         """help: this list"""
         usages = [(usage, text) for usage, text in _helps().values()]
         width = max(len(usage) for usage, _ in usages)
-        self._say(
+        self._print(
             "\n".join(f"{usage:{width}}  {text}" for usage, text in [*usages, ("quit", "stop all, keep the data")])
         )
 
@@ -242,8 +244,8 @@ def _history(interactive: bool) -> Iterator[None]:
             names = [*_commands(), "quit"]
 
             def complete(text: str, number: int) -> str | None:
-                fitting = [] if readline.get_begidx() else [f"{name} " for name in names if name.startswith(text)]
-                return fitting[number] if number < len(fitting) else None
+                matching = [] if readline.get_begidx() else [f"{name} " for name in names if name.startswith(text)]
+                return matching[number] if number < len(matching) else None
 
             readline.set_completer(complete)
             readline.parse_and_bind("tab: complete")

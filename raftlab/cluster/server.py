@@ -69,24 +69,25 @@ def _serve(args: argparse.Namespace) -> int:
     addresses = options.parse_addresses(args.peers)
     if not 0 <= args.me < len(addresses):
         raise UsageError(f"--me must be 0..{len(addresses) - 1}, because --peers names {len(addresses)}; got {args.me}")
-    ours = options.credentials(args, addresses, args.me)
+    credentials = options.credentials(args, addresses, args.me)
     folder = args.data or Path("build/serve") / f"peer-{args.me}"
     return serve(
-        ServerConfig(args.me, addresses, folder, ours, options.max_raft_state(args), args.parent), options.load(args)
+        ServerConfig(args.me, addresses, folder, credentials, options.max_raft_state(args), args.parent),
+        options.load(args),
     )
 
 
 def logger_for(me: int) -> Callable[[str], None]:
     """A line of the log: when, who, what."""
 
-    def say(text: str) -> None:
+    def log(text: str) -> None:
         now_s = time.time()
         clock = time.strftime("%H:%M:%S", time.localtime(now_s))
         # One write, so that threads do not come between.
         sys.stderr.write(f"{clock}.{int(now_s * 1000) % 1000:03} peer {me}: {text}\n")
         sys.stderr.flush()
 
-    return say
+    return log
 
 
 def _block_signals() -> None:
@@ -106,15 +107,15 @@ def _wait_for_signal() -> None:
         pass
 
 
-def serve(setup: ServerConfig, program: Any) -> int:
+def serve(config: ServerConfig, program: Any) -> int:
     """Until it is told to stop."""
-    me, addresses, say = setup.me, setup.addresses, logger_for(setup.me)
-    lifetime.exit_with_parent(setup.parent)
+    me, addresses, log = config.me, config.addresses, logger_for(config.me)
+    lifetime.exit_with_parent(config.parent)
     _block_signals()
     sys.setswitchinterval(_SWITCH_S)
 
     def failed(error: BaseException) -> NoReturn:
-        say(f"ends, because a thread of it did:\n{''.join(traceback.format_exception(error)).rstrip()}")
+        log(f"ends, because a thread of it did:\n{''.join(traceback.format_exception(error)).rstrip()}")
         os._exit(FAILED)
 
     def thread_failed(args: Any) -> None:
@@ -122,18 +123,18 @@ def serve(setup: ServerConfig, program: Any) -> int:
             failed(args.exc_value)
 
     threading.excepthook = thread_failed
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     try:
-        disk = DurableStore(setup.folder, Owner(me, len(addresses)))
+        disk = DurableStore(config.folder, Owner(me, len(addresses)))
     except (StoreError, OSError) as error:
         raise UsageError(str(error)) from None
-    found = "" if disk.number else "; it is new"
-    say(
-        f"data in {setup.folder}{found}: save {disk.number}, {len(disk.raft_state):,} bytes of log, "
-        f"{len(disk.snapshot):,} of snapshot, read in {time.monotonic() - began_s:.2f} s"
+    new_text = "" if disk.number else "; it is new"
+    log(
+        f"data in {config.folder}{new_text}: save {disk.number}, {len(disk.raft_state):,} bytes of log, "
+        f"{len(disk.snapshot):,} of snapshot, read in {time.monotonic() - started_s:.2f} s"
     )
     if disk.torn:
-        say(f"the last save in {disk.torn} was torn, and nobody was told of it: the one before it counts")
+        log(f"the last save in {disk.torn} was torn, and nobody was told of it: the one before it counts")
     persister = persister_on(disk)
     write = persister.on_save
     assert write is not None
@@ -147,8 +148,8 @@ def serve(setup: ServerConfig, program: Any) -> int:
                 if error.errno == errno.ENOSPC
                 else "look after it, then start again"
             )
-            say(
-                f"stops, because {setup.folder} cannot be written: {error.strerror}. "
+            log(
+                f"stops, because {config.folder} cannot be written: {error.strerror}. "
                 f"Nothing that was acknowledged is lost; {fix}"
             )
             os._exit(DISK_FAILED)
@@ -156,45 +157,45 @@ def serve(setup: ServerConfig, program: Any) -> int:
     persister.on_save = save
 
     server = Server()
-    watch = StatusCollector(me, len(addresses))
-    lines = [
-        TcpClient(address, setup.credentials, say=say, name=f"peer {peer} at {address}")
+    collector = StatusCollector(me, len(addresses))
+    clients = [
+        TcpClient(address, config.credentials, log=log, name=f"peer {peer} at {address}")
         for peer, address in enumerate(addresses)
     ]
     try:
         network = TcpServer(
             server,
             addresses[me],
-            setup.credentials,
-            say=say,
+            config.credentials,
+            log=log,
             failed=failed,
-            served=watch.served,
-            greeted=lambda hello: lines[hello.peer].retry_now() if 0 <= hello.peer < len(lines) else None,
+            served=collector.on_served,
+            greeted=lambda hello: clients[hello.peer].retry_now() if 0 <= hello.peer < len(clients) else None,
         )
     except OSError as error:
         disk.close()
         fix = "stop who uses it, or take other ports" if error.errno == errno.EADDRINUSE else "give an address of ours"
         raise UsageError(f"cannot listen at {addresses[me]}: {error.strerror}; {fix}") from None
-    ends = [TcpEnd(line, server, watch.sent(peer)) for peer, line in enumerate(lines)]
+    ends = [TcpEnd(client, server, collector.on_sent(peer)) for peer, client in enumerate(clients)]
     apply_ch = ApplyQueue(_APPLY_QUEUE_MAX)
     module = program.template.module
     raft = module(PEER).Raft(ends, me, persister, apply_ch)
     server.add_service(Service(raft, "Raft"))
-    kv = module(SERVICE).KVServer(ends, me, raft, apply_ch, persister, setup.max_raft_state)
+    kv = module(SERVICE).KVServer(ends, me, raft, apply_ch, persister, config.max_raft_state)
     server.add_service(Service(kv, "KVServer"))
-    server.add_service(Service(StatusService(watch, raft, apply_ch, disk, network, say), "Status"))
+    server.add_service(Service(StatusService(collector, raft, apply_ch, disk, network, log), "Status"))
     gc.collect()
     gc.freeze()  # what is loaded stays, and need not be looked at again
     network.start()
-    say(f"serves at {addresses[me]}, process {os.getpid()}")
-    for line in lines[:me] + lines[me + 1 :]:
+    log(f"serves at {addresses[me]}, process {os.getpid()}")
+    for client in clients[:me] + clients[me + 1 :]:
         # So that they know at once that this one is back.
-        threading.Thread(target=line.connect, daemon=True).start()
+        threading.Thread(target=client.connect, daemon=True).start()
     _wait_for_signal()
     network.close()
     kv.kill()
     raft.kill()
-    say("stopped")
+    log("stopped")
     sys.stderr.flush()
     # Threads that wait for others' replies may stay for seconds, and have nothing left to save.
     os._exit(0)

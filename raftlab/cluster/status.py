@@ -77,14 +77,14 @@ class StatusCollector:
         self._match: dict[int, int] = {}
         self._puts: deque[tuple[float, int]] = deque(maxlen=int(_RATE_S / _POLL_S) + 2)
         self._put_count = 0
-        self._began_s = time.monotonic()
+        self._started_s = time.monotonic()
 
     # ---- What passes by ------------------------------------------------------------------------------
 
-    def sent(self, peer: int) -> Callable[[str, Any, Any], None]:
+    def on_sent(self, peer: int) -> Callable[[str, Any, Any], None]:
         """For the end that leads to that peer."""
 
-        def answered(method: str, args: Any, reply: Any) -> None:
+        def on_reply(method: str, args: Any, reply: Any) -> None:
             if method != APPEND:
                 return
             with self._mu:
@@ -96,9 +96,9 @@ class StatusCollector:
                 if reply.success:
                     self._match[peer] = max(self._match.get(peer, 0), last)
 
-        return answered
+        return on_reply
 
-    def served(self, method: str, args: Any) -> None:
+    def on_served(self, method: str, args: Any) -> None:
         if method == APPEND:
             with self._mu:
                 self._leader = max(self._leader, (args.term, args.leader_id))
@@ -132,7 +132,7 @@ class StatusCollector:
                 save_ms=1000 * statistics.median(tuple(disk.saves_s) or (0.0,)),
                 puts_per_s=self._rate() if leads else 0.0,
                 refused=sum(server.refused.values()),
-                up_s=time.monotonic() - self._began_s,
+                up_s=time.monotonic() - self._started_s,
                 lag=lag,
             )
 
@@ -148,36 +148,36 @@ class StatusService:
 
     def __init__(
         self,
-        watch: StatusCollector,
+        collector: StatusCollector,
         peer: Any,
         apply_ch: ApplyQueue,
         disk: DurableStore,
         server: TcpServer,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
-        self._watch = watch
+        self._collector = collector
         self._peer = peer
         self._apply_ch = apply_ch
         self._disk = disk
         self._server = server
-        self._say = say
-        threading.Thread(target=self._look, name="monitor", daemon=True).start()
+        self._log = log
+        threading.Thread(target=self._run, name="monitor", daemon=True).start()
 
     def report(self, args: StatusArgs) -> StatusReply:
-        return self._watch.report(self._peer.get_state(), self._apply_ch.index, self._disk, self._server)
+        return self._collector.report(self._peer.get_state(), self._apply_ch.index, self._disk, self._server)
 
-    def _look(self) -> None:
-        told: tuple[int, int] | None = None
-        led = False
+    def _run(self) -> None:
+        reported: tuple[int, int] | None = None
+        was_leader = False
         while True:
-            self._watch.tick()
+            self._collector.tick()
             now = self.report(StatusArgs())
-            if (now.term, now.leader) != told and now.leader >= 0:
-                told = (now.term, now.leader)
-                self._say(f"term {now.term}: {'leads' if now.leads else f'follows peer {now.leader}'}")
-            elif led and not now.leads:
-                self._say(f"term {now.term}: leads no more")
-            led = now.leads
+            if (now.term, now.leader) != reported and now.leader >= 0:
+                reported = (now.term, now.leader)
+                self._log(f"term {now.term}: {'leads' if now.leads else f'follows peer {now.leader}'}")
+            elif was_leader and not now.leads:
+                self._log(f"term {now.term}: leads no more")
+            was_leader = now.leads
             time.sleep(_POLL_S)
 
 
@@ -207,10 +207,10 @@ def table(rows: Sequence[tuple[int, str, StatusReply | None]]) -> list[str]:
             )
         )
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    left = ("peer", "process", "role")
+    left_aligned = ("peer", "process", "role")
     return [
         "  ".join(
-            cell.ljust(width) if name in left else cell.rjust(width)
+            cell.ljust(width) if name in left_aligned else cell.rjust(width)
             for cell, width, name in zip(line, widths, head, strict=True)
         ).rstrip()
         for line in lines

@@ -130,7 +130,7 @@ class TcpClient:
         address: Address,
         credentials: Credentials,
         *,
-        say: Callable[[str], None] = lambda text: None,
+        log: Callable[[str], None] = lambda text: None,
         name: str = "",
         timeout_s: float = CALL_S,
     ) -> None:
@@ -139,7 +139,7 @@ class TcpClient:
         self.timeout_s = timeout_s
         self._credentials = credentials
         self._context = None if credentials.tls is None else credentials.tls.context(server_side=False)
-        self._say = say
+        self._log = log
         self._name = name or str(address)
         self._ids = itertools.count(1)
         self._connecting = threading.Lock()  # its holder makes the connection; others wait for it
@@ -209,7 +209,7 @@ class TcpClient:
                 self._stream = stream
                 self._pause_s = 0.0
             if self._lost:
-                self._say(f"{self._name} is back")
+                self._log(f"{self._name} is back")
                 self._lost = False
             threading.Thread(target=self._read, args=(stream,), name=f"replies of {self._name}", daemon=True).start()
             return stream
@@ -241,7 +241,7 @@ class TcpClient:
         self._not_before_s = time.monotonic() + self._pause_s
         if not self._lost:
             self._lost = True
-            self._say(f"{self._name} cannot be reached: {reason} (retrying until it is back)")
+            self._log(f"{self._name} cannot be reached: {reason} (retrying until it is back)")
 
     def _read(self, stream: FrameStream) -> None:
         try:

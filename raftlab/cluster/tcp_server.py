@@ -56,7 +56,7 @@ class TcpServer:
         credentials: Credentials,
         *,
         for_peers: frozenset[str] = frozenset({"Raft"}),
-        say: Callable[[str], None] = lambda text: None,
+        log: Callable[[str], None] = lambda text: None,
         failed: Callable[[BaseException], None],
         served: Callable[[str, Any], None] = lambda service_method, args: None,
         greeted: Callable[[Hello], None] = lambda hello: None,
@@ -66,7 +66,7 @@ class TcpServer:
         self._credentials = credentials
         self._context = None if credentials.tls is None else credentials.tls.context(server_side=True)
         self._for_peers = for_peers
-        self._say = say
+        self._log = log
         self._failed = failed
         self._served = served
         self._greeted = greeted
@@ -165,7 +165,7 @@ class TcpServer:
     def _reject(self, rejection: Rejection, text: str) -> None:
         self.refused[rejection] += 1
         if self.refused[rejection] == 1:
-            self._say(f"{text} (further ones are counted, not reported)")
+            self._log(f"{text} (further ones are counted, not reported)")
 
 
 class _Connection:

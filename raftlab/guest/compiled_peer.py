@@ -49,9 +49,9 @@ class CompiledPeer(MetaPathFinder, Loader):
         self.race = race
         self._helpers: dict[str, Any] | None = None  # what rewritten code calls
         self.classes: dict[str, Any] = {}  # by the name of their object, those that were loaded
-        self._codes: dict[str, CodeType] = {}
-        self._files: dict[str, str] = {}
-        self._broken: dict[str, Exception] = {}
+        self._code: dict[str, CodeType] = {}
+        self._paths: dict[str, str] = {}
+        self._errors: dict[str, Exception] = {}
         if race is not None:
             race.read_fields(source for path, source in files.items() if PurePosixPath(path).name not in PEER_FILES)
         for path, source in files.items():
@@ -64,24 +64,24 @@ class CompiledPeer(MetaPathFinder, Loader):
                     if race is None or PurePosixPath(path).name in PEER_FILES:
                         code = compile(tree, path, "exec", dont_inherit=True)
                     else:
-                        code = race.rewritten(names, source, path)
+                        code = race.compile_source(names, source, path)
             except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
-                self._broken.update(dict.fromkeys(names, error))
-                self._files.update(dict.fromkeys(names, path))
+                self._errors.update(dict.fromkeys(names, error))
+                self._paths.update(dict.fromkeys(names, path))
                 continue
             for name in names:
-                self._codes[name] = code
-                self._files[name] = path
+                self._code[name] = code
+                self._paths[name] = path
             _preimport_stdlib(tree)
 
     @property
     def has_service(self) -> bool:
-        return SERVICE in self._files
+        return SERVICE in self._paths
 
-    def take_over(self) -> None:
+    def install(self) -> None:
         """From now on these are the modules of this process."""
         package = sys.modules[PACKAGE]
-        for name in self._files:
+        for name in self._paths:
             sys.modules.pop(name, None)
             sys.modules.pop(SERVICE_PACKAGE, None)
             parent, _, child = name.rpartition(".")
@@ -94,13 +94,13 @@ class CompiledPeer(MetaPathFinder, Loader):
         if name in self.classes:
             return self.classes[name]
         module_name = next(module for module, (class_name, _) in CLASSES.items() if class_name == name)
-        path = self._files[module_name]
+        path = self._paths[module_name]
         try:
             module = importlib.import_module(module_name)
         except BaseException as error:
             if type(error).__name__ == "GreenletExit":
                 raise
-            raise CodeError(describe_load_error(self._blamed(path, error), error)) from None
+            raise CodeError(describe_load_error(self._file_of_error(path, error), error)) from None
         loaded = getattr(module, name, None)
         problem = missing_members(module, loaded, *CLASSES[module_name])
         if problem:
@@ -111,13 +111,13 @@ class CompiledPeer(MetaPathFinder, Loader):
     def load_all(self) -> None:
         """All of them: CodeError if one cannot be."""
         for name in (PEER, SERVICE, CLERK):
-            if name in self._files:
+            if name in self._paths:
                 self.load_class(CLASSES[name][0])
 
-    def _blamed(self, path: str, error: BaseException) -> str:
+    def _file_of_error(self, path: str, error: BaseException) -> str:
         """The file of ours that the error came from."""
         files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-        return next((file for file in reversed(files) if file in self._files.values()), path)
+        return next((file for file in reversed(files) if file in self._paths.values()), path)
 
     # ---- importing -----------------------------------------------------------------------------------------------
 
@@ -126,9 +126,9 @@ class CompiledPeer(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         if fullname == SERVICE_PACKAGE and self.has_service:
             return ModuleSpec(fullname, self, is_package=True)
-        if fullname not in self._files:
+        if fullname not in self._paths:
             return None
-        return ModuleSpec(fullname, self, origin=self._files[fullname])
+        return ModuleSpec(fullname, self, origin=self._paths[fullname])
 
     def create_module(self, spec: ModuleSpec) -> None:
         return None
@@ -137,14 +137,14 @@ class CompiledPeer(MetaPathFinder, Loader):
         name = module.__name__
         if name == SERVICE_PACKAGE:
             return  # there is nothing in it but its modules
-        if name in self._broken:
-            raise self._broken[name]
-        module.__file__ = self._files[name]
+        if name in self._errors:
+            raise self._errors[name]
+        module.__file__ = self._paths[name]
         if self.race is not None:
             if self._helpers is None:
                 self._helpers = self.race.helpers()
             vars(module).update(self._helpers)
-        exec(self._codes[name], vars(module))
+        exec(self._code[name], vars(module))
 
 
 def _preimport_stdlib(tree: ast.Module) -> None:

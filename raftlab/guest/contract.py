@@ -57,14 +57,14 @@ def renamed_rpcs(peer_class: Any) -> dict[str, str]:
     The type of the argument tells. Nothing does where a method has the paper's name, or where several take that type: a
     pre-vote, say, may travel in it as well.
     """
-    takers: dict[str, list[str]] = {}
+    methods: dict[str, list[str]] = {}
     for name in dir(peer_class):
         if not name.startswith("_"):
-            takers.setdefault(_argument_type(getattr(peer_class, name, None)), []).append(name)
+            methods.setdefault(_argument_type(getattr(peer_class, name, None)), []).append(name)
     return {
-        f"Raft.{takers[rpc.args_type][0]}": rpc.method
+        f"Raft.{methods[rpc.args_type][0]}": rpc.method
         for rpc in RPCS.values()
-        if len(takers.get(rpc.args_type, ())) == 1 and not callable(getattr(peer_class, rpc.method_name, None))
+        if len(methods.get(rpc.args_type, ())) == 1 and not callable(getattr(peer_class, rpc.method_name, None))
     }
 
 
@@ -84,15 +84,17 @@ def missing_members(module: ModuleType, peer_class: Any, class_name: str, requir
     """What this module lacks, so that it cannot be tested; "" if nothing."""
     if not isinstance(peer_class, type):
         classes = [name for name, value in vars(module).items() if _is_defined_in(module, value)]
-        have = f"; it has {', '.join(classes)}" if classes else ""
-        return f"there is no class {class_name} in it{have}"
+        found = f"; it has {', '.join(classes)}" if classes else ""
+        return f"there is no class {class_name} in it{found}"
     missing = [name for name in required if not callable(getattr(peer_class, name, None))]
     if not missing:
         return ""
     # Go's Start and GetState, Java's getState.
-    alike = {name.replace("_", "").lower(): name for name in vars(peer_class) if not name.startswith("_")}
-    near = [f"{alike[key]}, call it {name}" for name in missing if (key := name.replace("_", "")) in alike]
-    hint = f" (there is {'; '.join(near)})" if near else ""
+    by_lowercase = {name.replace("_", "").lower(): name for name in vars(peer_class) if not name.startswith("_")}
+    similar = [
+        f"{by_lowercase[key]}, call it {name}" for name in missing if (key := name.replace("_", "")) in by_lowercase
+    ]
+    hint = f" (there is {'; '.join(similar)})" if similar else ""
     return f"class {class_name} has no method {', no '.join(missing)}{hint}"
 
 

@@ -53,7 +53,7 @@ class _Confinement:
 
     def __init__(self, filter_: bytes) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self._begins_with = _address_space_bytes()
+        self._initial_bytes = _address_space_bytes()
         self._filter = ctypes.create_string_buffer(filter_, len(filter_)) if filter_ else None
         if self._filter is not None:
             self._program = _SockFprog(len(filter_) // 8, ctypes.addressof(self._filter))
@@ -63,7 +63,7 @@ class _Confinement:
             # A signal that may be caught, then one that may not.
             resource.setrlimit(resource.RLIMIT_CPU, (setup.cpu_s, setup.cpu_s + 1))
         if setup.memory_mb:
-            most = self._begins_with + (setup.memory_mb << 20)
+            most = self._initial_bytes + (setup.memory_mb << 20)
             resource.setrlimit(resource.RLIMIT_AS, (most, most))
         for kind, limit in (
             (resource.RLIMIT_FSIZE, scratch_files.FILE_BYTES_MAX),
@@ -76,7 +76,7 @@ class _Confinement:
         if self._filter is not None:
             self._prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(self._program))
 
-    def at_birth(self) -> None:
+    def after_fork(self) -> None:
         self._prctl(_PR_SET_DUMPABLE, 0)
         self._prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
@@ -86,30 +86,32 @@ class _Confinement:
 
 
 def main() -> NoReturn:
-    host = socket.socket(fileno=os.dup(0))
-    nowhere = os.open(os.devnull, os.O_RDWR)
+    supervisor = socket.socket(fileno=os.dup(0))
+    devnull = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1):
-        os.dup2(nowhere, fd)
-    line = SupervisorConnection(host.fileno())
-    greeting = line.read(msgspec.msgpack.Decoder(ForkServerSetup))
-    os.sched_setaffinity(0, {greeting.cpu})
-    if greeting.uid and os.geteuid() == 0:
+        os.dup2(devnull, fd)
+    connection = SupervisorConnection(supervisor.fileno())
+    setup_frame = connection.read(msgspec.msgpack.Decoder(ForkServerSetup))
+    os.sched_setaffinity(0, {setup_frame.cpu})
+    if setup_frame.uid and os.geteuid() == 0:
         os.setgroups([])
-        os.setresgid(greeting.uid, greeting.uid, greeting.uid)
-        os.setresuid(greeting.uid, greeting.uid, greeting.uid)
-    line.write(ForkServerReady())
+        os.setresgid(setup_frame.uid, setup_frame.uid, setup_frame.uid)
+        os.setresuid(setup_frame.uid, setup_frame.uid, setup_frame.uid)
+    connection.write(ForkServerReady())
     with _compiler_limits():
-        code = CompiledPeer(greeting.files, greeting.modules, _race_instrumentation() if greeting.race else None)
-    lock = _Confinement(greeting.filter)
+        code = CompiledPeer(
+            setup_frame.files, setup_frame.modules, _race_instrumentation() if setup_frame.race else None
+        )
+    confinement = _Confinement(setup_frame.filter)
     warm_up()
-    code.take_over()
+    code.install()
     gc.collect()
     gc.freeze()  # a guest that collects must not copy every page of ours
-    line.write(ForkServerReady())
+    connection.write(ForkServerReady())
     scratch_files.install()
     # For every guest: what the peer imports is guarded from the beginning.
     with guard.installed():
-        _serve(host, line, code, lock)
+        _serve(supervisor, connection, code, confinement)
 
 
 def _race_instrumentation() -> RaceInstrumentation:
@@ -129,18 +131,20 @@ def _compiler_limits() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
 
 
-def _serve(host: socket.socket, line: SupervisorConnection, code: CompiledPeer, lock: _Confinement) -> NoReturn:
+def _serve(
+    supervisor: socket.socket, connection: SupervisorConnection, code: CompiledPeer, confinement: _Confinement
+) -> NoReturn:
     ended: dict[int, ProcessExit] = {}
     while True:
-        order = host.recv(1)
-        if order == FORK:
+        command = supervisor.recv(1)
+        if command == FORK:
             _reap(ended)
-            _fork(host, code, lock)
-        elif order == WAIT:
-            pid = int.from_bytes(host.recv(PID_BYTES, socket.MSG_WAITALL), "big")
+            _fork(supervisor, code, confinement)
+        elif command == WAIT:
+            pid = int.from_bytes(supervisor.recv(PID_BYTES, socket.MSG_WAITALL), "big")
             if pid not in ended:
                 ended[pid] = _process_exit(os.wait4(pid, 0))
-            line.write(ended.pop(pid))
+            connection.write(ended.pop(pid))
         else:
             _reap(ended)
             os._exit(0)
@@ -181,25 +185,25 @@ def _process_exit(waited: tuple[int, int, resource.struct_rusage]) -> ProcessExi
     return ProcessExit(waited[1], waited[2].ru_utime + waited[2].ru_stime)
 
 
-def _fork(host: socket.socket, code: CompiledPeer, lock: _Confinement) -> None:
-    ours, theirs = socket.socketpair()
+def _fork(supervisor: socket.socket, code: CompiledPeer, confinement: _Confinement) -> None:
+    supervisor_end, peer_end = socket.socketpair()
     pid = os.fork()
     if pid == 0:
         status = 70
         try:
-            lock.at_birth()
+            confinement.after_fork()
             # Not the nursery's, which all would have in common.
             os.dup2(0, 2)
-            fd = os.dup2(ours.fileno(), 3)
+            fd = os.dup2(supervisor_end.fileno(), 3)
             os.closerange(4, 1 << 16)
-            run_peer_process(fd, code, lock)
+            run_peer_process(fd, code, confinement)
         finally:
             os._exit(status)
-    ours.close()
+    supervisor_end.close()
     pidfd = os.pidfd_open(pid)
-    socket.send_fds(host, [pid.to_bytes(PID_BYTES, "big")], [theirs.fileno(), pidfd])
+    socket.send_fds(supervisor, [pid.to_bytes(PID_BYTES, "big")], [peer_end.fileno(), pidfd])
     os.close(pidfd)
-    theirs.close()
+    peer_end.close()
 
 
 def warm_up() -> None:

@@ -73,7 +73,7 @@ from raftlab.guest.protocol import (
     SaveFinished,
     SaveStarted,
     ThreadQuery,
-    ThreadReport,
+    ThreadQueryResult,
     TimeSlice,
     TimeSliceResult,
     TypeDeclaration,
@@ -121,18 +121,18 @@ class SupervisorConnection:
 class SandboxedClientEnd:
     """A ClientEnd, to the peer."""
 
-    __slots__ = ("_guest", "_number")
+    __slots__ = ("_number", "_simulation")
 
-    def __init__(self, guest: PeerSimulation, number: int) -> None:
-        self._guest = guest
+    def __init__(self, simulation: PeerSimulation, number: int) -> None:
+        self._simulation = simulation
         self._number = number
 
     def call(self, service_method: str, args: Any) -> Any:
         """Send a request and wait: the reply, or None if there will be none."""
-        return self._guest.call_out(self._number, service_method, args)
+        return self._simulation.send_request(self._number, service_method, args)
 
     def __repr__(self) -> str:
-        return f"<ClientEnd {self._guest.me}->{self._number}>"
+        return f"<ClientEnd {self._simulation.me}->{self._number}>"
 
 
 class _OutgoingCall:
@@ -158,11 +158,11 @@ class _CapturedOutput:
 
     encoding = "utf-8"
 
-    def __init__(self, guest: PeerSimulation) -> None:
-        self._guest = guest
+    def __init__(self, simulation: PeerSimulation) -> None:
+        self._simulation = simulation
 
     def write(self, text: str) -> int:
-        self._guest.say(str(text), PeerOutput)
+        self._simulation.add_text(str(text), PeerOutput)
         return len(text)
 
     def flush(self) -> None:
@@ -178,54 +178,54 @@ class _CapturedOutput:
 class PeerSimulation(Simulation):
     """One peer's threads. Time and whatever else comes from outside is the host's."""
 
-    def __init__(self, line: SupervisorConnection, setup: PeerSetup, code: CompiledPeer) -> None:
+    def __init__(self, connection: SupervisorConnection, setup: PeerSetup, code: CompiledPeer) -> None:
         super().__init__(setup.seed, choice_source=SeededSource(setup.seed), unresponsive_s=None)
         self.now_ns = setup.now_ns
         self.me = setup.me
-        self.turns = 0
-        self._line = line
+        self.slices = 0
+        self._connection = connection
         self._code = code
         self._name = setup.name
         self._node = Node(setup.name, setup.incarnation, Random(setup.seed))
-        self._deeds: list[PeerEffect] = []
+        self._effects: list[PeerEffect] = []
         self._ends = [SandboxedClientEnd(self, number) for number in range(setup.ends)]
         self._server = Server(self._node)
         self._objects: dict[str, Any] = {}  # by name: Raft, KVServer, Clerk
         self._types: dict[Any, int] = {}
         self._reply_types: dict[str, Any] = {}
-        self._calls: dict[int, _OutgoingCall] = {}
-        self._call_ids = 0
-        self._saving: dict[int, Task] = {}
-        self._asks: dict[int, Task] = {}
+        self._outgoing_calls: dict[int, _OutgoingCall] = {}
+        self._last_call_id = 0
+        self._waiting_saves: dict[int, Task] = {}
+        self._method_calls: dict[int, Task] = {}
         self._slow_disk = False
         self._lockstep = setup.lockstep
-        self._reads_itself = setup.reads_itself
-        self._tapped: ApplyChInterceptor | None = None  # apply_ch, if it is read in here
-        self._channel_task: Task | None = None  # who reads apply_ch for a service that is elsewhere
-        self._reader: Task | None = None  # the same, while it waits
+        self._has_service = setup.has_service
+        self._apply_ch_interceptor: ApplyChInterceptor | None = None  # apply_ch, if it is read in here
+        self._apply_ch_reader: Task | None = None  # who reads apply_ch for a service that is elsewhere
+        self._waiting_reader: Task | None = None  # the same, while it waits
         self._chars_left = protocol.LOG_CHARS_MAX
         self._chars_dropped = 0
         self._disk = Persister()
         self._disk.save(setup.raft_state, setup.snapshot)
         self._disk._begun = 0
-        self._disk.before_save = self._begin_save
-        self._disk.on_save = self._save
+        self._disk.before_save = self._start_save
+        self._disk.on_save = self._finish_save
         self._apply_ch: queue.Queue[Any] | None = None
-        self._arrive: dict[type, Callable[[Any], None]] = {
-            MethodCall: self._asked,
-            IncomingRequest: self._requested,
-            IncomingReply: self._replied,
-            MessageTaken: self._taken,
-            DiskReady: self._saved,
-            ThreadQuery: self._looked_at,
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            MethodCall: self._on_method_call,
+            IncomingRequest: self._on_request,
+            IncomingReply: self._on_reply,
+            MessageTaken: self._on_message_taken,
+            DiskReady: self._on_disk_ready,
+            ThreadQuery: self._on_thread_query,
         }
         self.race: RaceClient | None = None  # with --race
-        if code.race is not None and setup.losses is not None:
+        if code.race is not None and setup.first_preemptions is not None:
             from raftlab.guest.race_client import RaceClient  # most guests need none
 
-            self.race = race = RaceClient(self, code.race, setup.losses)
-            self._arrive |= {PreemptionBatch: race.handed_out, ResumeThread: race.given_back}
-        self._make: dict[str, Callable[..., None]] = {
+            self.race = race = RaceClient(self, code.race, setup.first_preemptions)
+            self._handlers |= {PreemptionBatch: race.on_batch, ResumeThread: race.on_resume}
+        self._constructors: dict[str, Callable[..., None]] = {
             PEER: self._make_peer,
             SERVICE: self._make_service,
             CLERK: self._make_clerk,
@@ -238,7 +238,7 @@ class PeerSimulation(Simulation):
 
     def record(self, event: Event) -> None:
         """The peer's own lines go to the host; there are no other events in here."""
-        self.say(event.detail.text, lambda text: PeerLog(event.detail.topic[: protocol.NAME_MAX], text))
+        self.add_text(event.detail.text, lambda text: PeerLog(event.detail.topic[: protocol.NAME_MAX], text))
 
     # ---- turns -------------------------------------------------------------------------------------------------
 
@@ -252,29 +252,32 @@ class PeerSimulation(Simulation):
             if len(self._decisions) > _DECISIONS_MAX:
                 self._decisions.clear()
                 self._collect_garbage()
-            if self._tapped is not None and (waiting := self._tapped.news()) is not None:
-                self._deeds.append(waiting)
+            if (
+                self._apply_ch_interceptor is not None
+                and (waiting := self._apply_ch_interceptor.length_effect()) is not None
+            ):
+                self._effects.append(waiting)
             if self.race is not None:
-                self._deeds += self.race.news()
-            self.turns += 1
-            self._hand_over(self._next_timer_ns())
+                self._effects += self.race.new_benign_races()
+            self.slices += 1
+            self._exchange(self._next_timer_ns())
 
-    def _hand_over(self, next_ns: int | None) -> None:
+    def _exchange(self, next_ns: int | None) -> None:
         """To the host, and back."""
-        deeds, self._deeds = self._deeds, []
-        self._line.write(TimeSliceResult(deeds, next_ns))
-        turn = self._line.read(_slice_decoder)
-        if turn.now_ns != self.now_ns:
-            self.now_ns = turn.now_ns
+        effects, self._effects = self._effects, []
+        self._connection.write(TimeSliceResult(effects, next_ns))
+        time_slice = self._connection.read(_slice_decoder)
+        if time_slice.now_ns != self.now_ns:
+            self.now_ns = time_slice.now_ns
             self._livelock_at = self.switches + self._livelock_switches
-        self._slow_disk = turn.slow_disk
-        for arrival in turn.arrivals:
-            self._arrive[arrival.__class__](arrival)
+        self._slow_disk = time_slice.slow_disk
+        for arrival in time_slice.arrivals:
+            self._handlers[arrival.__class__](arrival)
 
-    def ask_host(self, deed: PeerEffect) -> None:
+    def request_from_supervisor(self, effect: PeerEffect) -> None:
         """In the middle of a turn. What else has arrived by then may do so now."""
-        self._deeds.append(deed)
-        self._hand_over(None)
+        self._effects.append(effect)
+        self._exchange(None)
 
     def _wake_due(self) -> None:
         timers = self._timers
@@ -299,37 +302,37 @@ class PeerSimulation(Simulation):
 
     # ---- what arrives ------------------------------------------------------------------------------------------
 
-    def _asked(self, ask: MethodCall) -> None:
-        object_, _, method = ask.method.rpartition(".")
+    def _on_method_call(self, call: MethodCall) -> None:
+        object_, _, method = call.method.rpartition(".")
         name = f"{object_ if method == INIT else method}()"
         # A service elsewhere calls snapshot() after it has taken what was put before.
-        after = self._channel_task if method == "snapshot" else None
-        self._asks[ask.id] = self._begin(self._answer_ask, ask, name, method, after=after)
+        after = self._apply_ch_reader if method == "snapshot" else None
+        self._method_calls[call.id] = self._spawn(self._run_method_call, call, name, method, after=after)
 
-    def _begin(self, fn: Callable[..., None], arrival: Any, name: str, entry_point: str, *, after: Task | None) -> Task:
+    def _spawn(self, fn: Callable[..., None], arrival: Any, name: str, entry_point: str, *, after: Task | None) -> Task:
         """A task that somebody outside has the program begin: after that one, and after nobody who waits now."""
         waiting, self.current = self.current, after or self._clock
         task = self.spawn(fn, arrival, name=name, node=self._node, entry_point=entry_point)
         self.current = waiting
         return task
 
-    def _answer_ask(self, ask: MethodCall) -> None:
-        object_, _, method = ask.method.rpartition(".")
-        args = labgob.decode(ask.args, list[Any])
+    def _run_method_call(self, call: MethodCall) -> None:
+        object_, _, method = call.method.rpartition(".")
+        args = labgob.decode(call.args, list[Any])
         value: Any = None
         if method == LOAD:
             value = self._load()
         elif method == INIT:
-            self._make[object_](*args)
+            self._constructors[object_](*args)
             if self.race is not None:
-                self.race.made(one_at_a_time=object_ == CLERK)
+                self.race.on_constructed(one_at_a_time=object_ == CLERK)
         else:
             if method == "kill":
                 self._server.killed = True
             value = call_peer(getattr(self._objects[object_], method), tuple(args))
-        numbers, data, shown = self.encode_result(value)
-        del self._asks[ask.id]
-        self._deeds.append(MethodResult(ask.id, numbers, data, shown))
+        numbers, data, text = self.encode_result(value)
+        del self._method_calls[call.id]
+        self._effects.append(MethodResult(call.id, numbers, data, text))
 
     def encode_result(self, value: Any) -> tuple[list[int | bool] | None, bytes | None, str]:
         """A result, as the host is told it."""
@@ -362,14 +365,14 @@ class PeerSimulation(Simulation):
         apply_ch = self._apply_ch
         assert apply_ch is not None
         peer_class = self._class(PEER)
-        if self._reads_itself:
-            self._tapped = ApplyChInterceptor(self, apply_ch)
+        if self._has_service:
+            self._apply_ch_interceptor = ApplyChInterceptor(self, apply_ch)
             self._class(SERVICE)  # a peer that restarts reads its log, and the classes of what is in there are these
         peer = self._objects[PEER] = call_peer(peer_class, (self._ends, self.me, self._disk, apply_ch))
         self._server.add_service(RpcService(peer, PEER))
-        if not self._reads_itself:
+        if not self._has_service:
             name = f"service {self._name}"
-            self._channel_task = self.spawn(self._read_channel, apply_ch, name=name, node=self._node)
+            self._apply_ch_reader = self.spawn(self._forward_apply_ch, apply_ch, name=name, node=self._node)
 
     def _make_service(self, max_raft_state: int | None) -> None:
         peer = InterceptedPeer(self, self._objects[PEER])
@@ -380,44 +383,44 @@ class PeerSimulation(Simulation):
     def _make_clerk(self) -> None:
         self._objects[CLERK] = call_peer(self._class(CLERK), (self._ends,))
 
-    def _requested(self, request: IncomingRequest) -> None:
+    def _on_request(self, request: IncomingRequest) -> None:
         name = f"{request.method} from {request.source}"
         entry_point = request.method.rpartition(".")[2]
-        self._begin(self._answer_request, request, name, entry_point, after=None)
+        self._spawn(self._run_request, request, name, entry_point, after=None)
 
-    def _answer_request(self, request: IncomingRequest) -> None:
+    def _run_request(self, request: IncomingRequest) -> None:
         reply, reply_type = self._server.handle(
             request.method, request.data, request.type_name, request.source, self._name
         )
-        self._deeds.append(OutgoingReply(request.id, self._number_of(reply_type), reply))
+        self._effects.append(OutgoingReply(request.id, self._type_number(reply_type), reply))
 
-    def _replied(self, reply: IncomingReply) -> None:
-        call = self._calls.pop(reply.id, None)
+    def _on_reply(self, reply: IncomingReply) -> None:
+        call = self._outgoing_calls.pop(reply.id, None)
         if call is not None:
             call.data = reply.data
             self.wake(call.caller)
 
-    def _taken(self, taken: MessageTaken) -> None:
-        if self._reader is not None:
-            reader, self._reader = self._reader, None
+    def _on_message_taken(self, taken: MessageTaken) -> None:
+        if self._waiting_reader is not None:
+            reader, self._waiting_reader = self._waiting_reader, None
             self.wake(reader)
 
-    def _saved(self, saved: DiskReady) -> None:
-        self.wake(self._saving.pop(saved.number))
+    def _on_disk_ready(self, saved: DiskReady) -> None:
+        self.wake(self._waiting_saves.pop(saved.number))
 
-    def _looked_at(self, look: ThreadQuery) -> None:
+    def _on_thread_query(self, query: ThreadQuery) -> None:
         held = held_locks(self).get(self._name)
-        waits = blocked(self, self._asks.get(look.asked))
-        self._deeds.append(ThreadReport(waits[:20], node_threads(self), "" if held is None else held.name))
+        waits = blocked(self, self._method_calls.get(query.call_id))
+        self._effects.append(ThreadQueryResult(waits[:20], node_threads(self), "" if held is None else held.name))
 
     # ---- what the peer does ------------------------------------------------------------------------------------
 
-    def call_out(self, number: int, service_method: str, args: Any) -> Any:
+    def send_request(self, number: int, service_method: str, args: Any) -> Any:
         data = labgob.encode(args)
-        type_number = self._number_of(args.__class__)
-        self._call_ids = id_ = self._call_ids + 1
-        call = self._calls[id_] = _OutgoingCall(self.current, number, service_method)
-        self._deeds.append(OutgoingRequest(id_, number, service_method, type_number, data))
+        type_number = self._type_number(args.__class__)
+        self._last_call_id = id_ = self._last_call_id + 1
+        call = self._outgoing_calls[id_] = _OutgoingCall(self.current, number, service_method)
+        self._effects.append(OutgoingRequest(id_, number, service_method, type_number, data))
         self.park(call)
         if call.data is None:
             return None
@@ -436,7 +439,7 @@ class PeerSimulation(Simulation):
             self._reply_types[service_method] = reply_type
         return self._reply_types[service_method]
 
-    def _number_of(self, type_: Any) -> int:
+    def _type_number(self, type_: Any) -> int:
         number = self._types.get(type_)
         if number is None:
             number = self._types[type_] = len(self._types)
@@ -446,58 +449,58 @@ class PeerSimulation(Simulation):
                 with suppress(Exception):
                     (entry_type,) = get_args(get_type_hints(type_)["entries"])
                     entries = _field_names(entry_type)
-            self._deeds.append(TypeDeclaration(full_name(type_)[: protocol.NAME_MAX], names, entries))
+            self._effects.append(TypeDeclaration(full_name(type_)[: protocol.NAME_MAX], names, entries))
         return number
 
-    def _begin_save(self, number: int) -> None:
+    def _start_save(self, number: int) -> None:
         """Runs in the peer's own task, at the beginning of a save."""
         if self._slow_disk:
-            self._deeds.append(SaveStarted(number))
-            self._saving[number] = self.current
+            self._effects.append(SaveStarted(number))
+            self._waiting_saves[number] = self.current
             self.park("a save on a slow disk")
 
-    def _save(self, number: int, raft_state: bytes, snapshot: bytes) -> None:
+    def _finish_save(self, number: int, raft_state: bytes, snapshot: bytes) -> None:
         unchanged = snapshot is self._disk.read_snapshot()
-        self._deeds.append(SaveFinished(number, bytes(raft_state), None if unchanged else bytes(snapshot)))
+        self._effects.append(SaveFinished(number, bytes(raft_state), None if unchanged else bytes(snapshot)))
 
-    def _read_channel(self, apply_ch: queue.Queue[Any]) -> None:
+    def _forward_apply_ch(self, apply_ch: queue.Queue[Any]) -> None:
         """A task: what the peer puts on apply_ch goes to the service, which is elsewhere."""
         while True:
-            self.tell_put(apply_ch.get())
+            self.add_apply_message(apply_ch.get())
             if self._lockstep:
-                self._reader = self.current
+                self._waiting_reader = self.current
                 self.park("the service to take its message")
 
-    def tell_put(self, message: Any) -> None:
-        self._deeds.append(_apply_effect(message))
+    def add_apply_message(self, message: Any) -> None:
+        self._effects.append(_apply_effect(message))
 
     @property
     def can_wait(self) -> bool:
         """Not in the clock's calls, nor when garbage is collected."""
         return self._state == "running"
 
-    def do(self, deed: PeerEffect) -> None:
-        self._deeds.append(deed)
+    def add_effect(self, effect: PeerEffect) -> None:
+        self._effects.append(effect)
 
-    def say(self, text: str, deed: Callable[[str], PeerEffect]) -> None:
+    def add_text(self, text: str, effect: Callable[[str], PeerEffect]) -> None:
         # Neither more lines in a turn than its host takes deeds.
-        kept = encodable(text[: self._chars_left]) if len(self._deeds) < protocol.EFFECTS_MAX // 2 else ""
+        kept = encodable(text[: self._chars_left]) if len(self._effects) < protocol.EFFECTS_MAX // 2 else ""
         self._chars_left -= len(kept)
         for begin in range(0, len(kept), protocol.TEXT_MAX):
-            self._deeds.append(deed(kept[begin : begin + protocol.TEXT_MAX]))
+            self._effects.append(effect(kept[begin : begin + protocol.TEXT_MAX]))
         if len(kept) < len(text):
             self._chars_dropped += len(text) - len(kept)
             # Each time: a peer that prints without end must not be taken for one that is silent, nor fill a frame.
-            if self._deeds and isinstance(self._deeds[-1], DroppedText):
-                self._deeds.pop()
-            self._deeds.append(DroppedText(self._chars_dropped))
+            if self._effects and isinstance(self._effects[-1], DroppedText):
+                self._effects.pop()
+            self._effects.append(DroppedText(self._chars_dropped))
 
-    def tell(self, failed: ExitReport | RaceFound) -> None:
+    def send_exit_report(self, failed: ExitReport | RaceFound) -> None:
         """The last words, after what was done before them, unless that is what cannot be said."""
         try:
-            self._line.write(TimeSliceResult([*self._deeds, failed], None))
+            self._connection.write(TimeSliceResult([*self._effects, failed], None))
         except (TypeError, ValueError, OverflowError, RecursionError):
-            self._line.write(TimeSliceResult([failed], None))
+            self._connection.write(TimeSliceResult([failed], None))
 
 
 def _field_names(type_: Any) -> list[str]:
@@ -533,37 +536,37 @@ def _apply_effect(message: Any) -> ApplyChMessage | ApplyChOtherValue:
 
 def run_peer_process(fd: int, code: CompiledPeer, lock: Callable[[PeerSetup], None]) -> NoReturn:
     """In a process of its own, and never back. `lock` puts up the walls, once the guest knows who it is."""
-    line = SupervisorConnection(fd)
-    setup = line.read(_setup_decoder)
-    guest = PeerSimulation(line, setup, code)
-    sys.stdout = sys.stderr = _CapturedOutput(guest)
-    _start_watchdog(guest)
+    connection = SupervisorConnection(fd)
+    setup = connection.read(_setup_decoder)
+    simulation = PeerSimulation(connection, setup, code)
+    sys.stdout = sys.stderr = _CapturedOutput(simulation)
+    _start_watchdog(simulation)
     lock(setup)  # before the first line of the peer. There is no timer any more after it
     try:
         with forbid_exit(), labgob.carrying_unknown():
-            guest.run(guest.serve)
+            simulation.run(simulation.serve)
     except BaseException as error:
         signal.signal(signal.SIGPROF, signal.SIG_IGN)
         with suppress(Exception):
             point_into_peer(error, *code.classes.values())
-        guest.tell(exit_report(error))
+        simulation.send_exit_report(exit_report(error))
     # Not sys.exit(): a peer's atexit functions have no say in how this ends.
     os._exit(0)
 
 
-def _start_watchdog(guest: PeerSimulation) -> None:
+def _start_watchdog(simulation: PeerSimulation) -> None:
     """Every second of this process's own time: has any thread waited since? A signal, because threads are none here."""
-    last_seen, idle_s = (-1, -1), 0
+    last_progress, idle_s = (-1, -1), 0
 
     def look(_: int, frame: FrameType | None) -> None:
-        nonlocal last_seen, idle_s
-        seen = (guest.switches, guest.turns)
-        idle_s = idle_s + 1 if seen == last_seen else 0
-        last_seen = seen
+        nonlocal last_progress, idle_s
+        progress = (simulation.switches, simulation.slices)
+        idle_s = idle_s + 1 if progress == last_progress else 0
+        last_progress = progress
         if idle_s >= _UNRESPONSIVE_S:
             where = next((location_of(f) for f in user_frames(frame) if is_user_code(f.f_code.co_filename)), None)
             what = f"has run for {_UNRESPONSIVE_S} s of processor time without waiting"
-            guest.fail(Unresponsive(describe_unresponsive(guest, what, frame), where=where))
+            simulation.fail(Unresponsive(describe_unresponsive(simulation, what, frame), where=where))
 
     signal.signal(signal.SIGPROF, look)
     signal.setitimer(signal.ITIMER_PROF, 1.0, 1.0)

@@ -84,10 +84,10 @@ class PeerSetup(msgspec.Struct, array_like=True):
     raft_state: bytes
     snapshot: bytes
     lockstep: bool  # whether whoever reads the channel may be busy: then a Put waits for its Taken
-    reads_itself: bool = False  # whether the channel's reader is in the guest, too
+    has_service: bool = False  # whether the channel's reader is in the guest, too
     memory_mb: int = 0  # beyond what it begins with; 0: as much as it likes
     cpu_s: int = 0
-    losses: dict[str, list[tuple[int, int]]] | None = None  # with --race: by kind, the first Losses
+    first_preemptions: dict[str, list[tuple[int, int]]] | None = None  # with --race: by kind, the first Losses
 
 
 class MethodCall(_Message):
@@ -128,7 +128,7 @@ class DiskReady(_Message):
 class ThreadQuery(_Message):
     """What are your threads at? Asked when a run has failed, for the report."""
 
-    asked: int  # the Ask that has not returned, 0 for none
+    call_id: int  # the Ask that has not returned, 0 for none
 
 
 class PreemptionBatch(_Message):
@@ -198,7 +198,7 @@ class MethodResult(_Message):
     id: int
     numbers: list[int | bool] | None
     data: bytes | None = None
-    shown: str = ""
+    text: str = ""
 
 
 class SaveStarted(_Message):
@@ -250,13 +250,13 @@ class InterceptedResult(_Message):
     id: int
     numbers: list[int | bool] | None
     data: bytes | None = None
-    shown: str = ""
+    text: str = ""
 
 
 class ApplyChOtherValue(_Message):
     """Into the channel: something else, as it looks."""
 
-    shown: str
+    text: str
 
 
 class PeerLog(_Message):
@@ -276,7 +276,7 @@ class DroppedText(_Message):
     chars: int
 
 
-class ThreadReport(_Message):
+class ThreadQueryResult(_Message):
     """The answer to a Look, in the guest's own words."""
 
     blocked: list[Wait]
@@ -327,7 +327,7 @@ class RaceFound(_Message):
 class BenignRaceFound(_Message):
     """The same, but no failure."""
 
-    remark: BenignRace
+    race: BenignRace
 
 
 PeerEffect = (
@@ -345,7 +345,7 @@ PeerEffect = (
     | PeerLog
     | PeerOutput
     | DroppedText
-    | ThreadReport
+    | ThreadQueryResult
     | ExitReport
     | PreemptionRequest
     | PreemptionReached

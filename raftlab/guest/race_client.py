@@ -33,84 +33,84 @@ if TYPE_CHECKING:
 
 
 def make_race_instrumentation() -> RaceInstrumentation:
-    return RaceInstrumentation(PEER_FILES, make_turns=_make_preempter)
+    return RaceInstrumentation(PEER_FILES, make_preempter=_make_preempter)
 
 
 class RaceClient:
     """Of one guest. It takes the place of the guest's choice source for what the host decides."""
 
     def __init__(
-        self, guest: PeerSimulation, race: RaceInstrumentation, first: dict[str, list[tuple[int, int]]]
+        self, simulation: PeerSimulation, race: RaceInstrumentation, first: dict[str, list[tuple[int, int]]]
     ) -> None:
         """`first`: what the host has handed out to begin with."""
-        self._guest = guest
-        self._race = race
-        self._own: ChoiceSource = guest.choice_source
-        self._left = {kind: first[kind][::-1] for kind in DISTRIBUTIONS}
-        self._late: dict[tuple[str, int], Task] = {}
-        self._remarks = 0  # that were told
-        self.pick = guest.choice_source.pick
-        guest.choice_source = self
-        race.begin_run(guest)
+        self._simulation = simulation
+        self._instrumentation = race
+        self._source: ChoiceSource = simulation.choice_source
+        self._preemptions = {kind: first[kind][::-1] for kind in DISTRIBUTIONS}
+        self._delayed: dict[tuple[str, int], Task] = {}
+        self._reported = 0  # that were told
+        self.pick = simulation.choice_source.pick
+        simulation.choice_source = self
+        race.begin_run(simulation)
 
-    def choose(self, place: ChoicePoint, ordinal: int, distribution: Distribution[Any]) -> Any:
-        kind = place[0]
+    def choose(self, point: ChoicePoint, ordinal: int, distribution: Distribution[Any]) -> Any:
+        kind = point[0]
         if kind not in DISTRIBUTIONS:
-            return self._own.choose(place, ordinal, distribution)
-        if not self._left[kind]:
-            self._guest.ask_host(PreemptionRequest(kind))
-        at, late = self._left[kind].pop()
-        return Preemption(at, late)  # how late, the host knows
+            return self._source.choose(point, ordinal, distribution)
+        if not self._preemptions[kind]:
+            self._simulation.request_from_supervisor(PreemptionRequest(kind))
+        at, delayed = self._preemptions[kind].pop()
+        return Preemption(at, delayed)  # how late, the host knows
 
-    def handed_out(self, losses: PreemptionBatch) -> None:
-        self._left[losses.kind] = losses.blocks[::-1]
+    def on_batch(self, batch: PreemptionBatch) -> None:
+        self._preemptions[batch.kind] = batch.blocks[::-1]
 
-    def lose(self, kind: str, block: int, loss: Preemption, where: Preempted) -> None:
-        guest = self._guest
-        guest.do(PreemptionReached(kind, block, _encodable_name(where.task), where.file, where.line))
-        if loss.late_ns and guest.can_wait:
-            self._late[kind, block] = guest.current
-            guest.park("preemption")
+    def preempt(self, kind: str, block: int, preemption: Preemption, where: Preempted) -> None:
+        simulation = self._simulation
+        simulation.add_effect(PreemptionReached(kind, block, _encodable_name(where.task), where.file, where.line))
+        if preemption.late_ns and simulation.can_wait:
+            self._delayed[kind, block] = simulation.current
+            simulation.park("preemption")
         else:
-            guest.preempt()
+            simulation.preempt()
 
-    def given_back(self, back: ResumeThread) -> None:
-        task = self._late.pop((back.kind, back.block), None)
+    def on_resume(self, resume: ResumeThread) -> None:
+        task = self._delayed.pop((resume.kind, resume.block), None)
         if task is not None:
-            self._guest.wake(task)
+            self._simulation.wake(task)
 
-    def made(self, *, one_at_a_time: bool = False) -> None:
+    def on_constructed(self, *, one_at_a_time: bool = False) -> None:
         """A constructor of the program has returned."""
-        self._race.made(one_at_a_time=one_at_a_time)
+        self._instrumentation.on_constructed(one_at_a_time=one_at_a_time)
 
-    def news(self) -> Iterator[BenignRaceFound]:
+    def new_benign_races(self) -> Iterator[BenignRaceFound]:
         """At the end of a turn: what was remarked since the last one."""
-        for remark in islice(self._race.seen(), self._remarks, protocol.BENIGN_RACES_MAX):
-            self._remarks += 1
-            excuse = None if remark.excuse is None else _encodable_name(remark.excuse)
-            yield BenignRaceFound(BenignRace(_encodable_race(remark.race), excuse))
+        for benign in islice(self._instrumentation.benign_races(), self._reported, protocol.BENIGN_RACES_MAX):
+            self._reported += 1
+            comment = None if benign.comment is None else _encodable_name(benign.comment)
+            yield BenignRaceFound(BenignRace(_encodable_race(benign.race), comment))
 
 
 class SupervisedPreempter(Preempter):
     """Each loss is the host's to know."""
 
-    def lose_at(self, kind: str, block: int, loss: Preemption, where: Preempted) -> None:
+    def preempt_at(self, kind: str, block: int, preemption: Preemption, where: Preempted) -> None:
         race: RaceClient = self._simulation.race  # type: ignore[attr-defined]  # a PeerSimulation
-        race.lose(kind, block, loss, where)
+        race.preempt(kind, block, preemption, where)
 
 
 class _NoPreempter:
     """Of a guest that is only to be loaded."""
 
     @staticmethod
-    def turn() -> None:
+    def statement() -> None:
         pass
 
-    gap = split = turn
+    unlocked = relock = statement
 
 
-def _make_preempter(guest: PeerSimulation, node: Node) -> Any:
-    return _NoPreempter() if guest.race is None else SupervisedPreempter(guest, node)
+def _make_preempter(simulation: PeerSimulation, node: Node) -> Any:
+    return _NoPreempter() if simulation.race is None else SupervisedPreempter(simulation, node)
 
 
 def race_found(race: DataRace) -> RaceFound:
@@ -118,14 +118,18 @@ def race_found(race: DataRace) -> RaceFound:
 
 
 def _encodable_race(race: DataRace) -> DataRace:
-    return DataRace(_encodable_name(race.name), *map(_encodable_access, (race.first, race.second)))
+    return DataRace(_encodable_name(race.variable), *map(_encodable_access, (race.first, race.second)))
 
 
-def _encodable_access(touch: Access) -> Access:
-    held = tuple(map(_encodable_name, touch.held[: protocol.HELD_LOCKS_MAX]))
-    place = touch.place._replace(function=_encodable_name(touch.place.function))
+def _encodable_access(access: Access) -> Access:
+    locks = tuple(map(_encodable_name, access.locks[: protocol.HELD_LOCKS_MAX]))
+    location = access.location._replace(function=_encodable_name(access.location.function))
     return msgspec.structs.replace(
-        touch, what=_encodable_name(touch.what), begins=_encodable_name(touch.begins), place=place, held=held
+        access,
+        expression=_encodable_name(access.expression),
+        entry_point=_encodable_name(access.entry_point),
+        location=location,
+        locks=locks,
     )
 
 

@@ -23,42 +23,42 @@ if TYPE_CHECKING:
 class ApplyChInterceptor:
     """apply_ch, read by a service that is in here, too."""
 
-    def __init__(self, guest: PeerSimulation, apply_ch: queue.Queue[Any]) -> None:
+    def __init__(self, simulation: PeerSimulation, apply_ch: queue.Queue[Any]) -> None:
         self._apply_ch = apply_ch
-        self._told = 0
+        self._reported_length = 0
         get = apply_ch.get
 
-        def tapped_get(block: bool = True, timeout: float | None = None) -> Any:
+        def intercepted_get(block: bool = True, timeout: float | None = None) -> Any:
             message = get(block, timeout)
-            guest.tell_put(message)
+            simulation.add_apply_message(message)
             return message
 
-        tapped_get.__name__ = get.__name__
-        apply_ch.get = tapped_get  # type: ignore[method-assign]  # a subclass would have a mutex, and another schedule
+        intercepted_get.__name__ = get.__name__
+        apply_ch.get = intercepted_get  # type: ignore[method-assign]  # a subclass would have a mutex, and another schedule
 
-    def news(self) -> ApplyChLength | None:
+    def length_effect(self) -> ApplyChLength | None:
         """At the end of a turn: how much is in it, if that has changed."""
         # Plainly: whoever waits now, or has ended, has not looked.
         now = queue.Queue.qsize(self._apply_ch)
-        if now == self._told:
+        if now == self._reported_length:
             return None
-        self._told = now
+        self._reported_length = now
         return ApplyChLength(now)
 
 
 class InterceptedPeer:
     """What the service gets as its Raft: the peer itself, but the host hears of start() and snapshot()."""
 
-    def __init__(self, guest: PeerSimulation, peer: Any) -> None:
-        self._guest = guest
+    def __init__(self, simulation: PeerSimulation, peer: Any) -> None:
+        self._simulation = simulation
         self._peer = peer
         self._calls = 0
 
     def start(self, command: Any) -> Any:
         self._calls = id_ = self._calls + 1
-        self._guest.do(InterceptedCall(id_, "start", labgob.encode([command])))
+        self._simulation.add_effect(InterceptedCall(id_, "start", labgob.encode([command])))
         result = self._peer.start(command)
-        self._guest.do(InterceptedResult(id_, *self._guest.encode_result(result)))
+        self._simulation.add_effect(InterceptedResult(id_, *self._simulation.encode_result(result)))
         return result
 
     def get_state(self) -> Any:
@@ -66,7 +66,7 @@ class InterceptedPeer:
 
     def snapshot(self, index: int, snapshot: bytes) -> None:
         check_snapshot_arguments(index, snapshot)
-        self._guest.do(InterceptedCall(0, "snapshot", labgob.encode([index, snapshot])))
+        self._simulation.add_effect(InterceptedCall(0, "snapshot", labgob.encode([index, snapshot])))
         self._peer.snapshot(index, snapshot)
 
     def kill(self) -> None:

@@ -104,7 +104,7 @@ class Program:
 
     def _register(self, instance: Any, *, one_at_a_time: bool = False) -> Any:
         if self.race is not None:
-            self.race.made(one_at_a_time=one_at_a_time)
+            self.race.on_constructed(one_at_a_time=one_at_a_time)
         return instance
 
     def _incarnate(self) -> Incarnation:

@@ -13,17 +13,17 @@ from labsim.stacks import CodeLocation
 class Access(msgspec.Struct, array_like=True, frozen=True):
     """Who has touched it, where, and which locks it held then."""
 
-    writes: bool
-    place: CodeLocation
-    what: str  # as it stands there: self.log
-    begins: str  # the function with which the thread began, or that somebody outside has called
-    held: tuple[str, ...]  # the names of locks
+    is_write: bool
+    location: CodeLocation
+    expression: str  # as it stands there: self.log
+    entry_point: str  # the function with which the thread began, or that somebody outside has called
+    locks: tuple[str, ...]  # the names of locks
 
 
 class DataRace(msgspec.Struct, array_like=True, frozen=True):
     """Two that nothing orders, the one that writes first."""
 
-    name: str
+    variable: str  # as the source names it: self.log
     first: Access
     second: Access
 
@@ -32,4 +32,4 @@ class BenignRace(msgspec.Struct, array_like=True, frozen=True):
     """One that is no failure. `excuse`: what the line's comment says; None: it is a flag that changes once."""
 
     race: DataRace
-    excuse: str | None
+    comment: str | None

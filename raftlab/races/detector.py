@@ -50,14 +50,14 @@ class _VariableState:
     """What is known of one field, or of one container."""
 
     __slots__ = (
-        *("key_read", "key_written", "locks_read", "locks_written", "others", "owner", "read", "read_slot"),
-        *("site_read", "site_written", "order_read", "order_written", "thing", "written", "written_slot"),
-        *("flag", "is_field", "published", "suspect"),
+        *("key_read", "key_written", "locks_read", "locks_written", "concurrent_reads", "owner", "read", "read_slot"),
+        *("site_read", "site_written", "order_read", "order_written", "container", "written", "written_slot"),
+        *("flag", "is_field", "immutable_values", "pending_race"),
     )
 
-    def __init__(self, owner: Any, thing: Any = None) -> None:
+    def __init__(self, owner: Any, container: Any = None) -> None:
         self.owner = owner  # a weak reference to the object that has the field; None if it cannot be had
-        self.thing = thing  # the container, kept so that its id stays its own
+        self.container = container  # the container, kept so that its id stays its own
         # Clocks from 1 on. Slot 0 at 0 comes before everything.
         self.written = self.written_slot = self.read = self.read_slot = 0
         self.site_written = self.site_read = 0
@@ -67,11 +67,12 @@ class _VariableState:
         self.key_read: Any = None
         self.order_written: Any = None
         self.order_read: Any = None
-        self.others: dict[int, tuple[Any, ...]] | None = None  # reads that the latest read does not come after
+        # Reads that the latest read does not come after, by slot.
+        self.concurrent_reads: dict[int, tuple[Any, ...]] | None = None
         self.flag: Any = _UNSET  # the constant that it holds, a pair once that has changed
-        self.published = True  # nothing but what never changes
+        self.immutable_values = True  # nothing but what never changes
         self.is_field = True  # and no property, whose own lines are looked at
-        self.suspect: Any = None  # a race that is none as long as it is a flag
+        self.pending_race: Any = None  # a race that is none as long as it is a flag
 
 
 class _ObjectState(dict[str, _VariableState]):
@@ -94,19 +95,19 @@ class RaceDetector:
         self._modules = modules  # whose classes are watched
         self._objects: dict[int, _ObjectState] = {}
         self._containers: dict[int, _VariableState] = {}
-        self._kinds: dict[type, bool] = {}
-        self._unweak: OrderedDict[int, Any] = OrderedDict()
-        self.remarks: dict[tuple[AccessSite, AccessSite], BenignRace] = {}
+        self._is_watched_class: dict[type, bool] = {}
+        self._strong_references: OrderedDict[int, Any] = OrderedDict()
+        self.benign_races: dict[tuple[AccessSite, AccessSite], BenignRace] = {}
 
     # ---- what is watched -----------------------------------------------------------------------------------------
 
     def _is_watched(self, cls: type) -> bool:
-        watched = self._kinds[cls] = cls.__module__ in self._modules and not (
+        watched = self._is_watched_class[cls] = cls.__module__ in self._modules and not (
             isinstance(cls, (DropIn, enum.EnumMeta)) or issubclass(cls, (BaseException, local, type, tuple))
         )
         return watched
 
-    def _first_sight(self, obj: Any, order: TaskClock) -> _ObjectState:
+    def _new_object(self, obj: Any, order: TaskClock) -> _ObjectState:
         fields = _ObjectState()
         fields.clock, fields.slot = order.clock, order.slot
         key = id(obj)
@@ -115,227 +116,227 @@ class RaceDetector:
             fields.owner = ref(obj, lambda _: objects.pop(key, None))
         except TypeError:
             fields.owner = None
-            self._unweak[key] = obj
-            if len(self._unweak) > _STRONG_REFERENCES_MAX:
-                oldest, _ = self._unweak.popitem(last=False)
+            self._strong_references[key] = obj
+            if len(self._strong_references) > _STRONG_REFERENCES_MAX:
+                oldest, _ = self._strong_references.popitem(last=False)
                 objects.pop(oldest, None)
         objects[key] = fields
         return fields
 
     def _new_field(self, fields: _ObjectState, obj: Any, name: str) -> _VariableState:
-        shadow = fields[name] = _VariableState(fields.owner)
+        state = fields[name] = _VariableState(fields.owner)
         found = getattr_static(type(obj), name, None)
         # What __slots__ makes is a field all the same.
-        shadow.is_field = not hasattr(type(found), "__set__") or isinstance(found, MemberDescriptorType)
-        return shadow
+        state.is_field = not hasattr(type(found), "__set__") or isinstance(found, MemberDescriptorType)
+        return state
 
-    def _new_container(self, thing: Any) -> _VariableState:
+    def _new_container(self, container: Any) -> _VariableState:
         if len(self._containers) >= _CONTAINERS_MAX:
             del self._containers[next(iter(self._containers))]
-        shadow = self._containers[id(thing)] = _VariableState(None, thing)
-        shadow.flag, shadow.published = _NOT_A_FLAG, False
-        return shadow
+        state = self._containers[id(container)] = _VariableState(None, container)
+        state.flag, state.immutable_values = _NOT_A_FLAG, False
+        return state
 
     # ---- what the rewritten code calls ---------------------------------------------------------------------------
 
     def helpers(self) -> dict[str, Callable[..., Any]]:
         """Closures: what is called for every field should find what it needs at hand."""
         simulation = self._simulation
-        objects, containers, kinds = self._objects, self._containers, self._kinds
-        is_watched, first_sight, new_container = self._is_watched, self._first_sight, self._new_container
+        objects, containers, watched = self._objects, self._containers, self._is_watched_class
+        is_watched, new_object, new_container = self._is_watched, self._new_object, self._new_container
         new_field = self._new_field
-        touch_read, touch_write, note_value = self._touch_read, self._touch_write, self._note_value
+        record_read_slow, record_write_slow, note_value = self._record_read, self._record_write, self._note_value
         sites = self._sites
-        get_object, get_container, get_kind = objects.get, containers.get, kinds.get
+        get_object, get_container, get_watched = objects.get, containers.get, watched.get
 
-        def see(obj: Any, name: str, site: int) -> Any:
+        def read_field(obj: Any, name: str, site: int) -> Any:
             cls = obj.__class__
-            kind = get_kind(cls)
-            if kind or (kind is None and is_watched(cls)):
+            is_watched_class = get_watched(cls)
+            if is_watched_class or (is_watched_class is None and is_watched(cls)):
                 order = simulation.current.order
                 if order is not None:
                     fields = get_object(id(obj))
                     if fields is None:
-                        fields = first_sight(obj, order)
-                    shadow = fields.get(name)
-                    if shadow is None:
-                        shadow = new_field(fields, obj, name)
-                    if shadow.read != order.clock or shadow.read_slot != order.slot:
-                        touch_read(shadow, order, site, None)
+                        fields = new_object(obj, order)
+                    state = fields.get(name)
+                    if state is None:
+                        state = new_field(fields, obj, name)
+                    if state.read != order.clock or state.read_slot != order.slot:
+                        record_read_slow(state, order, site, None)
             return getattr(obj, name)
 
-        def target(obj: Any, name: str, site: int) -> Any:
+        def write_target(obj: Any, name: str, site: int) -> Any:
             cls = obj.__class__
-            if get_kind(cls) or (cls not in kinds and is_watched(cls)):
+            if get_watched(cls) or (cls not in watched and is_watched(cls)):
                 order = simulation.current.order
                 if order is not None:
                     fields = get_object(id(obj))
                     if fields is None:
-                        fields = first_sight(obj, order)
-                    shadow = fields.get(name)
-                    if shadow is None:
-                        shadow = new_field(fields, obj, name)
-                    if shadow.flag is not _NOT_A_FLAG or shadow.published:
-                        note_value(shadow, _UNSET, site)
-                    write(fields, shadow, order, site)
+                        fields = new_object(obj, order)
+                    state = fields.get(name)
+                    if state is None:
+                        state = new_field(fields, obj, name)
+                    if state.flag is not _NOT_A_FLAG or state.immutable_values:
+                        note_value(state, _UNSET, site)
+                    record_write(fields, state, order, site)
             return obj
 
-        def write(fields: _ObjectState, shadow: _VariableState, order: TaskClock, site: int) -> None:
-            if shadow.written != order.clock or shadow.written_slot != order.slot:
-                if sites[site].made and fields.clock == order.clock and fields.slot == order.slot:
+        def record_write(fields: _ObjectState, state: _VariableState, order: TaskClock, site: int) -> None:
+            if state.written != order.clock or state.written_slot != order.slot:
+                if sites[site].in_own_init and fields.clock == order.clock and fields.slot == order.slot:
                     return  # nobody else can know the object yet
-                touch_write(shadow, order, site, None)
-            elif shadow.read_slot != order.slot or shadow.others:
-                touch_write(shadow, order, site, None)
+                record_write_slow(state, order, site, None)
+            elif state.read_slot != order.slot or state.concurrent_reads:
+                record_write_slow(state, order, site, None)
 
-        def put(value: Any, obj: Any, name: str, site: int) -> None:
+        def write_field(value: Any, obj: Any, name: str, site: int) -> None:
             cls = obj.__class__
-            if get_kind(cls) or (cls not in kinds and is_watched(cls)):
+            if get_watched(cls) or (cls not in watched and is_watched(cls)):
                 order = simulation.current.order
                 if order is not None:
                     fields = get_object(id(obj))
                     if fields is None:
-                        fields = first_sight(obj, order)
-                    shadow = fields.get(name)
-                    if shadow is None:
-                        shadow = new_field(fields, obj, name)
-                    if shadow.flag is not _NOT_A_FLAG or shadow.published:
-                        note_value(shadow, value, site)
-                    write(fields, shadow, order, site)
+                        fields = new_object(obj, order)
+                    state = fields.get(name)
+                    if state is None:
+                        state = new_field(fields, obj, name)
+                    if state.flag is not _NOT_A_FLAG or state.immutable_values:
+                        note_value(state, value, site)
+                    record_write(fields, state, order, site)
                     if value.__class__ in _CONTAINERS:
-                        held = get_container(id(value))
-                        if held is not None and getattr(obj, name, None) is value:
-                            touch_write(held, order, site, None)  # self.log += ...
+                        state_of_value = get_container(id(value))
+                        if state_of_value is not None and getattr(obj, name, None) is value:
+                            record_write_slow(state_of_value, order, site, None)  # self.log += ...
             setattr(obj, name, value)
 
-        def read_container(thing: Any, key: Any, site: int) -> Any:
-            if thing.__class__ in _CONTAINERS:
+        def read_container(container: Any, key: Any, site: int) -> Any:
+            if container.__class__ in _CONTAINERS:
                 order = simulation.current.order
                 if order is not None:
-                    shadow = get_container(id(thing))
-                    if shadow is None:
-                        shadow = new_container(thing)
-                    if shadow.read != order.clock or shadow.read_slot != order.slot or shadow.key_read != key:
-                        touch_read(shadow, order, site, key)
-            return thing
+                    state = get_container(id(container))
+                    if state is None:
+                        state = new_container(container)
+                    if state.read != order.clock or state.read_slot != order.slot or state.key_read != key:
+                        record_read_slow(state, order, site, key)
+            return container
 
-        def write_container(thing: Any, key: Any, site: int) -> Any:
-            if thing.__class__ in _CONTAINERS:
+        def write_container(container: Any, key: Any, site: int) -> Any:
+            if container.__class__ in _CONTAINERS:
                 order = simulation.current.order
                 if order is not None:
-                    shadow = get_container(id(thing))
-                    if shadow is None:
-                        shadow = new_container(thing)
-                    touch_write(shadow, order, site, key)
-            return thing
+                    state = get_container(id(container))
+                    if state is None:
+                        state = new_container(container)
+                    record_write_slow(state, order, site, key)
+            return container
 
-        def item(thing: Any, key: Any, site: int) -> Any:
-            return read_container(thing, key, site)[key]
+        def read_item(container: Any, key: Any, site: int) -> Any:
+            return read_container(container, key, site)[key]
 
         return {
-            "__see__": see,
-            "__put__": put,
-            "__target__": target,
-            "__read__": read_container,
-            "__write__": write_container,
-            "__item__": item,
+            "__read_field__": read_field,
+            "__write_field__": write_field,
+            "__write_target__": write_target,
+            "__read_container__": read_container,
+            "__write_container__": write_container,
+            "__read_item__": read_item,
         }
 
     # ---- what it means -------------------------------------------------------------------------------------------
 
-    def _touch_read(self, shadow: _VariableState, order: TaskClock, site: int, key: Any) -> None:
-        if not shadow.is_field:
+    def _record_read(self, state: _VariableState, order: TaskClock, site: int, key: Any) -> None:
+        if not state.is_field:
             return
         seen, slot = order.seen, order.slot
-        written_slot = shadow.written_slot
-        is_unordered = seen[written_slot] < shadow.written and written_slot != slot
-        if is_unordered and not shadow.published and _same_key(key, shadow.key_written):
-            self._race(shadow, self._latest_write(shadow), self._access(order, site, writes=False))
-        if seen[shadow.read_slot] < shadow.read and shadow.read_slot != slot:
-            if shadow.others is None:
-                shadow.others = {}
-            shadow.others[shadow.read_slot] = self._latest_read(shadow)
-        shadow.read, shadow.read_slot, shadow.site_read = order.clock, slot, site
-        shadow.locks_read, shadow.key_read = order.locks, key
-        shadow.order_read = order
+        written_slot = state.written_slot
+        is_unordered = seen[written_slot] < state.written and written_slot != slot
+        if is_unordered and not state.immutable_values and _same_key(key, state.key_written):
+            self._race(state, self._latest_write(state), self._access(order, site, writes=False))
+        if seen[state.read_slot] < state.read and state.read_slot != slot:
+            if state.concurrent_reads is None:
+                state.concurrent_reads = {}
+            state.concurrent_reads[state.read_slot] = self._latest_read(state)
+        state.read, state.read_slot, state.site_read = order.clock, slot, site
+        state.locks_read, state.key_read = order.locks, key
+        state.order_read = order
 
-    def _touch_write(self, shadow: _VariableState, order: TaskClock, site: int, key: Any) -> None:
-        if not shadow.is_field:
+    def _record_write(self, state: _VariableState, order: TaskClock, site: int, key: Any) -> None:
+        if not state.is_field:
             return
         seen, slot = order.seen, order.slot
-        is_unordered = seen[shadow.written_slot] < shadow.written and shadow.written_slot != slot
-        if is_unordered and _same_key(key, shadow.key_written):
-            self._race(shadow, self._latest_write(shadow), self._access(order, site, writes=True))
-        if not shadow.published:
-            if seen[shadow.read_slot] < shadow.read and shadow.read_slot != slot and _same_key(key, shadow.key_read):
-                told = self._read_access(self._latest_read(shadow))
-                self._race(shadow, told, self._access(order, site, writes=True))
-            if shadow.others is not None:
-                for other_slot, read in shadow.others.items():
+        is_unordered = seen[state.written_slot] < state.written and state.written_slot != slot
+        if is_unordered and _same_key(key, state.key_written):
+            self._race(state, self._latest_write(state), self._access(order, site, writes=True))
+        if not state.immutable_values:
+            if seen[state.read_slot] < state.read and state.read_slot != slot and _same_key(key, state.key_read):
+                read_access = self._read_access(self._latest_read(state))
+                self._race(state, read_access, self._access(order, site, writes=True))
+            if state.concurrent_reads is not None:
+                for other_slot, read in state.concurrent_reads.items():
                     if seen[other_slot] < read[0] and other_slot != slot and _same_key(key, read[3]):
-                        self._race(shadow, self._read_access(read), self._access(order, site, writes=True))
-        shadow.others = None
-        shadow.written, shadow.written_slot, shadow.site_written = order.clock, slot, site
-        shadow.locks_written, shadow.key_written = order.locks, key
-        shadow.order_written = order
+                        self._race(state, self._read_access(read), self._access(order, site, writes=True))
+        state.concurrent_reads = None
+        state.written, state.written_slot, state.site_written = order.clock, slot, site
+        state.locks_written, state.key_written = order.locks, key
+        state.order_written = order
 
-    def _note_value(self, shadow: _VariableState, value: Any, site: int) -> None:
+    def _note_value(self, state: _VariableState, value: Any, site: int) -> None:
         """Is it still a flag, or still nothing but what is published whole?"""
-        if shadow.published and not _is_immutable(value):
-            shadow.published = False
-        if shadow.flag is _NOT_A_FLAG:
+        if state.immutable_values and not _is_immutable(value):
+            state.immutable_values = False
+        if state.flag is _NOT_A_FLAG:
             return
-        if not self._sites[site].constant:
+        if not self._sites[site].is_constant:
             flag = _NOT_A_FLAG
-        elif shadow.flag is _UNSET:
+        elif state.flag is _UNSET:
             flag = (value,)
-        elif value == shadow.flag[-1]:
-            flag = shadow.flag
+        elif value == state.flag[-1]:
+            flag = state.flag
         else:
-            flag = (*shadow.flag, value) if len(shadow.flag) == 1 else _NOT_A_FLAG
-        shadow.flag = flag
-        if flag is _NOT_A_FLAG and shadow.suspect is not None:
-            self._accuse(shadow, *shadow.suspect)
+            flag = (*state.flag, value) if len(state.flag) == 1 else _NOT_A_FLAG
+        state.flag = flag
+        if flag is _NOT_A_FLAG and state.pending_race is not None:
+            self._fail(state, *state.pending_race)
 
     def _access(self, order: TaskClock, site: int, *, writes: bool) -> DetectedAccess:
         return DetectedAccess(writes, self._sites[site], order.locks, order.begins)
 
-    def _latest_write(self, shadow: _VariableState) -> DetectedAccess:
-        return DetectedAccess(True, self._sites[shadow.site_written], shadow.locks_written, shadow.order_written.begins)
+    def _latest_write(self, state: _VariableState) -> DetectedAccess:
+        return DetectedAccess(True, self._sites[state.site_written], state.locks_written, state.order_written.begins)
 
     @staticmethod
-    def _latest_read(shadow: _VariableState) -> tuple[Any, ...]:
-        return shadow.read, shadow.site_read, shadow.locks_read, shadow.key_read, shadow.order_read
+    def _latest_read(state: _VariableState) -> tuple[Any, ...]:
+        return state.read, state.site_read, state.locks_read, state.key_read, state.order_read
 
     def _read_access(self, read: tuple[Any, ...]) -> DetectedAccess:
         _, site, locks, _, order = read
         return DetectedAccess(False, self._sites[site], locks, order.begins)
 
-    def _race(self, shadow: _VariableState, earlier: DetectedAccess, later: DetectedAccess) -> None:
-        excuse = _excuse(earlier.site, later.site)
-        if excuse is None and not _is_flag(shadow.flag, earlier, later):
-            self._accuse(shadow, earlier, later)
-        if excuse is None:
-            shadow.suspect = earlier, later
-        places = earlier.site, later.site
-        if places not in self.remarks:
-            self.remarks[places] = BenignRace(make_data_race(earlier, later, _owner(shadow)), excuse)
+    def _race(self, state: _VariableState, earlier: DetectedAccess, later: DetectedAccess) -> None:
+        comment = _comment(earlier.site, later.site)
+        if comment is None and not _is_flag(state.flag, earlier, later):
+            self._fail(state, earlier, later)
+        if comment is None:
+            state.pending_race = earlier, later
+        sites = earlier.site, later.site
+        if sites not in self.benign_races:
+            self.benign_races[sites] = BenignRace(make_data_race(earlier, later, _owner(state)), comment)
 
-    def _accuse(self, shadow: _VariableState, earlier: DetectedAccess, later: DetectedAccess) -> NoReturn:
-        self._simulation.fail(RaceFailure(make_data_race(earlier, later, _owner(shadow)), self._node.name))
+    def _fail(self, state: _VariableState, earlier: DetectedAccess, later: DetectedAccess) -> NoReturn:
+        self._simulation.fail(RaceFailure(make_data_race(earlier, later, _owner(state)), self._node.name))
 
 
-def _owner(shadow: _VariableState) -> Any:
-    return None if shadow.owner is None else shadow.owner()
+def _owner(state: _VariableState) -> Any:
+    return None if state.owner is None else state.owner()
 
 
 def _is_flag(flag: Any, earlier: DetectedAccess, later: DetectedAccess) -> bool:
     """Whether it has only held constants, two at most. One that is first set when threads run is none."""
-    return flag is not _NOT_A_FLAG and flag is not _UNSET and not (earlier.site.made or later.site.made)
+    return flag is not _NOT_A_FLAG and flag is not _UNSET and not (earlier.site.in_own_init or later.site.in_own_init)
 
 
-def _excuse(*sites: AccessSite) -> str | None:
-    return next((site.excuse for site in sites if site.excuse is not None), None)
+def _comment(*sites: AccessSite) -> str | None:
+    return next((site.comment for site in sites if site.comment is not None), None)
 
 
 def _same_key(key: Any, other: Any) -> bool:

@@ -41,20 +41,20 @@ class FieldNames:
                 if not is_early:
                     self.changing.add(name)
             for class_name, node in _walk(tree, ""):
-                self._look_for_containers(node, class_name)
+                self._add_containers(node, class_name)
                 if isinstance(node, ast.FunctionDef):
-                    self._look_for_changed_aliases(node, class_name)
+                    self._add_changed_aliases(node, class_name)
 
     def aliases_in(self, function: ast.FunctionDef) -> frozenset[str]:
         """Local names of what is held in a field, as `log` in `log = self.log`."""
         return frozenset(name for name, attribute in _aliases(function) if attribute in self.containers)
 
-    def _look_for_containers(self, node: ast.AST, class_name: str) -> None:
+    def _add_containers(self, node: ast.AST, class_name: str) -> None:
         changed = _changed_container(node)
         if isinstance(changed, ast.Attribute):
             self.containers.add(mangled(changed.attr, class_name))
 
-    def _look_for_changed_aliases(self, function: ast.FunctionDef, class_name: str) -> None:
+    def _add_changed_aliases(self, function: ast.FunctionDef, class_name: str) -> None:
         aliases = dict(_aliases(function))
         for node in ast.walk(function) if aliases else ():
             changed = _changed_container(node)
@@ -126,19 +126,19 @@ def _called(node: ast.AST) -> set[str]:
 def _stores(node: ast.AST, class_name: str, starters: set[str]) -> Iterator[tuple[str, bool]]:
     """Every attribute that is assigned, and whether that is in an __init__ before any thread may run."""
     for child in ast.iter_child_nodes(node):
-        inner = child.name if isinstance(child, ast.ClassDef) else class_name
+        inner_class = child.name if isinstance(child, ast.ClassDef) else class_name
         if isinstance(child, ast.FunctionDef) and child.name in ("__init__", "__post_init__") and class_name:
             may_run = False
-            own = [argument.arg for argument in (*child.args.posonlyargs, *child.args.args)][:1]
+            self_name = [argument.arg for argument in (*child.args.posonlyargs, *child.args.args)][:1]
             for statement in child.body:
                 may_run = may_run or bool(_called(statement) & starters)
                 for one in ast.walk(statement):
                     if isinstance(one, ast.Attribute) and not isinstance(one.ctx, ast.Load):
                         # Of itself; and a function inside may run at any time.
-                        is_self = isinstance(one.value, ast.Name) and [one.value.id] == own
+                        is_self = isinstance(one.value, ast.Name) and [one.value.id] == self_name
                         early = is_self and not may_run and not isinstance(statement, ast.FunctionDef)
                         yield mangled(one.attr, class_name), early
         else:
             if isinstance(child, ast.Attribute) and not isinstance(child.ctx, ast.Load):
                 yield mangled(child.attr, class_name), False
-            yield from _stores(child, inner, starters)
+            yield from _stores(child, inner_class, starters)

@@ -33,79 +33,79 @@ class RaceInstrumentation:
 
     def __init__(
         self,
-        given: Collection[str],
+        given_files: Collection[str],
         *,
-        turns: bool = True,
-        watch: bool = True,
-        make_turns: Callable[[Any, Node], Preempter] = Preempter,
+        preempt: bool = True,
+        detect: bool = True,
+        make_preempter: Callable[[Any, Node], Preempter] = Preempter,
     ) -> None:
-        self._given = given
-        self._make_turns = make_turns
-        self._turns = turns
-        self._watch = watch
+        self._given_files = given_files
+        self._make_preempter = make_preempter
+        self._preempt = preempt
+        self._detect = detect
         self._sites = SiteTable()
         self._fields: FieldNames | None = None
-        self._rewritten: set[str] = set()
-        self._watches: list[RaceDetector] = []
+        self._module_names: set[str] = set()
+        self._detectors: list[RaceDetector] = []
 
     def compile(self, name: str, file: str, folders: Iterable[Path]) -> Any:
         """The code of a module of the program's; None where it is not to be rewritten: what students are given."""
         path = Path(file)
-        if path.name in self._given:
+        if path.name in self._given_files:
             return None
         if self._fields is None:
             self.read_fields(self._sources(folders))
-        return self.rewritten([name], path.read_bytes(), file)
+        return self.compile_source([name], path.read_bytes(), file)
 
     def read_fields(self, sources: Iterable[bytes]) -> None:
         """First: of all files that are the program's own."""
         self._fields = FieldNames(_trees(sources))
 
-    def rewritten(self, names: Iterable[str], source: bytes, file: str) -> Any:
+    def compile_source(self, names: Iterable[str], source: bytes, file: str) -> Any:
         """The code of a module that may be imported under any of these names."""
         assert self._fields is not None
-        code = rewrite(source, file, self._sites, self._fields, turns=self._turns, watch=self._watch)
-        self._rewritten.update(names)
+        code = rewrite(source, file, self._sites, self._fields, preempt=self._preempt, detect=self._detect)
+        self._module_names.update(names)
         return code
 
     def _sources(self, folders: Iterable[Path]) -> Iterator[bytes]:
         for file in (file for folder in folders for file in sorted(folder.glob("*.py"))[:_MAX_FILES]):
-            if file.name not in self._given:
+            if file.name not in self._given_files:
                 with suppress(OSError):
                     yield file.read_bytes()
 
     def begin_run(self, simulation: Simulation) -> None:
-        self._watches = []
-        if self._watch:
+        self._detectors = []
+        if self._detect:
             simulation.ordering = Ordering(simulation)
 
-    def seen(self) -> Iterator[BenignRace]:
+    def benign_races(self) -> Iterator[BenignRace]:
         """Of the last run: what was unordered and is no failure."""
-        return (remark for watch in self._watches for remark in watch.remarks.values())
+        return (benign for detector in self._detectors for benign in detector.benign_races.values())
 
     @property
     def remarks(self) -> list[str]:
         """The same in words, a line each."""
-        return list(dict.fromkeys(map(describe_benign_race, self.seen())))
+        return list(dict.fromkeys(map(describe_benign_race, self.benign_races())))
 
     def helpers(self) -> dict[str, Callable[..., Any]]:
         """What the modules of a new incarnation get."""
         simulation, node = current_simulation(), current_node()
         if simulation is None or node is None:
             return _PASS_THROUGH
-        turns = self._make_turns(simulation, node)
-        given: dict[str, Callable[..., Any]] = {
-            "__turn__": turns.turn,
-            "__gap__": turns.gap,
-            "__split__": turns.split,
+        preempter = self._make_preempter(simulation, node)
+        helpers: dict[str, Callable[..., Any]] = {
+            "__preempt__": preempter.statement,
+            "__unlocked__": preempter.unlocked,
+            "__relock__": preempter.relock,
         }
-        if self._watch:
-            watch = RaceDetector(simulation, node, self._sites, frozenset(self._rewritten))
-            self._watches.append(watch)
-            given |= watch.helpers()
-        return given
+        if self._detect:
+            detector = RaceDetector(simulation, node, self._sites, frozenset(self._module_names))
+            self._detectors.append(detector)
+            helpers |= detector.helpers()
+        return helpers
 
-    def made(self, *, one_at_a_time: bool = False) -> None:
+    def on_constructed(self, *, one_at_a_time: bool = False) -> None:
         """The constructor of the current node's program has returned. A clerk is asked for one thing at a time."""
         simulation, node = current_simulation(), current_node()
         if simulation is not None and node is not None and simulation.ordering is not None:
@@ -124,13 +124,13 @@ def _put(value: Any, obj: Any, name: str, _: int) -> None:
 
 # Where there is no run: what is rewritten does what it did.
 _PASS_THROUGH: dict[str, Callable[..., Any]] = {
-    "__turn__": lambda: None,
-    "__gap__": lambda: None,
-    "__split__": lambda: None,
-    "__see__": lambda obj, name, _: getattr(obj, name),
-    "__put__": _put,
-    "__target__": lambda obj, name, _: obj,
-    "__read__": lambda thing, key, _: thing,
-    "__write__": lambda thing, key, _: thing,
-    "__item__": lambda thing, key, _: thing[key],
+    "__preempt__": lambda: None,
+    "__unlocked__": lambda: None,
+    "__relock__": lambda: None,
+    "__read_field__": lambda obj, name, _: getattr(obj, name),
+    "__write_field__": _put,
+    "__write_target__": lambda obj, name, _: obj,
+    "__read_container__": lambda thing, key, _: thing,
+    "__write_container__": lambda thing, key, _: thing,
+    "__read_item__": lambda thing, key, _: thing[key],
 }

@@ -49,31 +49,31 @@ class PreemptionDistribution(msgspec.Struct, frozen=True):
     """One of `block` is hit, `loses` times of 64; of these losses, `late` of 64 are late, by `late_ms` at most."""
 
     block: int
-    loses: int
-    late: int
-    late_ms: int = 60
+    preempted_of_64: int
+    delayed_of_64: int
+    delay_ms_max: int = 60
 
     @property
     def default(self) -> Preemption:
         return _NONE
 
     def sample(self, bits: int) -> Preemption:
-        if bits >> 58 >= self.loses:
+        if bits >> 58 >= self.preempted_of_64:
             return _NONE
         bits = next_bits(bits)
         at = 1 + (self.block * (bits >> 32) >> 32)
         bits = next_bits(bits)
-        if bits >> 58 >= self.late:
+        if bits >> 58 >= self.delayed_of_64:
             return Preemption(at)
         # At least 1 ms, and as many between 1 and 2 ms as between 30 and 60.
-        return Preemption(at, int(_MS * self.late_ms ** ((next_bits(bits) >> 32) / 2**32)))
+        return Preemption(at, int(_MS * self.delay_ms_max ** ((next_bits(bits) >> 32) / 2**32)))
 
 
-STATEMENTS = PreemptionDistribution(STATEMENTS_PER_BLOCK, loses=48, late=8)
-AFTER_UNLOCK = PreemptionDistribution(UNLOCKS_PER_BLOCK, loses=32, late=48)
+STATEMENTS = PreemptionDistribution(STATEMENTS_PER_BLOCK, preempted_of_64=48, delayed_of_64=8)
+AFTER_UNLOCK = PreemptionDistribution(UNLOCKS_PER_BLOCK, preempted_of_64=32, delayed_of_64=48)
 
 
-BEFORE_RELOCK = PreemptionDistribution(2, loses=48, late=64, late_ms=1000)
+BEFORE_RELOCK = PreemptionDistribution(2, preempted_of_64=48, delayed_of_64=64, delay_ms_max=1000)
 DISTRIBUTIONS: dict[str, PreemptionDistribution] = {
     ChoiceKind.PREEMPT: STATEMENTS,
     ChoiceKind.PREEMPT_UNLOCKED: AFTER_UNLOCK,
@@ -93,13 +93,13 @@ class ResumeDelays:
         self._simulation = simulation
         self._next_ns = dict.fromkeys(UNDELAYED_FACTOR, 0)
 
-    def of(self, kind: str, loss: Preemption) -> int:
+    def delay_ns(self, kind: str, preemption: Preemption) -> int:
         """In ns; 0 where it may not be late now."""
         now_ns = self._simulation.now_ns
-        if not loss.late_ns or now_ns < self._next_ns[kind] or self._simulation.no_delays:
+        if not preemption.late_ns or now_ns < self._next_ns[kind] or self._simulation.no_delays:
             return 0
-        self._next_ns[kind] = now_ns + (UNDELAYED_FACTOR[kind] + 1) * loss.late_ns
-        return loss.late_ns
+        self._next_ns[kind] = now_ns + (UNDELAYED_FACTOR[kind] + 1) * preemption.late_ns
+        return preemption.late_ns
 
 
 class Preempter:
@@ -108,58 +108,58 @@ class Preempter:
     def __init__(self, simulation: Simulation, node: Node) -> None:
         self._simulation = simulation
         self._node = node
-        self._lateness = ResumeDelays(simulation)
-        self.turn = self._counter(ChoiceKind.PREEMPT)
-        self.gap = self._counter(ChoiceKind.PREEMPT_UNLOCKED)
-        self.split = self._counter(ChoiceKind.PREEMPT_RELOCK)
+        self._delays = ResumeDelays(simulation)
+        self.statement = self._counter(ChoiceKind.PREEMPT)
+        self.unlocked = self._counter(ChoiceKind.PREEMPT_UNLOCKED)
+        self.relock = self._counter(ChoiceKind.PREEMPT_RELOCK)
 
     def _counter(self, kind: str):  # type: ignore[no-untyped-def]  # a function of nothing
         """A closure: it is called before every statement, and an attribute would cost as much as all the rest."""
-        place, chance = choice_point(kind, self._node), DISTRIBUTIONS[kind]
+        point, distribution = choice_point(kind, self._node), DISTRIBUTIONS[kind]
         choose = self._simulation.choice_source.choose
-        left = 1  # until the next loss, or the next block
-        rest = 0  # of the block, after the loss
-        loss = _NONE
+        remaining = 1  # until the next loss, or the next block
+        after = 0  # of the block, after the loss
+        preemption = _NONE
         ordinal = 0
-        lose = self._lose
+        preempt = self._preempt
 
         def begin_block() -> None:
-            nonlocal left, rest, loss, ordinal
+            nonlocal remaining, after, preemption, ordinal
             ordinal += 1
-            loss = choose(place, ordinal, chance)
+            preemption = choose(point, ordinal, distribution)
             # Written by hand, it may be anything.
-            at = loss.at if 0 < loss.at <= chance.block else 0
-            left, rest = (at, chance.block - at) if at else (chance.block, 0)
+            at = preemption.at if 0 < preemption.at <= distribution.block else 0
+            remaining, after = (at, distribution.block - at) if at else (distribution.block, 0)
 
-        def come_due() -> None:
-            nonlocal left, rest, loss
-            block, lost, loss = ordinal, loss, _NONE
-            if rest:
-                left, rest = rest, 0
+        def on_due() -> None:
+            nonlocal remaining, after, preemption
+            block, due, preemption = ordinal, preemption, _NONE
+            if after:
+                remaining, after = after, 0
             else:
                 begin_block()
-            if lost.at:
-                lose(kind, block, lost)
+            if due.at:
+                preempt(kind, block, due)
 
         def count() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                come_due()
+            nonlocal remaining
+            remaining -= 1
+            if not remaining:
+                on_due()
 
         begin_block()
         return count
 
-    def _lose(self, kind: str, block: int, loss: Preemption) -> None:
+    def _preempt(self, kind: str, block: int, preemption: Preemption) -> None:
         task, node = self._simulation.current, self._node
         if task.node is not node or not node.alive:
             return  # the tester looks at something of the peer's
         frame = sys._getframe(3)
-        self.lose_at(kind, block, loss, Preempted(task.name, frame.f_code.co_filename, frame.f_lineno))
+        self.preempt_at(kind, block, preemption, Preempted(task.name, frame.f_code.co_filename, frame.f_lineno))
 
-    def lose_at(self, kind: str, block: int, loss: Preemption, where: Preempted) -> None:
+    def preempt_at(self, kind: str, block: int, preemption: Preemption, where: Preempted) -> None:
         simulation, node = self._simulation, self._node
-        late_ns = self._lateness.of(kind, loss)
+        late_ns = self._delays.delay_ns(kind, preemption)
         simulation.emit(PREEMPT, node, msgspec.structs.replace(where, late_ns=late_ns), 0)
         simulation.preempt(late_ns)
         if late_ns and not node.delayed:

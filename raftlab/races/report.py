@@ -19,10 +19,10 @@ _ASSIGNED = re.compile(r"(self\.\w+)\s*(?::[^=]*)?=")  # self.mu = threading.Loc
 class DetectedAccess(NamedTuple):
     """Who has touched it, where, and what it held then."""
 
-    writes: bool
+    is_write: bool
     site: AccessSite
     locks: tuple[Any, ...]
-    begins: str  # the function with which the thread began, or that somebody outside has called
+    entry_point: str  # the function with which the thread began, or that somebody outside has called
 
 
 class RaceFailure(Failure):
@@ -30,83 +30,87 @@ class RaceFailure(Failure):
 
     def __init__(self, race: DataRace, peer: str) -> None:
         first, second = race.first, race.second
-        head = f"Race on {race.name}: "
+        head = f"Race on {race.variable}: "
         evidence = [f"{' ' * len(head)}and {_describe(second)}; nothing orders the two."]
         likely = _likely_cause(first, second)
         if likely:
             evidence.append(f"  Likely: {likely}")
         self.race: Final = race
         # Of one pair of places, whichever came first: neither the values nor the seed tell two of them apart.
-        variety = " and ".join(f"{short_path(place.file)}:{place.line}" for place in self.places)
+        variety = " and ".join(f"{short_path(location.file)}:{location.line}" for location in self.places)
         super().__init__(f"{head}peer {peer} {_describe(first)}", evidence, rule=RACE.name, variety=variety, peer=peer)
 
     @property
     def places(self) -> list[CodeLocation]:
-        return sorted((self.race.first.place, self.race.second.place))
+        return sorted((self.race.first.location, self.race.second.location))
 
 
 def make_data_race(earlier: DetectedAccess, later: DetectedAccess, owner: Any) -> DataRace:
     """`owner`: the object whose fields may be those locks."""
-    first, second = (earlier, later) if earlier.writes else (later, earlier)
+    first, second = (earlier, later) if earlier.is_write else (later, earlier)
     return DataRace(_variable_name(earlier, later), _plain_access(first, owner), _plain_access(second, owner))
 
 
 def _variable_name(earlier: DetectedAccess, later: DetectedAccess) -> str:
-    names = [access.site.what for access in (earlier, later)]
+    names = [access.site.expression for access in (earlier, later)]
     fields = [name for name in names if "." in name]  # and not what somebody calls it for short
     return next((name for name in fields if name.startswith("self.")), [*fields, *names][0])
 
 
 def _plain_access(access: DetectedAccess, owner: Any) -> Access:
     site = access.site
-    held = tuple(_lock_name(lock, owner) for lock in access.locks)
-    return Access(access.writes, CodeLocation(site.file, site.line, site.function), site.what, access.begins, held)
+    locks = tuple(_lock_name(lock, owner) for lock in access.locks)
+    return Access(
+        access.is_write, CodeLocation(site.file, site.line, site.function), site.expression, access.entry_point, locks
+    )
 
 
-def describe_benign_race(remark: BenignRace) -> str:
-    first, second, excuse = remark.race.first, remark.race.second, remark.excuse
-    if excuse is None:
+def describe_benign_race(benign: BenignRace) -> str:
+    first, second, comment = benign.race.first, benign.race.second, benign.comment
+    if comment is None:
         why = "no failure, because it only goes from one constant to another, once; a threading.Event says so better"
     else:
-        why = f"the line says it is so on purpose{f' ({excuse})' if excuse else ''}"
+        why = f"the line says it is so on purpose{f' ({comment})' if comment else ''}"
     return (
-        f"{remark.race.name} is {_verb(first)} at {_location(first)} and {_verb(second)} at {_location(second)} "
+        f"{benign.race.variable} is {_verb(first)} at {_location(first)} and {_verb(second)} at {_location(second)} "
         f"without order: {why}"
     )
 
 
-def _verb(touch: Access) -> str:
-    return "written" if touch.writes else "read"
+def _verb(access: Access) -> str:
+    return "written" if access.is_write else "read"
 
 
-def _location(touch: Access) -> str:
-    return f"{short_path(touch.place.file)}:{touch.place.line}"
+def _location(access: Access) -> str:
+    return f"{short_path(access.location.file)}:{access.location.line}"
 
 
-def _describe(touch: Access) -> str:
-    holding = f"holding {' and '.join(touch.held)}" if touch.held else "without a lock"
-    does = "writes" if touch.writes else "reads"
-    by = f", called from {touch.begins}()" if _is_helper(touch) else ""
-    return f"{does} it at {_location(touch)} in {touch.place.function}(){by}, {holding}"
+def _describe(access: Access) -> str:
+    holding = f"holding {' and '.join(access.locks)}" if access.locks else "without a lock"
+    does = "writes" if access.is_write else "reads"
+    by = f", called from {access.entry_point}()" if _is_called_function(access) else ""
+    return f"{does} it at {_location(access)} in {access.location.function}(){by}, {holding}"
 
 
-def _is_helper(touch: Access) -> bool:
-    return touch.begins not in ("", touch.place.function) and touch.place.function != "__init__"
+def _is_called_function(access: Access) -> bool:
+    return access.entry_point not in ("", access.location.function) and access.location.function != "__init__"
 
 
 def _likely_cause(first: Access, second: Access) -> str:
-    if first.place.function == second.place.function == "__init__":
+    if first.location.function == second.location.function == "__init__":
         return ""
     for one, other in ((first, second), (second, first)):
-        if other.place.function == "__init__":
-            return f"__init__() starts a thread before it has set {other.what}; start threads last."
-        if other.held and not one.held:
-            lock = f"`with {other.held[0]}:`"
-            if _is_helper(one):
-                return f"on the way from {one.begins}() to {one.place.function}() {lock} is missing, or has ended."
-            return f"{one.place.function}() forgot {lock}, or has left it."
-    if not first.held and not second.held:
-        return f"neither takes a lock; let one lock guard {first.what}."
+        if other.location.function == "__init__":
+            return f"__init__() starts a thread before it has set {other.expression}; start threads last."
+        if other.locks and not one.locks:
+            lock = f"`with {other.locks[0]}:`"
+            if _is_called_function(one):
+                return (
+                    f"on the way from {one.entry_point}() to {one.location.function}() {lock} is missing, or has ended."
+                )
+            return f"{one.location.function}() forgot {lock}, or has left it."
+    if not first.locks and not second.locks:
+        return f"neither takes a lock; let one lock guard {first.expression}."
     return "each takes a lock, but not the same one."
 
 

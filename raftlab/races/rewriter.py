@@ -4,11 +4,12 @@ Promise: the program does what it did, in the same order, and everything in it k
 the debugger show the student's file. Not rewritten: what is done when a module is imported, what runs where nobody can
 wait or the lab itself asks (`__del__`, `__repr__`, `__eq__`, ...), and `async` functions.
 
-    self.x                  __see__(self, 'x', 7)
-    self.x = e              __put__(e, self, 'x', 8)
-    self.x += e             .t = self; .v = __see__(.t, 'x', 9); .v += e; __turn__(); __put__(.v, .t, 'x', 10)
-    self.log.append(e)      __write__(__see__(self, 'log', 11), None, 12).append(e)
-    self.log[i]             __read__(__see__(self, 'log', 13), i, 14)[i]
+    self.x                  __read_field__(self, 'x', 7)
+    self.x = e              __write_field__(e, self, 'x', 8)
+    self.x += e             .t = self; .v = __read_field__(.t, 'x', 9); .v += e; __preempt__();
+                            __write_field__(.v, .t, 'x', 10)
+    self.log.append(e)      __write_container__(__read_field__(self, 'log', 11), None, 12).append(e)
+    self.log[i]             __read_container__(__read_field__(self, 'log', 13), i, 14)[i]
 
 The numbers name sites (sites.py). preemption.py and detector.py define the calls. fields.py finds first which names
 are worth it. Start at `rewrite()`.
@@ -39,37 +40,37 @@ _UNKNOWN = Ellipsis
 
 
 def rewrite(
-    source: bytes, file: str, sites: SiteTable, fields: FieldNames, *, turns: bool = True, watch: bool = True
+    source: bytes, file: str, sites: SiteTable, fields: FieldNames, *, preempt: bool = True, detect: bool = True
 ) -> Any:
     """The code of a module. SyntaxError as Python's own."""
     tree = ast.parse(source, file)
-    if turns or watch:
+    if preempt or detect:
         sites.begin_file(file, source)
-        tree = _Rewriter(sites, fields, turns=turns, watch=watch).visit(tree)
+        tree = _Rewriter(sites, fields, preempt=preempt, detect=detect).visit(tree)
         ast.fix_missing_locations(tree)
     return compile(tree, file, "exec", dont_inherit=True)
 
 
 class _Rewriter(ast.NodeTransformer):
-    def __init__(self, sites: SiteTable, fields: FieldNames, *, turns: bool, watch: bool) -> None:
+    def __init__(self, sites: SiteTable, fields: FieldNames, *, preempt: bool, detect: bool) -> None:
         self._sites = sites
         self._fields = fields
-        self._turns = turns
-        self._watch = watch
+        self._preempt = preempt
+        self._detect = detect
         self._function = ""  # in which we are; "" outside all
         self._class = ""
-        self._first = ""  # the function's first parameter
+        self._self_name = ""  # the function's first parameter
         self._aliases: frozenset[str] = frozenset()  # local names of what may be a container held in a field
-        self._outer: frozenset[str] = frozenset()  # names that the function declares global or nonlocal
+        self._outer_names: frozenset[str] = frozenset()  # names that the function declares global or nonlocal
         self._temporaries = 0
 
     # ---- functions, classes, statements --------------------------------------------------------------------
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        outer = self._class, self._function
+        saved = self._class, self._function
         self._class, self._function = node.name, ""
         node.body = [self.visit(statement) for statement in node.body]
-        self._class, self._function = outer
+        self._class, self._function = saved
         return node
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
@@ -80,24 +81,24 @@ class _Rewriter(ast.NodeTransformer):
             return node
         if self._function:
             node.args = self.visit(node.args)
-        outer = self._function, self._first, self._aliases, self._outer
+        saved = self._function, self._self_name, self._aliases, self._outer_names
         arguments = [*node.args.posonlyargs, *node.args.args]
         self._function = node.name
-        self._first = arguments[0].arg if arguments and self._class else ""
+        self._self_name = arguments[0].arg if arguments and self._class else ""
         # A nested function sees its outer's names.
         self._aliases = self._aliases | self._fields.aliases_in(node)
-        self._outer = frozenset(
+        self._outer_names = frozenset(
             name for inner in ast.walk(node) if isinstance(inner, (ast.Global, ast.Nonlocal)) for name in inner.names
         )
         node.body = self._block(node.body)
-        self._function, self._first, self._aliases, self._outer = outer
+        self._function, self._self_name, self._aliases, self._outer_names = saved
         return node
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
-        outer = self._function
+        saved = self._function
         self._function = self._function or "<lambda>"
         node.body = self.visit(node.body)
-        self._function = outer
+        self._function = saved
         return node
 
     def _block(self, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
@@ -105,16 +106,20 @@ class _Rewriter(ast.NodeTransformer):
         new: list[ast.stmt] = []
         for number, statement in enumerate(statements):
             is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-            if self._turns and not is_text and not isinstance(statement, (ast.Global, ast.Nonlocal, ast.Pass)):
-                new.append(self._turn(statement))
-            made = self.visit(statement)
-            new += made if isinstance(made, list) else [made]
-            if self._turns and number + 1 < len(statements) and _may_release_lock(statement):
+            if self._preempt and not is_text and not isinstance(statement, (ast.Global, ast.Nonlocal, ast.Pass)):
+                new.append(self._preemption_call(statement))
+            rewritten = self.visit(statement)
+            new += rewritten if isinstance(rewritten, list) else [rewritten]
+            if self._preempt and number + 1 < len(statements) and _may_release_lock(statement):
                 following = statements[number + 1 :]
-                new.append(self._turn(following[0], "__split__" if _takes_lock_again(following) else "__gap__"))
+                new.append(
+                    self._preemption_call(
+                        following[0], "__relock__" if _takes_lock_again(following) else "__unlocked__"
+                    )
+                )
         return new
 
-    def _turn(self, at: ast.AST, name: str = "__turn__") -> ast.stmt:
+    def _preemption_call(self, at: ast.AST, name: str = "__preempt__") -> ast.stmt:
         return _at(at, ast.Expr(ast.Call(ast.Name(name, ast.Load()), [], [])))
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
@@ -150,8 +155,8 @@ class _Rewriter(ast.NodeTransformer):
         if not self._function:
             return super().generic_visit(node)
         target = node.targets[0]
-        if len(node.targets) == 1 and isinstance(target, ast.Attribute) and self._is_written(target):
-            return self._put(self.visit(node.value), self.visit(target.value), target, node)
+        if len(node.targets) == 1 and isinstance(target, ast.Attribute) and self._is_write_recorded(target):
+            return self._write_field(self.visit(node.value), self.visit(target.value), target, node)
         node.value = self.visit(node.value)
         node.targets = [self.visit(target) for target in node.targets]
         return node
@@ -161,17 +166,17 @@ class _Rewriter(ast.NodeTransformer):
             return node
         if node.value is None:
             return node  # no more than a remark
-        if isinstance(node.target, ast.Attribute) and self._is_written(node.target):
-            return self._put(self.visit(node.value), self.visit(node.target.value), node.target, node)
+        if isinstance(node.target, ast.Attribute) and self._is_write_recorded(node.target):
+            return self._write_field(self.visit(node.value), self.visit(node.target.value), node.target, node)
         node.value = self.visit(node.value)
         node.target = self.visit(node.target)
         return node
 
-    def _put(self, value: ast.expr, owner: ast.expr, target: ast.Attribute, statement: ast.stmt) -> ast.stmt:
-        constant = isinstance(statement, (ast.Assign, ast.AnnAssign)) and isinstance(statement.value, ast.Constant)
-        site = self._site(target, constant=constant, made=self._is_own_init(target))
+    def _write_field(self, value: ast.expr, owner: ast.expr, target: ast.Attribute, statement: ast.stmt) -> ast.stmt:
+        is_constant = isinstance(statement, (ast.Assign, ast.AnnAssign)) and isinstance(statement.value, ast.Constant)
+        site = self._site(target, is_constant=is_constant, in_own_init=self._is_own_init(target))
         name = ast.Constant(self._mangled(target.attr))
-        return _at(statement, ast.Expr(_call("__put__", value, owner, name, site)))
+        return _at(statement, ast.Expr(_call("__write_field__", value, owner, name, site)))
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
         target = node.target
@@ -179,65 +184,65 @@ class _Rewriter(ast.NodeTransformer):
             return self.generic_visit(node)
         if isinstance(target, ast.Name):
             node.value = self.visit(node.value)
-            if not self._turns or target.id not in self._outer:
+            if not self._preempt or target.id not in self._outer_names:
                 return node
             value = self._temporary()
             return [
                 _at(node, ast.Assign([_store(value)], ast.Name(target.id, ast.Load()))),
                 _at(node, ast.AugAssign(_store(value), node.op, node.value)),
-                self._turn(node),
+                self._preemption_call(node),
                 _at(node, ast.Assign([ast.Name(target.id, ast.Store())], _load(value))),
             ]
         owner, value = self._temporary(), self._temporary()
-        made: list[ast.stmt] = []
+        rewritten: list[ast.stmt] = []
         if isinstance(target, ast.Attribute):
-            made.append(_at(node, ast.Assign([_store(owner)], self.visit(target.value))))
+            rewritten.append(_at(node, ast.Assign([_store(owner)], self.visit(target.value))))
             load: ast.expr = ast.copy_location(ast.Attribute(_load(owner), target.attr, ast.Load()), target)
             store: ast.expr = ast.Attribute(_load(owner), target.attr, ast.Store())
         else:
-            held = self._container(target.value)
+            container = self._container(target.value)
             key = self._temporary()
-            made.append(_at(node, ast.Assign([_store(owner)], held or self.visit(target.value))))
-            made.append(_at(node, ast.Assign([_store(key)], self.visit(target.slice))))
+            rewritten.append(_at(node, ast.Assign([_store(owner)], container or self.visit(target.value))))
+            rewritten.append(_at(node, ast.Assign([_store(key)], self.visit(target.slice))))
             read = write = _load(owner)
-            if held is not None:
-                read = _call("__read__", _load(owner), _load(key), self._site(target.value))
-                write = _call("__write__", _load(owner), _load(key), self._site(target.value))
+            if container is not None:
+                read = _call("__read_container__", _load(owner), _load(key), self._site(target.value))
+                write = _call("__write_container__", _load(owner), _load(key), self._site(target.value))
             load = ast.copy_location(ast.Subscript(read, _load(key), ast.Load()), target)
             store = ast.Subscript(write, _load(key), ast.Store())
-        if isinstance(target, ast.Attribute) and self._is_seen(target):
-            load = self._see(_load(owner), target)
-        made.append(_at(node, ast.Assign([_store(value)], load)))
-        made.append(_at(node, ast.AugAssign(_store(value), node.op, self.visit(node.value))))
-        if self._turns:
-            made.append(self._turn(node))
-        if isinstance(target, ast.Attribute) and self._is_written(target):
-            made.append(self._put(_load(value), _load(owner), target, node))
+        if isinstance(target, ast.Attribute) and self._is_read_recorded(target):
+            load = self._read_field(_load(owner), target)
+        rewritten.append(_at(node, ast.Assign([_store(value)], load)))
+        rewritten.append(_at(node, ast.AugAssign(_store(value), node.op, self.visit(node.value))))
+        if self._preempt:
+            rewritten.append(self._preemption_call(node))
+        if isinstance(target, ast.Attribute) and self._is_write_recorded(target):
+            rewritten.append(self._write_field(_load(value), _load(owner), target, node))
         else:
-            made.append(_at(node, ast.Assign([store], _load(value))))
-        return made
+            rewritten.append(_at(node, ast.Assign([store], _load(value))))
+        return rewritten
 
     # ---- expressions -----------------------------------------------------------------------------------------
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        if not self._function or not self._watch:
+        if not self._function or not self._detect:
             return super().generic_visit(node)
         owner = self.visit(node.value)
         if isinstance(node.ctx, ast.Load):
-            if self._is_seen(node):
-                return self._see(owner, node)
-        elif self._is_written(node):
-            site = self._site(node, made=self._is_own_init(node))
-            owner = _call("__target__", owner, ast.Constant(self._mangled(node.attr)), site)
+            if self._is_read_recorded(node):
+                return self._read_field(owner, node)
+        elif self._is_write_recorded(node):
+            site = self._site(node, in_own_init=self._is_own_init(node))
+            owner = _call("__write_target__", owner, ast.Constant(self._mangled(node.attr)), site)
         return ast.copy_location(ast.Attribute(owner, node.attr, node.ctx), node)
 
-    def _see(self, owner: ast.expr, node: ast.Attribute) -> ast.expr:
-        call = _call("__see__", owner, ast.Constant(self._mangled(node.attr)), self._site(node))
+    def _read_field(self, owner: ast.expr, node: ast.Attribute) -> ast.expr:
+        call = _call("__read_field__", owner, ast.Constant(self._mangled(node.attr)), self._site(node))
         return ast.copy_location(call, node)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        held = self._container(node.value)
-        if held is None:
+        container = self._container(node.value)
+        if container is None:
             return super().generic_visit(node)
         load = isinstance(node.ctx, ast.Load)
         site = self._site(node.value)
@@ -246,78 +251,83 @@ class _Rewriter(ast.NodeTransformer):
         elif isinstance(node.slice, ast.Slice):
             key = ast.Constant(None)
         elif load:
-            return ast.copy_location(_call("__item__", held, self.visit(node.slice), site), node)
+            return ast.copy_location(_call("__read_item__", container, self.visit(node.slice), site), node)
         else:
             key = ast.Constant(_UNKNOWN)
-        touched = _call("__read__" if load else "__write__", held, key, site)
-        return ast.copy_location(ast.Subscript(touched, self.visit(node.slice), node.ctx), node)
+        recorded = _call("__read_container__" if load else "__write_container__", container, key, site)
+        return ast.copy_location(ast.Subscript(recorded, self.visit(node.slice), node.ctx), node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        if not self._function or not self._watch:
+        if not self._function or not self._detect:
             return super().generic_visit(node)
         func = node.func
-        held = self._container(func.value) if isinstance(func, ast.Attribute) else None
-        if isinstance(func, ast.Attribute) and held is not None and func.attr in (READERS | WRITERS):
+        container = self._container(func.value) if isinstance(func, ast.Attribute) else None
+        if isinstance(func, ast.Attribute) and container is not None and func.attr in (READERS | WRITERS):
             key: ast.expr = ast.Constant(None)
             if func.attr in ("get", "setdefault") and node.args and isinstance(node.args[0], (ast.Name, ast.Constant)):
                 key = node.args[0]
-            touched = _call("__write__" if func.attr in WRITERS else "__read__", held, key, self._site(func.value))
-            node.func = ast.copy_location(ast.Attribute(touched, func.attr, ast.Load()), func)
+            recorded = _call(
+                "__write_container__" if func.attr in WRITERS else "__read_container__",
+                container,
+                key,
+                self._site(func.value),
+            )
+            node.func = ast.copy_location(ast.Attribute(recorded, func.attr, ast.Load()), func)
         else:
             node.func = self.visit(func)
-        node.args = [self._whole(argument) for argument in node.args]
+        node.args = [self._read_all(argument) for argument in node.args]
         for keyword in node.keywords:
-            keyword.value = self._whole(keyword.value)
+            keyword.value = self._read_all(keyword.value)
         return node
 
     def visit_For(self, node: ast.For) -> ast.AST:
         if not self._function:
             return super().generic_visit(node)
-        node.iter = self._whole(node.iter)
+        node.iter = self._read_all(node.iter)
         node.target = self.visit(node.target)
         node.body = self._block(node.body)
         node.orelse = self._block(node.orelse)
         return node
 
     def visit_comprehension(self, node: ast.comprehension) -> ast.AST:
-        node.iter = self._whole(node.iter)
+        node.iter = self._read_all(node.iter)
         node.target = self.visit(node.target)
         node.ifs = [self.visit(test) for test in node.ifs]
         return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         if any(not isinstance(operator, (ast.Is, ast.IsNot)) for operator in node.ops):
-            node.left = self._whole(node.left)
-            node.comparators = [self._whole(operand) for operand in node.comparators]
+            node.left = self._read_all(node.left)
+            node.comparators = [self._read_all(operand) for operand in node.comparators]
             return node
         return super().generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        node.left, node.right = self._whole(node.left), self._whole(node.right)
+        node.left, node.right = self._read_all(node.left), self._read_all(node.right)
         return node
 
     def visit_Starred(self, node: ast.Starred) -> ast.AST:
-        node.value = self._whole(node.value) if isinstance(node.ctx, ast.Load) else self.visit(node.value)
+        node.value = self._read_all(node.value) if isinstance(node.ctx, ast.Load) else self.visit(node.value)
         return node
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
-        node.operand = self._whole(node.operand)
+        node.operand = self._read_all(node.operand)
         return node
 
     def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.AST:
-        node.value = self._whole(node.value)
+        node.value = self._read_all(node.value)
         return node
 
-    def _whole(self, node: ast.expr) -> Any:
+    def _read_all(self, node: ast.expr) -> Any:
         """Where all of a container is looked at, if it is one."""
-        held = self._container(node)
-        if held is None:
+        container = self._container(node)
+        if container is None:
             return self.visit(node)
-        return ast.copy_location(_call("__read__", held, ast.Constant(None), self._site(node)), node)
+        return ast.copy_location(_call("__read_container__", container, ast.Constant(None), self._site(node)), node)
 
     def _container(self, node: ast.expr) -> ast.expr | None:
         """What may be a container that is held in a field, rewritten; None if it is something else."""
-        if not self._watch or not self._function:
+        if not self._detect or not self._function:
             return None
         if isinstance(node, ast.Name) and node.id in self._aliases:
             return node
@@ -327,22 +337,22 @@ class _Rewriter(ast.NodeTransformer):
 
     # ---- what is worth it --------------------------------------------------------------------------------------
 
-    def _is_seen(self, node: ast.Attribute) -> bool:
-        return self._watch and self._mangled(node.attr) in self._fields.changing
+    def _is_read_recorded(self, node: ast.Attribute) -> bool:
+        return self._detect and self._mangled(node.attr) in self._fields.changing
 
-    def _is_written(self, node: ast.Attribute) -> bool:
+    def _is_write_recorded(self, node: ast.Attribute) -> bool:
         name = self._mangled(node.attr)
-        return self._watch and (name in self._fields.changing or name in self._fields.containers)
+        return self._detect and (name in self._fields.changing or name in self._fields.containers)
 
     def _is_own_init(self, node: ast.Attribute) -> bool:
-        is_self = isinstance(node.value, ast.Name) and node.value.id == self._first
+        is_self = isinstance(node.value, ast.Name) and node.value.id == self._self_name
         return is_self and self._function in ("__init__", "__post_init__")
 
     def _mangled(self, name: str) -> str:
         return mangled(name, self._class)
 
-    def _site(self, node: ast.expr, *, constant: bool = False, made: bool = False) -> ast.Constant:
-        return ast.Constant(self._sites.add(node, self._function, constant=constant, made=made))
+    def _site(self, node: ast.expr, *, is_constant: bool = False, in_own_init: bool = False) -> ast.Constant:
+        return ast.Constant(self._sites.add(node, self._function, is_constant=is_constant, in_own_init=in_own_init))
 
     def _temporary(self) -> str:
         # No identifier: no name of the student's, and nothing that a report shows.
@@ -351,7 +361,7 @@ class _Rewriter(ast.NodeTransformer):
 
 
 def _may_release_lock(statement: ast.stmt) -> bool:
-    """Of a lock, most likely: `with self.mu:`, which is no call, so nothing made for this one block; or a release()."""
+    """Of a lock, most likely: `with self.mu:`, which is no call, so not made for this block alone; or a release()."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         func = statement.value.func
         return isinstance(func, ast.Attribute) and func.attr == "release"

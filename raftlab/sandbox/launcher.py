@@ -40,7 +40,7 @@ LOAD = "__load__"
 class SandboxLimits:
     """What one run's guests may use."""
 
-    turn_s: float = 30.0  # real seconds for one turn of one guest
+    slice_s: float = 30.0  # real seconds for one turn of one guest
     cpu_s: int = 60  # processor seconds of one guest
     memory_mb: int = 1024  # of all guests that live at one time, beyond what a guest begins with
     real_s: float = 600.0  # of the whole run
@@ -60,7 +60,7 @@ class SandboxedLauncher:
         service: ServicePaths | None = None,
         *,
         limits: SandboxLimits | None = None,
-        show: Callable[[str], object] | None = None,
+        print_text: Callable[[str], object] | None = None,
         race: bool = False,
     ) -> None:
         """`files` by the path that the reader knows; `raft` is that of raft.py. `show` gets what guests print. `race`:
@@ -70,23 +70,23 @@ class SandboxedLauncher:
         """
         self.limits = SandboxLimits() if limits is None else limits
         self.deadline_s = float("inf")
-        self.dropped = 0  # characters that guests wanted to say and nobody kept
-        self.bytes_before = 0  # that came, in this run, from guests that are gone
+        self.dropped_chars = 0  # characters that guests wanted to say and nobody kept
+        self.bytes_of_ended = 0  # that came, in this run, from guests that are gone
         # How each type of message is called by who has declared it. A plain value's type is told by its bytes.
         self.type_names: dict[Any, str] = {}
-        self.show = sys.stdout.write if show is None else show
+        self.print_text = sys.stdout.write if print_text is None else print_text
         self.files = dict(files)
         self.race = race
-        self._remarks: dict[BenignRace, None] = {}
+        self._benign_races: dict[BenignRace, None] = {}
         self._modules = _module_paths(files, raft, service)
         self.has_service = service is not None
-        self._nursery: ForkServer | None = None
-        self._living: dict[PeerSupervisor, None] = {}
+        self._fork_server: ForkServer | None = None
+        self._running: dict[PeerSupervisor, None] = {}
         self._simulation: Simulation | None = None  # of the run under way
         # Of its Raft, once it could be loaded:
-        self._methods: list[str] | None = None
+        self._raft_methods: list[str] | None = None
         self._renamed_rpcs: dict[str, str] = {}
-        self._cpus: set[int] = set()  # that this process had before a run
+        self._cpus_before: set[int] = set()  # that this process had before a run
         self._chars_left = protocol.LOG_CHARS_MAX
 
     def load(self) -> None:
@@ -96,40 +96,42 @@ class SandboxedLauncher:
             raise LoadError(problem)
 
     def has_method(self, name: str) -> bool:
-        if self._methods is None:
+        if self._raft_methods is None:
             self._try_to_load()
-        return self._methods is not None and name in self._methods
+        return self._raft_methods is not None and name in self._raft_methods
 
     @property
     def renamed_rpcs(self) -> dict[str, str]:
-        if self._methods is None:
+        if self._raft_methods is None:
             self._try_to_load()
         return self._renamed_rpcs
 
     def _try_to_load(self) -> str:
-        process = self._fresh()
+        process = self._new_process()
         setup = PeerSetup("0", 1, 0, 0, 0, 0, b"", b"", lockstep=False)
         try:
-            process.begin(setup, self.limits.turn_s)
-            done = process.turn(TimeSlice(0, False, [MethodCall(1, f".{LOAD}", labgob.encode([]))]))
-            for deed in done.effects:
-                if isinstance(deed, MethodResult) and deed.data is not None:
-                    problem, methods, renamed = labgob.decode(deed.data, list[tuple[str, list[str], dict[str, str]]])[0]
+            process.set_up(setup, self.limits.slice_s)
+            result = process.run_slice(TimeSlice(0, False, [MethodCall(1, f".{LOAD}", labgob.encode([]))]))
+            for effect in result.effects:
+                if isinstance(effect, MethodResult) and effect.data is not None:
+                    problem, methods, renamed = labgob.decode(effect.data, list[tuple[str, list[str], dict[str, str]]])[
+                        0
+                    ]
                     if not problem:
-                        self._methods, self._renamed_rpcs = methods, renamed
+                        self._raft_methods, self._renamed_rpcs = methods, renamed
                     return problem
-                if isinstance(deed, ExitReport):
-                    return f"{self._files_named}: {deed.text}"
+                if isinstance(effect, ExitReport):
+                    return f"{self._all_paths}: {effect.text}"
         except TimeoutError:
-            return f"{self._files_named}: importing it has not ended after {self.limits.turn_s:g} s"
+            return f"{self._all_paths}: importing it has not ended after {self.limits.slice_s:g} s"
         except (EOFError, ValueError, msgspec.MsgspecError):
             pass
         finally:
-            process.end()
-        return f"{self._files_named}: importing it ends the program"
+            process.kill()
+        return f"{self._all_paths}: importing it ends the program"
 
     @property
-    def _files_named(self) -> str:
+    def _all_paths(self) -> str:
         """Those of which one is meant, and nobody here knows which."""
         return " or ".join(self._modules[name] for name in (PEER, SERVICE, CLERK) if name in self._modules)
 
@@ -139,27 +141,27 @@ class SandboxedLauncher:
     def run(self, simulation: Simulation | None) -> Iterator[None]:
         if simulation is None:
             raise ValueError("run(): sandboxed peers run in virtual time; on real threads there is none")
-        self._end_guests()
+        self._end_all()
         if simulation.unresponsive_s is not None:
             # A host that waits for a guest is not stuck: the guest has a limit of its own.
-            simulation.unresponsive_s = self.limits.turn_s
-        if self._nursery is None:
-            self._begin_nursery()
-        assert self._nursery is not None
+            simulation.unresponsive_s = self.limits.slice_s
+        if self._fork_server is None:
+            self._start_fork_server()
+        assert self._fork_server is not None
         self._simulation = simulation
-        self._cpus = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, {self._nursery.cpu})
-        self.bytes_before = 0
+        self._cpus_before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {self._fork_server.cpu})
+        self.bytes_of_ended = 0
         self.deadline_s = monotonic() + self.limits.real_s
-        self.dropped = 0
+        self.dropped_chars = 0
         self._chars_left = protocol.LOG_CHARS_MAX
-        self._remarks = {}
+        self._benign_races = {}
         try:
             # The peers' classes are not here.
             with labgob.carrying_unknown():
                 yield
         finally:
-            self._end_guests()
+            self._end_all()
 
     def launch(self, context: PeerContext) -> SandboxedPeer:
         assert self._simulation is not None
@@ -169,56 +171,56 @@ class SandboxedLauncher:
         assert self._simulation is not None
         return SandboxedClerk(self, self._simulation, node, network, ends, number).construct
 
-    def _end_guests(self) -> None:
+    def _end_all(self) -> None:
         """No guest of it lives any more."""
         self._simulation = None
-        if self._cpus:
-            os.sched_setaffinity(0, self._cpus)
-            self._cpus = set()
-        for guest in list(self._living):
-            guest.end()
+        if self._cpus_before:
+            os.sched_setaffinity(0, self._cpus_before)
+            self._cpus_before = set()
+        for supervisor in list(self._running):
+            supervisor.end()
 
-    def may_say(self, chars: int) -> bool:
+    def keep_text(self, chars: int) -> bool:
         """Whether that much more is kept, of all that a run's guests say."""
         self._chars_left -= chars
         if self._chars_left < 0:
-            self.dropped += chars
+            self.dropped_chars += chars
         return self._chars_left >= 0
 
-    def remark(self, remark: BenignRace) -> None:
+    def add_benign_race(self, add_benign_race: BenignRace) -> None:
         """A guest's word of what is unordered and no failure."""
-        if len(self._remarks) < protocol.BENIGN_RACES_MAX:
-            self._remarks[remark] = None
+        if len(self._benign_races) < protocol.BENIGN_RACES_MAX:
+            self._benign_races[add_benign_race] = None
 
     @property
     def remarks(self) -> list[str]:
         """Of the last run, a line each."""
-        if not self._remarks:
+        if not self._benign_races:
             return []
         from raftlab.races.report import describe_benign_race  # most runs need none
 
-        return list(dict.fromkeys(map(describe_benign_race, self._remarks)))
+        return list(dict.fromkeys(map(describe_benign_race, self._benign_races)))
 
-    def take_guest(self, guest: PeerSupervisor) -> PeerProcess:
-        process = self._fresh()
-        self._living[guest] = None
+    def start_process(self, supervisor: PeerSupervisor) -> PeerProcess:
+        process = self._new_process()
+        self._running[supervisor] = None
         return process
 
-    def forget(self, guest: PeerSupervisor, bytes_read: int) -> None:
-        if guest in self._living:
-            del self._living[guest]
-            self.bytes_before += bytes_read
+    def on_ended(self, supervisor: PeerSupervisor, bytes_read: int) -> None:
+        if supervisor in self._running:
+            del self._running[supervisor]
+            self.bytes_of_ended += bytes_read
 
-    def _fresh(self) -> PeerProcess:
-        if self._nursery is None:
-            self._begin_nursery()
-        assert self._nursery is not None
-        self._nursery.order(1)
-        return self._nursery.guest()
+    def _new_process(self) -> PeerProcess:
+        if self._fork_server is None:
+            self._start_fork_server()
+        assert self._fork_server is not None
+        self._fork_server.prefork(1)
+        return self._fork_server.take_process()
 
-    def _begin_nursery(self) -> None:
-        self._nursery = ForkServer(self.files, self._modules, race=self.race)
-        self._nursery.order(_PREFORKED)
+    def _start_fork_server(self) -> None:
+        self._fork_server = ForkServer(self.files, self._modules, race=self.race)
+        self._fork_server.prefork(_PREFORKED)
 
     def __del__(self, suppress: Callable[..., Any] = suppress) -> None:
         """At the end of the program the names of this module may be gone before its objects are."""
@@ -227,10 +229,10 @@ class SandboxedLauncher:
 
     def close(self) -> None:
         """End every process of it."""
-        self._end_guests()
-        if self._nursery is not None:
-            self._nursery.close()
-            self._nursery = None
+        self._end_all()
+        if self._fork_server is not None:
+            self._fork_server.close()
+            self._fork_server = None
 
 
 class ServicePaths(NamedTuple):
@@ -275,15 +277,15 @@ def load_sandboxed(
     if not hasattr(os, "pidfd_open"):
         raise LoadError("isolated runs need Linux: their walls are made of Linux's means; leave --isolated out")
     path = resolve_file(path, "raft.py", "RAFT")
-    places, service = files_of(path), None
+    paths, service = files_of(path), None
     if kv is not None:
         kv = resolve_file(kv, "server.py", "KV")
         # What does not lie beside it is the lab's.
         own = [kv.parent / "client.py", kv.parent / "messages.py"]
         clerk, messages = (file if file.exists() else ROOT / SERVICE_PACKAGE / file.name for file in own)
-        places += [*files_of_service(kv), *(file for file in (clerk, messages) if file.exists())]
+        paths += [*files_of_service(kv), *(file for file in (clerk, messages) if file.exists())]
         service = ServicePaths(*(short_path(str(file.resolve())) for file in (kv, clerk, messages)))
-    files = {short_path(str(file.resolve())): file.read_bytes() for file in places}
+    files = {short_path(str(file.resolve())): file.read_bytes() for file in paths}
     launcher = SandboxedLauncher(files, short_path(str(path)), service, limits=limits, race=race)
     try:
         launcher.load()

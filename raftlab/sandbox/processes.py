@@ -42,36 +42,36 @@ class PeerProcessKilled(SimulationError):
 class PeerProcess:
     """One process that runs one incarnation, as far as bytes go."""
 
-    def __init__(self, nursery_: ForkServer, pid: int, line: int, process: int) -> None:
-        self._nursery = nursery_
+    def __init__(self, fork_server: ForkServer, pid: int, fd: int, process: int) -> None:
+        self._fork_server = fork_server
         self._pid = pid
-        self._line = line
+        self._fd = fd
         self._process = process
-        self._reader = protocol.FrameReader(line)
+        self._reader = protocol.FrameReader(fd)
         self.bytes_read = 0
 
-    def begin(self, setup: PeerSetup, turn_s: float) -> None:
-        socket_ = socket.socket(fileno=os.dup(self._line))
-        socket_.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, pack("ll", int(turn_s), int(turn_s % 1 * 1e6)))
-        socket_.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, pack("ll", int(turn_s), int(turn_s % 1 * 1e6)))
+    def set_up(self, setup: PeerSetup, slice_s: float) -> None:
+        socket_ = socket.socket(fileno=os.dup(self._fd))
+        socket_.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, pack("ll", int(slice_s), int(slice_s % 1 * 1e6)))
+        socket_.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, pack("ll", int(slice_s), int(slice_s % 1 * 1e6)))
         socket_.close()
         self._write(protocol.encode_frame(setup))
         self._read()
 
-    def turn(self, turn: TimeSlice, limit_s: float | None = None) -> TimeSliceResult:
+    def run_slice(self, time_slice: TimeSlice, limit_s: float | None = None) -> TimeSliceResult:
         """EOFError: the process is gone. TimeoutError: it does not answer. ValueError: it said what cannot be.
 
         A limit of its own is for questions that need not be answered.
         """
-        self._write(protocol.encode_frame(turn))
-        if limit_s is not None and not select.select([self._line], [], [], limit_s)[0]:
+        self._write(protocol.encode_frame(time_slice))
+        if limit_s is not None and not select.select([self._fd], [], [], limit_s)[0]:
             raise TimeoutError
         return self._read()
 
     def _write(self, data: bytes) -> None:
         try:
             while data:
-                data = data[os.write(self._line, data) :]
+                data = data[os.write(self._fd, data) :]
         except BlockingIOError:
             raise TimeoutError from None
         except OSError:
@@ -87,23 +87,23 @@ class PeerProcess:
         except OSError:
             raise EOFError from None
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Now, whatever it is at."""
-        if self._line >= 0:
+        if self._fd >= 0:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._process, signal.SIGKILL)
             self.close()
 
     def close(self) -> None:
-        os.close(self._line)
+        os.close(self._fd)
         os.close(self._process)
-        self._line = self._process = -1
+        self._fd = self._process = -1
 
-    def obituary(self) -> protocol.ProcessExit | None:
+    def wait_exit(self) -> protocol.ProcessExit | None:
         """How it ended; None if it lives, and only its line is closed."""
         if not select.select([self._process], [], [], _END_LIMIT_S)[0]:
             return None
-        return self._nursery.ended(self._pid)
+        return self._fork_server.wait_for(self._pid)
 
 
 def _cpu_for_run() -> int:
@@ -112,10 +112,10 @@ def _cpu_for_run() -> int:
     One of them runs at a time, and waking somebody on another processor costs more than most turns do. Workers beside
     each other have different ones.
     """
-    ours = sorted(os.sched_getaffinity(0))
+    cpus = sorted(os.sched_getaffinity(0))
     worker = os.environ.get("RAFTLAB_WORKER") or os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
     if worker.isdecimal():
-        return ours[int(worker) % len(ours)]
+        return cpus[int(worker) % len(cpus)]
     return int(ctypes.CDLL(None).sched_getcpu())
 
 
@@ -126,26 +126,26 @@ class ForkServer:
         """`files` by the path that the reader knows; `modules`: by name, the path of each."""
         if confinement.unreadable_path_error():
             raise ForkServerLost(confinement.unreadable_path_error())
-        ours, theirs = socket.socketpair()
+        parent_end, child_end = socket.socketpair()
         self._process = subprocess.Popen(
             confinement.fork_server_command(),
-            stdin=theirs.fileno(),
+            stdin=child_end.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             env=confinement.environment(),
             cwd=ROOT,  # not /, to which every path would be relative
             start_new_session=True,  # Ctrl-C is for whoever started it
         )
-        theirs.close()
-        self._socket = ours
-        ours.settimeout(_START_LIMIT_S)
+        child_end.close()
+        self._socket = parent_end
+        parent_end.settimeout(_START_LIMIT_S)
         self.cpu = _cpu_for_run()
         known = dict(files), dict(modules)
-        greeting = protocol.ForkServerSetup(
+        setup_frame = protocol.ForkServerSetup(
             *known, confinement.syscall_filter(), self.cpu, confinement.sandbox_uid(), race=race
         )
         try:
-            ours.sendall(protocol.encode_frame(greeting))
+            parent_end.sendall(protocol.encode_frame(setup_frame))
             self._read_frame(protocol.ForkServerReady)
         except OSError:
             _, text = self._end()
@@ -159,48 +159,48 @@ class ForkServer:
             how = f"was ended by {signal.Signals(number).name}" if number else "did not come to an end"
             one = " or ".join(dict.fromkeys(modules.values()))
             raise LoadError(f"{one}: it cannot be compiled: the compiler {how}") from None
-        self._ordered = 0
+        self._prefork_count = 0
 
     def _end(self) -> tuple[int, str]:
         """End it where it has not ended: the signal that did, 0 if none did before, and its last words."""
         code = self._process.poll() if not select.select([self._socket], [], [], 0)[0] else self._process.wait()
         self._process.kill()
-        _, said = self._process.communicate()
+        _, output = self._process.communicate()
         self._socket.close()
         # bubblewrap tells of a signal as a shell does.
         number = 0 if code is None else -code if code < 0 else max(code - 128, 0)
-        return number, said.decode(errors="replace").strip()[-2000:] or "it says nothing"
+        return number, output.decode(errors="replace").strip()[-2000:] or "it says nothing"
 
-    def order(self, number: int) -> None:
+    def prefork(self, number: int) -> None:
         """Have that many guests forked, ahead of need."""
-        self._ordered += number
+        self._prefork_count += number
         try:
             self._socket.sendall(protocol.FORK * number)
         except OSError:
             raise ForkServerLost("the process that peers are forked from is gone") from None
 
-    def guest(self) -> PeerProcess:
+    def take_process(self) -> PeerProcess:
         """A fresh one, which knows nothing yet."""
-        if self._ordered < 1:
-            self.order(1)
+        if self._prefork_count < 1:
+            self.prefork(1)
         try:
             data, fds, _, _ = socket.recv_fds(self._socket, protocol.PID_BYTES, 2)
         except OSError:
             data, fds = b"", []
-        self._ordered -= 1
+        self._prefork_count -= 1
         if len(fds) != 2:
             raise ForkServerLost("the process that peers are forked from is gone")
         return PeerProcess(self, int.from_bytes(data, "big"), *fds)
 
-    def ended(self, pid: int) -> protocol.ProcessExit:
+    def wait_for(self, pid: int) -> protocol.ProcessExit:
         # What is ordered is on its way, and is told first.
-        spares = [self.guest() for _ in range(self._ordered)]
+        spares = [self.take_process() for _ in range(self._prefork_count)]
         for spare in spares:
-            spare.end()
+            spare.kill()
         try:
             self._socket.sendall(protocol.WAIT + pid.to_bytes(protocol.PID_BYTES, "big"))
-            ended: protocol.ProcessExit = self._read_frame(protocol.ProcessExit)
-            return ended
+            exited: protocol.ProcessExit = self._read_frame(protocol.ProcessExit)
+            return exited
         except OSError:
             raise ForkServerLost("the process that peers are forked from is gone") from None
 

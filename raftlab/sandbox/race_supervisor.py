@@ -41,98 +41,103 @@ class RaceSupervisor:
         simulation: Simulation,
         node: Node,
         files: Mapping[str, bytes],
-        arrive: Callable[[Arrival], None],
-        misbehaves: Callable[[str], NoReturn],
-        remark: Callable[[BenignRace], None],
+        deliver: Callable[[Arrival], None],
+        protocol_violation: Callable[[str], NoReturn],
+        add_benign_race: Callable[[BenignRace], None],
     ) -> None:
         self._simulation = simulation
         self._node = node
         self._files = files
-        self._arrive = arrive
-        self._misbehaves = misbehaves
-        self._remark = remark
-        self._lateness = ResumeDelays(simulation)
-        self._asks = 0
-        self._handed_out = dict.fromkeys(DISTRIBUTIONS, 0)  # blocks
+        self._deliver = deliver
+        self._protocol_violation = protocol_violation
+        self._add_benign_race = add_benign_race
+        self._delays = ResumeDelays(simulation)
+        self._requests = 0
+        self._blocks_sent = dict.fromkeys(DISTRIBUTIONS, 0)  # blocks
         # By kind and block, what was handed out lately and has not been lost.
-        self._losses: dict[str, dict[int, Preemption]] = {kind: {} for kind in DISTRIBUTIONS}
-        self.effects: dict[type, Callable[[Any], None]] = {
-            PreemptionRequest: self._more,
-            PreemptionReached: self._lost,
-            RaceFound: self._raced,
-            BenignRaceFound: self._remarked,
+        self._preemptions: dict[str, dict[int, Preemption]] = {kind: {} for kind in DISTRIBUTIONS}
+        self.handlers: dict[type, Callable[[Any], None]] = {
+            PreemptionRequest: self._on_request,
+            PreemptionReached: self._on_reached,
+            RaceFound: self._on_race,
+            BenignRaceFound: self._on_benign_race,
         }
 
-    def first(self) -> dict[str, list[tuple[int, int]]]:
+    def first_batches(self) -> dict[str, list[tuple[int, int]]]:
         """What it begins with."""
-        return {kind: self._hand_out(kind) for kind in DISTRIBUTIONS}
+        return {kind: self._next_batch(kind) for kind in DISTRIBUTIONS}
 
-    def _hand_out(self, kind: str) -> list[tuple[int, int]]:
+    def _next_batch(self, kind: str) -> list[tuple[int, int]]:
         """The next blocks: at which statement of each the turn is lost, 0 for none, and whether it comes back late."""
-        chance, place = DISTRIBUTIONS[kind], choice_point(kind, self._node)
-        first = self._handed_out[kind] + 1
-        self._handed_out[kind] += BLOCKS
-        losses = self._losses[kind]
+        distribution, point = DISTRIBUTIONS[kind], choice_point(kind, self._node)
+        first = self._blocks_sent[kind] + 1
+        self._blocks_sent[kind] += BLOCKS
+        preemptions = self._preemptions[kind]
         # The last block that was handed out may have begun, and its loss be still to come.
-        for block in [block for block in losses if block < first - 1]:
-            del losses[block]
-        given = []
+        for block in [block for block in preemptions if block < first - 1]:
+            del preemptions[block]
+        batch = []
         for block in range(first, first + BLOCKS):
-            loss = self._simulation.choice_source.choose(place, block, chance)
-            if 0 < loss.at <= chance.block:  # written by hand, it may be anything
-                losses[block] = loss
-                given.append((loss.at, int(loss.late_ns > 0)))
+            preemption = self._simulation.choice_source.choose(point, block, distribution)
+            if 0 < preemption.at <= distribution.block:  # written by hand, it may be anything
+                preemptions[block] = preemption
+                batch.append((preemption.at, int(preemption.late_ns > 0)))
             else:
-                given.append((0, 0))
-        return given
+                batch.append((0, 0))
+        return batch
 
-    def _more(self, deed: PreemptionRequest) -> None:
-        self._asks += 1
-        if deed.kind not in DISTRIBUTIONS or self._asks > _REQUESTS_MAX:
-            self._misbehaves("that it wants more turns to lose")
-        self._arrive(PreemptionBatch(deed.kind, self._hand_out(deed.kind)))
+    def _on_request(self, effect: PreemptionRequest) -> None:
+        self._requests += 1
+        if effect.kind not in DISTRIBUTIONS or self._requests > _REQUESTS_MAX:
+            self._protocol_violation("that it wants more turns to lose")
+        self._deliver(PreemptionBatch(effect.kind, self._next_batch(effect.kind)))
 
-    def _lost(self, deed: PreemptionReached) -> None:
-        kind, block = deed.kind, deed.block
-        loss = self._losses.get(kind, {}).pop(block, None)
-        if loss is None or not _is_name(deed.task) or not self._is_line(deed.file, deed.line):
-            self._misbehaves("a turn that it cannot have lost")
+    def _on_reached(self, effect: PreemptionReached) -> None:
+        kind, block = effect.kind, effect.block
+        preemption = self._preemptions.get(kind, {}).pop(block, None)
+        if preemption is None or not _is_name(effect.task) or not self._is_line(effect.file, effect.line):
+            self._protocol_violation("a turn that it cannot have lost")
         simulation, node = self._simulation, self._node
-        late_ns = self._lateness.of(kind, loss)
-        simulation.emit(PREEMPT, node, Preempted(deed.task, deed.file, deed.line, late_ns), 0)
+        late_ns = self._delays.delay_ns(kind, preemption)
+        simulation.emit(PREEMPT, node, Preempted(effect.task, effect.file, effect.line, late_ns), 0)
         if late_ns:
             simulation.begin_delay(node)
-            simulation.call_later(late_ns, self._give_back, kind, block)
-        elif loss.late_ns:
-            self._arrive(ResumeThread(kind, block))
+            simulation.call_later(late_ns, self._resume, kind, block)
+        elif preemption.late_ns:
+            self._deliver(ResumeThread(kind, block))
 
-    def _give_back(self, kind: str, block: int) -> None:
+    def _resume(self, kind: str, block: int) -> None:
         node = self._node
         if node.alive:
             self._simulation.end_delay(node)
             if not node.delayed:
                 self._simulation.emit(CAUGHT_UP, node, None, 0)
-            self._arrive(ResumeThread(kind, block))
+            self._deliver(ResumeThread(kind, block))
 
-    def _raced(self, deed: RaceFound) -> None:
-        self._check(deed.race)
-        self._simulation.fail(RaceFailure(deed.race, self._node.name))
+    def _on_race(self, effect: RaceFound) -> None:
+        self._check(effect.race)
+        self._simulation.fail(RaceFailure(effect.race, self._node.name))
 
-    def _remarked(self, deed: BenignRaceFound) -> None:
-        self._check(deed.remark.race)
-        if len(deed.remark.excuse or "") > protocol.NAME_MAX or not (deed.remark.excuse or "").isprintable():
-            self._misbehaves("an excuse that is none")
-        self._remark(deed.remark)
+    def _on_benign_race(self, effect: BenignRaceFound) -> None:
+        self._check(effect.race.race)
+        if len(effect.race.comment or "") > protocol.NAME_MAX or not (effect.race.comment or "").isprintable():
+            self._protocol_violation("an excuse that is none")
+        self._add_benign_race(effect.race)
 
     def _check(self, race: DataRace) -> None:
-        if not _is_name(race.name) or not self._is_touch(race.first) or not self._is_touch(race.second):
-            self._misbehaves("a race that cannot be")
+        if not _is_name(race.variable) or not self._is_access(race.first) or not self._is_access(race.second):
+            self._protocol_violation("a race that cannot be")
 
-    def _is_touch(self, touch: Access) -> bool:
-        names = (touch.what, touch.begins, touch.place.function, *touch.held[: protocol.HELD_LOCKS_MAX])
+    def _is_access(self, access: Access) -> bool:
+        names = (
+            access.expression,
+            access.entry_point,
+            access.location.function,
+            *access.locks[: protocol.HELD_LOCKS_MAX],
+        )
         return (
-            self._is_line(touch.place.file, touch.place.line)
-            and len(touch.held) <= protocol.HELD_LOCKS_MAX
+            self._is_line(access.location.file, access.location.line)
+            and len(access.locks) <= protocol.HELD_LOCKS_MAX
             and all(map(_is_name, names))
         )
 

@@ -37,10 +37,10 @@ class SandboxedPeer:
                 saved.on_save(number, raft_state, snapshot)
             saved._saved = (raft_state, snapshot)  # its hooks have had their say
 
-        within = {}
+        intercepted = {}
         if calls is not None:
             start, snapshot = calls.start, calls.snapshot
-            within = {
+            intercepted = {
                 "start": CallInterceptor((object,), lambda command: start(raft, command)),
                 "snapshot": CallInterceptor((int, bytes), snapshot),
             }
@@ -55,48 +55,48 @@ class SandboxedPeer:
             saved.read_raft_state(),
             saved.read_snapshot(),
             lockstep=context.reader_may_be_busy,
-            reads_itself=calls is not None,
+            has_service=calls is not None,
             memory_mb=max(1, launcher.limits.memory_mb // len(context.ends)),
             cpu_s=launcher.limits.cpu_s,
         )
-        ties = Bindings(context.network, self.server, context.ends, disk, within)
-        guest = PeerSupervisor(launcher, simulation, node, ties, setup, f"peer {context.index}")
-        raft.guest = self.server.remote = guest
-        self.channel = guest.channel
-        simulation.spawn(guest.drive, node=node, name=f"guest {context.index}")
+        bindings = Bindings(context.network, self.server, context.ends, disk, intercepted)
+        supervisor = PeerSupervisor(launcher, simulation, node, bindings, setup, f"peer {context.index}")
+        raft.supervisor = self.server.remote = supervisor
+        self.channel = supervisor.channel
+        simulation.spawn(supervisor.drive, node=node, name=f"supervisor of peer {context.index}")
 
     def construct(self) -> SandboxedRaft:
-        self._raft.guest.ask("Raft.__init__")
+        self._raft.supervisor.call("Raft.__init__")
         return self._raft
 
     def construct_service(self, max_raft_state: int | None) -> SandboxedService:
-        guest = self._raft.guest
-        guest.ask("KVServer.__init__", max_raft_state)
-        return SandboxedService(guest)
+        supervisor = self._raft.supervisor
+        supervisor.call("KVServer.__init__", max_raft_state)
+        return SandboxedService(supervisor)
 
 
 class SandboxedRaft:
-    guest: PeerSupervisor
+    supervisor: PeerSupervisor
 
     def start(self, command: Any) -> Any:
-        return self.guest.ask("Raft.start", command)
+        return self.supervisor.call("Raft.start", command)
 
     def get_state(self) -> Any:
-        return self.guest.ask("Raft.get_state")
+        return self.supervisor.call("Raft.get_state")
 
     def snapshot(self, index: int, snapshot: bytes) -> None:
-        self.guest.ask("Raft.snapshot", index, snapshot)
+        self.supervisor.call("Raft.snapshot", index, snapshot)
 
     def kill(self) -> None:
-        self.guest.ask("Raft.kill")
+        self.supervisor.call("Raft.kill")
 
 
 class SandboxedService:
-    def __init__(self, guest: PeerSupervisor) -> None:
-        self._guest = guest
+    def __init__(self, supervisor: PeerSupervisor) -> None:
+        self._supervisor = supervisor
 
     def kill(self) -> None:
-        self._guest.ask("KVServer.kill")
+        self._supervisor.call("KVServer.kill")
 
 
 class SandboxedClerk:
@@ -125,19 +125,19 @@ class SandboxedClerk:
             cpu_s=launcher.limits.cpu_s,
         )
         # It serves nobody: the server is never made known to the network.
-        ties = Bindings(network, Server(node), ends)
-        self._guest = PeerSupervisor(launcher, simulation, node, ties, setup, f"the clerk of {node.name}")
-        simulation.spawn(self._guest.drive, node=node, name=f"guest {node.name}")
+        bindings = Bindings(network, Server(node), ends)
+        self._supervisor = PeerSupervisor(launcher, simulation, node, bindings, setup, f"the clerk of {node.name}")
+        simulation.spawn(self._supervisor.drive, node=node, name=f"supervisor of {node.name}")
 
     def construct(self) -> SandboxedClerk:
-        self._guest.ask("Clerk.__init__")
+        self._supervisor.call("Clerk.__init__")
         return self
 
     def get(self, key: str) -> Any:
-        return self._guest.ask("Clerk.get", key)
+        return self._supervisor.call("Clerk.get", key)
 
     def put(self, key: str, value: str) -> None:
-        self._guest.ask("Clerk.put", key, value)
+        self._supervisor.call("Clerk.put", key, value)
 
     def append(self, key: str, value: str) -> None:
-        self._guest.ask("Clerk.append", key, value)
+        self._supervisor.call("Clerk.append", key, value)

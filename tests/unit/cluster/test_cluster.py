@@ -103,7 +103,7 @@ def fill_disk(running, clients):
     while running.is_alive(victim):
         clients.wait_for(1)
     assert running._processes[victim].returncode == DISK_FAILED
-    words = running.last_words(victim)
+    words = running.log_tail(victim)
     assert f"peer {victim}: stops, because {running.folder / f'peer-{victim}'} cannot be written: " in words
     assert "Nothing that was acknowledged is lost" in words
     clients.wait_for(10)

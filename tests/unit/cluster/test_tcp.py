@@ -67,7 +67,7 @@ class Place:
         self.open(address)
 
     def open(self, address):
-        self.tcp = TcpServer(self.server, address, self._credentials, say=self.said.append, failed=self.failed.append)
+        self.tcp = TcpServer(self.server, address, self._credentials, log=self.said.append, failed=self.failed.append)
         self.tcp.start()
 
     def line(self, credentials=PEER, **more):
@@ -146,7 +146,7 @@ def test_without_a_reply_in_time_it_is_none(place):
 
 def test_a_call_on_a_lost_connection_is_none_at_once_and_later_ones_get_through_again(place):
     said = []
-    end = place.end(say=said.append, name="peer 1")
+    end = place.end(log=said.append, name="peer 1")
     answers = []
     waits = threading.Thread(target=lambda: answers.append(end.call("Echo.say", Words("wait"))))
     waits.start()
@@ -204,7 +204,7 @@ def test_a_call_that_cannot_work_is_an_error_and_no_none(place, credentials, met
 
 def test_a_peer_with_another_list_of_peers_is_refused_in_words(place):
     said = []
-    line = place.line(Credentials(Hello("others", 2)), say=said.append, name="peer 1")
+    line = place.line(Credentials(Hello("others", 2)), log=said.append, name="peer 1")
     assert not line.connect()
     why = "peer 2 there was started with other --peers than this one: others, not ours"
     assert said == [f"peer 1 cannot be reached: {why} (retrying until it is back)"]
@@ -378,7 +378,7 @@ def test_a_server_with_a_certificate_for_another_name_is_not_trusted(tmp_path):
     place = Place(ours.credentials(["elsewhere.example"]))
     said = []
     try:
-        assert not place.line(ours.credentials(["client"]), say=said.append, name="peer 1").connect()
+        assert not place.line(ours.credentials(["client"]), log=said.append, name="peer 1").connect()
         assert "IP address mismatch" in said[0]
     finally:
         place.close()

@@ -27,27 +27,32 @@ class Ran:
         self.simulation = None
 
     @property
-    def told(self):
+    def report(self):
         """The race, line by line."""
         return [self.error.text, *self.error.evidence]
 
 
-def run_peer(source, seed=0, *, turns=False, choice_source=None, calls=("main",)):
+def run_peer(source, seed=0, *, preempt=False, choice_source=None, calls=("main",)):
     """`calls`: functions of the module that the tester has the node run, all at once."""
     source = (HEAD + textwrap.dedent(source)).encode()
     sites, fields = SiteTable(), FieldNames([ast.parse(source)])
-    code = rewrite(source, FILE, sites, fields, turns=turns)
+    code = rewrite(source, FILE, sites, fields, preempt=preempt)
     ran = Ran()
     simulation = ran.simulation = Simulation(seed, choice_source=choice_source)
     simulation.ordering = Ordering(simulation)
 
     def load():
-        watch = RaceDetector(current_simulation(), current_node(), sites, frozenset(("racing_peer",)))
-        ran.watch = watch
+        detector = RaceDetector(current_simulation(), current_node(), sites, frozenset(("racing_peer",)))
+        ran.detector = detector
         module = ModuleType("racing_peer")
         sys.modules[module.__name__] = module  # dataclasses ask there
-        taken = Preempter(current_simulation(), current_node())
-        vars(module).update(watch.helpers(), __turn__=taken.turn, __gap__=taken.gap, __split__=taken.split)
+        preempter = Preempter(current_simulation(), current_node())
+        vars(module).update(
+            detector.helpers(),
+            __preempt__=preempter.statement,
+            __unlocked__=preempter.unlocked,
+            __relock__=preempter.relock,
+        )
         exec(code, vars(module))
         if hasattr(module, "make"):
             module.make()
@@ -68,6 +73,6 @@ def run_peer(source, seed=0, *, turns=False, choice_source=None, calls=("main",)
         ran.error = error
     finally:
         sys.modules.pop("racing_peer", None)
-    ran.remarks = list(map(describe_benign_race, ran.watch.remarks.values()))
+    ran.remarks = list(map(describe_benign_race, ran.detector.benign_races.values()))
     ran.digest = simulation.digest()
     return ran

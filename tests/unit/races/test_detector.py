@@ -38,7 +38,7 @@ def two():
 """)
     assert isinstance(ran.error, Failure)
     assert ran.error.rule == "race"
-    assert ran.told == [
+    assert ran.report == [
         "Race on peer.term: peer 1 writes it at peer.py:21 in one(), holding self.mu",
         "                   and reads it at peer.py:23 in two(), without a lock; nothing orders the two.",
         "  Likely: two() forgot `with self.mu:`, or has left it.",
@@ -55,8 +55,8 @@ def two():
     time.sleep(1)
     peer.term += 6
 """)
-    assert ran.told[0] == "Race on peer.term: peer 1 writes it at peer.py:20 in one(), without a lock"
-    assert ran.told[-1] == "  Likely: neither takes a lock; let one lock guard peer.term."
+    assert ran.report[0] == "Race on peer.term: peer 1 writes it at peer.py:20 in one(), without a lock"
+    assert ran.report[-1] == "  Likely: neither takes a lock; let one lock guard peer.term."
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_what_is_ordered_is_no_race(body):
     ],
 )
 def test_containers_are_looked_into(body, first):
-    assert race(body).told[0].startswith(first)
+    assert race(body).report[0].startswith(first)
 
 
 def test_two_locks_are_no_lock():
@@ -109,7 +109,7 @@ def two():
     with peer.other_mu:
         peer.term += 1
 """)
-    assert ran.told[-1] == "  Likely: each takes a lock, but not the same one."
+    assert ran.report[-1] == "  Likely: each takes a lock, but not the same one."
 
 
 def test_threads_are_ordered_by_start_and_join():
@@ -224,8 +224,8 @@ def main():
     time.sleep(2)
 """
     )
-    assert ran.told[0] == "Race on self.votes: peer 1 writes it at peer.py:7 in __init__(), without a lock"
-    assert ran.told[-1] == "  Likely: __init__() starts a thread before it has set self.votes; start threads last."
+    assert ran.report[0] == "Race on self.votes: peer 1 writes it at peer.py:7 in __init__(), without a lock"
+    assert ran.report[-1] == "  Likely: __init__() starts a thread before it has set self.votes; start threads last."
 
 
 def test_slots_private_names_and_objects_that_come_and_go():
@@ -251,9 +251,10 @@ def main():
 """
     )
     assert (
-        ran.told[0] == "Race on self.__size: peer 1 writes it at peer.py:10 in grow(), holding a Lock made at peer.py:6"
+        ran.report[0]
+        == "Race on self.__size: peer 1 writes it at peer.py:10 in grow(), holding a Lock made at peer.py:6"
     )
-    assert ran.told[1].strip().startswith("and reads it at peer.py:12 in size(), without a lock")
+    assert ran.report[1].strip().startswith("and reads it at peer.py:12 in size(), without a lock")
 
 
 def test_what_a_student_derives_from_a_lock_or_a_queue_orders_too():

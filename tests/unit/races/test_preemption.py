@@ -30,7 +30,7 @@ def main():
 
 
 def test_a_compound_update_without_a_lock_loses_some_and_one_with_a_lock_none():
-    ran = run_peer(COUNTS, turns=True)
+    ran = run_peer(COUNTS, preempt=True)
     assert ran.error is None
     counted, unseen = ran.value
     assert counted == 800
@@ -39,46 +39,46 @@ def test_a_compound_update_without_a_lock_loses_some_and_one_with_a_lock_none():
 
 
 def test_one_seed_is_one_run():
-    digests = [run_peer(COUNTS, seed, turns=True).digest for seed in (1, 1, 2)]
+    digests = [run_peer(COUNTS, seed, preempt=True).digest for seed in (1, 1, 2)]
     assert digests[0] == digests[1] != digests[2]
 
 
 def test_a_run_is_repeated_from_its_choices_and_each_can_be_taken_back():
     recording = RecordingSource(SeededSource(3))
-    first = run_peer(COUNTS, turns=True, choice_source=recording)
+    first = run_peer(COUNTS, preempt=True, choice_source=recording)
     choices = recording.choices
-    again = run_peer(COUNTS, turns=True, choice_source=OverridingSource(DefaultSource(), choices))
+    again = run_peer(COUNTS, preempt=True, choice_source=OverridingSource(DefaultSource(), choices))
     assert again.digest == first.digest
     assert again.value == first.value
     assert {place[0] for place, _ in choices.chosen} >= {"preempt", "preempt unlocked"}
     for key in [key for key in choices.chosen if key[0][0] in ("preempt", "preempt unlocked")]:
         del choices.chosen[key]
-    assert run_peer(COUNTS, turns=True, choice_source=OverridingSource(DefaultSource(), choices)).value == (800, 800)
+    assert run_peer(COUNTS, preempt=True, choice_source=OverridingSource(DefaultSource(), choices)).value == (800, 800)
 
 
 def test_a_loss_says_who_where_and_how_late():
-    ran = run_peer(COUNTS, 5, turns=True)
+    ran = run_peer(COUNTS, 5, preempt=True)
     lost = [event.detail for event in ran.simulation.trace if event.kind == PREEMPT]
     assert {loss.file for loss in lost} == {"peer.py"}
     assert {"main()", "Thread-1 (work)"} <= {loss.task for loss in lost}
-    late = [loss.late_ns for loss in lost if loss.late_ns]
-    assert late
-    assert min(late) >= 1_000_000
-    assert max(late) <= 60_000_000
+    delayed_of_64 = [loss.late_ns for loss in lost if loss.late_ns]
+    assert delayed_of_64
+    assert min(delayed_of_64) >= 1_000_000
+    assert max(delayed_of_64) <= 60_000_000
     caught_up = [event for event in ran.simulation.trace if event.kind == CAUGHT_UP]
-    assert len(caught_up) <= len(late)
+    assert len(caught_up) <= len(delayed_of_64)
 
 
 def test_time_that_is_lost_is_the_machines_and_counts_once():
     simulation = Simulation(1)
     node = simulation.node("1")
 
-    def late(ms):
+    def delayed_of_64(ms):
         simulation.preempt(ms * 1_000_000)
 
     def main():
         for ms in (10, 30):
-            simulation.spawn(late, ms, node=node)
+            simulation.spawn(delayed_of_64, ms, node=node)
         simulation.sleep(20_000_000)
         assert simulation.lost_time_ns(node, 0) == 20_000_000
         simulation.pause(node)
@@ -111,16 +111,16 @@ def test_a_written_loss_that_cannot_be_is_none():
                 else distribution.default
             )
 
-    assert run_peer(COUNTS, turns=True, choice_source=Absurd()).value == (800, 800)
+    assert run_peer(COUNTS, preempt=True, choice_source=Absurd()).value == (800, 800)
 
 
 def test_chances_are_as_likely_as_they_say():
     for distribution in DISTRIBUTIONS.values():
         drawn = [distribution.sample((n * 0x9E3779B97F4A7C15) % 2**64) for n in range(4096)]
         lost = [loss for loss in drawn if loss.at]
-        assert abs(len(lost) / 4096 - distribution.loses / 64) < 0.05
+        assert abs(len(lost) / 4096 - distribution.preempted_of_64 / 64) < 0.05
         assert {loss.at for loss in lost} == set(range(1, distribution.block + 1))
-        assert abs(sum(loss.late_ns > 0 for loss in lost) / len(lost) - distribution.late / 64) < 0.05
+        assert abs(sum(loss.late_ns > 0 for loss in lost) / len(lost) - distribution.delayed_of_64 / 64) < 0.05
         assert distribution.default == Preemption()
 
 
@@ -153,6 +153,6 @@ def main():
 def test_between_two_critical_sections_in_a_row_much_can_happen():
     # They come 65 ms apart: only who waits longer than that between its sections, as nowhere else, is overtaken.
     assert run_peer(TWO_SECTIONS).value == 1
-    runs = [run_peer(TWO_SECTIONS, seed, turns=True) for seed in range(12)]
+    runs = [run_peer(TWO_SECTIONS, seed, preempt=True) for seed in range(12)]
     assert {run.error for run in runs} == {None}
     assert any(run.value > 1 for run in runs)

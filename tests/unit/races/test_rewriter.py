@@ -260,7 +260,7 @@ def test_a_rewritten_program_does_the_same(name):
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if "exception" not in name and "not there" not in name])
 def test_and_in_a_run_too(name):
     source = textwrap.dedent(PROGRAMS[name])
-    ran = run_peer(source, turns=True)
+    ran = run_peer(source, preempt=True)
     assert ran.error is None
     assert repr(ran.value) == execute(source.encode(), rewritten=False)
 
@@ -330,4 +330,9 @@ def test_async_and_what_the_lab_asks_are_left_alone():
     code = rewrite(source.encode(), "p.py", SiteTable(), FieldNames([ast.parse(source)]))
     (p,) = [constant for constant in code.co_consts if hasattr(constant, "co_name")]
     methods = {method.co_name: method.co_names for method in p.co_consts if hasattr(method, "co_name")}
-    assert methods == {"wait": ("x",), "__repr__": ("x",), "__del__": ("x",), "other": ("__turn__", "__put__")}
+    assert methods == {
+        "wait": ("x",),
+        "__repr__": ("x",),
+        "__del__": ("x",),
+        "other": ("__preempt__", "__write_field__"),
+    }

@@ -122,7 +122,7 @@ def test_a_service_and_its_clerks_are_looked_at_too(load, tmp_path):
 
 LIES = {
     "a turn that it cannot have lost": "do(PreemptionReached('turn', 10**9, 'x', 'raft.py', 1))",
-    "a race that cannot be": "do(RaceFound(DataRace('x' * 10**6, touch, touch)))",
+    "a race that cannot be": "do(RaceFound(DataRace('x' * 10**6, access, access)))",
     "that it wants more turns to lose": "do(PreemptionRequest('everything'))",
 }
 
@@ -134,8 +134,8 @@ def test_who_lies_about_races_harms_itself(load, tmp_path, lie):
         "from raftlab.guest.protocol import PreemptionReached, PreemptionRequest, RaceFound",
         "from raftlab.races.data_race import Access, DataRace",
         "from labsim.stacks import CodeLocation",
-        "do = current_simulation().do",
-        "touch = Access(True, CodeLocation('/etc/passwd', 1, 'f'), 'x', '', ())",
+        "do = current_simulation().add_effect",
+        "access = Access(True, CodeLocation('/etc/passwd', 1, 'f'), 'x', '', ())",
         LIES[lie],
     ]
     doc = '        """The current term, and whether this peer believes it leads."""\n'
@@ -175,8 +175,8 @@ def hosted(main, choice_source=None):
         world.node = simulation.node("1")
         arrive, remark = world.arrived.append, world.remarks.append
         host = RaceSupervisor(simulation, world.node, FILES, arrive, misbehaves, remark)
-        assert host.first() == {kind: [(1, 1)] * BLOCKS for kind in tuple(DISTRIBUTIONS)}
-        main(lambda deed: host.effects[type(deed)](deed), world)
+        assert host.first_batches() == {kind: [(1, 1)] * BLOCKS for kind in tuple(DISTRIBUTIONS)}
+        main(lambda effect: host.handlers[type(effect)](effect), world)
 
     simulation.run(run)
     return simulation

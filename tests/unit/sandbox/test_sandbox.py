@@ -250,8 +250,8 @@ def test_a_process_that_somebody_else_ends_is_no_failure_of_the_peer(reference):
     @collect
     def test(make_config):
         cfg = make_config(servers=3)
-        guest = cfg._slots[1].peer.guest
-        signal.pidfd_send_signal(guest._process._process, signal.SIGKILL)
+        supervisor = cfg._slots[1].peer.supervisor
+        signal.pidfd_send_signal(supervisor._process._process, signal.SIGKILL)
         cfg.check_one_leader()
 
     assert isinstance(run_test(test, reference, 7).error, processes.PeerProcessKilled)
@@ -363,11 +363,11 @@ def test_what_it_says_beyond_the_limit_is_dropped_and_counted(load, tmp_path, mo
     )
     program = load(path)
     said = []
-    program.show = said.append
+    program.print_text = said.append
     assert run_test(elect, program, 7).error is None
     assert sum(map(len, said)) == protocol.LOG_CHARS_MAX
     newlines = 3
-    assert program.dropped == 3 * 5_000_000 + newlines - protocol.LOG_CHARS_MAX
+    assert program.dropped_chars == 3 * 5_000_000 + newlines - protocol.LOG_CHARS_MAX
 
 
 # ---- walls -----------------------------------------------------------------------------------------------------
@@ -417,9 +417,9 @@ def test_a_guest_can_do_nothing_to_the_world(load, tmp_path, attempt):
 def test_no_process_outlives_its_program():
     program = load_sandboxed(REFERENCE)
     assert run_test(agree, program, 7).error is None
-    nursery = program._nursery._process
+    fork_server = program._fork_server._process
     program.close()
-    assert nursery.poll() is not None
+    assert fork_server.poll() is not None
 
 
 # ---- what cannot be had ----------------------------------------------------------------------------------------

@@ -260,8 +260,8 @@ class Clerk:"""
 _SILENT = """        import gc
         for each in gc.get_objects():
             if type(each).__name__ == "PeerSimulation":
-                each.tell_put = lambda message: None
-                each.do = lambda deed: None
+                each.add_apply_message = lambda message: None
+                each.add_effect = lambda effect: None
         snapshot = persister.read_snapshot()
 """
 _CLERK_S_FILE = """        with open("/tmp/shared", "a+") as file:
@@ -311,7 +311,7 @@ def test_a_clerk_has_neither_a_disk_nor_a_channel(load, tmp_path):
         "        import gc\n"
         "        from raftlab.guest.protocol import SaveFinished\n"
         "        (guest,) = [one for one in gc.get_objects() if type(one).__name__ == 'PeerSimulation']\n"
-        "        guest.do(SaveFinished(1, b'', None))\n        self.seq += 1\n"
+        "        guest.add_effect(SaveFinished(1, b'', None))\n        self.seq += 1\n"
     )
     error = run_test(two_clients, load(service(tmp_path, client=[("        self.seq += 1\n", saving)])), 1).error
     assert str(error) == "the clerk of client 0 told its host what no peer tells: a save, and it has no disk"

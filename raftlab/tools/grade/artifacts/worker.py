@@ -98,17 +98,17 @@ class _Counted(SandboxedLauncher):
                 self.disturbed = False
                 raise Disturbed
 
-    def take_guest(self, guest: PeerSupervisor) -> PeerProcess:
-        process = super().take_guest(guest)
-        obituary = process.obituary
+    def start_process(self, supervisor: PeerSupervisor) -> PeerProcess:
+        process = super().start_process(supervisor)
+        wait_exit = process.wait_exit
 
         def noted() -> ProcessExit | None:
-            ended = obituary()
+            ended = wait_exit()
             if ended is not None and os.waitstatus_to_exitcode(ended.status) == -signal.SIGKILL:
                 self.disturbed |= ended.cpu_s < self.limits.cpu_s - 0.5  # else it was its own limit
             return ended
 
-        process.obituary = noted  # type: ignore[method-assign]  # it is asked when a guest is gone
+        process.wait_exit = noted  # type: ignore[method-assign]  # it is asked when a guest is gone
         return process
 
 

@@ -162,11 +162,11 @@ class _Judge:
 
 def make_launcher(kind: type[Launcher], setup: Setup, show: Callable[[str], Any]) -> Launcher:
     limits = launcher.SandboxLimits(
-        cpu_s=setup.limits.cpu_s, memory_mb=setup.limits.memory_mb, real_s=setup.limits.real_s, turn_s=_turn_s(setup)
+        cpu_s=setup.limits.cpu_s, memory_mb=setup.limits.memory_mb, real_s=setup.limits.real_s, slice_s=_turn_s(setup)
     )
     service = ServicePaths(*(f"{SERVICE}/{name}.py" for name in ("server", "client", "messages")))
     service_paths = service if setup.service else None
-    return kind(setup.files, setup.raft, service_paths, limits=limits, show=show, race=setup.race)
+    return kind(setup.files, setup.raft, service_paths, limits=limits, print_text=show, race=setup.race)
 
 
 def _launcher(setup: Setup, output: Output) -> SandboxedLauncher:
@@ -222,7 +222,7 @@ def _record(launcher: SandboxedLauncher, test: LabTest, request: Request, run: R
     record.checks_off = [shown(line)[:_CAUSE_CHARS_MAX] for line in run.checks_off]
     record.digest, record.virtual_s = run.digest, round(run.virtual_s, 6)
     record.events = 0 if simulation.trace is None else len(simulation.trace)
-    record.dropped = launcher.dropped
+    record.dropped = launcher.dropped_chars
     record.alone = all(config.n == 1 for config in run.configs)
     record.unverified = [shown(line)[:_UNVERIFIED_CHARS_MAX] for line in run.unverified]
     verdict = verdict_of(error, (Path(PEER), Path(SERVICE)), test.file, run.unverified)
