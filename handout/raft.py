@@ -44,8 +44,8 @@ class Raft:
         # 2C: restore the state that was saved before a crash.
         self._read_persist(persister.read_raft_state())
 
-        threading.Thread(target=self._ticker, daemon=True).start()
-        # 2B: one more thread, which puts committed commands into apply_ch.
+        # 2A: start self._ticker: threading.Thread(target=self._ticker, daemon=True).start()
+        # 2B: start one more thread, which puts committed commands into apply_ch.
 
     # ---- What the service calls ----------------------------------------------------------------------
 

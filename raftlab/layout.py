@@ -111,7 +111,7 @@ FOR_ALL: Patterns = {
         [
             f"{TOOLS}/{tool}"
             for tool in (
-                *("common", "fuzz", "generator", "page", "replay", "scenario", "shrink", "stress"),
+                *("common", "fuzz", "generator", "next", "page", "replay", "scenario", "shrink", "stress"),
                 *("timeline", "workers"),
             )
         ],
