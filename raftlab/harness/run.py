@@ -8,6 +8,7 @@ import time as _time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from labsim import Event, Simulation, current_simulation
@@ -18,21 +19,25 @@ from raftlab.check.diagnosis import diagnose
 from raftlab.check.failure import Failure
 from raftlab.check.rules import CHUNK, LIVENESS_RULES, RuleChecker
 from raftlab.check.task_errors import point_into_peer
+from raftlab.harness import report
 from raftlab.harness.config import Config
 from raftlab.harness.lab_test import LabTest
 from raftlab.harness.launcher import PeerLauncher
+from raftlab.harness.outcome import Outcome, outcome_of
 from raftlab.harness.program import forget_earlier_runs
 
 
 @dataclass
 class Run:
-    """What came of one run."""
+    """One run as it was made: the simulation with its trace, the clusters, the error itself."""
 
     seed: int
+    test: str = ""
     error: BaseException | None = None
     digest: str = ""
     virtual_s: float = 0.0
     real_s: float = 0.0
+    cpu_s: float = 0.0
     configs: list[Config] = field(default_factory=list)
     simulation: Simulation | None = None
     checker: RuleChecker | None = None
@@ -55,6 +60,32 @@ class Run:
         """What it rests on that no check could verify, why, and what to change: a line each."""
         return [] if self.checker is None else self.checker.unverified
 
+    def outcome(
+        self,
+        peer_files: Path | Sequence[Path] = (),
+        test_file: Path | None = None,
+        *,
+        replay: str = "",
+        shrink: str = "",
+    ) -> Outcome:
+        """What came of it. `replay`, `shrink`: commands; with the former it has a report, if the run failed.
+
+        The files are those of outcome_of().
+        """
+        found = outcome_of(self.error, peer_files, test_file, self.unverified)
+        found.test, found.seed = self.test, self.seed
+        found.checks_off, found.unverified = self.checks_off, self.unverified
+        found.alone = all(config.n == 1 for config in self.configs)
+        if self.simulation is not None:
+            trace = self.simulation.trace
+            found.events = self.simulation.switches if trace is None else len(trace)
+        found.digest, found.virtual_s = self.digest, self.virtual_s
+        found.real_s, found.cpu_s = self.real_s, self.cpu_s
+        if replay and found.failed and self.error is not None:
+            found.headline = report.headline(self.error)
+            found.report = report.describe(self.error, self.test, self.seed, replay, causes=self.causes, shrink=shrink)
+        return found
+
     @property
     def lines(self) -> list[str]:
         """MIT's two lines for each config of a passed test."""
@@ -76,12 +107,13 @@ def run_test(
     A choice source replaces the seed. The rules check every event, unless the simulation keeps no trace or `checked` is
     false.
     """
+    began_cpu_s = _time.process_time()
     forget_earlier_runs()
     if realtime:
         simulation = None
     elif simulation is None:
         simulation = Simulation(seed, choice_source=choice_source)
-    run = Run(seed, simulation=simulation)
+    run = Run(seed, test.name, simulation=simulation)
     if simulation is not None and simulation.trace is not None and checked:
         run.checker = _check(simulation, simulation.trace)
 
@@ -131,6 +163,7 @@ def run_test(
         run.digest = simulation.digest()
         run.virtual_s = simulation.now
     run.real_s = _time.perf_counter() - began_s
+    run.cpu_s = _time.process_time() - began_cpu_s
     return run
 
 

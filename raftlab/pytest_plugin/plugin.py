@@ -35,7 +35,6 @@ from raftlab.harness.launcher import PeerLauncher
 from raftlab.harness.loader import DEFAULT, DEFAULT_KV, LoadError
 from raftlab.harness.options import KV, RAFT, RUN, RUNS, SEED, add_options, command_line, given, run_line
 from raftlab.harness.run import Run, run_test
-from raftlab.harness.verdict import verdict_of
 from raftlab.pytest_plugin import hooks
 from raftlab.pytest_plugin.hooks import LAB_TEST
 from raftlab.sandbox.loader import launcher_for
@@ -387,13 +386,13 @@ class _Failed:
     test: str
     seed: int | None
     headline: str
-    mistake: str  # of the verdict: failures that share it are told as one
+    mistake: str  # of the outcome: failures that share it are told as one
 
     @classmethod
     def of(cls, item: pytest.Function, run: Run) -> _Failed:
         assert run.error is not None
-        verdict = verdict_of(run.error, records.place_of_peer(_raft(item.config), _kv_of(item)), item.path)
-        return cls(_shown_name(item), run.seed, report.headline(run.error), verdict.mistake)
+        outcome = run.outcome(records.place_of_peer(_raft(item.config), _kv_of(item)), item.path)
+        return cls(_shown_name(item), run.seed, report.headline(run.error), outcome.mistake)
 
     @classmethod
     def to_load(cls, item: pytest.Function, error: LoadError) -> _Failed:

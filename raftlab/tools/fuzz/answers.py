@@ -47,7 +47,7 @@ class Answering:
             while lane.runs < request.up_to and (answer.found is None or not answer.found.shortened):
                 steps, seed, run = lane.run()
                 answer.checks_off = answer.checks_off or run.checks_off
-                if self._finder.verdict(run).failed:
+                if self._finder.outcome(run).failed:
                     find = self._finder.look_at(steps, seed, run, lane=request.lane, number=lane.runs)
                     # One whose steps alone do not repeat it is told only if there is no other in these runs.
                     answer.found = find if find.shortened or answer.found is None else answer.found

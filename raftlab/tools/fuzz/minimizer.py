@@ -14,9 +14,9 @@ from zlib import crc32
 import msgspec
 
 from raftlab.harness.launcher import PeerLauncher
+from raftlab.harness.outcome import Ending, Outcome
 from raftlab.harness.report import explained
 from raftlab.harness.run import Run, run_test
-from raftlab.harness.verdict import Ending, Verdict, verdict_of
 from raftlab.scenarios.runner import make_lab_test
 from raftlab.scenarios.text import parse_script
 from raftlab.tools.generator.sequence import SEED, Steps
@@ -64,18 +64,18 @@ class Finder:
         self._peer_files = peer_files
         self._limit_s = limit_s
 
-    def verdict(self, run: Run) -> Verdict:
-        verdict = verdict_of(run.error, self._peer_files)
-        if verdict.ending is Ending.TEST:
-            raise OurFailure(verdict.text) from run.error
-        return verdict
+    def outcome(self, run: Run) -> Outcome:
+        outcome = run.outcome(self._peer_files)
+        if outcome.ending is Ending.TEST:
+            raise OurFailure(outcome.text) from run.error
+        return outcome
 
     def look_at(self, steps: Steps, seed: int, run: Run, *, lane: int, number: int) -> Find:
         """`steps` are those of the run, which has failed."""
-        verdict = self.verdict(run)
+        outcome = self.outcome(run)
         short = None
         for with_seed in dict.fromkeys((SEED, seed)):
-            short = self._shorten(steps, with_seed, verdict.mistake)
+            short = self._shorten(steps, with_seed, outcome.mistake)
             if short is not None:
                 seed = with_seed
                 run = self._play(short, seed)
@@ -86,9 +86,9 @@ class Finder:
             lane,
             number,
             seed,
-            verdict.ending,
-            verdict.name,
-            verdict.mistake,
+            outcome.ending,
+            outcome.name,
+            outcome.mistake,
             explained(run.error, run.causes),
             told.header,
             list(told.lines),
@@ -98,7 +98,7 @@ class Finder:
 
     def _shorten(self, steps: Steps, seed: int, mistake: str) -> Steps | None:
         def same(run: Run) -> bool:
-            return run.error is not None and verdict_of(run.error, self._peer_files).mistake == mistake
+            return run.error is not None and run.outcome(self._peer_files).mistake == mistake
 
         clock = self._launcher.work_clock
         scripting = Scripting(self._launcher, same, limit_s=self._limit_s, clock=clock, seed=seed)

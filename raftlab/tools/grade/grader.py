@@ -23,6 +23,7 @@ import msgspec
 
 from raftlab.harness.lab_test import LabTest
 from raftlab.harness.options import run_line
+from raftlab.harness.outcome import FAILED, Ending, Outcome
 from raftlab.harness.records import files_of
 from raftlab.layout import PEER
 from raftlab.tools.common.interrupts import first_done, held_back
@@ -31,17 +32,7 @@ from raftlab.tools.grade.runs.run_digest import FUZZ_TESTS, run_digest
 from raftlab.tools.grade.runs.run_worker import Box
 from raftlab.tools.grade.runs.worker import Request, Setup
 from raftlab.tools.grade.submission_loader import SERVER, Submission
-from raftlab.tools.grade.values.results import (
-    FAILED,
-    FORCED,
-    SKIPPED,
-    UNLOADABLE,
-    UNVERIFIED,
-    Result,
-    RunRecord,
-    Shown,
-    TestResult,
-)
+from raftlab.tools.grade.values.results import Result, Shown, TestResult
 from raftlab.tools.grade.values.rubric import FUZZ, Failures, Graded, Limits, RubricError
 from raftlab.tools.grade.values.store import Store
 
@@ -200,7 +191,7 @@ class _Grading:
     def make_runs(self, boxes: _Boxes, lab_code: str, stop: threading.Event, *, hidden: bool) -> None:
         """Those of the public tests, or of the hidden ones."""
         box = boxes.mine()
-        store = None if self._submission.problem else Store(self._store_path, RunRecord)
+        store = None if self._submission.problem else Store(self._store_path, Outcome)
         try:
             for test in self._exam.tests:
                 if test.hidden == hidden:
@@ -242,15 +233,15 @@ class _Grading:
         return shown
 
     def _tested(
-        self, test: Graded, box: Box, store: Store[RunRecord] | None, lab_code: str, stop: threading.Event
+        self, test: Graded, box: Box, store: Store[Outcome] | None, lab_code: str, stop: threading.Event
     ) -> TestResult:
         not_run = self._why_not(test)
         if not_run or store is None:
             self._progress.count(spared=len(test.seeds))
             return TestResult(test, (), not_run)
         runs = self._runs_of(test, box, store, self._code(test.name, lab_code, race=test.race), stop)
-        self._forced[test.part] += any(run.kind == FORCED for run in runs)
-        if runs and runs[-1].kind == UNLOADABLE and not test.race:
+        self._forced[test.part] += any(run.ending is Ending.FORCED for run in runs)
+        if runs and runs[-1].ending is Ending.UNLOADABLE and not test.race:
             # Everybody reads this, and in a hidden test the text may be about that test.
             of_service = self._exam.wants_service(test)
             what = "The service" if of_service else "raft.py"
@@ -282,7 +273,7 @@ class _Grading:
     def result(self) -> Result:
         submission = self._submission
         results = [self._results[test.name] for test in self._exam.tests]
-        if any(result.verdict == UNVERIFIED for result in results):
+        if any(result.verdict == Ending.UNVERIFIED for result in results):
             results = [result.unverified_alone for result in results]
         # Of public tests only: everybody reads this, and names of methods could carry what a hidden test says.
         public = [run for result in results if not result.test.hidden for run in result.runs]
@@ -335,13 +326,13 @@ class _Grading:
         return Request(setup, str(test.file), shown_as, test.name, seed, replay)
 
     def _runs_of(
-        self, test: Graded, box: Box, store: Store[RunRecord], code: str, stop: threading.Event
-    ) -> list[RunRecord]:
+        self, test: Graded, box: Box, store: Store[Outcome], code: str, stop: threading.Event
+    ) -> list[Outcome]:
         """Seed after seed, until all are made or too many have failed."""
         progress = self._progress
         lab_test = self._exam.files[test.name]
         progress.at[self._submission.name] = test.name
-        runs: list[RunRecord] = []
+        runs: list[Outcome] = []
         failures = 0
         for seed in test.seeds:
             if stop.is_set():
@@ -357,8 +348,8 @@ class _Grading:
             run.replay = replay
             runs.append(run)
             self._spent_s[test.besides] += run.real_s
-            failures += run.failed or (test.skips_fail and run.kind == SKIPPED)
-            if failures > test.failures_allowed or run.kind == UNLOADABLE:
+            failures += run.failed or (test.skips_fail and run.ending is Ending.SKIPPED)
+            if failures > test.failures_allowed or run.ending is Ending.UNLOADABLE:
                 break
         progress.count(spared=len(test.seeds) - len(runs))
         return runs

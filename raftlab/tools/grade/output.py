@@ -22,11 +22,12 @@ from typing import Any
 import msgspec
 
 from labsim.stacks import short_path
+from raftlab.harness.outcome import Outcome
 from raftlab.tools.common.text import printable
 from raftlab.tools.grade.pages.overview import class_page
 from raftlab.tools.grade.pages.submission import submission_page
 from raftlab.tools.grade.submission_loader import Submission
-from raftlab.tools.grade.values.results import Result, RunRecord, Shown, TestResult, points
+from raftlab.tools.grade.values.results import Result, Shown, TestResult, points
 from raftlab.tools.grade.values.store import write_whole
 
 STUDENTS = "students"
@@ -127,7 +128,7 @@ def told(test: TestResult, shown: Sequence[Shown] = ()) -> str:
     return "\n\n".join(texts)
 
 
-def _of_run(run: RunRecord, recipe: Sequence[str]) -> str:
+def _of_run(run: Outcome, recipe: Sequence[str]) -> str:
     lines = [run.report, *(f"  {printable(line)}" for line in recipe)]
     if run.output:
         lines.append(f"Output:\n{printable(run.output[:_OUTPUT_CHARS_MAX])}")

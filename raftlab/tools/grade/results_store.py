@@ -115,7 +115,7 @@ class Kept:
     def add(self, result: Result) -> None:
         # What a run took is in the store of runs; of a result it is no part.
         tests = tuple(
-            replace(test, runs=tuple(msgspec.structs.replace(run, real_s=0.0) for run in test.runs))
+            replace(test, runs=tuple(msgspec.structs.replace(run, real_s=0.0, cpu_s=0.0) for run in test.runs))
             for test in result.tests
         )
         record = self._records[result.name] = _Record(_VERSION, self.exam, replace(result, tests=tests))

@@ -18,13 +18,13 @@ from pathlib import Path
 import msgspec
 
 from labsim.stacks import short_path
+from raftlab.harness.outcome import Ending, Outcome
 from raftlab.harness.records import files_of, files_of_service
 from raftlab.tools.common.interrupts import first_done
 from raftlab.tools.common.text import counted
 from raftlab.tools.grade.grader import Exam
 from raftlab.tools.grade.values.rubric import Graded
 from raftlab.tools.grade.values.store import write_whole
-from raftlab.tools.stress.outcome import PASSED, UNVERIFIED, Outcome
 from raftlab.tools.stress.pool import Batch, LocalPool
 from raftlab.tools.workers.job_bundle import Kit
 from raftlab.tools.workers.process import CannotStart
@@ -157,9 +157,9 @@ class Proof:
         heading = f"{outcome.test}  seed {outcome.seed}"
         if outcome.skipped:
             return f"{heading}\n  The solution skips this test, but must pass it"
-        if outcome.kind == UNVERIFIED and not all(test.unverified_share for test in self._exam.tests):
+        if outcome.ending is Ending.UNVERIFIED and not all(test.unverified_share for test in self._exam.tests):
             return f"{heading}\n  {outcome.unverified[0]}, or let the rubric allow such messages (checks.undecodable)"
-        if outcome.kind not in (PASSED, UNVERIFIED):
+        if outcome.failed:
             return "\n".join(outcome.report.splitlines()[:_LINES_TOLD_MAX])
         if outcome.cpu_s > limits.cpu_s:
             return (

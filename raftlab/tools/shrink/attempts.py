@@ -34,8 +34,8 @@ from labsim.choices import (
 from raftlab.check.diagnosis import examine
 from raftlab.harness.lab_test import LabTest
 from raftlab.harness.launcher import PeerLauncher
+from raftlab.harness.outcome import Ending, Outcome
 from raftlab.harness.run import Run, run_test
-from raftlab.harness.verdict import Ending, Verdict, verdict_of
 from raftlab.scenarios.recorded_schedule import ScheduleRecording, make_schedule_test, record_operations
 from raftlab.trace.operations import Act, Cluster, Play, Where
 
@@ -79,7 +79,7 @@ class Attempt:
 
     plan: Plan
     run: Run
-    verdict: Verdict
+    outcome: Outcome
     same: Same | None  # None: it passed
     notes: ScheduleRecording = field(default_factory=ScheduleRecording)
     asked_ns: dict[tuple[ChoicePoint, int], int] = field(default_factory=dict)  # by choice: when it was asked for
@@ -186,7 +186,7 @@ class Attempts:
 
     def played(self, original: Attempt) -> Plan | None:
         """The run's last cluster, without its test. None if what was wrong is the test's to say."""
-        if original.verdict.ending in (Ending.EXPECTATION, Ending.TEST) or not original.notes.clusters:
+        if original.outcome.ending in (Ending.EXPECTATION, Ending.TEST) or not original.notes.clusters:
             return None
         cluster = original.notes.clusters[-1]
         failed_ns = original.failed_ns - cluster.made_ns
@@ -203,27 +203,27 @@ class Attempts:
         test = record_operations(self._test, notes) if play is None else make_schedule_test(play, did=did)
         run = run_test(test, self._launcher, seed, choice_source=timed)
         assert run.simulation is not None
-        verdict = verdict_of(run.error, self._peer_files, self._test.file)
+        outcome = run.outcome(self._peer_files, self._test.file)
         plan = Plan(timed.until(run.simulation.now_ns))
         if play is not None:
             failed_ns = run.simulation.now_ns
             acts = [act for n, act in enumerate(play.acts) if n in did and act.at_ns <= failed_ns]
             end_ns = play.end_ns if at_the_end else min(play.end_ns, failed_ns + _A_MOMENT_NS)
             plan = Plan(plan.choices, msgspec.structs.replace(play, acts=acts, end_ns=end_ns), at_the_end)
-        return Attempt(plan, run, verdict, _same(run, verdict, notes), notes, timed.asked_ns)
+        return Attempt(plan, run, outcome, _same(run, outcome, notes), notes, timed.asked_ns)
 
 
-def _same(run: Run, verdict: Verdict, notes: ScheduleRecording) -> Same | None:
-    if not verdict.failed:
+def _same(run: Run, outcome: Outcome, notes: ScheduleRecording) -> Same | None:
+    if not outcome.failed:
         return None
-    if verdict.ending not in (Ending.EXPECTATION, Ending.TEST):
-        return Same(verdict.mistake)
+    if outcome.ending not in (Ending.EXPECTATION, Ending.TEST):
+        return Same(outcome.mistake)
     assert run.simulation is not None and run.error is not None
     try:
         found = examine(run.simulation.trace or (), run.error, end_ns=run.simulation.now_ns)
     except Exception:  # a peer may put anything into Figure 2's fields
         found = []
-    return Same(verdict.mistake, notes.failed_at, tuple(one.name for one in found[:1]))
+    return Same(outcome.mistake, notes.failed_at, tuple(one.name for one in found[:1]))
 
 
 def _with_plain_commands(acts: Sequence[Act]) -> list[Act]:

@@ -40,7 +40,7 @@ def tell(shrunk: Shrunk, files: Files, test: str, seed: int, values: Values) -> 
 def figures(shrunk: Shrunk, files: Files) -> dict[str, Any]:
     """For programs."""
     return {
-        "ending": shrunk.original.verdict.ending,
+        "ending": shrunk.original.outcome.ending,
         "rule": shrunk.rule,
         "events_before": shrunk.original.events,
         "events": shrunk.best.events,

@@ -13,7 +13,7 @@ from labsim.choices import Choices, SeededSource
 from raftlab.check.harness_rules import RACE
 from raftlab.harness.lab_test import LabTest
 from raftlab.harness.launcher import PeerLauncher
-from raftlab.harness.verdict import Ending
+from raftlab.harness.outcome import Ending
 from raftlab.scenarios.text import parse_script
 from raftlab.tools.generator.sequence import Lane
 from raftlab.tools.shrink.attempts import Attempt, Attempts, Drawn, Plan
@@ -66,8 +66,8 @@ class Shrunk:
     @property
     def rule(self) -> str:
         """The rule that was broken, if one was."""
-        verdict = self.original.verdict
-        return verdict.name if verdict.ending is Ending.RULE else ""
+        outcome = self.original.outcome
+        return outcome.name if outcome.ending is Ending.RULE else ""
 
 
 def _silent(best: Attempt, runs: int) -> None:
@@ -92,8 +92,8 @@ def shrink(
     again = attempts.seeded(SeededSource(seed), seed)
     if again.run.digest != original.run.digest or again.same != original.same:
         raise NothingToShrink(
-            f"{test.name} with seed {seed} fails differently each time: {original.verdict.text!r}, then "
-            f"{again.verdict.text!r}. Something of one run reaches the next (a variable of the module or the class), "
+            f"{test.name} with seed {seed} fails differently each time: {original.outcome.text!r}, then "
+            f"{again.outcome.text!r}. Something of one run reaches the next (a variable of the module or the class), "
             "or chance comes from outside the seed; pytest --check-determinism may name it"
         )
     first = original
@@ -102,7 +102,7 @@ def shrink(
         played = attempts.again(plan)
         first = played if played.same == original.same else original
     # Who loses a turn where is not among the steps of a scenario.
-    is_rule = original.verdict.ending is Ending.RULE and original.verdict.name != RACE.name
+    is_rule = original.outcome.ending is Ending.RULE and original.outcome.name != RACE.name
     scripting_s = limit_s * _SCRIPTING if scenario and is_rule else 0.0
     clock = launcher.work_clock
     search = Search(attempts, first, original.same, limit_s=limit_s - scripting_s, progress=progress, clock=clock)
@@ -110,10 +110,10 @@ def shrink(
     try:
         search.run()
         if scripting_s:
-            scripting = Scripting(launcher, breaking(original.verdict.name), limit_s=scripting_s, clock=clock)
+            scripting = Scripting(launcher, breaking(original.outcome.name), limit_s=scripting_s, clock=clock)
             shrunk.scenario = scripting.write(search.best.trace, search.best.plan.play)
             if not test.wants_service and (shrunk.scenario is None or shrunk.steps > STEPS_MANY):
-                drawn = _drawn(launcher, original.verdict.name, limit_s * _DRAWING, clock)
+                drawn = _drawn(launcher, original.outcome.name, limit_s * _DRAWING, clock)
                 shrunk.drawn = drawn is not None and (shrunk.scenario is None or len(drawn) < len(shrunk.scenario))
                 shrunk.scenario = drawn if shrunk.drawn else shrunk.scenario
             if shrunk.scenario is not None and search.best.events > SHORT:
@@ -162,16 +162,16 @@ def as_scenario(test: LabTest, launcher: PeerLauncher, seed: int, *, limit_s: fl
     """The run as a scenario, not shrunk before. NothingToShrink if it breaks no rule, or no scenario was found."""
     attempts = Attempts(test, launcher, ())
     original = attempts.seeded(SeededSource(seed), seed)
-    verdict = original.verdict
-    if verdict.ending is not Ending.RULE:
+    outcome = original.outcome
+    if outcome.ending is not Ending.RULE:
         how = "passes" if original.same is None else "fails, but breaks no rule"
         raise NothingToShrink(f"{test.name} with seed {seed} {how}; only a run that breaks a rule becomes a scenario")
     plan = attempts.played(original)
-    scripting = Scripting(launcher, breaking(verdict.name), limit_s=limit_s, clock=launcher.work_clock)
+    scripting = Scripting(launcher, breaking(outcome.name), limit_s=limit_s, clock=launcher.work_clock)
     lines = scripting.write(original.trace, None if plan is None else plan.play)
     if lines is None:
-        raise NothingToShrink(f"found no scenario that breaks {verdict.name} as {test.name} with seed {seed} does")
-    return _text(lines, verdict.name, test, seed)
+        raise NothingToShrink(f"found no scenario that breaks {outcome.name} as {test.name} with seed {seed} does")
+    return _text(lines, outcome.name, test, seed)
 
 
 @dataclass

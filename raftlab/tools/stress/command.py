@@ -19,12 +19,12 @@ from rich.console import Console
 from labsim.stacks import short_path
 from raftlab.harness import options
 from raftlab.harness.options import FILE, FOR, JOBS, OUT, RUN, RUNS, SEED, add_options, given
+from raftlab.harness.outcome import Ending
 from raftlab.layout import ROOT
 from raftlab.tools.common.interrupts import ended_politely
 from raftlab.tools.common.lock import InUse, alone_in
 from raftlab.tools.common.text import counted, duration
 from raftlab.tools.selection import SelectionError, select, service_for
-from raftlab.tools.stress.outcome import LATE
 from raftlab.tools.stress.pool import LocalPool, Pool, outcomes
 from raftlab.tools.stress.progress import watching
 from raftlab.tools.stress.seed_worker import SeedWorker
@@ -187,7 +187,7 @@ def _repeat(tally: Tally, kit: Kit) -> None:
         kit.unpack(Path(folder))
         worker = SeedWorker(kit.setup, Path(folder), ROOT)
         try:
-            for cause in [cause for cause in tally.causes if cause.shortest.kind != LATE][:_REPEATED_MAX]:
+            for cause in [cause for cause in tally.causes if cause.shortest.ending is not Ending.LATE][:_REPEATED_MAX]:
                 worker.fresh()
                 cause.repeats = _same(cause, worker)
         except (KeyboardInterrupt, CannotStart):
@@ -199,7 +199,12 @@ def _repeat(tally: Tally, kit: Kit) -> None:
 def _same(cause: Cause, worker: SeedWorker) -> bool:
     first = cause.shortest
     (again,) = outcomes(worker.run(first.test, [first.seed]))
-    return (again.kind, again.cause, again.digest) == (first.kind, first.cause, first.digest)
+    return (again.ending, again.name, again.cause, again.digest) == (
+        first.ending,
+        first.name,
+        first.cause,
+        first.digest,
+    )
 
 
 def _shrink(tally: Tally, kit: Kit, out: Path, budget_s: float) -> None:

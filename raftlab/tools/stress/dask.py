@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import Any
 
 from raftlab import tools
-from raftlab.tools.stress.outcome import Outcome
+from raftlab.harness.outcome import Outcome
 from raftlab.tools.stress.pool import Batch, outcomes
 from raftlab.tools.stress.seed_worker import SeedWorker
 from raftlab.tools.stress.stress_run import PoolLost

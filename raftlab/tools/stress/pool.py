@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from raftlab.harness.outcome import Outcome
 from raftlab.layout import ROOT
-from raftlab.tools.stress.outcome import Outcome
 from raftlab.tools.stress.seed_worker import SeedWorker
 from raftlab.tools.workers.job_bundle import Kit
 

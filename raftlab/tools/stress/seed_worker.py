@@ -43,8 +43,8 @@ class SeedWorker(WorkerProcess):
         outcome = {
             "test": test,
             "seed": seed,
-            "kind": "late" if lost.late else "died",
-            "cause": cause,
+            "ending": "late" if lost.late else "died",
+            "text": cause,
             "where": really("{}:{}{}".format(*own.groups()), shown_as) if own else "",
             "real_s": self._run_limit_s if lost.late else 0.0,
             "report": really(f"{test}  seed {seed}\n  {cause}{told}", shown_as),

@@ -14,8 +14,8 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from itertools import count as count_from
 
+from raftlab.harness.outcome import Outcome
 from raftlab.tools.common.interrupts import first_done
-from raftlab.tools.stress.outcome import Outcome
 from raftlab.tools.stress.pool import Batch, Pool
 from raftlab.tools.stress.tally import Tally
 from raftlab.tools.workers.process import CannotStart

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from labsim.stacks import short_path
+from raftlab.harness.outcome import Outcome
 from raftlab.harness.records import Record
 from raftlab.tools.common.text import duration, printable
-from raftlab.tools.stress.outcome import Outcome
 from raftlab.tools.stress.tally import Cause, Group, Tally, ended_its_process
 from raftlab.tools.workers.job_bundle import Kit
 
@@ -159,7 +159,7 @@ def as_dict(tally: Tally, kit: Kit) -> dict[str, Any]:
         "causes": [
             {
                 "number": cause.number,
-                "cause": cause.shortest.cause,
+                "cause": cause.shortest.rule or cause.shortest.cause,
                 "where": cause.shortest.where,
                 "kind": cause.shortest.kind,
                 "count": cause.count,

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from raftlab.tools.stress.outcome import DIED, LATE, PASSED, UNVERIFIED, Outcome
+from raftlab.harness.outcome import Ending, Outcome
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Cause:
     def words(self) -> str:
         """For people."""
         run = self.shortest
-        return f"{run.cause}: {run.said}" if run.said else run.cause
+        return f"{run.rule}: {run.cause}" if run.rule else run.cause
 
     def add(self, outcome: Outcome) -> None:
         group = self.groups.get(outcome.test)
@@ -87,7 +87,7 @@ class Tally:
     tests: list[str]
     seed_start: int
     counts: dict[str, Count] = field(init=False)
-    found: dict[str, Cause] = field(default_factory=dict)  # by what the failures share
+    found: dict[tuple[str, ...], Cause] = field(default_factory=dict)  # by Outcome.cause_key
     wanted: int | None = None  # runs per test, if that is known
     for_s: float | None = None  # or how long
     ended: str = ""  # why it ended before its time, if it did
@@ -106,15 +106,14 @@ class Tally:
             count.real_s += outcome.real_s
             self.checks_off |= dict.fromkeys(outcome.checks_off)
             self.unverified |= dict.fromkeys(outcome.unverified)
-            if outcome.kind == PASSED:
+            if outcome.ending in (Ending.PASSED, Ending.SKIPPED):
                 count.passed += 1
                 continue
-            if outcome.kind == UNVERIFIED:
+            if outcome.ending is Ending.UNVERIFIED:
                 count.unverified += 1
                 continue
             count.failed += 1
-            same = outcome.mistake or f"{outcome.kind} | {outcome.cause} | {outcome.where}"
-            self.found.setdefault(same, Cause(len(self.found) + 1)).add(outcome)
+            self.found.setdefault(outcome.cause_key, Cause(len(self.found) + 1)).add(outcome)
 
     @property
     def causes(self) -> list[Cause]:
@@ -158,4 +157,4 @@ class Tally:
 
 
 def ended_its_process(outcome: Outcome) -> bool:
-    return outcome.kind in (DIED, LATE)
+    return outcome.ending in (Ending.DIED, Ending.LATE)

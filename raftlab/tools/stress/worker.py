@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from raftlab.tools.workers.process import really
 from raftlab.tools.workers.server import RETIRE, Refusal, serve, show_stack_when_lost
 
 _ORPHAN_S = 30.0
-_REPORT_CHARS_MAX = 20_000
 
 
 class Setup(msgspec.Struct):
@@ -54,7 +52,7 @@ def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:
     try:
         run_one = _prepare(setup)
     except LoadError as error:
-        raise Refusal(_encodable(really(str(error), setup.shown_as))) from None
+        raise Refusal(really(str(error), setup.shown_as).encode(errors="replace").decode()) from None
     requests = msgspec.json.Decoder(Request)
     answered = False
 
@@ -94,14 +92,10 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
         raft, kv=kv, isolated=setup.given.get("isolated", False), race=setup.given.get("race", False)
     )
     # Only now: the tester must know the messages of the peer's own package, if it has one.
-    from raftlab.check.task_errors import pytest_says
-    from raftlab.harness import report
     from raftlab.harness.options import KV, run_line
     from raftlab.harness.records import place_of_peer
     from raftlab.harness.run import run_test
-    from raftlab.harness.verdict import verdict_of
     from raftlab.tools.selection import SCENARIO, SelectionError, load_tests
-    from raftlab.tools.stress.outcome import PASSED, UNVERIFIED, Outcome
 
     tests = {}
     for file in dict.fromkeys(setup.tests.values()):
@@ -114,39 +108,21 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
 
     def run_one(name: str, seed: int) -> tuple[bytes, bool]:
         test = tests[name]
-        began_s = time.process_time()
         run = run_test(test, launcher, seed)
-        cpu_s = time.process_time() - began_s
-        simulation = run.simulation
-        assert simulation is not None
-        events = simulation.switches if simulation.trace is None else len(simulation.trace)
-        outcome = Outcome(name, seed, "passed", run.digest, run.virtual_s, run.real_s, events)
-        outcome.checks_off, outcome.unverified, outcome.cpu_s = run.checks_off, run.unverified, cpu_s
-        error = run.error
-        outcome.skipped = error is not None and pytest_says(error, "Skipped")
-        if error is None or outcome.skipped:
-            outcome.kind = UNVERIFIED if run.unverified else PASSED
-            return encoder.encode(outcome), False
-        out_of_memory = isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError)
+        out_of_memory = isinstance(run.error, MemoryError) or isinstance(
+            getattr(run.error, "__cause__", None), MemoryError
+        )
         if out_of_memory:
             _limit_memory(None)  # the report needs some too
-        outcome.take(verdict_of(error, peer_files, test.file))
         own_file = setup.files_given.get(name, "")
         given = setup.given if test.wants_service else {**setup.given, KV.name: None}
         replay = run_line("replay", name, seed, given, file=own_file)
         shrink = "" if test.file.suffix == SCENARIO else run_line("shrink", name, seed, given, file=own_file)
-        told = report.describe(error, name, seed, replay, causes=run.causes, shrink=shrink)
-        outcome.report = told[:_REPORT_CHARS_MAX]
-        for field in ("mistake", "cause", "where", "said", "report"):
-            setattr(outcome, field, _encodable(really(getattr(outcome, field), setup.shown_as)))
+        outcome = run.outcome(peer_files, test.file, replay=replay, shrink=shrink)
+        outcome.rewrite(lambda text: really(text, setup.shown_as))
         return encoder.encode(outcome), out_of_memory
 
     return run_one
-
-
-def _encodable(text: str) -> str:
-    """What cannot be encoded must not cost the report."""
-    return text.encode(errors="replace").decode()
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from typing import Any
 
 from raftlab.harness.lab_test import LabTest
 from raftlab.harness.launcher import PeerLauncher
+from raftlab.harness.outcome import Ending, Outcome
 from raftlab.harness.run import run_test
-from raftlab.harness.verdict import Ending, verdict_of
 from raftlab.sandbox.loader import launcher_for
 from raftlab.tools.generator.sequence import Lane
 from tests.mutants.tool.mutants import BUILD, REFERENCE, Mutant, StaleMutant
@@ -91,11 +91,11 @@ def judge_by_tests(
                 return result
             result.tests += 1
             run = run_test(test, launcher, seed)
-            if verdict_of(run.error).ending is Ending.SKIPPED:
+            if run.outcome().skipped:
                 result.skipped += 1
             elif run.error is not None:
                 result.verdict = "accused" if mutant.correct else "caught"
-                result.by, result.line = classify(run.error, test.name)
+                result.by, result.line = classify(run.outcome(), test.name)
                 result.test, result.seed = test.name, seed
                 result.seconds = time.process_time() - began_s
                 if mutant.liveness and measure_rate:
@@ -124,12 +124,12 @@ def judge_by_fuzzing(
     while True:
         _, _, run = lane.run()
         result.tests += 1
-        verdict = verdict_of(run.error)
-        if run.error is not None and verdict.failed:
+        outcome = run.outcome()
+        if outcome.failed:
             # There is no test: an exception of its own is the lab's.
             caught = "accused" if mutant.correct else "caught"
-            result.verdict = "broken" if verdict.ending is Ending.TEST else caught
-            result.by, result.line = classify(run.error, "lab fuzz")
+            result.verdict = "broken" if outcome.ending is Ending.TEST else caught
+            result.by, result.line = classify(outcome, "lab fuzz")
             break
         if time.process_time() - began_s > budget_s:
             break
@@ -145,7 +145,6 @@ def _rate(tests: list[LabTest], launcher: PeerLauncher, first_seed: int) -> tupl
     return failed, RATE_SEEDS
 
 
-def classify(error: BaseException, test: str) -> tuple[str, str]:
+def classify(outcome: Outcome, test: str) -> tuple[str, str]:
     """By what a failure was noticed, and its first line."""
-    verdict = verdict_of(error)
-    return verdict.caught_by or f"test: {test}", verdict.text
+    return outcome.caught_by or f"test: {test}", outcome.text

@@ -25,8 +25,8 @@ SEED = 1
 
 
 def repeat(file: Path, launcher: PeerLauncher) -> dict[str, Any]:
+    from raftlab.harness.outcome import Ending
     from raftlab.harness.run import run_test
-    from raftlab.harness.verdict import verdict_of
     from raftlab.scenarios.recorded_schedule import ScheduleRecording, make_schedule_test, record_operations
 
     digest = ""
@@ -40,8 +40,9 @@ def repeat(file: Path, launcher: PeerLauncher) -> dict[str, Any]:
         else:
             test = record_operations(select([header.test])[0], ScheduleRecording())
         run = run_test(test, launcher, 0, choice_source=OverridingSource(DefaultSource(), choices))
-    verdict = verdict_of(run.error)
-    return {"ending": verdict.ending, "rule": verdict.name, "same": run.digest == digest}
+    outcome = run.outcome()
+    ending = outcome.ending if outcome.failed else Ending.PASSED
+    return {"ending": ending, "rule": outcome.name, "same": run.digest == digest}
 
 
 def main() -> int:

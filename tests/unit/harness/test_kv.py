@@ -9,8 +9,8 @@ from raftlab.check.linearizability import CheckResult, HistoryCheck
 from raftlab.harness import kv_config, report
 from raftlab.harness.kv_config import Undecided
 from raftlab.harness.loader import LoadError, load_peer
+from raftlab.harness.outcome import Ending
 from raftlab.harness.run import run_test
-from raftlab.harness.verdict import Ending, verdict_of
 from raftlab.scenarios.collection import collect
 from raftlab.tools.selection import load_tests
 from raftlab.trace.events import INVOKE, RETURN, SNAPSHOT
@@ -143,7 +143,7 @@ def test_a_peer_that_applies_out_of_order_is_told_under_any_service(tmp_path):
     assert source.count(old) == 1
     peer.write_text(source.replace(old, "command_index=self.last_applied - (self.last_applied == 4))"))
     run = run_test(a_few, load_peer(peer, kv=KV), 1)
-    assert verdict_of(run.error).name == "apply-order"
+    assert run.outcome().name == "apply-order"
 
 
 NEVER_SEEN = "        return known is not None and known.seq == op.seq\n"
@@ -152,9 +152,9 @@ NEVER_SEEN = "        return known is not None and known.seq == op.seq\n"
 def test_a_violation_is_drawn_with_who_answered_and_what_is_likely(tmp_path):
     path = service(tmp_path, ("        return known is not None and known.seq >= op.seq\n", NEVER_SEEN))
     run = run_test(TESTS["test_duplicated_requests_3a"], load_peer(RAFT, kv=path), 1)
-    verdict = verdict_of(run.error)
-    assert (verdict.ending, verdict.name) == (Ending.RULE, "linearizability")
-    assert verdict.mistake == "rule | linearizability, twice"  # not to be mixed up with, say, stale reads
+    outcome = run.outcome()
+    assert (outcome.ending, outcome.name) == (Ending.RULE, "linearizability")
+    assert outcome.mistake == "rule | linearizability, twice"  # not to be mixed up with, say, stale reads
     lines = report.told(run.error)
     assert "took effect twice" in lines[0]
     assert lines[1] == "These operations cannot be put in one order:"
@@ -265,8 +265,8 @@ def test_unknown_is_the_lab_s_failure_and_never_passed_over(monkeypatch):
     )
     run = run_test(equal_values, load_peer(RAFT, kv=KV), 1)
     assert isinstance(run.error, Undecided)
-    verdict = verdict_of(run.error)
-    assert verdict.ending is Ending.TEST  # the test's, and no expectation or rule that a service has not met
+    outcome = run.outcome()
+    assert outcome.ending is Ending.TEST  # the test's, and no expectation or rule that a service has not met
     assert squeezed(report.told(run.error)[0]) == (
         "Undecided: the checker gave up on key 'x' after 1,000,000 steps, so nobody knows whether these 96 operations "
         "are linearizable. This is a failure of the lab, and none of the service: let no two writes of a key in this "

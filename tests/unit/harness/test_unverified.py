@@ -7,8 +7,8 @@ import pytest
 
 from raft.messages import RequestVoteReply
 from raftlab.harness.loader import load_peer
+from raftlab.harness.outcome import Ending
 from raftlab.harness.run import run_test
-from raftlab.harness.verdict import Ending, verdict_of
 from raftlab.sandbox.loader import launcher_for
 from raftlab.scenarios.collection import collect
 from raftlab.tools.selection import load_tests
@@ -71,14 +71,14 @@ class Raft:
 """
 
 
-def outcome(test, launcher, seed=1):
+def run_once(test, launcher, seed=1):
     run = run_test(test, launcher, seed)
-    return verdict_of(run.error, unverified=run.unverified), run
+    return run.outcome(), run
 
 
 def rule_of(test, launcher):
-    verdict, _ = outcome(test, launcher)
-    return verdict.ending, verdict.name
+    outcome, _ = run_once(test, launcher)
+    return outcome.ending, outcome.name
 
 
 @pytest.mark.parametrize("isolated", [False, True])
@@ -104,12 +104,12 @@ def test_a_single_server_leads_without_messages(tmp_path):
     def alone(make_config):
         assert make_config(servers=1).check_one_leader() == 0
 
-    assert outcome(collect(alone), load_peer(peer(tmp_path, state="1, True")))[0].ending is Ending.PASSED
+    assert run_once(collect(alone), load_peer(peer(tmp_path, state="1, True")))[0].ending is Ending.PASSED
 
 
 def test_leading_by_pings_is_unverified(tmp_path):
-    verdict, run = outcome(ELECTION, load_peer(written(tmp_path, BULLY)))
-    assert verdict.ending is Ending.UNVERIFIED
+    outcome, run = run_once(ELECTION, load_peer(written(tmp_path, BULLY)))
+    assert outcome.ending is Ending.UNVERIFIED
     (line,) = run.unverified
     assert "no check can read votes from a majority" in line and "Raft.ping" in line
     assert "RequestVoteArgs: term, candidate_id" in line and "raft/messages.py" in line
@@ -133,9 +133,9 @@ def test_on_real_threads_a_leader_must_have_sent_something(tmp_path):
 def test_what_rests_on_renamed_fields_is_unverified(tmp_path, fields, in_2a, in_2b):
     launcher = load_peer(renamed_package(tmp_path, **fields))
     for test, expected in ((ELECTION, in_2a), (AGREEMENT, in_2b)):
-        verdict, run = outcome(test, launcher)
+        outcome, run = run_once(test, launcher)
         assert {line.partition(" cannot be verified")[0] for line in run.unverified} == expected
-        assert verdict.ending is (Ending.UNVERIFIED if expected else Ending.PASSED)
+        assert outcome.ending is (Ending.UNVERIFIED if expected else Ending.PASSED)
 
 
 RENAMED_METHODS = {"request_vote": "ask", "append_entries": "tell", "install_snapshot": "ship"}
@@ -145,9 +145,9 @@ RENAMED_METHODS = {"request_vote": "ask", "append_entries": "tell", "install_sna
 def test_the_paper_s_types_are_read_under_any_method(tmp_path, isolated):
     launcher = launcher_for(renamed_package(tmp_path, **RENAMED_METHODS), isolated=isolated)
     assert launcher.renamed_rpcs == {f"Raft.{new}": f"Raft.{old}" for old, new in RENAMED_METHODS.items()}
-    verdict, run = outcome(AGREEMENT, launcher)
-    assert (verdict.ending, run.unverified, run.checks_off) == (Ending.PASSED, [], [])
-    assert run.digest == outcome(AGREEMENT, launcher_for(ROOT / "raft/raft.py", isolated=isolated))[1].digest
+    outcome, run = run_once(AGREEMENT, launcher)
+    assert (outcome.ending, run.unverified, run.checks_off) == (Ending.PASSED, [], [])
+    assert run.digest == run_once(AGREEMENT, launcher_for(ROOT / "raft/raft.py", isolated=isolated))[1].digest
 
 
 def hidden(folder, source, way):
@@ -202,7 +202,7 @@ class Raft(_Typed):
 )
 def test_hiding_a_wrong_quorum_does_not_pass_it(tmp_path, way, ending):
     source = edited_reference(tmp_path, WRONG_QUORUM).read_text(encoding="utf-8")
-    assert outcome(ELECTION, hidden(tmp_path, source, way))[0].ending == ending
+    assert run_once(ELECTION, hidden(tmp_path, source, way))[0].ending == ending
 
 
 PRE_VOTE = """
@@ -225,14 +225,14 @@ def test_one_type_by_two_methods_needs_the_paper_s_name(tmp_path, method, rename
         file.write(PRE_VOTE)
     launcher = load_peer(folder)
     assert launcher.renamed_rpcs == {}
-    assert outcome(ELECTION, launcher)[0].ending is (Ending.UNVERIFIED if renamed else Ending.PASSED)
+    assert run_once(ELECTION, launcher)[0].ending is (Ending.UNVERIFIED if renamed else Ending.PASSED)
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in PEERS.iterdir() if (path / "raft.py").exists()))
 def test_correct_peers_of_other_designs_are_verified(name):
-    verdict, run = outcome(AGREEMENT, load_peer(PEERS / name))
+    outcome, run = run_once(AGREEMENT, load_peer(PEERS / name))
     assert run.error is None
-    assert verdict.ending is (Ending.UNVERIFIED if name in UNDECODABLE else Ending.PASSED)
+    assert outcome.ending is (Ending.UNVERIFIED if name in UNDECODABLE else Ending.PASSED)
 
 
 @dataclass

@@ -18,6 +18,7 @@ import pytest
 
 from labsim import Deadlock, Simulation, SimulationError
 from raftlab.check.failure import Failure
+from raftlab.harness.outcome import outcome_of
 from raftlab.harness.run import run_test
 from raftlab.tools.selection import select
 from tests.mutants.tool import command, measurement, report
@@ -159,12 +160,15 @@ def test_own_part_is_hunted_first():
 def test_what_a_catch_is_called():
     named = Failure("Two leaders\nmore")
     named.rule = "one-leader"
-    assert measurement.classify(named, "test_x_2a") == ("one-leader", "Two leaders")
+    assert measurement.classify(outcome_of(named), "test_x_2a") == ("one-leader", "Two leaders")
     unnamed = Failure("No leader")
     unnamed.rule = None
-    assert measurement.classify(unnamed, "test_x_2a") == ("test: test_x_2a", "No leader")
-    assert measurement.classify(Deadlock("Deadlock at 1 s: ..."), "test_x_2a") == ("Deadlock", "Deadlock at 1 s: ...")
-    assert measurement.classify(SimulationError("odd"), "test_x_2a")[0] == "SimulationError"
+    assert measurement.classify(outcome_of(unnamed), "test_x_2a") == ("test: test_x_2a", "No leader")
+    assert measurement.classify(outcome_of(Deadlock("Deadlock at 1 s: ...")), "test_x_2a") == (
+        "Deadlock",
+        "Deadlock at 1 s: ...",
+    )
+    assert measurement.classify(outcome_of(SimulationError("odd")), "test_x_2a")[0] == "SimulationError"
 
 
 def run_mutants(*args):

@@ -1,4 +1,4 @@
-"""Services and clerks in processes of their own: the same verdicts, one seed one run, and nothing that leaks."""
+"""Services and clerks in processes of their own: the same outcomes, one seed one run, and nothing that leaks."""
 
 import os
 import re
@@ -10,8 +10,8 @@ import pytest
 from labsim import time
 from raftlab.harness import report
 from raftlab.harness.loader import LoadError, load_peer
+from raftlab.harness.outcome import Ending
 from raftlab.harness.run import run_test
-from raftlab.harness.verdict import Ending, verdict_of
 from raftlab.sandbox import confinement
 from raftlab.sandbox.launcher import SandboxLimits, load_sandboxed
 from raftlab.scenarios.collection import collect
@@ -174,7 +174,7 @@ def test_the_verdict_is_that_of_one_process(load, tmp_path, id_):
     (mutant,) = [mutant for mutant in load_mutants() if mutant.id == id_]
     path = mutant.write(tmp_path)
     runs = [run_test(TESTS[SHORT[id_]], p, 1) for p in (load_peer(RAFT, kv=path), load(path))]
-    assert len({verdict_of(run.error).name for run in runs}) == 1
+    assert len({run.outcome().name for run in runs}) == 1
     assert runs[0].error is not None
 
 
@@ -302,8 +302,8 @@ ATTACKS = {
 def test_an_attack_earns_nothing(load, tmp_path, attack):
     server, client = ATTACKS[attack]
     program = load(service(tmp_path, server=server, client=client), limits=SandboxLimits(cpu_s=5))
-    verdict = verdict_of(run_test(two_clients, program, 1).error)
-    assert verdict.ending in (Ending.RULE, Ending.EXPECTATION, Ending.SIMULATION), verdict
+    outcome = run_test(two_clients, program, 1).outcome()
+    assert outcome.ending in (Ending.RULE, Ending.EXPECTATION, Ending.SIMULATION), outcome
 
 
 def test_a_clerk_has_neither_a_disk_nor_a_channel(load, tmp_path):

@@ -6,7 +6,6 @@ from raft.raft import Raft
 from raftlab.harness.in_process import InProcessLauncher
 from raftlab.harness.loader import load_peer
 from raftlab.harness.run import run_test
-from raftlab.harness.verdict import Ending, verdict_of
 from raftlab.sandbox.loader import launcher_for
 from raftlab.scenarios.runner import make_lab_test
 from raftlab.scenarios.text import read_script
@@ -51,9 +50,9 @@ def test_the_reference_shows_what_the_file_says(script, seed):
 def test_a_peer_of_another_design_passes(place, design):
     launcher = load_peer(design.write())
     scripts = SCRIPTS[place % SHARE :: SHARE]
-    verdicts = {script.name: verdict_of(run_test(make_lab_test(script), launcher, 1).error) for script in scripts}
-    assert {name: verdict for name, verdict in verdicts.items() if verdict.failed} == {}
-    skipped = [name for name, verdict in verdicts.items() if verdict.ending is Ending.SKIPPED]
+    outcomes = {script.name: run_test(make_lab_test(script), launcher, 1).outcome() for script in scripts}
+    assert {name: outcome for name, outcome in outcomes.items() if outcome.failed} == {}
+    skipped = [name for name, outcome in outcomes.items() if outcome.skipped]
     assert not skipped or design.id in NOT_PLAIN, skipped
     assert skipped or design.id not in NOT_PLAIN or SHARE > 1  # of all, each of these is skipped somewhere
     assert design.id == "design-pull" or 3 * len(skipped) < 2 * len(scripts)

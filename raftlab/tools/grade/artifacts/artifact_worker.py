@@ -15,12 +15,13 @@ from pathlib import Path
 
 import msgspec
 
+from raftlab.harness.outcome import FAILED, Outcome
 from raftlab.layout import ROOT
 from raftlab.tools.grade.artifacts.worker import Drawn, Wanted
 from raftlab.tools.grade.runs.run_digest import needed_by
 from raftlab.tools.grade.runs.run_worker import BoxError
 from raftlab.tools.grade.runs.worker import Request
-from raftlab.tools.grade.values.results import FAILED, RunRecord, Shown, TestResult
+from raftlab.tools.grade.values.results import Shown, TestResult
 from raftlab.tools.grade.values.rubric import Failures
 from raftlab.tools.grade.values.store import Store, write_whole
 from raftlab.tools.workers.process import CannotStart, Closed, Lost, WorkerProcess, python_worker
@@ -44,7 +45,7 @@ def _code() -> str:
 class Choice(msgspec.Struct, frozen=True):
     """One failure to show."""
 
-    run: RunRecord
+    run: Outcome
     page: bool
     shrink: bool
 
@@ -55,7 +56,7 @@ def chosen(results: Sequence[TestResult], failures: Failures) -> list[Choice]:
     Only of public tests that have failed, and that students see. A run that was ended from outside, or took its process
     along, would do so again, as often as it is tried.
     """
-    by_mistake: dict[tuple[str, ...], list[RunRecord]] = {}
+    by_mistake: dict[tuple[str, ...], list[Outcome]] = {}
     firsts = []
     for result in results:
         if result.test.hidden or result.test.race or result.test.visibility != "visible" or result.passed:
@@ -63,7 +64,7 @@ def chosen(results: Sequence[TestResult], failures: Failures) -> list[Choice]:
         failed = [run for run in result.failures if run.kind == FAILED]
         firsts += failed[:1]
         for run in failed:
-            by_mistake.setdefault(run.same, []).append(run)
+            by_mistake.setdefault(run.cause_key, []).append(run)
     examples = [min(runs, key=lambda run: run.events) for runs in by_mistake.values()]
     drawn = {(run.test, run.seed) for run in examples}
     others = [run for run in firsts if run.test not in {test for test, _ in drawn}]
@@ -129,7 +130,7 @@ def without_files(shown: Shown, folder: Path, why: str) -> Shown:
     return msgspec.structs.replace(shown, page="", shrunk_page="", choices="", no_page=why, files={}, bytes=0)
 
 
-def _none(run: RunRecord, why: str) -> Shown:
+def _none(run: Outcome, why: str) -> Shown:
     return Shown(test=run.test, seed=run.seed, no_page=why, not_shrunk=why)
 
 

@@ -13,14 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean, median
 from types import MappingProxyType
 
+from raftlab.harness.outcome import Ending
 from raftlab.tools.common.text import duration
 from raftlab.tools.grade.pages.html import Html, bar, clipped, code, el, heads, join, local_link, page, part_name, table
 from raftlab.tools.grade.pages.style import SORT_JS
 from raftlab.tools.grade.values.results import (
-    DIED,
-    FORCED,
     PROVENANCE,
-    UNLOADABLE,
     Result,
     points,
     renamed,
@@ -84,11 +82,11 @@ def _full_marks(result: Result) -> bool:
 
 
 def _could_not_run(result: Result) -> bool:
-    return bool(result.problem) or UNLOADABLE in _kinds(result)
+    return bool(result.problem) or Ending.UNLOADABLE in _endings(result)
 
 
-def _kinds(result: Result) -> set[str]:
-    return {run.kind for test in result.tests for run in test.runs}
+def _endings(result: Result) -> set[Ending]:
+    return {run.ending for test in result.tests for run in test.runs}
 
 
 def _figures(results: Sequence[Result]) -> Html:
@@ -186,13 +184,13 @@ def _most_common(counter: Counter[str]) -> list[tuple[str, int]]:
 
 
 def _flags(result: Result) -> list[str]:
-    kinds = _kinds(result)
+    endings = _endings(result)
     found = {
         "violated the sandbox protocol": result.misbehaved,
-        "could not be run": bool(result.problem) and UNLOADABLE not in kinds,
-        "could not be loaded": UNLOADABLE in kinds,
-        "killed at a limit": FORCED in kinds,
-        "process died": DIED in kinds,
+        "could not be run": bool(result.problem) and Ending.UNLOADABLE not in endings,
+        "could not be loaded": Ending.UNLOADABLE in endings,
+        "killed at a limit": Ending.FORCED in endings,
+        "process died": Ending.DIED in endings,
         "unverified": result.unverified,
         _SKIPPED: any(test.skipped for test in result.tests),
         _REMARKS: bool(result.remarks),

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from raftlab.harness.options import command_line
+from raftlab.harness.outcome import FAILED, Ending, Outcome
 from raftlab.tools.grade.pages.html import (
     Html,
     bar,
@@ -32,14 +33,7 @@ from raftlab.tools.grade.pages.html import (
 )
 from raftlab.tools.grade.pages.overview import class_page
 from raftlab.tools.grade.values.results import (
-    DIED,
-    FAILED,
-    FORCED,
-    MISBEHAVED,
-    SKIPPED,
-    UNLOADABLE,
     Result,
-    RunRecord,
     Shown,
     TestResult,
     points,
@@ -52,10 +46,10 @@ _CAUSE_CHARS_MAX = 600  # far above what we write ourselves: the fix stands at t
 _TIMELINE_LINES_OPEN = 40  # a longer one is opened by whoever wants it
 _KINDS = {
     FAILED: "Failed",
-    UNLOADABLE: "Could not be loaded",
-    FORCED: "Exceeded a limit and was killed",
-    DIED: "The process died",
-    MISBEHAVED: "Violated the sandbox protocol",
+    Ending.UNLOADABLE: "Could not be loaded",
+    Ending.FORCED: "Exceeded a limit and was killed",
+    Ending.DIED: "The process died",
+    Ending.MISBEHAVED: "Violated the sandbox protocol",
 }
 _BESIDES = {
     RACE: "In these runs threads are preempted at any line, and data races are reported. make race does the same on "
@@ -85,7 +79,7 @@ class _Told:
     possible: float
     verdict: str = ""
     summary: str = ""
-    runs: tuple[RunRecord, ...] = ()
+    runs: tuple[Outcome, ...] = ()
     tags: tuple[str, ...] = ()
     anchor: str = ""
     shown: tuple[Shown, ...] = ()  # what was drawn and shrunk of its runs
@@ -94,14 +88,14 @@ class _Told:
     skipped: bool = False
 
     @property
-    def failures(self) -> list[RunRecord]:
+    def failures(self) -> list[Outcome]:
         return [run for run in self.runs if run.failed]
 
     @property
     def why_skipped(self) -> str:
-        return next((run.cause for run in self.runs if run.kind == SKIPPED), "")
+        return next((run.cause for run in self.runs if run.ending is Ending.SKIPPED), "")
 
-    def shown_of(self, run: RunRecord) -> Shown | None:
+    def shown_of(self, run: Outcome) -> Shown | None:
         return next((shown for shown in self.shown if shown.seed == run.seed), None)
 
     def link(self, file: str, *said: str) -> Html:
@@ -211,22 +205,22 @@ def _name(test: _Told) -> Html:
     return code(test.name) if test.name.isidentifier() else safe(test.name)
 
 
-def _headline(run: RunRecord) -> str:
-    return clipped(run.said or run.cause or _KINDS.get(run.kind, run.kind), _CAUSE_CHARS_MAX)
+def _headline(run: Outcome) -> str:
+    return clipped(run.headline or run.cause or _KINDS.get(run.kind, run.kind), _CAUSE_CHARS_MAX)
 
 
 def _causes(tests: Sequence[_Told]) -> Html:
     """One mistake often fails many tests: each once, with the tests that show it below it."""
     found: dict[tuple[str, ...], dict[str, _Told]] = {}
-    example: dict[tuple[str, ...], RunRecord] = {}
+    example: dict[tuple[str, ...], Outcome] = {}
     shrunk: dict[tuple[str, ...], Html] = {}
     for test in tests:
         for run in [] if test.passed else test.failures:
-            example.setdefault(run.same, run)
-            found.setdefault(run.same, {})[test.anchor] = test
+            example.setdefault(run.cause_key, run)
+            found.setdefault(run.cause_key, {})[test.anchor] = test
             drawn = test.shown_of(run)
             if drawn is not None and (drawn.recipe or drawn.not_shrunk):
-                shrunk.setdefault(run.same, _shrunk(test, drawn))
+                shrunk.setdefault(run.cause_key, _shrunk(test, drawn))
     if not found:
         return Html("")
     rows = []
@@ -307,9 +301,9 @@ def _verdict(test: _Told) -> Html:
 
 def _failures(test: _Told, explained: set[tuple[str, ...]]) -> Html:
     """Each once, with the runs that show it. Empty if there is none, or it may not be told."""
-    groups: dict[tuple[str, ...], list[RunRecord]] = {}
+    groups: dict[tuple[str, ...], list[Outcome]] = {}
     for run in test.failures:
-        groups.setdefault(run.same, []).append(run)
+        groups.setdefault(run.cause_key, []).append(run)
     if not groups:
         return Html("")
     content = []
@@ -333,11 +327,11 @@ def _times(count: int) -> str:
     return "in one run" if count == 1 else f"in {count} runs"
 
 
-def _another(test: _Told, run: RunRecord) -> Html:
+def _another(test: _Told, run: Outcome) -> Html:
     return el("details", el("summary", f"Same failure with seed {run.seed}", class_="small"), _run(test, run))
 
 
-def _run(test: _Told, run: RunRecord) -> Html:
+def _run(test: _Told, run: Outcome) -> Html:
     told = _without_frame(run)
     content = []
     shown = test.shown_of(run)
@@ -362,7 +356,7 @@ def _run(test: _Told, run: RunRecord) -> Html:
     return el("div", *content)
 
 
-def _without_frame(run: RunRecord) -> str:
+def _without_frame(run: Outcome) -> str:
     """The report without its first line (test and seed) and its last (the command), which stand elsewhere."""
     told = run.report.rstrip().split("\n")
     if run.replay and told[-1].split() == ["replay", *run.replay.split()]:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
+from raftlab.harness.outcome import Outcome
 from raftlab.layout import ROOT
 from raftlab.sandbox import confinement
-from raftlab.tools.grade.runs.worker import BROKE_THE_TESTER, Answer, Request
-from raftlab.tools.grade.values.results import DIED, RunRecord
+from raftlab.tools.grade.runs.worker import Answer, Request, broken_tester
 from raftlab.tools.workers.process import CannotStart, Closed, Lost, WorkerProcess, python_worker
 
 _GRACE_S = 60.0  # beyond the limit of a run, which the worker keeps itself
@@ -46,7 +46,7 @@ class Box:
             lambda: python_worker("raftlab.tools.grade.runs.worker", None, folder=here, lab=ROOT)
         )
 
-    def run(self, request: Request) -> RunRecord:
+    def run(self, request: Request) -> Outcome:
         limit_s = request.setup.limits.real_s * _TRIES + _GRACE_S
         lost = None
         for attempt in range(1, _TRIES + 1):
@@ -66,7 +66,7 @@ class Box:
             lost = answer
         assert lost is not None
         report = f"The process that makes the runs {lost.how}, {_TRIES} times.\n{lost.said[:_LAST_WORDS_MAX]}".rstrip()
-        return RunRecord(test=request.test, seed=request.seed, kind=DIED, cause=BROKE_THE_TESTER, report=report)
+        return broken_tester(request, report)
 
     def close(self) -> None:
         """From any thread; a run under way raises BoxError."""

@@ -22,34 +22,20 @@ from msgspec.json import encode
 
 from labsim import Unresponsive
 from raftlab.check.failure import PeerProcessFailed
-from raftlab.harness import report
 from raftlab.harness.lab_test import LabTest
 from raftlab.harness.loader import LoadError
+from raftlab.harness.outcome import Ending, Outcome, without_numbers
 from raftlab.harness.run import Run, run_test
-from raftlab.harness.verdict import Ending, verdict_of, without_numbers
 from raftlab.layout import PEER, SERVICE
 from raftlab.sandbox import launcher
 from raftlab.sandbox.launcher import SandboxedLauncher, ServicePaths
 from raftlab.sandbox.processes import ForkServerLost, PeerProcessKilled
 from raftlab.sandbox.supervisor import PeerNotLoadable, PeerTimeout
-from raftlab.tools.grade.values.results import (
-    DIED,
-    FAILED,
-    FORCED,
-    MISBEHAVED,
-    PASSED,
-    SKIPPED,
-    UNLOADABLE,
-    UNVERIFIED,
-    RunRecord,
-)
 from raftlab.tools.grade.values.rubric import Limits
 from raftlab.tools.selection import load_tests
 from raftlab.tools.workers.server import serve, show_stack_when_lost
 
 _REPORT_CHARS_MAX = 20_000
-_CAUSE_CHARS_MAX = 1000
-_UNVERIFIED_CHARS_MAX = 2000
 _TRIES = 5
 _MEMORY_MB = 4096  # of this process
 _PR_SET_PDEATHSIG = 1
@@ -81,7 +67,7 @@ class Request(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    run: RunRecord | None = None
+    run: Outcome | None = None
     trouble: str = ""  # why no run can be made here at all
 
 
@@ -133,22 +119,22 @@ class _Judge:
         self._output = Output(0)
         self._tests: dict[str, dict[str, LabTest]] = {}
 
-    def run(self, request: Request) -> RunRecord:
+    def run(self, request: Request) -> Outcome:
         launcher = self._launcher_of(request.setup)
         if request.file not in self._tests:
             self._tests[request.file] = {test.name: test for test in load_tests(Path(request.file))}
         test = self._tests[request.file][request.test]
         try:
-            record = _undisturbed(launcher, test, request)
+            outcome = _undisturbed(launcher, test, request)
         except ForkServerLost:
             raise
         except Exception:
             # A mistake of ours that this submission has met. It must not keep the others from being graded.
             launcher.close()
             told = traceback.format_exc()[-_REPORT_CHARS_MAX:]
-            record = RunRecord(test=test.name, seed=request.seed, kind=DIED, cause=BROKE_THE_TESTER, report=told)
-        record.output = self._output.take()
-        return record
+            outcome = broken_tester(request, told)
+        outcome.output = self._output.take()
+        return outcome
 
     def _launcher_of(self, setup: Setup) -> SandboxedLauncher:
         if self._launcher is None or setup != self._setup:
@@ -189,7 +175,7 @@ def _turn_s(setup: Setup) -> float:
     return float(setup.limits.real_s)
 
 
-def _undisturbed(launcher: SandboxedLauncher, test: LabTest, request: Request) -> RunRecord:
+def _undisturbed(launcher: SandboxedLauncher, test: LabTest, request: Request) -> Outcome:
     """What is disturbed from outside says nothing about the submission."""
     for attempt in range(1, _TRIES + 1):
         try:
@@ -200,9 +186,9 @@ def _undisturbed(launcher: SandboxedLauncher, test: LabTest, request: Request) -
                 raise
             continue
         except LoadError as error:
-            return _unloadable(RunRecord(test=test.name, seed=request.seed, kind=UNLOADABLE), str(error))
+            return _unloadable(Outcome(test=test.name, seed=request.seed), str(error))
         if not isinstance(run.error, PeerProcessKilled | ForkServerLost):
-            return _record(launcher, test, request, run)
+            return _outcome(launcher, test, request, run)
         launcher.close()
     raise RuntimeError(f"{test.name} was disturbed {_TRIES} times: somebody outside ends the processes of guests")
 
@@ -212,62 +198,49 @@ def shown_path(text: str, test: LabTest, request: Request) -> str:
     return text.replace(str(test.file), request.shown_as).encode(errors="replace").decode()
 
 
-def _record(launcher: SandboxedLauncher, test: LabTest, request: Request, run: Run) -> RunRecord:
-    def shown(text: str) -> str:
-        return shown_path(text, test, request)
+def broken_tester(request: Request, report: str) -> Outcome:
+    return Outcome(test=request.test, seed=request.seed, ending=Ending.DIED, text=BROKE_THE_TESTER, report=report)
 
-    simulation, error = run.simulation, run.error
-    assert simulation is not None
-    record = RunRecord(test=test.name, seed=request.seed, kind=PASSED, real_s=round(run.real_s, 3))
-    record.checks_off = [shown(line)[:_CAUSE_CHARS_MAX] for line in run.checks_off]
-    record.digest, record.virtual_s = run.digest, round(run.virtual_s, 6)
-    record.events = 0 if simulation.trace is None else len(simulation.trace)
-    record.dropped = launcher.dropped_chars
-    record.alone = all(config.n == 1 for config in run.configs)
-    record.unverified = [shown(line)[:_UNVERIFIED_CHARS_MAX] for line in run.unverified]
-    verdict = verdict_of(error, (Path(PEER), Path(SERVICE)), test.file, run.unverified)
-    if not verdict.failed:
-        record.kind = {Ending.UNVERIFIED: UNVERIFIED, Ending.SKIPPED: SKIPPED}.get(verdict.ending, PASSED)
-        record.cause = shown(verdict.text)[:_CAUSE_CHARS_MAX]
-        return record
-    assert error is not None
-    record.kind = _kind(error)
-    if record.kind == UNLOADABLE:
-        return _unloadable(record, shown(str(error)))
-    record.rule = verdict.name if verdict.ending is Ending.RULE else ""
-    told = report.describe(error, test.name, request.seed, request.replay, causes=run.causes)
-    if record.kind == FORCED:
+
+def _outcome(launcher: SandboxedLauncher, test: LabTest, request: Request, run: Run) -> Outcome:
+    outcome = run.outcome((Path(PEER), Path(SERVICE)), test.file, replay=request.replay)
+    outcome.real_s, outcome.virtual_s = round(run.real_s, 3), round(run.virtual_s, 6)
+    outcome.dropped = launcher.dropped_chars
+    outcome.rewrite(lambda text: shown_path(text, test, request))
+    if run.error is None or not outcome.failed:
+        return outcome
+    outcome.ending = _ending(run.error, outcome.ending)
+    if outcome.ending is Ending.UNLOADABLE:
+        return _unloadable(outcome, shown_path(str(run.error), test, request))
+    if outcome.ending is Ending.FORCED:
         # Where it was at that moment is chance, and would differ from one grading to the next.
-        told = "\n".join(line for line in told.splitlines() if ".py:" not in line)
-        record.digest, record.virtual_s, record.events = "", 0.0, 0
-        record.cause = without_numbers(shown(verdict.text))
-    else:
-        record.where, record.mistake = shown(verdict.where), shown(verdict.mistake)
-        record.cause = without_numbers(shown(verdict.text))
-    record.said = shown(report.headline(error))[:_CAUSE_CHARS_MAX]
-    record.report = shown(told)[:_REPORT_CHARS_MAX]
-    return record
+        outcome.report = "\n".join(line for line in outcome.report.splitlines() if ".py:" not in line)
+        outcome.digest, outcome.virtual_s, outcome.events = "", 0.0, 0
+        outcome.text, outcome.where, outcome.mistake = without_numbers(outcome.text), "", ""
+    return outcome
 
 
-def _unloadable(record: RunRecord, why: str) -> RunRecord:
-    record.report = why[:_REPORT_CHARS_MAX]
-    record.cause = record.report.partition("\n")[0][:_CAUSE_CHARS_MAX]
-    return record
+def _unloadable(outcome: Outcome, why: str) -> Outcome:
+    outcome.ending, outcome.report = Ending.UNLOADABLE, why
+    outcome.text, outcome.headline, outcome.where, outcome.mistake = why.partition("\n")[0], "", "", ""
+    outcome.rewrite(str)
+    return outcome
 
 
-def _kind(error: BaseException) -> str:
+def _ending(error: BaseException, ending: Ending) -> Ending:
+    """As a grade tells them apart."""
     if isinstance(error, PeerNotLoadable):
-        return UNLOADABLE
+        return Ending.UNLOADABLE
     if isinstance(error, PeerTimeout | Unresponsive):  # the latter: what a guest said keeps its host busy without end
-        return FORCED
+        return Ending.FORCED
     if isinstance(error, PeerProcessFailed):
         if error.kind == "Died":
-            return DIED
+            return Ending.DIED
         if error.kind == "Misbehaved":
-            return MISBEHAVED
+            return Ending.MISBEHAVED
         if error.kind == "Unresponsive" or "MemoryError" in (error.kind, error.name):
-            return FORCED
-    return FAILED
+            return Ending.FORCED
+    return ending
 
 
 if __name__ == "__main__":

@@ -13,63 +13,18 @@ from dataclasses import dataclass, field, replace
 import msgspec
 from msgspec.structs import replace as replaced
 
+from raftlab.harness.outcome import FAILED, Ending, Outcome
 from raftlab.tools.grade.values.rubric import Graded
-
-PASSED = "passed"
-UNVERIFIED = "unverified"  # not failed, and it rests on messages that cannot be decoded
-SKIPPED = "skipped"  # it asks for what not every correct peer has
-FAILED = "failed"  # by the test's verdict, or a rule of the protocol
-UNLOADABLE = "unloadable"  # raft.py, or the service, cannot be imported
-FORCED = "forced"  # over a limit, or never waiting: ended from outside
-DIED = "died"  # took its process along
-MISBEHAVED = "misbehaved"  # told its host what no peer tells
 
 PROVENANCE = "provenance.json"  # how the results came about; beside the overview
 
 
-class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """One run of one test of one submission, as it is stored."""
-
-    test: str
-    seed: int
-    kind: str
-    rule: str = ""  # the rule of the protocol that was broken, or ""
-    cause: str = ""  # one line that failures of one kind share: numbers are taken out
-    said: str = ""  # that line with its numbers
-    where: str = ""
-    mistake: str = ""  # the verdict's, where there is one
-    report: str = ""  # the whole explanation
-    replay: str = ""  # the command; put in by the grader's side, so that no submission can
-    output: str = ""  # the beginning of what it printed
-    checks_off: list[str] = []  # which checks its messages kept from looking, and why
-    unverified: list[str] = []  # what it rests on that cannot be verified, why, and what to change
-    alone: bool = False  # with a single server, whose peer sends nothing
-    digest: str = ""
-    virtual_s: float = 0.0
-    events: int = 0
-    dropped: int = 0  # characters that it printed or logged beyond the limit
-    real_s: float = 0.0  # here, then: part of no result but by the limit of a submission's time
-
-    @property
-    def passed(self) -> bool:
-        return self.kind == PASSED
-
-    @property
-    def failed(self) -> bool:
-        return self.kind not in (PASSED, UNVERIFIED, SKIPPED)
-
-    @property
-    def without_replay(self) -> RunRecord:
-        """For a reader to whom the command is of no use. It is the last line of the report, too."""
-        lines = self.report.rstrip().split("\n")
-        if lines[-1].split()[:1] == ["replay"]:
-            del lines[-1]
-        return replaced(self, replay="", report="\n".join(lines).rstrip())
-
-    @property
-    def same(self) -> tuple[str, ...]:
-        """Failures with one of these are taken for one mistake."""
-        return (self.kind, self.mistake) if self.mistake else (self.kind, self.rule, self.cause, self.where)
+def without_replay(run: Outcome) -> Outcome:
+    """For a reader who cannot use the command. It is the last line of the report, too."""
+    lines = run.report.rstrip().split("\n")
+    if lines[-1].split()[:1] == ["replay"]:
+        del lines[-1]
+    return replaced(run, replay="", report="\n".join(lines).rstrip())
 
 
 class Shown(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -95,17 +50,17 @@ class TestResult:
     __test__ = False  # to pytest: this is no class of tests
 
     test: Graded
-    runs: tuple[RunRecord, ...]
+    runs: tuple[Outcome, ...]
     not_run: str = ""  # why no run was made, if none was
 
     @property
-    def failures(self) -> list[RunRecord]:
-        return [run for run in self.runs if run.failed or (self.test.skips_fail and run.kind == SKIPPED)]
+    def failures(self) -> list[Outcome]:
+        return [run for run in self.runs if run.failed or (self.test.skips_fail and run.ending is Ending.SKIPPED)]
 
     @property
     def for_students(self) -> TestResult:
         """A hidden test is replayed from the grader's files alone, and these are nobody else's business."""
-        return replace(self, runs=tuple(run.without_replay for run in self.runs)) if self.test.hidden else self
+        return replace(self, runs=tuple(without_replay(run) for run in self.runs)) if self.test.hidden else self
 
     @property
     def verdict(self) -> str:
@@ -115,28 +70,28 @@ class TestResult:
         """
         if len(self.runs) < len(self.test.seeds) or len(self.failures) > self.test.failures_allowed:
             return FAILED
-        kinds = {run.kind for run in self.runs}
-        if UNVERIFIED in kinds:
-            return UNVERIFIED
-        return PASSED if PASSED in kinds or self.test.skips_fail else SKIPPED
+        endings = {run.ending for run in self.runs}
+        if Ending.UNVERIFIED in endings:
+            return Ending.UNVERIFIED
+        return Ending.PASSED if Ending.PASSED in endings or self.test.skips_fail else Ending.SKIPPED
 
     @property
     def unverified_alone(self) -> TestResult:
         """Of a peer whose messages cannot be read elsewhere: where it sends none, that proves nothing either."""
-        runs = (replaced(run, kind=UNVERIFIED) if run.alone and run.passed else run for run in self.runs)
+        runs = (replaced(run, ending=Ending.UNVERIFIED) if run.alone and run.passed else run for run in self.runs)
         return replace(self, runs=tuple(runs))
 
     @property
     def passed(self) -> bool:
-        return self.verdict == PASSED or (self.verdict == UNVERIFIED and self.test.unverified_share > 0)
+        return self.verdict == Ending.PASSED or (self.verdict == Ending.UNVERIFIED and self.test.unverified_share > 0)
 
     @property
     def skipped(self) -> bool:
-        return self.verdict == SKIPPED
+        return self.verdict == Ending.SKIPPED
 
     @property
     def earned(self) -> float:
-        share = {PASSED: 1.0, UNVERIFIED: self.test.unverified_share}
+        share: dict[str, float] = {Ending.PASSED: 1.0, Ending.UNVERIFIED: self.test.unverified_share}
         return self.test.points * share.get(self.verdict, 0.0)
 
     @property
@@ -151,7 +106,7 @@ class TestResult:
             return f"Not run: {self.not_run}"
         if self.skipped:
             return "Skipped: it asks for what not every correct peer has, so it counts neither way."
-        if self.verdict == UNVERIFIED:
+        if self.verdict == Ending.UNVERIFIED:
             share = self.test.unverified_share
             worth = (
                 "it earns nothing"
@@ -202,11 +157,11 @@ class Result:
 
     @property
     def unverified(self) -> bool:
-        return any(test.verdict == UNVERIFIED for test in self.tests)
+        return any(test.verdict == Ending.UNVERIFIED for test in self.tests)
 
     @property
     def misbehaved(self) -> bool:
-        return any(run.kind == MISBEHAVED for test in self.tests for run in test.runs)
+        return any(run.ending is Ending.MISBEHAVED for test in self.tests for run in test.runs)
 
     @property
     def rules_broken(self) -> Counter[str]:

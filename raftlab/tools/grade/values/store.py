@@ -14,9 +14,10 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from raftlab.tools.grade.values.results import RunRecord, Shown
+from raftlab.harness.outcome import Outcome
+from raftlab.tools.grade.values.results import Shown
 
-Kind = TypeVar("Kind", bound=RunRecord | Shown)
+Kind = TypeVar("Kind", bound=Outcome | Shown)
 
 
 class _Line(msgspec.Struct, Generic[Kind]):

@@ -27,7 +27,7 @@ def fuzzed(id_, tmp_path, seed=1, runs=60, limit_s=20):
     lane = Lane(launcher, seed, 0)
     for _ in range(runs):
         steps, run_seed, run = lane.run()
-        if finder.verdict(run).failed:
+        if finder.outcome(run).failed:
             return finder.look_at(steps, run_seed, run, lane=0, number=lane.runs), launcher
     pytest.fail(f"{id_} was not found in {runs} runs")
 
@@ -68,7 +68,7 @@ def test_what_fails_in_the_labs_own_code_accuses_nobody():
 
     run = played("campaign 0\n", player=player)
     with pytest.raises(OurFailure, match="in the tester"):
-        Finder(REFERENCE, [], limit_s=1).verdict(run)
+        Finder(REFERENCE, [], limit_s=1).outcome(run)
 
 
 def test_the_find_of_fewest_runs_comes_first(tmp_path):

@@ -44,7 +44,7 @@ def spawn(*command):
 
 # Runs off the end of its stack.
 SEGFAULT = "exec((lambda: 0).__code__.replace(co_code=b'\\x64\\xff' * 8, co_stacksize=0))\n"
-FAKE = '{"run": {"test": "test_initial_election_2a", "seed": 1, "kind": "passed"}}'
+FAKE = '{"run": {"test": "test_initial_election_2a", "seed": 1, "ending": "passed"}}'
 
 
 @dataclass(frozen=True)

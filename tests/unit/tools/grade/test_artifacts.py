@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from raftlab.harness.outcome import Ending, Outcome
 from raftlab.tools.cli import main as lab
 from raftlab.tools.grade.artifacts import worker
 from raftlab.tools.grade.artifacts.artifact_worker import Desk, chosen
 from raftlab.tools.grade.artifacts.worker import NOT_THE_SAME, NOTHING_LEFT_OUT, TOO_LONG, Wanted
 from raftlab.tools.grade.pages.submission import submission_page
 from raftlab.tools.grade.runs.worker import Request, Setup
-from raftlab.tools.grade.values.results import FAILED, FORCED, RunRecord, Shown, TestResult
+from raftlab.tools.grade.values.results import Shown, TestResult
 from raftlab.tools.grade.values.rubric import Failures, Limits, Rubric, RubricError
 from raftlab.tools.grade.values.store import Store
 from raftlab.tools.selection import select
@@ -135,19 +136,19 @@ def test_a_grader_killed_while_it_draws_goes_on_and_ends_with_the_same_bytes(tmp
     assert not (pages / "test_of_last_week_2a-1.html").exists()
 
 
-def failing(test: str, seed: int, *, mistake: str = "one", events: int = 100, kind: str = FAILED) -> RunRecord:
-    return RunRecord(test=test, seed=seed, kind=kind, mistake=mistake, events=events)
+def failing(test: str, seed: int, *, mistake: str = "one", events: int = 100, ending: Ending = Ending.RULE) -> Outcome:
+    return Outcome(test=test, seed=seed, ending=ending, mistake=mistake, events=events)
 
 
 def test_each_mistake_is_shown_once_by_its_shortest_run_then_every_test() -> None:
-    def result(name: str, *runs: RunRecord, **more: object) -> TestResult:
+    def result(name: str, *runs: Outcome, **more: object) -> TestResult:
         return TestResult(graded(name, seeds=tuple(run.seed for run in runs), **more), runs)
 
     results = [
         result("test_a_2a", failing("test_a_2a", 1, events=500)),
         result("test_b_2a", failing("test_b_2a", 2, events=300), failing("test_b_2a", 3, mistake="two")),
         result("test_c_2a", failing("test_c_2a", 4)),
-        result("test_d_2a", failing("test_d_2a", 5, kind=FORCED, mistake="three")),
+        result("test_d_2a", failing("test_d_2a", 5, ending=Ending.FORCED, mistake="three")),
         result("test_e_2a", failing("test_e_2a", 6, mistake="four"), hidden=True),
         result("test_f_2a", failing("test_f_2a", 7, mistake="five"), visibility="after_published"),
     ]

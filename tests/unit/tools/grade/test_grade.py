@@ -21,11 +21,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from raftlab.harness.outcome import Ending, Outcome
 from raftlab.tools.cli import main as lab
 from raftlab.tools.grade import command as grade_command
 from raftlab.tools.grade.output import as_csv, as_gradescope, as_junit, write_submitted
 from raftlab.tools.grade.submission_loader import Submission, WantedFiles, load_submissions
-from raftlab.tools.grade.values.results import DIED, FAILED, PASSED, Result, RunRecord, TestResult
+from raftlab.tools.grade.values.results import Result, TestResult
 from raftlab.tools.grade.values.rubric import Graded, Rubric
 from raftlab.tools.grade.values.store import Store
 from raftlab.tools.selection import load_tests
@@ -56,29 +57,32 @@ def graded_test(name: str, *, runs: int = 2, hidden: bool = False, rate: float =
 
 def runs_of(test: Graded, *kinds: str) -> TestResult:
     return TestResult(
-        test, tuple(RunRecord(test=test.name, seed=i, kind=kind, report=f"told {i}") for i, kind in enumerate(kinds))
+        test, tuple(Outcome(test=test.name, seed=i, ending=kind, report=f"told {i}") for i, kind in enumerate(kinds))
     )
 
 
 def test_points_are_for_as_many_passes_as_the_rubric_asks() -> None:
-    assert runs_of(graded_test("t"), PASSED, PASSED).earned == 10
-    assert runs_of(graded_test("t"), PASSED, FAILED).earned == 0
-    assert runs_of(graded_test("t", rate=0.5), PASSED, FAILED).earned == 10
-    assert runs_of(graded_test("t"), PASSED).earned == 0  # a run that was never made is none that passed
-    assert runs_of(graded_test("t", runs=1), DIED).earned == 0
+    assert runs_of(graded_test("t"), Ending.PASSED, Ending.PASSED).earned == 10
+    assert runs_of(graded_test("t"), Ending.PASSED, Ending.RULE).earned == 0
+    assert runs_of(graded_test("t", rate=0.5), Ending.PASSED, Ending.RULE).earned == 10
+    assert runs_of(graded_test("t"), Ending.PASSED).earned == 0  # a run that was never made is none that passed
+    assert runs_of(graded_test("t", runs=1), Ending.DIED).earned == 0
 
 
 def test_summaries_say_what_was_run() -> None:
-    assert runs_of(graded_test("t", runs=3), PASSED, FAILED).summary == "Failed 1 of 2 runs; the last was not needed."
-    assert runs_of(graded_test("t", runs=4), FAILED).summary == "Failed 1 of 1 runs; the last 3 were not needed."
-    assert runs_of(graded_test("t"), PASSED, PASSED).summary == "Passed 2 of 2 runs."
+    assert (
+        runs_of(graded_test("t", runs=3), Ending.PASSED, Ending.RULE).summary
+        == "Failed 1 of 2 runs; the last was not needed."
+    )
+    assert runs_of(graded_test("t", runs=4), Ending.RULE).summary == "Failed 1 of 1 runs; the last 3 were not needed."
+    assert runs_of(graded_test("t"), Ending.PASSED, Ending.PASSED).summary == "Passed 2 of 2 runs."
     assert TestResult(graded_test("t"), (), "why.").summary == "Not run: why."
 
 
 def a_result() -> Result:
-    public = runs_of(graded_test("test_x_2a"), PASSED, FAILED)
-    hidden = runs_of(graded_test("test_secret_2a", hidden=True, visibility="after_published"), FAILED)
-    good = runs_of(graded_test("test_y_2a"), PASSED, PASSED)
+    public = runs_of(graded_test("test_x_2a"), Ending.PASSED, Ending.RULE)
+    hidden = runs_of(graded_test("test_secret_2a", hidden=True, visibility="after_published"), Ending.RULE)
+    good = runs_of(graded_test("test_y_2a"), Ending.PASSED, Ending.PASSED)
     return Result("ann", "", (), (public, good, hidden))
 
 
@@ -126,18 +130,18 @@ def test_the_table_is_no_formula() -> None:
 
 def test_a_line_cut_off_by_a_kill_is_no_run(tmp_path: Path) -> None:
     path = tmp_path / "ann.jsonl"
-    store = Store(path, RunRecord)
-    store.add("code", RunRecord(test="t", seed=1, kind=PASSED))
-    store.add("code", RunRecord(test="t", seed=2, kind=PASSED))
+    store = Store(path, Outcome)
+    store.add("code", Outcome(test="t", seed=1, ending=Ending.PASSED))
+    store.add("code", Outcome(test="t", seed=2, ending=Ending.PASSED))
     store.close()
     path.write_bytes(path.read_bytes()[:-9])
-    store = Store(path, RunRecord)
+    store = Store(path, Outcome)
     assert store.get("code", "t", 1) is not None
     assert store.get("code", "t", 2) is None
     assert store.get("other code", "t", 1) is None
-    store.add("code", RunRecord(test="t", seed=3, kind=FAILED))
+    store.add("code", Outcome(test="t", seed=3, ending=Ending.RULE))
     store.close()
-    again = Store(path, RunRecord)
+    again = Store(path, Outcome)
     assert [again.get("code", "t", seed) is not None for seed in (1, 2, 3)] == [True, False, True]
     again.close()
 

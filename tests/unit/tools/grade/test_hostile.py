@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from raftlab.harness.outcome import Ending, Outcome
 from raftlab.sandbox import confinement
 from raftlab.tools.cli import main as lab
 from raftlab.tools.grade.grader import Exam, Progress, grade
@@ -24,7 +25,7 @@ from raftlab.tools.grade.runs import run_worker
 from raftlab.tools.grade.runs.run_worker import refusal
 from raftlab.tools.grade.runs.worker import Request, Setup
 from raftlab.tools.grade.submission_loader import WantedFiles, load_submissions
-from raftlab.tools.grade.values.results import DIED, FORCED, MISBEHAVED, Result, RunRecord
+from raftlab.tools.grade.values.results import Result, without_replay
 from raftlab.tools.grade.values.rubric import Failures, Limits, Rubric
 from raftlab.tools.selection import load_tests
 from raftlab.tools.workers.process import Launch, python_worker
@@ -152,9 +153,10 @@ def test_a_wrong_one_among_them_gets_what_it_gets_alone(graded: Graded) -> None:
     assert timeless(among) == timeless(graded.alone)
 
 
-def timeless(result: Result) -> list[RunRecord]:
+def timeless(result: Result) -> list[Outcome]:
     """Its runs with their digests and reports, and without how long they took or where its file lay."""
-    return [msgspec.structs.replace(run.without_replay, real_s=0) for test in result.tests for run in test.runs]
+    runs = [without_replay(run) for test in result.tests for run in test.runs]
+    return [msgspec.structs.replace(run, real_s=0, cpu_s=0) for run in runs]
 
 
 @pytest.mark.parametrize("peer", KEEPERS, ids=lambda peer: peer.name)
@@ -177,13 +179,13 @@ def test_who_tells_its_host_what_no_peer_tells_is_marked(graded: Graded) -> None
         ("applies_garbage", "a command that cannot be read"),
         ("begins_a_giant_save", "a save that cannot begin"),
     ):
-        assert graded.kinds(name) == {MISBEHAVED}, (name, graded.told(name))
+        assert graded.kinds(name) == {Ending.MISBEHAVED}, (name, graded.told(name))
         assert f"told its host what no peer tells: {what}" in graded.told(name)
 
 
 def test_who_ends_itself_or_never_ends_is_told_so(graded: Graded) -> None:
-    assert DIED in graded.kinds("exit_zero_later")
-    assert FORCED in graded.kinds("endless_loop")
+    assert Ending.DIED in graded.kinds("exit_zero_later")
+    assert Ending.FORCED in graded.kinds("endless_loop")
     assert "used more than 1 s of processor time" in graded.told("endless_loop")
 
 

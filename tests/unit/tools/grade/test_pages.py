@@ -14,10 +14,11 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
+from raftlab.harness.outcome import Ending, Outcome
 from raftlab.tools.grade.pages.html import Html, el, local_link, visible
 from raftlab.tools.grade.pages.style import SORT_JS
 from raftlab.tools.grade.pages.submission import class_page, submission_page
-from raftlab.tools.grade.values.results import DIED, FORCED, MISBEHAVED, UNLOADABLE, Result, RunRecord
+from raftlab.tools.grade.values.results import Result
 from raftlab.tools.grade.values.results import TestResult as Scored  # a name that pytest does not take for a test
 from raftlab.tools.grade.values.rubric import Graded
 
@@ -36,12 +37,13 @@ def report(test, seed, said="One vote per term (§5.2): peer 1 voted twice in te
 
 
 def failed(test, seed, cause="One vote per term (§5.2): peer # voted twice", rule="one-vote", **more):
-    given = {"kind": "failed", "cause": cause, "rule": rule, "report": report(test, seed), "digest": f"d1ge57{seed}"}
-    return RunRecord(test=test, seed=seed, **(given | more))
+    ending = Ending.RULE if rule else Ending.EXPECTATION
+    told = {"text": cause, "report": report(test, seed), "digest": f"d1ge57{seed}"}
+    return Outcome(test=test, seed=seed, **({"ending": ending, "name": rule} | told | more))
 
 
 def passed(test, seed):
-    return RunRecord(test=test, seed=seed, kind="passed", digest=f"d1ge57{seed}", virtual_s=12.5, events=3456)
+    return Outcome(test=test, seed=seed, digest=f"d1ge57{seed}", virtual_s=12.5, events=3456)
 
 
 def good(test):
@@ -67,10 +69,10 @@ HOSTILE = (
 def hostile():
     tests = [graded("test_a_2a"), graded("test_b_2b", hidden=True), graded("test_c_2c")]
     everywhere = {
-        "cause": HOSTILE, "rule": HOSTILE, "where": HOSTILE, "output": HOSTILE, "report": HOSTILE
+        "text": HOSTILE, "name": HOSTILE, "headline": HOSTILE, "where": HOSTILE, "output": HOSTILE, "report": HOSTILE
     }  # fmt: skip
-    kinds = [MISBEHAVED, UNLOADABLE, DIED, FORCED, HOSTILE]
-    runs = [bad(test, kind=kind, digest=HOSTILE, **everywhere) for test, kind in zip(tests, kinds, strict=False)]
+    endings = [Ending.MISBEHAVED, Ending.UNLOADABLE, Ending.RULE]
+    runs = [bad(test, ending=ending, digest=HOSTILE, **everywhere) for test, ending in zip(tests, endings, strict=True)]
     return submission(HOSTILE, *runs, Scored(graded("test_d_2d"), (), HOSTILE), problem=HOSTILE, remarks=[HOSTILE])
 
 
@@ -253,19 +255,19 @@ def test_the_grader_reads_what_was_handed_in_and_what_was_passed_over():
 # ---- hidden tests --------------------------------------------------------------------------------------------
 
 SECRETS = {
-    "cause": "SECRETCAUSE", "said": "SECRETSAID", "rule": "SECRETRULE", "where": "SECRETWHERE",
+    "text": "SECRETCAUSE", "headline": "SECRETSAID", "name": "SECRETRULE", "where": "SECRETWHERE",
     "replay": "SECRETREPLAY", "output": "SECRETOUTPUT", "digest": "SECRETDIGEST",
     "report": "SECRETREPORT\n\n  replay    SECRETREPLAY",
 }  # fmt: skip
 SEEDS = (1618033988, 1414213562, 1732050807)
 
 
-def with_secret(show, visibility, *, not_run="", kind="failed"):
+def with_secret(show, visibility, *, not_run="", ending=Ending.RULE):
     test = graded(
         "test_secretname_2c", 7.77, SEEDS, hidden=True, visibility=visibility, show=show,
         shown_name="hidden test 1 (2C)" if show == "nothing" else "test_secretname_2c",
     )  # fmt: skip
-    result = Scored(test, (), not_run) if not_run else bad(test, kind=kind, **SECRETS)
+    result = Scored(test, (), not_run) if not_run else bad(test, ending=ending, **SECRETS)
     return submission("ada", good(graded("test_a_2a")), bad(graded("test_b_2b")), result)
 
 
@@ -273,11 +275,11 @@ def leaks(page):
     return sorted(set(re.findall("SECRET[A-Z]+|secretname", page)) | {seed for seed in map(str, SEEDS) if seed in page})
 
 
-@pytest.mark.parametrize("kind", ["failed", MISBEHAVED, UNLOADABLE, FORCED, DIED])
+@pytest.mark.parametrize("ending", [Ending.RULE, Ending.MISBEHAVED, Ending.UNLOADABLE, Ending.FORCED, Ending.DIED])
 @pytest.mark.parametrize("visibility", ["visible", "hidden", "after_due_date", "after_published"])
 @pytest.mark.parametrize("show", ["everything", "names", "nothing"])
-def test_the_student_is_told_of_a_hidden_test_what_the_rubric_says(show, visibility, kind):
-    result = with_secret(show, visibility, kind=kind)
+def test_the_student_is_told_of_a_hidden_test_what_the_rubric_says(show, visibility, ending):
+    result = with_secret(show, visibility, ending=ending)
     page = submission_page(result, "Raft", full=False)
     read = Reader(page)
     if visibility != "visible":
@@ -353,9 +355,9 @@ def test_runs_with_one_cause_are_explained_once_and_one_explanation_stands_open(
 def test_one_mistake_in_many_tests_is_one_row_with_links_to_all_of_them():
     tests = [graded(f"test_{letter}_2a") for letter in "abc"]
     other = graded("test_d_2a")
-    same = {"mistake": "expectation | no leader", "rule": "", "said": "no leader for 5 s"}
+    same = {"mistake": "expectation | no leader", "rule": "", "headline": "no leader for 5 s"}
     results = [bad(test, where=f"tests/test_2a.py:{n}", cause=f"cause {n}", **same) for n, test in enumerate(tests)]
-    last = bad(other, rule="", cause="another", said="another")
+    last = bad(other, rule="", cause="another", headline="another")
     page = submission_page(submission("ada", *results, last), "Raft", full=False)
     causes = page.partition("What went wrong")[2].partition("</section>")[0]
     assert causes.count("no leader for 5 s") == 1
@@ -425,13 +427,13 @@ def test_the_figures_of_a_class_add_up():
 def test_what_a_submission_did_wrong_besides_is_flagged():
     test = graded("test_a_2a")
     flags = {
-        MISBEHAVED: "violated the sandbox protocol",
-        UNLOADABLE: "could not be loaded",
-        FORCED: "killed at a limit",
-        DIED: "process died",
+        Ending.MISBEHAVED: "violated the sandbox protocol",
+        Ending.UNLOADABLE: "could not be loaded",
+        Ending.FORCED: "killed at a limit",
+        Ending.DIED: "process died",
     }
     for kind, flag in flags.items():
-        result = submission("eve", bad(test, kind=kind), remarks=["late"])
+        result = submission("eve", bad(test, ending=kind), remarks=["late"])
         _, read = overview([result])
         row = next(row for row in read.rows if row[0] == "eve" and len(row) == 7)
         assert flag in row[5] and "remarks" in row[5]

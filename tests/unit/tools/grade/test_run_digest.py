@@ -7,5 +7,5 @@ from unit.students import ROOT
 def test_what_a_module_needs_is_found_through_others_and_inside_functions():
     needed = {str(path.relative_to(ROOT)) for path in needed_by("raftlab.tools.stress.worker")}
     assert {"raftlab/tools/__init__.py", "raftlab/tools/selection.py", "raftlab/tools/stress/__init__.py"} <= needed
-    assert {"raftlab/tools/stress/worker.py", "raftlab/tools/stress/outcome.py"} <= needed
+    assert {"raftlab/tools/stress/worker.py", "raftlab/tools/workers/process.py"} <= needed
     assert "raftlab/tools/stress/command.py" not in needed

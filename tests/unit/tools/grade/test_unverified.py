@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from raftlab.harness.outcome import FAILED, Ending, Outcome
 from raftlab.tools.grade.grader import Exam, Progress, grade
 from raftlab.tools.grade.output import as_csv, as_gradescope, as_junit
 from raftlab.tools.grade.pages.submission import class_page, submission_page
 from raftlab.tools.grade.submission_loader import WantedFiles, load_submissions
-from raftlab.tools.grade.values.results import FAILED, PASSED, SKIPPED, UNVERIFIED, Result, RunRecord, TestResult
+from raftlab.tools.grade.values.results import Result, TestResult
 from raftlab.tools.grade.values.rubric import Checks, Graded, Rubric, RubricError
 from raftlab.tools.selection import load_tests
 from tests.mutants.tool.mutants import PEERS
@@ -30,7 +31,7 @@ def graded_test(name: str = "test_x_2a", runs: int = 2, **more: object) -> Grade
 
 def runs_of(test: Graded, *kinds: str) -> TestResult:
     runs = (
-        RunRecord(test=test.name, seed=i, kind=kind, cause="it needs plain votes" if kind == SKIPPED else "")
+        Outcome(test=test.name, seed=i, ending=kind, text="it needs plain votes" if kind == Ending.SKIPPED else "")
         for i, kind in enumerate(kinds)
     )
     return TestResult(test, tuple(runs))
@@ -39,21 +40,26 @@ def runs_of(test: Graded, *kinds: str) -> TestResult:
 @pytest.mark.parametrize(("share", "earned", "passed"), [(0.0, 0, False), (0.6, 6, True), (1.0, 10, True)])
 def test_the_rubric_says_what_unverified_is_worth(share: float, earned: float, passed: bool) -> None:
     test = graded_test(unverified_share=share)
-    for kinds in ((UNVERIFIED, UNVERIFIED), (PASSED, UNVERIFIED)):
+    for kinds in ((Ending.UNVERIFIED, Ending.UNVERIFIED), (Ending.PASSED, Ending.UNVERIFIED)):
         result = runs_of(test, *kinds)
-        assert (result.verdict, result.earned, result.possible, result.passed) == (UNVERIFIED, earned, 10, passed)
-    assert runs_of(test, UNVERIFIED, FAILED).verdict == FAILED
-    assert runs_of(test, PASSED, PASSED).earned == 10
+        assert (result.verdict, result.earned, result.possible, result.passed) == (
+            Ending.UNVERIFIED,
+            earned,
+            10,
+            passed,
+        )
+    assert runs_of(test, Ending.UNVERIFIED, Ending.RULE).verdict == FAILED
+    assert runs_of(test, Ending.PASSED, Ending.PASSED).earned == 10
 
 
 def test_a_skipped_test_counts_neither_way() -> None:
-    skipped = runs_of(graded_test(), SKIPPED, SKIPPED)
-    assert (skipped.verdict, skipped.earned, skipped.possible, skipped.failures) == (SKIPPED, 0, 0, [])
-    assert runs_of(graded_test(), SKIPPED, PASSED).verdict == PASSED
-    assert runs_of(graded_test(), SKIPPED, FAILED).verdict == FAILED
-    strict = runs_of(graded_test(skips_fail=True), SKIPPED, SKIPPED)
+    skipped = runs_of(graded_test(), Ending.SKIPPED, Ending.SKIPPED)
+    assert (skipped.verdict, skipped.earned, skipped.possible, skipped.failures) == (Ending.SKIPPED, 0, 0, [])
+    assert runs_of(graded_test(), Ending.SKIPPED, Ending.PASSED).verdict == Ending.PASSED
+    assert runs_of(graded_test(), Ending.SKIPPED, Ending.RULE).verdict == FAILED
+    strict = runs_of(graded_test(skips_fail=True), Ending.SKIPPED, Ending.SKIPPED)
     assert (strict.verdict, strict.earned, strict.possible) == (FAILED, 0, 10)
-    result = Result("ann", "", (), (skipped, runs_of(graded_test("test_y_2a"), PASSED, PASSED)))
+    result = Result("ann", "", (), (skipped, runs_of(graded_test("test_y_2a"), Ending.PASSED, Ending.PASSED)))
     assert (result.score, result.score_max, result.parts) == (10, 10, {"2a": (10, 10)})
 
 
@@ -74,9 +80,9 @@ def test_another_value_for_undecodable_is_refused(tmp_path: Path, value: str) ->
 
 def a_result(share: float = 0.0) -> Result:
     tests = (
-        runs_of(graded_test("test_x_2a", unverified_share=share), UNVERIFIED, UNVERIFIED),
-        runs_of(graded_test("test_y_2a"), SKIPPED, SKIPPED),
-        runs_of(graded_test("test_z_2a"), PASSED, PASSED),
+        runs_of(graded_test("test_x_2a", unverified_share=share), Ending.UNVERIFIED, Ending.UNVERIFIED),
+        runs_of(graded_test("test_y_2a"), Ending.SKIPPED, Ending.SKIPPED),
+        runs_of(graded_test("test_z_2a"), Ending.PASSED, Ending.PASSED),
     )
     return Result("ann", "", (), tests, unverified_because=(WHY,))
 
@@ -140,7 +146,7 @@ def test_a_peer_that_cannot_be_read_earns_nothing(tmp_path: Path) -> None:
     result = grade_one(tmp_path / "class", ASKED)
     assert result.score == 0 and result.score_max == 50
     # Where there is a single server nothing is sent, which proves nothing of such a peer.
-    assert {test.verdict for test in result.tests} == {UNVERIFIED}
+    assert {test.verdict for test in result.tests} == {Ending.UNVERIFIED}
     assert [line.partition(" cannot")[0] for line in result.unverified_because] == ["Who leads", "What is committed"]
     assert grade_one(tmp_path / "class", ASKED, undecodable="allow").score == 50
 
@@ -152,6 +158,6 @@ def test_a_scenario_that_its_design_cannot_play_costs_nothing(tmp_path: Path) ->
     scenario = tmp_path / "split_vote_2a.scenario"
     scenario.write_bytes((ROOT / "tests/scenarios/2a/split_vote.scenario").read_bytes())
     result = grade_one(tmp_path / "class", ("test_initial_election_2a",), hidden=scenario)
-    assert [test.verdict for test in result.tests] == [PASSED, SKIPPED]
+    assert [test.verdict for test in result.tests] == [Ending.PASSED, Ending.SKIPPED]
     assert (result.score, result.score_max) == (10, 10)
     assert result.tests[1].runs[0].cause.startswith("it needs plain votes")

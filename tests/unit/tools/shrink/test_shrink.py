@@ -10,9 +10,9 @@ from labrpc.conditions import Transit
 from labsim.choices import Choices, SeededSource
 from raftlab.harness.lab_test import LabTest, LabTestKind
 from raftlab.harness.loader import load_peer
+from raftlab.harness.outcome import Ending, Outcome
 from raftlab.harness.records import place_of_peer
 from raftlab.harness.run import Run, run_test
-from raftlab.harness.verdict import Ending, Verdict
 from raftlab.scenarios.recorded_schedule import ScheduleRecording, make_schedule_test
 from raftlab.scenarios.runner import make_lab_test
 from raftlab.scenarios.text import parse_script
@@ -56,7 +56,7 @@ def shrunk(path, name, seed=0, **how):
 def test_a_broken_rule_is_shrunk_to_what_it_needs_and_so_every_time():
     path, test = wrong_peer("append-not-persisted"), "test_persist1_2c"
     left, again = (shrunk(path, test, scenario=False) for _ in range(2))
-    assert (left.rule, left.best.verdict.name) == ("saved-before-reply", "saved-before-reply")
+    assert (left.rule, left.best.outcome.name) == ("saved-before-reply", "saved-before-reply")
     assert left.best.events * 3 < left.original.events
     assert left.needs == "To reproduce it, with 2 servers"
     assert [line.partition("s  ")[2] for line in left.recipe] == ["peer 0 is given the command 1"]
@@ -145,7 +145,7 @@ def test_a_service_is_shrunk_too():
     peer = load_peer(ROOT / "raft" / "raft.py", kv=path)
     seed = next(seed for seed in range(20) if run_test(test, peer, seed).error is not None)
     left = shrink(test, peer, seed, place_of_peer(ROOT / "raft" / "raft.py", path))
-    assert left.best.verdict.name == left.rule
+    assert left.best.outcome.name == left.rule
     assert left.best.events * 10 < left.original.events
 
 
@@ -232,7 +232,7 @@ def told(*acts, chosen=None):
     choices = Choices()
     choices.chosen = chosen or {}
     plan = Plan(choices, Play({"servers": 3}, False, list(acts), 0))
-    return recipe(Attempt(plan, Run(0), Verdict(Ending.RULE), None, ScheduleRecording()))
+    return recipe(Attempt(plan, Run(0), Outcome(ending=Ending.RULE), None, ScheduleRecording()))
 
 
 def test_messages_that_fare_alike_are_told_in_one_line():
@@ -256,7 +256,7 @@ def test_messages_that_fare_alike_are_told_in_one_line():
 def test_a_run_of_steps_is_told_by_them_and_repeated_from_its_file(tmp_path):
     steps = ["peers 2", "campaign 0", "deliver 0->1 vote", "expect 1 voted 0"]
     play = Play({"servers": 2}, False, [], 0, steps=steps)
-    attempt = Attempt(Plan(Choices(), play), Run(0), Verdict(Ending.RULE), None, ScheduleRecording())
+    attempt = Attempt(Plan(Choices(), play), Run(0), Outcome(ending=Ending.RULE), None, ScheduleRecording())
     assert needs(attempt) == "To reproduce it, with 2 servers"
     assert recipe(attempt) == steps[1:]
     write_choices(tmp_path / "x.choices", Choices(), test="test_x_2a", digest="", play=play)

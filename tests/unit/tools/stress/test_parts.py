@@ -11,14 +11,19 @@ from rich.console import Console
 
 from raftlab.harness import records
 from raftlab.harness.loader import DEFAULT, DEFAULT_KV
-from raftlab.harness.verdict import Ending, Verdict
+from raftlab.harness.outcome import Ending, Outcome
 from raftlab.tools.selection import select
 from raftlab.tools.stress import progress
-from raftlab.tools.stress.outcome import Outcome
 from raftlab.tools.stress.stress_run import Plan, PoolLost, run_campaign
 from raftlab.tools.stress.summary import as_text, rate, wrapped
 from raftlab.tools.stress.tally import Tally
 from raftlab.tools.workers.job_bundle import Kit
+
+PASSED, EXCEPTION = Ending.PASSED, Ending.EXCEPTION
+
+
+def ran(test, seed, ending=PASSED, **more):
+    return Outcome(test=test, seed=seed, ending=ending, **more)
 
 
 class FakePool:
@@ -36,7 +41,9 @@ class FakePool:
         for seed in batch.seeds:
             self.made.append((batch.test, seed))
             failed = self.fails(batch.test, seed)
-            done.append(Outcome(batch.test, seed, "failed" if failed else "passed", "", 1.0, 0.01, cause="x" * failed))
+            done.append(
+                ran(batch.test, seed, EXCEPTION if failed else PASSED, virtual_s=1.0, real_s=0.01, text="x" * failed)
+            )
         future.set_result(done)
         return future
 
@@ -98,7 +105,7 @@ def test_a_pool_that_is_lost_ends_it_and_keeps_what_was_counted():
 
 def test_unverified_runs_are_counted_apart(tmp_path):
     tally = Tally(["a"], 0)
-    tally.add([Outcome("a", 1), Outcome("a", 2, "unverified", unverified=["Who leads cannot be verified"])])
+    tally.add([ran("a", 1), ran("a", 2, Ending.UNVERIFIED, unverified=["Who leads cannot be verified"])])
     assert (tally.total.runs, tally.total.passed, tally.total.failed, tally.total.unverified) == (2, 1, 0, 1)
     text = as_text(tally, None, tmp_path)
     assert "2 runs: 1 passed, 0 failed, 1 unverified, in" in text and "Who leads cannot be verified." in text
@@ -107,8 +114,8 @@ def test_unverified_runs_are_counted_apart(tmp_path):
 # ---- causes --------------------------------------------------------------------------------------------------
 
 
-def failed(test, seed, *, events=10, **more):
-    return Outcome(test, seed, "failed", events=events, **more)
+def failed(test, seed, *, events=10, ending=EXCEPTION, **more):
+    return ran(test, seed, ending, events=events, **more)
 
 
 def test_a_test_keeps_its_smallest_seed_and_its_shortest_run():
@@ -125,11 +132,11 @@ def test_one_mistake_in_many_tests_is_one_cause_with_its_tests_below(tmp_path):
     tests = ["test_c", "test_a", "test_b"]
     tally = Tally(tests, 0)
     tally.ended_s = tally.began_s + 1
-    saved = {"mistake": "rule | saved", "cause": "saved", "said": "peer # does not save"}
+    saved = {"ending": Ending.RULE, "mistake": "rule | saved", "name": "saved", "text": "peer 3 does not save"}
     tally.add([failed(test, seed, events=100 - seed, **saved) for seed in (1, 2) for test in sorted(tests)])
-    tally.add([Outcome(test, 3) for test in tests])
+    tally.add([ran(test, 3) for test in tests])
     tally.add(
-        [failed("test_a", 4, mistake="exception | KeyError | raft.py:7", cause="KeyError: '...'", where="raft.py:7")]
+        [failed("test_a", 4, mistake="exception | KeyError | raft.py:7", text="KeyError: 'x'", where="raft.py:7")]
     )
     kit = SimpleNamespace(replay_line=lambda test, seed, does="replay": f"{does.upper()} {test} {seed}")
     text = as_text(tally, kit, tmp_path).partition("\n")[2]
@@ -157,7 +164,7 @@ def test_one_mistake_in_many_tests_is_one_cause_with_its_tests_below(tmp_path):
 
 def test_a_run_that_ended_its_process_is_no_example_where_there_is_another():
     tally = Tally(["a"], 0)
-    tally.add([Outcome("a", 1, "died", mistake="m"), failed("a", 2, mistake="m")])
+    tally.add([ran("a", 1, Ending.DIED, mistake="m"), failed("a", 2, mistake="m")])
     assert tally.causes[0].shortest.seed == 2
 
 
@@ -171,7 +178,7 @@ def test_a_long_sentence_is_wrapped_on_a_terminal_and_keeps_all_its_words():
 
 def test_checks_that_are_off_are_said_once():
     tally = Tally(["a"], 0)
-    tally.add([Outcome("a", seed, checks_off=["These are off"]) for seed in range(3)])
+    tally.add([ran("a", seed, checks_off=["These are off"]) for seed in range(3)])
     tally.ended_s = tally.began_s + 1
     assert as_text(tally, None, Path("out")).splitlines()[1:] == ["These are off."]
 
@@ -203,9 +210,9 @@ def test_away_from_a_terminal_a_long_campaign_says_little(monkeypatch):
     with progress.watching(tally, Console(file=said, width=200), Path("out")) as update:
         while now_s[0] < 10 * 3600:
             now_s[0] += 0.5
-            tally.add([Outcome("a", 1, virtual_s=30.0, real_s=0.4)])
+            tally.add([ran("a", 1, virtual_s=30.0, real_s=0.4)])
             if now_s[0] == 7:
-                tally.add([Outcome("a", seed, "failed", cause=f"cause {seed}") for seed in range(100)])
+                tally.add([ran("a", seed, Ending.DIED, text=f"cause {seed}") for seed in range(100)])
             update()
     lines = said.getvalue().splitlines()
     told = [line for line in lines if line.startswith("FAILED")]
@@ -222,9 +229,9 @@ def test_the_live_table_fits_the_terminal_and_shows_what_failed(width, height):
     console = Console(file=said, force_terminal=True, width=width, height=height)
     tests = [f"test_number_{n}" for n in range(28)]
     tally = Tally(tests, 0, wanted=10)
-    tally.add([Outcome(test, 1, virtual_s=3600.0, real_s=0.5) for test in tests])
+    tally.add([ran(test, 1, virtual_s=3600.0, real_s=0.5) for test in tests])
     cause = " ".join(["a cause of failure", *["of many words"] * 5, "and the fix"])
-    tally.add([Outcome("test_number_27", 2, "failed", cause=cause)])
+    tally.add([ran("test_number_27", 2, EXCEPTION, text=cause)])
     with console.capture() as capture:
         console.print(progress._picture(tally, Path("out"), width, height))
     shown = capture.get()
@@ -271,7 +278,5 @@ def test_a_record_that_cannot_be_read_is_not_there(tmp_path):
 
 def test_the_fix_that_the_simulation_names_is_told_in_its_own_words():
     says = "time.sleep() in raft.py:3 stops every peer at once; use 'from labsim import time'"
-    refused, missed = Outcome("a", 1), Outcome("a", 2)
-    refused.take(Verdict(Ending.SIMULATION, "RealWorldError", says))
-    missed.take(Verdict(Ending.EXPECTATION, "", "one(7): no agreement on 'x'"))
-    assert (refused.cause, missed.cause) == (says, "one(#): no agreement on '...'")
+    refused, missed = ran("a", 1, Ending.SIMULATION, text=says), ran("a", 1, Ending.EXPECTATION, text="one(7): no 'x'")
+    assert (refused.cause, missed.cause) == (says, "one(#): no '...'")

@@ -8,8 +8,8 @@ from labsim import Deadlock, TaskFailed, Wait, WaitKind
 from labsim.stacks import CodeLocation, short_path
 from raftlab.check.failure import Failure
 from raftlab.harness.loader import load_peer
+from raftlab.harness.outcome import Ending, outcome_of, without_numbers
 from raftlab.harness.run import run_test
-from raftlab.harness.verdict import Ending, verdict_of, without_numbers
 from raftlab.scenarios.collection import collect
 from unit.students import agree, elect, peer
 
@@ -37,9 +37,9 @@ def test_rules_sections_and_words_do_tell_causes_apart():
 
 def test_the_mistake_of_a_failure_is_its_rule_where_it_has_one(tmp_path):
     failure = Failure("Peer 3 voted twice in term 7\nmore", rule="one-vote-per-term")
-    verdict = verdict_of(failure, tmp_path, tmp_path)
-    assert (verdict.ending, verdict.name, verdict.where) == (Ending.RULE, "one-vote-per-term", "")
-    assert verdict.mistake == "rule | one-vote-per-term"
+    outcome = outcome_of(failure, tmp_path, tmp_path)
+    assert (outcome.ending, outcome.name, outcome.where) == (Ending.RULE, "one-vote-per-term", "")
+    assert outcome.mistake == "rule | one-vote-per-term"
 
 
 def test_where_is_the_innermost_line_of_the_peer_not_of_the_library_below_it(tmp_path):
@@ -51,20 +51,20 @@ def test_where_is_the_innermost_line_of_the_peer_not_of_the_library_below_it(tmp
         names["outer"]()
     failed = TaskFailed("long text", task="ticker", node="1")
     failed.__cause__ = raised.value
-    verdict = verdict_of(failed, peer, Path(__file__))
-    assert without_numbers(verdict.text) == (
+    outcome = outcome_of(failed, peer, Path(__file__))
+    assert without_numbers(outcome.text) == (
         "json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes: line # column # (char #)"
     )
-    assert verdict.where == f"{peer}:4 in inner"
+    assert outcome.where == f"{peer}:4 in inner"
 
 
 def test_a_deadlock_is_placed_by_the_lines_it_names():
     wait = Wait("ticker", "1", WaitKind.LOCK, 0, "ticker waits", (CodeLocation(__file__, 41, "_tick"),))
     deadlock = Deadlock("Deadlock at 1.5 s: every task waits.\n  ticker waits", waits=[wait])
-    verdict = verdict_of(deadlock, Path(__file__), Path("tests/test_2a.py"))
-    assert without_numbers(verdict.text) == "Deadlock at # s: every task waits."
-    assert verdict.where == f"{short_path(__file__)}:41 in _tick"
-    assert verdict.mistake == f"simulation | Deadlock | {verdict.where}"
+    outcome = outcome_of(deadlock, Path(__file__), Path("tests/test_2a.py"))
+    assert without_numbers(outcome.text) == "Deadlock at # s: every task waits."
+    assert outcome.where == f"{short_path(__file__)}:41 in _tick"
+    assert outcome.mistake == f"simulation | Deadlock | {outcome.where}"
 
 
 def test_words_are_never_cut():
@@ -77,7 +77,7 @@ def test_words_are_never_cut():
 
 
 def mistake(path, test, seed=7):
-    return verdict_of(run_test(test, load_peer(path), seed).error, path, Path(__file__)).mistake
+    return run_test(test, load_peer(path), seed).outcome(path, Path(__file__)).mistake
 
 
 def test_an_expectation_of_two_tests_is_one_mistake(tmp_path):
