@@ -18,8 +18,8 @@ from labsim import time as virtual
 from raftlab.harness.loader import DEFAULT, load_peer
 from raftlab.harness.run import run_test
 from raftlab.scenarios.collection import collect
-from raftlab.tools.page.command import told_of, write_page
-from raftlab.tools.page.fields import watched_run
+from raftlab.tools.page.command import run_summary, write_page
+from raftlab.tools.page.fields import run_with_fields
 from tests.unit.tools.page.browser import CHROMIUM, Browser
 
 _ROUNDS = 28
@@ -106,12 +106,12 @@ def _cpu_s(work: Callable[[], Any]) -> tuple[float, Any]:
 def facts() -> Iterator[str]:
     launcher = load_peer(DEFAULT)
     plain_s, _ = _cpu_s(lambda: run_test(_busy, launcher, 7))
-    watched_s, (run, watch) = _cpu_s(lambda: watched_run(_busy, launcher, 7))
+    watched_s, (run, watch) = _cpu_s(lambda: run_with_fields(_busy, launcher, 7))
     assert run.error is None, run.error
     trace = run.simulation.trace
     with tempfile.TemporaryDirectory(prefix="bench-page-") as folder:
         path = Path(folder) / "busy.html"
-        page_s, _ = _cpu_s(lambda: write_page(path, trace, told_of(run, "busy", ""), watch))
+        page_s, _ = _cpu_s(lambda: write_page(path, trace, run_summary(run, "busy", ""), watch))
         yield (
             f"{len(trace):,} events: run {plain_s:.1f} s of CPU, with the peers' fields {watched_s:.1f} s, its page "
             f"{page_s:.1f} s and {path.stat().st_size / 1e6:.1f} MB"

@@ -3,9 +3,9 @@
 A thread looks after each of these processes, and the main thread waits for what they have to say in futures. An
 interrupt that is raised while the main thread has hold of a future's lock would leave it locked: the thread with the
 answer waits for that lock, the main thread for the thread, and the command never ends. So all that touches futures or
-their pool is done here, or is `held_back()`.
+their pool is done here, or is `defer_interrupts()`.
 
-Start at `ended_politely()`.
+Start at `sigterm_as_interrupt()`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TICK_S = 0.2
 
 
 @contextmanager
-def ended_politely() -> Iterator[None]:
+def sigterm_as_interrupt() -> Iterator[None]:
     """`kill` and `timeout` get the summary, as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -37,7 +37,7 @@ def ended_politely() -> Iterator[None]:
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
+def defer_interrupts() -> Iterator[None]:
     """An interrupt that comes within is raised at the end. For what is short: nobody can end it."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are the main thread's
@@ -59,7 +59,7 @@ def held_back() -> Iterator[None]:
 
 def first_done(futures: Collection[Future[T]]) -> set[Future[T]]:
     """Those that have ended, as soon as one has; none when a tick has passed before."""
-    with held_back():
+    with defer_interrupts():
         return wait(futures, timeout=TICK_S, return_when=FIRST_COMPLETED).done
 
 

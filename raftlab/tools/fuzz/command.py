@@ -19,7 +19,7 @@ from rich.console import Console
 
 from labsim.stacks import short_path
 from raftlab.harness.options import FOR, JOBS, OUT, RUN_OF_PEER, RUNS, SEED, add_options, command_line, given
-from raftlab.tools.common.interrupts import ended_politely
+from raftlab.tools.common.interrupts import sigterm_as_interrupt
 from raftlab.tools.common.text import counted, duration
 from raftlab.tools.fuzz.fuzzers import FuzzWorkers, Result
 from raftlab.tools.fuzz.report import Progress, figures, scenario_text, tell
@@ -79,7 +79,7 @@ def main(args: argparse.Namespace) -> int:
     }
     result = Result()
     console = Console(highlight=False, soft_wrap=True)
-    with ended_politely(), tempfile.TemporaryDirectory(prefix="lab-fuzz-") as folder:
+    with sigterm_as_interrupt(), tempfile.TemporaryDirectory(prefix="lab-fuzz-") as folder:
         kit.unpack(Path(folder))
         try:
             workers = FuzzWorkers(setup, Path(folder), jobs)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from raftlab.layout import ROOT
-from raftlab.tools.common.interrupts import held_back, result_of
+from raftlab.tools.common.interrupts import defer_interrupts, result_of
 from raftlab.tools.fuzz.answers import Answer
 from raftlab.tools.fuzz.minimizer import Find
 from raftlab.tools.workers.process import Lost, WorkerProcess, python_worker
@@ -90,7 +90,7 @@ class FuzzWorkers:
         requests = [
             json.dumps({"lane": lane, "after": before, "up_to": self._made}).encode() for lane in range(len(workers))
         ]
-        with held_back():
+        with defer_interrupts():
             asked = [threads.submit(w.ask, [r], _ROUND_LIMIT_S) for w, r in zip(workers, requests, strict=True)]
         finds: list[Find] = []
         for lane, future in enumerate(asked):

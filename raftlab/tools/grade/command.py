@@ -30,8 +30,8 @@ from labsim.stacks import short_path
 from raftlab.harness.lab_test import LabTest
 from raftlab.harness.options import JOBS, KV, OUT, add_options
 from raftlab.layout import PEER, ROOT, SERVICE
-from raftlab.tools.common.interrupts import ended_politely
-from raftlab.tools.common.lock import InUse, alone_in
+from raftlab.tools.common.interrupts import sigterm_as_interrupt
+from raftlab.tools.common.lock import FolderInUse, exclusive_lock
 from raftlab.tools.common.text import counted, printable
 from raftlab.tools.grade import gradescope
 from raftlab.tools.grade.grader import Exam, Progress, grade, reference_files
@@ -136,10 +136,10 @@ def main(args: argparse.Namespace) -> int:
     if refusal() and not args.no_sandbox:
         return _cannot(refusal())
     try:
-        with ended_politely(), alone_in(args.out, "lab grade"):
+        with sigterm_as_interrupt(), exclusive_lock(args.out, "lab grade"):
             kept = Kept(args.out, ExamKey.of(exam, rubric))
             return _grade(args, rubric, exam, loaded if loaded.is_class else _single(loaded, kept), kept)
-    except (InUse, KeptError, ProofError) as error:
+    except (FolderInUse, KeptError, ProofError) as error:
         return _cannot(str(error))
     except OSError as error:
         return _cannot(f"{_reason(error)}; finished runs are in {args.out}, run the same command again to resume")

@@ -26,7 +26,7 @@ from raftlab.harness.options import run_line
 from raftlab.harness.outcome import FAILED, Ending, Outcome
 from raftlab.harness.records import files_of
 from raftlab.layout import PEER
-from raftlab.tools.common.interrupts import first_done, held_back
+from raftlab.tools.common.interrupts import defer_interrupts, first_done
 from raftlab.tools.grade.artifacts.artifact_worker import Choice, Desk, chosen, without_files
 from raftlab.tools.grade.runs.run_digest import FUZZ_TESTS, run_digest
 from raftlab.tools.grade.runs.run_worker import Box
@@ -119,7 +119,7 @@ def grade(
     pool = ThreadPoolExecutor(jobs, thread_name_prefix="grade")
     try:
         for hidden in (False, True):
-            with held_back():
+            with defer_interrupts():
                 waiting = {pool.submit(grading.make_runs, boxes, code, stop, hidden=hidden) for grading in gradings}
             while waiting:
                 ended = first_done(waiting)

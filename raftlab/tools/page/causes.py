@@ -9,7 +9,7 @@ there is no cause.
 from __future__ import annotations
 
 from labsim import Event
-from raftlab.tools.timeline.calls import Call
+from raftlab.tools.timeline.calls import TimelineCall
 from raftlab.trace.events import ANSWER, DELIVER, DROP, DUPLICATE, INVOKE, REPLY, SEND, SERVER_ACTS, START, STARTED
 
 NONE = -1
@@ -22,7 +22,7 @@ class Causes:
         self._came: dict[str, tuple[int, int]] = {}  # by node: what came in last, and when
         self._starts: dict[str, list[int]] = {}  # that have not returned
 
-    def take(self, place: int, event: Event, call: Call | None) -> int:
+    def take(self, place: int, event: Event, call: TimelineCall | None) -> int:
         kind, node = event.kind, event.node
         cause = self._of_message(event) if call is not None and kind != SEND else self._of_node(event)
         if kind == STARTED and self._starts.get(node):

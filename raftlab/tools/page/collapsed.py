@@ -1,6 +1,6 @@
 """What is not shown at first: calls that only repeat the last one, and what stands in another event's words.
 
-Which calls repeat the last one, the timeline's `FirstPass` decides. Start at `Folds.take()`.
+Which calls repeat the last one, the timeline's `FirstPass` decides. Start at `CollapsedEvents.take()`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from labsim import Event
-from raftlab.tools.timeline.calls import Call, FirstPass
+from raftlab.tools.timeline.calls import FirstPass, TimelineCall
 from raftlab.tools.timeline.repetitions import Repetitions
 from raftlab.trace.events import (
     CLUSTER,
@@ -27,16 +27,16 @@ from raftlab.trace.events import (
     UNFREEZE_CLOCK,
 )
 
-SHOWN, IN_ANOTHER, FOLDED = 0, 1, 2
+SHOWN, MERGED, COLLAPSED = 0, 1, 2
 
 
-class Fold(Repetitions):
+class CollapsedGroup(Repetitions):
     def __init__(self, place: int, at_ns: int) -> None:
         super().__init__(at_ns)
         self.first = self.last = place
 
 
-class Folds:
+class CollapsedEvents:
     def __init__(self, events: Sequence[Event], first_pass: FirstPass) -> None:
         self._events = events
         self._known = first_pass
@@ -44,19 +44,19 @@ class Folds:
         self._begun = {end: begin for begin, end in first_pass.results.items()}
         self._of_call: dict[int, int] = {}  # by id() of the message
         self._open = False
-        self.folds: list[Fold] = []
+        self.groups: list[CollapsedGroup] = []
         self._save: dict[str, tuple[int, int]] = {}  # by peer: a save that nothing of it has followed yet, and when
-        self._act: tuple[str, int, int] | None = None  # the latest of SERVER_ACTS that is shown: kind, time, place
-        self._struck: list[str] = []
+        self._fault: tuple[str, int, int] | None = None  # the latest of SERVER_ACTS that is shown: kind, time, place
+        self._affected: list[str] = []
 
-    def take(self, place: int, event: Event, call: Call | None, *, news: bool) -> tuple[int, int]:
+    def take(self, place: int, event: Event, call: TimelineCall | None, *, is_change: bool) -> tuple[int, int]:
         """How the event is shown, and the number of its fold or -1. `news`: a connection that changes something."""
-        if call is not None and call.counted and event.kind in MESSAGE_KINDS:
-            return FOLDED, self._count(place, event, call)
+        if call is not None and call.collapsed and event.kind in MESSAGE_KINDS:
+            return COLLAPSED, self._add_call(place, event, call)
         if event.kind in (START, STARTED) and self._is_refused(place, event):
-            return FOLDED, self._refuse(place, event)
-        if self._is_in_another(place, event, news=news):
-            return IN_ANOTHER, -1
+            return COLLAPSED, self._add_refused_start(place, event)
+        if self._is_merged(place, event, is_change=is_change):
+            return MERGED, -1
         self._open = False
         return SHOWN, -1
 
@@ -67,28 +67,28 @@ class Folds:
             self._save[event.node] = (place, event.at_ns)
         return saved if event.kind == SEND and at_ns == event.at_ns else -1
 
-    def same_act(self, place: int, event: Event) -> tuple[int, list[str]]:
+    def merged_fault(self, place: int, event: Event) -> tuple[int, list[str]]:
         """An act of the tester's that is told with this one, or -1; and all peers that they are about."""
-        kind, at_ns, before = self._act or ("", -1, -1)
+        kind, at_ns, before = self._fault or ("", -1, -1)
         together = kind == event.kind and at_ns == event.at_ns
-        self._struck = [*self._struck, event.node] if together else [event.node]
-        self._act = (event.kind, event.at_ns, place)
-        return (before if together else -1), self._struck
+        self._affected = [*self._affected, event.node] if together else [event.node]
+        self._fault = (event.kind, event.at_ns, place)
+        return (before if together else -1), self._affected
 
-    def _count(self, place: int, event: Event, call: Call) -> int:
+    def _add_call(self, place: int, event: Event, call: TimelineCall) -> int:
         if event.kind != SEND:
             return self._of_call.get(id(event.detail), -1)
-        self._last(place, event).add_call(call)
-        number = self._of_call[id(event.detail)] = len(self.folds) - 1
+        self._open_group(place, event).add_call(call)
+        number = self._of_call[id(event.detail)] = len(self.groups) - 1
         return number
 
-    def _last(self, place: int, event: Event) -> Fold:
+    def _open_group(self, place: int, event: Event) -> CollapsedGroup:
         if not self._open:
-            self.folds.append(Fold(place, event.at_ns))
+            self.groups.append(CollapsedGroup(place, event.at_ns))
             self._open = True
-        fold = self.folds[-1]
-        fold.last, fold.last_ns = place, event.at_ns
-        return fold
+        group = self.groups[-1]
+        group.last, group.last_ns = place, event.at_ns
+        return group
 
     def _is_refused(self, place: int, event: Event) -> bool:
         """A start() that somebody who is no leader refused at once."""
@@ -99,22 +99,22 @@ class Folds:
         result = self._events[end]
         return not result.detail.is_leader and self._events[begin].at_ns == result.at_ns
 
-    def _refuse(self, place: int, event: Event) -> int:
+    def _add_refused_start(self, place: int, event: Event) -> int:
         end = self._known.results[place] if event.kind == START else place
         if end in self._known.skip and not self._open:
             return -1  # the tester looks for the leader, and finds it
-        fold = self._last(place, event)
+        group = self._open_group(place, event)
         if event.kind == START:
-            fold.add_refused_start(event.node)
-        return len(self.folds) - 1
+            group.add_refused_start(event.node)
+        return len(self.groups) - 1
 
-    def _is_in_another(self, place: int, event: Event, *, news: bool) -> bool:
+    def _is_merged(self, place: int, event: Event, *, is_change: bool) -> bool:
         kind = event.kind
         if place in self._known.skip or kind in (RESTORE, CLUSTER, SERVICE, STOP):
             return True
         if kind in (FREEZE_CLOCK, UNFREEZE_CLOCK):
             return self._has_steps
         if kind in (CONNECT, DISCONNECT):
-            return not news
+            return not is_change
         begun = self._begun.get(place) if kind == STARTED else None
         return begun is not None and self._events[begun].at_ns == event.at_ns

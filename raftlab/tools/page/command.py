@@ -23,10 +23,10 @@ from raftlab.harness.loader import LoadError
 from raftlab.harness.options import FILE, OUT, RUN, TRACE, add_options, given, run_line
 from raftlab.harness.run import Run, run_test
 from raftlab.sandbox.loader import launcher_for
-from raftlab.tools.page.data import data_of, find
-from raftlab.tools.page.fields import Watch, watched_run
-from raftlab.tools.page.html import page
-from raftlab.tools.page.tables import printable
+from raftlab.tools.page.data import find_events, page_data
+from raftlab.tools.page.fields import FieldWatcher, run_with_fields
+from raftlab.tools.page.html import render_page
+from raftlab.tools.page.tables import encodable
 from raftlab.tools.selection import SelectionError, select, service_for
 from raftlab.trace.trace_file import TraceFileError, read_trace
 
@@ -38,32 +38,34 @@ class PageError(Exception):
     """What was asked for cannot be written; the text says why."""
 
 
-def write_page(path: Path, events: Sequence[Event], told: dict[str, Any], watch: Watch | None = None) -> None:
-    """`told`: what told_of() gives, or at least test and seed. `watch`: who has looked at the peers' own fields."""
-    data = data_of(events, told, watch)
+def write_page(
+    path: Path, events: Sequence[Event], summary: dict[str, Any], watcher: FieldWatcher | None = None
+) -> None:
+    """`summary`: from run_summary(), or at least test and seed."""
+    data = page_data(events, summary, watcher)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page(data, f"{told['test']} {told['seed']}"), encoding="utf-8")
+        path.write_text(render_page(data, f"{summary['test']} {summary['seed']}"), encoding="utf-8")
     except OSError as error:
         raise PageError(f"{path}: {error.strerror or error}") from None
 
 
-def told_of(run: Run, test: str, replay: str) -> dict[str, Any]:
+def run_summary(run: Run, test: str, replay: str) -> dict[str, Any]:
     """What the page says of the run itself."""
     assert run.simulation is not None and run.simulation.trace is not None
-    told: dict[str, Any] = {"test": test, "seed": run.seed, "digest": run.digest, "replay": replay, "failed": False}
-    told["ends_ns"] = run.simulation.now_ns
+    summary: dict[str, Any] = {"test": test, "seed": run.seed, "digest": run.digest, "replay": replay, "failed": False}
+    summary["ends_ns"] = run.simulation.now_ns
     error = run.error
     if error is None:
-        return told
-    lines = [printable(line) for line in report.told(error)]
-    told |= {"failed": True, "headline": lines[0], "evidence": lines[1:]}
-    told["causes"] = [printable(cause) for cause in run.causes]
+        return summary
+    lines = [encodable(line) for line in report.told(error)]
+    summary |= {"failed": True, "headline": lines[0], "evidence": lines[1:]}
+    summary["causes"] = [encodable(cause) for cause in run.causes]
     if isinstance(error, Failure):
-        told["rule"] = error.rule
-        told["accused"] = error.peer
-        told["places"] = find(run.simulation.trace, error.messages)
-    return told
+        summary["rule"] = error.rule
+        summary["accused"] = error.peer
+        summary["places"] = find_events(run.simulation.trace, error.messages)
+    return summary
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,9 +98,9 @@ def _main(args: argparse.Namespace) -> int:
     if args.trace is not None:
         header, events = read_trace(args.trace)
         test = header.test or args.trace.stem
-        told: dict[str, Any] = {"test": test, "seed": header.seed, "digest": header.digest}
+        summary: dict[str, Any] = {"test": test, "seed": header.seed, "digest": header.digest}
         out = args.out or PAGES / f"{args.trace.stem}.html"
-        write_page(out, events, told)
+        write_page(out, events, summary)
         print(f"wrote {out}")
         return 0
     tests = select([args.test], args.file)
@@ -108,15 +110,15 @@ def _main(args: argparse.Namespace) -> int:
     (test,) = tests
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(2**31)
     launcher = launcher_for(args.raft, isolated=args.isolated, kv=service_for(tests, args.kv), race=args.race)
-    watch = None
+    watcher = None
     if args.fields:
-        run, watch = watched_run(test, launcher, seed)
+        run, watcher = run_with_fields(test, launcher, seed)
     else:
         run = run_test(test, launcher, seed)
     assert run.simulation is not None and run.simulation.trace is not None
     file = str(args.file[0]) if args.file else ""
     replay = run_line("replay", test.name, seed, given(args, service=test.wants_service), file=file)
     out = args.out or PAGES / f"{test.name}-{seed}.html"
-    write_page(out, run.simulation.trace, told_of(run, test.name, replay), watch)
+    write_page(out, run.simulation.trace, run_summary(run, test.name, replay), watcher)
     print(f"wrote {out}: {'passed' if run.error is None else report.headline(run.error)}")
     return 0

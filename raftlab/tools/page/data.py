@@ -2,7 +2,7 @@
 
 All words are made here, by the timeline's own functions, and all conclusions (roles, logs, causes, folds) are drawn
 here. The page only shows. The columns are described where they are filled; web/data.js reads them. Start at
-`data_of()`.
+`page_data()`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 from labsim import Event
 from raftlab.check.linearizability import CheckResult, History, OperationKind, check
 from raftlab.tools.page.causes import NONE, Causes
-from raftlab.tools.page.collapsed import IN_ANOTHER, SHOWN, Folds
-from raftlab.tools.page.fields import Watch
-from raftlab.tools.page.tables import Tables, stretches
-from raftlab.tools.page.wire import ROLES, Wire
+from raftlab.tools.page.collapsed import MERGED, SHOWN, CollapsedEvents
+from raftlab.tools.page.fields import FieldWatcher
+from raftlab.tools.page.tables import Tables, ranges
+from raftlab.tools.page.wire import ROLES, WireView
 from raftlab.tools.timeline import labels
-from raftlab.tools.timeline.calls import Call, FirstPass
-from raftlab.tools.timeline.labels import Wordings
-from raftlab.tools.timeline.rows import Show, peer_order
+from raftlab.tools.timeline.calls import FirstPass, TimelineCall
+from raftlab.tools.timeline.labels import LabelTexts
+from raftlab.tools.timeline.rows import RowFilter, peer_order
 from raftlab.trace.cluster_view import ClusterView
 from raftlab.trace.events import (
     ACTS,
@@ -55,14 +55,14 @@ _STEPS = {SEND: "sent", DELIVER: "delivered", ANSWER: "answered", REPLY: "replie
 TESTER = "tester"
 
 
-def data_of(events: Sequence[Event], run: dict[str, Any], watch: Watch | None = None) -> dict[str, Any]:
+def page_data(events: Sequence[Event], run: dict[str, Any], watcher: FieldWatcher | None = None) -> dict[str, Any]:
     """What is written into the page. `run` is what is told of the run itself, and goes in as it is."""
     collecting = gc.isenabled()
     gc.disable()  # all that is made here stays, and looking for garbage in it takes long
     try:
-        book = _Book(events)
-        book.read()
-        return {"format": FORMAT, "run": run, **book.columns(watch)}
+        builder = _PageData(events)
+        builder.read()
+        return {"format": FORMAT, "run": run, **builder.columns(watcher)}
     finally:
         if collecting:
             gc.enable()
@@ -82,7 +82,7 @@ class _Calls:
         self.numbers: dict[int, int] = {}  # by id() of the message object
         self._by_message: dict[int, int] = {}
 
-    def number(self, event: Event, call: Call, tables: Tables, lanes: dict[str, int]) -> int:
+    def number(self, event: Event, call: TimelineCall, tables: Tables, lanes: dict[str, int]) -> int:
         known = self.numbers.get(id(event.detail))
         if known is not None:
             return known
@@ -105,19 +105,19 @@ class _Calls:
         return number
 
 
-class _Book:
+class _PageData:
     def __init__(self, events: Sequence[Event]) -> None:
         self._events = events
         self._tables = Tables()
-        self._first_pass = FirstPass(events, Show())
+        self._first_pass = FirstPass(events, RowFilter())
         names = self._first_pass.nodes
         servers = {event.node for event in events if event.kind == BOOT} or names
         self._names = [*peer_order(servers), *peer_order(names - servers)]
         self._lanes = {name: number for number, name in enumerate(self._names)}
         view = ClusterView(name for name in self._names if name in servers)
         self._peers = view.peers
-        self._wire = Wire(self._lanes, view, self._tables)
-        self._folds = Folds(events, self._first_pass)
+        self._wire = WireView(self._lanes, view, self._tables)
+        self._collapsed = CollapsedEvents(events, self._first_pass)
         self._causes = Causes()
         self._calls = _Calls()
         self._kinds: dict[str, int] = {}
@@ -126,7 +126,7 @@ class _Book:
             name: [] for name in ("time", "kind", "lane", "call", "words", "topic", "term", "cause", "shown", "fold")
         }
         self._faults: list[int] = []
-        self._saved_then: set[int] = set()  # events at which a peer has become something, and saved just before
+        self._saved_before: set[int] = set()  # events at which a peer has become something, and saved just before
         self._snapshots: dict[str, Any] = {}
         self._new_snapshots: set[int] = set()  # saves of one
         self._operations: list[list[int]] = []  # lane, place of the call, of the return, words, whether it is accused
@@ -137,10 +137,10 @@ class _Book:
         texts, topics, terms = columns["words"], columns["topic"], columns["term"]
         causes, shown, folds = columns["cause"], columns["shown"], columns["fold"]
         before_ns = 0
-        lives = self._first_pass.calls
+        calls_by_id = self._first_pass.calls
         for place, event in enumerate(self._events):
             kind = event.kind
-            call = lives[id(event.detail)] if kind in MESSAGE_KINDS else None
+            call = calls_by_id[id(event.detail)] if kind in MESSAGE_KINDS else None
             self._wire.take(place, event, call)
             time.append(event.at_ns - before_ns)
             before_ns = event.at_ns
@@ -154,12 +154,12 @@ class _Book:
                 calls.append(-1)
                 term = 0 if peer is None else peer.term
             terms.append(term)
-            topic, told = self._tell(place, event, call)
+            topic, text = self._label(place, event, call)
             topics.append(self._topics.setdefault(topic, len(self._topics)))
-            texts.append(self._tables.text(*told))
+            texts.append(self._tables.text(*text))
             cause = self._causes.take(place, event, call)
             causes.append(place - cause if cause != NONE else 0)
-            how, fold = self._folds.take(place, event, call, news=place in self._wire.news)
+            how, fold = self._collapsed.take(place, event, call, is_change=place in self._wire.link_changes)
             shown.append(how)
             folds.append(fold)
             if how == SHOWN:
@@ -172,21 +172,21 @@ class _Book:
         """What is told together with an event before it that then need not be shown itself."""
         texts, shown = self._columns["words"], self._columns["shown"]
         if event.kind in SERVER_ACTS:
-            before, struck = self._folds.same_act(place, event)
+            before, affected = self._collapsed.merged_fault(place, event)
             if before >= 0:
-                shown[before] = IN_ANOTHER
-                texts[place] = self._tables.text(labels.struck(event.kind, struck))
+                shown[before] = MERGED
+                texts[place] = self._tables.text(labels.server_fault(event.kind, affected))
             return
-        saved = self._folds.absorbed_save(place, event)
+        saved = self._collapsed.absorbed_save(place, event)
         if saved >= 0 and saved not in self._new_snapshots:
-            shown[saved] = IN_ANOTHER
-            if self._wire.became and self._wire.became[-1][0] == place:
-                self._saved_then.add(place)
+            shown[saved] = MERGED
+            if self._wire.role_changes and self._wire.role_changes[-1][0] == place:
+                self._saved_before.add(place)
             else:
-                told = self._tell(place, event, self._first_pass.calls[id(event.detail)])[1]
-                texts[place] = self._tables.text(*_then_saved(told))
+                text = self._label(place, event, self._first_pass.calls[id(event.detail)])[1]
+                texts[place] = self._tables.text(*_with_saved(text))
 
-    def _message(self, place: int, event: Event, call: Call) -> int:
+    def _message(self, place: int, event: Event, call: TimelineCall) -> int:
         number = self._calls.number(event, call, self._tables, self._lanes)
         columns = self._calls.columns
         kind = event.kind
@@ -201,11 +201,11 @@ class _Book:
             columns["reply"][number] = self._tables.message(call.reply, packed)
         return number
 
-    def _tell(self, place: int, event: Event, call: Call | None) -> tuple[str, Wordings]:
+    def _label(self, place: int, event: Event, call: TimelineCall | None) -> tuple[str, LabelTexts]:
         """The topic, and the event in words."""
         kind, detail = event.kind, event.detail
         if call is not None:
-            return call.topics[0], self._tell_message(event, call)
+            return call.topics[0], self._message_label(event, call)
         if kind == PERSIST:
             known = self._snapshots.get(event.node)
             self._snapshots[event.node] = detail.snapshot
@@ -226,29 +226,29 @@ class _Book:
         if kind == STARTED:
             return "log", labels.started(detail)
         if kind == LOG:
-            return str(detail.topic), labels.student(detail)
+            return str(detail.topic), labels.log_line(detail)
         if kind in (INVOKE, RETURN):
             return "client", labels.operation(detail, returned=kind == RETURN)
         if kind == SNAPSHOT:
-            return "snapshot", labels.taken(detail)
+            return "snapshot", labels.snapshot_made(detail)
         if kind in (PHASE, STEP):
             return TESTER, (labels.clean(str(detail)),)
         if kind in SERVER_ACTS:
-            return TESTER, (labels.struck(kind, [event.node]),)
+            return TESTER, (labels.server_fault(kind, [event.node]),)
         if kind in ACTS:
-            return TESTER, labels.act(event)[:1]
+            return TESTER, labels.fault_setting(event)[:1]
         return TESTER, (f"{kind}{'' if detail is None else f' {labels.value(detail, 60)}'}",)
 
-    def _tell_message(self, event: Event, call: Call) -> Wordings:
+    def _message_label(self, event: Event, call: TimelineCall) -> LabelTexts:
         kind = event.kind
         if kind in (SEND, DELIVER):
-            return call.wordings
+            return call.texts
         if kind == DUPLICATE:
-            return (f"duplicate of {call.wordings[0]}",)
+            return (f"duplicate of {call.texts[0]}",)
         if kind == DROP:
-            return (labels.loss(event.note),)
-        said = call.answer.wordings if call.answer is not None else ("answered",)
-        return _then_saved(said) if kind == ANSWER and call.saved else said
+            return (labels.drop_reason(event.note),)
+        texts = call.answer.texts if call.answer is not None else ("answered",)
+        return _with_saved(texts) if kind == ANSWER and call.saved else texts
 
     # ---- clients ------------------------------------------------------------------------------------------------
 
@@ -274,25 +274,25 @@ class _Book:
             return
         verdict = check(history.operations)
         if verdict.result is CheckResult.VIOLATION and verdict.violation is not None:
-            for accused in verdict.violation.operations:
-                self._operations[of[id(accused)]][4] = 1
+            for operation in verdict.violation.operations:
+                self._operations[of[id(operation)]][4] = 1
 
     # ---- written ------------------------------------------------------------------------------------------------
 
-    def columns(self, watch: Watch | None) -> dict[str, Any]:
+    def columns(self, watcher: FieldWatcher | None) -> dict[str, Any]:
         wire, tables = self._wire, self._tables
         became = [
             [
                 place,
                 self._lanes[name],
-                tables.text(*(_then_saved if place in self._saved_then else tuple)(labels.role(role, term))),
+                tables.text(*(_with_saved if place in self._saved_before else tuple)(labels.role(role, term))),
                 ROLES.index(role),
             ]
-            for place, name, role, term in wire.became
+            for place, name, role, term in wire.role_changes
         ]
         folds = [
             [fold.first, fold.last, [[self._lanes.get(peer, -1), tables.text(*text)] for peer, text in fold.labels()]]
-            for fold in self._folds.folds
+            for fold in self._collapsed.groups
         ]
         return {
             "lanes": [{"name": name, "peer": name in self._peers} for name in self._names],
@@ -301,33 +301,33 @@ class _Book:
             "heals": [kind for kind in self._kinds if kind in REPAIRS],
             "events": self._columns,
             "calls": self._calls.columns,
-            "states": [None if name not in wire.told else _state_of(wire.told[name]) for name in self._names],
+            "states": [None if name not in wire.changes else _state_of(wire.changes[name]) for name in self._names],
             "became": became,
             "folds": folds,
             "jumps": {
-                "election": sorted({place for place, _, role, _ in wire.became if role != "follower"}),
+                "election": sorted({place for place, _, role, _ in wire.role_changes if role != "follower"}),
                 "commit": sorted(set(wire.commits)),
                 "fault": [place for place in self._faults if self._columns["shown"][place] == SHOWN],
             },
             "operations": self._operations,
-            "fields": [] if watch is None else watch.columns(self._names, tables),
+            "fields": [] if watcher is None else watcher.columns(self._names, tables),
             "entries": {"term": tables.entry_terms, "text": tables.entry_texts},
             "values": tables.values,
             "texts": tables.texts,
         }
 
 
-def _then_saved(said: Wordings) -> Wordings:
+def _with_saved(texts: LabelTexts) -> LabelTexts:
     """What a peer says after it has saved; where there is no room for that, without it."""
-    return (*(f"{wording} · saved" for wording in said), said[-1])
+    return (*(f"{text} · saved" for text in texts), texts[-1])
 
 
-def _state_of(told: Any) -> dict[str, Any]:
-    log = [[place, base, term, keep, stretches(numbers)] for place, base, term, keep, numbers in told.log]
-    return {**told.fields, "log": log, "indexes": told.indexes}
+def _state_of(changes: Any) -> dict[str, Any]:
+    log = [[place, base, term, keep, ranges(numbers)] for place, base, term, keep, numbers in changes.log]
+    return {**changes.fields, "log": log, "indexes": changes.indexes}
 
 
-def find(events: Sequence[Event], wanted: Iterable[tuple[int, Any]]) -> list[int]:
+def find_events(events: Sequence[Event], wanted: Iterable[tuple[int, Any]]) -> list[int]:
     """The places of those messages' events, each known by its time and its message."""
     by_key = {(at_ns, id(message)) for at_ns, message in wanted}
     return [place for place, event in enumerate(events) if (event.at_ns, id(event.detail)) in by_key]

@@ -4,7 +4,7 @@ After each event the peer that it is about is looked at. Whatever of it is plain
 of these, entries of a log) is taken down where it has changed, lists as what is new behind what stayed. Nothing of the
 peer is called but == of its data, so it runs as it would without. A peer in a process of its own cannot be looked at.
 
-Start at `watched_run()`.
+Start at `run_with_fields()`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from labsim.stacks import is_user_code, short_path
 from raftlab.harness.lab_test import LabTest
 from raftlab.harness.launcher import PeerLauncher
 from raftlab.harness.run import Run, run_test
-from raftlab.tools.page.tables import Tables, stretches
+from raftlab.tools.page.tables import Tables, ranges
 from raftlab.tools.timeline import labels
 
 _SCALARS = (int, bool, float, str, type(None))
@@ -32,23 +32,23 @@ _TEXT_MAX = 120
 _GONE = object()
 
 
-def watched_run(test: LabTest, launcher: PeerLauncher, seed: int) -> tuple[Run, Watch]:
+def run_with_fields(test: LabTest, launcher: PeerLauncher, seed: int) -> tuple[Run, FieldWatcher]:
     """run_test(), with somebody who looks at the peers."""
     simulation = Simulation(seed)
     assert simulation.trace is not None
-    watch = Watch(simulation, simulation.trace)
-    simulation.subscribe(watch.observe)
+    watcher = FieldWatcher(simulation, simulation.trace)
+    simulation.subscribe(watcher.observe)
 
-    def watched(make_config: Any) -> Any:
+    def with_watcher(make_config: Any) -> Any:
         def making(**how: Any) -> Any:
             config = make_config(**how)
-            watch.peer = config.peer
+            watcher.peer = config.peer
             return config
 
         return test.function(making)
 
-    run = run_test(dataclasses.replace(test, function=watched), launcher, seed, simulation=simulation)
-    return run, watch
+    run = run_test(dataclasses.replace(test, function=with_watcher), launcher, seed, simulation=simulation)
+    return run, watcher
 
 
 def _fields_of(thing: Any) -> dict[str, Any]:
@@ -74,12 +74,12 @@ def _flat(fields: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-class Watch:
+class FieldWatcher:
     def __init__(self, simulation: Simulation, trace: list[Event]) -> None:
         self._simulation = simulation
         self._trace = trace
         self.peer: Callable[[int], Any] = lambda i: None  # nobody has been started yet
-        self._held: dict[str, tuple[Any, dict[str, Any]]] = {}  # by node: the peer, and its fields as last seen
+        self._state: dict[str, tuple[Any, dict[str, Any]]] = {}  # by node: the peer, and its fields as last seen
         # By node: (event, name, value), the value None or a text; of a list (how many stay, texts behind them).
         self.changes: dict[str, list[tuple[int, str, Any]]] = {}
         self.lines: dict[str, list[tuple[int, tuple[str, int]]]] = {}  # by node: (event, (file, line))
@@ -95,63 +95,63 @@ class Watch:
         if not state:
             return  # it is down, or has none
         place = len(self._trace) - 1
-        known = self._held.get(node)
+        known = self._state.get(node)
         if known is None or known[0] is not peer:
-            known = self._held[node] = (peer, {})
-        held = known[1]
+            known = self._state[node] = (peer, {})
+        last = known[1]
         changed = False
         for name, value in _flat(state):
-            before = held.get(name, _GONE)
+            before = last.get(name, _GONE)
             if value is before:
                 continue
             kind = value.__class__
-            told: Any
+            text: Any
             if kind is list or kind is tuple:
                 if before.__class__ is _Items and _equal(before.value, value):
                     continue
-                told = self._list(held, name, value)
+                text = self._list(last, name, value)
             elif kind in _SCALARS:
                 if before.__class__ is kind and before == value:
                     continue
-                held[name] = value
-                told = _text(value)
+                last[name] = value
+                text = _text(value)
             elif kind is dict:
                 if before.__class__ is _Items and _equal(before.value, value):
                     continue
-                told = self._dict(held, name, value)
+                text = self._dict(last, name, value)
             else:
-                held[name] = value  # a lock, a thread, another's object: nothing to show
+                last[name] = value  # a lock, a thread, another's object: nothing to show
                 continue
-            if told is not None:
-                self.changes.setdefault(node, []).append((place, name, told))
+            if text is not None:
+                self.changes.setdefault(node, []).append((place, name, text))
                 changed = True
-        if changed and self._is_at_work(node):
+        if changed and self._is_running(node):
             line = self._line(sys._getframe(2))
             if line is not None:
                 self.lines.setdefault(node, []).append((place, line))
 
-    def _list(self, held: dict[str, Any], name: str, value: Any) -> tuple[int, list[str]] | None:
-        before = held.get(name, _GONE)
-        if len(value) > _ITEMS_MAX or not _is_shown(value):
-            held[name] = value
+    def _list(self, last: dict[str, Any], name: str, value: Any) -> tuple[int, list[str]] | None:
+        before = last.get(name, _GONE)
+        if len(value) > _ITEMS_MAX or not _is_plain_data(value):
+            last[name] = value
             return None
         known = before if before.__class__ is _Items else _Items((), [])
-        same = _same_beginning(known.value, value)
+        same = _common_prefix(known.value, value)
         texts = known.texts[:same] + [_text(item) for item in value[same:]]
-        news = texts != known.texts or before is _GONE
-        held[name] = _Items(value[:], texts)
-        return (same, texts[same:]) if news else None
+        is_changed = texts != known.texts or before is _GONE
+        last[name] = _Items(value[:], texts)
+        return (same, texts[same:]) if is_changed else None
 
-    def _dict(self, held: dict[str, Any], name: str, value: dict[Any, Any]) -> str | None:
-        if len(value) > _ITEMS_MAX or not _is_shown([*list(value)[:1], *list(value.values())[:1]]):
-            held[name] = value
+    def _dict(self, last: dict[str, Any], name: str, value: dict[Any, Any]) -> str | None:
+        if len(value) > _ITEMS_MAX or not _is_plain_data([*list(value)[:1], *list(value.values())[:1]]):
+            last[name] = value
             return None
         text = labels.clean(", ".join(f"{_text(key)}: {_text(item)}" for key, item in list(value.items())[:40]))
-        before = held.get(name)
-        held[name] = _Items(value.copy(), [text])
+        before = last.get(name)
+        last[name] = _Items(value.copy(), [text])
         return None if before.__class__ is _Items and before.texts == [text] else text
 
-    def _is_at_work(self, node: str) -> bool:
+    def _is_running(self, node: str) -> bool:
         """Whether it is the peer itself that runs, and not somebody who does something to it."""
         runs = self._simulation.current.node
         return runs is not None and runs.name == node
@@ -178,16 +178,19 @@ class Watch:
         values: dict[str, list[int]] = {}
         lists: dict[str, list[Any]] = {}
         end = len(self._trace)  # a rule may have been broken before the last that was seen
-        for place, name, told in self.changes[node]:
+        for place, name, text in self.changes[node]:
             if place >= end:
                 break
-            if isinstance(told, str):
-                values.setdefault(name, []).extend((place, tables.text(told)))
+            if isinstance(text, str):
+                values.setdefault(name, []).extend((place, tables.text(text)))
             else:
-                keep, texts = told
-                lists.setdefault(name, []).append([place, 0, 0, keep, stretches([tables.text(t) for t in texts])])
+                keep, texts = text
+                lists.setdefault(name, []).append([place, 0, 0, keep, ranges([tables.text(t) for t in texts])])
         lines = [
-            part for place, line in self.lines.get(node, ()) if place < end for part in (place, _told(line, tables))
+            part
+            for place, line in self.lines.get(node, ())
+            if place < end
+            for part in (place, _line_text(line, tables))
         ]
         return {"values": values, "lists": lists, "lines": lines}
 
@@ -210,7 +213,7 @@ def _equal(one: Any, other: Any) -> bool:
         return False
 
 
-def _same_beginning(before: Any, now: Any) -> int:
+def _common_prefix(before: Any, now: Any) -> int:
     """How many items at the beginning of two lists are equal."""
     low, high = 0, min(len(before), len(now))
     while low < high:
@@ -222,13 +225,13 @@ def _same_beginning(before: Any, now: Any) -> int:
     return low
 
 
-def _told(line: tuple[str, int], tables: Tables) -> int:
+def _line_text(line: tuple[str, int], tables: Tables) -> int:
     file, number = line
     source = linecache.getline(file, number).strip()
     return tables.text(f"{short_path(file)}:{number}  {labels.clean(source)}")
 
 
-def _is_shown(items: Any) -> bool:
+def _is_plain_data(items: Any) -> bool:
     """Whether it is plain data, by its first items."""
     return all(item.__class__ in (*_SCALARS, *_LISTS) or dataclasses.is_dataclass(item) for item in items[:2])
 

@@ -21,17 +21,17 @@ _MAIN = "main.js"
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./([a-z_]+\.js)";\n', re.MULTILINE)
 
 
-def page(data: dict[str, Any], title: str) -> str:
+def render_page(data: dict[str, Any], title: str) -> str:
     script, style = bundle(), (_WEB / "page.css").read_text(encoding="utf-8")
     ours = f"script-src '{_hash(script)}'; style-src '{_hash(style)}'"
     policy = f"default-src 'none'; {ours}; base-uri 'none'; form-action 'none'"
     shell = (_WEB / "shell.html").read_text(encoding="utf-8")
     # One pass: nothing that is put in is looked at again.
-    parts = {"TITLE": html.escape(title), "POLICY": policy, "STYLE": style, "SCRIPT": script, "DATA": packed(data)}
+    parts = {"TITLE": html.escape(title), "POLICY": policy, "STYLE": style, "SCRIPT": script, "DATA": compressed(data)}
     return re.sub(r"@@([A-Z]+)@@", lambda found: parts[found[1]], shell)
 
 
-def packed(data: dict[str, Any]) -> str:
+def compressed(data: dict[str, Any]) -> str:
     # ASCII, so that no text, however broken, is more than text.
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(zlib.compress(text.encode("ascii"), 6)).decode()

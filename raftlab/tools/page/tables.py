@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from raftlab.tools.timeline import labels
-from raftlab.tools.timeline.labels import Wordings
+from raftlab.tools.timeline.labels import LabelTexts
 from raftlab.trace.trace_file import plain
 
 _TEXT_MAX = 2_000
@@ -18,25 +18,25 @@ _ITEMS_MAX = 1_000
 _WORDS_MAX = 400
 
 
-def printable(text: str) -> str:
+def encodable(text: str) -> str:
     """As it can be written into a file: a lone surrogate as \\udc80."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def shown(value: Any) -> Any:
+def shortened(value: Any) -> Any:
     """What plain() gives, without what is too long to be read."""
     if isinstance(value, str):
         cut = value if len(value) <= _TEXT_MAX else f"{value[:_TEXT_MAX]}… ({len(value):,} characters)"
-        return printable(cut)
+        return encodable(cut)
     if isinstance(value, list):
-        items = [shown(item) for item in value[:_ITEMS_MAX]]
+        items = [shortened(item) for item in value[:_ITEMS_MAX]]
         return items if len(value) <= _ITEMS_MAX else [*items, f"… ({len(value):,} in all)"]
     if isinstance(value, dict):
         if "$bytes" in value:
             return f"{value['$bytes']} bytes"
         if "$repr" in value:
-            return shown(value["$repr"])
-        return {printable(str(name)[:_TEXT_MAX]): shown(item) for name, item in list(value.items())[:_ITEMS_MAX]}
+            return shortened(value["$repr"])
+        return {encodable(str(name)[:_TEXT_MAX]): shortened(item) for name, item in list(value.items())[:_ITEMS_MAX]}
     if isinstance(value, int) and abs(value) >= 1 << 53:
         return str(value)[:_TEXT_MAX]  # a browser would round it
     if isinstance(value, float) and (value != value or abs(value) == float("inf")):
@@ -50,7 +50,7 @@ class Tables:
         self.values: list[Any] = []
         self.entry_terms: list[int] = []
         self.entry_texts: list[int] = []
-        self._texts: dict[Wordings, int] = {}
+        self._texts: dict[LabelTexts, int] = {}
         self._values: dict[str, int] = {}
         self._entries: dict[tuple[int, Any], int] = {}
         self._by_bytes: dict[Any, int] = {}
@@ -58,13 +58,13 @@ class Tables:
             int, tuple[Any, list[int]]
         ] = {}  # by id() of a list, which is kept here so that it stays its
 
-    def text(self, *wordings: str) -> int:
+    def text(self, *texts: str) -> int:
         """One text: its wordings, the longest first, of which the page takes the first that there is room for."""
-        number = self._texts.get(wordings)
+        number = self._texts.get(texts)
         if number is None:
-            number = self._texts[wordings] = len(self.texts)
-            told = [printable(text if len(text) <= _WORDS_MAX else f"{text[: _WORDS_MAX - 1]}…") for text in wordings]
-            self.texts.append(told if len(told) > 1 else told[0])
+            number = self._texts[texts] = len(self.texts)
+            result = [encodable(text if len(text) <= _WORDS_MAX else f"{text[: _WORDS_MAX - 1]}…") for text in texts]
+            self.texts.append(result if len(result) > 1 else result[0])
         return number
 
     def value(self, value: Any) -> int:
@@ -120,22 +120,22 @@ class Tables:
         entries = labels.field(of, "entries")
         named = labels.fields(of) if isinstance(entries, (list, tuple)) else []
         if named:
-            value = {name: None if name == "entries" else plain(held) for name, held in named}
-            value["entries"] = {"$entries": stretches(self.entries(entries))}
+            value = {name: None if name == "entries" else plain(item) for name, item in named}
+            value["entries"] = {"$entries": ranges(self.entries(entries))}
         else:
             value = plain(of)
-        number = self.value(shown(value))
+        number = self.value(shortened(value))
         if packed is not None:
             self._by_bytes[packed] = number
         return number
 
 
-def stretches(numbers: list[int]) -> list[int]:
+def ranges(numbers: list[int]) -> list[int]:
     """Numbers that follow each other as first and count, flat: entries get theirs in the order of the log."""
-    told: list[int] = []
+    result: list[int] = []
     for number in numbers:
-        if told and number == told[-2] + told[-1]:
-            told[-1] += 1
+        if result and number == result[-2] + result[-1]:
+            result[-1] += 1
         else:
-            told += (number, 1)
-    return told
+            result += (number, 1)
+    return result

@@ -17,7 +17,7 @@ import labgob
 from labsim import Event
 from raftlab.tools.page.tables import Tables
 from raftlab.tools.timeline import labels
-from raftlab.tools.timeline.calls import Call
+from raftlab.tools.timeline.calls import TimelineCall
 from raftlab.trace.cluster_view import CANDIDATE, FOLLOWER, LEADER, ClusterView, ObservedRole
 from raftlab.trace.events import (
     ANSWER,
@@ -36,11 +36,11 @@ from raftlab.trace.events import (
 from raftlab.trace.rpcs import APPEND, INSTALL, VOTE
 
 ROLES = (FOLLOWER, CANDIDATE, LEADER)
-UP, PAUSED, CUT, HELD = 1, 2, 4, 8
+UP, PAUSED, DISCONNECTED, FROZEN = 1, 2, 4, 8
 _UNKNOWN = -1  # an entry that nobody has shown
 
 
-class Told:
+class PeerChanges:
     """Of one peer, by field: event, value, event, value ..."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Told:
         return self._now.get(name, default)
 
 
-class Log:
+class KnownLog:
     """The entries behind `base`, by number."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Log:
         return known + [_UNKNOWN] * (index - self.base - len(known))
 
 
-class Wire:
+class WireView:
     def __init__(self, lanes: dict[str, int], view: ClusterView, tables: Tables) -> None:
         self._lanes = lanes
         self._view = view
@@ -96,21 +96,21 @@ class Wire:
         self._indexes: dict[str, dict[str, tuple[int, int]]] = {}
         self._votes: dict[str, list[str]] = {}
         self._service_snapshots: dict[str, int] = {}
-        self.told = {name: Told() for name in view.peers}
-        self.logs = {name: Log() for name in view.peers}
-        self.became: list[tuple[int, str, str, int]] = []  # event, who, what, in which term
+        self.changes = {name: PeerChanges() for name in view.peers}
+        self.logs = {name: KnownLog() for name in view.peers}
+        self.role_changes: list[tuple[int, str, str, int]] = []  # event, who, what, in which term
         self.commits: list[int] = []  # events after which somebody knows more to be committed than anybody before
-        self.news: set[int] = set()  # connections that change something
+        self.link_changes: set[int] = set()  # connections that change something
         self._committed = 0
 
-    def take(self, place: int, event: Event, call: Call | None) -> None:
+    def take(self, place: int, event: Event, call: TimelineCall | None) -> None:
         kind, node = event.kind, event.node
         if call is not None:
             if call.source not in self._peers or call.target not in self._peers:
                 return
             observed = self._view.take(event, call)
             if observed is not None:
-                self._becomes(place, observed)
+                self._role_change(place, observed)
             if kind == SEND:
                 self._sent(place, call, campaigns=observed is not None and observed.role == CANDIDATE)
             elif kind == ANSWER:
@@ -118,7 +118,7 @@ class Wire:
             elif kind == REPLY and observed is None:
                 self._replied(place, call)
         elif kind in SERVER_ACTS:
-            self._struck(place, event)
+            self._server_fault(place, event)
         elif kind in CONDITION_KINDS or kind == CLUSTER:
             self._view.take(event)
             if kind == CLUSTER:
@@ -130,13 +130,13 @@ class Wire:
         elif kind == STARTED:
             self._started(place, event)
         elif kind == APPLY:
-            told = event.detail
-            snapshot = labels.field(told, "snapshot_valid")
-            index = labels.number(told, "snapshot_index" if snapshot else "command_index")
-            self.told[node].set(place, "applied", index)
+            changes = event.detail
+            snapshot = labels.field(changes, "snapshot_valid")
+            index = labels.number(changes, "snapshot_index" if snapshot else "command_index")
+            self.changes[node].set(place, "applied", index)
             self._commit(place, node, index)
         elif kind == RESTORE and isinstance(event.detail, int):
-            self.told[node].set(place, "applied", event.detail)
+            self.changes[node].set(place, "applied", event.detail)
         elif kind == SNAPSHOT:
             self._service_snapshots[node] = labels.number(event.detail, "index")
         elif kind == PERSIST:
@@ -148,77 +148,77 @@ class Wire:
         """Another cluster: nothing is known of anybody."""
         self._committed = 0
         self._snapshots.clear()
-        for name, told in self.told.items():
+        for name, changes in self.changes.items():
             for field, value in (("role", 0), ("term", 0), ("vote", -1), ("commit", 0), ("applied", 0), ("votes", "")):
-                told.set(place, field, value)
+                changes.set(place, field, value)
             self._forget_indexes(place, name)
             if self.logs[name].last:
-                self.logs[name] = Log()
-                told.log.append((place, 0, 0, 0, []))
+                self.logs[name] = KnownLog()
+                changes.log.append((place, 0, 0, 0, []))
 
-    def _struck(self, place: int, event: Event) -> None:
+    def _server_fault(self, place: int, event: Event) -> None:
         name = event.node
         peer = self._peers[name]
         before = self._condition(name)
         self._view.take(event)
         if event.kind == CRASH:
-            self.told[name].set(place, "commit", 0)
-            self.told[name].set(place, "applied", 0)
+            self.changes[name].set(place, "commit", 0)
+            self.changes[name].set(place, "applied", 0)
             self._forget_indexes(place, name)
         if self._condition(name) != before:
-            self.news.add(place)
+            self.link_changes.add(place)
         self._mark(place, name)
-        self.told[name].set(place, "role", ROLES.index(peer.role))
-        self.told[name].set(place, "term", peer.term)
+        self.changes[name].set(place, "role", ROLES.index(peer.role))
+        self.changes[name].set(place, "term", peer.term)
 
     def _condition(self, name: str) -> int:
         peer = self._peers[name]
-        cut = not peer.plugged or peer.isolated
-        return UP * peer.up | PAUSED * peer.paused | CUT * (peer.up and cut) | HELD * peer.frozen
+        disconnected = not peer.plugged or peer.isolated
+        return UP * peer.up | PAUSED * peer.paused | DISCONNECTED * (peer.up and disconnected) | FROZEN * peer.frozen
 
     def _mark(self, place: int, name: str) -> None:
-        self.told[name].set(place, "condition", self._condition(name))
+        self.changes[name].set(place, "condition", self._condition(name))
 
-    def _becomes(self, place: int, observed: ObservedRole) -> None:
+    def _role_change(self, place: int, observed: ObservedRole) -> None:
         name, role, term = observed.peer.name, observed.role, observed.term
-        told = self.told[name]
+        changes = self.changes[name]
         if observed.is_new:
-            self.became.append((place, name, role, term))
+            self.role_changes.append((place, name, role, term))
         if term != observed.old_term:
-            told.set(place, "vote", -1)
+            changes.set(place, "vote", -1)
             self._votes[name] = []
-            told.set(place, "votes", "")
+            changes.set(place, "votes", "")
         if role != LEADER or observed.is_new:
             self._forget_indexes(place, name)
-        told.set(place, "role", ROLES.index(role))
-        told.set(place, "term", term)
+        changes.set(place, "role", ROLES.index(role))
+        changes.set(place, "term", term)
 
     # ---- messages -----------------------------------------------------------------------------------------------
 
-    def _sent(self, place: int, call: Call, *, campaigns: bool) -> None:
+    def _sent(self, place: int, call: TimelineCall, *, campaigns: bool) -> None:
         name, args = call.source, call.args
         if campaigns:
             self._votes_for_itself(place, name)
         if call.method == APPEND:
-            self._shows(place, name, args)
+            self._leader_sends(place, name, args)
             self._commit(place, name, labels.number(args, "leader_commit"))
-            self._points(place, name, call.target, following=labels.number(args, "prev_log_index") + 1)
+            self._set_indexes(place, name, call.target, following=labels.number(args, "prev_log_index") + 1)
         elif call.method == INSTALL:
-            self._points(place, name, call.target, following=labels.number(args, "last_included_index") + 1)
+            self._set_indexes(place, name, call.target, following=labels.number(args, "last_included_index") + 1)
 
     def _votes_for_itself(self, place: int, name: str) -> None:
-        self.told[name].set(place, "vote", self._lanes[name])
+        self.changes[name].set(place, "vote", self._lanes[name])
         votes = self._votes.setdefault(name, [])
         if name not in votes:
             votes.append(name)
-            self.told[name].set(place, "votes", " ".join(votes))
+            self.changes[name].set(place, "votes", " ".join(votes))
 
-    def _answered(self, place: int, call: Call) -> None:
+    def _answered(self, place: int, call: TimelineCall) -> None:
         name, args, reply = call.target, call.args, call.reply
         peer = self._peers[name]
         asked, term = labels.number(args, "term"), labels.number(reply, "term")
         if call.method == VOTE and labels.field(reply, "vote_granted") and asked == peer.term:
-            self.told[name].set(place, "vote", self._lanes[call.source])
+            self.changes[name].set(place, "vote", self._lanes[call.source])
         elif call.method == APPEND and labels.field(reply, "success"):
             entries = self._tables.entries(labels.field(args, "entries"))
             before = labels.number(args, "prev_log_index")
@@ -229,7 +229,7 @@ class Wire:
                 place, name, labels.number(args, "last_included_index"), labels.number(args, "last_included_term")
             )
 
-    def _replied(self, place: int, call: Call) -> None:
+    def _replied(self, place: int, call: TimelineCall) -> None:
         name, args, reply = call.source, call.args, call.reply
         peer = self._peers[name]
         asked, term = labels.number(args, "term"), labels.number(reply, "term")
@@ -237,32 +237,32 @@ class Wire:
             votes = self._votes.setdefault(name, [])
             if call.target not in votes:
                 votes.append(call.target)
-                self.told[name].set(place, "votes", " ".join(votes))
+                self.changes[name].set(place, "votes", " ".join(votes))
         elif peer.role == LEADER and asked == peer.term:
             if call.method == APPEND and labels.field(reply, "success"):
                 entries = labels.field(args, "entries")
                 count = len(entries) if isinstance(entries, (list, tuple)) else 0
-                self._points(place, name, call.target, match=labels.number(args, "prev_log_index") + count)
+                self._set_indexes(place, name, call.target, match=labels.number(args, "prev_log_index") + count)
             elif call.method == INSTALL and term == asked:
-                self._points(place, name, call.target, match=labels.number(args, "last_included_index"))
+                self._set_indexes(place, name, call.target, match=labels.number(args, "last_included_index"))
 
-    def _points(self, place: int, leader: str, follower: str, *, following: int = 0, match: int = 0) -> None:
+    def _set_indexes(self, place: int, leader: str, follower: str, *, following: int = 0, match: int = 0) -> None:
         known = self._indexes.setdefault(leader, {})
         before = known.get(follower, (0, 0))
         match = max(match, before[1])
         after = (following or max(before[0], match + 1), match)
         if after != before:
             known[follower] = after
-            self.told[leader].indexes += (place, self._lanes[follower], *after)
+            self.changes[leader].indexes += (place, self._lanes[follower], *after)
 
     def _forget_indexes(self, place: int, name: str) -> None:
         if self._indexes.pop(name, None):
-            self.told[name].indexes += (place, -1, 0, 0)
+            self.changes[name].indexes += (place, -1, 0, 0)
 
     def _commit(self, place: int, name: str, index: int) -> None:
-        told = self.told[name]
-        if index > told.get("commit"):
-            told.set(place, "commit", index)
+        changes = self.changes[name]
+        if index > changes.get("commit"):
+            changes.set(place, "commit", index)
             if index > self._committed:
                 self._committed = index
                 self.commits.append(place)
@@ -273,15 +273,15 @@ class Wire:
         result, name = event.detail, event.node
         observed = self._view.take(event)
         if observed is not None:
-            self._becomes(place, observed)
+            self._role_change(place, observed)
         if result.is_leader:
             entry = self._tables.entry(result)
             log = self.logs[name]
             at = result.index - log.base - 1
             if at >= 0 and (at >= len(log.entries) or log.entries[at] != entry):
-                self._put(place, name, result.index - 1, [entry])
+                self._set_entries(place, name, result.index - 1, [entry])
 
-    def _shows(self, place: int, leader: str, args: Any) -> None:
+    def _leader_sends(self, place: int, leader: str, args: Any) -> None:
         """What it sends, it has. It cuts nothing off behind that: a message may be an older one."""
         entries = labels.field(args, "entries")
         if not entries:
@@ -292,39 +292,43 @@ class Wire:
         if before < log.base:
             numbers, before = numbers[log.base - before :], log.base
         at = before - log.base
-        held = log.entries[at : at + len(numbers)]
-        if held != numbers and numbers:
-            behind = log.entries[at + len(numbers) :] if held == numbers[: len(held)] or _UNKNOWN in held else []
-            self._put(place, leader, before, numbers + behind)
+        known_part = log.entries[at : at + len(numbers)]
+        if known_part != numbers and numbers:
+            after = (
+                log.entries[at + len(numbers) :]
+                if known_part == numbers[: len(known_part)] or _UNKNOWN in known_part
+                else []
+            )
+            self._set_entries(place, leader, before, numbers + after)
 
-    def _appends(self, place: int, name: str, leader: Log, before: int, numbers: list[int]) -> None:
+    def _appends(self, place: int, name: str, leader: KnownLog, before: int, numbers: list[int]) -> None:
         log = self.logs[name]
         if before < log.base:
             numbers, before = numbers[log.base - before :], log.base
         at = before - log.base
         if at == 0 or (at <= len(log.entries) and log.entries[at - 1] == leader.entry(before) != _UNKNOWN):
             # They have the same there, so they have before (§5.3).
-            held = log.entries[at : at + len(numbers)]
-            if held != numbers:
-                self._put(place, name, before, numbers)
+            known_part = log.entries[at : at + len(numbers)]
+            if known_part != numbers:
+                self._set_entries(place, name, before, numbers)
             return
         # Up to there it has what the leader has.
         prefix = log.up_to(before)
         for index in range(max(log.base, leader.base) + 1, min(before, leader.last) + 1):
             prefix[index - log.base - 1] = leader.entries[index - leader.base - 1]
-        held = log.entries[len(prefix) : len(prefix) + len(numbers)]
-        if held == numbers and log.entries[: len(prefix)] == prefix:
+        known_part = log.entries[len(prefix) : len(prefix) + len(numbers)]
+        if known_part == numbers and log.entries[: len(prefix)] == prefix:
             return
         same = next((i for i, (a, b) in enumerate(zip(log.entries, prefix, strict=False)) if a != b), len(prefix))
         same = min(same, len(log.entries), len(prefix))
-        behind = log.entries[len(prefix) + len(numbers) :] if held == numbers else []
-        self._put(place, name, log.base + same, prefix[same:] + numbers + behind)
+        after = log.entries[len(prefix) + len(numbers) :] if known_part == numbers else []
+        self._set_entries(place, name, log.base + same, prefix[same:] + numbers + after)
 
-    def _put(self, place: int, name: str, keep: int, numbers: list[int]) -> None:
+    def _set_entries(self, place: int, name: str, keep: int, numbers: list[int]) -> None:
         """The log is as it was up to `keep`, and then these."""
         log = self.logs[name]
         log.entries = log.up_to(keep) + numbers
-        self.told[name].log.append((place, log.base, log.base_term, keep, numbers))
+        self.changes[name].log.append((place, log.base, log.base_term, keep, numbers))
 
     def _compacts(self, place: int, name: str, index: int, term: int) -> None:
         log = self.logs[name]
@@ -334,7 +338,7 @@ class Wire:
         stays = at < len(log.entries) and (log.entries[at] == _UNKNOWN or self._term_of(log.entries[at]) == term)
         log.entries = log.entries[at + 1 :] if stays else []
         log.base, log.base_term = index, term
-        self.told[name].log.append((place, index, term, log.last if stays else index, []))
+        self.changes[name].log.append((place, index, term, log.last if stays else index, []))
 
     def _term_of(self, entry: int) -> int:
         return 0 if entry == _UNKNOWN else self._tables.entry_terms[entry]

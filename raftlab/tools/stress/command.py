@@ -21,8 +21,8 @@ from raftlab.harness import options
 from raftlab.harness.options import FILE, FOR, JOBS, OUT, RUN, RUNS, SEED, add_options, given
 from raftlab.harness.outcome import Ending
 from raftlab.layout import ROOT
-from raftlab.tools.common.interrupts import ended_politely
-from raftlab.tools.common.lock import InUse, alone_in
+from raftlab.tools.common.interrupts import sigterm_as_interrupt
+from raftlab.tools.common.lock import FolderInUse, exclusive_lock
 from raftlab.tools.common.text import counted, duration
 from raftlab.tools.selection import SelectionError, select, service_for
 from raftlab.tools.stress.pool import LocalPool, Pool, outcomes
@@ -115,9 +115,9 @@ def main(args: argparse.Namespace) -> int:
     kit = Kit.of(args.raft, tests, kv=kv, given=given(args), **limits)
     tally = Tally(list(dict.fromkeys(test.name for test in tests)), seed_start)
     try:
-        with ended_politely(), alone_in(args.out, "lab stress"):
+        with sigterm_as_interrupt(), exclusive_lock(args.out, "lab stress"):
             return _stress(args, plan, kit, tally)
-    except InUse as error:
+    except FolderInUse as error:
         return _cannot(str(error))
 
 

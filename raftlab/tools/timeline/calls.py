@@ -10,8 +10,8 @@ from typing import Any
 
 from labsim import Event
 from raftlab.tools.timeline import labels
-from raftlab.tools.timeline.labels import Wordings
-from raftlab.tools.timeline.rows import Row, Said, Show
+from raftlab.tools.timeline.labels import LabelTexts
+from raftlab.tools.timeline.rows import Label, Row, RowFilter
 from raftlab.trace.calls import CallJoin, JoinedCall
 from raftlab.trace.events import (
     ANSWER,
@@ -31,62 +31,62 @@ from raftlab.trace.events import (
 from raftlab.trace.rpcs import APPEND, RPCS, VOTE
 
 # On the usual network a call comes back in 2 to 6 ms. Its request, answer and return are one row.
-SOON_NS = 10_000_000
+QUICK_NS = 10_000_000
 
 
-class Call(JoinedCall):
+class TimelineCall(JoinedCall):
     """One request and its answer; a duplicate is another."""
 
     __slots__ = (
         "answer",
         "args",
-        "counted",
+        "collapsed",
         "id",
         "kind",
         "reply",
         "row",
         "saved",
-        "wordings",
+        "texts",
     )
 
-    def __init__(self, message: Any, original: Call | None, sent_ns: int) -> None:
+    def __init__(self, message: Any, original: TimelineCall | None, sent_ns: int) -> None:
         super().__init__(message, original, sent_ns)
         self.id: int = message.id
         self.kind = RPCS[self.method].short_name if self.method in RPCS else message.method_name
         self.args: Any = message.decode_args()
-        self.wordings: Wordings = labels.request(self.kind, self.args)
+        self.texts: LabelTexts = labels.request(self.kind, self.args)
         self.saved = False
         self.reply: Any = None
-        self.answer: Said | None = None
-        self.counted = False  # a repetition: only counted
+        self.answer: Label | None = None
+        self.collapsed = False  # a repetition: only counted
         self.row: Row | None = None  # where the request and, if it came at once, the answer stand
 
     @property
-    def again(self) -> bool:
+    def is_duplicate(self) -> bool:
         return self.original is not None
 
     @property
     def lost(self) -> str:
         """Why it, or its reply, did not arrive, in a word or two; "" if it did."""
-        return labels.loss(self.dropped)
+        return labels.drop_reason(self.dropped)
 
     @property
-    def at_once(self) -> bool:
+    def answered_quickly(self) -> bool:
         """Asked and answered, or lost on the way there, before anybody would notice."""
         end_ns = self.dropped_ns if self.answered_ns is None else self.answered_ns
-        return end_ns is not None and end_ns - self.sent_ns <= SOON_NS
+        return end_ns is not None and end_ns - self.sent_ns <= QUICK_NS
 
     @property
-    def back_at_once(self) -> bool:
-        return self.at_once and self.replied_ns is not None and self.replied_ns - self.sent_ns <= SOON_NS
+    def returned_quickly(self) -> bool:
+        return self.answered_quickly and self.replied_ns is not None and self.replied_ns - self.sent_ns <= QUICK_NS
 
     @property
-    def lost_on_the_way(self) -> bool:
+    def request_lost(self) -> bool:
         return bool(self.dropped) and self.answered_ns is None
 
     @property
     def outcome(self) -> tuple[Any, ...]:
-        return (self.dropped, None if self.answer is None else self.answer.wordings)
+        return (self.dropped, None if self.answer is None else self.answer.texts)
 
     @property
     def heartbeat(self) -> bool:
@@ -95,16 +95,16 @@ class Call(JoinedCall):
     @property
     def topics(self) -> tuple[str, ...]:
         own = {VOTE: "election", APPEND: "log"}.get(self.method, self.kind)
-        return (own, "network") if self.dropped or self.again else (own,)
+        return (own, "network") if self.dropped or self.is_duplicate else (own,)
 
 
 class FirstPass:
     """What is known of a run before its first row is told."""
 
-    def __init__(self, events: Sequence[Event], show: Show) -> None:
+    def __init__(self, events: Sequence[Event], row_filter: RowFilter) -> None:
         self._events = events
-        self._show = show
-        self._join = CallJoin(Call)
+        self._row_filter = row_filter
+        self._join = CallJoin(TimelineCall)
         self.calls = self._join.calls
         self.nodes = {event.node for event in events if event.node}  # servers and clients
         self.skip: set[int] = set()  # events, by place, that stand in another event's row
@@ -116,8 +116,8 @@ class FirstPass:
         starting: dict[str, int] = {}
         saves: dict[str, list[int]] = {}  # by node: events, by place, that nothing of that node has followed yet
         accepted_ns: set[int] = set()
-        absorb = not self._show.everything and "persist" not in self._show.topics
-        calls: list[Call] = []
+        absorb = not self._row_filter.everything and "persist" not in self._row_filter.topics
+        calls: list[TimelineCall] = []
         for place, event in enumerate(self._events):
             kind = event.kind
             if kind in MESSAGE_KINDS:
@@ -128,7 +128,7 @@ class FirstPass:
                     saves.pop(event.node, None)
                 elif kind == ANSWER:
                     call.reply = event.detail.decode_reply()
-                    call.answer = Said(*labels.answer(call.kind, call.args, call.reply))
+                    call.answer = Label(*labels.answer(call.kind, call.args, call.reply))
                     call.saved = self._absorb(saves, event)
             elif kind == PERSIST and absorb:
                 begun = starting.get(event.node)
@@ -146,7 +146,7 @@ class FirstPass:
                     self.results[begun] = place
                 if event.detail.is_leader:
                     accepted_ns.add(event.at_ns)
-        if not self._show.everything:
+        if not self._row_filter.everything:
             self._find_repetitions(calls)
             self._join_faults(accepted_ns)
 
@@ -156,23 +156,23 @@ class FirstPass:
         self.skip.update(places)
         return bool(places)
 
-    def _find_repetitions(self, calls: list[Call]) -> None:
-        last: dict[tuple[str, str], tuple[Wordings, tuple[Any, ...] | None]] = {}
-        groups: dict[tuple[str, int, Wordings], list[Call]] = {}
+    def _find_repetitions(self, calls: list[TimelineCall]) -> None:
+        last: dict[tuple[str, str], tuple[LabelTexts, tuple[Any, ...] | None]] = {}
+        groups: dict[tuple[str, int, LabelTexts], list[TimelineCall]] = {}
         for call in calls:
             way = (call.source, call.target)
-            wordings, outcome = last.get(way, ((), None))
-            same = wordings == call.wordings
+            texts, outcome = last.get(way, ((), None))
+            same = texts == call.texts
             # A loss now and then is what an unreliable network is; it changes nothing about what is known.
             by_chance = call.dropped in (DropReason.LOST_REQUEST, DropReason.LOST_REPLY)
-            call.counted = same and not call.saved and (by_chance or call.outcome == outcome)
-            last[way] = (call.wordings, (outcome if same else None) if by_chance else call.outcome)
-            groups.setdefault((call.source, call.sent_ns, call.wordings), []).append(call)
+            call.collapsed = same and not call.saved and (by_chance or call.outcome == outcome)
+            last[way] = (call.texts, (outcome if same else None) if by_chance else call.outcome)
+            groups.setdefault((call.source, call.sent_ns, call.texts), []).append(call)
         for group in groups.values():
             # Where one peer's answer is news, the others' stand beside it.
-            if not all(call.counted for call in group):
+            if not all(call.collapsed for call in group):
                 for call in group:
-                    call.counted = False
+                    call.collapsed = False
 
     def _join_faults(self, accepted_ns: set[int]) -> None:
         """A crash pulls the plug first, a restart puts it back: one fault each. A refused start() beside an accepted

@@ -29,8 +29,8 @@ from raftlab.harness.run import run_test
 from raftlab.sandbox.loader import launcher_for
 from raftlab.tools.selection import SelectionError, select, service_for
 from raftlab.tools.timeline.log_file import LogFileError, read_log
-from raftlab.tools.timeline.model import tell
-from raftlab.tools.timeline.rows import TOPICS, Row, Show
+from raftlab.tools.timeline.model import build_model
+from raftlab.tools.timeline.rows import TOPICS, Row, RowFilter
 from raftlab.tools.timeline.table import Table
 from raftlab.trace.events import LOG
 from raftlab.trace.trace_file import TraceFileError, read_trace, write_shiviz, write_trace
@@ -55,7 +55,7 @@ def print_timeline(
     to_s: float | None = None,
     term: int | None = None,
     follow: int | None = None,
-    most_rows: int | None = None,
+    max_rows: int | None = None,
     ending: str = "",
     color: bool | None = None,
     ascii_only: bool | None = None,
@@ -64,9 +64,9 @@ def print_timeline(
 ) -> None:
     """Print a run as a table. On a terminal in colour (unless NO_COLOR is set), else in plain ASCII.
 
-    Of more than `most_rows`, those in the middle are left out; `ending` is a last line across the table.
+    Of more than `max_rows`, those in the middle are left out; `ending` is a last line across the table.
     """
-    show = Show(
+    row_filter = RowFilter(
         everything=everything or follow is not None,
         peers=frozenset(str(peer) for peer in peers),
         topics=frozenset(topics),
@@ -75,24 +75,24 @@ def print_timeline(
         term=term,
         follow=follow,
     )
-    _check(events, show)
-    story = tell(events, show)
-    rows = story.rows
+    _check(events, row_filter)
+    model = build_model(events, row_filter)
+    rows = model.rows
     notes: list[str] = []
-    if most_rows is not None and len(rows) > most_rows:
-        rows = _without_the_middle(rows, most_rows)
+    if max_rows is not None and len(rows) > max_rows:
+        rows = _omit_middle(rows, max_rows)
     if ending:
         last_ns = events[-1].at_ns if events else 0
         rows = [*rows, Row(last_ns, rows[-1].marks if rows else {}, banner=ending, tone="fault")]
-    notes.insert(0, f"{story.events} events")
-    if story.folded:
-        notes.append(f"{story.folded} repetitions collapsed; --all shows every event, with message numbers")
-    if story.topics:
-        notes.append(f"topics from log(): {', '.join(story.topics)}")
+    notes.insert(0, f"{model.events} events")
+    if model.collapsed:
+        notes.append(f"{model.collapsed} repetitions collapsed; --all shows every event, with message numbers")
+    if model.topics:
+        notes.append(f"topics from log(): {', '.join(model.topics)}")
     if not rows:
         notes.append("no event matches the filters")
     print_table(
-        Table(story.peers, rows, ascii_only=_ascii(file, ascii_only), legend=legend and bool(rows)),
+        Table(model.peers, rows, ascii_only=_ascii(file, ascii_only), legend=legend and bool(rows)),
         title=title,
         footer="; ".join(notes),
         file=file,
@@ -102,7 +102,7 @@ def print_timeline(
     )
 
 
-def _without_the_middle(rows: list[Row], most: int) -> list[Row]:
+def _omit_middle(rows: list[Row], most: int) -> list[Row]:
     """How it began and how it ended, and what is missing between them."""
     head, tail = rows[: most // 2], rows[most // 2 - most :]
     missing = rows[len(head) : len(rows) - len(tail)]
@@ -138,15 +138,15 @@ def print_table(
     )
     bold = Style(bold=True)
     if title:
-        console.print(_Line(title, bold), crop=False, soft_wrap=True)
+        console.print(_PlainLine(title, bold), crop=False, soft_wrap=True)
     console.print(table, crop=False, no_wrap=True)
     if footer:
-        console.print(_Line(footer, Style(color="bright_black")), crop=False, soft_wrap=True)
+        console.print(_PlainLine(footer, Style(color="bright_black")), crop=False, soft_wrap=True)
     if svg is not None:
         console.save_svg(str(svg), title="lab timeline")
 
 
-class _Line:
+class _PlainLine:
     """A line as it is: not wrapped, not marked up."""
 
     def __init__(self, text: str, style: Style) -> None:
@@ -166,20 +166,20 @@ def _ascii(file: IO[str] | None, wanted: bool | None) -> bool:
     return not stream.isatty() or not encoding.startswith("utf")
 
 
-def _check(events: Sequence[Event], show: Show) -> None:
+def _check(events: Sequence[Event], row_filter: RowFilter) -> None:
     """A filter that names something the run does not have is a slip, not an empty table."""
     peers = {event.node for event in events if event.node}
-    strange = sorted(show.peers - peers)
-    if strange and events:
-        raise TimelineError(f"--peer must be one of {', '.join(sorted(peers))}, got {strange[0]}")
+    unknown = sorted(row_filter.peers - peers)
+    if unknown and events:
+        raise TimelineError(f"--peer must be one of {', '.join(sorted(peers))}, got {unknown[0]}")
     own = {str(event.detail.topic) for event in events if event.kind == LOG}
-    unknown = sorted(show.topics - own - set(TOPICS))
+    unknown = sorted(row_filter.topics - own - set(TOPICS))
     if unknown:
         topics = ", ".join((*TOPICS, *sorted(own)))
         raise TimelineError(f"--topic must be one of {topics}, got {unknown[0]!r}")
-    if show.follow is not None and not any(event.message == show.follow for event in events):
+    if row_filter.follow is not None and not any(event.message == row_filter.follow for event in events):
         last = max((event.message for event in events), default=0)
-        raise TimelineError(f"--follow must be a message number from 1 to {last}, got {show.follow}")
+        raise TimelineError(f"--follow must be a message number from 1 to {last}, got {row_filter.follow}")
 
 
 # ---- the command -----------------------------------------------------------------------------------------------
@@ -286,8 +286,8 @@ def _run(args: argparse.Namespace) -> tuple[str, int, str, Sequence[Event], str,
     outcome = f"passed, {run.virtual_s:.1f} s (virtual)"
     if run.error is not None:
         outcome = f"failed after {run.virtual_s:.1f} s (virtual)"
-        said = (str(run.error).strip() or type(run.error).__name__).splitlines()[0]
-        ending = f"FAILED: {said}"
+        message = (str(run.error).strip() or type(run.error).__name__).splitlines()[0]
+        ending = f"FAILED: {message}"
     return tests[0].name, seed, run.digest, run.simulation.trace, outcome, ending
 
 
@@ -314,9 +314,9 @@ def _show_import(args: argparse.Namespace, color: bool | None, ascii_only: bool 
     if refused:
         raise TimelineError(f"{refused[0]} is not supported with --import: it needs a trace")
     log = read_log(args.import_)
-    strange = sorted(set(args.peer) - set(log.peers))
-    if strange:
-        raise TimelineError(f"--peer must be one of {', '.join(log.peers)}, got {strange[0]}")
+    unknown = sorted(set(args.peer) - set(log.peers))
+    if unknown:
+        raise TimelineError(f"--peer must be one of {', '.join(log.peers)}, got {unknown[0]}")
     table = Table(
         [peer for peer in log.peers if not args.peer or peer in args.peer],
         log.rows(peers=frozenset(args.peer), from_s=args.from_s, to_s=args.to_s),

@@ -15,10 +15,10 @@ from labsim import Event
 from raftlab.trace import events
 from raftlab.trace.events import DropReason
 
-Wordings = tuple[str, ...]
+LabelTexts = tuple[str, ...]
 
 # In a cell there is little room.
-_LOSSES = {
+_DROP_REASONS = {
     DropReason.UNPLUGGED: "disconnected",
     DropReason.UNPLUGGED_ON_THE_WAY: "disconnected on the way",
     DropReason.NO_SERVER: "server down",
@@ -66,18 +66,18 @@ def number(message: Any, name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def loss(reason: str) -> str:
+def drop_reason(reason: str) -> str:
     """Why a message did not arrive; a trace of another version may have reasons of its own."""
-    return _LOSSES.get(reason, str(reason))  # type: ignore[call-overload,no-any-return]  # a DropReason is its word
+    return _DROP_REASONS.get(reason, str(reason))  # type: ignore[call-overload,no-any-return]  # a DropReason is its word
 
 
 def value(of: Any, limit: int = 24) -> str:
     """A command as it is shown: the same for an object and for what a trace file kept of it."""
-    text = clean(_shown(of))
+    text = clean(_render(of))
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def _shown(of: Any) -> str:
+def _render(of: Any) -> str:
     if isinstance(of, (int, float)) or of is None:
         return repr(of)
     if isinstance(of, str):
@@ -87,9 +87,9 @@ def _shown(of: Any) -> str:
     if isinstance(of, (bytes, bytearray)):
         return f"{len(of)} B"
     if isinstance(of, (list, tuple)):
-        return f"[{', '.join(_shown(item) for item in of[:8])}]"
+        return f"[{', '.join(_render(item) for item in of[:8])}]"
     named = fields(of)
-    return " ".join(f"{name}={_shown(held)}" for name, held in named) if named else repr(of)
+    return " ".join(f"{name}={_render(item)}" for name, item in named) if named else repr(of)
 
 
 def fields(of: Any) -> list[tuple[str, Any]]:
@@ -97,13 +97,13 @@ def fields(of: Any) -> list[tuple[str, Any]]:
     if isinstance(of, SimpleNamespace):
         return list(vars(of).items())
     if isinstance(of, dict):
-        return [(str(name), held) for name, held in of.items()]
+        return [(str(name), item) for name, item in of.items()]
     if dataclasses.is_dataclass(of):
         return [(f.name, getattr(of, f.name, None)) for f in dataclasses.fields(of)]
     return []
 
 
-def request(kind: str, args: Any) -> Wordings:
+def request(kind: str, args: Any) -> LabelTexts:
     """What is asked: `append t3 prev 4/2 +1 (x=5) c3`."""
     if kind == "vote":
         last = f"{number(args, 'last_log_index')}/{number(args, 'last_log_term')}"
@@ -121,7 +121,7 @@ def request(kind: str, args: Any) -> Wordings:
     return (f"{kind} {value(args, 40)}", f"{kind}{tail}")
 
 
-def _append(args: Any) -> Wordings:
+def _append(args: Any) -> LabelTexts:
     term, commit = number(args, "term"), number(args, "leader_commit")
     prev = f"{number(args, 'prev_log_index')}/{number(args, 'prev_log_term')}"
     entries = field(args, "entries") or []
@@ -141,7 +141,7 @@ def _append(args: Any) -> Wordings:
     )
 
 
-def answer(kind: str, args: Any, reply: Any) -> tuple[str, Wordings]:
+def answer(kind: str, args: Any, reply: Any) -> tuple[str, LabelTexts]:
     """What was answered, as (tone, wordings): `granted`, `no, conflict at 3 (term 2)`."""
     asked, term = number(args, "term"), number(reply, "term")
     newer = f", is at t{term}" if term > asked else ""
@@ -156,43 +156,43 @@ def answer(kind: str, args: Any, reply: Any) -> tuple[str, Wordings]:
             return "bad", (f"no{newer}", "no")
         index, conflict = number(reply, "conflict_index"), number(reply, "conflict_term")
         if index or conflict:
-            told = f"no, has term {conflict} from {index}" if conflict else f"no, log ends before {index}"
-            return "bad", (told, f"no, conflict {index}/{conflict}", f"no {index}/{conflict}")
+            text = f"no, has term {conflict} from {index}" if conflict else f"no, log ends before {index}"
+            return "bad", (text, f"no, conflict {index}/{conflict}", f"no {index}/{conflict}")
         return "bad", ("no",)
     if kind == "snapshot":
         return ("bad", (f"no{newer}", "no")) if newer else ("quiet", ("ok",))
     if reply is None:
         return "quiet", ("answered",)
-    return "quiet", (value(reply, 40), _few_words(reply))
+    return "quiet", (value(reply, 40), _short_reply(reply))
 
 
-def _few_words(reply: Any) -> str:
+def _short_reply(reply: Any) -> str:
     """The answer to an RPC of the peer's own, for a narrow column: `t3 not granted`."""
-    told = []
-    for name, held in fields(reply):
+    text = []
+    for name, item in fields(reply):
         if name == "term":
-            told.append(f"t{_shown(held)}")
-        elif isinstance(held, bool):
-            told.append(name if held else f"not {name}")
+            text.append(f"t{_render(item)}")
+        elif isinstance(item, bool):
+            text.append(name if item else f"not {name}")
         else:
-            told.append(f"{name}={_shown(held)}")
-    return clean(" ".join(told))[:60] or value(reply, 40)
+            text.append(f"{name}={_render(item)}")
+    return clean(" ".join(text))[:60] or value(reply, 40)
 
 
-def operation(of: Any, *, returned: bool) -> Wordings:
+def operation(of: Any, *, returned: bool) -> LabelTexts:
     """What a client asks for, `put x=5`, and what it was told, `get x ⇒ 5`."""
     op, key, said = field(of, "op"), value(field(of, "key"), 12), str(field(of, "value", ""))
     tail = said if len(said) <= 24 else f"…{said[-23:]}"
-    told = f"{op} {key}" if op == "get" else f"{op} {key}={clean(tail)}"
+    text = f"{op} {key}" if op == "get" else f"{op} {key}={clean(tail)}"
     if not returned:
-        return (f"{told} …", f"{op} {key} …", f"{op} …")
+        return (f"{text} …", f"{op} {key} …", f"{op} …")
     if op == "get":
         read = clean(tail) or "nothing"
-        return (f"{told} ⇒ {read}", f"⇒ {read}", f"{told} done")
-    return (f"{told} done", f"{op} {key} done", f"{op} done")
+        return (f"{text} ⇒ {read}", f"⇒ {read}", f"{text} done")
+    return (f"{text} done", f"{op} {key} done", f"{op} done")
 
 
-def role(name: str, term: int) -> Wordings:
+def role(name: str, term: int) -> LabelTexts:
     """What a peer has become: `leader of term 3`."""
     if name == "leader":
         return (f"leader of term {term}", f"leader t{term}")
@@ -201,7 +201,7 @@ def role(name: str, term: int) -> Wordings:
     return (f"follows in term {term}", f"follows t{term}")
 
 
-def saved(of: Any, *, new_snapshot: bool = False) -> Wordings:
+def saved(of: Any, *, new_snapshot: bool = False) -> LabelTexts:
     """What is on the disk now."""
     state, snapshot = len(field(of, "raft_state", b"") or b""), len(field(of, "snapshot", b"") or b"")
     if new_snapshot:
@@ -209,10 +209,10 @@ def saved(of: Any, *, new_snapshot: bool = False) -> Wordings:
     return (f"saved {state} B", "saved")
 
 
-SAVING: Wordings = ("begins to save", "saving")
+SAVING: LabelTexts = ("begins to save", "saving")
 
 
-def applied(of: Any) -> Wordings:
+def applied(of: Any) -> LabelTexts:
     """What a service has taken from its peer."""
     if field(of, "snapshot_valid"):
         index = number(of, "snapshot_index")
@@ -221,7 +221,7 @@ def applied(of: Any) -> Wordings:
     return (f"applied {index} = {value(field(of, 'command'), 30)}", f"applied {index}")
 
 
-def started(of: Any, tail: str = "") -> Wordings:
+def started(of: Any, tail: str = "") -> LabelTexts:
     """What start() returned, with its command."""
     index, term, shown = number(of, "index"), number(of, "term"), value(field(of, "command"), 30)
     if not field(of, "is_leader"):
@@ -233,21 +233,21 @@ def started(of: Any, tail: str = "") -> Wordings:
     )
 
 
-def student(of: Any) -> Wordings:
+def log_line(of: Any) -> LabelTexts:
     """A log() line of the peer's own."""
     return (f"[{clean(of.topic)}] {clean(of.text)}",)
 
 
-def folded(what: str, count: int, during: str = "", fate: str = "") -> Wordings:
+def repeated_calls(what: str, count: int, during: str = "", losses: str = "") -> LabelTexts:
     """Calls that are only counted: `… 7 heartbeats in 0.6 s`."""
     if what == "heartbeat":
         text, short = f"… {count} heartbeat{'s' * (count != 1)}", f"… {count} beat{'s' * (count != 1)}"
     else:
         text = short = f"… {f'{count}× ' if count > 1 else ''}{what} again"
-    return (f"{text}{during}{fate}", f"{text}{fate}", f"{short}{fate}", short)
+    return (f"{text}{during}{losses}", f"{text}{losses}", f"{short}{losses}", short)
 
 
-def refused(count: int, during: str = "") -> Wordings:
+def refused_starts(count: int, during: str = "") -> LabelTexts:
     """Calls of start() that whoever is no leader has refused."""
     text = f"… start() refused{f' {count}×' if count > 1 else ''}"
     return (f"{text}{during}", text)
@@ -266,26 +266,26 @@ _VERBS = {
 }
 
 
-def struck(kind: str, peers: list[str]) -> str:
+def server_fault(kind: str, peers: list[str]) -> str:
     """What the tester does to some peers: `peers 0, 2 are disconnected`."""
     one = len(peers) == 1
     return f"peer{'' if one else 's'} {', '.join(peers)} {_VERBS[kind][0 if one else 1]}"
 
 
-def taken(of: Any) -> Wordings:
+def snapshot_made(of: Any) -> LabelTexts:
     """A snapshot that a service has made."""
     return (f"snapshot to {number(of, 'index')} ({len(field(of, 'snapshot', b'') or b'')} B)",)
 
 
-def preempted(loss: Any) -> Wordings:
-    """A thread that has lost its turn."""
-    line = f"{str(field(loss, 'file', '')).rpartition('/')[2]}:{number(loss, 'line')}"
-    late_ns = number(loss, "late_ns") or 0
+def preempted(preemption: Any) -> LabelTexts:
+    """A thread that was preempted."""
+    line = f"{str(field(preemption, 'file', '')).rpartition('/')[2]}:{number(preemption, 'line')}"
+    late_ns = number(preemption, "late_ns") or 0
     late = f" for {late_ns / 1e6:.0f} ms" if late_ns else ""
-    return (f"{field(loss, 'task', '')} is preempted at {line}{late}", f"preempted{late}")
+    return (f"{field(preemption, 'task', '')} is preempted at {line}{late}", f"preempted{late}")
 
 
-def act(event: Event) -> tuple[str, bool]:
+def fault_setting(event: Event) -> tuple[str, bool]:
     """What the tester does to network, disks or services, in a sentence, and whether it makes things better."""
     kind, detail = event.kind, event.detail
     if kind == conditions.RELIABLE:

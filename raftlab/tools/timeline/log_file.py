@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from raftlab.tools.timeline.labels import clean
-from raftlab.tools.timeline.rows import Mark, Row, Said, peer_order
+from raftlab.tools.timeline.rows import Label, Mark, Row, peer_order
 
 _TIME = r"(?P<h>\d{1,2}):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?"
 _LINE = re.compile(rf"^\s*(?:\d{{4}}[-/]\d\d[-/]\d\d[ T])?{_TIME}\s+\[(?P<peer>[\w.:-]{{1,32}})\]\s?(?P<text>.*)$")
@@ -33,12 +33,12 @@ class _Entry:
 
 
 @dataclass(slots=True)
-class Log:
+class ImportedLog:
     peers: list[str]
     entries: list[_Entry]
     skipped: int
     first_skipped: str
-    repeated: int
+    duplicates: int
     start_ns: int = 0
     digits: int = field(default=6)
 
@@ -60,25 +60,25 @@ class Log:
             if (peers and entry.peer not in peers) or since_s < from_s or (to_s is not None and since_s > to_s):
                 continue
             tone = role.group(1).lower() if role is not None else "append"
-            rows.append(Row(entry.at_ns, marks, {entry.peer: [Said(tone, (entry.text,))]}))
+            rows.append(Row(entry.at_ns, marks, {entry.peer: [Label(tone, (entry.text,))]}))
         return rows
 
     def summary(self) -> str:
         parts = [f"{len(self.entries)} entries of {len(self.peers)} peers"]
-        if self.repeated:
-            parts.append(f"{self.repeated} duplicate lines dropped")
+        if self.duplicates:
+            parts.append(f"{self.duplicates} duplicate lines dropped")
         if self.skipped:
             lines = "1 line" if self.skipped == 1 else f"{self.skipped} lines"
             parts.append(f"skipped {lines} in another format (the first: {self.first_skipped})")
         return "; ".join(parts)
 
 
-def read_log(path: Path) -> Log:
+def read_log(path: Path) -> ImportedLog:
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise LogFileError(f"{path}: {error.strerror or error}") from None
-    reader = _Reader()
+    reader = _LogReader()
     for number, line in enumerate(text.splitlines(), start=1):
         reader.line(number, line)
     if not reader.entries:
@@ -89,7 +89,7 @@ def read_log(path: Path) -> Log:
     return reader.finish()
 
 
-class _Reader:
+class _LogReader:
     def __init__(self) -> None:
         self.entries: list[_Entry] = []
         self._columns: list[str] = []
@@ -156,7 +156,7 @@ class _Reader:
                 self._open[peer] = self._add(self._row_ns, peer, text)
         return True
 
-    def finish(self) -> Log:
+    def finish(self) -> ImportedLog:
         seen: set[tuple[int, str, str]] = set()
         entries = []
         for entry in sorted(self.entries, key=lambda entry: entry.at_ns):
@@ -166,5 +166,7 @@ class _Reader:
                 seen.add(key)
                 entries.append(entry)
         peers = peer_order({*self._columns, *(entry.peer for entry in entries)})
-        repeated = len(self.entries) - len(entries)
-        return Log(peers, entries, self._skipped, self._first_skipped, repeated, entries[0].at_ns, self._digits)
+        duplicates = len(self.entries) - len(entries)
+        return ImportedLog(
+            peers, entries, self._skipped, self._first_skipped, duplicates, entries[0].at_ns, self._digits
+        )

@@ -9,7 +9,7 @@ import pytest
 from raftlab.harness.run import Run
 
 _WIDTH = 120
-_MOST_ROWS = 10_000  # twice what a long run has; what never comes to rest would fill 30 MB
+_MAX_ROWS = 10_000  # twice what a long run has; what never comes to rest would fill 30 MB
 
 
 def pytest_raftlab_failed(item: pytest.Function, run: Run) -> str | None:
@@ -22,7 +22,7 @@ def pytest_raftlab_failed(item: pytest.Function, run: Run) -> str | None:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("w", encoding="utf-8") as text:
             ending = f"FAILED: {run.error}".splitlines()[0]
-            print_timeline(run.simulation.trace, file=text, width=_WIDTH, most_rows=_MOST_ROWS, ending=ending)
+            print_timeline(run.simulation.trace, file=text, width=_WIDTH, max_rows=_MAX_ROWS, ending=ending)
     except OSError:
         return None  # a folder that cannot be written to is no reason to hide the failure
     return f"timeline  {file}"

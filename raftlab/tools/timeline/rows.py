@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from raftlab.tools.timeline.labels import Wordings
+from raftlab.tools.timeline.labels import LabelTexts
 from raftlab.trace.cluster_view import PeerView
 
 TOPICS = ("election", "log", "snapshot", "persist", "apply", "network", "client", "preemption")
@@ -25,27 +25,27 @@ class Mark(NamedTuple):
         return cls("paused" if peer.paused else peer.role, not peer.plugged or peer.isolated)
 
 
-class Said(NamedTuple):
+class Label(NamedTuple):
     """One thing in a cell: how it is meant, and its wordings, longest first."""
 
     tone: str
-    wordings: Wordings
+    texts: LabelTexts
 
 
 @dataclass(slots=True)
 class Row:
     at_ns: int
     marks: dict[str, Mark]
-    cells: dict[str, list[Said]] = field(default_factory=dict)
+    cells: dict[str, list[Label]] = field(default_factory=dict)
     banner: str = ""  # across all columns, instead of cells
     tone: str = ""  # of the banner
     fault: str = ""  # what kind of fault the banner tells,
-    struck: list[str] = field(default_factory=list)  # and of whom
+    affected: list[str] = field(default_factory=list)  # and of whom
     local: bool = False  # only things peers did by themselves: others of the same instant may join
 
 
 @dataclass(frozen=True, slots=True)
-class Show:
+class RowFilter:
     """What is wanted. Nothing given: everything, told in short."""
 
     everything: bool = False
@@ -58,11 +58,11 @@ class Show:
 
 
 @dataclass(slots=True)
-class Story:
+class TimelineModel:
     peers: list[str]
     rows: list[Row]
     events: int
-    folded: int  # calls and starts that are only counted
+    collapsed: int  # calls and starts that are only counted
     topics: list[str]  # the student's own, in order of appearance
 
 

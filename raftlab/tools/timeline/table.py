@@ -15,7 +15,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from raftlab.tools.timeline.labels import to_ascii
-from raftlab.tools.timeline.rows import Mark, Row, Said
+from raftlab.tools.timeline.rows import Label, Mark, Row
 
 _TONES = {
     "leader": "bold color(16) on green",
@@ -177,12 +177,12 @@ class Table:
         glyph = (_LETTERS if self._ascii else _GLYPHS)[mark.role][mark.cut]
         return Segment(glyph, _style(_EDGES[mark.role]))
 
-    def _cell(self, said: list[Said], width: int) -> list[tuple[str, str, int]]:
+    def _cell(self, labels: list[Label], width: int) -> list[tuple[str, str, int]]:
         """(tone, text, padding) per line."""
         lines = []
-        for tone, wordings in said:
-            for wording in wordings:
-                text = self._text(wording)
+        for tone, texts in labels:
+            for text in texts:
+                text = self._text(text)
                 length = len(text) if text.isascii() else cell_len(text)
                 if length <= width:
                     lines.append((tone, text, width - length))

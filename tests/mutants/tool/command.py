@@ -24,7 +24,7 @@ from typing import Any
 
 from raftlab.harness.options import ISOLATED, JOBS, RACE, RUNS, SEED, Option, add_options, positive, seconds
 from raftlab.layout import ROOT
-from raftlab.tools.common.interrupts import ended_politely, first_done, held_back, result_of
+from raftlab.tools.common.interrupts import defer_interrupts, first_done, result_of, sigterm_as_interrupt
 from raftlab.tools.selection import select
 from raftlab.tools.workers.process import CannotStart, Lost, WorkerProcess, python_worker
 from tests.mutants.tool import fuzzing
@@ -159,7 +159,7 @@ def _table(entries: list[Mutant], args: argparse.Namespace) -> int:
 
 def _run(entries: list[Mutant], args: argparse.Namespace) -> int:
     began_s = time.perf_counter()
-    with ended_politely():
+    with sigterm_as_interrupt():
         results, interrupted = _judge_all(entries, args)
     by_id = {mutant.id: mutant for mutant in entries}
     print(table(results, by_id))
@@ -209,7 +209,7 @@ def _fuzz(entries: list[Mutant], args: argparse.Namespace) -> int:
     out, interrupted = Path("build/mutants-fuzzed"), False
     with ThreadPoolExecutor(max(1, args.jobs)) as pool:
         try:
-            with held_back():
+            with defer_interrupts():
                 pending = [pool.submit(fuzzing.measure, mutant, limit_s=args.seconds, out=out) for mutant in chosen]
             for future in pending:
                 one = result_of(future)
@@ -305,7 +305,7 @@ def _judge_all(
     with _Progress(len(entries)) as progress, ThreadPoolExecutor(max(1, args.jobs)) as pool:
         # From here on: the first worker may be there before all are asked for, and the pool waits for it.
         try:
-            with held_back():
+            with defer_interrupts():
                 pending = {pool.submit(judges.judge, mutant) for mutant in order}
             while pending:
                 done = first_done(pending)

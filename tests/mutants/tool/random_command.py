@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from raftlab.layout import run_files, tool_files
-from raftlab.tools.common.interrupts import ended_politely
+from raftlab.tools.common.interrupts import sigterm_as_interrupt
 from raftlab.tools.selection import SCENARIOS, SelectionError, default_files, scenario_files, select
 from tests.mutants.tool import measurement, worker
 from tests.mutants.tool.measurement import Result
@@ -76,7 +76,7 @@ def mutate(args: argparse.Namespace, judge_all: JudgeAll) -> int:
         return 0
     judges = judges_for(args)
     kept = Kept(KEPT, {judge: _key(judge, options) for judge, options in judges.items()})
-    with ended_politely():
+    with sigterm_as_interrupt():
         interrupted = _judge_all(mutants, judges, kept, notes, judge_all)
     outcome = Outcome.of(mutants, kept, notes)
     print(report(outcome))

@@ -1266,7 +1266,7 @@ def test_entries_that_others_have_applied_were_sent_in_some_way():
     assert ("start_never_sent" in told(applied=False), "start_never_sent" in told(applied=True)) == (True, False)
 
 
-def told_of(builder, rule, peer):
+def run_summary(builder, rule, peer):
     return [found.name for found in examine(builder.trace, Failure("broken", rule=rule, peer=peer))]
 
 
@@ -1295,7 +1295,7 @@ def test_a_refusal_is_no_cause_where_the_leader_began_long_after_it():
         builder.vote("0", "1", 1, granted=False)
         builder.now_ms += later_ms
         builder.append("0", "1", 1)
-        return told_of(builder, "earned-leadership", "0")
+        return run_summary(builder, "earned-leadership", "0")
 
     assert (told(0), told(100)) == (["no_counted_as_a_vote"], [])
 
@@ -1313,7 +1313,7 @@ def test_earlier_votes_are_no_cause_where_the_term_is_another_s():
         if restarted:
             builder.emit("restart", "0")
         builder.append("0", "1", 2)
-        return told_of(builder, "earned-leadership", "0")
+        return run_summary(builder, "earned-leadership", "0")
 
     assert (told(heard=False), told(heard=True)) == (["earlier_votes_counted"], [])
     assert told(heard=False, restarted=True) == []
@@ -1346,7 +1346,7 @@ def test_the_snapshot_is_no_cause_of_what_was_never_saved_or_after_a_later_save(
             builder.save("1", snapshot=b"a snapshot")
         builder.append("0", "1", 1, prev=(1, 1), entries=[(1, 20)], saved=False)
         del builder.trace[-1]  # the run ends with the answer
-        return told_of(builder, "saved-before-reply", "1")
+        return run_summary(builder, "saved-before-reply", "1")
 
     assert (told(True), told(False), told(True, True)) == (["taken_for_known_since_the_snapshot"], [], [])
 

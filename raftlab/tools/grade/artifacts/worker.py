@@ -32,9 +32,9 @@ from raftlab.sandbox.processes import ForkServerLost, PeerProcess
 from raftlab.sandbox.supervisor import PeerSupervisor
 from raftlab.tools.grade.runs.worker import Request, begin_alone, make_launcher, shown_path
 from raftlab.tools.grade.values.results import Shown
-from raftlab.tools.page.command import told_of
-from raftlab.tools.page.data import data_of
-from raftlab.tools.page.html import page
+from raftlab.tools.page.command import run_summary
+from raftlab.tools.page.data import page_data
+from raftlab.tools.page.html import render_page
 from raftlab.tools.selection import load_tests
 from raftlab.tools.shrink.report import recipe_lines
 from raftlab.tools.shrink.shrinker import NothingToShrink, Shrunk, shrink
@@ -191,7 +191,7 @@ def _shrink(wanted: Wanted, test: LabTest, launcher: _Counted) -> tuple[Shrunk |
 
 def _page(run: Run, test: LabTest, request: Request, replay: str) -> bytes:
     assert run.simulation is not None and run.simulation.trace is not None
-    told = told_of(run, test.name, replay)
+    told = run_summary(run, test.name, replay)
     for name in ("headline", "evidence", "causes"):
         value = told.get(name, "")
         told[name] = (
@@ -199,8 +199,8 @@ def _page(run: Run, test: LabTest, request: Request, replay: str) -> bytes:
             if isinstance(value, str)
             else [shown_path(line, test, request) for line in value]
         )
-    data = data_of(run.simulation.trace, told)
-    return page(data, f"{test.name} {request.seed}").encode(errors="replace")
+    data = page_data(run.simulation.trace, told)
+    return render_page(data, f"{test.name} {request.seed}").encode(errors="replace")
 
 
 def _timeline(shrunk: Shrunk, test: LabTest) -> str:

@@ -6,11 +6,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, _base
 
 import pytest
 
-from raftlab.tools.common.interrupts import ended_politely, first_done, held_back, result_of
+from raftlab.tools.common.interrupts import defer_interrupts, first_done, result_of, sigterm_as_interrupt
 
 
 def interrupted(sent, reached, error=None):
-    with held_back():
+    with defer_interrupts():
         signal.raise_signal(sent)
         reached.append("the end")
         if error is not None:
@@ -20,10 +20,10 @@ def interrupted(sent, reached, error=None):
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_that_is_held_back_comes_at_the_end(sent):
     reached = []
-    with ended_politely(), pytest.raises(KeyboardInterrupt):
+    with sigterm_as_interrupt(), pytest.raises(KeyboardInterrupt):
         interrupted(sent, reached)
     assert reached == ["the end"]
-    with ended_politely(), pytest.raises(KeyboardInterrupt):
+    with sigterm_as_interrupt(), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(sent)  # as before
 
 
@@ -37,7 +37,7 @@ def test_an_interrupt_is_raised_beside_an_error_too():
 def test_who_ignores_interrupts_goes_on_ignoring_them():
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with held_back():
+        with defer_interrupts():
             signal.raise_signal(signal.SIGINT)
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:

@@ -13,11 +13,11 @@ from labsim import time
 from raftlab.harness.loader import DEFAULT, load_peer
 from raftlab.harness.run import run_test
 from raftlab.scenarios.collection import collect
-from raftlab.tools.page.collapsed import FOLDED, SHOWN
-from raftlab.tools.page.command import told_of
-from raftlab.tools.page.data import data_of
-from raftlab.tools.page.fields import _fields_of, _flat, watched_run
-from raftlab.tools.page.html import bundle, packed, page
+from raftlab.tools.page.collapsed import COLLAPSED, SHOWN
+from raftlab.tools.page.command import run_summary
+from raftlab.tools.page.data import page_data
+from raftlab.tools.page.fields import _fields_of, _flat, run_with_fields
+from raftlab.tools.page.html import bundle, compressed, render_page
 from raftlab.tools.page.wire import ROLES, UP
 from raftlab.tools.selection import select
 from raftlab.trace.events import ANSWER, MESSAGE_KINDS, SEND
@@ -39,7 +39,7 @@ def launcher():
 def snapshots(launcher):
     """A run with crashes, losses and snapshots, with what the peers held themselves."""
     (test,) = select(["test_snapshot_install_unreliable_crash_2d"])
-    run, watch = watched_run(test, launcher, 5)
+    run, watch = run_with_fields(test, launcher, 5)
     assert run.error is None
     return run, watch
 
@@ -65,7 +65,7 @@ def rebuilt(changes):
 
 def test_the_wire_tells_what_the_peers_hold(snapshots):
     run, watch = snapshots
-    data = data_of(run.simulation.trace, {}, watch)
+    data = page_data(run.simulation.trace, {}, watch)
     for lane, state in enumerate(data["states"]):
         fields = data["fields"][lane]
         own = {name: data["texts"][last(changes)] for name, changes in fields["values"].items()}
@@ -89,7 +89,7 @@ def test_looking_at_peers_changes_nothing(snapshots, launcher):
 
 def test_a_field_comes_with_the_line_that_was_running(snapshots):
     run, watch = snapshots
-    data = data_of(run.simulation.trace, {}, watch)
+    data = page_data(run.simulation.trace, {}, watch)
     lines = {data["texts"][line] for line in data["fields"][0]["lines"][1::2]}
     assert all("raft.py:" in line for line in lines)
     assert any("persist" in line for line in lines)
@@ -117,19 +117,19 @@ def test_a_saved_trace_gives_the_same_page(snapshots, tmp_path):
     run, _ = snapshots
     trace = run.simulation.trace
     write_trace(tmp_path / "run.jsonl", trace)
-    assert data_of(read_trace(tmp_path / "run.jsonl").events, {}) == data_of(trace, {})
+    assert page_data(read_trace(tmp_path / "run.jsonl").events, {}) == page_data(trace, {})
 
 
 def test_the_data_is_at_most_a_third_of_the_traces_json(snapshots, tmp_path):
     run, watch = snapshots
     write_trace(tmp_path / "run.jsonl", run.simulation.trace)
-    assert 3 * len(packed(data_of(run.simulation.trace, {}, watch))) <= (tmp_path / "run.jsonl").stat().st_size
+    assert 3 * len(compressed(page_data(run.simulation.trace, {}, watch))) <= (tmp_path / "run.jsonl").stat().st_size
 
 
 def test_every_event_is_there_and_only_repetitions_are_folded(snapshots):
     run, _ = snapshots
     trace = run.simulation.trace
-    data = data_of(trace, {})
+    data = page_data(trace, {})
     events, calls = data["events"], data["calls"]
     assert {len(column) for column in events.values()} == {len(trace)}
     at_ns = 0
@@ -144,7 +144,7 @@ def test_every_event_is_there_and_only_repetitions_are_folded(snapshots):
             assert data["values"][calls["args"][events["call"][place]]]["term"] == event.detail.decode_args().term
         if event.kind == ANSWER:
             assert data["values"][calls["reply"][events["call"][place]]]["term"] == event.detail.decode_reply().term
-        if events["shown"][place] == FOLDED and event.kind == SEND:
+        if events["shown"][place] == COLLAPSED and event.kind == SEND:
             first, end, told = data["folds"][events["fold"][place]]
             assert first <= place <= end and told
     assert events["shown"].count(SHOWN) > 100
@@ -153,7 +153,7 @@ def test_every_event_is_there_and_only_repetitions_are_folded(snapshots):
 def test_every_cause_is_earlier_and_of_the_same_message_or_peer(snapshots):
     run, _ = snapshots
     trace = run.simulation.trace
-    causes = data_of(trace, {})["events"]["cause"]
+    causes = page_data(trace, {})["events"]["cause"]
     for place, back in enumerate(causes):
         if back:
             event, cause = trace[place], trace[place - back]
@@ -164,7 +164,7 @@ def test_every_cause_is_earlier_and_of_the_same_message_or_peer(snapshots):
 
 def test_a_leader_is_one_when_it_says_so(snapshots):
     run, _ = snapshots
-    data = data_of(run.simulation.trace, {})
+    data = page_data(run.simulation.trace, {})
     for place, lane, text, role in data["became"]:
         wordings = data["texts"][text]
         assert ROLES[role][:4] in wordings[0] or ROLES[role] == "follower"
@@ -193,15 +193,15 @@ def hostile_run(folder):
         cfg.check_one_leader()
         time.sleep(0.3)  # each is looked at when something happens to it
 
-    run, watch = watched_run(test, load_peer(make_peer(folder, _IN_THE_PEER)), 1)
+    run, watch = run_with_fields(test, load_peer(make_peer(folder, _IN_THE_PEER)), 1)
     assert run.error is None
     return run, watch
 
 
 def hostile_page(folder):
     run, watch = hostile_run(folder)
-    told = told_of(run, f"test {HOSTILE}", HOSTILE) | {"failed": True, "headline": HOSTILE, "evidence": [HOSTILE]}
-    return page(data_of(run.simulation.trace, told, watch), HOSTILE)
+    told = run_summary(run, f"test {HOSTILE}", HOSTILE) | {"failed": True, "headline": HOSTILE, "evidence": [HOSTILE]}
+    return render_page(page_data(run.simulation.trace, told, watch), HOSTILE)
 
 
 def test_hostile_text_stays_text(tmp_path):

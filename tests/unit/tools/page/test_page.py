@@ -7,10 +7,10 @@ import pytest
 
 from labsim import Event
 from raftlab.harness.loader import DEFAULT, load_peer
-from raftlab.tools.page.command import told_of, write_page
-from raftlab.tools.page.data import data_of
-from raftlab.tools.page.fields import watched_run
-from raftlab.tools.page.html import page
+from raftlab.tools.page.command import run_summary, write_page
+from raftlab.tools.page.data import page_data
+from raftlab.tools.page.fields import run_with_fields
+from raftlab.tools.page.html import render_page
 from raftlab.tools.selection import select
 from raftlab.trace.trace_file import RecordedMessage
 from tests.mutants.tool.mutants import load_mutants
@@ -30,8 +30,8 @@ def wrong_peer(name, folder):
 
 def write_run(path, test, seed, raft=DEFAULT):
     (test,) = select([test])
-    run, watch = watched_run(test, load_peer(raft), seed)
-    told = told_of(run, test.name, f"make replay TEST={test.name} SEED={seed}")
+    run, watch = run_with_fields(test, load_peer(raft), seed)
+    told = run_summary(run, test.name, f"make replay TEST={test.name} SEED={seed}")
     write_page(path, run.simulation.trace, told, watch)
 
 
@@ -72,7 +72,7 @@ def pages(tmp_path_factory):
     write_run(made["seven"], "test_many_elections_2a", 7)
     write_run(made["rejoin"], "test_rejoin_2b", 7)
     events = many_events()
-    made["many"].write_text(page(data_of(events, {"test": "many", "seed": 1, "failed": False}), "many"))
+    made["many"].write_text(render_page(page_data(events, {"test": "many", "seed": 1, "failed": False}), "many"))
     (folder / "hostile").mkdir()
     made["bad"].write_text(hostile_page(folder / "hostile"))
     return made

@@ -11,7 +11,7 @@ from raftlab.harness.in_process import InProcessLauncher
 from raftlab.harness.run import run_test
 from raftlab.scenarios.collection import collect
 from raftlab.tools.selection import select
-from raftlab.tools.timeline.model import tell
+from raftlab.tools.timeline.model import build_model
 from raftlab.trace import events
 from raftlab.trace.trace_file import read_trace, write_trace
 
@@ -133,11 +133,11 @@ def test_an_act_is_an_event_a_banner_and_a_change(kind, tmp_path):
     run = run_test(test, InProcessLauncher(Raft), 7)
     assert run.error is None
     trace = run.simulation.trace
-    banners = [row.banner for row in tell(trace).rows]
+    banners = [row.banner for row in build_model(trace).rows]
     assert banners.count(words) == 1 and banners.count(undone) == 1
     seen = [event for event in trace if event.kind == kind and event.at_ns > 0]
     before_undo = [event for event in trace if event.at_ns < 2_000_000_000]
-    assert TraceAnalysis(before_undo, Failure("")).changed_ns == seen[0].at_ns == 1_000_000_000
+    assert TraceAnalysis(before_undo, Failure("")).last_fault_ns == seen[0].at_ns == 1_000_000_000
     write_trace(tmp_path / "trace", seen)
     read = read_trace(tmp_path / "trace").events
     assert [type(event.detail) for event in read] == [type(event.detail) for event in seen]
@@ -149,11 +149,11 @@ def test_a_cut_through_an_even_cluster_is_seen_by_timeline_and_diagnoses():
     trace = run_test(test, InProcessLauncher(Raft), 7).simulation.trace
     cut = next(event for event in trace if event.kind == conditions.PARTITION)
     sides = " | ".join(" ".join(side) for side in cut.detail)
-    assert f"the network is partitioned: {sides}" in [row.banner for row in tell(trace).rows]
+    assert f"the network is partitioned: {sides}" in [row.banner for row in build_model(trace).rows]
     during = [event for event in trace if event.at_ns <= cut.at_ns + 1_000_000_000]
-    story = TraceAnalysis(during, Failure(""))
-    assert story.changed_ns == cut.at_ns
-    assert len(story.connected) == 2 < story.quorum
+    analysis = TraceAnalysis(during, Failure(""))
+    assert analysis.last_fault_ns == cut.at_ns
+    assert len(analysis.connected) == 2 < analysis.quorum
 
 
 def test_a_peer_with_all_its_links_cut_is_marked_so():
@@ -164,5 +164,5 @@ def test_a_peer_with_all_its_links_cut_is_marked_so():
         cfg.partition([0], [1, 2])
         time.sleep(1.0)
 
-    rows = tell(run_test(test, InProcessLauncher(Raft), 7).simulation.trace).rows
+    rows = build_model(run_test(test, InProcessLauncher(Raft), 7).simulation.trace).rows
     assert {name: mark.cut for name, mark in rows[-1].marks.items()} == {"0": True, "1": False, "2": False}

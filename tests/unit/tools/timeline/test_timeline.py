@@ -18,8 +18,8 @@ from raftlab.tools.cli import main
 from raftlab.tools.selection import load_tests
 from raftlab.tools.timeline.command import TimelineError, print_timeline
 from raftlab.tools.timeline.labels import answer, clean, request, to_ascii
-from raftlab.tools.timeline.model import tell
-from raftlab.tools.timeline.rows import Show
+from raftlab.tools.timeline.model import build_model
+from raftlab.tools.timeline.rows import RowFilter
 from raftlab.trace.events import DropReason, LogLine, PersistedState, Started
 from raftlab.trace.trace_file import read_trace, write_trace
 
@@ -50,8 +50,8 @@ class Terminal(io.StringIO):
         return True
 
 
-def texts(story, peer):
-    return [said.wordings[0] for row in story.rows for said in row.cells.get(peer, ())]
+def texts(model, peer):
+    return [said.texts[0] for row in model.rows for said in row.cells.get(peer, ())]
 
 
 # ---- a run made by hand ------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def test_cuts_end_with_their_cluster():
     run.add("partition", detail=[["0"], ["1", "2"]])
     run.add("cluster", detail=3)
     run.add("log", "0", LogLine("vote", "no"))
-    rows = tell(run.events).rows
+    rows = build_model(run.events).rows
     assert rows[-2].marks["0"].cut
     assert not rows[-1].marks["0"].cut
 
@@ -158,13 +158,13 @@ def test_a_small_run_line_by_line():
 
 def test_told_in_full_each_event_is_a_row_in_its_order():
     events = small_run()
-    story = tell(events, Show(everything=True))
-    roles = [row for row in story.rows for cell in row.cells.values() for said in cell if said.tone in ROLES]
-    banners = [row for row in story.rows if row.banner]
+    model = build_model(events, RowFilter(everything=True))
+    roles = [row for row in model.rows for cell in row.cells.values() for said in cell if said.tone in ROLES]
+    banners = [row for row in model.rows if row.banner]
     # Booting three peers is one banner, and so is connecting them.
-    assert len(story.rows) == len(events) - 2 - 2 + len(roles)
+    assert len(model.rows) == len(events) - 2 - 2 + len(roles)
     assert [row.banner for row in banners][:2] == ["peers 0, 1, 2 start", "peers 0, 1, 2 are reconnected"]
-    assert texts(story, "0")[:8] == [
+    assert texts(model, "0")[:8] == [
         "saved 9 B",
         "candidate in term 1",
         "→1 vote t1 last 0/0 #1",
@@ -184,10 +184,10 @@ def test_a_stale_leader_that_is_refused_becomes_a_follower():
     run.call(0, 1, AppendEntriesArgs(1, 0, 0, 0, [], 0), AppendEntriesReply(1, True))
     run.at_ms = 10
     run.call(0, 1, AppendEntriesArgs(1, 0, 0, 0, [], 0), AppendEntriesReply(4, False))
-    story = tell(run.events)
-    assert story.rows[-1].marks["0"].role == "follower"
-    assert "follows in term 4" in texts(story, "0")
-    assert "no, is at t4" in texts(story, "1")
+    model = build_model(run.events)
+    assert model.rows[-1].marks["0"].role == "follower"
+    assert "follows in term 4" in texts(model, "0")
+    assert "no, is at t4" in texts(model, "1")
 
 
 def test_a_leader_that_votes_in_a_newer_term_follows_it():
@@ -195,9 +195,9 @@ def test_a_leader_that_votes_in_a_newer_term_follows_it():
     run.call(0, 1, AppendEntriesArgs(1, 0, 0, 0, [], 0), AppendEntriesReply(1, True))
     run.at_ms = 10
     run.call(1, 0, RequestVoteArgs(2, 1, 0, 0), RequestVoteReply(2, True))
-    story = tell(run.events)
-    assert texts(story, "0")[-2:] == ["granted", "follows in term 2"]
-    assert story.rows[-1].marks["0"].role == "follower"
+    model = build_model(run.events)
+    assert texts(model, "0")[-2:] == ["granted", "follows in term 2"]
+    assert model.rows[-1].marks["0"].role == "follower"
 
 
 def test_a_leader_whose_vote_request_is_late_still_leads():
@@ -207,14 +207,14 @@ def test_a_leader_whose_vote_request_is_late_still_leads():
     run.at_ms = 110
     run.call(0, 1, AppendEntriesArgs(1, 0, 0, 0, [], 0), AppendEntriesReply(1, True))
     run.call(0, 2, RequestVoteArgs(1, 0, 0, 0), RequestVoteReply(1, True))
-    story = tell(run.events)
-    roles = [text for text in texts(story, "0") if text.startswith(("leader", "candidate"))]
+    model = build_model(run.events)
+    roles = [text for text in texts(model, "0") if text.startswith(("leader", "candidate"))]
     assert roles == ["candidate in term 1", "leader of term 1"]
-    assert story.rows[-1].marks["0"].role == "leader"
-    assert "→2 vote t1 last 0/0" in texts(story, "0")
+    assert model.rows[-1].marks["0"].role == "leader"
+    assert "→2 vote t1 last 0/0" in texts(model, "0")
     # A new term is a new campaign.
     run.call(0, 2, RequestVoteArgs(2, 0, 0, 0), RequestVoteReply(2, True))
-    assert "candidate in term 2" in texts(tell(run.events), "0")
+    assert "candidate in term 2" in texts(build_model(run.events), "0")
 
 
 def test_a_save_that_has_only_begun_is_not_called_saved():
@@ -222,7 +222,7 @@ def test_a_save_that_has_only_begun_is_not_called_saved():
     run.at_ms = 100
     run.add("saving", "0", 1)
     run.call(0, 1, RequestVoteArgs(1, 0, 0, 0), RequestVoteReply(1, True))
-    assert texts(tell(run.events), "0") == ["begins to save", "candidate in term 1", "→1 vote t1 last 0/0"]
+    assert texts(build_model(run.events), "0") == ["begins to save", "candidate in term 1", "→1 vote t1 last 0/0"]
 
 
 def test_a_start_that_takes_its_time_is_told_when_it_returns():
@@ -233,15 +233,15 @@ def test_a_start_that_takes_its_time_is_told_when_it_returns():
     run.at_ms = 105
     run.add("persist", "0", PersistedState(b"x" * 9, b""))
     run.add("started", "0", Started("x", 1, 1, True))
-    rows = tell(run.events).rows
+    rows = build_model(run.events).rows
     assert [row.at_ns for row in rows] == sorted(row.at_ns for row in rows)
-    told = texts(tell(run.events), "0")
+    told = texts(build_model(run.events), "0")
     assert told.index("begins to save") < told.index("start(x) ⇒ index 1 t1")
 
 
 @pytest.mark.parametrize("name", ["test_snapshot_slow_disks_2d", "test_slow_disks_2c"])
 def test_rows_are_in_order_on_slow_disks(name):
-    rows = tell(trace_of(name)).rows
+    rows = build_model(trace_of(name)).rows
     assert [row.at_ns for row in rows] == sorted(row.at_ns for row in rows)
 
 
@@ -264,7 +264,7 @@ def test_a_candidate_that_hears_the_leader_of_its_term_follows_it():
     run.call(0, 1, RequestVoteArgs(1, 0, 0, 0), RequestVoteReply(1, False))
     run.at_ms = 10
     run.call(2, 0, AppendEntriesArgs(1, 2, 0, 0, [], 0), AppendEntriesReply(1, True))
-    assert tell(run.events).rows[-1].marks["0"].role == "follower"
+    assert build_model(run.events).rows[-1].marks["0"].role == "follower"
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -278,12 +278,9 @@ def test_a_late_request_and_a_late_reply_have_rows_of_their_own(late):
     run.event("answer", message)
     run.at_ms = 90 if late else 4
     run.event("reply", message)
-    story = tell(run.events)
+    model = build_model(run.events)
     rows = [
-        (row.at_ns // 10**6, peer, said.wordings[0])
-        for row in story.rows
-        for peer, c in row.cells.items()
-        for said in c
+        (row.at_ns // 10**6, peer, said.texts[0]) for row in model.rows for peer, c in row.cells.items() for said in c
     ]
     assert rows == [
         (0, "0", "candidate in term 3"),
@@ -303,7 +300,7 @@ def test_a_reply_that_was_lost_is_told_where_it_was_given():
     run.event("deliver", message)
     run.event("answer", message)
     run.event("drop", message, DropReason.LOST_REPLY)
-    assert "ok ✗ lost reply" in texts(tell(run.events), "1")
+    assert "ok ✗ lost reply" in texts(build_model(run.events), "1")
 
 
 def test_a_request_that_is_never_answered_is_not_called_ok():
@@ -313,9 +310,9 @@ def test_a_request_that_is_never_answered_is_not_called_ok():
     run.at_ms = 20
     run.add("crash", "1")
     run.event("drop", message, DropReason.SERVER_GONE)
-    story = tell(run.events)
-    assert texts(story, "1") == ["←0 heartbeat t1 prev 0/0 c0"]
-    assert "✗1 server gone" in texts(story, "0")
+    model = build_model(run.events)
+    assert texts(model, "1") == ["←0 heartbeat t1 prev 0/0 c0"]
+    assert "✗1 server gone" in texts(model, "0")
 
 
 # ---- real runs -----------------------------------------------------------------------------------------------------
@@ -339,7 +336,7 @@ def test_roles_are_those_the_peers_have():
 
     run = run_test(test, REFERENCE, 5)
     assert run.error is None
-    rows = tell(run.simulation.trace, Show(everything=True)).rows
+    rows = build_model(run.simulation.trace, RowFilter(everything=True)).rows
     for now_s, leads in seen:
         marks = [row for row in rows if row.at_ns <= now_s * 1e9][-1].marks
         assert {peer: mark.role == "leader" for peer, mark in marks.items()} == leads
@@ -359,7 +356,7 @@ def test_cut_off_and_down_are_marked():
         seen.update(leader=str(leader), other=str(other))
 
     run = run_test(test, REFERENCE, 5)
-    marks = tell(run.simulation.trace).rows[-1].marks
+    marks = build_model(run.simulation.trace).rows[-1].marks
     assert marks[seen["leader"]] == ("leader", True)
     assert marks[seen["other"]].role == "down"
 
@@ -369,19 +366,19 @@ def test_cut_off_and_down_are_marked():
 )
 def test_every_call_is_shown_or_counted(name):
     events = trace_of(name)
-    story = tell(events)
+    model = build_model(events)
     sends = sum(event.kind == "send" for event in events)
     shown = 0
-    for row in story.rows:
+    for row in model.rows:
         for peer, cell in row.cells.items():
             for said in cell:
-                found = re.match(r"→(\S+) ", said.wordings[0])
+                found = re.match(r"→(\S+) ", said.texts[0])
                 if found and said.tone in ("vote", "append", "snapshot"):
-                    others = len(story.peers) - 1
+                    others = len(model.peers) - 1
                     shown += others if found[1] == "all" else len(found[1].split(","))
-                assert peer in story.peers
+                assert peer in model.peers
     refused = sum(event.kind == "started" and not event.detail.is_leader for event in events)
-    counted = story.folded
+    counted = model.collapsed
     assert sends <= shown + counted <= sends + refused
 
 
@@ -439,26 +436,26 @@ def rejoin():
 
 
 def test_only_some_peers(rejoin):
-    story = tell(rejoin, Show(peers=frozenset("1")))
-    assert story.peers == ["1"]
-    assert all(set(row.cells) == {"1"} for row in story.rows if not row.banner)
+    model = build_model(rejoin, RowFilter(peers=frozenset("1")))
+    assert model.peers == ["1"]
+    assert all(set(row.cells) == {"1"} for row in model.rows if not row.banner)
     # Its callers have no column, so the request is told where it arrived.
-    assert any(text.startswith("←2 append t1 prev 0/0") and "⇒ ok · saved" in text for text in texts(story, "1"))
+    assert any(text.startswith("←2 append t1 prev 0/0") and "⇒ ok · saved" in text for text in texts(model, "1"))
 
 
 def test_only_some_topics(rejoin):
-    elections = tell(rejoin, Show(topics=frozenset(["election"])))
+    elections = build_model(rejoin, RowFilter(topics=frozenset(["election"])))
     tones = {said.tone for row in elections.rows for cell in row.cells.values() for said in cell}
     assert tones <= {*ROLES, "vote", "good", "bad", "lost", "folded", ""}
     assert {"leader", "candidate", "vote"} <= tones
-    applied = tell(rejoin, Show(topics=frozenset(["apply"])))
+    applied = build_model(rejoin, RowFilter(topics=frozenset(["apply"])))
     assert {said.tone for row in applied.rows for cell in row.cells.values() for said in cell} == {"apply"}
-    persisted = tell(rejoin, Show(topics=frozenset(["persist"])))
+    persisted = build_model(rejoin, RowFilter(topics=frozenset(["persist"])))
     saved = [text for peer in "012" for text in texts(persisted, peer)]
     assert len(saved) == sum(event.kind == "persist" for event in rejoin)
-    network = tell(rejoin, Show(topics=frozenset(["network"])))
+    network = build_model(rejoin, RowFilter(topics=frozenset(["network"])))
     assert all(
-        "✗" in s.wordings[0] or "too late" in s.wordings[0] or s.tone in ("vote", "append", "folded", "")
+        "✗" in s.texts[0] or "too late" in s.texts[0] or s.tone in ("vote", "append", "folded", "")
         for r in network.rows
         for c in r.cells.values()
         for s in c
@@ -466,11 +463,11 @@ def test_only_some_topics(rejoin):
 
 
 def test_only_some_time(rejoin):
-    story = tell(rejoin, Show(from_ns=1_000_000_000, to_ns=2_000_000_000))
-    assert story.rows
-    assert all(1_000_000_000 <= row.at_ns <= 2_000_000_000 for row in story.rows)
+    model = build_model(rejoin, RowFilter(from_ns=1_000_000_000, to_ns=2_000_000_000))
+    assert model.rows
+    assert all(1_000_000_000 <= row.at_ns <= 2_000_000_000 for row in model.rows)
     # Roles are known from before.
-    assert "leader" in {mark.role for mark in story.rows[0].marks.values()}
+    assert "leader" in {mark.role for mark in model.rows[0].marks.values()}
 
 
 def test_only_one_term(rejoin):
@@ -511,19 +508,19 @@ def test_filters_that_leave_nothing_say_so(rejoin):
 
 
 def test_of_a_run_that_is_too_long_the_beginning_and_the_end_are_shown(rejoin):
-    rows = len(tell(rejoin).rows)
+    rows = len(build_model(rejoin).rows)
     whole = draw(rejoin, legend=False).splitlines()
-    text = draw(rejoin, most_rows=10, ending="FAILED: for a reason", legend=False).splitlines()
+    text = draw(rejoin, max_rows=10, ending="FAILED: for a reason", legend=False).splitlines()
     assert text[:3] == whole[:3]
     (left_out,) = [line for line in text if f"== {rows - 10:,} rows are omitted here, " in line]
     assert "; lab timeline shows them all ==" in left_out
     assert text[-3].split() == whole[-2].split() and "-- FAILED: for a reason -" in text[-2]
-    assert draw(rejoin, most_rows=rows, legend=False).splitlines() == whole
+    assert draw(rejoin, max_rows=rows, legend=False).splitlines() == whole
 
 
 def test_a_long_failure_is_wrapped_at_the_end_of_the_table(rejoin):
     words = " ".join(["FAILED: what is wrong", *["and what is not"] * 12, "and the fix"])
-    text = draw(rejoin, most_rows=4, ending=words, legend=False)
+    text = draw(rejoin, max_rows=4, ending=words, legend=False)
     assert words in " ".join(text.replace("-", "").split())
     assert max(map(len, text.splitlines()[:-1])) <= 120
 
@@ -538,7 +535,7 @@ def test_the_peers_own_lines_stand_beside_the_events():
     events = trace_of("test_initial_election_2a", launcher=InProcessLauncher(Talkative))
     text = draw(events)
     assert "[office] I lead \\ term 1 +[31m!" in text
-    only = tell(events, Show(topics=frozenset(["office"])))
+    only = build_model(events, RowFilter(topics=frozenset(["office"])))
     assert [s.tone for row in only.rows for cell in row.cells.values() for s in cell] == ["student"]
     assert text.splitlines()[-1].endswith("topics from log(): office")
 
