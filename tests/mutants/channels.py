@@ -1,4 +1,4 @@
-"""The reference's mistakes once more, in the peer whose state belongs to one thread (tests/peers/channels)."""
+"""The bugs of the reference's mutants, in the peer whose state belongs to one thread (tests/peers/channels)."""
 
 from tests.mutants.tool.mutants import Edit, SameMistake
 
@@ -7,8 +7,8 @@ def same(like: str, *edits: Edit) -> SameMistake:
     return SameMistake("channels", like, edits)
 
 
-# As in log.py: this leader too sends all it has with every heartbeat, so that what is committed never lies beyond the
-# message's last entry. It is as right if it sends nothing while a call is without an answer.
+# As in log.py: this leader also sends all its entries with every heartbeat, so leader_commit is never beyond the
+# message's last entry. It is still correct if it sends no entries while a call is pending.
 EMPTY_HEARTBEATS = (
     (
         "        progress.waiting = True\n        prev",
@@ -257,8 +257,8 @@ DISKS = [
     ),
 ]
 
-# An installed snapshot older than our own has no entries of ours behind it; without the check for old ones, that has
-# to be said.
+# Without the check for old snapshots, an installed one may be older than our own, which leaves none of our entries
+# after it.
 OLDER_HAS_NO_SUFFIX = (
     "if args.last_included_index <= self._last_index() and self._has(",
     "if self.snapshot_index <= args.last_included_index <= self._last_index() and self._has(",
@@ -327,8 +327,8 @@ SNAPSHOTS = [
     same("snap-goes-back", ("if self.snapshot_index < index <= self.last_applied:", "if index <= self.last_applied:")),
 ]
 
-# Nothing here is shared, so there is no lock to forget or to hold too long. Its like is to touch the state from another
-# thread than its owner's, or to let the owner wait.
+# This peer has no lock. The equivalent bugs are to access the state from a thread other than its owner, or to block
+# the owner.
 THREADS = [
     same(
         "applych-under-lock",

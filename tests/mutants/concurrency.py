@@ -1,4 +1,4 @@
-"""Wrong threads and wrong prices: locks held too long, threads that spin, leak or die, messages and bytes wasted."""
+"""Bugs in threads and costs: locks held too long; threads that spin, leak or die; too many messages or bytes."""
 
 from tests.mutants.tool.mutants import Mutant
 
@@ -6,7 +6,7 @@ MUTANTS = [
     Mutant(
         "rpc-under-lock",
         "2a",
-        "nobody waits for a peer while holding the lock",
+        "no thread waits for a peer while holding the lock",
         "holds its lock during AppendEntries and InstallSnapshot calls",
         (
             (
@@ -25,7 +25,7 @@ MUTANTS = [
     Mutant(
         "vote-rpc-under-lock",
         "2a",
-        "nobody waits for a peer while holding the lock",
+        "no thread waits for a peer while holding the lock",
         "holds its lock during RequestVote calls",
         (
             (
@@ -37,7 +37,7 @@ MUTANTS = [
     Mutant(
         "applych-under-lock",
         "2d",
-        "nobody waits for the service while holding the lock",
+        "no thread waits for the service while holding the lock",
         "holds its lock while it waits for room in apply_ch",
         (
             (
@@ -75,7 +75,7 @@ MUTANTS = [
     Mutant(
         "resend-acked-log",
         "2b",
-        "a follower is sent what it lacks (§5.3)",
+        "a follower is sent only what it lacks (§5.3)",
         "sends its whole log every time",
         (
             ("entries = self.log[prev + 1 - base :]", "prev, entries = base, self.log[1:]"),
@@ -87,7 +87,7 @@ MUTANTS = [
         "busy-spin",
         "2a",
         "a thread with nothing to do waits",
-        "polls for something to apply, giving way but never sleeping",
+        "polls for entries to apply, and yields but never sleeps",
         (
             (
                 "self.committed.wait()",
@@ -100,21 +100,21 @@ MUTANTS = [
         "spin-without-end",
         "2a",
         "a thread with nothing to do waits",
-        "polls for something to apply in a loop that never gives way",
+        "polls for entries to apply in a loop that never yields",
         (("self.committed.wait()", "self.mu.release()\n                self.mu.acquire()"),),
     ),
     Mutant(
         "lost-wakeup",
         "2b",
-        "whoever waits for a change is told of it",
-        "commits without waking the thread that applies",
+        "a thread that waits for a change is notified",
+        "commits without waking the applier thread",
         (("self.commit_index = index\n            self.committed.notify()", "self.commit_index = index"),),
     ),
     Mutant(
         "lock-taken-twice",
         "2b",
-        "a lock that is not reentrant is taken once",
-        "asks for its own state, under its own lock, when it commits",
+        "a lock that is not reentrant is not acquired twice",
+        "calls get_state() while it holds its lock, when it commits",
         (
             (
                 "            self._commit_through(majority_has)",
@@ -125,8 +125,8 @@ MUTANTS = [
     Mutant(
         "start-without-lock",
         "2c",
-        "what threads share is changed under the lock",
-        "takes commands without its lock",
+        "shared state is changed under the lock",
+        "accepts commands without its lock",
         (
             (
                 "with self.mu:\n            if self.role is not Role.LEADER:\n                return -1",
@@ -137,7 +137,7 @@ MUTANTS = [
     Mutant(
         "vote-without-lock",
         "2c",
-        "what threads share is changed under the lock",
+        "shared state is changed under the lock",
         "answers RequestVote without its lock",
         (
             (
@@ -149,8 +149,8 @@ MUTANTS = [
     Mutant(
         "snapshot-without-lock",
         "2d",
-        "what threads share is changed under the lock",
-        "takes the service's snapshots without its lock",
+        "shared state is changed under the lock",
+        "accepts the service's snapshots without its lock",
         (
             (
                 "with self.mu:\n            if index > self.last_applied:",
@@ -162,7 +162,7 @@ MUTANTS = [
         "handler-never-answers",
         "2a",
         "a peer that is up answers every request (§5.5)",
-        "waits for ever, without its lock, instead of denying its vote to a candidate of its own term",
+        "waits forever, without its lock, instead of denying its vote to a candidate of its own term",
         (
             (
                 "            return RequestVoteReply(self.current_term, granted)",
@@ -177,15 +177,15 @@ MUTANTS = [
         "leak-after-kill",
         "2a",
         "after kill() all threads end",
-        "goes on after kill()",
+        "continues after kill()",
         (("self.dead.set()\n            self.role = Role.FOLLOWER", "pass"),),
         go="N",
     ),
     Mutant(
         "ticker-calls-itself",
         "2a",
-        "a peer can run for as long as it likes",
-        "lets its ticker call itself for the next round, a thousand times and no more",
+        "a peer can run indefinitely",
+        "has a ticker that calls itself recursively, a thousand times at most",
         (
             (
                 "        pause_s = 0.0\n"
@@ -199,8 +199,8 @@ MUTANTS = [
     Mutant(
         "swallowed-exception",
         "2b",
-        "an exception in a thread is heard of",
-        "lets its applying thread end, without a word, at the exception that apply_ch is full",
+        "an exception in a thread is reported",
+        "lets its applier thread end silently when apply_ch is full",
         (
             ("self.apply_ch.put(msg, timeout=HEARTBEAT_S)", "self.apply_ch.put_nowait(msg)"),
             ("except queue.Full:\n                    continue", "except queue.Full:\n                    return"),

@@ -1,4 +1,4 @@
-"""Wrong elections (§5.2, §5.4.1): terms, votes, quorums and timers."""
+"""Bugs in elections (§5.2, §5.4.1): terms, votes, quorums and timers."""
 
 from tests.mutants.tool.mutants import Mutant
 
@@ -56,7 +56,7 @@ MUTANTS = [
         "double-vote",
         "2a",
         "one vote per term (§5.2)",
-        "votes for whoever asks, without a look at voted_for",
+        "grants every vote request without checking voted_for",
         (
             ("granted = up_to_date and self.voted_for in (None, args.candidate_id)", "granted = up_to_date"),
             ("if self.voted_for is None:", "if True:"),
@@ -67,8 +67,8 @@ MUTANTS = [
     Mutant(
         "stale-vote-counted",
         "2a",
-        "a vote counts in the term it was asked for (§5.2)",
-        "counts a grant from an earlier campaign in this one",
+        "a vote counts only in the term it was requested in (§5.2)",
+        "counts a vote from an earlier campaign in the current one",
         (
             (
                 "if reply is None or not self._observe_term(reply.term):\n                return",
@@ -83,7 +83,7 @@ MUTANTS = [
         "wrong-quorum",
         "2a",
         "a leader has the votes of a majority (§5.2)",
-        "takes half of the votes for a majority",
+        "treats half of the votes as a majority",
         (("sum(self.votes.values()) > len(self.peers) // 2", "sum(self.votes.values()) >= len(self.peers) // 2"),),
         go="A",
     ),
@@ -99,7 +99,7 @@ MUTANTS = [
         "candidate-keeps-on",
         "2a",
         "a candidate that hears the leader of its term follows it (§5.2)",
-        "stays a candidate when the leader of its term speaks",
+        "stays a candidate when it hears the leader of its term",
         (
             (
                 "self.role = Role.FOLLOWER  # a candidate",
@@ -110,8 +110,8 @@ MUTANTS = [
     Mutant(
         "stale-leader-followed",
         "2a",
-        "AppendEntries 1: a request of an older term is refused (§5.1)",
-        "obeys AppendEntries of an older term",
+        "AppendEntries 1: a request of an older term is rejected (§5.1)",
+        "accepts AppendEntries of an older term",
         (
             (
                 "if not self._observe_term(term):\n            return False\n        self.role",
@@ -122,7 +122,7 @@ MUTANTS = [
     Mutant(
         "heartbeat-no-timer-reset",
         "2a",
-        "Followers: hearing the current leader puts the election off (§5.2)",
+        "Followers: AppendEntries of the current leader resets the election timer (§5.2)",
         "campaigns although the leader's heartbeats arrive",
         (("self._reset_election_timer()\n        return True", "return True"),),
     ),
@@ -130,7 +130,7 @@ MUTANTS = [
         "timer-reset-any-rpc",
         "2a",
         "only a granted vote and the current leader reset the election timer (§5.2)",
-        "resets its election timer when it denies a vote or refuses a stale leader too",
+        "also resets its election timer when it denies a vote or rejects a stale leader",
         (
             (
                 "if not self._observe_term(args.term):\n                return RequestVoteReply",
@@ -150,7 +150,7 @@ MUTANTS = [
         "timer-reset-stale-leader",
         "2a",
         "only the current leader resets the election timer (§5.2)",
-        "resets its election timer when it refuses the leader of an older term",
+        "resets its election timer when it rejects the leader of an older term",
         (
             (
                 "if not self._observe_term(term):\n            return False",
@@ -161,8 +161,8 @@ MUTANTS = [
     Mutant(
         "candidate-never-retries",
         "2a",
-        "Candidates: an election without a winner is followed by another (§5.2)",
-        "campaigns once and waits for ever",
+        "Candidates: if an election times out, start another (§5.2)",
+        "campaigns once and then waits forever",
         (
             (
                 "if time.monotonic() >= self.election_deadline:",
@@ -176,7 +176,7 @@ MUTANTS = [
         "identical-timers",
         "2a",
         "election timeouts are random (§5.2)",
-        "has the same election timeout as everybody else",
+        "has the same election timeout as all other peers",
         (("ELECTION_TIMEOUT_S = (0.4, 0.8)", "ELECTION_TIMEOUT_S = (0.6, 0.6)"),),
         go="S",
         liveness=True,
@@ -194,14 +194,14 @@ MUTANTS = [
         "rerandomize-each-tick",
         "2a",
         "a random timeout is drawn once per wait (§5.2, §9.3)",
-        "draws a new timeout at every look at the clock, so that the shortest one always wins",
+        "draws a new timeout each time it checks the clock, so the shortest one always wins",
         (
             ("time.monotonic() + random.uniform(*ELECTION_TIMEOUT_S)", "time.monotonic()"),
             (
                 "if time.monotonic() >= self.election_deadline:",
                 "if time.monotonic() >= self.election_deadline + random.uniform(*ELECTION_TIMEOUT_S):",
             ),
-            # The look at the clock; and no second round of requests at each of them, which would be another mistake.
+            # Checks the clock more often, but does not repeat its requests each time: that would be another bug.
             ("self.election_deadline - time.monotonic()", "0.002"),
             ("self._canvass()  # again", "pass  # again"),
         ),
@@ -212,7 +212,7 @@ MUTANTS = [
         "late-first-heartbeat",
         "2a",
         "Leaders: upon election, send AppendEntries at once (§5.2)",
-        "waits until its next heartbeat is due before it says that it leads",
+        "sends no heartbeat until one is due after it is elected",
         (("self._replicate()  # §5.2", "pass  # §5.2"),),
         go="S",
         liveness=True,
@@ -221,14 +221,14 @@ MUTANTS = [
         "campaigns-at-start",
         "2c",
         "a server starts as a follower, and waits an election timeout for its leader (§5.2)",
-        "campaigns as soon as it is started",
+        "campaigns as soon as it starts",
         (("self._reset_election_timer()\n        self._spawn(self._ticker)", "self._spawn(self._ticker)"),),
     ),
     Mutant(
         "heartbeat-waits-for-reply",
         "2a",
         "Leaders: heartbeats are sent in every idle period (§5.2)",
-        "sends a follower no heartbeat while a call to it is without an answer",
+        "sends a follower no heartbeat while a call to it is pending",
         (("(idle or (heartbeat and self.sent_at[peer] < long_ago))", "idle"),),
     ),
 ]

@@ -1,4 +1,4 @@
-"""The mistakes of the reference's mutants, made in the peer with one owner thread (tests/peers/event_loop)."""
+"""The bugs of the reference's mutants, in the peer with one owner thread (tests/peers/event_loop)."""
 
 from tests.mutants.tool.mutants import SameMistake
 
@@ -7,8 +7,8 @@ def same(like, *edits):
     return SameMistake("event_loop", like, edits)
 
 
-# A correct peer too: a heartbeat while an answer is awaited carries no entries. A leader that always sends all it has
-# never shows a follower a leader_commit beyond the message's last entry.
+# Still correct: a heartbeat carries no entries while a call is pending. A leader that always sends all its entries
+# never sends a leader_commit beyond the message's last entry.
 EMPTY_HEARTBEATS = (
     (
         "                    self._send_log(peer, progress)",
@@ -24,7 +24,7 @@ EMPTY_HEARTBEATS = (
     ),
 )
 
-# Handles every InstallSnapshot, also one of before our own snapshot, and without reading beside the log.
+# Handles every InstallSnapshot, even one older than our own snapshot, without an index error.
 INSTALL_ALWAYS = (
     (
         "        if args.last_included_index > self.commit_index:  # else we have all of it already\n",
@@ -104,7 +104,7 @@ SAME_MISTAKES = [
             "time.monotonic() < self.election_at:",
             "time.monotonic() < self.election_at + random.uniform(*ELECTION_TIMEOUT_S):",
         ),
-        # How often it looks, as in the reference's mutant; by itself that changes nothing.
+        # How often it checks, as in the reference's mutant; this alone changes nothing.
         ("TICK_S = 0.010", "TICK_S = 0.002"),
     ),
     # ---- The log ---------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ SAME_MISTAKES = [
         "snap-goes-back",
         ("if self.last_included_index < index <= self.commit_index:", "if index <= self.commit_index:"),
     ),
-    # The owner saves once, after all events; these save a first half already while they handle one.
+    # The owner saves once, after all events; these save the first half already while handling an event.
     same(
         "snap-saved-after-state",
         (
@@ -442,7 +442,7 @@ SAME_MISTAKES = [
             "            self._keep_snapshot(index, args.data)\n            self.voted_for = NOBODY\n",
         ),
     ),
-    # ---- Concurrency: the owner's waiting, and what only the owner may touch ---------------------------
+    # ---- Concurrency: the owner blocks, or another thread accesses its state ---------------------------
     same(
         "applych-under-lock", ("            self.deliveries.put(message)\n", "            self.apply_ch.put(message)\n")
     ),

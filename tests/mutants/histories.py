@@ -1,6 +1,6 @@
-"""Mistakes that show in one history and hardly in any other: two crashes, an old message, a log that was cut.
+"""Bugs that need a particular history to show: two crashes, an old message, a truncated log.
 
-Each got past all tests and scenarios that there were, and has a scenario or a test of its own now."""
+Earlier versions of the tests and scenarios missed them all. Each now has a scenario or a test."""
 
 from tests.mutants.tool.mutants import Mutant
 
@@ -24,15 +24,15 @@ MUTANTS = [
     Mutant(
         "vote-puts-nothing-off",
         "2a",
-        "Followers: granting a vote puts the election off (§5.2)",
-        "does not wait anew when it grants a vote",
+        "Followers: granting a vote resets the election timer (§5.2)",
+        "does not reset its election timer when it grants a vote",
         (("if granted:\n                self._reset_election_timer()\n", "if granted:\n"),),
     ),
     Mutant(
         "claims-longest-log",
         "2b",
         "a candidate claims its real last entry (§5.4.1)",
-        "claims the highest index that it ever had, though its log was cut since",
+        "claims the highest index that it ever had, although its log was truncated since",
         (
             _LAST_LOG_INDEX,
             (
@@ -45,7 +45,7 @@ MUTANTS = [
         "votes-by-longest-log",
         "2b",
         "a voter compares with its real last entry (§5.4.1)",
-        "wants a log as long as its own ever was, though that was cut since",
+        "votes only for logs as long as its own ever was, although its own was truncated since",
         (
             _LAST_LOG_INDEX,
             (_UP_TO_DATE, _UP_TO_DATE.replace("last)", "self.longest)").replace("at(self.longest", "at(last")),
@@ -54,8 +54,8 @@ MUTANTS = [
     Mutant(
         "cut-saved-before-append",
         "2c",
-        "saved before anyone is told (Figure 2): entries a follower acknowledges",
-        "saves when it has cut its log for a new leader, and appends the leader's entries after that",
+        "saved before they are acknowledged (Figure 2): a follower's entries",
+        "saves after truncating its log for a new leader, but before appending the leader's entries",
         (
             (
                 "                del self.log[index + i - self.last_included_index :]\n"
@@ -75,7 +75,7 @@ MUTANTS = [
         "vote-lost-by-next-save",
         "2c",
         "voted_for is persistent (Figure 2)",
-        "reads its vote back after a crash, and does not write it again with the next save",
+        "restores its vote after a crash, but omits it from the next save",
         (
             ("self.voted_for: int | None = None\n", "self.voted_for: int | None = None\n        self.to_save = None\n"),
             ("state.encode(self.voted_for)", "state.encode(self.to_save)"),
@@ -88,7 +88,7 @@ MUTANTS = [
         "snap-term-lost-by-next-save",
         "2d",
         "the last included term is kept for the consistency check and for elections (§7)",
-        "reads its snapshot's last term back after a crash, and does not write it again with the next save",
+        "restores the last included term after a crash, but omits it from the next save",
         (
             (
                 "self.last_included_index = 0\n        self._read",
@@ -102,14 +102,14 @@ MUTANTS = [
         "snap-commit-zero-after-restart",
         "2d",
         "what a snapshot covers is committed (§7)",
-        "takes nothing for committed after a restart, not even what its snapshot covers",
+        "treats nothing as committed after a restart, not even what its snapshot covers",
         (("self.commit_index = self.last_included_index", "self.commit_index = 0"), _APPLIED_ALL),
     ),
     Mutant(
         "snap-commit-falls",
         "2d",
         "commit_index increases monotonically (Figure 2)",
-        "takes the commit index that an old AppendEntries tells, and then an old snapshot",
+        "adopts the lower commit index of an old AppendEntries, and then an old snapshot",
         (
             _APPLIED_ALL,
             (
@@ -123,7 +123,7 @@ MUTANTS = [
         "snap-old-one-to-disk",
         "2d",
         "a snapshot older than the one in place is ignored (§7)",
-        "saves the data of an old InstallSnapshot in the place of its later snapshot, and changes nothing else",
+        "overwrites its snapshot on disk with the data of an older InstallSnapshot, and changes nothing else",
         (
             (
                 "                self._commit_through(args.last_included_index)\n"
@@ -138,15 +138,15 @@ MUTANTS = [
     Mutant(
         "snap-votes-as-if-empty",
         "2d",
-        "up to date compares with the snapshot's last entry, where there is no other (§5.4.1, §7)",
-        "takes its last entry for one of term 0 if its log is all snapshot",
+        "up to date compares with the snapshot's last entry if the log is empty (§5.4.1, §7)",
+        "treats its last entry as one of term 0 if its log is empty after a snapshot",
         ((_UP_TO_DATE, _UP_TO_DATE.replace("self._term_at(last)", "self._term_at(last) if self.log[1:] else 0")),),
     ),
     Mutant(
         "snap-votes-as-before",
         "2d",
-        "up to date compares with the snapshot's last entry, where there is no other (§5.4.1, §7)",
-        "notes its last entry whenever it appends one, and not when it installs a snapshot",
+        "up to date compares with the snapshot's last entry if the log is empty (§5.4.1, §7)",
+        "updates its last index and term when it appends, but not when it installs a snapshot",
         (
             (
                 "self._read_persist()\n\n",
@@ -168,8 +168,8 @@ MUTANTS = [
     Mutant(
         "snap-term-of-today",
         "2d",
-        "the last included term is the entry's own (§7)",
-        "notes its current term as that of the snapshot's last entry, if no entry is left",
+        "the last included term is that of the last included entry (§7)",
+        "records its current term as the last included term, if no entry is left",
         (
             (
                 "self._persist(snapshot)",
@@ -183,15 +183,15 @@ MUTANTS = [
     Mutant(
         "snap-sent-with-leaders-term",
         "2d",
-        "InstallSnapshot tells the term of the entry it ends with (Figure 13)",
-        "sends its own term as that of the snapshot's last entry",
+        "InstallSnapshot carries the last included entry's term (Figure 13)",
+        "sends its own term as the last included term",
         (("base, self._term_at(base), data)", "base, term, data)"), _FROM_THE_SNAPSHOT_ON),
     ),
     Mutant(
         "snap-sends-its-own-only",
         "2d",
         "a follower that needs discarded entries gets the snapshot (§7)",
-        "sends the snapshot that its service made last, which is older than the one it has installed, or none",
+        "sends the last snapshot of its own service, even if it has installed a later one",
         (
             (
                 "self._read_persist()\n\n",
@@ -204,7 +204,7 @@ MUTANTS = [
     Mutant(
         "snap-backs-up-too-far",
         "2d",
-        "what a snapshot covers is gone from the log (§7)",
+        "entries that a snapshot covers are not in the log (§7)",
         "looks for the conflicting term in entries that its snapshot has replaced",
         (
             (
@@ -216,8 +216,8 @@ MUTANTS = [
     Mutant(
         "snap-refusal-is-a-match",
         "2d",
-        "a reply counts in the term it was asked for (§5.1)",
-        "takes the late refusal of a snapshot, from an earlier office of its own, for a match",
+        "a reply counts only in the term of its request (§5.1)",
+        "treats the late rejection of a snapshot, sent in an earlier leadership, as a match",
         (
             (
                 "if reply is None or not self._observe_term(reply.term) or args.term != self.current_term:\n",
@@ -236,8 +236,8 @@ MUTANTS = [
     Mutant(
         "snap-reply-term-ignored",
         "2d",
-        "a higher term in a reply makes a leader a follower (§5.1)",
-        "does not look at the term in the answer to InstallSnapshot",
+        "a leader steps down on a higher term in a reply (§5.1)",
+        "ignores the term in replies to InstallSnapshot",
         (
             (
                 "if reply is None or not self._observe_term(reply.term) or args.term != self.current_term:\n",
@@ -249,15 +249,15 @@ MUTANTS = [
     Mutant(
         "leader-forgets-its-vote",
         "2a",
-        "one vote per term, a candidate's own among them (§5.2)",
-        "forgets that it voted for itself when it comes to lead",
+        "one vote per term, including a candidate's own (§5.2)",
+        "forgets that it voted for itself when it becomes leader",
         (("        self.role = Role.LEADER\n", "        self.role = Role.LEADER\n        self.voted_for = None\n"),),
     ),
     Mutant(
         "match-kept-unless-cut",
         "2b",
-        "match_index begins at 0 in every office (Figure 2)",
-        "keeps the match_index of an earlier office if its own log was not cut since",
+        "match_index is reinitialized to 0 after election (Figure 2)",
+        "keeps the match_index of an earlier leadership if its own log was not truncated since",
         (
             (
                 "        self.match_index = [0] * len(self.peers)\n        self.match_index[self.me]",
@@ -278,8 +278,8 @@ MUTANTS = [
     Mutant(
         "cut-tail-stays-on-disk",
         "2c",
-        "what is cut is cut on the disk, too (Figure 2)",
-        "leaves on its disk what its log had beyond its new end",
+        "truncated entries are removed from the disk, too (Figure 2)",
+        "leaves truncated entries on its disk",
         (
             (
                 "        state.encode(self.log)\n",
@@ -303,7 +303,7 @@ MUTANTS = [
         "snap-save-loses-vote",
         "2d",
         "voted_for is persistent (Figure 2)",
-        "saves no vote with a snapshot of its service",
+        "omits its vote when it saves a snapshot of its service",
         (
             (
                 "                self._persist(snapshot)\n",
@@ -317,7 +317,7 @@ MUTANTS = [
         "snap-save-takes-old-term",
         "2d",
         "current_term is persistent (Figure 2)",
-        "saves the term of its last entry as its own with a snapshot",
+        "saves the term of its last entry as its current term with a snapshot",
         (
             (
                 "        state.encode(self.current_term)\n",
@@ -329,7 +329,7 @@ MUTANTS = [
         "snap-install-loses-vote",
         "2d",
         "voted_for is persistent (Figure 2)",
-        "saves no vote with a snapshot that it was sent",
+        "omits its vote when it saves a snapshot of the leader",
         (
             (
                 "                self._persist(args.data)\n",
@@ -343,7 +343,7 @@ MUTANTS = [
         "snap-old-tail-on-disk",
         "2d",
         "a snapshot replaces a log that differs (Figure 13, 7)",
-        "saves the old suffix behind a snapshot that replaces it, and forgets it only in memory",
+        "saves the entries that a snapshot replaces, and discards them only in memory",
         (
             (
                 "                self._discard_log_through(args.last_included_index, args.last_included_term)\n"
@@ -382,7 +382,7 @@ MUTANTS = [
         "big-entry-never-sent",
         "2b",
         "a leader sends what a follower lacks (§5.3)",
-        "fills its messages up to 64 KiB, and never sends an entry that is larger",
+        "limits its messages to 64 KiB, and never sends a larger entry",
         (
             (
                 "        entries = self.log[prev + 1 - base :]\n",
@@ -398,8 +398,9 @@ MUTANTS = [
     Mutant(
         "heard-commit-saved",
         "2c",
-        "leader_commit is of the leader's log (Figure 2: AppendEntries 5)",
-        "saves the highest leader_commit that it has heard, and takes so much of its log for committed after a crash",
+        "leader_commit refers to the leader's log (Figure 2: AppendEntries 5)",
+        "saves the highest leader_commit that it has received, and treats that much of its log as committed after a "
+        "crash",
         (
             (
                 "        self.last_included_index = 0\n        self._read_persist()\n",
@@ -430,8 +431,8 @@ MUTANTS = [
     Mutant(
         "snap-bytes-of-the-next",
         "2d",
-        "a snapshot is handed up as what it is (§7)",
-        "notes the index of each snapshot that comes, and hands up under it what its disk holds by then",
+        "a snapshot is delivered with its own index (§7)",
+        "records the index of each snapshot that arrives, and delivers with it the snapshot that is on disk by then",
         (
             (
                 "        self.votes: dict[int, bool] = {}\n",
@@ -456,14 +457,14 @@ MUTANTS = [
         "snap-commit-falls-before-apply",
         "2d",
         "commit_index never falls (Figure 2: volatile state)",
-        "takes an older commit index for its own as long as it has not applied that much",
+        "adopts a lower commit index as long as it has not applied that far",
         (("        if index > self.commit_index:\n", "        if index > self.last_applied:\n"),),
     ),
     Mutant(
         "snap-refuses-what-it-covers",
         "2d",
         "what a snapshot covers matches (§5.4.3, §7)",
-        "refuses AppendEntries that begin behind its snapshot, and points no further",
+        "rejects AppendEntries that begin before the end of its snapshot, with a hint that does not move next_index on",
         (
             (
                 "            if prev >= self.last_included_index and not self._has_entry(prev, args.prev_log_term):\n",

@@ -1,9 +1,9 @@
-"""Wrong logs (§5.3, §5.4): consistency, truncation, commitment and what reaches the service."""
+"""Bugs in the log (§5.3, §5.4): consistency, truncation, commitment and what the service is given."""
 
 from tests.mutants.tool.mutants import Mutant
 
-# A correct peer of a common kind: heartbeats carry no entries, even to a follower that lacks some. A leader that
-# always sends all it has never shows a follower a leader_commit beyond the message's last entry.
+# A common correct design: heartbeats carry no entries, even to a follower that lacks some. A leader that always sends
+# all its entries never sends a leader_commit beyond the message's last entry.
 EMPTY_HEARTBEATS = (
     ("self._spawn(self._replicate_to, peer, sender)", "self._spawn(self._replicate_to, peer, sender, heartbeat)"),
     (
@@ -23,8 +23,8 @@ MUTANTS = [
     Mutant(
         "leader-state-kept",
         "2b",
-        "Leaders: next_index and match_index begin anew with every election (Figure 2)",
-        "keeps next_index and match_index of an earlier office",
+        "Leaders: next_index and match_index are reinitialized after election (Figure 2)",
+        "keeps next_index and match_index of an earlier leadership",
         (
             (
                 "        self.next_index = [self._last_log_index() + 1] * len(self.peers)\n"
@@ -40,7 +40,7 @@ MUTANTS = [
         "uptodate-length-first",
         "2b",
         "up to date compares the last term first, then the length (§5.4.1)",
-        "compares lengths before terms",
+        "compares log lengths before terms",
         (
             (
                 "(args.last_log_term, args.last_log_index) >= (self._term_at(last), last)",
@@ -63,7 +63,7 @@ MUTANTS = [
         "truncate-always",
         "2b",
         "AppendEntries 3: only a conflict truncates (§5.3)",
-        "cuts its log at prev_log_index at every AppendEntries",
+        "truncates its log at prev_log_index on every AppendEntries",
         (
             (
                 "for i, entry in enumerate(entries):",
@@ -78,8 +78,8 @@ MUTANTS = [
     Mutant(
         "no-tail-truncate",
         "2b",
-        "AppendEntries 3: a conflicting entry goes, and all that follow it (§5.3)",
-        "overwrites conflicting entries and keeps the tail behind them",
+        "AppendEntries 3: a conflicting entry and all that follow it are deleted (§5.3)",
+        "overwrites conflicting entries and keeps the entries after them",
         (
             ("del self.log[index + i - self.last_included_index :]\n", "at = index + i - self.last_included_index\n"),
             ("self.log.extend(entries[i:])", "self.log[at : at + len(entries) - i] = entries[i:]"),
@@ -90,7 +90,7 @@ MUTANTS = [
         "commit-past-last-new",
         "2b",
         "AppendEntries 5: commit at most through the last new entry (§5.3)",
-        "commits through leader_commit or the end of its own log, whatever stands there",
+        "commits up to leader_commit or the end of its own log, without checking the entries",
         (
             ("min(args.leader_commit, prev + len(args.entries))", "min(args.leader_commit, self._last_log_index())"),
             *EMPTY_HEARTBEATS,
@@ -101,7 +101,7 @@ MUTANTS = [
         "commit-unbounded",
         "2b",
         "AppendEntries 5: commit at most through the last new entry (§5.3)",
-        "believes leader_commit although its own log is shorter",
+        "commits up to leader_commit although its own log is shorter",
         (("min(args.leader_commit, prev + len(args.entries))", "args.leader_commit"), *EMPTY_HEARTBEATS),
     ),
     Mutant(
@@ -128,7 +128,7 @@ MUTANTS = [
         "match-from-own-log",
         "2b",
         "match_index says what a follower is known to store (Figure 2)",
-        "takes a success for everything in its log now, not for what was sent then",
+        "counts a success for everything in its log now, not for the entries that were sent",
         (
             (
                 "max(self.match_index[peer], args.prev_log_index + len(args.entries))",
@@ -139,8 +139,8 @@ MUTANTS = [
     Mutant(
         "stale-ae-reply-used",
         "2b",
-        "a reply counts in the term it was asked for (§5.1)",
-        "learns from replies to AppendEntries of an earlier term of its own",
+        "a reply counts only in the term of its request (§5.1)",
+        "uses replies to AppendEntries of an earlier term",
         (
             (
                 "if reply is None or not self._observe_term(reply.term) or args.term != self.current_term:",
@@ -156,7 +156,7 @@ MUTANTS = [
         "timeout-as-reject",
         "2b",
         "only a rejection moves next_index back (§5.3)",
-        "takes a lost RPC for a rejection and moves next_index back",
+        "treats a lost RPC as a rejection and moves next_index back",
         (
             (
                 "if reply is None or not self._observe_term(reply.term) or args",
@@ -172,7 +172,7 @@ MUTANTS = [
         "next-index-below-one",
         "2b",
         "next_index is at least 1 (§5.3)",
-        "takes a lost RPC for a rejection and moves next_index back, even beyond the first entry",
+        "treats a lost RPC as a rejection and moves next_index back, even below 1",
         (
             (
                 "if reply is None or not self._observe_term(reply.term) or args",
@@ -186,8 +186,8 @@ MUTANTS = [
     Mutant(
         "bad-conflict-hint",
         "2b",
-        "the leader finds where the logs part (§5.3)",
-        "answers a conflict with a hint one too high, so that the leader asks the same again",
+        "the leader finds where the logs diverge (§5.3)",
+        "answers a conflict with a hint one too high, so the leader repeats its request",
         (("False, term, first)", "False, term, first + 1)"),),
         go="S",
     ),
@@ -195,7 +195,7 @@ MUTANTS = [
         "no-commit-on-heartbeat",
         "2b",
         "AppendEntries 5: leader_commit counts in every AppendEntries (Figure 2)",
-        "looks at leader_commit only when entries come with it",
+        "ignores leader_commit in AppendEntries without entries",
         (("self._commit_through(min(", "args.entries and self._commit_through(min("),),
         go="A",
     ),
@@ -203,7 +203,7 @@ MUTANTS = [
         "apply-uncommitted",
         "2b",
         "only committed entries are applied (§5.3)",
-        "applies a command as soon as it has taken it as leader",
+        "applies a command as soon as start() accepts it",
         (("self._advance_commit_index()  # a peer", "self._commit_through(self._last_log_index())  # a peer"),),
         go="A",
     ),
@@ -211,14 +211,14 @@ MUTANTS = [
         "follower-applies-on-append",
         "2b",
         "only committed entries are applied (§5.3)",
-        "applies what it has appended, as follower, before the leader says that it is committed",
+        "applies entries as soon as it appends them as a follower, before they are committed",
         (("min(args.leader_commit, prev + len(args.entries))", "prev + len(args.entries)"),),
     ),
     Mutant(
         "apply-duplicate",
         "2b",
         "All Servers: each entry is applied once (§5.3)",
-        "has two threads that apply, and notes only afterwards what has been applied",
+        "has two threads that apply, and updates last_applied only afterwards",
         (
             ("self._spawn(self._applier)", "self._spawn(self._applier)\n        self._spawn(self._applier)"),
             ("self.last_applied += 1\n            entry =", "index = self.last_applied + 1\n            entry ="),
@@ -262,14 +262,14 @@ MUTANTS = [
         "start-anywhere",
         "2b",
         "start() takes a command only from a leader",
-        "says in start() that it leads although it does not",
+        "returns from start() that it leads, although it does not",
         (("return -1, self.current_term, False", "return self._last_log_index() + 1, self.current_term, True"),),
     ),
     Mutant(
         "shared-entry-alias",
         "2b",
-        "the arguments of a call under way stay as they were sent",
-        "keeps one arguments object per follower and changes it for the next call while the last is under way",
+        "the arguments of a call in flight do not change",
+        "keeps one arguments object per follower and changes it while the previous call is in flight",
         (
             (
                 "        self._reset_election_timer()\n        self._spawn(self._ticker)",
@@ -290,14 +290,14 @@ MUTANTS = [
         "commits-on-replies-only",
         "2b",
         "a majority decides, and one of one is a majority (§5.3)",
-        "looks for what it can commit only when a follower answers, so alone it commits nothing",
+        "advances commit_index only when a follower answers, so a single server commits nothing",
         (("            self._advance_commit_index()  # a peer alone is its own majority\n", ""),),
     ),
     Mutant(
         "commit-half",
         "2b",
         "a majority is more than half (§5.3)",
-        "commits what half of an even number of servers store",
+        "commits entries that only half of an even number of servers store",
         (("sorted(self.match_index)[(len(self.peers) - 1) // 2]", "sorted(self.match_index)[len(self.peers) // 2]"),),
     ),
 ]

@@ -1,4 +1,4 @@
-"""Wrong disks (Figure 2: persistent state), and the commitment rule that crashes bring to light (§5.4.2)."""
+"""Bugs in persistence (Figure 2), and in the commitment rule that matters after crashes (§5.4.2)."""
 
 from tests.mutants.tool.mutants import Mutant
 
@@ -16,7 +16,7 @@ MUTANTS = [
         "no-persist-votedfor",
         "2c",
         "voted_for is persistent (Figure 2)",
-        "forgets its vote over a restart",
+        "forgets its vote when it restarts",
         (("state.encode(self.voted_for)", "state.encode(None)"),),
         go="R",
         go_caught=False,
@@ -25,7 +25,7 @@ MUTANTS = [
         "no-persist-term",
         "2c",
         "current_term is persistent (Figure 2)",
-        "forgets its term over a restart",
+        "forgets its term when it restarts",
         (("state.encode(self.current_term)", "state.encode(0)"),),
         go="S",
     ),
@@ -33,14 +33,14 @@ MUTANTS = [
         "no-persist-log",
         "2c",
         "log[] is persistent (Figure 2)",
-        "forgets its entries over a restart",
+        "forgets its entries when it restarts",
         (("state.encode(self.log)", "state.encode(self.log[:1])"),),
         go="A",
     ),
     Mutant(
         "campaign-not-persisted",
         "2c",
-        "saved before anyone is told (Figure 2): a candidate's term and its vote for itself",
+        "saved before it is sent (Figure 2): a candidate's term and its vote for itself",
         "does not save when it campaigns",
         (("self._persist()\n        self.votes = {}", "self.votes = {}"),),
         go="R",
@@ -49,7 +49,7 @@ MUTANTS = [
     Mutant(
         "grant-not-persisted",
         "2c",
-        "saved before anyone is told (Figure 2): a vote",
+        "saved before it is sent (Figure 2): a vote",
         "does not save a vote that it grants",
         (
             (
@@ -61,7 +61,7 @@ MUTANTS = [
     Mutant(
         "stepdown-not-persisted",
         "2c",
-        "saved before anyone is told (Figure 2): an adopted term",
+        "saved before it is sent (Figure 2): an adopted term",
         "does not save when it adopts a term",
         (("self.voted_for = None\n            self._persist()", "self.voted_for = None"),),
         go="R",
@@ -70,22 +70,22 @@ MUTANTS = [
     Mutant(
         "start-not-persisted",
         "2c",
-        "saved before anyone is told (Figure 2): a leader's own entry",
-        "does not save a command that it takes as leader",
+        "saved before it is sent (Figure 2): a leader's own entry",
+        "does not save a command that it accepts as leader",
         (("self._persist()\n            self.match_index", "self.match_index"),),
     ),
     Mutant(
         "append-not-persisted",
         "2c",
-        "saved before anyone is told (Figure 2): entries a follower acknowledges",
-        "does not save entries that it appends as follower",
+        "saved before they are acknowledged (Figure 2): a follower's entries",
+        "does not save entries that it appends as a follower",
         (("self.log.extend(entries[i:])\n                self._persist()", "self.log.extend(entries[i:])"),),
     ),
     Mutant(
         "truncation-not-persisted",
         "2c",
-        "saved before anyone is told (Figure 2): a log that was cut",
-        "saves what it appends, but not when it had to cut its tail for it",
+        "saved before it is acknowledged (Figure 2): a truncated log",
+        "saves entries that it appends, but not when it had to truncate its log first",
         (
             (
                 "del self.log[index + i - self.last_included_index :]\n",
@@ -102,8 +102,8 @@ MUTANTS = [
     Mutant(
         "state-in-module-variable",
         "2c",
-        "a crash leaves what is on the disk, and nothing else (Figure 2: persistent state)",
-        "reads back what a variable of its module holds, not what it has saved",
+        "only what is on disk survives a crash (Figure 2: persistent state)",
+        "restores its state from a module variable, not from the persister",
         (
             ("class Role(enum.Enum):", "SAVED: dict[int, bytes] = {}\n\n\nclass Role(enum.Enum):"),
             (
@@ -116,8 +116,8 @@ MUTANTS = [
     Mutant(
         "state-in-class-variable",
         "2c",
-        "a crash leaves what is on the disk, and nothing else (Figure 2: persistent state)",
-        "reads back what a variable of its class holds, not what it has saved",
+        "only what is on disk survives a crash (Figure 2: persistent state)",
+        "restores its state from a class variable, not from the persister",
         (
             (
                 "    def __init__(self, peers: list[ClientEnd], me: int,",
@@ -133,8 +133,8 @@ MUTANTS = [
     Mutant(
         "persist-after-reply",
         "2c",
-        "saved before anyone is told (Figure 2)",
-        "answers first and saves afterwards, in another thread",
+        "saved before replying (Figure 2)",
+        "replies first and saves later, in another thread",
         (
             (
                 "self.voted_for = args.candidate_id\n                    self._persist()",

@@ -1,10 +1,10 @@
-"""Wrong locks: missing, let go of too early, around a check only; fields read outside, updates in two halves.
+"""Bugs in locking: no lock, a lock released too early, fields read outside it, updates in two critical sections.
 
-Each is the reference with its lock wrong in one place; most are right as long as no thread ever loses its turn. So all
-of them are run with --race (docs/student/race.md). Without it, 30 of these 41 passed all tests of a peer with seed 0.
+Each is the reference with one locking bug. Most need a thread to be preempted at the wrong moment, so all of them run
+with --race (docs/student/race.md). Without it, 30 of these 41 passed all tests of a peer with seed 0.
 
-Not here, because it got away in 6 seeds: one that compares the term of an answer to AppendEntries in one critical
-section and counts the answer in the next.
+Not included, because all 6 seeds missed it: a peer that compares the term of an AppendEntries reply in one critical
+section and counts the reply in the next.
 """
 
 from tests.mutants.tool.mutants import Edit, Mutant
@@ -20,7 +20,7 @@ MUTANTS = [
     _race(
         "start-checks-outside",
         "2b",
-        "looks whether it leads before it takes the lock, in start()",
+        "checks its role before it takes the lock, in start()",
         (
             "        with self.mu:\n"
             "            if self.role is not Role.LEADER:\n"
@@ -50,7 +50,7 @@ MUTANTS = [
     _race(
         "start-lets-go-to-save",
         "2b",
-        "lets go of the lock in start() while it saves, so that another may use the same index",
+        "releases the lock in start() while it saves, so another call may use the same index",
         (
             "            self.log.append(LogEntry(self.current_term, command))\n            self._persist()\n",
             "            self.log.append(LogEntry(self.current_term, command))\n"
@@ -61,7 +61,7 @@ MUTANTS = [
     _race(
         "start-returns-later-index",
         "2b",
-        "reads the index that start() returns when it has let go of the lock",
+        "reads the index that start() returns after it has released the lock",
         (
             "            self._replicate()\n            return self._last_log_index(), self.current_term, True\n",
             "            self._replicate()\n        return self._last_log_index(), self.current_term, True\n",
@@ -70,7 +70,7 @@ MUTANTS = [
     _race(
         "start-in-two-sections",
         "2c",
-        "checks that it leads in one critical section and appends in the next",
+        "checks its role in one critical section and appends in the next",
         (
             "                return -1, self.current_term, False\n            self.log.append",
             "                return -1, self.current_term, False\n        with self.mu:\n            self.log.append",
@@ -110,7 +110,7 @@ MUTANTS = [
     _race(
         "snapshot-checks-outside",
         "2d",
-        "looks how much was applied before it takes the lock, in snapshot()",
+        "reads last_applied before it takes the lock, in snapshot()",
         (
             "        with self.mu:\n"
             "            if index > self.last_applied:\n"
@@ -123,7 +123,7 @@ MUTANTS = [
     _race(
         "snapshot-in-two-sections",
         "2d",
-        "sees in one critical section that a snapshot is ahead of its own, and takes it in the next, in snapshot()",
+        "checks in one critical section that a snapshot is newer, and installs it in the next, in snapshot()",
         (
             "            if index > self.last_included_index and not self.dead.is_set():\n"
             "                self._discard_log_through(index, self._term_at(index))\n",
@@ -137,7 +137,7 @@ MUTANTS = [
     _race(
         "snapshot-saves-outside",
         "2d",
-        "lets go of the lock in snapshot() before it saves",
+        "releases the lock in snapshot() before it saves",
         (
             "                self._discard_log_through(index, self._term_at(index))\n"
             "                self._persist(snapshot)\n",
@@ -167,7 +167,7 @@ MUTANTS = [
     _race(
         "tick-reads-role-outside",
         "2a",
-        "looks at its role without the lock, in the ticker",
+        "reads its role without the lock, in the ticker",
         (
             "        with self.mu:\n"
             "            if self.role is Role.LEADER:\n"
@@ -183,7 +183,7 @@ MUTANTS = [
     _race(
         "deadline-read-outside",
         "2a",
-        "works out how long to pause from a deadline that it reads without the lock",
+        "computes its pause from a deadline that it reads without the lock",
         (
             "            left_s = self.election_deadline - time.monotonic()\n"
             "            return left_s if self.role is Role.FOLLOWER else min(left_s, HEARTBEAT_S)\n",
@@ -195,7 +195,7 @@ MUTANTS = [
     _race(
         "threads-before-fields",
         "2a",
-        "starts its threads before it has set what they look at",
+        "starts its threads before it has set the fields they read",
         (
             "        self._reset_election_timer()\n"
             "        self._spawn(self._ticker)\n"
@@ -213,7 +213,7 @@ MUTANTS = [
     _race(
         "applier-without-lock",
         "2b",
-        "counts up what it has applied without the lock",
+        "increments last_applied without the lock",
         (
             "            self.last_applied += 1\n"
             "            entry = self.log[self.last_applied - self.last_included_index]\n"
@@ -227,7 +227,7 @@ MUTANTS = [
     _race(
         "applier-reads-log-outside",
         "2b",
-        "takes the entry out of its log without the lock",
+        "reads the entry to apply without the lock",
         (
             "            self.last_applied += 1\n"
             "            entry = self.log[self.last_applied - self.last_included_index]\n"
@@ -241,7 +241,7 @@ MUTANTS = [
     _race(
         "applier-waits-once",
         "2b",
-        "waits for its condition without a loop, and takes any waking for news",
+        "waits on its condition without a loop, so any wakeup counts as a change",
         (
             "            while self.last_applied == self.commit_index and not self.dead.is_set():\n"
             "                self.committed.wait()\n",
@@ -252,7 +252,7 @@ MUTANTS = [
     _race(
         "applier-waits-in-another-section",
         "2b",
-        "sees in one critical section that there is nothing to apply, and waits in the next",
+        "checks in one critical section that it has nothing to apply, and waits in the next",
         (
             "            while self.last_applied == self.commit_index and not self.dead.is_set():\n"
             "                self.committed.wait()\n",
@@ -265,7 +265,7 @@ MUTANTS = [
     _race(
         "applier-in-two-sections",
         "2d",
-        "sees in one critical section whether a snapshot is to be applied, and takes what is next in another",
+        "checks in one critical section whether to apply a snapshot, and picks the next entry in another",
         (
             "            if self.last_applied < self.last_included_index:\n                # install_snapshot() has",
             "            covered = self.last_applied < self.last_included_index\n"
@@ -277,7 +277,7 @@ MUTANTS = [
     _race(
         "snapshot-read-outside",
         "2d",
-        "reads outside the lock which snapshot it hands up",
+        "reads the snapshot to deliver without the lock",
         (
             "                self.last_applied = self.last_included_index\n                return ApplyMsg(\n",
             "                self.last_applied = self.last_included_index\n"
@@ -296,7 +296,7 @@ MUTANTS = [
     _race(
         "vote-args-outside",
         "2a",
-        "makes up its RequestVote without the lock",
+        "builds its RequestVote without the lock",
         (
             "            last = self._last_log_index()\n"
             "            args = RequestVoteArgs(self.current_term, self.me, last, self._term_at(last))\n"
@@ -309,7 +309,7 @@ MUTANTS = [
     _race(
         "vote-counted-outside",
         "2a",
-        "counts a vote when it has let go of the lock",
+        "counts a vote after it has released the lock",
         (
             "            if self.role is Role.CANDIDATE and args.term == self.current_term:\n"
             "                self._count_vote(peer, granted=reply.vote_granted)\n",
@@ -321,7 +321,7 @@ MUTANTS = [
     _race(
         "vote-counted-in-two-sections",
         "2a",
-        "sees in one critical section that a vote is of its campaign, and counts it in the next",
+        "checks in one critical section that a vote is from its campaign, and counts it in the next",
         (
             "            if self.role is Role.CANDIDATE and args.term == self.current_term:\n"
             "                self._count_vote(peer, granted=reply.vote_granted)\n",
@@ -335,7 +335,7 @@ MUTANTS = [
     _race(
         "replication-args-outside",
         "2b",
-        "makes up its AppendEntries without the lock",
+        "builds its AppendEntries without the lock",
         (
             "                self.sent_at[peer] = time.monotonic()\n"
             "                args = self._replication_args(peer)\n",
@@ -345,7 +345,7 @@ MUTANTS = [
     _race(
         "replication-checks-only",
         "2b",
-        "takes the lock around the check that it leads, and not around what follows",
+        "holds the lock while it checks its role, but not afterwards",
         (
             "                if self.role is not Role.LEADER:\n"
             "                    return\n"
@@ -360,7 +360,7 @@ MUTANTS = [
     _race(
         "replication-in-two-sections",
         "2c",
-        "checks that it leads in one critical section and makes up its AppendEntries in the next",
+        "checks its role in one critical section and builds its AppendEntries in the next",
         (
             "                    return\n                self.sent_at[peer] = time.monotonic()\n",
             "                    return\n"
@@ -371,7 +371,7 @@ MUTANTS = [
     _race(
         "answers-counted-outside",
         "2b",
-        "counts the acknowledgements of followers without the lock",
+        "counts acknowledgments without the lock",
         (
             "                elif isinstance(args, AppendEntriesArgs):\n"
             "                    lacking = self._append_entries_answered(peer, args, reply)\n",
@@ -384,7 +384,7 @@ MUTANTS = [
     _race(
         "sender-put-back-outside",
         "2b",
-        "gives up being in charge of a follower without the lock",
+        "resets the sender of a follower without the lock",
         (
             "                if not lacking:\n                    self.sender[peer] = None\n",
             "            if not lacking:\n                self.sender[peer] = None\n",
@@ -407,7 +407,7 @@ MUTANTS = [
     _race(
         "vote-saved-outside",
         "2a",
-        "lets go of the lock in request_vote() before it saves its vote",
+        "releases the lock in request_vote() before it saves its vote",
         (
             "                    self.voted_for = args.candidate_id\n"
             "                    self._persist()\n"
@@ -421,7 +421,7 @@ MUTANTS = [
     _race(
         "vote-in-two-sections",
         "2a",
-        "sees in one critical section that it may vote for a candidate, and does in the next",
+        "checks in one critical section that it may vote for a candidate, and votes in the next",
         (
             "            granted = up_to_date and self.voted_for in (None, args.candidate_id)\n"
             "            if granted:\n",
@@ -439,7 +439,7 @@ MUTANTS = [
     _race(
         "vote-replies-outside",
         "2a",
-        "reads the term of its answer to a candidate when it has let go of the lock",
+        "reads the term of its RequestVote reply after it has released the lock",
         (
             "            return RequestVoteReply(self.current_term, granted)\n",
             "        return RequestVoteReply(self.current_term, granted)\n",
@@ -457,7 +457,7 @@ MUTANTS = [
     _race(
         "append-entries-in-two-sections",
         "2c",
-        "sees in one critical section that AppendEntries is of its term, and stores what it brings in the next",
+        "checks the term of AppendEntries in one critical section, and stores the entries in the next",
         (
             "                return AppendEntriesReply(self.current_term, False)\n"
             "            prev = args.prev_log_index\n",
@@ -469,7 +469,7 @@ MUTANTS = [
     _race(
         "append-entries-stores-later",
         "2c",
-        "sees in one critical section that its log matches the leader's, and stores what follows in the next",
+        "checks in one critical section that its log matches the leader's, and stores the entries in the next",
         (
             "                return self._conflict(prev)\n            self._append_new",
             "                return self._conflict(prev)\n        with self.mu:\n            self._append_new",
@@ -478,7 +478,7 @@ MUTANTS = [
     _race(
         "follower-commits-outside",
         "2b",
-        "takes over the leader's commit index when it has let go of the lock",
+        "adopts leader_commit after it has released the lock",
         (
             "            self._commit_through(min(args.leader_commit, prev + len(args.entries)))\n"
             "            return AppendEntriesReply(self.current_term, True)\n",
@@ -501,7 +501,7 @@ MUTANTS = [
     _race(
         "install-snapshot-in-two-sections",
         "2d",
-        "sees in one critical section that a snapshot is ahead of it, and takes it in the next",
+        "checks in one critical section that a snapshot is newer, and installs it in the next",
         (
             "            if self._hear_leader(args.term) and args.last_included_index > self.commit_index:\n",
             "            newer = self._hear_leader(args.term) and args.last_included_index > self.commit_index\n"
@@ -512,7 +512,7 @@ MUTANTS = [
     _race(
         "install-snapshot-commits-later",
         "2d",
-        "takes a snapshot in one critical section, and counts it as committed in the next",
+        "installs a snapshot in one critical section, and updates commit_index in the next",
         (
             "                self._persist(args.data)\n"
             "                self._commit_through(args.last_included_index)\n",
@@ -524,7 +524,7 @@ MUTANTS = [
     _race(
         "install-snapshot-replies-outside",
         "2d",
-        "reads the term of its answer to InstallSnapshot when it has let go of the lock",
+        "reads the term of its InstallSnapshot reply after it has released the lock",
         (
             "            return InstallSnapshotReply(self.current_term)",
             "        return InstallSnapshotReply(self.current_term)",

@@ -1,4 +1,4 @@
-"""Wrong services, parts 3A and 3B: the reference's kv/server.py or kv/client.py with one mistake each."""
+"""Bugs in the service (parts 3A and 3B): the reference's kv/server.py or kv/client.py with one bug each."""
 
 from tests.mutants.tool.mutants import ServiceMutant
 
@@ -25,7 +25,7 @@ MUTANTS = [
         "kv-reads-as-leader",
         "3a",
         "linearizability (§8)",
-        "answers a read from its own data when its peer says that it leads",
+        "answers a read from local data if its peer believes it leads",
         (
             (
                 _GET,
@@ -41,7 +41,7 @@ MUTANTS = [
         "kv-reads-anywhere",
         "3a",
         "linearizability (§8)",
-        "answers a read from its own data, leader or not",
+        "answers a read from local data, leader or not",
         (
             (
                 _GET,
@@ -55,7 +55,7 @@ MUTANTS = [
         "kv-reads-applied-term",
         "3a",
         "linearizability (§8)",
-        "reads its own data as soon as it has applied something since it was started, and leads",
+        "answers a read from local data if it leads and has applied something since it started",
         (
             (
                 _GET,
@@ -71,8 +71,8 @@ MUTANTS = [
     ServiceMutant(
         "kv-answer-before-commit",
         "3a",
-        "an answer means agreement (§8)",
-        "answers a write as soon as start() has taken it",
+        "a request is answered only after agreement (§8)",
+        "answers a write as soon as start() has accepted it",
         (
             (
                 "        value = self._execute(Op(args.client_id, args.seq, args.op, args.key, args.value))\n"
@@ -90,8 +90,8 @@ MUTANTS = [
     ServiceMutant(
         "kv-answer-of-another",
         "3a",
-        "an answer means agreement (§8)",
-        "takes whatever is applied at its index for its own request",
+        "a request is answered only after agreement (§8)",
+        "treats any request applied at its index as its own",
         (
             (
                 _OURS,
@@ -105,8 +105,8 @@ MUTANTS = [
     ServiceMutant(
         "kv-timeout-means-done",
         "3a",
-        "an answer means agreement (§8)",
-        "answers ok when it has waited long enough",
+        "a request is answered only after agreement (§8)",
+        "answers OK when its wait times out",
         (
             (
                 _OURS,
@@ -120,8 +120,8 @@ MUTANTS = [
     ServiceMutant(
         "kv-applies-at-once",
         "3a",
-        "only what is agreed on is applied",
-        "applies a request on the leader as soon as start() has taken it",
+        "only committed requests are applied",
+        "applies a request on the leader as soon as start() has accepted it",
         (
             (
                 "                self.waiting[index] = batch\n",
@@ -143,14 +143,14 @@ MUTANTS = [
         "kv-dedup-in-handler-only",
         "3a",
         "a request takes effect once (§8)",
-        "looks for repetitions when a request comes, but not when it is applied",
+        "checks for duplicates when a request arrives, but not when it is applied",
         ((_APPLIED_ALREADY, ""),),
     ),
     ServiceMutant(
         "kv-dedup-latest-only",
         "3a",
         "a request takes effect once (§8)",
-        "knows only a client's latest request for a repetition, not an older one that comes late",
+        "recognizes only a client's latest request as a duplicate, not an older one that arrives late",
         (
             (
                 "        return known is not None and known.seq >= op.seq\n",
@@ -162,14 +162,14 @@ MUTANTS = [
         "kv-dedup-one-client",
         "3a",
         "a request takes effect once (§8)",
-        "remembers the latest request of all clients, instead of each one's",
+        "remembers one latest request for all clients together",
         ((_NOTED, "        self.answered = {op.client_id: Answered(op.seq, value)}\n"),),
     ),
     ServiceMutant(
         "kv-dedup-on-leader-only",
         "3a",
         "the replicated state is the same everywhere (§8)",
-        "remembers requests only where it leads",
+        "remembers requests only while it leads",
         (
             (
                 _NOTED,
@@ -181,7 +181,7 @@ MUTANTS = [
         "kv-dedup-by-number-alone",
         "3a",
         "a request takes effect once (§8)",
-        "tells requests apart by their numbers alone: all clients have one id",
+        "distinguishes requests only by their numbers: all clients have the same id",
         (),
         client_edits=(("self.client_id = random.getrandbits(62)", "self.client_id = 1"),),
     ),
@@ -203,7 +203,7 @@ MUTANTS = [
         "kv-numbers-begin-anew",
         "3a",
         "a request takes effect once (§8)",
-        "counts its requests from 1 again when it goes to another server",
+        "numbers its requests from 1 again when it tries another server",
         (),
         client_edits=(
             (
@@ -215,16 +215,16 @@ MUTANTS = [
     ServiceMutant(
         "kv-any-reply-will-do",
         "3a",
-        "an answer means agreement (§8)",
-        "takes a refusal for an answer",
+        "a request is answered only after agreement (§8)",
+        "treats a rejection as an answer",
         (),
         client_edits=(("if reply is not None and reply.err == OK:", "if reply is not None:"),),
     ),
     ServiceMutant(
         "kv-clerk-gives-up",
         "3a",
-        "a call returns when it is done",
-        "returns after some rounds, done or not",
+        "a clerk's call returns only when it is done",
+        "returns after a few attempts, done or not",
         (),
         client_edits=(
             ("        while True:\n", "        for _ in range(20):\n"),
@@ -243,14 +243,14 @@ MUTANTS = [
         "kv-waits-for-ever",
         "3a",
         "progress with a majority",
-        "waits for its index without a look at whether it still leads",
+        "waits for its index without checking that it still leads",
         ((_WAITS, "        batch.applied.wait()\n"),),
     ),
     ServiceMutant(
         "kv-waits-with-the-lock",
         "3a",
-        "one thread must take what is agreed on",
-        "keeps its lock while it waits for agreement",
+        "a server applies entries while requests wait",
+        "holds its lock while it waits for agreement",
         (
             (
                 "        give_up_s = time.monotonic() + PATIENCE_S\n" + _WAITS + "        with self.mu:\n",
@@ -266,7 +266,7 @@ MUTANTS = [
     ServiceMutant(
         "kv-append-replaces-nothing",
         "3a",
-        "append puts behind what is there",
+        "append adds to the existing value",
         "loses an append to a key that has no value yet",
         (
             (
@@ -278,15 +278,15 @@ MUTANTS = [
     ServiceMutant(
         "kv-dedup-not-in-snapshot",
         "3b",
-        "a snapshot holds the requests that were seen (§8)",
+        "a snapshot includes the table of seen requests (§8)",
         "snapshots its data without the table of requests",
         (("            state.encode(self.answered)\n", "            state.encode({})\n"),),
     ),
     ServiceMutant(
         "kv-dedup-not-installed",
         "3b",
-        "a snapshot holds the requests that were seen (§8)",
-        "keeps its own table of requests when it gets another server's snapshot",
+        "a snapshot includes the table of seen requests (§8)",
+        "keeps its own table of requests when it installs a snapshot",
         (
             (
                 "        self.answered = state.decode(dict[int, Answered])\n",
@@ -304,8 +304,8 @@ MUTANTS = [
     ServiceMutant(
         "kv-snapshots-unasked",
         "3b",
-        "no snapshot where none is asked for",
-        "takes snapshots without max_raft_state, too",
+        "no snapshots without max_raft_state",
+        "takes snapshots even without max_raft_state",
         (
             (
                 "if self.max_raft_state is not None and self.persister.raft_state_size() > self.max_raft_state:",
@@ -316,7 +316,7 @@ MUTANTS = [
     ServiceMutant(
         "kv-snapshot-not-read",
         "3b",
-        "a restarted service begins with its snapshot (§7)",
+        "a restarted service restores its snapshot (§7)",
         "does not read the snapshot on its disk",
         (("        if snapshot:\n            self._install(snapshot)\n", ""),),
     ),
@@ -324,7 +324,7 @@ MUTANTS = [
         "kv-snapshot-not-installed",
         "3b",
         "a snapshot replaces the state (§7)",
-        "passes over a snapshot that its peer hands up",
+        "ignores a snapshot that its peer delivers",
         (
             (
                 "                    self._install(msg.snapshot)\n                    self._applied_through",
@@ -335,8 +335,8 @@ MUTANTS = [
     ServiceMutant(
         "kv-snapshot-of-the-next",
         "3b",
-        "a snapshot is of what was applied (§7)",
-        "says that its snapshot reaches one entry further than it does",
+        "a snapshot has the index of the last applied entry (§7)",
+        "reports an index for its snapshot that is one too high",
         (
             (
                 "self.raft.snapshot(self.last_applied, state.bytes())",
@@ -347,8 +347,8 @@ MUTANTS = [
     ServiceMutant(
         "kv-snapshot-has-history",
         "3b",
-        "a snapshot holds what is there now (§7)",
-        "keeps every request that was ever seen in its snapshots",
+        "a snapshot holds only the current state (§7)",
+        "keeps all requests it has ever seen in its snapshots",
         (
             (
                 "            state.encode(self.answered)\n",

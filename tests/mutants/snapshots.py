@@ -1,8 +1,8 @@
-"""Wrong snapshots (§7, Figure 13): what is cut, kept, saved, sent and handed up."""
+"""Bugs in snapshots (§7, Figure 13): truncating, keeping, saving, sending and delivering."""
 
 from tests.mutants.tool.mutants import Mutant
 
-# A new leader may begin with its snapshot, if it has one, instead of asking who has what: wasteful, but right.
+# A new leader may send its snapshot first, without checking who needs it: wasteful, but correct.
 _LAST_FIRST = "self.next_index = [self._last_log_index() + 1] *"
 _SNAPSHOT_FIRST = "self.next_index = [self.last_included_index or self._last_log_index() + 1] *"
 
@@ -18,7 +18,7 @@ MUTANTS = [
         "snap-rollback",
         "2d",
         "a snapshot older than what is applied is ignored (§7)",
-        "installs every snapshot that arrives, older than what it has applied or not",
+        "installs every snapshot that arrives, even one older than what it has applied",
         (
             (
                 "if self._hear_leader(args.term) and args.last_included_index > self.commit_index:",
@@ -36,8 +36,8 @@ MUTANTS = [
     Mutant(
         "snap-drops-suffix",
         "2d",
-        "entries that follow a snapshot's last are kept (Figure 13, 6)",
-        "throws away what it has behind the entry that an installed snapshot ends with",
+        "entries after the snapshot's last are kept (Figure 13, 6)",
+        "discards the entries that follow an installed snapshot",
         (("self._persist(args.data)", "del self.log[1:]\n                self._persist(args.data)"),),
         go="R",
     ),
@@ -45,21 +45,21 @@ MUTANTS = [
         "snap-keeps-everything",
         "2d",
         "a log that conflicts with the snapshot is discarded (Figure 13, 7)",
-        "keeps entries behind an installed snapshot without a look at whether they follow from it",
+        "keeps the entries after an installed snapshot without checking that they match it",
         ((" if self._has_entry(index, term) else []", ""),),
     ),
     Mutant(
         "snap-not-saved",
         "2d",
-        "a snapshot and the log cut for it are saved together (§7)",
-        "saves the shortened log without the snapshot",
+        "a snapshot and the truncated log are saved together (§7)",
+        "saves the truncated log without the snapshot",
         (("self._persist(snapshot)", "self._persist()"),),
         go="S",
     ),
     Mutant(
         "snap-install-not-saved",
         "2d",
-        "a snapshot and the log cut for it are saved together (§7)",
+        "a snapshot and the truncated log are saved together (§7)",
         "saves nothing when it installs the leader's snapshot",
         (
             ("self._persist(args.data)", "self.received = args.data"),
@@ -69,8 +69,8 @@ MUTANTS = [
     Mutant(
         "snap-restart-zero",
         "2d",
-        "after a restart the service begins at its snapshot (§7)",
-        "begins to apply at index 1 after a restart, as if there were no snapshot",
+        "after a restart the service starts from its snapshot (§7)",
+        "applies from index 1 after a restart, as if it had no snapshot",
         (
             (
                 "self.last_applied = self.last_included_index\n        self.role",
@@ -87,7 +87,7 @@ MUTANTS = [
         "snap-term-lost",
         "2d",
         "the last included term is kept for the consistency check and for elections (§7)",
-        "forgets the term of the last entry its snapshot stands for",
+        "forgets the last included term of its snapshot",
         (("self.log = [LogEntry(term, None), *suffix]", "self.log = [LogEntry(0, None), *suffix]"),),
         go="S",
     ),
@@ -95,14 +95,14 @@ MUTANTS = [
         "snap-never-sent",
         "2d",
         "a follower that needs discarded entries gets the snapshot (§7)",
-        "sends such a follower the entries it still has, again and again",
+        "sends a follower that needs a snapshot the entries it still has, again and again",
         (
             (
                 "term, base, prev = self.current_term",
                 "self.next_index[peer] = max(self.next_index[peer], self.last_included_index + 1)\n"
                 "        term, base, prev = self.current_term",
             ),
-            # Not without a pause: that would be another mistake.
+            # With a pause: without one it would be another bug.
             (
                 "return self.next_index[peer] <= args.prev_log_index",
                 "return self.last_included_index < self.next_index[peer] <= args.prev_log_index",
@@ -113,16 +113,16 @@ MUTANTS = [
     Mutant(
         "snap-no-compaction",
         "2d",
-        "a snapshot lets the log be cut (§7)",
-        "takes snapshots from the service and never cuts its log",
+        "a snapshot truncates the log (§7)",
+        "accepts snapshots from the service but never truncates its log",
         (("if index > self.last_included_index and not self.dead.is_set():", "if self.dead.is_set():"),),
         go="A",
     ),
     Mutant(
         "snap-then-old-command",
         "2d",
-        "after a snapshot come the commands behind it, in order (§7)",
-        "hands an installed snapshot up from another thread than its commands",
+        "commands after a snapshot are delivered after it, in order (§7)",
+        "delivers installed snapshots and commands from two threads",
         (
             (
                 "self._commit_through(args.last_included_index)",
@@ -143,13 +143,13 @@ MUTANTS = [
         "snap-goes-back",
         "2d",
         "a snapshot older than the one in place is ignored (§7)",
-        "takes its service's snapshot even if a later one has come from the leader meanwhile",
+        "accepts its service's snapshot even if a later one has come from the leader",
         (("if index > self.last_included_index and not self.dead.is_set():", "if not self.dead.is_set():"),),
     ),
     Mutant(
         "snap-log-goes-back",
         "2d",
-        "InstallSnapshot of what is committed already changes nothing (§7)",
+        "InstallSnapshot of entries already committed changes nothing (§7)",
         "lets an old InstallSnapshot replace a log that is ahead of it",
         (
             (
@@ -161,15 +161,15 @@ MUTANTS = [
     Mutant(
         "snap-saved-after-state",
         "2d",
-        "a snapshot and the log cut for it are saved together (§7)",
-        "saves the shortened log first and its service's snapshot in a second save",
+        "a snapshot and the truncated log are saved together (§7)",
+        "saves the truncated log first and its service's snapshot in a second save",
         (("self._persist(snapshot)", "self._persist()\n                self._persist(snapshot)"),),
     ),
     Mutant(
         "snap-saved-before-state",
         "2d",
-        "a snapshot and the log cut for it are saved together (§7)",
-        "saves its service's snapshot first and the shortened log in a second save",
+        "a snapshot and the truncated log are saved together (§7)",
+        "saves its service's snapshot first and the truncated log in a second save",
         (
             (
                 "self._discard_log_through(index, self._term_at(index))\n                self._persist(snapshot)",
@@ -182,15 +182,15 @@ MUTANTS = [
     Mutant(
         "snap-install-after-state",
         "2d",
-        "a snapshot and the log cut for it are saved together (§7)",
-        "saves the log cut for the leader's snapshot first and the snapshot in a second save",
+        "a snapshot and the truncated log are saved together (§7)",
+        "saves the truncated log first and the leader's snapshot in a second save",
         (("self._persist(args.data)", "self._persist()\n                self._persist(args.data)"),),
     ),
     Mutant(
         "snap-install-before-state",
         "2d",
-        "a snapshot and the log cut for it are saved together (§7)",
-        "saves the leader's snapshot first and the log cut for it in a second save",
+        "a snapshot and the truncated log are saved together (§7)",
+        "saves the leader's snapshot first and the truncated log in a second save",
         (
             (
                 "self._discard_log_through(args.last_included_index, args.last_included_term)\n"
@@ -204,8 +204,8 @@ MUTANTS = [
     Mutant(
         "snap-hands-up-applied",
         "2d",
-        "InstallSnapshot of what is applied already is not handed up (§7)",
-        "hands up every snapshot later than its own last one, without a look at what it has applied",
+        "InstallSnapshot of entries already applied is not delivered (§7)",
+        "delivers every snapshot later than its own last one, without checking last_applied",
         (
             (
                 "args.last_included_index > self.commit_index:",
@@ -217,15 +217,15 @@ MUTANTS = [
                 "                self.last_applied = min(self.last_applied, args.last_included_index - 1)\n"
                 "                self.committed.notify()",
             ),
-            # Its service may have come further than it now believes.
+            # Its service may have applied more than last_applied now says.
             ("if index > self.last_applied:", "if index > self.commit_index:"),
         ),
     ),
     Mutant(
         "snap-applies-again",
         "2d",
-        "InstallSnapshot of what is committed already changes nothing (§7)",
-        "takes every snapshot later than its own last one for where it has come to, and applies what follows again",
+        "InstallSnapshot of entries already committed changes nothing (§7)",
+        "moves last_applied back to every snapshot later than its own last one, and applies the entries after it again",
         (
             (
                 "args.last_included_index > self.commit_index:",
@@ -242,8 +242,8 @@ MUTANTS = [
     Mutant(
         "snap-drops-committed",
         "2d",
-        "InstallSnapshot of what is committed already changes nothing (§7)",
-        "replaces its whole log by every snapshot later than its own last one, with what it has committed behind it",
+        "InstallSnapshot of entries already committed changes nothing (§7)",
+        "replaces its whole log by every snapshot later than its own last one, even committed entries after it",
         (
             (
                 "args.last_included_index > self.commit_index:",
@@ -261,7 +261,7 @@ MUTANTS = [
     Mutant(
         "snap-no-timer-reset",
         "2d",
-        "Followers: hearing the current leader puts the election off, by InstallSnapshot too (§5.2)",
+        "Followers: InstallSnapshot of the current leader resets the election timer (§5.2)",
         "campaigns although the leader's snapshots arrive",
         (
             (
@@ -276,9 +276,9 @@ MUTANTS = [
     Mutant(
         "snap-term-not-saved",
         "2d",
-        "saved before anyone is told (Figure 2): a term adopted by InstallSnapshot",
-        "adopts a term by InstallSnapshot and returns without a save if it has all of that snapshot; "
-        "and begins with its snapshot when it is elected, which is right",
+        "saved before it is sent (Figure 2): a term adopted from InstallSnapshot",
+        "does not save the term of an InstallSnapshot that it ignores; also sends its snapshot first when it is "
+        "elected, which is correct",
         (
             (_LAST_FIRST, _SNAPSHOT_FIRST),
             (

@@ -1,4 +1,4 @@
-"""Correct Rafts of other kinds. Whatever accuses one of them is itself wrong."""
+"""Correct variants of the reference. If the lab reports one of them, the lab has a bug."""
 
 from tests.mutants.tool.mutants import PEERS, REFERENCE, Mutant
 
@@ -14,7 +14,7 @@ MUTANTS = [
     correct("variant-reference", "is the reference"),
     correct(
         "variant-batching",
-        "gathers commands for 10 ms before it sends them",
+        "collects commands for 10 ms before it sends them",
         (
             "            self._replicate()\n            return self._last",
             "            self._spawn(self._flush)\n            return self._last",
@@ -36,7 +36,7 @@ MUTANTS = [
     ),
     correct(
         "variant-heartbeats-only",
-        "replicates with its heartbeats only, one message per follower and beat",
+        "replicates only with its heartbeats, one message per follower and interval",
         ("            self._replicate()\n            return self._last", "            return self._last"),
         ("self._replicate()  # let followers", "pass  # let followers"),
         (
@@ -62,7 +62,7 @@ MUTANTS = [
     ),
     correct(
         "variant-extra-fields",
-        "has fields of its own in replies and requests",
+        "has additional fields in requests and replies",
         (
             "return AppendEntriesReply(self.current_term, True)",
             "return AppendEntriesReply(self.current_term, True, log_length=len(self.log))",
@@ -104,7 +104,7 @@ MUTANTS = [
     ),
     correct(
         "variant-cuts-when-rejecting",
-        "deletes a conflicting entry, and what follows, already when it rejects",
+        "deletes conflicting entries when it rejects AppendEntries",
         (
             "        return AppendEntriesReply(self.current_term, False, term, first)",
             "        del self.log[prev - self.last_included_index :]\n"
@@ -158,7 +158,7 @@ MUTANTS = [
     ),
     correct(
         "variant-polling",
-        "polls every 10 ms, for its election timer and for what there is to apply",
+        "polls every 10 ms for its election timer and for entries to apply",
         ("return left_s if self.role is Role.FOLLOWER else min(left_s, HEARTBEAT_S)", "return 0.01"),
         ("elif self.role is Role.CANDIDATE:", "elif False:"),
         (
@@ -168,7 +168,7 @@ MUTANTS = [
     ),
     correct(
         "variant-late-sender",
-        "gives way between building a message and sending it, when its term may have moved on",
+        "yields between building a message and sending it, so its term may change in between",
         (
             "            if isinstance(args, AppendEntriesArgs):\n                reply = self.peers",
             "            time.sleep(0)\n"
@@ -181,7 +181,7 @@ MUTANTS = [
     ),
     correct(
         "variant-saves-often",
-        "saves at every request, changed or not",
+        "saves on every request, even if nothing changed",
         (
             "        if self.dead.is_set():\n            return False\n        if term >",
             "        if self.dead.is_set():\n            return False\n        self._persist()\n        if term >",
@@ -195,12 +195,12 @@ MUTANTS = [
     ),
     correct(
         "variant-asks-once",
-        "asks each peer for its vote once per campaign, and does not repeat a lost request",
+        "requests each vote once per campaign, and does not repeat a lost request",
         ("self._canvass()  # again", "pass  # again"),
     ),
     correct(
         "variant-snapshot-first",
-        "begins with its snapshot, if it has one, when it is elected, without asking who has what",
+        "sends its snapshot first, if it has one, when it is elected, without checking who needs it",
         (
             "self.next_index = [self._last_log_index() + 1] *",
             "self.next_index = [self.last_included_index or self._last_log_index() + 1] *",
@@ -208,7 +208,8 @@ MUTANTS = [
     ),
     correct(
         "variant-installs-what-it-has",
-        "lets InstallSnapshot cut its log like a snapshot of its own service, also if it has committed all of it",
+        "truncates its log for InstallSnapshot as for a snapshot of its own service, even if it has committed all "
+        "of it",
         (
             "args.last_included_index > self.commit_index:",
             "args.last_included_index > self.last_included_index:",
@@ -216,7 +217,7 @@ MUTANTS = [
     ),
     correct(
         "variant-vote-kept-under-a-leader",
-        "keeps its old vote when the leader of a new term speaks: that term is won, and a vote in it elects nobody",
+        "keeps its old vote when it hears the leader of a new term: a vote in that term cannot elect another leader",
         (
             "if not self._observe_term(term):\n            return False\n        self.role",
             "old_vote, new_term = self.voted_for, term > self.current_term\n"
@@ -233,7 +234,7 @@ MUTANTS = [
     ),
     correct(
         "variant-grants-again",
-        "grants a request that comes twice again, whatever its log has become since",
+        "grants a duplicate vote request again, even if its log has changed since",
         (
             "granted = up_to_date and self.voted_for in (None, args.candidate_id)",
             "granted = self.voted_for == args.candidate_id or (up_to_date and self.voted_for is None)",
@@ -241,7 +242,7 @@ MUTANTS = [
     ),
     correct(
         "variant-remembers-commits",
-        "remembers a leader_commit that came with entries it could not take, for when its log has been verified",
+        "remembers the leader_commit of a rejected AppendEntries until its log is known to match",
         (
             "        self.commit_index = self.last_included_index",
             "        self.heard_commit = 0\n        self.commit_index = self.last_included_index",
@@ -255,7 +256,7 @@ MUTANTS = [
     ),
     correct(
         "variant-sends-each-at-once",
-        "sends every command and every new commit_index in a message of its own, without waiting for an answer",
+        "sends every command and every new commit_index in a separate message, without waiting for replies",
         (
             "(idle or (heartbeat and self.sent_at[peer] < long_ago))",
             "(idle or not heartbeat or self.sent_at[peer] < long_ago)",
@@ -275,15 +276,15 @@ MUTANTS = [
             "    def _replication_args(self, peer: int)",
         ),
     ),
-    # ---- A peer may call itself like any other. What it tells itself is no news, and counts once. ---------------
+    # ---- A peer may send RPCs to itself. Its own vote or acknowledgment still counts once. ----------------------
     correct(
         "variant-asks-itself",
-        "votes for itself when it campaigns, and asks everyone for a vote, itself too",
+        "votes for itself when it campaigns, and requests a vote from all peers, including itself",
         ASKS_EVERYONE,
     ),
     correct(
         "variant-asks-itself-event-loop",
-        "is of another design (event_loop), and asks everyone for a vote, itself too",
+        "has another design (event_loop), and requests a vote from all peers, including itself",
         (
             "            if peer != self.me:\n                self._send(peer, ",
             "            if True:\n                self._send(peer, ",
@@ -292,7 +293,7 @@ MUTANTS = [
     ),
     correct(
         "variant-asks-itself-and-refuses",
-        "asks everyone for a vote, itself too, and answers no to whatever it is asked as a candidate or a leader",
+        "requests a vote from all peers, including itself, and rejects all requests while it is candidate or leader",
         ASKS_EVERYONE,
         ("granted = up_to_date and self", "granted = up_to_date and self.role is Role.FOLLOWER and self"),
         ("self._count_vote(peer, granted=reply", "self._count_vote(peer, granted=peer == self.me or reply"),
@@ -300,7 +301,7 @@ MUTANTS = [
     ),
     correct(
         "variant-asks-itself-and-grants-again",
-        "asks everyone for a vote, itself too, and grants it whatever its log has become since it voted",
+        "requests a vote from all peers, including itself, and grants it even if its log has changed since it voted",
         ASKS_EVERYONE,
         (
             "granted = up_to_date and self.voted_for in (None, args.candidate_id)",
@@ -309,14 +310,14 @@ MUTANTS = [
     ),
     correct(
         "variant-votes-for-itself-when-asked",
-        "campaigns without a vote, asks everyone, itself too, and votes for whose request comes first",
+        "campaigns without voting, requests a vote from all peers, including itself, and grants the first request",
         ASKS_EVERYONE,
         ("        self.voted_for = self.me\n", "        self.voted_for = None\n"),
         ("        self._canvass()\n        self._count_vote(self.me, granted=True)\n", "        self._canvass()\n"),
     ),
     correct(
         "variant-appends-to-itself",
-        "sends AppendEntries to everyone, itself too, and goes on leading when it hears itself",
+        "sends AppendEntries to all peers, including itself, and stays leader when it receives them",
         ("if peer != self.me and (idle or (", "if (idle or ("),
         (
             "            if not self._hear_leader(args.term):  # 1\n",

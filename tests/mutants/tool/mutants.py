@@ -185,7 +185,7 @@ def _designs() -> list[Mutant]:
     for file in sorted(PEERS.glob("*/raft.py")):
         told = _first_line(file)
         id_ = f"design-{file.parent.name}".replace("_", "-")
-        what = f"is of another design: {told}"
+        what = f"has another design: {told}"
         found.append(Mutant(id_, "2b", "none: it is correct", what, (), correct=True, base=file.parent))
     return found
 
@@ -196,7 +196,7 @@ def _services() -> list[Mutant]:
     for file in sorted(SERVICES.glob("*/server.py")):
         told = _first_line(file)
         id_ = f"service-{file.parent.name}".replace("_", "-")
-        what = f"is of another design: {told}"
+        what = f"has another design: {told}"
         found.append(ServiceMutant(id_, "3a", "none: it is correct", what, (), correct=True, base=file.parent))
     return found
 

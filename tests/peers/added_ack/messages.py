@@ -1,10 +1,10 @@
-"""What a Raft peer says: the RPCs of Figures 2 and 13, and the ApplyMsg it hands to its service.
+"""The messages of a Raft peer: the RPCs of Figures 2 and 13, and the ApplyMsg that it delivers to its service.
 
 Promise: the fields of Figure 2 and Figure 13 under the paper's names, one for one. Indexes and terms count
-from 1; 0 stands for "before the first". Not promised: that a message arrives, arrives once, or arrives in order.
+from 1; 0 means "before the first". Not promised: that a message arrives, arrives once, or arrives in order.
 
-Added here: what a follower's disk holds of its leader's log (`saved_index`, and the mark of Raft.saved_up_to), and
-where logs part (`conflict_term`, `conflict_index`).
+Added here: what a follower has saved of its leader's log (`saved_index`, and the mark of Raft.saved_up_to), and
+where the logs diverge (`conflict_term`, `conflict_index`).
 """
 
 from dataclasses import dataclass

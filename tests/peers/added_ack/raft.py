@@ -1,17 +1,17 @@
-"""A peer whose acknowledgements do not travel in `success`: a follower answers first and saves later.
+"""Acknowledges by an additional RPC: a follower answers AppendEntries first and saves later.
 
-One lock, a short thread for every call, saving with the lock held: ordinary, but for what becomes of new entries.
+One lock, a short thread for every call, saving with the lock held. Only new entries are treated differently:
 
-- A follower takes entries into its memory and answers at once. It must not say success, because they are not saved;
-  it says False and names no conflict (messages.py: AppendEntriesReply), so the leader goes on after them.
-- A moment later one save covers all that came meanwhile. Then the follower tells its leader by an RPC of its own,
-  Raft.saved_up_to: "of your log I have saved everything up to here", with the leader's term, the index and its own
-  number packed into one. The leader commits by these.
-- Should that be lost, the next answer to a heartbeat has the same in its field saved_index.
+- A follower takes entries into its memory and answers at once. It must not answer success, because they are not saved.
+  It answers False without a conflict (messages.py: AppendEntriesReply), so the leader continues after them.
+- A moment later one save covers all entries that arrived meanwhile. Then the follower tells its leader by the
+  additional RPC Raft.saved_up_to which prefix of the leader's log it has saved, with the leader's term, the index and
+  its own number packed into one. The leader commits by these.
+- If that RPC is lost, the next reply to a heartbeat has the same in its field saved_index.
 
-So match_index follows saved_index and the leader's next_index runs ahead of it. A follower that crashes before it has
-saved has acknowledged nothing; when it is back it refuses, and the leader goes back to what is missing.
-Terms and votes are saved before anyone hears of them, and a leader saves its own entries in start().
+So match_index follows saved_index, and the leader's next_index runs ahead of it. A follower that crashes before it has
+saved has acknowledged nothing. After its restart it rejects, and the leader goes back to the missing entries.
+Terms and votes are saved before they are sent, and a leader saves its own entries in start().
 
 Start at append_entries() and _saver(); the leader's side is _learn_saved().
 """
@@ -39,7 +39,7 @@ HEARTBEAT_S = 0.100
 ELECTION_TIMEOUT_S = (0.350, 0.750)
 TICK_S = 0.010
 GATHER_S = 0.002  # how long a follower waits for more entries before it saves
-DEAD_POLL_S = 0.200  # how long the applier waits for its service before it looks whether it still lives
+DEAD_POLL_S = 0.200  # how long the applier waits for its service before it checks for kill()
 
 
 class Raft:
@@ -55,7 +55,7 @@ class Raft:
         self.due = threading.Condition(self.mu)  # there may be something to apply
         self.dead = threading.Event()
 
-        # Persistent. log[0] stands for the snapshot's last entry, or for what is before the first.
+        # Persistent. log[0] represents the snapshot's last entry, or index 0, before the first.
         self.current_term = 0
         self.voted_for = -1
         self.log = [LogEntry(0, None)]
@@ -68,7 +68,7 @@ class Raft:
         self.matched_index = 0  # our log is the leader's up to here
         self.saved_index = 0  # and on our disk up to here
         self.log_is_saved = True  # false while the disk lacks entries that came
-        self.owes_ack = False  # whether the leader waits to hear of a save
+        self.owes_ack = False  # whether the leader waits for an acknowledgment
 
         self.is_leader = False
         self.is_candidate = False
@@ -159,7 +159,7 @@ class Raft:
                     threading.Thread(target=self._acknowledge, args=(self.leader_id, mark), daemon=True).start()
 
     def _acknowledge(self, leader_id: int, mark: int) -> None:
-        """A thread of one call. Lost or not: the next answer to a heartbeat says it again."""
+        """The thread of one call. It may be lost: the next reply to a heartbeat repeats it."""
         if not self.dead.is_set():
             self.peers[leader_id].call("Raft.saved_up_to", mark)
 
@@ -197,7 +197,7 @@ class Raft:
         self.election_due_s = time.monotonic() + random.uniform(*ELECTION_TIMEOUT_S)
 
     def _enter_term(self, term: int, voted_for: int = -1) -> None:
-        """A later term, saved before anyone can learn of it. What matched the leader of the last one says nothing."""
+        """Adopt a later term, saved before it is sent. Matches with the last term's leader no longer count."""
         if self.is_leader:
             self._reset_election_timer()  # a leader had none
         self.is_leader = self.is_candidate = False
@@ -277,7 +277,7 @@ class Raft:
     # ---- Replication: the leader's side --------------------------------------------------------------
 
     def _send_heartbeats(self) -> None:
-        """To everybody, also where an answer is awaited. What was not answered goes again with them."""
+        """To all peers, even while a reply is pending. Entries without a reply are sent again."""
         self.heartbeat_due_s = time.monotonic() + HEARTBEAT_S
         for peer in self._others():
             self._send(peer)
@@ -377,7 +377,7 @@ class Raft:
             self.due.notify()
 
     def saved_up_to(self, mark: int) -> bool:
-        """A follower has saved more. True if that was news to the leader of that term."""
+        """A follower has saved more. True if the leader of that term did not know it."""
         with self.mu:
             term, index, follower_id = from_mark(mark)
             if not self.is_leader or term != self.current_term or index <= self.match_index[follower_id]:
@@ -462,7 +462,7 @@ class Raft:
     # ---- Applying ------------------------------------------------------------------------------------
 
     def _applier(self) -> None:
-        """The thread that hands up what is committed, in order."""
+        """The thread that delivers committed entries, in order."""
         while True:
             with self.mu:
                 while self.commit_index == self.last_applied and not self.dead.is_set():

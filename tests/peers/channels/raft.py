@@ -1,19 +1,18 @@
-"""A Raft peer in the manner of Go's channels: nobody shares the state, so there is no lock around it.
+"""Channels as in Go: one thread owns the state, so there is no lock.
 
-One thread owns everything in Figure 2. It is always in one of three loops, follower, candidate or leader, and each loop
-waits for the next item on any of several channels, or for a point in time, as Go's `select` does. A loop that returns
-names the loop that comes next: that is the only way to change roles. RPC handlers, start(), get_state() and
-snapshot() send a request down a channel and wait for the answer on a channel of their own. A second thread, the
-applier, passes on to apply_ch what the first has sent it. A call to another peer is a thread, which
-sends its reply back.
+One thread owns everything in Figure 2. It is in one of three loops, follower, candidate or leader. Each loop waits for
+the next item on any of several channels, or for a point in time, as Go's `select` does. A loop returns the name of the
+loop that comes next: that is the only way to change roles. RPC handlers, start(), get_state() and snapshot() send a
+request down a channel and wait for the answer on another one. A second thread, the applier, forwards items to apply_ch.
+A call to another peer is a thread, which sends its reply back.
 
-What else is unusual:
-- After a restart the saved snapshot goes up on apply_ch first, as if a leader had just sent it.
-- Items of one channel keep their order, but which of several channels is served first is chance.
-- A leader needs no hints to find where two logs part: with each refusal it goes back four times as far as before, and
-  at least to the beginning of the term (§5.3, last page).
-- All commands that wait when the leader looks are saved in one save, and go out in one message.
-- After kill() the handlers still answer: with a refusal in term 0, which promises nothing and deposes nobody.
+Other differences:
+- After a restart the peer delivers the saved snapshot on apply_ch first, as if a leader had just sent it.
+- Items of one channel keep their order, but which of several channels is served first is random.
+- A leader needs no hints to find where two logs diverge: with each rejection it goes back four times as far as before,
+  and at least to the beginning of the term (§5.3, last page).
+- A leader saves all waiting commands in one save, and sends them in one message.
+- After kill() the handlers still answer: with a rejection in term 0, which promises nothing and deposes no leader.
 """
 
 from collections import deque
@@ -176,7 +175,7 @@ class Raft:
         self.applier_inbox = Receiver()
         self.to_apply = self.applier_inbox.channel()
 
-        # Owned by _run(). log[0] stands for the last entry of the snapshot, or for "before the first".
+        # Owned by _run(). log[0] represents the last entry of the snapshot, or index 0.
         self.current_term = 0
         self.voted_for = NOBODY
         self.log = [LogEntry(0, None)]
@@ -195,7 +194,7 @@ class Raft:
         threading.Thread(target=self._run, daemon=True).start()
         threading.Thread(target=self._applier, daemon=True).start()
 
-    # ---- What others call, each from a thread of its own ---------------------------------------------------
+    # ---- Called by other threads -----------------------------------------------------------------------------
 
     def start(self, command: Any) -> tuple[int, int, bool]:
         return self._ask(self.commands, command, otherwise=(-1, 0, False))
@@ -249,7 +248,7 @@ class Raft:
             self._serve(channel, item)
 
     def _candidate(self) -> Role:
-        """§5.2. Asks everybody once; without a majority in time, it is a candidate again."""
+        """§5.2. Sends each peer one vote request; without a majority in time, becomes a candidate again."""
         self.current_term += 1
         self.voted_for = self.me
         self._restart_election_timer()
@@ -273,7 +272,7 @@ class Raft:
         return self._leader
 
     def _leader(self) -> Role:
-        """§5.2, §5.3. Nobody has a heartbeat yet, so all are due at once."""
+        """§5.2, §5.3. No peer has had a heartbeat yet, so all are due at once."""
         self.leading = True
         self.progress = {peer: Progress(next_index=self._last_index() + 1) for peer in self.others}
         while True:
@@ -296,7 +295,7 @@ class Raft:
     # ---- What is the same in every role --------------------------------------------------------------------
 
     def _serve(self, channel: Channel, item: Any) -> bool:
-        """Deal with one item. True if whoever leads or campaigns must follow now (§5.1, §5.2)."""
+        """Handle one item. True if a leader or candidate must become a follower (§5.1, §5.2)."""
         if channel is self.answers:
             if self._adopt(item.reply.term):
                 self._persist()
@@ -413,7 +412,7 @@ class Raft:
                 )
                 progress.newest_call = self._call(peer, "Raft.install_snapshot", args)
                 return
-            # Not the newest call: only the snapshot's own answer tells that it has arrived.
+            # Not the newest call: only the reply to the snapshot shows that it has arrived.
             self._call(peer, "Raft.append_entries", self._append_args(self.snapshot_index, []))
             return
         entries = self.log[progress.next_index - self.snapshot_index :]
@@ -423,7 +422,7 @@ class Raft:
         return AppendEntriesArgs(self.current_term, self.me, prev, self._term_at(prev), entries, self.commit_index)
 
     def _learn(self, answer: Answer, progress: Progress) -> None:
-        """What an answer of this term says about the follower's log."""
+        """Update what we know of the follower's log from a reply of this term."""
         if answer.call == progress.newest_call:
             progress.waiting = False
         args = answer.args
@@ -432,7 +431,7 @@ class Raft:
         elif answer.reply.success:
             matched = args.prev_log_index + len(args.entries)
         else:
-            # Only the refusal of what we would send now is news; others are late, or about a heartbeat
+            # Only a rejection of what we would send now counts; others are late, or about a heartbeat
             # that went out while a snapshot was on its way.
             if progress.match_index < args.prev_log_index == progress.next_index - 1:
                 self._step_back(progress)

@@ -1,7 +1,7 @@
-"""A Raft peer: Figure 2, §6 (disregarding RequestVote, check-quorum) and §7 with chunks, as Figure 13 has them.
+"""Figure 2, §6 (disregarding RequestVote, check-quorum) and §7 with snapshots in chunks, as in Figure 13.
 
-The leader looks for the place where a follower's log matches by binary search with empty AppendEntries, and only then
-sends entries, a few in each message.
+The leader finds where a follower's log matches by binary search with empty AppendEntries. Only then does it send
+entries, a few in each message.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ TICK_S = 0.025
 BATCH = 20  # entries in one AppendEntries
 WINDOW = 200  # entries sent and not yet acknowledged
 PACE_S = 0.030  # after which the next entries are sent without an acknowledgement: messages sent together overtake
-FRESH_S = 0.090  # a refusal that took longer says little about the follower's log of today
+FRESH_S = 0.090  # a rejection that took longer says little about the follower's current log
 CHUNK = 40  # bytes of a snapshot in one InstallSnapshot
 NEVER = -1e9
 
@@ -78,7 +78,7 @@ class Raft:
         self.incoming = b""
 
         # A candidate's.
-        self.votes: dict[int, bool] = {}  # who has answered in this term, and what
+        self.votes: dict[int, bool] = {}  # replies of this term, by peer
         n = len(peers)
         self.due = [0.0] * n  # when to ask, or to send a heartbeat, next
         self.sent_at = [NEVER] * n
@@ -321,7 +321,7 @@ class Raft:
     def _on_vote(self, i: int, args: RequestVoteArgs, reply: RequestVoteReply, took_s: float) -> None:
         if self.role is not CANDIDATE or self.votes.get(i):
             return
-        # Whoever disregards us (§6) answers in its own term, and is asked again.
+        # A peer that disregards us (§6) replies in its own term, and is asked again.
         if reply.vote_granted or reply.term == self.current_term:
             self.votes[i] = reply.vote_granted
             self._count_votes()

@@ -1,9 +1,8 @@
-"""A Raft peer whose disk is a thread of its own.
+"""A disk thread saves the state, so no thread holds the lock during a save.
 
-Nobody keeps the lock while the disk works. Every change of persistent state gets a version number; the disk thread
-saves whole states, and says up to which version it has saved. Whoever promises something waits until the version that
-its promise rests on is saved; many share one save. The leader waits for nothing: it sends at once, and counts itself
-when its save is done (dissertation, §10.2.1).
+Every change of persistent state gets a version number. The disk thread saves whole states, and publishes the version
+that it has saved. A thread that must not answer before a save waits for that version; many share one save. The leader
+does not wait: it sends at once, and counts itself when its save is done (dissertation, §10.2.1).
 
 "§" cites the extended paper, "D§" Ongaro's dissertation.
 """
@@ -93,7 +92,7 @@ class Follower:
         self.next_index = 1  # optimistic: behind what is in flight
         self.match_index = 0
         self.probing = True  # we do not know where the logs part: one in flight at a time
-        self.epoch = 0  # a refusal of an older epoch says nothing new
+        self.epoch = 0  # a rejection of an older epoch is outdated
         self.flights: dict[int, Flight] = {}
         self.flight_number = 0
         self.due = 0.0  # the next heartbeat
@@ -225,7 +224,7 @@ class Raft:
         self.last = index - 1
 
     def _rebase(self, index: int, term: int, data: bytes) -> None:
-        """A snapshot stands for everything up to index; what follows stays. After _changed()."""
+        """Replace everything up to index by a snapshot; later entries stay. After _changed()."""
         for i in range(self.base + 1, min(index, self.last) + 1):
             del self.log[i]
         self.base, self.base_term = index, term
@@ -541,7 +540,7 @@ class Raft:
         ):
             return self._append_job(f, now)
         if f.due <= now:
-            # It says that we are here, and nothing of any log: entry 0 is in every log.
+            # It shows that we are up, and nothing about logs: entry 0 is in every log.
             f.due = now + HEARTBEAT_S
             args = AppendEntriesArgs(self.current_term, self.me, 0, 0, [], self.commit_index)
             return "append_entries", args, 0, f.epoch
@@ -587,7 +586,7 @@ class Raft:
             if self.role != LEADER or self.current_term != args.term:
                 return
             if reply is None:
-                if flight in f.flights:  # the network says that it is lost
+                if flight in f.flights:  # the network reports it lost
                     f.roll_back(min(other.first for other in f.flights.values()))
                     f.cv.notify()
                 return

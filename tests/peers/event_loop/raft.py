@@ -1,18 +1,18 @@
-"""A Raft peer without a lock: one owner thread, one queue.
+"""An event loop: one owner thread and one queue, no lock.
 
-Whatever happens to the peer (a request, a reply, a tick of the clock, start(), get_state(), snapshot()) is an event in
-`inbox`. Only the owner thread touches the state of Figure 2. Whoever wants an answer puts an event with a slot and
-waits for the slot; the owner waits for nobody but its disk.
+Every input (a request, a reply, a tick of the clock, start(), get_state(), snapshot()) is an event in `inbox`. Only the
+owner thread accesses the state of Figure 2. A thread that needs an answer adds an event with a slot and waits for the
+slot. The owner waits only for the disk.
 
-What is unusual: the owner takes every event that is waiting, handles them all, saves once for all of them, and only
-then lets anyone know: answers, results of start(), messages to other peers, and what goes to apply_ch. So an answer may
-be about a moment that is past when it leaves, and that was never on the disk by itself: a vote of term 3 may leave when
-the disk says term 4. That is safe. A crash before the save undoes events that nobody has seen an effect of, as if their
-messages had been lost; after the save, all of them have happened, in order.
+The owner takes every waiting event, handles them all, saves once for all of them, and only then makes the effects
+visible: replies, results of start(), messages to other peers, and items on apply_ch. So a reply may describe a moment
+that has passed and was never on the disk by itself: a vote of term 3 may leave when the disk has term 4. That is safe.
+A crash before the save undoes events without visible effects, as if their messages had been lost; after the save, all
+of them have happened, in order.
 
-Also unusual: replies carry no hints. The leader steps back over its own terms, twice as many after each rejection in a
-row (§5.3 asks only that it finds the place). And for each follower only one message with news is under way; commands
-that come meanwhile go together in the next one.
+Replies carry no hints. The leader steps back over its own terms, twice as many after each rejection in a row (§5.3 only
+requires that it finds the point). For each follower only one message with news is in flight; commands that arrive
+meanwhile go together in the next one.
 
 Start reading at _own().
 """
@@ -60,11 +60,11 @@ class Event:
 
 @dataclass(slots=True)
 class Progress:
-    """What the leader knows of one follower, and what it last told it."""
+    """What the leader knows of one follower, and what it last sent."""
 
     next_index: int
     match_index: int = 0
-    rejections: int = 0  # in a row; says how far the next step back goes
+    rejections: int = 0  # in a row; determines how far the next step back goes
     awaited: int = 0  # number of the message whose reply is awaited, 0 for none
     heartbeat_at: float = 0.0  # when it must hear from us again; at once, for a new leader
 
@@ -85,7 +85,7 @@ class Raft:
         # From here on everything belongs to the owner. Persistent state (Figure 2, Figure 13):
         self.current_term = 0
         self.voted_for = NOBODY
-        # log[0] stands for the last entry of the snapshot, or for the place before the first entry.
+        # log[0] represents the snapshot's last entry, or index 0, before the first entry.
         self.last_included_index = 0
         self.log = [LogEntry(term=0, command=None)]
         self.snapshot_data = persister.read_snapshot()
@@ -100,7 +100,7 @@ class Raft:
         self.election_at = 0.0
         self._reset_election_timer()
 
-        # What the events at hand have brought about, and nobody may know of yet.
+        # Effects of the current events, not visible to others before the save.
         self.unsaved = False
         self.unsaved_snapshot = False
         self.asks_for_votes = False
@@ -178,7 +178,7 @@ class Raft:
     def _own(self) -> None:
         while True:
             events = [self.inbox.get()]
-            while not self.inbox.empty():  # nobody else takes from it
+            while not self.inbox.empty():  # only this thread takes from it
                 events.append(self.inbox.get())
             answers = [(event.slot, event.handle(*event.args)) for event in events if event is not self.tick]
             # The clock comes last: a heartbeat that arrived while we were saving counts before the timeout does.
@@ -187,7 +187,7 @@ class Raft:
             if self.unsaved or self.unsaved_snapshot:
                 self._persist()
             self._release(answers)
-            if self.dead.is_set() and self.inbox.empty():  # whoever asked before kill() has its answer
+            if self.dead.is_set() and self.inbox.empty():  # requests from before kill() are answered
                 self.deliveries.put(None)
                 return
 
@@ -257,7 +257,7 @@ class Raft:
         self.election_at = time.monotonic() + random.uniform(*ELECTION_TIMEOUT_S)
 
     def _see_term(self, term: int) -> None:
-        """A higher term makes a follower of anyone (§5.1). It is no word from a leader: the timer runs on."""
+        """Adopt a higher term as a follower (§5.1). It need not come from a leader, so the timer is not reset."""
         if term > self.current_term:
             self.current_term = term
             self.voted_for = NOBODY

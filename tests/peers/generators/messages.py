@@ -1,7 +1,7 @@
-"""What a Raft peer says: the RPCs of Figures 2 and 13, and the ApplyMsg it hands to its service.
+"""The messages of a Raft peer: the RPCs of Figures 2 and 13, and the ApplyMsg that it delivers to its service.
 
 Promise: the fields of Figure 2 and Figure 13 under the paper's names, one for one. Indexes and terms count
-from 1; 0 stands for "before the first". You may add fields (with defaults), but not rename or remove any:
+from 1; 0 means "before the first". You may add fields (with defaults), but not rename or remove any:
 the tester reads the wire. Not promised: that a message arrives, arrives once, or arrives in order.
 """
 
@@ -47,7 +47,7 @@ class AppendEntriesArgs:
     prev_log_term: int
     entries: list[LogEntry]
     leader_commit: int
-    your_turn: bool = False  # the sender gives up its office: campaign at once
+    your_turn: bool = False  # the sender transfers leadership: campaign at once
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
-"""A Raft peer whose roles are generators: one scheduler thread of its own sends events into them.
+"""Roles as generators: one scheduler thread sends events into them.
 
-Pre-vote and invited campaigns by flags, a lease (§6), a leader that is on hold while it hears from no majority and goes
-on in the same term, leadership that is handed over (slow disk, kill), snapshots that bring the tail of the log along.
+Pre-vote and invited campaigns by flags; a lease (§6); a leader that pauses while it hears from no majority, and
+continues in the same term; leadership transfer (slow disk, kill); snapshots that carry the rest of the log.
 """
 
 import zlib
@@ -31,7 +31,7 @@ QUORUM = 0.700
 NEWS = 0.020
 NAGLE = 0.002  # commands wait so long for company
 SLOW_SAVE = 0.250
-ROTATE = 0.0  # hand the office over after so long, when all is quiet; 0: never
+ROTATE = 0.0  # transfer leadership after this time, if nothing is pending; 0: never
 
 Event = tuple[Any, ...]
 Role = Generator[float, Event, Any]

@@ -1,11 +1,11 @@
-"""Commits by gossip: leader_commit is always 0, and whoever knows that an entry is committed says so to some others.
+"""Commits by gossip: leader_commit is always 0, and peers that know of a commit tell some others.
 
-They tell its index and its term. Who has that very entry has all before it, too (log matching), and may apply.
-Heartbeats ask nothing about the log. Entries go in bursts of several messages. One thread saves, for all who wait for
-it; every reply waits until what there was when it was made is on the disk, and a leader counts itself for what is on
-the disk.
+A gossip message has the index and the term of the committed entry. A peer that has this entry also has all entries
+before it (log matching), and may apply them. Heartbeats do not check the log. Entries are sent in bursts of several
+messages. One thread saves, for all threads that wait. Every reply waits until the state it was made from is saved, and
+a leader counts itself only for entries on its disk.
 
-One lock, self.mu; helpers with `_locked` expect it held. Nothing is saved, put or called under it.
+One lock, self.mu; helpers with `_locked` expect it to be held. No save, put or call happens under it.
 """
 
 from typing import Any
@@ -393,7 +393,7 @@ class Raft:
             return GossipReply(self.commit_index, self._term_locked(self.commit_index))
 
     def _believe_locked(self, index: int, term: int) -> None:
-        """That entry is committed. If it is in this log, everything before it is that of everybody (log matching)."""
+        """That entry is committed. If it is in this log, so are all entries before it (log matching)."""
         if not self.dead.is_set() and self.commit_index < index <= self.last and self.log[index].term == term:
             self._commit_locked(index)
 

@@ -1,20 +1,21 @@
-"""A peer that never waits for its disk with the lock held: one log-writer thread does all saving.
+"""Group commit: one log-writer thread does all saves, never with the lock held.
 
 Figure 2's state changes in memory, under the lock, and every change raises `version`. The writer takes the newest
-version, saves it without the lock, and then raises `saved_version`; whatever changed meanwhile shares the next save
-(group commit). So what others are told is held back instead of the work:
+version, saves it without the lock, and then raises `saved_version`; changes made meanwhile share the next save (group
+commit). So messages wait for the disk, and work does not:
 
 - start() appends and returns. The entry goes to the followers while the leader's own disk still writes it, and the
   leader counts itself towards a majority only for what its disk holds (dissertation §10.2.1). A majority of followers
   may commit an entry before. A leader that crashes first forgets entries that others may have: it cannot lead that
-  term again, so nobody can ever give their places to others of the same term.
-- An answer leaves when a save has covered the state in which it was decided. A candidate asks for votes, and counts
-  its own, when its term and its vote are saved. By then the peer may be in a later term; the answer is as true as
+  term again, so no other entries of that term can ever have the same indexes.
+- A reply leaves when a save has covered the state in which it was decided. A candidate requests votes, and counts
+  its own, when its term and its vote are saved. By then the peer may be in a later term; the reply is as valid as
   one that the network had delayed.
-- snapshot() cuts the log in memory and returns. State and snapshot go to the disk in one save, with the next version.
-- Entries are applied when they are committed, saved here or not: a crash takes the service's memory with them.
+- snapshot() truncates the log in memory and returns. State and snapshot go to the disk in one save, with the next
+  version.
+- Entries are applied when they are committed, saved here or not: a crash loses the service's memory anyway.
 
-Replies have Figure 2's fields alone, so a leader finds where logs part by going back 1, 2, 4, 8… entries.
+Replies have only Figure 2's fields, so a leader finds where logs diverge by going back 1, 2, 4, 8… entries.
 Start at _writer() and _wait_saved().
 """
 
@@ -37,7 +38,7 @@ from raft.persister import Persister
 
 HEARTBEAT_S = 0.100
 ELECTION_TIMEOUT_S = (0.350, 0.750)
-DEAD_POLL_S = 0.200  # how long the applier waits for its service before it looks whether it still lives
+DEAD_POLL_S = 0.200  # how long the applier waits for its service before it checks for kill()
 
 FOLLOWER, CANDIDATE, LEADER = "follower", "candidate", "leader"
 
@@ -459,7 +460,7 @@ class Raft:
     # ---- Applying ------------------------------------------------------------------------------------
 
     def _applier(self) -> None:
-        """The thread that hands up what is committed, in order."""
+        """The thread that delivers committed entries, in order."""
         while True:
             with self.mu:
                 while self.commit_index == self.last_applied and not self.dead.is_set():

@@ -1,10 +1,10 @@
-"""A Raft peer with a courier for each other peer, one message of each outstanding, no next_index, and a journal.
+"""A journal of changes: a thread for each other peer, one message of each in flight, no next_index.
 
-The journal is of changes, the commit index among them, and one thread writes it: answers wait for that. A follower
-tells its commit index in its answers, and a leader learns from it. A restarted candidate goes on in its term if nobody
-led it.
+The journal includes changes of the commit index. One thread writes it, and replies wait for it. A follower reports its
+commit index in its replies, and a leader learns from it. A restarted candidate continues in its term if that term had
+no leader.
 
-All state under self.mu; self.ballot is an immutable record that may be read without it.
+self.mu guards all state; self.ballot is an immutable record that may be read without it.
 """
 
 import heapq
@@ -128,7 +128,7 @@ class Raft:
         self.mu = threading.Lock()
         self.dead = threading.Event()
         self.ink = threading.Condition(self.mu)  # for the scribe
-        self.dry = threading.Condition(self.mu)  # for those who wait for it
+        self.dry = threading.Condition(self.mu)  # notified when the journal is written
         self.alarm = threading.Condition(self.mu)  # for the watch
         self.fed = threading.Condition(self.mu)  # for the applier
         self.bells = [threading.Condition(self.mu) for _ in peers]
@@ -462,7 +462,7 @@ class Raft:
                 line.ceiling = max(line.match, min(line.ceiling, args.prev_log_index - 1, reply.ceiling))
             self.bells[p].notify()
 
-    # ---- what we are told ---------------------------------------------------------------------------
+    # ---- RPC handlers ---------------------------------------------------------------------------
 
     def request_vote(self, args: RequestVoteArgs) -> RequestVoteReply:
         with self.mu:
@@ -531,7 +531,7 @@ class Raft:
             if self._heed(args.term):
                 log, index = self.ledger, args.last_included_index
                 if log.has(index, args.last_included_term):
-                    self._commit(index)  # it is all here: only the news that it is committed counts
+                    self._commit(index)  # all entries are here; only the commit index is new
                 elif index > log.base:
                     if index < log.last:
                         self.cut_low = min(self.cut_low, index + 1)

@@ -1,7 +1,7 @@
-"""Raft as letters, after etcd-io/raft: a pure state machine that is given messages and returns messages.
+"""Messages in, messages out, after etcd-io/raft: a pure state machine that takes and returns messages.
 
-Node knows no clock, no thread and no disk. Raft carries: one thread owns the node, feeds it what comes in, saves, and
-then posts what came out. A letter that answers a request travels as that request's reply.
+Node has no clock, no thread and no disk. In Raft, one thread owns the node, feeds it incoming messages, saves, and then
+sends the messages that it returned. A message that answers a request travels as that request's reply.
 """
 
 from dataclasses import dataclass, field
@@ -109,7 +109,7 @@ class Node:
         self.dirty = False
         self.snapshot: bytes = b""
         self.snapshot_is_new = False  # to be saved
-        self.restored = False  # to be handed up
+        self.restored = False  # deliver the snapshot
         self.out: list[Msg] = []
         self._reset_timeout()
 
@@ -496,7 +496,7 @@ class Raft:
     # ---- the post ----
 
     def _post(self, m: Msg) -> None:
-        """In a thread of its own: carry one message, and its answer back, or tell the node that it may be lost."""
+        """In a separate thread: send one message and feed back its reply, or report that it may be lost."""
         if self.dead.is_set():
             return
         end = self.peers[m.to]
@@ -528,7 +528,7 @@ class Raft:
                 self._drop_in(Msg("snap_failed", self.me, m.to, m.term, m.index))
                 return
             back.kind = "app_resp"
-        # It answers what was asked in m.term: with a higher one it says no more than that.
+        # It replies to a request of m.term; a higher term is all that counts of it.
         back.term = reply.term
         if reply.term != m.term:
             back.kind = "stale"

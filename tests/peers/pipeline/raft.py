@@ -1,19 +1,19 @@
-"""A Raft peer whose leader does not wait for one answer before it sends the next entries.
+"""A pipelining leader: it does not wait for a reply before it sends the next entries.
 
-What is unusual about it:
+Differences:
 
 - Each follower has a replicator, a thread that lives as long as the peer. Once it knows where the logs agree, it sends
-  up to WINDOW messages ahead of the answers, and supposes meanwhile that they arrive: next_index is a hope, match_index
-  is knowledge and never goes back. Messages overtake each other, so a refusal may only mean that an earlier one is
-  still under way: nothing is undone before all of them are answered or given up, and then it goes on after match_index.
-- A heartbeat asks about match_index, which no follower can refuse, and stays out of the window.
-- §6's disregard of RequestVote: whoever has heard from its leader within the shortest election timeout takes no notice
-  of candidates, not even of their terms. Nor does a leader that hears from a majority. So a candidate whose term is
-  higher gets a plain no, with a lower term; the leader learns of that term from the answer to its own messages.
-- Timers are threading.Timer objects, made anew each time. One that was cancelled too late knows itself by its number.
+  up to WINDOW messages ahead of the replies, and assumes that they arrive: next_index is optimistic, match_index
+  is known and never goes back. Messages may be reordered, so a rejection may only mean that an earlier one is
+  still in flight: the leader waits until all of them are answered or given up, and then continues after match_index.
+- A heartbeat refers to match_index, which no follower can reject, and is not part of the window.
+- §6's disregard of RequestVote: a peer that has heard from its leader within the shortest election timeout ignores
+  candidates, even their terms. So does a leader that hears from a majority. So a candidate whose term is
+  higher gets a rejection with a lower term; the leader learns of that term from the replies to its own messages.
+- Timers are threading.Timer objects, created anew each time. One that was canceled too late recognizes its number.
 - The snapshot is kept on the disk only, and read from there when it is sent.
 
-Start at Raft._next_request, which decides what a follower is sent, and Raft._on_append_answer.
+Start at Raft._next_request, which decides what to send to a follower, and Raft._on_append_answer.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Raft:
         self.something_to_apply = threading.Condition(self.mu)
         self.something_to_send = {peer: threading.Condition(self.mu) for peer in self.others}
 
-        # Persistent. log[0] stands for what the snapshot replaces.
+        # Persistent. log[0] represents the snapshot.
         self.current_term = 0
         self.voted_for: int | None = None
         self.snapshot_index = 0
@@ -302,7 +302,7 @@ class Raft:
                 return AppendEntriesReply(self.current_term, False)
             changed = self._hear_leader(args.term)
             prev, last_new = args.prev_log_index, args.prev_log_index + len(args.entries)
-            # What the snapshot stands for is committed, so it agrees with every leader's log.
+            # The snapshot is committed, so it agrees with every leader's log.
             agrees = prev < self.snapshot_index or self._holds(prev, args.prev_log_term)
             if agrees:
                 for index in range(max(prev, self.snapshot_index) + 1, last_new + 1):
@@ -319,7 +319,7 @@ class Raft:
             return AppendEntriesReply(self.current_term, True)
 
     def _hint(self, args: AppendEntriesArgs) -> tuple[int, int]:
-        """The last place up to prev_log_index that is no later than its term: beyond it no entry can agree."""
+        """The last index up to prev_log_index whose term is not later than prev_log_term: later ones cannot agree."""
         index = min(args.prev_log_index, self._last_index())
         while index > self.snapshot_index and self._term_at(index) > args.prev_log_term:
             index -= 1
@@ -392,7 +392,7 @@ class Raft:
             return None
         follower.due = False
         prev = first - 1 if follower.probing else follower.match_index
-        # If the entry at prev is gone, a follower in need of the snapshot refuses, and that is not news.
+        # If the entry at prev is gone, a follower that needs the snapshot rejects; that is expected.
         return None, self._append(max(prev, self.snapshot_index), [])
 
     def _number(self, follower: Follower, give_up_s: float) -> int:
@@ -447,7 +447,7 @@ class Raft:
         follower = self.followers[peer]
         if follower.in_flight.pop(number, None) is not None:
             follower.refused = True
-            # Nobody takes back a yes, but a peer that is told to stop says no to everything: as good as no answer.
+            # A success is never revoked, but a killed peer rejects everything: treat it as no reply.
             follower.lost |= args.prev_log_index <= follower.match_index
             self._settle(follower)
         elif follower.probing and args.prev_log_index == follower.next_index - 1 > follower.match_index:

@@ -1,7 +1,7 @@
-"""What a Raft peer says: the RPCs of Figures 2 and 13, and the ApplyMsg it hands to its service; and PreVote.
+"""The messages of a Raft peer: the RPCs of Figures 2 and 13, PreVote, and the ApplyMsg that it delivers to its service.
 
 Promise: the fields of Figure 2 and Figure 13 under the paper's names, one for one. Indexes and terms count
-from 1; 0 stands for "before the first". You may add fields (with defaults), but not rename or remove any:
+from 1; 0 means "before the first". You may add fields (with defaults), but not rename or remove any:
 the tester reads the wire. Not promised: that a message arrives, arrives once, or arrives in order.
 """
 
@@ -47,7 +47,7 @@ class PreVoteArgs:
 
 @dataclass(slots=True)
 class PreVoteReply:
-    """`term` is the answering peer's own. A granted pre-vote is no promise: nothing is remembered of it."""
+    """`term` is the answering peer's own. A granted pre-vote is not a promise, and is not remembered."""
 
     term: int
     vote_granted: bool
@@ -67,7 +67,7 @@ class AppendEntriesArgs:
 
 @dataclass(slots=True)
 class AppendEntriesReply:
-    """The answer. A follower whose log does not match at prev_log_index says more (§5.3, last page).
+    """The reply. A follower whose log does not match at prev_log_index adds hints (§5.3, last page).
 
     If it has an entry there, x_term is that entry's term and x_index the first index it has of that term.
     If its log is too short, x_term is 0 and x_len is the first index it lacks.

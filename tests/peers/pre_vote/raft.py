@@ -1,19 +1,19 @@
-"""A Raft peer that disturbs nobody: pre-vote, loyalty to a leader that is heard, a leader that knows when it is alone.
+"""Pre-vote, disregarding RequestVote while a leader is heard, and check-quorum.
 
-The pieces belong together (Ongaro's dissertation, §4.2.3, §6.2, §9.6; the paper's §6):
+The three belong together (Ongaro's dissertation, §4.2.3, §6.2, §9.6; the paper's §6):
 
-- Pre-vote. A peer whose election timer runs out stays in its term and asks the others, by an RPC of its own, whether
-  they would vote for it. Only when a majority would, it takes a new term and campaigns. So a peer that was cut off
-  comes back in the term in which it left, and its return costs no leader its office.
-- Loyalty. A peer that has heard from the leader of its term within the shortest election timeout disregards
-  RequestVote: it does not vote, and does not even take over the candidate's term. A leader hears itself. The answer is
-  a refusal in a term lower than the one that was asked for, which says nothing but "not now".
-- Check-quorum. A leader that has had no answer from a majority within an election timeout follows, in the same term and
-  without a leader. Otherwise those that hear it, but are not heard by it, would be loyal to it forever.
+- Pre-vote. A peer whose election timer runs out stays in its term and asks the others, by an additional RPC, whether
+  they would vote for it. Only if a majority would, it takes a new term and campaigns. So a peer that was cut off
+  comes back in its old term, and does not depose the leader.
+- Disregarding RequestVote. A peer that has heard from the leader of its term within the shortest election timeout
+  does not vote, and does not adopt the candidate's term. A leader counts as hearing itself. The reply is a rejection
+  in a term lower than the requested one, which means only "not now".
+- Check-quorum. A leader that has had no reply from a majority within an election timeout becomes a follower in the
+  same term, without a leader. Otherwise peers that hear it, but are not heard by it, would follow it forever.
 
-What else is unusual: replication is pipelined. next_index moves on when entries are sent, not when they are
-acknowledged, and a thread per follower sends what comes without waiting for answers. What got lost shows when the
-next message, at the latest a heartbeat, does not fit; its refusal takes next_index back.
+Replication is pipelined. next_index moves on when entries are sent, not when they are acknowledged, and a thread per
+follower sends new entries without waiting for replies. The next message, at the latest a heartbeat, reveals lost ones:
+its rejection moves next_index back.
 
 Threads: a ticker, an applier, while leading a feeder for each other peer, and a short one for each call. One lock.
 """
@@ -56,13 +56,15 @@ class Role(enum.Enum):
 
 @dataclass(slots=True)
 class Follower:
-    """What a leader knows of one other peer, for one time in office."""
+    """What a leader knows of one other peer, during one leadership."""
 
     next_index: int  # what is sent next; everything before was sent, if perhaps in vain
     heard_at: float  # when the last answer came, for check-quorum
     match_index: int = 0
     sent: int = 0  # messages so far; each has its number
-    moved_back_at: int = 0  # `sent` when next_index was last moved back: refusals of these and earlier ones are no news
+    moved_back_at: int = (
+        0  # `sent` when next_index was last moved back: rejections of these and earlier ones are outdated
+    )
     heartbeat_due: float = NEVER
     snapshot_until: float = NEVER  # a snapshot is on its way: only heartbeats until then
 
@@ -77,7 +79,7 @@ class Raft:
         self.changed = threading.Condition(self.mu)  # role, log, commit_index, a pending snapshot, or death
         self.dead = False
 
-        # Persistent state (Figure 2). log[0] stands for the last entry that the snapshot covers.
+        # Persistent state (Figure 2). log[0] represents the last entry that the snapshot covers.
         self.current_term = 0
         self.voted_for: int | None = None
         self.log = [LogEntry(0, None)]
@@ -86,7 +88,7 @@ class Raft:
 
         self.commit_index = self.log_start
         self.last_applied = self.log_start
-        self.pending_snapshot: ApplyMsg | None = None  # received, and not yet handed up
+        self.pending_snapshot: ApplyMsg | None = None  # received, and not yet delivered
 
         self.role = Role.FOLLOWER
         self.votes: set[int] = set()  # or pre-votes, for a pre-candidate
@@ -182,12 +184,12 @@ class Raft:
             return False
         self.current_term = term
         self.voted_for = None
-        self.leader_heard_at = NEVER  # whoever led before is no current leader
+        self.leader_heard_at = NEVER  # an earlier leader does not count
         self._follow()
         return True
 
     def _is_loyal(self) -> bool:
-        """Whether there is a leader, as far as we can tell; then nobody gets our vote (§6)."""
+        """Whether there is a leader, as far as we know; if so, we grant no vote (§6)."""
         if self.role is Role.LEADER:
             return True
         return time.monotonic() - self.leader_heard_at < ELECTION_TIMEOUT_MIN_S
@@ -231,7 +233,7 @@ class Raft:
         self._poll("Raft.request_vote", RequestVoteArgs(self.current_term, self.me, index, term))
 
     def _poll(self, method: str, args: PreVoteArgs | RequestVoteArgs) -> None:
-        """Our own vote first, which is enough in a cluster of one; then everybody else's."""
+        """Our own vote first, which is enough in a cluster of one; then those of the others."""
         self.round += 1
         self.votes = set()
         for peer in range(len(self.peers)):
@@ -248,7 +250,7 @@ class Raft:
                 return
             if self._adopt(reply.term):
                 self._persist()
-            # Whoever hears from a leader, votes for another or starts anew waits for this answer no more.
+            # Hearing from a leader, voting for another peer or a new campaign ends the wait for this reply.
             waiting = self.role in (Role.PRE_CANDIDATE, Role.CANDIDATE) and self.round == asked_in
             if waiting and reply.vote_granted:
                 self._count_vote(peer)
@@ -363,7 +365,7 @@ class Raft:
                 self._matched(follower, args.last_included_index)
 
     def _is_news(self, asked_in_term: int, reply_term: int, follower: Follower) -> bool:
-        """Whether an answer concerns the office that we hold; it shows that the follower is there."""
+        """Whether a reply belongs to our current leadership; it shows that the follower is up."""
         # Caller holds self.mu.
         if self.dead:
             return False
@@ -481,7 +483,7 @@ class Raft:
                 return
 
     def _due_messages(self) -> list[ApplyMsg]:
-        """Waits until there is something to hand up. last_applied runs ahead of the service by what is returned."""
+        """Wait for something to deliver. last_applied runs ahead of the service by what is returned."""
         with self.mu:
             while not self.dead and self.last_applied >= self.commit_index:
                 self.changed.wait()

@@ -1,21 +1,21 @@
-"""A Raft peer that prepares its messages under the lock and sends them later.
+"""Messages are prepared under the lock and sent later.
 
-Ordinary threads and one lock. But nobody who holds the lock, or has just held it, calls another peer. What is to be
-said becomes a letter, with arguments that are true and saved at that moment, and goes into `outbox`. A postman thread
-waits half a millisecond for company, then gives each letter to a carrier thread that makes the call.
+Ordinary threads and one lock. But no thread calls another peer while it holds the lock, or just after. A message
+becomes a letter, with arguments that are true and saved at that moment, and goes into `outbox`. A postman thread
+waits half a millisecond for more letters, then gives each letter to a carrier thread that makes the call.
 
-What is unusual: a letter may leave when the peer has moved on. A RequestVote leaves though the election is won already,
-or lost to a higher term; an AppendEntries leaves though its sender follows someone else by now. The network could have
-delayed it just as long, so every receiver must cope anyway (§5.1). What must hold is that a letter was true when it was
-written, and that everything it says was saved before.
+So a letter may leave when the peer's state has changed. A RequestVote may leave after the election is won, or lost to a
+higher term; an AppendEntries may leave after its sender has become a follower. The network could have delayed it just
+as long, so every receiver must cope anyway (§5.1). What must hold is that a letter was true when it was written, and
+that everything in it was saved before.
 
-Also unusual:
+Other differences:
 - Letters to a follower are sent without waiting for the last one's reply, up to two at a time: next_index runs ahead of
   match_index, and a rejection or a lost letter takes it back.
-- A letter that has not left yet is rewritten when there is more to say, so many start() at once make one letter.
-- start() gives way to other threads after it has let the lock go. Of several at once, the one with the higher index may
+- A letter that has not left yet is rewritten when there is more to send, so many start() at once make one letter.
+- start() yields to other threads after it has released the lock. Of several at once, the one with the higher index may
   return first, and a command may be committed before its start() returns.
-- Two threads look at the clock: one every 10 ms, for elections; one every 50 ms, for heartbeats.
+- Two threads check the clock: one every 10 ms, for elections; one every 50 ms, for heartbeats.
 
 Start reading at _write_to() and _postman().
 """
@@ -46,7 +46,7 @@ ELECTION_TIMEOUT_S = (0.400, 0.800)
 COMPANY_S = 0.0005  # how long a letter waits for others
 GIVE_WAY_S = 0.0  # how long start() may dally: 0 is a mere thread switch, and a millisecond would be as right
 SNAPSHOT_PATIENCE_S = 0.250  # before a snapshot is sent once more
-WINDOW = 2  # letters with entries under way to one follower
+WINDOW = 2  # letters with entries in flight to one follower
 NOBODY = -1
 
 
@@ -71,7 +71,7 @@ class Follower:
 
     next_index: int  # the first entry that no letter has carried yet
     match_index: int = 0
-    under_way: int = 0  # letters without an answer
+    under_way: int = 0  # letters without a reply
     written_at: float = 0.0
     snapshot_at: float = float("-inf")  # when it was last sent the snapshot, unless that was answered
     unsent: Letter | None = None  # an AppendEntries that is still in the outbox
@@ -93,7 +93,7 @@ class Raft:
         # Persistent state (Figure 2, Figure 13).
         self.current_term = 0
         self.voted_for = NOBODY
-        # log[0] stands for the last entry of the snapshot, or for the place before the first entry.
+        # log[0] represents the snapshot's last entry, or index 0, before the first entry.
         self.last_included_index = 0
         self.log = [LogEntry(term=0, command=None)]
         self.snapshot_data = persister.read_snapshot()
@@ -191,7 +191,7 @@ class Raft:
     # ---- The outbox ----------------------------------------------------------------------------------
 
     def _post(self, letter: Letter) -> None:
-        """Caller holds self.mu, and has saved what the letter says."""
+        """Caller holds self.mu, and has saved everything in the letter."""
         self.outbox.append(letter)
         self.to_send.notify()
 

@@ -1,7 +1,7 @@
-"""What a Raft peer says: the RPCs of Figures 2 and 13, and the ApplyMsg it hands to its service.
+"""The messages of a Raft peer: the RPCs of Figures 2 and 13, and the ApplyMsg that it delivers to its service.
 
 Promise: the fields of Figure 2 and Figure 13 under the paper's names, one for one. Indexes and terms count
-from 1; 0 stands for "before the first". You may add fields (with defaults), but not rename or remove any:
+from 1; 0 means "before the first". You may add fields (with defaults), but not rename or remove any:
 the tester reads the wire. Not promised: that a message arrives, arrives once, or arrives in order.
 """
 
@@ -45,7 +45,7 @@ class AppendEntriesArgs:
     prev_log_term: int
     entries: list[LogEntry]
     leader_commit: int
-    log_end: int = 0  # how far the leader's log goes: whoever has less fetches
+    log_end: int = 0  # the end of the leader's log; followers with less fetch
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class InstallSnapshotReply:
 
 @dataclass(slots=True)
 class FetchArgs:
-    """A follower asks for what follows its log, and tells how far that is saved."""
+    """A follower requests the entries after its log, and reports how far its log is saved."""
 
     term: int
     follower_id: int

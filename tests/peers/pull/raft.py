@@ -1,7 +1,7 @@
-"""Raft by pulling, after Kafka's KRaft: the leader only says that it leads, and how far its log goes; followers fetch.
+"""Pull replication, after Kafka's KRaft: followers fetch; the leader only announces itself and its log's end.
 
-AppendEntries names no entry before its own (index 0), and carries none: its success acknowledges nothing but the
-leader. A fetch tells how far the follower's log is saved, and that is what the leader counts, where the logs agree.
+AppendEntries has index 0 as the previous entry and carries no entries: its success acknowledges only the leader. A
+fetch reports how far the follower's log is saved. The leader counts that where the logs agree.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ from raft.persister import Persister
 FOLLOWER, CANDIDATE, LEADER = "follower", "candidate", "leader"
 HEARTBEAT_S = 0.100
 FETCH_S = 0.090  # after that a fetch is given up for lost, and made again when the leader speaks
-NUDGE_S = 0.003  # news of this long go out together
+NUDGE_S = 0.003  # announcements of this time are sent together
 CHUNK = 1024
 
 
@@ -54,14 +54,14 @@ class Raft:
         self.match_index = [0] * len(peers)
         self.deadline = 0.0
         self.next_heartbeat = 0.0
-        self.nudge_at = 0.0  # when to say something new; 0: nothing is new
+        self.nudge_at = 0.0  # when to send the next announcement; 0: none
         # Of a follower, in this term:
         self.verified = -1  # the log is the leader's up to there, and the leader knows it; -1: nothing is known
         self.fetching_until = 0.0
         self.fetch_again = False
         self.fetch_number = 0
         self.fetch_wanted = False
-        self.incoming: ApplyMsg | None = None  # a snapshot to hand up
+        self.incoming: ApplyMsg | None = None  # a snapshot to deliver
 
         self._read_persist(persister.read_raft_state())
         self.commit_index = self.last_applied = self.base_index
@@ -136,7 +136,7 @@ class Raft:
         self.deadline = time.monotonic() + random.uniform(0.35, 0.75)
 
     def _adopt(self, term: int) -> bool:
-        """A term that is higher: follow in it. Whoever calls this saves."""
+        """Become a follower in a higher term. The caller saves."""
         if term <= self.current_term:
             return False
         self.current_term = term
@@ -276,7 +276,7 @@ class Raft:
             return AppendEntriesReply(self.current_term, True)
 
     def install_snapshot(self, args: InstallSnapshotArgs) -> InstallSnapshotReply:
-        """Nobody sends this: followers fetch snapshots. It is a word of the leader all the same."""
+        """Not sent by this design: followers fetch snapshots. It still counts as hearing the leader."""
         with self.mu:
             if args.term >= self.current_term:
                 if self._adopt(args.term):
@@ -388,7 +388,7 @@ class Raft:
             if reply.entries:
                 self.entries.extend(reply.entries)
                 self._persist()
-                self.fetch_again = True  # which tells the leader that they are saved
+                self.fetch_again = True  # the fetch reports to the leader that they are saved
             else:
                 self.verified = self._last()
             self._commit(min(reply.commit, self._last()))

@@ -1,6 +1,6 @@
-"""The pure core: an immutable State, and step(state, event, now) -> (state, effects). It does nothing by itself.
+"""The pure core: an immutable State, and step(state, event, now) -> (state, effects).
 
-Effects are data; the shell in raft.py carries them out, after it has saved if there is a Save among them.
+Effects are data. The shell in raft.py executes them, and saves first if one of them is a Save.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Halt:
 
 @dataclass(frozen=True, slots=True)
 class Inquire:
-    """Somebody wants to know our term and whether we lead."""
+    """get_state(): our term, and whether we lead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class Log:
         return self.entries[-1].term if self.entries else self.base_term
 
     def term_at(self, index: int) -> int | None:
-        """None where there is no entry, or none any more."""
+        """None if there is no entry, or it was discarded."""
         if index == self.base_index:
             return self.base_term
         if self.base_index < index <= self.last_index:
@@ -322,7 +322,7 @@ def _follow(state: State, term: int) -> Result:
 
 
 def _see(term: int) -> Callable[[State], Result]:
-    """§5.1: whoever sees a higher term adopts it."""
+    """§5.1: adopt a higher term."""
     return lambda state: _follow(state, term) if term > state.term else (state, ())
 
 
@@ -601,7 +601,7 @@ def _after_death(state: State, event: Event) -> Result:
 
 
 def step(state: State, event: Event, now: float) -> Result:
-    """One event. Whatever it changes of the persistent state, the first effect says to save it."""
+    """Handle one event. If it changes persistent state, the first effect saves it."""
     if state.role is Role.HALTED:
         return _after_death(state, event)
     after, effects = _dispatch(state, event, now)

@@ -1,7 +1,7 @@
-"""A Raft peer: the shell around the pure core in core.py.
+"""A pure core (core.py) in a shell of threads.
 
-Whatever happens is an event in `_inbox`. Whoever put one takes the lock and handles all that are there: step() for
-each, one save for all of them, and then what they brought about: answers, requests, timers, what is to be applied.
+Every input is an event in `_inbox`. The thread that added one takes the lock and handles all waiting events: step() for
+each, one save for all of them, and then their effects: replies, requests, timers, entries to apply.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Raft:
         return self._drive(event).result()
 
     def _drive(self, event: Event) -> Future[Any]:
-        """Have this event handled, by us or by whoever has the lock: when this returns, it was."""
+        """Handle this event, in this thread or in the one that holds the lock. It is handled when this returns."""
         slot: Future[Any] = Future()
         self._inbox.put((event, slot))
         with self._batch() as batch:
@@ -187,7 +187,7 @@ class Raft:
             timer.cancel()
 
 
-# These know the peer by a weak reference, so that whoever forgets a peer is rid of it.
+# These hold the peer by a weak reference, so that a dropped peer is freed.
 
 
 def _ring(drive: weakref.WeakMethod[Any], event: Timeout) -> None:

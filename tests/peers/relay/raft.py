@@ -1,9 +1,9 @@
-"""Replication by relay: the leader sends AppendEntries to one follower, which passes it on to the next, and so on.
+"""Replication by relay: the leader sends AppendEntries to one follower, which forwards it to the next, and so on.
 
-It is passed on in the leader's name, by an RPC of its own, and whoever has passed it on tells the leader who has taken
-it. Whoever has not been heard of for a while is sent to by the leader itself.
+A follower forwards it in the leader's name, by an additional RPC, and reports to the leader which follower has accepted
+it. The leader itself sends to followers that it has not heard from for a while.
 
-Everything below self.mu in __init__ is guarded by it. Helpers that expect it held say so with a `_locked` at the end.
+self.mu guards everything below it in __init__. Helpers that expect it to be held have names ending in `_locked`.
 """
 
 from typing import Any
@@ -500,7 +500,7 @@ class Raft:
                     self._persist()
 
     def relayed(self, args: RelayedArgs) -> RelayedReply:
-        """One follower tells the leader what another has acknowledged to it."""
+        """One follower reports to the leader what another has acknowledged to it."""
         with self.mu:
             if args.term > self.current_term and self._follow_locked(args.term):
                 self._persist()

@@ -1,9 +1,9 @@
-"""Raft as roles: Follower, Candidate and Leader are objects that are swapped; each answers for itself.
+"""Roles as objects: Follower, Candidate and Leader replace each other, and each handles its own messages.
 
-Timeouts are threading.Timers. A leader has one replicator thread per follower, which ends with its office. Whatever
-changes persistent state counts `version` up; one thread saves, and whoever has promised something waits until a save of
-that version is through, so that all who wait share one. The applier works out what is committed when it looks for work.
-Everything is under raft.mu but calls, saves and apply_ch.put().
+Timeouts are threading.Timers. A leader has one replicator thread per follower, which ends with its leadership. Every
+change of persistent state increments `version`. One thread saves, and threads that must not answer before a save wait
+until that version is saved, so all waiting threads share one save. The applier computes what is committed when it looks
+for work. Everything is under raft.mu except calls, saves and apply_ch.put().
 """
 
 from typing import Any
@@ -51,7 +51,7 @@ class Role:
 
 
 class Timed(Role):
-    """A role that ends when nobody has put its end off."""
+    """A role that ends at its timeout unless that is postponed."""
 
     def __init__(self, raft: "Raft", deadline: float | None) -> None:
         super().__init__(raft)
@@ -162,7 +162,7 @@ class Candidate(Timed):
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
-        """Not before term and vote are saved does anybody hear of them."""
+        """Term and vote are sent only after they are saved."""
         raft = self.raft
         with raft.mu:
             raft.until_saved(self.version)

@@ -1,18 +1,18 @@
-"""A Raft peer built around a core that has no threads, no clock and no network.
+"""A core without threads, clock or network, driven by ticks.
 
-`Core` is a library: it is told of a message (step, answered), of a command (propose), of a snapshot (compact), or that
-one more tick has passed (tick), and collects what is to be done about it in a `Ready` batch: state to save, messages
-to send, things to apply. `Raft` below drives it, under one lock, and carries out every batch in that order.
+`Core` is a library: it is given messages (step, answered), commands (propose), snapshots (compact) and ticks (tick),
+and collects the consequences in a `Ready` batch: state to save, messages to send, entries to apply. `Raft` below drives
+it, under one lock, and executes every batch in that order.
 
-What is unusual about it:
+Differences:
 
-- Time is counted in ticks of 10 ms. A peer that was kept waiting (a slow disk) has lived through fewer ticks.
-- Messages do not leave when they are made. They wait in a mailbox for each other peer, whose sender looks into it every
-  20 ms. So a message may leave when its author has gone on to another term; to the receiver that is a slow network.
-- Each follower has one question at a time that matters, and it is asked again when some ticks brought no answer.
-- No fields beyond Figure 2's. A leader that is refused goes back 1, 4, 16, 64, ... entries, with empty messages, until
+- Time is counted in ticks of 10 ms. A peer that had to wait (for a slow disk) has counted fewer ticks.
+- Messages do not leave at once. They wait in a mailbox for each other peer, whose sender checks it every 20 ms. So a
+  message may leave when its sender is in another term; to the receiver that is a slow network.
+- Each follower has one request at a time that matters, and it is repeated if some ticks brought no reply.
+- No fields beyond Figure 2's. A leader that is rejected goes back 1, 4, 16, 64, ... entries, with empty messages, until
   one is accepted; only then does it send entries.
-- Followers learn of a commit with the next message that goes to them anyway.
+- Followers learn of a commit with the next message they are sent anyway.
 
 Start at Core.step for the protocol, at Raft._carry_out for the order of saving, sending and applying.
 """
@@ -83,7 +83,7 @@ class Core:
         self.majority = size // 2 + 1
         self.draw_timeout = draw_timeout
 
-        # Persistent. log[0] stands for everything the snapshot replaces: its term, and no command.
+        # Persistent. log[0] represents the snapshot: its term, and no command.
         self.current_term = 0
         self.voted_for = NOBODY
         self.snapshot_index = 0
@@ -98,7 +98,7 @@ class Core:
 
         # Volatile. The service starts from the snapshot, so that much is applied.
         self.commit_index = self.snapshot_index
-        self.last_applied = self.snapshot_index  # what was handed over in a batch
+        self.last_applied = self.snapshot_index  # as handed over in a batch
         self.role = "follower"
         self.votes: set[int] = set()
         self.progress: dict[int, Progress] = {}
@@ -191,7 +191,7 @@ class Core:
         if reply.term > self.current_term:
             self._follow(reply.term)
             return
-        # Whoever accepted a request is in its term; a lower one comes from a peer that no longer takes part.
+        # A peer that accepted a request is in its term; a lower one comes from a killed peer.
         if request.term != self.current_term or reply.term != self.current_term:
             return
         if isinstance(request, RequestVoteArgs):
@@ -258,7 +258,7 @@ class Core:
         if args.term < self.current_term:
             return AppendEntriesReply(self.current_term, False)
         self._hear_leader()
-        # What our snapshot stands for is committed, so the leader has the same there.
+        # Our snapshot is committed, so the leader has the same entries.
         if args.prev_log_index >= self.snapshot_index and not self.holds(args.prev_log_index, args.prev_log_term):
             return AppendEntriesReply(self.current_term, False)
         for index, entry in enumerate(args.entries, start=args.prev_log_index + 1):
@@ -330,7 +330,7 @@ class Core:
         elif reply.success:
             self._matches(progress, request.prev_log_index + len(request.entries))
         elif progress.probing and request.prev_log_index == progress.next_index - 1:
-            # Refused where we still are, so it is not old news.
+            # Rejected at the current next_index, so it is not outdated.
             progress.next_index = max(progress.match_index + 1, progress.next_index - progress.stride)
             progress.stride *= STRIDE_GROWTH
             progress.waiting_ticks = 0
@@ -432,7 +432,7 @@ class Raft:
                 reply = self.core.step(args)
                 self._carry_out()
                 return reply
-        # A dead peer keeps nothing, and this reply can say so only by a term that nobody asks in.
+        # A dead peer saves nothing; a term in which no peer asks is the only way to reply so.
         return InstallSnapshotReply(0)
 
     # ---- Carrying out ----------------------------------------------------------------------------------

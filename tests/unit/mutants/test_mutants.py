@@ -238,7 +238,7 @@ def test_table_has_a_row_for_each_mutant(tmp_path):
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == [mutant.id for mutant in WRONG]
     known = CAUGHT["double-vote"]
-    (row,) = (row for row in rows if row.startswith("| `double-vote` | 2a | votes for whoever asks, "))
+    (row,) = (row for row in rows if row.startswith("| `double-vote` | 2a | "))
     assert f" | {known['by']} | {known['test']} | {known['seed']} | {known['runs']} | " in row
     assert row.endswith(" | sometimes, missed |")
 

@@ -1,4 +1,4 @@
-"""Requests of the same few milliseconds are one command of the log: a batch, in the order in which they came."""
+"""Batches: requests of the same few milliseconds are one command of the log, in order of arrival."""
 
 import labgob
 from kv.messages import OK, WRONG_LEADER, GetArgs, GetReply, Op, PutAppendArgs, PutAppendReply
@@ -15,7 +15,7 @@ class KVServer:
         self.data, self.seen = {}, {}
         self.gathered = []  # requests for the next batch, each with its event
         self.gathering = False
-        self.woken = {}  # by request: the events of those who wait for it
+        self.woken = {}  # by request: events of the handlers that wait for it
         self._load(persister.read_snapshot())
         threading.Thread(target=self._applier, daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""One thread owns the state, and everything that happens is an event in its queue; there is no lock."""
+"""One thread owns the state, and every input is an event in its queue; there is no lock."""
 
 import labgob
 from kv.messages import OK, WRONG_LEADER, GetArgs, GetReply, Op, PutAppendArgs, PutAppendReply

@@ -1,4 +1,4 @@
-"""Reads are in no log: the leader hears from a majority that nobody leads a later term, and reads what it has (§8)."""
+"""Read index: the leader confirms with a majority that it still leads, and reads without the log (§8)."""
 
 from dataclasses import dataclass
 
@@ -37,7 +37,7 @@ class KVServer:
             return GetReply(OK, self.data.get(args.key, ""))
 
     def _has_all_of_earlier_terms(self, term):
-        """Once a command of its own term is applied, everything that was agreed on before is."""
+        """Once a command of its own term is applied, all earlier committed commands are."""
         with self.changed:
             if self.applied_term < term and self.tried_term < term:
                 self.tried_term = term
@@ -45,7 +45,7 @@ class KVServer:
             return self.changed.wait_for(lambda: self.applied_term >= term or self.dead, 0.5) and not self.dead
 
     def _still_leads(self, term):
-        """Whoever led later had a majority in a later term, and so at least one of this majority."""
+        """A later leader had a majority in a later term, and so at least one of this majority."""
         agree = [self.me]
 
         def ask(i):

@@ -1,4 +1,4 @@
-"""Each request gets a thread, which proposes it anew in every term until it is applied or we lead no more."""
+"""A thread per request, which proposes it again in every term until it is applied or leadership is lost."""
 
 import labgob
 from kv.messages import OK, WRONG_LEADER, GetArgs, GetReply, Op, PutAppendArgs, PutAppendReply

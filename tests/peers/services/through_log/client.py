@@ -1,4 +1,4 @@
-"""A clerk with one method for everything, which begins with a server at random."""
+"""A clerk with one method for all operations, which starts with a random server."""
 
 from kv.messages import Command
 from labsim import random, time

@@ -1,4 +1,4 @@
-"""One request for everything, and objects in the log."""
+"""One request type for all operations, and objects in the log."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Reads and writes alike are one RPC and objects in the log; a handler looks at the clock, and is woken by nobody."""
+"""All operations are one RPC and objects in the log; a handler polls the clock and is never notified."""
 
 import labgob
 from kv.messages import Answer, Command
