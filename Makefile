@@ -41,7 +41,7 @@ pytest = $(BIN)/python -m pytest -q -n $(if $(filter 1,$(1)),0,$(1)) $(call opti
          $(if $(TEST),-k $(call quoted,$(TEST))) $(if $(REALTIME),--realtime)
 
 .DEFAULT_GOAL := help
-.PHONY: help test parts $(PARTS) next race stress replay shrink timeline page scenario fuzz hunt cluster lint clean
+.PHONY: help test parts $(PARTS) next watch race stress replay shrink timeline page scenario fuzz hunt cluster lint clean
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -90,6 +90,9 @@ parts: $(READY)
 
 next: $(READY) ## show the next milestone, and what to build for it
 	@$(BIN)/lab next $(call options,RAFT KV SEED)
+
+watch: $(READY) ## run the tests whenever a file is saved: [TEST=part]
+	@$(BIN)/lab watch $(TEST) $(call options,RAFT KV SEED)
 
 # All parts, once: a part that is asked for beside it is in it already.
 race: RACE = 1

@@ -112,7 +112,7 @@ FOR_ALL: Patterns = {
             f"{TOOLS}/{tool}"
             for tool in (
                 *("common", "fuzz", "generator", "next", "page", "replay", "scenario", "shrink", "stress"),
-                *("timeline", "workers"),
+                *("timeline", "watch", "workers"),
             )
         ],
         _MODULES[:1],

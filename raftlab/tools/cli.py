@@ -17,6 +17,7 @@ from raftlab.layout import ROOT
 # Imported only when called, so that `lab replay` does not pay for what `lab stress` needs.
 COMMANDS = {
     "next": "show the next milestone of your peer, and what to build for it",
+    "watch": "run the tests whenever a file is saved, and print what changed",
     "stress": "run tests over many seeds and group the failures",
     "replay": "replay a run exactly",
     "shrink": "minimize a failing run",

@@ -7,12 +7,10 @@ which milestones passed before. Start at `main()`.
 from __future__ import annotations
 
 import argparse
-import io
 import shutil
 import sys
 import textwrap
 from collections.abc import Collection
-from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -20,16 +18,14 @@ from typing import NamedTuple
 import msgspec
 
 from labsim.stacks import short_path
-from raftlab.check.task_errors import pytest_says
 from raftlab.harness.lab_test import LabTest
-from raftlab.harness.launcher import PeerLauncher
 from raftlab.harness.loader import LoadError
-from raftlab.harness.options import KV, RACE, RAFT, SEED, add_options, command_line, given, run_line
+from raftlab.harness.options import KV, RAFT, SEED, add_options
 from raftlab.harness.report import explained
-from raftlab.harness.run import Run, run_test
-from raftlab.sandbox.loader import launcher_for
+from raftlab.harness.run import Run
+from raftlab.tools.common.runs import Runs, has_failed
 from raftlab.tools.next.milestones import PARTS, Milestone, Part
-from raftlab.tools.selection import SCENARIO, SelectionError, select
+from raftlab.tools.selection import SelectionError, select
 
 _PASSED_BEFORE = Path("build/next.json")
 _GUIDE = "docs/student/guide"
@@ -71,22 +67,18 @@ def _name(part: Part, milestone: Milestone) -> str:
 
 def _first_failure(args: argparse.Namespace, passed: list[str]) -> Failed | None:
     """Run milestone after milestone. The names of those that pass are added to `passed`."""
-    launchers: dict[tuple[bool, bool], PeerLauncher] = {}
+    runs = Runs(args)
     for part in PARTS:
         for milestone in part.milestones:
             _show_progress(f"{part.name.upper()}: {milestone.title} ...")
             for test in select(milestone.shown_by):
-                how = test.wants_service, milestone.race
                 try:
-                    if how not in launchers:
-                        kv = args.kv if test.wants_service else None
-                        launchers[how] = launcher_for(args.raft, isolated=False, kv=kv, race=milestone.race)
+                    run = runs.run(test, race=milestone.race)
                 except LoadError as error:
                     return Failed(part, milestone, str(error).splitlines())
-                with redirect_stdout(io.StringIO()):
-                    run = run_test(test, launchers[how], args.seed)
-                if run.error is not None and not pytest_says(run.error, "Skipped"):
-                    return Failed(part, milestone, _report(test, run), _command(args, test, race=milestone.race))
+                if has_failed(run):
+                    replay = runs.replay_line(test, race=milestone.race)
+                    return Failed(part, milestone, _report(test, run), replay)
             passed.append(_name(part, milestone))
     return None
 
@@ -96,13 +88,6 @@ def _report(test: LabTest, run: Run) -> list[str]:
     lines = [f"{test.name}:", *explained(run.error, run.causes[:1])]
     more = [] if len(lines) <= _REPORT_LINES_MAX else ["..."]
     return [*lines[:_REPORT_LINES_MAX], *more]
-
-
-def _command(args: argparse.Namespace, test: LabTest, *, race: bool) -> str:
-    values = {**given(args, service=test.wants_service), RACE.name: race}
-    if test.file.suffix != SCENARIO:
-        return run_line("replay", test.name, args.seed, values)
-    return command_line(f"make scenario FILE={short_path(str(test.file))}", {SEED.name: args.seed, **values})
 
 
 # ---- the screen ----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ REFERENCE = (ROOT / "raft" / "raft.py").read_text(encoding="utf-8")
 SERVICE = {name: (ROOT / "kv" / name).read_text(encoding="utf-8") for name in ("server.py", "client.py")}
 SKELETON = (ROOT / "handout" / "raft.py").read_text(encoding="utf-8")
 SERVICE_SKELETON = {name: (ROOT / "handout" / f"kv_{name}").read_text(encoding="utf-8") for name in SERVICE}
-COMMANDS = ["next", "stress", "replay", "shrink", "timeline", "page", "scenario", "fuzz", "cluster"]
+COMMANDS = ["next", "watch", "stress", "replay", "shrink", "timeline", "page", "scenario", "fuzz", "cluster"]
 NOT_FOR_STUDENTS = re.compile(r"\b(mutants?|grad(e|er|ing)|tests/unit|bench|hidden|handout)\b", re.IGNORECASE)
 
 
@@ -218,7 +218,18 @@ def test_messages_are_the_reference_s_without_its_hints(tree):
     assert theirs | {"AppendEntriesReply": []} == ours | {"AppendEntriesReply": []}
 
 
-TRIVIAL = {")", "break", "continue", "else:", "return", "return False", "return None", "return True", "try:"}
+TRIVIAL = {
+    ")",
+    "break",
+    "continue",
+    "else:",
+    "return",
+    "return False",
+    "return None",
+    "return True",
+    "return reply",
+    "try:",
+}
 GIVEN = {
     # The constructor stores what it is given.
     "self.apply_ch = apply_ch",
@@ -333,6 +344,7 @@ def test_makefile_has_only_what_works_there(tree):
         "test",
         *parts,
         "next",
+        "watch",
         "race",
         "replay",
         "shrink",

@@ -1,0 +1,95 @@
+"""lab watch: what has changed is printed, in new processes, and what failed runs first."""
+
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from raftlab import layout
+from raftlab.harness.run import Run
+from raftlab.tools.cli import main as lab
+from raftlab.tools.watch import command
+
+REFERENCE = (layout.ROOT / "raft" / "raft.py").read_text()
+COUNTS = "self._count_vote(peer, granted=reply.vote_granted)"
+
+
+@pytest.fixture(autouse=True)
+def own_results(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "_RESULTS", tmp_path / "build" / "watch.json")
+
+
+@pytest.fixture
+def once(tmp_path, capsys):
+    """Run the tests now on this source: the exit status and what was printed."""
+
+    def run(source, *tests):
+        path = tmp_path / "raft.py"
+        path.write_text(source)
+        code = lab(["watch", "--once", *tests, "--raft", str(path)])
+        return code, capsys.readouterr().out
+
+    return run
+
+
+def test_only_what_changed_is_printed(once):
+    code, out = once(REFERENCE, "2a")
+    assert code == 0 and re.fullmatch(r"\d\d:\d\d:\d\d  2A: (\d+) of \1 pass \([\d.]+ s\)\n", out)
+    code, broken = once(REFERENCE.replace(COUNTS, "pass"), "2a")
+    assert code == 1 and "FAILED    test_initial_election_2a: " in broken and "make replay TEST=" in broken
+    code, again = once(REFERENCE.replace(COUNTS, "pass"), "2a")
+    assert code == 1 and "FAILED" not in again and "make replay TEST=" in again
+    code, fixed = once(REFERENCE, "2a")
+    assert code == 0 and "passed    test_initial_election_2a, " in fixed
+
+
+def test_failures_of_one_kind_are_printed_once(once):
+    _, out = once(REFERENCE.replace(COUNTS, "pass"), "2a")
+    texts = re.findall(r"FAILED    \w+: (.*)", out)
+    assert len(texts) == len(set(texts))
+
+
+def test_failed_tests_run_first(once, monkeypatch):
+    names = []
+
+    def run(runs, test):
+        names.append(test.name)
+        return Run(1, ValueError("wrong") if test.name == "test_reelection_2a" else None)
+
+    monkeypatch.setattr(command.Runs, "run", run)
+    once(REFERENCE, "2a")
+    assert names[0] == "test_initial_election_2a"
+    names.clear()
+    once(REFERENCE, "2a")
+    assert names[0] == "test_reelection_2a"
+
+
+def test_without_a_test_the_first_failing_part_is_the_last(once):
+    _, out = once(REFERENCE.replace("if index > self.commit_index:", "if False:"))
+    assert "  2B: " in out
+
+
+def test_file_that_cannot_be_loaded_is_reported(once):
+    code, out = once("class Raft\n", "2a")
+    assert code == 1 and "SyntaxError" in out
+
+
+def test_wrong_name_is_refused(capsys):
+    assert lab(["watch", "2x"]) == 2
+    assert "2x" in capsys.readouterr().err
+
+
+def test_save_starts_a_new_run_and_ctrl_c_ends(tmp_path):
+    path = tmp_path / "raft.py"
+    path.write_text(REFERENCE)
+    words = ["test_initial_election_2a", "--raft", str(path)]
+    lab_watch = [sys.executable, "-m", "raftlab", "watch"]
+    with subprocess.Popen([*lab_watch, *words], stdout=subprocess.PIPE, text=True, cwd=layout.ROOT) as watching:
+        lines = iter(watching.stdout.readline, "")
+        assert any("1 of 1 pass" in line for line in lines)
+        path.write_text(REFERENCE.replace(COUNTS, "pass"))
+        assert any("FAILED    test_initial_election_2a" in line for line in lines)
+        watching.send_signal(signal.SIGINT)
+    assert watching.returncode == 0
