@@ -32,7 +32,7 @@ _OPERATIONS = {
 def add_commands(commands: Any) -> None:
     """To those of `lab cluster`."""
     for operation, (text, parameters) in _OPERATIONS.items():
-        parser = commands.add_parser(operation, help=text, description=f"On a running cluster: {text}.")
+        parser = commands.add_parser(operation, help=text, description=f"{text.capitalize()}, on a running cluster.")
         parser.set_defaults(run=_status if operation == "status" else _run_operation, parameters=parameters)
         for word in parameters:
             parser.add_argument(word)
@@ -63,7 +63,7 @@ def _status(args: argparse.Namespace) -> int:
     addresses = options.parse_addresses(args.peers)
     statuses = StatusClient(addresses, options.credentials(args, addresses))
     replies = [statuses.query(peer) for peer in range(len(addresses))]
-    rows = [(peer, "answers" if reply else "silent", reply) for peer, reply in enumerate(replies)]
+    rows = [(peer, "up" if reply else "no answer", reply) for peer, reply in enumerate(replies)]
     print("\n".join(table(rows)))
     return 0 if any(replies) else 1
 
@@ -108,8 +108,8 @@ def call_with_timeout(limit_s: float, addresses: list[Address], method: Any, *ar
         raise errors[0]
     if not results:
         raise NoAnswer(
-            f"no answer within {limit_s:g} s from {joined(addresses)}: a majority of the peers must be there. "
-            "If it was a put or append, it may still take effect"
+            f"no answer from {joined(addresses)} within {limit_s:g} s: a majority of the peers must be running. "
+            "A put or append may still take effect"
         )
     return results[0]
 
@@ -127,10 +127,10 @@ class StatusClient:
     def query(self, peer: int) -> StatusReply | None:
         self._connections[peer].retry_now()
         try:
-            reply: StatusReply | None = self._ends[peer].call("Status.report", StatusArgs())
+            status: StatusReply | None = self._ends[peer].call("Status.report", StatusArgs())
         except RpcError:
             return None  # something else answers there
-        return reply
+        return status
 
     def close(self) -> None:
         for connection in self._connections:

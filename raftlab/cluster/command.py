@@ -66,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _start(args: argparse.Namespace) -> int:
     if os.name == "nt":
-        raise UsageError("processes cannot be stopped and continued on Windows; use WSL")
+        raise UsageError("processes cannot be paused on Windows; use WSL")
     if not 1 <= args.servers <= options.PEERS_MAX:
         raise UsageError(f"--servers must be 1..{options.PEERS_MAX}, got {args.servers}")
     options.max_raft_state(args)
@@ -85,8 +85,8 @@ def _start(args: argparse.Namespace) -> int:
             where = f"{addresses[0]} to {addresses[-1].port}" if len(addresses) > 1 else str(addresses[0])
             print(
                 f"{len(addresses)} processes at {where}, data and logs in {args.data}/. Peer {leader.leader} leads "
-                f"term {leader.term}, after {time.monotonic() - began_s:.1f} s.\n"
-                "Try put a 1, get a, status, load, kill 0, start 0; help lists all, Ctrl-D ends.",
+                f"term {leader.term} after {time.monotonic() - began_s:.1f} s.\n"
+                "Try: put a 1, get a, status, load, kill 0, start 0. help lists all commands; Ctrl-D quits.",
                 flush=True,
             )
         return Prompt(processes, program, credentials, interactive=interactive).run()
@@ -96,10 +96,10 @@ def _prepare_folder(folder: Path, *, new: bool) -> None:
     mark = folder / _MARK
     try:
         if folder.exists() and not mark.is_file() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UsageError(f"{folder} is there, and is no cluster's data; name another folder with --data")
+            raise UsageError(f"{folder} exists and has no cluster data; choose another folder with --data")
         if new and folder.exists():
             shutil.rmtree(folder)
         folder.mkdir(parents=True, exist_ok=True)
         mark.touch()
     except OSError as error:
-        raise UsageError(f"{folder}: {error.strerror}; name another folder with --data") from None
+        raise UsageError(f"{folder}: {error.strerror}; choose another folder with --data") from None

@@ -51,8 +51,8 @@ _OWNER = "owner.json"
 _LOCK = "lock"
 
 _ADVICE = (
-    "this peer cannot know what it has promised. Restore the folder from a copy that is as new as the last thing this "
-    "peer has said, or leave this peer out: the others go on without it"
+    "this peer may have lost votes or entries that it acknowledged. Restore the folder from a copy that is as new "
+    "as the last message of this peer, or leave this peer stopped: the others continue without it"
 )
 
 
@@ -181,7 +181,7 @@ class DurableStore:
     def _read(self) -> None:
         firsts = sorted({_first_of(path) for path in self.folder.iterdir() if path.suffix[1:] in _FILES})
         if not firsts:
-            raise StoreError(f"{self.folder}: the files with the saves are gone: {_ADVICE}")
+            raise StoreError(f"{self.folder}: the save files are missing: {_ADVICE}")
         newest = _read_pair(self.folder, firsts[-1])
         if len(newest.records) < 2 and len(firsts) > 1:
             # The one before the newest pair is needed, or was a moment ago.
@@ -198,7 +198,9 @@ class DurableStore:
             try:
                 save = msgspec.msgpack.decode(record.body, type=_SaveBody)
             except msgspec.DecodeError:
-                raise StoreError(f"{self.folder}: save {record.number} is whole and cannot be read") from None
+                raise StoreError(
+                    f"{self.folder}: save {record.number} has a valid checksum but cannot be decoded"
+                ) from None
             self.raft_state = _apply_differences(self.raft_state, save.raft_state_size, save.raft_state)
             self.snapshot = _apply_differences(self.snapshot, save.snapshot_size, save.snapshot)
         self.number = newest.records[-1].number
@@ -224,7 +226,7 @@ def _first_of(path: Path) -> int:
     try:
         return int(path.stem)
     except ValueError:
-        raise StoreError(f"{path}: not a file of ours; move it away") from None
+        raise StoreError(f"{path}: unknown file; move it elsewhere") from None
 
 
 def _read_pair(folder: Path, first: int) -> _FilePair:
@@ -256,7 +258,7 @@ def _read_pair(folder: Path, first: int) -> _FilePair:
 
 
 def _damaged(path: Path) -> StoreError:
-    return StoreError(f"{path} is damaged, or part of it is gone, and not by a torn last save: {_ADVICE}")
+    return StoreError(f"{path} is damaged or incomplete, and not only in its last save: {_ADVICE}")
 
 
 def _pack(number: int, previous: bytes, body: bytes) -> tuple[bytes, bytes]:
@@ -332,16 +334,16 @@ def _check_owner(folder: Path, owner: Owner) -> None:
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Owner)
     except FileNotFoundError:
-        raise StoreError(f"{folder} is no peer's data: it has no {_OWNER}; name another folder, or a new one") from None
+        raise StoreError(f"{folder} has no data of a peer (no {_OWNER}); choose another folder, or a new one") from None
     except msgspec.DecodeError as error:
         raise StoreError(f"{path} is damaged: {error}") from None
     if found != owner:
-        raise StoreError(f"{folder} is the data of {found}, not of {owner}; name that peer's own folder")
+        raise StoreError(f"{folder} has the data of {found}, not of {owner}; choose the folder of that peer")
 
 
 def _lock(folder: Path) -> int | None:
     if not folder.is_dir():
-        raise StoreError(f"{folder} is no folder")
+        raise StoreError(f"{folder} is not a folder")
     if not (folder / _OWNER).exists():
         return None  # not ours: not even a lock is put into it
     fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
@@ -350,7 +352,7 @@ def _lock(folder: Path) -> int | None:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(fd)
-            raise StoreError(f"{folder} is in use by another process; stop that one first") from None
+            raise StoreError(f"{folder} is in use by another process; stop it first") from None
     return fd
 
 

@@ -43,7 +43,7 @@ def parse_addresses(text: str) -> list[Address]:
         host, colon, port = part.strip().rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         if not colon or not host or not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= 65535:
-            raise UsageError(f"--peers wants HOST:PORT,HOST:PORT,... with ports from 1 to 65535; {part!r} is none")
+            raise UsageError(f"--peers must be HOST:PORT,HOST:PORT,... with ports 1..65535, got {part!r}")
         addresses.append(Address(host, int(port)))
     if len(set(addresses)) < len(addresses):
         raise UsageError(f"--peers names an address twice: {text}")
@@ -97,7 +97,7 @@ def credentials(args: argparse.Namespace, addresses: list[Address], me: int = CL
     tls = None
     if any(given):
         if not all(given):
-            raise UsageError("--cert, --key and --ca belong together; give all three, or none")
+            raise UsageError("--cert, --key and --ca must be given together")
         tls = Tls(*given)
         try:
             tls.context(server_side=False)

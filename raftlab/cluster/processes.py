@@ -132,8 +132,8 @@ class ClusterProcesses:
                 return next((reply for reply in known if reply.leads), known[0])
             if time.monotonic() > until_s:
                 silent = [str(peer) for peer, reply in replies.items() if reply is None]
-                what = f"peer {', '.join(silent)} does not answer" if silent else "there is no leader"
-                raise UsageError(f"{what} after {READY_S:.0f} s; the logs are in {self.folder}")
+                what = f"no answer from peer {', '.join(silent)}" if silent else "no leader"
+                raise UsageError(f"{what} within {READY_S:.0f} s; the logs are in {self.folder}")
             time.sleep(_POLL_S)
 
     def close(self) -> None:

@@ -55,7 +55,7 @@ class Prompt:
                     if self.run_command(line):
                         break
                 except KeyboardInterrupt:
-                    self._print("given up; if it was a put or an append, it may still take effect")
+                    self._print("canceled; a put or an append may still take effect")
         if self._load is not None and not self._interactive:
             self._load.join()
         return 1 if self._failed and not self._interactive else 0
@@ -79,7 +79,7 @@ class Prompt:
         for peer, reported in enumerate(self._reported):
             state = self._processes.state(peer)
             if state is ProcessState.ENDED and reported is not ProcessState.ENDED:
-                self._print(f"peer {peer} has ended by itself. Its log ends so:\n{self._processes.log_tail(peer, 3)}")
+                self._print(f"peer {peer} exited. The end of its log:\n{self._processes.log_tail(peer, 3)}")
             self._reported[peer] = state
 
     def run_command(self, line: str) -> bool:
@@ -88,7 +88,7 @@ class Prompt:
             words = shlex.split(line, comments=True)
         except ValueError as error:
             words = []
-            self._fail(f"{error}; quote the value as a shell would")
+            self._fail(f"{error}; quote values as in a shell")
         if not words:
             return False
         if words[0] in ("quit", "exit"):
@@ -96,7 +96,7 @@ class Prompt:
         command: Callable[..., None] | None = getattr(self, f"do_{words[0]}", None)
         try:
             if command is None:
-                raise _CommandError(f"no command {words[0]!r}; there are {', '.join(_commands())}, quit")
+                raise _CommandError(f"unknown command {words[0]!r}; commands: {', '.join(_commands())}, quit")
             command(*self._check_arguments(words))
         except (_CommandError, NoAnswer, UsageError, RpcError) as error:
             self._fail(str(error))
@@ -117,10 +117,10 @@ class Prompt:
     def _peer(self, text: str, *states: ProcessState) -> int:
         count = len(self._reported)
         if not (text.isascii() and text.isdigit()) or int(text) >= count:
-            raise _CommandError(f"a peer is 0..{count - 1}, got {text}")
+            raise _CommandError(f"peer must be 0..{count - 1}, got {text}")
         state = self._processes.state(int(text))
         if state not in states:
-            raise _CommandError(f"peer {text} is {state}, and must be {' or '.join(states)} for that")
+            raise _CommandError(f"peer {text} is {state}; it must be {' or '.join(states)}")
         return int(text)
 
     def _call_clerk(self, method: str, *args: str) -> tuple[Any, str]:
@@ -134,19 +134,19 @@ class Prompt:
     # ---- The commands --------------------------------------------------------------------------------
 
     def do_put(self, key: str, value: str) -> None:
-        """put KEY VALUE: replace the value of a key"""
+        """put KEY VALUE: set the value of a key"""
         self._print(f"ok ({self._call_clerk('put', key, value)[1]})")
 
     def do_append(self, key: str, value: str) -> None:
-        """append KEY VALUE: put something behind the value of a key"""
+        """append KEY VALUE: append to the value of a key"""
         self._print(f"ok ({self._call_clerk('append', key, value)[1]})")
 
     def do_get(self, key: str) -> None:
-        """get KEY: its value, nothing if it has none"""
+        """get KEY: print the value of a key"""
         self._print(self._call_clerk("get", key)[0])
 
     def do_status(self) -> None:
-        """status: who leads, how far each peer is, how long a save takes"""
+        """status: print leader, progress and save time of each peer"""
         peers = range(len(self._reported))
         self._print(
             "\n".join(table([(peer, self._process_text(peer), self._processes.status(peer)) for peer in peers]))
@@ -157,39 +157,39 @@ class Prompt:
         return f"{state} {self._processes.pid(peer)}" if self._processes.is_alive(peer) else str(state)
 
     def do_kill(self, peer: str) -> None:
-        """kill N: SIGKILL; what it had saved stays"""
+        """kill N: send SIGKILL; saved data stays"""
         number = self._peer(peer, ProcessState.RUNNING, ProcessState.PAUSED)
         self._processes.kill(number)
-        self._print(f"peer {number} is killed")
+        self._print(f"peer {number} killed")
 
     def do_start(self, peer: str) -> None:
-        """start N: again, from what it had saved"""
+        """start N: restart from saved data"""
         number = self._peer(peer, ProcessState.KILLED, ProcessState.ENDED)
         started_s = time.monotonic()
         self._processes.start(number)
         self._processes.wait_for([number], leader=False)
-        self._print(f"peer {number} runs again, after {time.monotonic() - started_s:.1f} s")
+        self._print(f"peer {number} restarted in {time.monotonic() - started_s:.1f} s")
 
     def do_pause(self, peer: str) -> None:
-        """pause N: SIGSTOP; it is there, and does nothing"""
+        """pause N: send SIGSTOP"""
         number = self._peer(peer, ProcessState.RUNNING)
         self._processes.pause(number)
-        self._print(f"peer {number} stands still")
+        self._print(f"peer {number} paused")
 
     def do_resume(self, peer: str) -> None:
-        """resume N: SIGCONT; to it no time has passed"""
+        """resume N: send SIGCONT"""
         number = self._peer(peer, ProcessState.PAUSED)
         self._processes.resume(number)
-        self._print(f"peer {number} goes on")
+        self._print(f"peer {number} resumed")
 
     def do_load(self, clients: str = "64", seconds: str = "5") -> None:
-        """load [CLIENTS] [SECONDS]: puts from so many clients at once (64, 5 s), while you do other things"""
+        """load [CLIENTS] [SECONDS]: run clients that put, in the background (64, 5 s)"""
         if not clients.isdigit() or not 1 <= int(clients) <= _CLIENTS_MAX:
             raise _CommandError(f"CLIENTS must be 1..{_CLIENTS_MAX}, got {clients}")
         if not seconds.isdigit() or not 1 <= int(seconds) <= 3600:
             raise _CommandError(f"SECONDS must be 1..3600, got {seconds}")
         if self._load is not None and self._load.is_alive():
-            raise _CommandError("there is a load already; wait until it has told its figures")
+            raise _CommandError("a load is already running; wait for its result")
         load = LoadGenerator(
             self._program, self._processes.addresses, self._credentials, clients=int(clients), seconds=int(seconds)
         )
@@ -204,16 +204,18 @@ class Prompt:
         self._load.start()
 
     def do_log(self, peer: str) -> None:
-        """log N: the end of its log"""
+        """log N: print the end of the log"""
         number = self._peer(peer, *ProcessState)
         self._print(self._processes.log_tail(number, _LOG_LINES) or f"{self._processes.log(number)} is empty")
 
     def do_help(self) -> None:
-        """help: this list"""
+        """help: print this list"""
         usages = [(usage, text) for usage, text in _helps().values()]
         width = max(len(usage) for usage, _ in usages)
         self._print(
-            "\n".join(f"{usage:{width}}  {text}" for usage, text in [*usages, ("quit", "stop all, keep the data")])
+            "\n".join(
+                f"{usage:{width}}  {text}" for usage, text in [*usages, ("quit", "stop all peers; saved data stays")]
+            )
         )
 
 

@@ -53,7 +53,7 @@ class ServerConfig(NamedTuple):
 
 def add_command(commands: Any) -> None:
     """To those of `lab cluster`."""
-    text = "run one process by hand"
+    text = "run one peer"
     parser = commands.add_parser("serve", help=text, description=f"{text.capitalize()}.")
     parser.set_defaults(run=_serve)
     parser.add_argument("--me", type=int, required=True, metavar="N", help="number of this peer, from 0")
@@ -115,7 +115,7 @@ def serve(config: ServerConfig, program: Any) -> int:
     sys.setswitchinterval(_SWITCH_S)
 
     def failed(error: BaseException) -> NoReturn:
-        log(f"ends, because a thread of it did:\n{''.join(traceback.format_exception(error)).rstrip()}")
+        log(f"exits because of an exception in a thread:\n{''.join(traceback.format_exception(error)).rstrip()}")
         os._exit(FAILED)
 
     def thread_failed(args: Any) -> None:
@@ -128,13 +128,13 @@ def serve(config: ServerConfig, program: Any) -> int:
         disk = DurableStore(config.folder, Owner(me, len(addresses)))
     except (StoreError, OSError) as error:
         raise UsageError(str(error)) from None
-    new_text = "" if disk.number else "; it is new"
+    new_text = "" if disk.number else " (new)"
     log(
         f"data in {config.folder}{new_text}: save {disk.number}, {len(disk.raft_state):,} bytes of log, "
         f"{len(disk.snapshot):,} of snapshot, read in {time.monotonic() - started_s:.2f} s"
     )
     if disk.torn:
-        log(f"the last save in {disk.torn} was torn, and nobody was told of it: the one before it counts")
+        log(f"the last save in {disk.torn} is incomplete and was never acknowledged; the one before it is used")
     persister = persister_on(disk)
     write = persister.on_save
     assert write is not None
@@ -144,13 +144,13 @@ def serve(config: ServerConfig, program: Any) -> int:
             write(number, raft_state, snapshot)
         except OSError as error:
             fix = (
-                "free some room and start it again"
+                "free some space, then start it again"
                 if error.errno == errno.ENOSPC
-                else "look after it, then start again"
+                else "repair the disk, then start it again"
             )
             log(
-                f"stops, because {config.folder} cannot be written: {error.strerror}. "
-                f"Nothing that was acknowledged is lost; {fix}"
+                f"exits because {config.folder} cannot be written: {error.strerror}. "
+                f"No acknowledged data is lost; {fix}"
             )
             os._exit(DISK_FAILED)
 
@@ -174,8 +174,12 @@ def serve(config: ServerConfig, program: Any) -> int:
         )
     except OSError as error:
         disk.close()
-        fix = "stop who uses it, or take other ports" if error.errno == errno.EADDRINUSE else "give an address of ours"
-        raise UsageError(f"cannot listen at {addresses[me]}: {error.strerror}; {fix}") from None
+        fix = (
+            "stop the process that uses it, or choose other ports"
+            if error.errno == errno.EADDRINUSE
+            else "choose an address of this machine"
+        )
+        raise UsageError(f"cannot listen on {addresses[me]}: {error.strerror}; {fix}") from None
     ends = [TcpEnd(client, server, collector.on_sent(peer)) for peer, client in enumerate(clients)]
     apply_ch = ApplyQueue(_APPLY_QUEUE_MAX)
     module = program.template.module
@@ -187,7 +191,7 @@ def serve(config: ServerConfig, program: Any) -> int:
     gc.collect()
     gc.freeze()  # what is loaded stays, and need not be looked at again
     network.start()
-    log(f"serves at {addresses[me]}, process {os.getpid()}")
+    log(f"serving on {addresses[me]}, process {os.getpid()}")
     for client in clients[:me] + clients[me + 1 :]:
         # So that they know at once that this one is back.
         threading.Thread(target=client.connect, daemon=True).start()

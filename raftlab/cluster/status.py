@@ -174,9 +174,9 @@ class StatusService:
             now = self.report(StatusArgs())
             if (now.term, now.leader) != reported and now.leader >= 0:
                 reported = (now.term, now.leader)
-                self._log(f"term {now.term}: {'leads' if now.leads else f'follows peer {now.leader}'}")
+                self._log(f"term {now.term}: {'leader' if now.leads else f'follower of peer {now.leader}'}")
             elif was_leader and not now.leads:
-                self._log(f"term {now.term}: leads no more")
+                self._log(f"term {now.term}: no longer leader")
             was_leader = now.leads
             time.sleep(_POLL_S)
 

@@ -46,9 +46,7 @@ def call_peer(fn: Callable[..., T], args: tuple[Any, ...]) -> T:
     try:
         return fn(*args)
     except SystemExit as error:
-        raise Exited("it left by sys.exit(); a peer must never end the program").with_traceback(
-            error.__traceback__
-        ) from None
+        raise Exited("a peer must not call sys.exit()").with_traceback(error.__traceback__) from None
 
 
 def renamed_rpcs(peer_class: Any) -> dict[str, str]:
@@ -85,16 +83,14 @@ def missing_members(module: ModuleType, peer_class: Any, class_name: str, requir
     if not isinstance(peer_class, type):
         classes = [name for name, value in vars(module).items() if _is_defined_in(module, value)]
         found = f"; it has {', '.join(classes)}" if classes else ""
-        return f"there is no class {class_name} in it{found}"
+        return f"no class {class_name}{found}"
     missing = [name for name in required if not callable(getattr(peer_class, name, None))]
     if not missing:
         return ""
     # Go's Start and GetState, Java's getState.
     by_lowercase = {name.replace("_", "").lower(): name for name in vars(peer_class) if not name.startswith("_")}
-    similar = [
-        f"{by_lowercase[key]}, call it {name}" for name in missing if (key := name.replace("_", "")) in by_lowercase
-    ]
-    hint = f" (there is {'; '.join(similar)})" if similar else ""
+    similar = [f"{by_lowercase[key]} to {name}" for name in missing if (key := name.replace("_", "")) in by_lowercase]
+    hint = f" (rename {', '.join(similar)})" if similar else ""
     return f"class {class_name} has no method {', no '.join(missing)}{hint}"
 
 
@@ -113,9 +109,9 @@ def describe_load_error(path: str, error: BaseException) -> str:
     where = f"{short_path(path)}{f':{line}' if line else ''}"
     source = f"\n    {linecache.getline(path, line).strip()}" if line else ""
     if isinstance(error, ImportTimeout):
-        return f"{where}: importing it has not ended after {error}; it is still here{source}"
+        return f"{where}: the import did not finish within {error}; it is still at this line{source}"
     if isinstance(error, SystemExit):
-        return f"{where}: importing it ends the program{source}"
+        return f"{where}: importing it calls sys.exit(){source}"
     return f"{where}: {type(error).__name__} while importing it: {error}{source}"
 
 

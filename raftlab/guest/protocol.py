@@ -376,7 +376,11 @@ class FrameReader:
         size = int.from_bytes(view[:LENGTH_BYTES], "big") + LENGTH_BYTES
         while have < LENGTH_BYTES or have < size:
             if not have or (have >= LENGTH_BYTES and size > bytes_max):
-                raise EOFError if not have else ValueError(f"a message of {size:,} bytes; {bytes_max:,} are read")
+                raise (
+                    EOFError
+                    if not have
+                    else ValueError(f"a message of {size:,} bytes; at most {bytes_max:,} are allowed")
+                )
             if have >= LENGTH_BYTES and size > len(view):
                 self._buffer = bytearray(size)
                 self._buffer[:have] = view[:have]
@@ -387,7 +391,7 @@ class FrameReader:
             have += more
             size = int.from_bytes(view[:LENGTH_BYTES], "big") + LENGTH_BYTES
         if have > size:
-            raise ValueError("more than was asked for")
+            raise ValueError("more than one message")
         return view[LENGTH_BYTES:size]
 
 

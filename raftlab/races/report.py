@@ -30,8 +30,8 @@ class RaceFailure(Failure):
 
     def __init__(self, race: DataRace, peer: str) -> None:
         first, second = race.first, race.second
-        head = f"Race on {race.variable}: "
-        evidence = [f"{' ' * len(head)}and {_describe(second)}; nothing orders the two."]
+        head = f"Data race on {race.variable}: "
+        evidence = [f"{' ' * len(head)}and {_describe(second)}; the accesses are not ordered."]
         likely = _likely_cause(first, second)
         if likely:
             evidence.append(f"  Likely: {likely}")
@@ -68,12 +68,12 @@ def _plain_access(access: DetectedAccess, owner: Any) -> Access:
 def describe_benign_race(benign: BenignRace) -> str:
     first, second, comment = benign.race.first, benign.race.second, benign.comment
     if comment is None:
-        why = "no failure, because it only goes from one constant to another, once; a threading.Event says so better"
+        why = "not a failure, because it changes once, from one constant to another; a threading.Event would be clearer"
     else:
-        why = f"the line says it is so on purpose{f' ({comment})' if comment else ''}"
+        why = f"marked as intended{f' ({comment})' if comment else ''}"
     return (
         f"{benign.race.variable} is {_verb(first)} at {_location(first)} and {_verb(second)} at {_location(second)} "
-        f"without order: {why}"
+        f"without synchronization: {why}"
     )
 
 
@@ -101,17 +101,15 @@ def _likely_cause(first: Access, second: Access) -> str:
         return ""
     for one, other in ((first, second), (second, first)):
         if other.location.function == "__init__":
-            return f"__init__() starts a thread before it has set {other.expression}; start threads last."
+            return f"__init__() starts a thread before it sets {other.expression}; start threads last."
         if other.locks and not one.locks:
             lock = f"`with {other.locks[0]}:`"
             if _is_called_function(one):
-                return (
-                    f"on the way from {one.entry_point}() to {one.location.function}() {lock} is missing, or has ended."
-                )
-            return f"{one.location.function}() forgot {lock}, or has left it."
+                return f"{one.entry_point}() calls {one.location.function}() outside {lock}."
+            return f"{one.location.function}() accesses it outside {lock}."
     if not first.locks and not second.locks:
-        return f"neither takes a lock; let one lock guard {first.expression}."
-    return "each takes a lock, but not the same one."
+        return f"neither access holds a lock; guard {first.expression} with one."
+    return "the two accesses hold different locks."
 
 
 def _lock_name(lock: Any, owner: Any) -> str:

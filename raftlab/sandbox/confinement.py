@@ -107,8 +107,8 @@ def unreadable_path_error() -> str:
         for above in (path, *path.parents):
             if not above.stat().st_mode & 0o001:
                 return (
-                    f"as root and without bubblewrap, peers run as another user, who may not read {above}: it is "
-                    f"closed to others. Install bubblewrap ({INSTALL}), or use what everybody may read"
+                    f"as root without bubblewrap, peers run as an unprivileged user, who may not read {above}. "
+                    f"Install bubblewrap ({INSTALL}), or make that folder readable for all users"
                 )
     return ""
 

@@ -123,12 +123,12 @@ class SandboxedLauncher:
                 if isinstance(effect, ExitReport):
                     return f"{self._all_paths}: {effect.text}"
         except TimeoutError:
-            return f"{self._all_paths}: importing it has not ended after {self.limits.slice_s:g} s"
+            return f"{self._all_paths}: the import did not finish within {self.limits.slice_s:g} s"
         except (EOFError, ValueError, msgspec.MsgspecError):
             pass
         finally:
             process.kill()
-        return f"{self._all_paths}: importing it ends the program"
+        return f"{self._all_paths}: importing it ends the process"
 
     @property
     def _all_paths(self) -> str:
@@ -140,7 +140,7 @@ class SandboxedLauncher:
     @contextmanager
     def run(self, simulation: Simulation | None) -> Iterator[None]:
         if simulation is None:
-            raise ValueError("run(): sandboxed peers run in virtual time; on real threads there is none")
+            raise ValueError("run(): sandboxed peers run in virtual time only")
         self._end_all()
         if simulation.unresponsive_s is not None:
             # A host that waits for a guest is not stuck: the guest has a limit of its own.
@@ -275,7 +275,7 @@ def load_sandboxed(
 ) -> SandboxedLauncher:
     """As raftlab.harness.loader.load_peer(), but not a line of the file is run in this process."""
     if not hasattr(os, "pidfd_open"):
-        raise LoadError("isolated runs need Linux: their walls are made of Linux's means; leave --isolated out")
+        raise LoadError("--isolated needs Linux, because the sandbox uses features of its kernel; omit --isolated")
     path = resolve_file(path, "raft.py", "RAFT")
     paths, service = files_of(path), None
     if kv is not None:

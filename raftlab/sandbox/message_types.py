@@ -47,7 +47,7 @@ class MessageType:
             with suppress(labgob.DecodeError):
                 labgob.decode(data, type_)
                 return type_
-        raise ValueError(f"a {self.name} that cannot be read")
+        raise ValueError(f"an undecodable {self.name}")
 
 
 @lru_cache(maxsize=1000)
@@ -55,7 +55,7 @@ def message_type(name: str, fields: tuple[str, ...], entries: tuple[str, ...]) -
     """Cached, so that what two guests declare alike is one type here."""
     for field in (*fields, *entries):
         if not field.isidentifier() or iskeyword(field) or field.startswith("__"):
-            raise ValueError(f"a type with a field {field[:40]!r}")
+            raise ValueError(f"a type with an invalid field name {field[:40]!r}")
     short_name = name.rpartition(".")[2]
     if not short_name.isidentifier() or iskeyword(short_name):
         short_name = "Message"

@@ -149,16 +149,16 @@ class ForkServer:
             self._read_frame(protocol.ForkServerReady)
         except OSError:
             _, text = self._end()
-            raise ForkServerLost(f"the process that peers are to run in does not start: {text}") from None
+            raise ForkServerLost(f"the sandbox does not start: {text}") from None
         try:
             self._read_frame(protocol.ForkServerReady)
         except OSError:
             number, text = self._end()
             if number == signal.SIGKILL:
-                raise ForkServerLost("the process that peers are to run in was killed") from None
-            how = f"was ended by {signal.Signals(number).name}" if number else "did not come to an end"
+                raise ForkServerLost("the sandbox was killed while it compiled the peer") from None
+            how = f"was ended by {signal.Signals(number).name}" if number else "did not finish"
             one = " or ".join(dict.fromkeys(modules.values()))
-            raise LoadError(f"{one}: it cannot be compiled: the compiler {how}") from None
+            raise LoadError(f"{one}: cannot be compiled: the compiler {how}") from None
         self._prefork_count = 0
 
     def _end(self) -> tuple[int, str]:
@@ -169,7 +169,7 @@ class ForkServer:
         self._socket.close()
         # bubblewrap tells of a signal as a shell does.
         number = 0 if code is None else -code if code < 0 else max(code - 128, 0)
-        return number, output.decode(errors="replace").strip()[-2000:] or "it says nothing"
+        return number, output.decode(errors="replace").strip()[-2000:] or "no error output"
 
     def prefork(self, number: int) -> None:
         """Have that many guests forked, ahead of need."""
@@ -177,7 +177,7 @@ class ForkServer:
         try:
             self._socket.sendall(protocol.FORK * number)
         except OSError:
-            raise ForkServerLost("the process that peers are forked from is gone") from None
+            raise ForkServerLost("the fork server has ended") from None
 
     def take_process(self) -> PeerProcess:
         """A fresh one, which knows nothing yet."""
@@ -189,7 +189,7 @@ class ForkServer:
             data, fds = b"", []
         self._prefork_count -= 1
         if len(fds) != 2:
-            raise ForkServerLost("the process that peers are forked from is gone")
+            raise ForkServerLost("the fork server has ended")
         return PeerProcess(self, int.from_bytes(data, "big"), *fds)
 
     def wait_for(self, pid: int) -> protocol.ProcessExit:
@@ -202,7 +202,7 @@ class ForkServer:
             exited: protocol.ProcessExit = self._read_frame(protocol.ProcessExit)
             return exited
         except OSError:
-            raise ForkServerLost("the process that peers are forked from is gone") from None
+            raise ForkServerLost("the fork server has ended") from None
 
     def _read_frame(self, type_: type[Any]) -> Any:
         head = self._exactly(protocol.LENGTH_BYTES)

@@ -89,14 +89,14 @@ class RaceSupervisor:
     def _on_request(self, effect: PreemptionRequest) -> None:
         self._requests += 1
         if effect.kind not in DISTRIBUTIONS or self._requests > _REQUESTS_MAX:
-            self._protocol_violation("that it wants more turns to lose")
+            self._protocol_violation("an invalid request for preemptions")
         self._deliver(PreemptionBatch(effect.kind, self._next_batch(effect.kind)))
 
     def _on_reached(self, effect: PreemptionReached) -> None:
         kind, block = effect.kind, effect.block
         preemption = self._preemptions.get(kind, {}).pop(block, None)
         if preemption is None or not _is_name(effect.task) or not self._is_line(effect.file, effect.line):
-            self._protocol_violation("a turn that it cannot have lost")
+            self._protocol_violation("a preemption that was not scheduled")
         simulation, node = self._simulation, self._node
         late_ns = self._delays.delay_ns(kind, preemption)
         simulation.emit(PREEMPT, node, Preempted(effect.task, effect.file, effect.line, late_ns), 0)
@@ -121,12 +121,12 @@ class RaceSupervisor:
     def _on_benign_race(self, effect: BenignRaceFound) -> None:
         self._check(effect.race.race)
         if len(effect.race.comment or "") > protocol.NAME_MAX or not (effect.race.comment or "").isprintable():
-            self._protocol_violation("an excuse that is none")
+            self._protocol_violation("an invalid comment on a race")
         self._add_benign_race(effect.race)
 
     def _check(self, race: DataRace) -> None:
         if not _is_name(race.variable) or not self._is_access(race.first) or not self._is_access(race.second):
-            self._protocol_violation("a race that cannot be")
+            self._protocol_violation("an invalid race")
 
     def _is_access(self, access: Access) -> bool:
         names = (

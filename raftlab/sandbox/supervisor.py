@@ -118,7 +118,7 @@ class _PendingMethodCall:
         self.returned: MethodResult | None = None
 
     def describe_wait(self, waiter: Task) -> str:
-        return f"{self.method}() of its guest to return"
+        return f"{self.method}() in the sandbox"
 
     def wait_kind(self, waiter: Task) -> WaitKind:
         return WaitKind.TASK_END
@@ -288,7 +288,7 @@ class PeerSupervisor:
             result = self._with_limits(lambda time_slice=time_slice: self._process.run_slice(time_slice))  # type: ignore[misc]
             if len(result.effects) > protocol.EFFECTS_MAX:
                 self._protocol_violation(
-                    f"{len(result.effects):,} deeds in one turn; at most {protocol.EFFECTS_MAX:,} are"
+                    f"{len(result.effects):,} effects in one time slice; at most {protocol.EFFECTS_MAX:,} are allowed"
                 )
             if self._launcher.bytes_of_ended + self._process.bytes_read > protocol.RUN_BYTES_MAX:
                 self._protocol_violation(f"more than {protocol.RUN_BYTES_MAX:,} bytes in one run")
@@ -298,7 +298,7 @@ class PeerSupervisor:
                 continue
             due_ns = result.next_ns
             if due_ns is not None and due_ns <= now_ns:
-                self._protocol_violation("a thread that is to be woken in the past")
+                self._protocol_violation("a wake-up time in the past")
             self._waiting = True
             # A thread that sleeps for ever sleeps longer than any run.
             simulation.park("its peer process", None if due_ns is None else min(due_ns - now_ns, 1 << 60))
@@ -319,7 +319,7 @@ class PeerSupervisor:
             return step()
         except TimeoutError:
             limit_s = self._launcher.limits.slice_s
-            self._fail(PeerTimeout(f"{self._label} has not given up its turn within {limit_s:g} s of real time"))
+            self._fail(PeerTimeout(f"{self._label} did not finish its time slice within {limit_s:g} s of real time"))
         except EOFError:
             self._with_limits(self._on_process_end)
         except ForkServerLost as lost:
@@ -330,7 +330,7 @@ class PeerSupervisor:
     def _on_process_end(self) -> NoReturn:
         ended = self._process.wait_exit()
         if ended is None:
-            self._protocol_violation("nothing any more: it has closed its line")
+            self._protocol_violation("it closed its connection")
         code = os.waitstatus_to_exitcode(ended.status)
         limits = self._launcher.limits
         if code == -signal.SIGKILL and ended.cpu_s < limits.cpu_s - 0.5:
@@ -341,12 +341,10 @@ class PeerSupervisor:
         self._fail(PeerProcessFailed(f"{self._label} ended its own process, {how}", kind="Died"))
 
     def _protocol_violation(self, what: str) -> NoReturn:
-        self._fail(
-            PeerProcessFailed(f"{self._label} told its host what no peer tells: {what[:200]}", kind="Misbehaved")
-        )
+        self._fail(PeerProcessFailed(f"{self._label} violated the sandbox protocol: {what[:200]}", kind="Misbehaved"))
 
     def _on_unexpected(self, effect: PeerEffect) -> NoReturn:
-        self._protocol_violation(f"{type(effect).__name__}, unasked")
+        self._protocol_violation(f"an unexpected {type(effect).__name__}")
 
     def _fail(self, failure: PeerProcessFailed) -> NoReturn:
         failure.node = self._node.name
@@ -374,7 +372,7 @@ class PeerSupervisor:
             return tuple(result.numbers)
         if result.data is None:
             return UnencodableValue(result.text[: protocol.NAME_MAX])
-        return self._decode_values(result.data, f"a result of {method}() that cannot be read")[0]
+        return self._decode_values(result.data, f"an undecodable result of {method}()")[0]
 
     def _decode_values(self, data: bytes, otherwise: str) -> list[Any]:
         try:
@@ -411,7 +409,7 @@ class PeerSupervisor:
 
     def _type_of(self, number: int, data: bytes) -> Any:
         if not 0 <= number < len(self._types):
-            self._protocol_violation("a message of a type that it has not declared")
+            self._protocol_violation("a message of an undeclared type")
         try:
             return self._types[number].of(data)
         except ValueError as error:
@@ -419,7 +417,7 @@ class PeerSupervisor:
 
     def _on_outgoing_request(self, effect: OutgoingRequest) -> None:
         if not 0 <= effect.end < len(self._bindings.ends) or len(effect.method) > protocol.NAME_MAX:
-            self._protocol_violation(f"a call of {effect.method[:40]!r} of peer {effect.end}")
+            self._protocol_violation(f"an invalid call: {effect.method[:40]!r} to peer {effect.end}")
         id_ = effect.id
 
         def ended(call: PendingCall) -> None:
@@ -431,14 +429,14 @@ class PeerSupervisor:
     def _on_outgoing_reply(self, effect: OutgoingReply) -> None:
         message = self._requests.pop(effect.id, None)
         if message is None:
-            self._protocol_violation("an answer that nobody asked for")
+            self._protocol_violation("a reply without a request")
         reply_type = None if effect.data is None else self._type_of(effect.type_number, effect.data)
         self._bindings.network.answer(message, self._bindings.server, effect.data, reply_type)
 
     def _on_method_result(self, effect: MethodResult) -> None:
         pending = self._pending.pop(effect.id, None)
         if pending is None:
-            self._protocol_violation("a result that nobody asked for")
+            self._protocol_violation("a result without a call")
         pending.returned = effect
         self._simulation.wake(pending.caller)
 
@@ -447,7 +445,7 @@ class PeerSupervisor:
     def _on_save_started(self, effect: SaveStarted) -> None:
         name, disk = effect.number, self._bindings.disk
         if disk is None or not self._slow_disk or name in self._saves_started or name in self._saves_due:
-            self._protocol_violation("a save that cannot begin")
+            self._protocol_violation("an invalid start of a save")
         self._saves += 1
         self._saves_started[name] = self._saves
         self._simulation.call_later(disk.begin_save(self._saves), self._save_is_due, name)
@@ -459,17 +457,17 @@ class PeerSupervisor:
     def _on_save_finished(self, effect: SaveFinished) -> None:
         number = self._saves_due.pop(effect.number, None)
         if self._bindings.disk is None:
-            self._protocol_violation("a save, and it has no disk")
+            self._protocol_violation("a save without a disk")
         if number is None:
             if self._slow_disk:
-                self._protocol_violation("a save that has not begun, or takes longer")
+                self._protocol_violation("a save that was not due")
             self._saves = number = self._saves + 1
         self._bindings.disk.save(number, effect.raft_state, effect.snapshot)
 
     def _on_apply_message(self, effect: ApplyChMessage) -> None:
         command = None
         if effect.command_valid:
-            command = self._decode_values(effect.command, "a command that cannot be read")[0]
+            command = self._decode_values(effect.command, "an undecodable command")[0]
         self._channel().on_message(
             ApplyMsg(
                 effect.command_valid,
@@ -487,15 +485,15 @@ class PeerSupervisor:
 
     def _channel(self) -> SandboxedApplyCh:
         if self._bindings.disk is None:
-            self._protocol_violation("a message for apply_ch, and it has none")
+            self._protocol_violation("a message for apply_ch without an apply_ch")
         return self.channel
 
     def _on_apply_length(self, effect: ApplyChLength) -> None:
         if effect.messages < 0 or not self._channel().set_length(effect.messages):
-            self._protocol_violation("how much is in a channel that it does not read")
+            self._protocol_violation("an invalid length of apply_ch")
 
     def _on_intercepted_call(self, effect: InterceptedCall) -> None:
-        otherwise = f"a call of {effect.method[:40]}() within it, which is none"
+        otherwise = f"an invalid intercepted call of {effect.method[:40]}()"
         interceptor, args = self._bindings.intercepted.get(effect.method), self._decode_values(effect.args, otherwise)
         if (
             interceptor is None
@@ -510,7 +508,7 @@ class PeerSupervisor:
     def _on_intercepted_result(self, effect: InterceptedResult) -> None:
         on_result = self._intercepted_results.pop(effect.id, None)
         if on_result is None:
-            self._protocol_violation("the result of a call that it has not made")
+            self._protocol_violation("the result of an unknown intercepted call")
         on_result(self._decode_result(effect, "start"))
 
     def _on_log(self, effect: PeerLog) -> None:

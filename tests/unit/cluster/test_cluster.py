@@ -104,8 +104,8 @@ def fill_disk(running, clients):
         clients.wait_for(1)
     assert running._processes[victim].returncode == DISK_FAILED
     words = running.log_tail(victim)
-    assert f"peer {victim}: stops, because {running.folder / f'peer-{victim}'} cannot be written: " in words
-    assert "Nothing that was acknowledged is lost" in words
+    assert f"peer {victim}: exits because {running.folder / f'peer-{victim}'} cannot be written: " in words
+    assert "No acknowledged data is lost" in words
     clients.wait_for(10)
     running.start(victim)
     running.wait_for(range(3))

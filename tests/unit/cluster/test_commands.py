@@ -44,16 +44,16 @@ def test_a_session_through_a_pipe(tmp_path):
     out, err = session("--data", data, "--port", port, commands=commands, code=1)
     assert err == ""
     lines = re.sub(r"\d+\.\d ", "# ", out).splitlines()
-    assert lines[:8] == ["ok (# ms)", "ok (# ms)", "peer 0 is killed", "ok (# ms)", "12", "two words", "", lines[7]]
+    assert lines[:8] == ["ok (# ms)", "ok (# ms)", "peer 0 killed", "ok (# ms)", "12", "two words", "", lines[7]]
     assert lines[7:15] == [
-        "peer 0 runs again, after # s",
-        "peer 0 is killed",
-        "peer 0 is killed, and must be running or paused for that",
-        "a peer is 0..2, got 7",
-        "no command 'jump'; there are put, append, get, status, kill, start, pause, resume, load, log, help, quit",
+        "peer 0 restarted in # s",
+        "peer 0 killed",
+        "peer 0 is killed; it must be running or paused",
+        "peer must be 0..2, got 7",
+        "unknown command 'jump'; commands: put, append, get, status, kill, start, pause, resume, load, log, help, quit",
         "usage: put KEY VALUE",
-        "No closing quotation; quote the value as a shell would",
-        "peer 1 is running, and must be paused for that",
+        "No closing quotation; quote values as in a shell",
+        "peer 1 is running; it must be paused",
     ]
     assert [line.split()[:2] for line in lines[15:19]] == [
         ["peer", "process"],
@@ -61,7 +61,7 @@ def test_a_session_through_a_pipe(tmp_path):
         ["1", "running"],
         ["2", "running"],
     ]
-    assert any("peer 1: serves at 127.0.0.1" in line for line in lines[19:])
+    assert any("peer 1: serving on 127.0.0.1" in line for line in lines[19:])
     assert running(data) == []
 
     # A single process by hand is enough to see that it is refused: another's folder.
@@ -76,7 +76,7 @@ def test_a_session_through_a_pipe(tmp_path):
     assert refused.returncode == 2
     folder = data / "peer-0"
     assert refused.stderr == (
-        f"lab cluster serve: {folder} is the data of peer 0 of 3, not of peer 1 of 3; name that peer's own folder\n"
+        f"lab cluster serve: {folder} has the data of peer 0 of 3, not of peer 1 of 3; choose the folder of that peer\n"
     )
 
 
@@ -93,7 +93,7 @@ def test_no_process_is_left_behind_when_the_prompt_is_killed(tmp_path):
     lab = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     lab.stdin.write("put a 1\npause 1\n")
     lab.stdin.flush()
-    assert [lab.stdout.readline()[:2], lab.stdout.readline()] == ["ok", "peer 1 stands still\n"]
+    assert [lab.stdout.readline()[:2], lab.stdout.readline()] == ["ok", "peer 1 paused\n"]
     assert len(running(data)) == 2
     lab.send_signal(signal.SIGKILL)
     lab.wait()
@@ -139,12 +139,12 @@ def test_a_peer_that_ends_by_itself_is_told_with_its_last_words(tmp_path):
         ("cluster --port 70000", "lab cluster: --port must be 1..65533, got 70000"),
         ("cluster --max-raft-state -1", "lab cluster: --max-raft-state must be 0 or more, got -1"),
         ("cluster --raft nowhere.py", "lab cluster: nowhere.py: no such file; RAFT must name a raft.py"),
-        ("cluster --data README.md", "lab cluster: README.md is there, and is no cluster's data; name another folder"),
-        ("cluster --data docs", "lab cluster: docs is there, and is no cluster's data; name another folder with"),
-        ("cluster --data docs --new", "lab cluster: docs is there, and is no cluster's data; name another folder with"),
-        ("cluster --cert a.pem", "lab cluster: --cert, --key and --ca belong together; give all three, or none"),
+        ("cluster --data README.md", "lab cluster: README.md exists and has no cluster data; choose another folder"),
+        ("cluster --data docs", "lab cluster: docs exists and has no cluster data; choose another folder with"),
+        ("cluster --data docs --new", "lab cluster: docs exists and has no cluster data; choose another folder with"),
+        ("cluster --cert a.pem", "lab cluster: --cert, --key and --ca must be given together"),
         ("cluster serve --me 3 --peers a:1,b:2", "lab cluster serve: --me must be 0..1, because --peers names 2"),
-        ("cluster serve --me 0 --peers here", "lab cluster serve: --peers wants HOST:PORT,HOST:PORT,..."),
+        ("cluster serve --me 0 --peers here", "lab cluster serve: --peers must be HOST:PORT,HOST:PORT,..."),
         ("cluster serve --me 0 --peers a:1,a:1", "lab cluster serve: --peers names an address twice: a:1,a:1"),
         ("cluster serve --me 0 --peers 0.0.0.0:1", "lab cluster serve: 0.0.0.0:1 can be reached from other machines"),
         ("cluster --raft a.py put a 1", "lab cluster: options go after put, not before it"),
@@ -165,11 +165,11 @@ def test_nobody_there_is_an_answer_too(capsys, monkeypatch, raft_package_restore
     address = f"127.0.0.1:{free_ports(1)}"
     assert cli.main(["cluster", "get", "a", "--peers", address, "--within", "0.2"]) == 1
     assert capsys.readouterr().err == (
-        f"lab cluster get: no answer within 0.2 s from {address}: a majority of the peers must be there. "
-        "If it was a put or append, it may still take effect\n"
+        f"lab cluster get: no answer from {address} within 0.2 s: a majority of the peers must be running. "
+        "A put or append may still take effect\n"
     )
     assert cli.main(["cluster", "status", "--peers", address]) == 1
-    assert capsys.readouterr().out.splitlines()[1].split() == ["0", "silent"]
+    assert capsys.readouterr().out.splitlines()[1].split() == ["0", "no", "answer"]
 
 
 def test_a_port_that_is_taken_is_named(tmp_path):
@@ -177,8 +177,8 @@ def test_a_port_that_is_taken_is_named(tmp_path):
         port = taken.getsockname()[1]
         _, err = session("--data", tmp_path / "data", "--port", port, "--servers", "1", commands=[], code=2)
     assert err == (
-        f"lab cluster: peer 0 did not start: cannot listen at 127.0.0.1:{port}: Address already in use; "
-        "stop who uses it, or take other ports\n"
+        f"lab cluster: peer 0 did not start: cannot listen on 127.0.0.1:{port}: Address already in use; "
+        "stop the process that uses it, or choose other ports\n"
     )
 
 
@@ -218,9 +218,9 @@ def test_what_a_process_says_when_its_last_save_was_torn(tmp_path):
         os.kill(process.pid, signal.SIGTERM)
         lines += process.stderr.readlines()
     assert lines[1].endswith(
-        f"peer 0: the last save in {torn} was torn, and nobody was told of it: the one before it counts\n"
+        f"peer 0: the last save in {torn} is incomplete and was never acknowledged; the one before it is used\n"
     )
-    assert "serves at 127.0.0.1" in lines[2]
+    assert "serving on 127.0.0.1" in lines[2]
     assert lines[-1].endswith("peer 0: stopped\n")
     assert process.returncode == 0
     assert Path(folder).is_dir()

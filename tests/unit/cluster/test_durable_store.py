@@ -227,14 +227,14 @@ def test_a_torn_save_may_come_again_and_again(tmp_path):
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda folder: folder.mkdir(), "is no peer's data: it has no owner.json; name another folder, or a new one"),
-        (lambda folder: folder.touch(), "is no folder"),
-        (lambda folder: DurableStore(folder, Owner(2, 3)).close(), "is the data of peer 2 of 3, not of peer 0 of 3"),
+        (lambda folder: folder.mkdir(), "has no data of a peer .no owner.json.; choose another folder, or a new one"),
+        (lambda folder: folder.touch(), "is not a folder"),
+        (lambda folder: DurableStore(folder, Owner(2, 3)).close(), "has the data of peer 2 of 3, not of peer 0 of 3"),
         (
             lambda folder: emptied(folder),
-            "the files with the saves are gone: this peer cannot know what it has promised",
+            "the save files are missing: this peer may have lost votes or entries",
         ),
-        (lambda folder: holding(folder), "is in use by another process; stop that one first"),
+        (lambda folder: holding(folder), "is in use by another process; stop it first"),
     ],
 )
 def test_a_folder_that_is_not_its_own_is_refused(tmp_path, make, text):

@@ -294,7 +294,7 @@ def test_a_long_search_is_no_task_that_does_not_wait(monkeypatch):
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("class Server: ...", "there is no class KVServer in it; it has Server"),
+        ("class Server: ...", "no class KVServer; it has Server"),
         ("class KVServer: ...", "class KVServer has no method kill"),
         ("import kv.nowhere", "ModuleNotFoundError while importing it: No module named 'kv.nowhere'"),
     ],

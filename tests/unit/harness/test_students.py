@@ -46,13 +46,13 @@ def load_error(path):
             "import numpie\n",
             "raft.py:1: ModuleNotFoundError while importing it: No module named 'numpie'\n    import numpie",
         ),
-        ("import sys\nsys.exit(3)\n", "raft.py:2: importing it ends the program\n    sys.exit(3)"),
-        ("", "raft.py: there is no class Raft in it"),
-        ("class raft:\n    pass\n", "raft.py: there is no class Raft in it; it has raft"),
+        ("import sys\nsys.exit(3)\n", "raft.py:2: importing it calls sys.exit()\n    sys.exit(3)"),
+        ("", "raft.py: no class Raft"),
+        ("class raft:\n    pass\n", "raft.py: no class Raft; it has raft"),
         ("class Raft:\n    pass\n", "raft.py: class Raft has no method start, no get_state, no kill"),
         (
             "class Raft:\n    def start(self): ...\n    def GetState(self): ...\n    def kill(self): ...\n",
-            "raft.py: class Raft has no method get_state (there is GetState, call it get_state)",
+            "raft.py: class Raft has no method get_state (rename GetState to get_state)",
         ),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_file_that_never_ends_importing(tmp_path, monkeypatch):
     path = written(tmp_path, "def wait():\n    while True:\n        pass\n\n\nwait()\n")
     message = load_error(path)
     assert message.startswith("raft.py:")
-    assert "importing it has not ended after 0 s; it is still here\n" in message
+    assert "the import did not finish within 0 s; it is still at this line\n" in message
 
 
 def test_a_file_that_a_busy_machine_imports_slowly_gets_more_time(tmp_path, monkeypatch):
@@ -82,7 +82,7 @@ def test_a_file_that_a_busy_machine_imports_slowly_gets_more_time(tmp_path, monk
     wait = "until_s = time.monotonic() + {seconds}\nwhile time.monotonic() < until_s:\n    pass\n"
     slow = f"from labsim import queue, random, threading, time\n{wait}"
     assert load_peer(peer(tmp_path, imports=slow.format(seconds=0.15))).has_method("kill")
-    assert "has not ended" in load_error(peer(tmp_path, imports=slow.format(seconds=60)))
+    assert "did not finish" in load_error(peer(tmp_path, imports=slow.format(seconds=60)))
 
 
 def test_a_warning_about_the_file_is_no_failure(tmp_path):
@@ -353,7 +353,7 @@ def test_system_exit_in_a_method_is_not_taken_for_a_result(tmp_path):
     path = peer(tmp_path, state="0, False")
     path.write_text(path.read_text().replace("return 0, False", "raise SystemExit(4)"))
     text = told(path)
-    assert text.splitlines()[0] == "Exited: it left by sys.exit(); a peer must never end the program"
+    assert text.splitlines()[0] == "Exited: a peer must not call sys.exit()"
     assert line_of(path, "raise SystemExit(4)") in text
 
 

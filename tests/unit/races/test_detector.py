@@ -39,9 +39,9 @@ def two():
     assert isinstance(ran.error, Failure)
     assert ran.error.rule == "race"
     assert ran.report == [
-        "Race on peer.term: peer 1 writes it at peer.py:21 in one(), holding self.mu",
-        "                   and reads it at peer.py:23 in two(), without a lock; nothing orders the two.",
-        "  Likely: two() forgot `with self.mu:`, or has left it.",
+        "Data race on peer.term: peer 1 writes it at peer.py:21 in one(), holding self.mu",
+        "                        and reads it at peer.py:23 in two(), without a lock; the accesses are not ordered.",
+        "  Likely: two() accesses it outside `with self.mu:`.",
     ]
     assert [(place.line, place.function) for place in ran.error.places] == [(21, "one"), (23, "two")]
 
@@ -55,8 +55,8 @@ def two():
     time.sleep(1)
     peer.term += 6
 """)
-    assert ran.report[0] == "Race on peer.term: peer 1 writes it at peer.py:20 in one(), without a lock"
-    assert ran.report[-1] == "  Likely: neither takes a lock; let one lock guard peer.term."
+    assert ran.report[0] == "Data race on peer.term: peer 1 writes it at peer.py:20 in one(), without a lock"
+    assert ran.report[-1] == "  Likely: neither access holds a lock; guard peer.term with one."
 
 
 @pytest.mark.parametrize(
@@ -87,13 +87,19 @@ def test_what_is_ordered_is_no_race(body):
 @pytest.mark.parametrize(
     ("body", "first"),
     [
-        ("def one():\n    peer.log.append(1)\ndef two():\n    return len(peer.log)\n", "Race on peer.log"),
-        ("def one():\n    peer.next[0] = 1\ndef two():\n    i = 0\n    return peer.next[i]\n", "Race on peer.next"),
-        ("def one():\n    peer.next[0] = 1\ndef two():\n    return sorted(peer.next)\n", "Race on peer.next"),
-        ("def one():\n    peer.log.append(1)\ndef two():\n    log = peer.log\n    log.clear()\n", "Race on peer.log"),
-        ("def one():\n    peer.log += [1]\ndef two():\n    return [x for x in peer.log]\n", "Race on peer.log"),
-        ("def one():\n    del peer.next[0]\ndef two():\n    return 3 in peer.next\n", "Race on peer.next"),
-        ("def one():\n    peer.term, x = 1, 2\ndef two():\n    peer.term = peer.term + 1\n", "Race on peer.term"),
+        ("def one():\n    peer.log.append(1)\ndef two():\n    return len(peer.log)\n", "Data race on peer.log"),
+        (
+            "def one():\n    peer.next[0] = 1\ndef two():\n    i = 0\n    return peer.next[i]\n",
+            "Data race on peer.next",
+        ),
+        ("def one():\n    peer.next[0] = 1\ndef two():\n    return sorted(peer.next)\n", "Data race on peer.next"),
+        (
+            "def one():\n    peer.log.append(1)\ndef two():\n    log = peer.log\n    log.clear()\n",
+            "Data race on peer.log",
+        ),
+        ("def one():\n    peer.log += [1]\ndef two():\n    return [x for x in peer.log]\n", "Data race on peer.log"),
+        ("def one():\n    del peer.next[0]\ndef two():\n    return 3 in peer.next\n", "Data race on peer.next"),
+        ("def one():\n    peer.term, x = 1, 2\ndef two():\n    peer.term = peer.term + 1\n", "Data race on peer.term"),
     ],
 )
 def test_containers_are_looked_into(body, first):
@@ -109,7 +115,7 @@ def two():
     with peer.other_mu:
         peer.term += 1
 """)
-    assert ran.report[-1] == "  Likely: each takes a lock, but not the same one."
+    assert ran.report[-1] == "  Likely: the two accesses hold different locks."
 
 
 def test_threads_are_ordered_by_start_and_join():
@@ -185,8 +191,8 @@ def test_a_flag_that_changes_once_is_a_remark():
     ran = race(flag)
     assert ran.error is None
     assert ran.remarks == [
-        "peer.dead is written at peer.py:20 and read at peer.py:22 without order: no failure, because it only goes "
-        "from one constant to another, once; a threading.Event says so better"
+        "peer.dead is written at peer.py:20 and read at peer.py:22 without synchronization: not a failure, because "
+        "it changes once, from one constant to another; a threading.Event would be clearer"
     ]
     back = flag + "    with peer.mu:\n        peer.dead = False\n"
     assert race(back.replace("return peer.dead", "time.sleep(1)\n    seen = peer.dead")).error.rule == "race"
@@ -202,8 +208,8 @@ def two():
 """)
     assert ran.error is None
     assert ran.remarks == [
-        "peer.term is written at peer.py:21 and read at peer.py:23 without order: "
-        "the line says it is so on purpose (any recent term will do)"
+        "peer.term is written at peer.py:21 and read at peer.py:23 without synchronization: "
+        "marked as intended (any recent term will do)"
     ]
 
 
@@ -224,8 +230,8 @@ def main():
     time.sleep(2)
 """
     )
-    assert ran.report[0] == "Race on self.votes: peer 1 writes it at peer.py:7 in __init__(), without a lock"
-    assert ran.report[-1] == "  Likely: __init__() starts a thread before it has set self.votes; start threads last."
+    assert ran.report[0] == "Data race on self.votes: peer 1 writes it at peer.py:7 in __init__(), without a lock"
+    assert ran.report[-1] == "  Likely: __init__() starts a thread before it sets self.votes; start threads last."
 
 
 def test_slots_private_names_and_objects_that_come_and_go():
@@ -252,7 +258,7 @@ def main():
     )
     assert (
         ran.report[0]
-        == "Race on self.__size: peer 1 writes it at peer.py:10 in grow(), holding a Lock made at peer.py:6"
+        == "Data race on self.__size: peer 1 writes it at peer.py:10 in grow(), holding a Lock made at peer.py:6"
     )
     assert ran.report[1].strip().startswith("and reads it at peer.py:12 in size(), without a lock")
 

@@ -85,8 +85,8 @@ def test_a_race_is_told_in_the_words_of_one_process(load, tmp_path):
     for error in errors:
         assert isinstance(error, Failure)
         assert error.rule == "race"
-        assert error.text.startswith("Race on self.role: peer ")
-        assert error.evidence[-1] == "  Likely: get_state() forgot `with self.mu:`, or has left it."
+        assert error.text.startswith("Data race on self.role: peer ")
+        assert error.evidence[-1] == "  Likely: get_state() accesses it outside `with self.mu:`."
     assert errors[0].variety == errors[1].variety
 
 
@@ -95,7 +95,7 @@ def test_a_remark_stays_a_remark(load, tmp_path):
     program = load(edited_reference(tmp_path, (LOCK, excused)))
     run = run_test(TESTS["test_initial_election_2a"], program, 5)
     assert run.error is None
-    assert any("it is so on purpose (any recent value will do)" in remark for remark in run.remarks)
+    assert any("marked as intended (any recent value will do)" in remark for remark in run.remarks)
     assert run_test(collect(lambda make_config: None), program, 5).remarks == []
 
 
@@ -121,9 +121,9 @@ def test_a_service_and_its_clerks_are_looked_at_too(load, tmp_path):
 
 
 LIES = {
-    "a turn that it cannot have lost": "do(PreemptionReached('turn', 10**9, 'x', 'raft.py', 1))",
-    "a race that cannot be": "do(RaceFound(DataRace('x' * 10**6, access, access)))",
-    "that it wants more turns to lose": "do(PreemptionRequest('everything'))",
+    "a preemption that was not scheduled": "do(PreemptionReached('turn', 10**9, 'x', 'raft.py', 1))",
+    "an invalid race": "do(RaceFound(DataRace('x' * 10**6, access, access)))",
+    "an invalid request for preemptions": "do(PreemptionRequest('everything'))",
 }
 
 

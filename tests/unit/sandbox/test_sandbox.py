@@ -218,7 +218,7 @@ def test_nobody_saves_at_once_on_a_slow_disk(load, tmp_path):
 
     lies = "persister.before_save = None"
     error = run_test(test, load(peer(tmp_path, init=lies, tick="self.persister.save(b'x')")), 7).error
-    assert "told its host what no peer tells: a save that has not begun, or takes longer" in str(error)
+    assert "violated the sandbox protocol: a save that was not due" in str(error)
     forgets = "if time.monotonic() < 0.5: self.persister._begun = 0; self.persister.save(b'x')"
     assert run_test(test, load(peer(tmp_path, tick=forgets)), 7).error is None
 
@@ -262,10 +262,10 @@ def test_a_process_that_somebody_else_ends_is_no_failure_of_the_peer(reference):
     ("source", "words"),
     [
         ("class Raft(:\n", "SyntaxError"),
-        ("x = 1\n", "there is no class Raft in it"),
+        ("x = 1\n", "no class Raft"),
         ("raise ValueError('no')\n", "ValueError while importing it: no"),
         ("import sys\nsys.exit()\n", "sys.exit() in"),
-        ("import os\nos._exit(0)\n", "importing it ends the program"),
+        ("import os\nos._exit(0)\n", "importing it ends the process"),
         ("import nowhere\n", "No module named 'nowhere'"),
         ("x=" + "-" * 2500 + "1\n", "raft.py"),
         ("x=" + "-" * 100_000 + "1\n", "raft.py"),
@@ -466,5 +466,5 @@ def test_root_without_bubblewrap_needs_a_python_that_others_may_read(tmp_path, m
     monkeypatch.setattr(confinement, "bubblewrap", lambda: None)
     monkeypatch.setattr(confinement, "sandbox_uid", lambda: confinement.UNPRIVILEGED_UID)
     monkeypatch.setattr("sys.base_prefix", str(closed))
-    with pytest.raises(LoadError, match=f"who may not read {closed}: it is closed to others. Install bubblewrap"):
+    with pytest.raises(LoadError, match=f"who may not read {closed}. Install bubblewrap"):
         load_sandboxed(REFERENCE)

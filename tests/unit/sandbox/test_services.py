@@ -314,4 +314,4 @@ def test_a_clerk_has_neither_a_disk_nor_a_channel(load, tmp_path):
         "        guest.add_effect(SaveFinished(1, b'', None))\n        self.seq += 1\n"
     )
     error = run_test(two_clients, load(service(tmp_path, client=[("        self.seq += 1\n", saving)])), 1).error
-    assert str(error) == "the clerk of client 0 told its host what no peer tells: a save, and it has no disk"
+    assert str(error) == "the clerk of client 0 violated the sandbox protocol: a save without a disk"

@@ -56,6 +56,6 @@ def test_lab_scenario_looks_for_races(tmp_path, capfd):
     file.write_text(STRICT.replace("strict\n", ""))
     assert lab(["scenario", str(file), "--raft", str(peer), "--race"]) == 1
     told = capfd.readouterr().out
-    assert "Race on self." in told
+    assert "Data race on self." in told
     assert told.rstrip().endswith(f"make scenario FILE={file} RAFT={peer} RACE=1")
     assert lab(["scenario", str(file), "--raft", str(peer)]) == 0

@@ -170,17 +170,17 @@ def test_who_tells_its_host_what_no_peer_tells_is_marked(graded: Graded) -> None
     for name, what in (
         ("says_what_is_no_message", ""),
         ("says_nested_things", ""),
-        ("says_that_it_has_led", "a result that nobody asked for"),
-        ("is_due_in_the_past", "a thread that is to be woken in the past"),
-        ("answers_what_nobody_asked", "an answer that nobody asked for"),
-        ("calls_a_peer_that_is_not_there", "a call of 'Raft.request_vote' of peer 99"),
-        ("declares_a_program", "a type with a field 'a: exec(1)'"),
+        ("says_that_it_has_led", "a result without a call"),
+        ("is_due_in_the_past", "a wake-up time in the past"),
+        ("answers_what_nobody_asked", "a reply without a request"),
+        ("calls_a_peer_that_is_not_there", "an invalid call: 'Raft.request_vote' to peer 99"),
+        ("declares_a_program", "a type with an invalid field name 'a: exec(1)'"),
         ("declares_without_end", "too many types"),
-        ("applies_garbage", "a command that cannot be read"),
-        ("begins_a_giant_save", "a save that cannot begin"),
+        ("applies_garbage", "an undecodable command"),
+        ("begins_a_giant_save", "an invalid start of a save"),
     ):
         assert graded.kinds(name) == {Ending.MISBEHAVED}, (name, graded.told(name))
-        assert f"told its host what no peer tells: {what}" in graded.told(name)
+        assert f"violated the sandbox protocol: {what}" in graded.told(name)
 
 
 def test_who_ends_itself_or_never_ends_is_told_so(graded: Graded) -> None:
@@ -404,4 +404,4 @@ def test_elsewhere_than_on_linux_the_words_are_clear(
     assert lab(["grade", "raft/raft.py", "--out", str(tmp_path / "out")]) == 2
     assert "lab grade needs Linux" in capsys.readouterr().err
     assert lab(["replay", "test_initial_election_2a", "--seed", "1", "--isolated"]) == 2
-    assert "isolated runs need Linux" in capsys.readouterr().err
+    assert "--isolated needs Linux" in capsys.readouterr().err

@@ -70,7 +70,7 @@ def test_a_race_is_told_and_costs_what_the_rubric_says(tmp_path: Path) -> None:
         results = json.loads((out / "students/ann/results.json").read_text())["tests"]
         (race,) = [test for test in results if test["name"] == f"{TEST} with races"]
         assert (race["score"], race["max_score"]) == (0, worth)
-        assert "Race on self.role: peer " in race["output"]
+        assert "Data race on self.role: peer " in race["output"]
         assert f"make replay TEST={TEST} SEED=" in race["output"]
         assert "ISOLATED=1 RACE=1" in race["output"]
         page = (out / "students/ann/report.html").read_text()

@@ -43,9 +43,9 @@ def test_a_race_is_told_and_its_replay_line_says_race(tmp_path, capfd, monkeypat
     peer = make_peer(tmp_path / "peer", "self.role")
     assert lab("replay", TEST, "--seed", 5, "--race", "--raft", peer) == 1
     told = capfd.readouterr().out
-    assert "Race on self.role: peer " in told
+    assert "Data race on self.role: peer " in told
     assert "in get_state(), without a lock" in told
-    assert "Likely: get_state() forgot `with self.mu:`, or has left it." in told
+    assert "Likely: get_state() accesses it outside `with self.mu:`." in told
     assert f"make replay TEST={TEST} SEED=5 RAFT={peer} RACE=1" in told
     assert lab("replay", TEST, "--seed", 5, "--raft", peer) == 0  # and without --race nobody sees it
 
