@@ -48,7 +48,7 @@ _MAX_CHUNKS = 16  # per test, so that workers share the work of --runs evenly
 _OTHERS_WIDTH = 100  # of the lines that name the other runs of a failure
 _MAX_OUTPUT_LINES = 100  # of what a failed test printed
 
-_NOT_ISOLATED = {
+_NEEDS_IN_PROCESS = {
     "--realtime": "the host owns virtual time, and on real threads there is none",
     "--pdb": "the peer's frames are in another process",
     "--check-determinism": "it looks into the peer's threads, which are in another process",
@@ -95,7 +95,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--runs") < 1:
         raise pytest.UsageError(f"--runs must be at least 1, got {config.getoption('--runs')}")
     if config.getoption("--isolated"):
-        for option, why in _NOT_ISOLATED.items():
+        for option, why in _NEEDS_IN_PROCESS.items():
             if config.getoption(option):
                 raise pytest.UsageError(f"{option} is not supported with --isolated: {why}")
     if config.getoption("--realtime") and config.getoption("--race"):
@@ -128,14 +128,14 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def _raft(config: pytest.Config) -> Path:
     """What --raft says; else the working directory's raft/raft.py, or the project's when pytest runs below it."""
-    return _chosen(config, "--raft", DEFAULT)
+    return _path_option(config, "--raft", DEFAULT)
 
 
 def _kv(config: pytest.Config) -> Path:
-    return _chosen(config, "--kv", DEFAULT_KV)
+    return _path_option(config, "--kv", DEFAULT_KV)
 
 
-def _chosen(config: pytest.Config, option: str, default: Path) -> Path:
+def _path_option(config: pytest.Config, option: str, default: Path) -> Path:
     given: Path | None = config.getoption(option)
     if given is not None:
         return given
@@ -161,7 +161,7 @@ def _launcher(config: pytest.Config, *, kv: bool) -> PeerLauncher:
     return config.stash[_LAUNCHER]
 
 
-def _refuse_unloadable(config: pytest.Config, *, kv: bool) -> None:
+def _check_loadable(config: pytest.Config, *, kv: bool) -> None:
     """Say it once, now, rather than in every test."""
     try:
         _launcher(config, kv=kv)
@@ -173,7 +173,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # A worker that refuses to collect breaks the whole run; there each test says it.
     tests = [item.stash[LAB_TEST] for item in items if LAB_TEST in item.stash]
     if not hasattr(config, "workerinput") and tests:
-        _refuse_unloadable(config, kv=any(test.wants_service for test in tests))
+        _check_loadable(config, kv=any(test.wants_service for test in tests))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -184,12 +184,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     config.pluginmanager.register(_Printer(config), "raftlab-printer")
     # With workers this process collects nothing, so it has to guess whether the peer will be needed.
     if config.getoption("numprocesses", None):
-        mentioned = [kind for arg in config.args for kind in _mentioned(arg)]
-        if mentioned:
-            _refuse_unloadable(config, kv=LabTestKind.SERVICE in mentioned)
+        kinds = [kind for arg in config.args for kind in _kinds_in(arg)]
+        if kinds:
+            _check_loadable(config, kv=LabTestKind.SERVICE in kinds)
 
 
-def _mentioned(arg: str) -> list[LabTestKind]:
+def _kinds_in(arg: str) -> list[LabTestKind]:
     path = Path(arg.partition("::")[0])
     files = [*path.rglob("test_*.py"), *path.rglob(f"*{SCENARIO}")] if path.is_dir() else [path]
     found = []
@@ -226,9 +226,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         return
 
     def call(made: Any) -> None:
-        asked = item.stash[LAB_TEST].kind.value
-        others = {name: item.funcargs[name] for name in item._fixtureinfo.argnames if name != asked}
-        item.obj(**{asked: made}, **others)
+        parameter = item.stash[LAB_TEST].kind.value
+        others = {name: item.funcargs[name] for name in item._fixtureinfo.argnames if name != parameter}
+        item.obj(**{parameter: made}, **others)
 
     test = collect(call, name=item.originalname, file=item.path, parameters=item._fixtureinfo.argnames)
     if test is not None:
@@ -245,11 +245,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         chunks = min(runs, _MAX_CHUNKS)
         edges = [runs * k // chunks for k in range(chunks + 1)]
         first = metafunc.config.stash[_SEED]
-        stretches = [_Seeds(range(first + a, first + b)) for a, b in pairwise(edges) if a < b]
-        metafunc.parametrize(_LAB_SEEDS, stretches, indirect=True, ids=[str(stretch) for stretch in stretches])
+        ranges = [_SeedRange(range(first + a, first + b)) for a, b in pairwise(edges) if a < b]
+        metafunc.parametrize(_LAB_SEEDS, ranges, indirect=True, ids=[str(seeds) for seeds in ranges])
 
 
-class _Seeds:
+class _SeedRange:
     """What the fixture is outside the test: the seeds to run with. Inside, it is the function that makes a Config."""
 
     def __init__(self, seeds: range) -> None:
@@ -263,26 +263,26 @@ class _Seeds:
 
 
 @pytest.fixture
-def lab_seeds(request: pytest.FixtureRequest) -> _Seeds:
+def lab_seeds(request: pytest.FixtureRequest) -> _SeedRange:
     """What the other fixtures are outside the test."""
     seed = request.config.stash[_SEED]
-    return getattr(request, "param", None) or _Seeds(range(seed, seed + 1))
+    return getattr(request, "param", None) or _SeedRange(range(seed, seed + 1))
 
 
 @pytest.fixture
-def make_config(lab_seeds: _Seeds) -> _Seeds:
+def make_config(lab_seeds: _SeedRange) -> _SeedRange:
     """make_config(servers=3, unreliable=False, snapshot=False): a cluster under test."""
     return lab_seeds
 
 
 @pytest.fixture
-def make_scenario(lab_seeds: _Seeds) -> _Seeds:
+def make_scenario(lab_seeds: _SeedRange) -> _SeedRange:
     """make_scenario(peers=3, snapshots=False, strict=False): a cluster in which nothing happens by itself."""
     return lab_seeds
 
 
 @pytest.fixture
-def make_kv_config(lab_seeds: _Seeds) -> _Seeds:
+def make_kv_config(lab_seeds: _SeedRange) -> _SeedRange:
     """make_kv_config(servers=3, unreliable=False, max_raft_state=None): a cluster with a service, under test."""
     return lab_seeds
 
@@ -301,10 +301,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     try:
         launcher = _launcher(pyfuncitem.config, kv=test.wants_service)
     except LoadError as error:
-        raise LabFailure(str(error), _Failed.to_load(pyfuncitem, error)) from None
-    stretch = _seeds(pyfuncitem)
+        raise LabFailure(str(error), _FailedTest.to_load(pyfuncitem, error)) from None
+    seeds = _seeds_of(pyfuncitem)
     total = 0.0
-    for seed in stretch.seeds:
+    for seed in seeds.seeds:
         run = _run(pyfuncitem, test, launcher, seed)
         total += run.real_s
         for name, told in ((_CHECK_OFF, run.checks_off), (_REMARK, run.remarks), (_UNVERIFIED, run.unverified)):
@@ -315,17 +315,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             pyfuncitem.config.get_terminal_writer().flush()
             if isinstance(run.error, (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception)):
                 raise run.error
-            raise LabFailure(_describe(pyfuncitem, run), _Failed.of(pyfuncitem, run)) from None
+            raise LabFailure(_describe(pyfuncitem, run), _FailedTest.of(pyfuncitem, run)) from None
     lines = run.lines
-    if len(stretch.seeds) > 1:
-        lines.append(f"  ... {len(stretch.seeds)} runs passed, {total:.1f} s real")
+    if len(seeds.seeds) > 1:
+        lines.append(f"  ... {len(seeds.seeds)} runs passed, {total:.1f} s real")
     pyfuncitem.user_properties.append((_PASSED, "\n".join(lines)))
     return True
 
 
-def _seeds(item: pytest.Function) -> _Seeds:
+def _seeds_of(item: pytest.Function) -> _SeedRange:
     seeds = item.funcargs[item.stash[LAB_TEST].kind.value]
-    assert isinstance(seeds, _Seeds)
+    assert isinstance(seeds, _SeedRange)
     return seeds
 
 
@@ -366,7 +366,7 @@ _USUAL_CAUSES = "Usual causes: the order of a set, id() or hash() used for order
 
 def _node_id(item: pytest.Function) -> str:
     """By its absolute path, and without the parameter that --runs adds."""
-    seeds = str(_seeds(item))
+    seeds = str(_seeds_of(item))
     name = item.name.replace(f"[{seeds}]", "").replace(f"{seeds}-", "").replace(f"-{seeds}", "")
     names = [parent.name for parent in item.listchain() if isinstance(parent, pytest.Class)]
     return "::".join([str(item.path), *names, name])
@@ -380,7 +380,7 @@ class NotDeterministic(Failure):
 
 
 @dataclass(frozen=True)
-class _Failed:
+class _FailedTest:
     """A failure as it travels from a worker: what a line in a list needs, and what is wrong, as a value."""
 
     test: str
@@ -389,18 +389,18 @@ class _Failed:
     mistake: str  # of the outcome: failures that share it are told as one
 
     @classmethod
-    def of(cls, item: pytest.Function, run: Run) -> _Failed:
+    def of(cls, item: pytest.Function, run: Run) -> _FailedTest:
         assert run.error is not None
         outcome = run.outcome(records.place_of_peer(_raft(item.config), _kv_of(item)), item.path)
-        return cls(_shown_name(item), run.seed, report.headline(run.error), outcome.mistake)
+        return cls(_display_name(item), run.seed, report.headline(run.error), outcome.mistake)
 
     @classmethod
-    def to_load(cls, item: pytest.Function, error: LoadError) -> _Failed:
+    def to_load(cls, item: pytest.Function, error: LoadError) -> _FailedTest:
         headline = str(error).partition("\n")[0]
-        return cls(_shown_name(item), None, headline, LoadError.__name__)
+        return cls(_display_name(item), None, headline, LoadError.__name__)
 
     @classmethod
-    def read(cls, report: pytest.TestReport) -> _Failed | None:
+    def read(cls, report: pytest.TestReport) -> _FailedTest | None:
         told: Any = next((value for name, value in report.user_properties if name == _FAILED), None)
         return None if told is None else cls(**told)
 
@@ -412,12 +412,12 @@ class _Failed:
 class LabFailure(Exception):
     """Carries the finished report; pytest need not add its own."""
 
-    def __init__(self, text: str, failed: _Failed) -> None:
+    def __init__(self, text: str, failed: _FailedTest) -> None:
         super().__init__(text)
         self.failed = failed
 
 
-def _shown_name(item: pytest.Function) -> str:
+def _display_name(item: pytest.Function) -> str:
     """Without the parameter that --runs adds: the seed says more."""
     return _node_id(item).rpartition("::")[2]
 
@@ -459,11 +459,11 @@ def _replay_line(item: pytest.Function, seed: int) -> str:
     return command_line(command, {SEED.name: seed, **_given(item)})
 
 
-def _make_line(does: str, item: pytest.Function, seed: int) -> str:
+def _make_line(command: str, item: pytest.Function, seed: int) -> str:
     """What shrinks the run, or draws it, where make finds the test by its name. A scenario is short already."""
     if item.config.getoption("--realtime") or not _is_replayable(item) or item.path.suffix == SCENARIO:
         return ""
-    return run_line(does, item.originalname, seed, _given(item))
+    return run_line(command, item.originalname, seed, _given(item))
 
 
 def _given(item: pytest.Function) -> dict[str, Any]:
@@ -518,25 +518,25 @@ def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport, c
     if isinstance(report, pytest.TestReport) and report.when == "call":
         if report.passed and _property(report, _PASSED):
             return "passed", "", ""
-        if report.failed and _Failed.read(report) is not None:
+        if report.failed and _FailedTest.read(report) is not None:
             return "failed", "", ("FAILED", {"red": True})
     return None
 
 
 @dataclass
-class _Crash:
+class _CrashMessage:
     message: str
 
     def __str__(self) -> str:
         return self.message
 
 
-class _Report:
+class _FailureText:
     """A finished report in the shape that pytest asks of one: text for the terminal, one line for the summary."""
 
     def __init__(self, text: str, headline: str) -> None:
         self._text = text
-        self.reprcrash = _Crash(headline)
+        self.reprcrash = _CrashMessage(headline)
 
     def __str__(self) -> str:
         return self._text
@@ -555,7 +555,7 @@ class _Printer:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._header_due = config.get_verbosity() < 0  # -q leaves the header out, and with it the seed
-        self._first: dict[str, _Failed] = {}  # by mistake
+        self._first: dict[str, _FailedTest] = {}  # by mistake
         self._checks_off: dict[str, None] = {}
         self._remarks: dict[str, None] = {}
         self._unverified: dict[str, None] = {}
@@ -568,7 +568,7 @@ class _Printer:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        lines, failed = _property(report, _PASSED), _Failed.read(report)
+        lines, failed = _property(report, _PASSED), _FailedTest.read(report)
         if report.when != "call" or not (lines or failed):
             return
         self._checks_off |= {str(line): None for name, line in report.user_properties if name == _CHECK_OFF}
@@ -579,7 +579,7 @@ class _Printer:
             test = report.nodeid.rpartition("::")[2].partition("[")[0]
             self._unverified_tests.setdefault(part_of(test), set()).add(test)
         if report.failed and failed:
-            longrepr = _Report(str(report.longrepr), failed.headline)
+            longrepr = _FailureText(str(report.longrepr), failed.headline)
             report.longrepr = longrepr  # type: ignore[assignment]  # all pytest asks for
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is None:
@@ -592,40 +592,40 @@ class _Printer:
             reporter.write_line(lines)
         elif report.failed and failed:
             first = self._first.setdefault(failed.mistake, failed)
-            said = failed.headline if first is failed else f"as {first.test}"
-            for line in _wrapped(f"FAILED {failed.run}: {said}", reporter):
+            message = failed.headline if first is failed else f"as {first.test}"
+            for line in _wrapped(f"FAILED {failed.run}: {message}", reporter):
                 reporter.write_line(line, red=True)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None, None, None]:
-        everything = terminalreporter.stats.get("failed", [])
-        ours = [report for report in everything if isinstance(report.longrepr, _Report)]
-        if not ours or self._config.getoption("tbstyle") == "no":
+        all_failed = terminalreporter.stats.get("failed", [])
+        lab_reports = [report for report in all_failed if isinstance(report.longrepr, _FailureText)]
+        if not lab_reports or self._config.getoption("tbstyle") == "no":
             yield
         else:
             # pytest would tell each in full, and all of them again as a list.
-            terminalreporter.stats["failed"] = [report for report in everything if report not in ours]
+            terminalreporter.stats["failed"] = [report for report in all_failed if report not in lab_reports]
             try:
-                self._tell(ours, terminalreporter)
+                self._print_failures(lab_reports, terminalreporter)
                 yield
             finally:
-                terminalreporter.stats["failed"] = everything
+                terminalreporter.stats["failed"] = all_failed
         for line in self._unverified:
             terminalreporter.write_line(f"{line}.", yellow=True)
         for part, tests in sorted(self._unverified_tests.items()):
             which = f"Part {part.upper()}" if part else "This"
-            many = "1 test rests" if len(tests) == 1 else f"{len(tests)} tests rest"
-            told = f"{which} is unverified: {many} on messages that cannot be read, and may earn no points."
+            count = "1 test rests" if len(tests) == 1 else f"{len(tests)} tests rest"
+            told = f"{which} is unverified: {count} on messages that cannot be read, and may earn no points."
             terminalreporter.write_line(told, yellow=True)
         for line in self._checks_off:
             terminalreporter.write_line(f"{line}.", yellow=True)
         for line in self._remarks:
             terminalreporter.write_line(f"Remark: {line}.", yellow=True)
 
-    def _tell(self, reports: list[pytest.TestReport], reporter: Any) -> None:
-        by_mistake: dict[str, list[tuple[pytest.TestReport, _Failed]]] = {}
+    def _print_failures(self, reports: list[pytest.TestReport], reporter: Any) -> None:
+        by_mistake: dict[str, list[tuple[pytest.TestReport, _FailedTest]]] = {}
         for each in sorted(reports, key=lambda each: self._order.get(each.nodeid, -1)):
-            failed = _Failed.read(each)
+            failed = _FailedTest.read(each)
             assert failed is not None
             by_mistake.setdefault(failed.mistake, []).append((each, failed))
         reporter.write_sep("=", "FAILURES")
@@ -634,11 +634,11 @@ class _Printer:
                 reporter.write_sep("_")
             reporter.write_line(str(first.longrepr))
             if others:
-                _tell_others([failed for _, failed in others], reporter)
-            self._tell_output(first, reporter)
+                _print_others([failed for _, failed in others], reporter)
+            self._print_output(first, reporter)
         reporter.write_line("")
 
-    def _tell_output(self, of: pytest.TestReport, reporter: Any) -> None:
+    def _print_output(self, of: pytest.TestReport, reporter: Any) -> None:
         wanted = self._config.getoption("showcapture")
         for name, content in of.sections:
             if wanted != "no" and (wanted == "all" or wanted in name):
@@ -646,7 +646,7 @@ class _Printer:
                 reporter.write_line(content.rstrip("\n"))
 
 
-def _tell_others(failures: list[_Failed], reporter: Any) -> None:
+def _print_others(failures: list[_FailedTest], reporter: Any) -> None:
     """Their names and seeds: the first one's report says how to replay a run."""
     by_seed: dict[int | None, list[str]] = {}
     for failed in failures:
