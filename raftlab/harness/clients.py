@@ -1,4 +1,4 @@
-"""Clients of the service under test: each is a node with a clerk of the student's, and every call is taken down.
+"""Clients of the service under test: each is a node with a student's clerk, and each call goes into the history.
 
 Start at `Client`.
 """
@@ -17,12 +17,12 @@ from raftlab.check.linearizability import ClientOperation, History, OperationKin
 from raftlab.harness.runtime import CallTimeout, Runtime
 from raftlab.trace import events
 
-# Of one call. Servers may be cut off for a few seconds at a time; nothing that the tests do takes longer.
+# Limit of one call. The tests disconnect servers for a few seconds at most.
 OPERATION_LIMIT_S = 40.0
 
 
 class Client:
-    """One client: get, put and append of its clerk, and what became of each."""
+    """One client: calls get, put and append of its clerk, and records the results."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class Client:
         self.name = name
         self.node = node
         self.ends = ends
-        self.reaches = reaches  # the servers that it is plugged to
-        self.clerk: Clerk  # made once this client is plugged in: it may call at once
+        self.reaches = reaches  # the servers it is connected to
+        self.clerk: Clerk  # made after this client is connected, because it may send RPCs at once
         self._history = history
         self._runtime = runtime
         self._emit = emit

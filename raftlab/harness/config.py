@@ -1,8 +1,7 @@
-"""The harness: a cluster under test, and what must be true of it.
+"""A cluster under test and the assertions that tests make about it: MIT's config.go with Python names.
 
-MIT's config.go with Python names. A condition that does not hold ends the test at once with a Failure that says what
-was expected and what was seen. What can be done to the servers (start, crash, connect, slow disks, cuts) is inherited
-from servers.py.
+A failed assertion ends the test at once with a Failure that names the expected and the observed state. Operations on
+servers (start, crash, connect, slow disks, cuts) are inherited from servers.py.
 
 Start reading at `Config.one()`.
 """
@@ -35,7 +34,7 @@ _KILL_GRACE_S = 1.0
 
 
 class Stats(NamedTuple):
-    """MIT's line: what a test took."""
+    """MIT's line of figures for a test."""
 
     virtual_s: float
     peers: int
@@ -57,7 +56,7 @@ _ACTIVITY = {events.SEND: "sends", events.PERSIST: "saves", events.APPLY: "appli
 class Config(Servers):
     """A cluster under test. Made by the `make_config` fixture."""
 
-    _long_delays = True  # a call that leads nowhere may take seconds to say so
+    _long_delays = True  # a call that gets no reply may take seconds to return
 
     def __init__(
         self, launcher: PeerLauncher, *, servers: int = 3, unreliable: bool = False, snapshot: bool = False
@@ -86,7 +85,7 @@ class Config(Servers):
     # ---- the course of a test ----------------------------------------------------------------------------
 
     def begin(self, description: str) -> None:
-        """Name what is tested now, and count from here."""
+        """Describe the test, and reset its counters."""
         self.description = description
         self._emit(events.PHASE, None, description, 0)
         self._begin_counting()
@@ -99,7 +98,7 @@ class Config(Servers):
         self._max_index_before = self._committed.max_index
 
     def end(self) -> Stats:
-        """The test has passed: MIT's figures. Called for every test that does not call it itself."""
+        """The test has passed: return its figures. run_test() calls this if the test does not."""
         self._raise_if_failed()
         self._finished = True
         for slot in self._slots:
@@ -120,7 +119,7 @@ class Config(Servers):
         return self.stats
 
     def _check_quiet_after_kill(self) -> None:
-        """A peer told to stop stops: after a second's grace it sends, saves and applies nothing."""
+        """One second after kill() a peer must not send, save or apply anything."""
         if self._virtual is None:
             return
         self._emit(events.STOP, None, None, 0)
@@ -133,9 +132,9 @@ class Config(Servers):
         for event in self._trace[mark:]:
             if event.kind in _ACTIVITY:
                 self.fail(
-                    f"Peer {event.node} was told to stop by kill() and goes on over a second later: it "
-                    f"{_ACTIVITY[event.kind]} at {event.at_ns / 1e9:.3f} s. Its threads must look whether it was "
-                    "killed",
+                    f"Peer {event.node} is still active more than a second after kill(): it "
+                    f"{_ACTIVITY[event.kind]} at {event.at_ns / 1e9:.3f} s. Its threads must check whether kill() was "
+                    "called",
                     QUIET_DEATH,
                 )
 
@@ -145,14 +144,14 @@ class Config(Servers):
         self._call_peer(slot, "kill()", peer.kill, entry_point="kill")
 
     def cleanup(self) -> None:
-        """Stop all peers; on real threads nothing else would."""
+        """Stop all peers. Needed on real threads only."""
         self._finished = True
         if not isinstance(self._runtime, RealTimeRuntime):
             return
         try:
             for slot in self._slots:
                 if slot.peer is not None:
-                    with suppress(CallTimeout, TaskFailed):  # the test is over; there is one more peer to stop
+                    with suppress(CallTimeout, TaskFailed):  # the test is over; stop the other peers too
                         self._runtime.call(slot.node, slot.peer.kill, entry_point="kill", limit_s=1.0)
                 if slot.service is not None:
                     slot.service.stop()
@@ -167,7 +166,7 @@ class Config(Servers):
     # ---- asking peers ----------------------------------------------------------------------------------------------
 
     def get_state(self, i: int) -> tuple[int, bool]:
-        """(term, is_leader) as peer i sees it; one that another thread crashes meanwhile leads nothing."""
+        """(term, is_leader) according to peer i; (0, False) if another thread crashes it meanwhile."""
         slot = self._slot(i)
         peer = self._running_peer("get_state", slot)
         try:
@@ -183,19 +182,19 @@ class Config(Servers):
         self._fail_wrong_result(peer.get_state, i, state, "(term: int, is_leader: bool)")
 
     def _check_claim(self, slot: ServerSlot, term: int) -> None:
-        """A peer says that it leads: a claim like any other, which its messages must prove."""
+        """A peer says that it leads. Like a claim in a message, this needs votes on the wire."""
         if self._virtual is None:
-            # On real threads there is no trace, so this is all that is known: elections take messages.
+            # Without a trace (real threads) this is all that can be checked: elections take messages.
             if self.n > 1 and not self.rpc_total():
-                self.fail(f"Peer {slot.name} leads term {term}, and no peer has sent anything (§5.2)")
+                self.fail(f"Peer {slot.name} leads term {term}, but no peer has sent anything (§5.2)")
         elif self.checker is not None and self.checker.claim(slot.name, term, self._virtual.simulation.now_ns):
             self._virtual.simulation.deliver_now()
 
     def start(self, i: int, command: Any) -> tuple[int, int, bool]:
-        """Hand a command to peer i: (index, term, is_leader); one that is crashed meanwhile takes nothing."""
+        """Call start() of peer i: (index, term, is_leader); (-1, 0, False) if the peer crashes meanwhile."""
         slot = self._slot(i)
         peer = self._running_peer("start", slot)
-        # The peer gets its own, to do with as it likes, and so does the trace, which is read later.
+        # Copies for the peer, which may change its own, and for the trace, which is read later.
         given, recorded = command, command
         if not isinstance(command, int | str):
             given, recorded = deepcopy(command), deepcopy(command)
@@ -207,10 +206,10 @@ class Config(Servers):
         return index, term, is_leader
 
     def _make_traced_start(self, slot: ServerSlot, peer: Peer, given: Any, recorded: Any) -> Callable[[], Any]:
-        """A call of the peer's start(), with its events. `noted` is for the trace."""
+        """A function that calls the peer's start() and emits its events. `recorded` is for the trace."""
 
         def start() -> Any:
-            """Runs as a task of the peer, so that what it returns is noted before anything else happens."""
+            """Runs as a task of the peer, so that its result is recorded before anything else happens."""
             record_result = self._record_start(slot, peer, recorded)
             result = peer.start(given)
             record_result(result)
@@ -219,19 +218,19 @@ class Config(Servers):
         return start
 
     def _record_start(self, slot: ServerSlot, peer: Peer, recorded: Any) -> Callable[[Any], None]:
-        """A call of start() begins; what is returned is told what that came to."""
+        """Record that a call of start() begins. The returned function records its result."""
         i, node, began_s = slot.index, slot.node, self._runtime.now
         self._emit(events.START, node, recorded, 0)
 
         def record_result(result: Any) -> None:
             if self._virtual is not None and self._virtual.now != began_s:
-                # Then it may wait for its own disk, and for who holds the lock meanwhile.
+                # On slow disks start() may wait for its own save, or for a lock that is held during a save.
                 disks_are_slow = self._slowest_save_ms > 0
                 took_s = self._runtime.usable_s(node, began_s)
                 if took_s and not disks_are_slow:
                     self.fail(
-                        f"start() of peer {i} took {took_s:.3f} s (virtual); it must hand the command "
-                        "over and return at once, without waiting for anybody",
+                        f"start() of peer {i} took {took_s:.3f} s (virtual); it must append the command and "
+                        "return immediately, without waiting for anything",
                         START_RETURNS_AT_ONCE,
                     )
             match result:
@@ -247,7 +246,7 @@ class Config(Servers):
         if slot.peer is None:
             raise ValueError(f"{what}(): server {slot.index} is down")
         if slot.paused:
-            raise ValueError(f"{what}(): server {slot.index} is paused, and nothing of it runs until resume()")
+            raise ValueError(f"{what}(): server {slot.index} is paused; call resume() first")
         return slot.peer
 
     def _fail_wrong_result(self, method: Callable[..., Any], i: int, result: Any, shape: str) -> NoReturn:
@@ -255,7 +254,7 @@ class Config(Servers):
         self._runtime.fail(Failure(text, [*self._runtime.test_step(), *source_line(method)]))
 
     def check_one_leader(self) -> int:
-        """Within 5 s the connected servers have one leader. Two leaders in one term are always wrong."""
+        """Within 5 s there is a leader among the connected servers: its index. Fails if one term has two leaders."""
         for _ in range(10):
             time.sleep(random.uniform(0.450, 0.550))
             leaders: dict[int, list[int]] = {}
@@ -274,7 +273,7 @@ class Config(Servers):
         self.fail("Expected one leader among the connected servers, but there was none for 5 s (§5.2)")
 
     def check_terms(self) -> int:
-        """All connected servers are in the same term: that term."""
+        """The term of the connected servers. Fails if they differ."""
         term = None
         for i in range(self.n):
             if self.reachable(i):
@@ -290,7 +289,7 @@ class Config(Servers):
         return term
 
     def check_no_leader(self) -> None:
-        """No connected server believes it leads."""
+        """Fails if a connected server believes that it leads."""
         for i in range(self.n):
             if self.reachable(i):
                 term, is_leader = self.get_state(i)
@@ -301,16 +300,16 @@ class Config(Servers):
         return self.is_up(i) and not self.is_paused(i)
 
     def leader_now(self) -> int | None:
-        """A server that believes it leads right now, connected or not; the last such, as in the MIT tests."""
+        """A server that believes it leads, connected or not: the last such server, as in MIT's tests."""
         leader = None
         for i in range(self.n):
             if self._is_running(i) and self.get_state(i)[1]:
                 leader = i
-        # A crash that is armed may have come while the others were asked.
+        # An armed crash may have happened while the other servers were asked.
         return leader if leader is not None and self._is_running(leader) else None
 
     def wait_for_leader(self, after_term: int = 0) -> tuple[int, int]:
-        """Within 5 s some connected server leads a later term than that: it, and its term."""
+        """Within 5 s a connected server leads a term after `after_term`: (server, term)."""
         for _ in range(1000):
             for i in range(self.n):
                 if self.reachable(i):
@@ -318,22 +317,22 @@ class Config(Servers):
                     if leads and term > after_term:
                         return i, term
             time.sleep(0.005)
-        self.fail(f"Expected a leader of a term after {after_term}, but there was none for 5 s (§5.2)")
+        self.fail(f"Expected a leader in a term after {after_term}, but there was none for 5 s (§5.2)")
 
     # ---- agreement -----------------------------------------------------------------------------------------------
 
     def n_committed(self, index: int) -> tuple[int, Any]:
-        """How many servers have applied a command at that index, and the command."""
+        """How many servers have applied a command at this index, and the command."""
         self._raise_if_failed()
         count, command = 0, None
         for slot in self._slots:
             if slot.service is not None and index in slot.service.commands:
-                # That all of them hold the same one is checked when each is applied.
+                # ApplyChecker checks that all of them applied the same command.
                 count, command = count + 1, slot.service.commands[index]
         return count, command
 
     def wait(self, index: int, servers: int, start_term: int | None = None) -> Any:
-        """Wait until that many servers have applied index: the command; None if the term moved on first."""
+        """Wait until this many servers have applied `index`: the command, or None if a later term began first."""
         pause_s = 0.010
         for _ in range(30):
             if self.n_committed(index)[0] >= servers:
@@ -346,13 +345,13 @@ class Config(Servers):
                         return None
         count, command = self.n_committed(index)
         if count < servers:
-            self.fail(f"Index {index} was applied by {_servers(count)} in the end, expected {servers}", awaited=index)
+            self.fail(f"Index {index} was applied by {_servers(count)}; expected {servers}", awaited=index)
         return command
 
     def one(self, command: Any, servers: int, *, retry: bool) -> int:
-        """Agree on a command: start it at whoever leads, wait for that many servers to apply it; its index.
+        """Start a command at the leader and wait until this many servers have applied it: its index.
 
-        Within 10 s. With `retry`, a command that got lost with its leader is given to the next one.
+        Fails after 10 s. With `retry`, a command that its leader lost is started again at the next leader.
         """
         if not 1 <= servers <= self.n:
             raise ValueError(f"one(): servers must be 1..{self.n}, got {servers}")
@@ -366,7 +365,7 @@ class Config(Servers):
                 if self.reachable(candidate):
                     node, asked_s = self._slots[candidate].node, self._runtime.now
                     its_index, _, accepted = self.start(candidate, command)
-                    # Another thread of the test may have paused it meanwhile.
+                    # Another thread of the test may have paused this server meanwhile.
                     give_up_s += self._runtime.now - asked_s - self._runtime.usable_s(node, asked_s)
                     if accepted:
                         index, no_leader = its_index, False

@@ -1,6 +1,6 @@
-"""Peers, services and clerks in this process: the fastest way, and the one of students' own runs.
+"""Launches peers, services and clerks in this process, which is fastest: used for students' own runs.
 
-Not promised: that they keep their hands off the tester. For grades isolation/ launches them in a sandbox.
+Not promised: protection of the tester from them. For grades raftlab/sandbox launches them in a sandbox.
 
 Start at `InProcessLauncher`.
 """
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 class ServiceProgram(Protocol):
-    """What a service and its clerk are made of."""
+    """Constructs services and clerks."""
 
     def make_service(self, *args: Any) -> Any: ...
     def make_clerk(self, *args: Any) -> Any: ...
 
 
 class InProcessLauncher:
-    """Each launch calls `make_raft` as the class Raft is called; a Program makes modules of its own for each."""
+    """Each launch calls `make_raft` with Raft's arguments. A Program executes its modules anew each time."""
 
     work_clock = staticmethod(time.process_time)
 
@@ -48,7 +48,7 @@ class InProcessLauncher:
         service: ServiceProgram | None = None,
         race: RaceInstrumentation | None = None,
     ) -> None:
-        """`peer_class`: where `make_raft` is not the class itself, the class to be looked at."""
+        """`peer_class`: the class to inspect, if `make_raft` is not the class itself."""
         self._make_raft = make_raft
         self._service = service
         self._race = race
@@ -86,7 +86,7 @@ class InProcessLauncher:
 
 
 class InProcessPeer:
-    """One incarnation: the objects themselves."""
+    """One incarnation, in this process."""
 
     def __init__(self, context: PeerContext, make_raft: Callable[..., Peer], service: ServiceProgram | None) -> None:
         self._context = context
@@ -114,7 +114,7 @@ class InProcessPeer:
 
 
 class QueueChannel:
-    """apply_ch itself. Its methods are replaced: a subclass of Queue would have a mutex, and another schedule."""
+    """An apply_ch. Methods are replaced because a subclass of Queue would have a mutex, and another schedule."""
 
     def __init__(self) -> None:
         self.queue: queue.Queue[Any] = queue.Queue(1)
@@ -122,7 +122,7 @@ class QueueChannel:
         simulation = current_simulation()
         if simulation is not None:
             self.producers.watch(self.queue, simulation)
-        # The queue's own: a call in between would cost as much again.
+        # The queue's methods themselves: a wrapper would double the cost.
         self.get = self.queue.get
         self.waiting = self.queue.qsize
 
@@ -147,14 +147,14 @@ class QueueChannel:
 
 
 class TracedPeer:
-    """What a service gets as its Raft: the peer itself, but start() and snapshot() leave a trace."""
+    """A service's Raft: forwards to the peer, and calls the hooks for start() and snapshot()."""
 
     def __init__(self, peer: Peer, hooks: RaftHooks) -> None:
         self._peer = peer
         self._hooks = hooks
 
     def start(self, command: Any) -> tuple[int, int, bool]:
-        """The trace keeps a copy: the service may go on with its own."""
+        """The trace keeps a copy, because the service may change the command."""
         recorded = command if isinstance(command, int | str | bytes) else copy(command)
         record_result = self._hooks.start(self._peer, recorded)
         result = self._peer.start(command)
@@ -175,5 +175,5 @@ class TracedPeer:
         self._peer.kill()
 
     def __getattr__(self, name: str) -> Any:
-        """What else the student's Raft has."""
+        """Other attributes of the student's Raft."""
         return getattr(self._peer, name)

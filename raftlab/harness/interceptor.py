@@ -1,10 +1,10 @@
-"""Between a peer and a service that is the student's: the tester hears what passes, and changes nothing.
+"""Observes what passes between a peer and a student's service, and changes nothing.
 
-What the peer puts on apply_ch is held against the rules when the service takes it, so apply-order, snapshot-forward and
-state-machine-safety hold under any service. What the service asks of its peer its launcher reports (`RaftHooks`).
+Each message is checked when the service takes it from apply_ch, so apply-order, snapshot-forward and
+state-machine-safety hold for any service. The launcher reports the service's calls to its peer (`RaftHooks`).
 
-What a snapshot holds is the service's business. But the tester has seen which bytes it made at which index, and so
-knows with what index a service begins after a restart, and what a snapshot that is handed up stands for.
+The contents of a snapshot are opaque. The tester records which bytes were made at which index, so it knows the index
+at which a restarted service begins, and the index of a snapshot on apply_ch.
 
 Start at `ApplyInterceptor`.
 """
@@ -20,14 +20,14 @@ from raftlab.check.harness_rules import SERVICE_LISTENS, SNAPSHOT_FORWARD, SNAPS
 from raftlab.harness.launcher import ApplyChannel
 from raftlab.harness.service import ApplyChecker, CommittedCommands
 
-# Before its peer would be accused of applying nothing.
+# Before the peer would be reported for applying nothing.
 SERVICE_TIMEOUT_S = 0.7
 _CHECK_INTERVAL_S = 0.2
-_SAVES_IN_A_ROW = 10  # that may come first, on a slow disk
+_SAVES_IN_A_ROW = 10  # saves that may come first on a slow disk
 
 
 class SnapshotRegistry:
-    """Every snapshot that some service of the cluster has made. Equal ones may be of several indexes."""
+    """Every snapshot that a service of the cluster has made. Equal bytes may be of several indexes."""
 
     def __init__(self) -> None:
         self._indexes: dict[bytes, list[int]] = {b"": [0]}
@@ -38,12 +38,12 @@ class SnapshotRegistry:
             known.append(index)
 
     def indexes_of(self, snapshot: bytes) -> list[int]:
-        """Where it may have been taken; nowhere if no service has made it."""
+        """The indexes at which it may have been taken; empty if no service made it."""
         return self._indexes.get(snapshot, [])
 
 
 class ApplyInterceptor(ApplyChecker):
-    """In front of one incarnation's service: it is told what is taken from apply_ch, wherever that is."""
+    """Checks what one incarnation's service takes from apply_ch, in whichever process the service runs."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class ApplyInterceptor(ApplyChecker):
         self._stopwatch = stopwatch
         self._save_s_max = save_s_max
         self._taken_count = 0  # messages
-        self._check_scheduled = False  # since then something was put there, and somebody will look
+        self._check_scheduled = False  # a message was put on apply_ch, and a check is due
         self._stopped = False
-        self.kill: Callable[[], None] = lambda: None  # the service's, once it is there
+        self.kill: Callable[[], None] = lambda: None  # the service's, once it exists
         channel.intercept(self._on_take, self._on_put)
 
     def _on_take(self, message: ApplyMsg) -> None:
@@ -79,7 +79,7 @@ class ApplyInterceptor(ApplyChecker):
             self._check_later(self._taken_count)
 
     def _check_later(self, taken_count: int, since_s: Callable[[], float] | None = None) -> None:
-        """Look now and then, while there is something, whether the service takes it in its own time."""
+        """While there are messages, check periodically that the service takes them."""
         since_s = since_s or self._stopwatch()
 
         def check() -> None:
@@ -92,27 +92,27 @@ class ApplyInterceptor(ApplyChecker):
                 self._check_later(taken_count, since_s)
             else:
                 self._fail(
-                    f"the service of server {self._peer} has taken nothing from apply_ch for {since_s():.1f} s, though "
-                    f"there is something: it has applied up to {self.last_applied}. One thread must take what is "
-                    "agreed on, whatever the others wait for",
+                    f"the service of server {self._peer} has taken nothing from apply_ch for {since_s():.1f} s, but "
+                    f"there are messages: it has applied up to {self.last_applied}. One thread must always read "
+                    "apply_ch, whatever other threads wait for",
                     SERVICE_LISTENS,
                 )
 
         self._after(_CHECK_INTERVAL_S, check)
 
     def restore(self, snapshot: bytes) -> None:
-        """What the disk holds, which the service will read."""
+        """`snapshot`: the one on the disk, which the service will load."""
         self._begins_at = self._snapshots.indexes_of(snapshot)
         if not self._begins_at:
             self._fail(
-                f"the disk of server {self._peer} holds a snapshot of {len(snapshot)} bytes that no service has given "
+                f"the disk of server {self._peer} holds a snapshot of {len(snapshot)} bytes that no service passed "
                 "to snapshot()",
                 None,
             )
         self.last_applied = max(self._begins_at)
 
     def stop_checking(self) -> None:
-        """Its server has crashed: nobody takes anything any more."""
+        """The server has crashed: the service takes no more messages."""
         self._stopped = True
 
     def stop(self) -> None:
@@ -121,12 +121,12 @@ class ApplyInterceptor(ApplyChecker):
             self.kill()
 
     def _apply(self, message: ApplyMsg) -> None:
-        # Of equal snapshots nobody knows which one is on the disk, until it goes on.
+        # With equal snapshots, the next message tells which one is on the disk.
         if message.command_index - 1 in self._begins_at:
             self.last_applied = message.command_index - 1
         self._begins_at = ()
         super()._apply(message)
-        self.commands.clear()  # that is for services of our own
+        self.commands.clear()  # only the tester's service needs them
 
     def _install(self, message: ApplyMsg) -> None:
         if message.snapshot_index in self._begins_at:
@@ -136,21 +136,20 @@ class ApplyInterceptor(ApplyChecker):
         indexes = self._snapshots.indexes_of(message.snapshot)
         if message.snapshot_index not in indexes:
             size = len(message.snapshot)
-            taken_count = (
-                f"was taken at index {indexes[-1]}" if indexes else f"is {size} bytes that no service has made"
-            )
+            origin = f"was taken at index {indexes[-1]}" if indexes else f"is {size} bytes that no service made"
             self._fail(
-                f"peer {self._peer} handed up a snapshot as index {message.snapshot_index}, but it {taken_count}",
+                f"peer {self._peer} put a snapshot on apply_ch with snapshot_index {message.snapshot_index}, but it "
+                f"{origin}",
                 SNAPSHOT_FORWARD,
             )
         self.last_applied = message.snapshot_index
 
     def check_snapshot(self, index: int, snapshot: bytes) -> None:
-        """The service gives its peer a snapshot."""
+        """The service passes a snapshot to its peer."""
         if self.last_applied < index:
             self._fail(
-                f"the service of server {self._peer} gave its peer a snapshot of index {index}, but has taken up to "
-                f"{self.last_applied} from apply_ch",
+                f"the service of server {self._peer} passed its peer a snapshot of index {index}, but has received "
+                f"only indexes up to {self.last_applied} from apply_ch",
                 SNAPSHOT_OF_APPLIED,
             )
         self._snapshots.add(index, snapshot)

@@ -1,8 +1,7 @@
-"""The harness of parts 3A and 3B: servers with a key/value service above their peers, and clients.
+"""A cluster for parts 3A and 3B: servers with a key/value service above their peers, and clients.
 
-MIT's kvraft config with Python names. All that can be done to servers, disks and network is Config's; beyond it there
-are clients, whose every call is taken down. When the test is over, or fails for a reason of its own, the history is
-checked for linearizability.
+MIT's kvraft config with Python names: a Config with clients whose calls go into a history. At the end of the test, or
+when it fails, the history is checked for linearizability.
 
 Start reading at `KVConfig.run_clients()`, then `_check_history()`.
 """
@@ -29,19 +28,19 @@ from raftlab.harness.service import ApplyChecker
 from raftlab.trace import events
 
 SERVICE = "KVServer"
-# After the last act a new leader is elected within a second or two; whoever still waits then waits in vain.
+# After the last fault a new leader is elected within two seconds; a client that still waits has lost its request.
 _FINISH_S = 20.0
 _CLERK_LIMIT_S = 10.0
 
 
 class Undecided(Exception):
-    """The checker has given up on a history. That is the lab's failure, and says nothing about the service."""
+    """The checker has given up on a history: a defect of the lab, not of the service."""
 
 
 class KVConfig(Config):
     """A service under test. Made by the `make_kv_config` fixture."""
 
-    # As in the MIT lab: a clerk asks one server after the other, and must not wait for seconds at each that is gone.
+    # As in MIT's lab: a clerk tries one server after the other, and must not wait seconds for each dead one.
     _long_delays = False
 
     def __init__(
@@ -53,7 +52,7 @@ class KVConfig(Config):
         max_raft_state: int | None = None,
     ) -> None:
         if not launcher.has_service:
-            raise ValueError("make_kv_config(): a service was not loaded; load_peer(raft, kv=...) does both")
+            raise ValueError("make_kv_config(): no service is loaded; use load_peer(raft, kv=...)")
         self._max_raft_state = max_raft_state
         self._known_snapshots = SnapshotRegistry()
         self._clients: list[Client] = []
@@ -73,7 +72,7 @@ class KVConfig(Config):
         self._operations_before = len(self.history.operations)
 
     def end(self) -> Stats:
-        """The test has passed, if its history is right. Counted as commands: what clients asked for."""
+        """The test has passed if its history is linearizable. Its commands are the clients' operations."""
         self._raise_if_failed()
         if self.stats is None:
             self._check_history()
@@ -83,13 +82,13 @@ class KVConfig(Config):
         return self.stats
 
     def fail(self, text: str, rule: HarnessRule | None = None, **told: Any) -> NoReturn:
-        """Whatever a test has noticed: if the history is wrong already, that comes first."""
+        """Fail the test; a history that is not linearizable is reported instead."""
         if rule is None:
             self._check_history(final=False)
         super().fail(text, rule, **told)
 
     def fail_timeout(self, text: str) -> NoReturn:
-        """A client waits, and should not have to."""
+        """A client has waited too long."""
         snapshot = self._snapshot()
         self.fail(text, evidence=explain_wait(snapshot.blocked), snapshot=snapshot)
 
@@ -109,10 +108,10 @@ class KVConfig(Config):
             self.fail(text, LINEARIZABILITY, evidence=told, variety=violation.anomaly.value)
         if verdict.result is CheckResult.UNKNOWN and final:
             raise Undecided(
-                f"the checker gave up on key {verdict.key!r} after {verdict.steps:,} steps, so nobody knows whether "
-                f"these {len(self.history.operations):,} operations are linearizable. This is a failure of the lab, "
-                "and none of the service: let no two writes of a key in this test be alike, and none begin with "
-                "another, and nothing has to be searched"
+                f"the checker gave up on key {verdict.key!r} after {verdict.steps:,} steps, so it is unknown whether "
+                f"these {len(self.history.operations):,} operations are linearizable. This is a defect of the test, "
+                "not of the service: write unique values, none of which is a prefix of another, so that no search "
+                "is needed"
             )
 
     def _kill_peer(self, slot: ServerSlot, peer: Peer) -> None:
@@ -149,14 +148,14 @@ class KVConfig(Config):
         return RaftHooks(partial(self._record_start, slot), partial(self._on_snapshot, slot))
 
     def _on_snapshot(self, slot: ServerSlot, index: int, snapshot: bytes) -> None:
-        """The service gives its peer a snapshot."""
+        """The service passes a snapshot to its peer."""
         interceptor = slot.service
         assert isinstance(interceptor, ApplyInterceptor)
         interceptor.check_snapshot(index, snapshot)
         self._emit(events.SNAPSHOT, slot.node, events.ServiceSnapshot(index, snapshot), crc32(snapshot))
 
     def crash1(self, i: int) -> None:
-        """Cut the power of server i. What its Persister has saved remains."""
+        """Crash server i. What its Persister has saved remains."""
         interceptor = self._slot(i).service
         if isinstance(interceptor, ApplyInterceptor):
             interceptor.stop_checking()
@@ -168,13 +167,13 @@ class KVConfig(Config):
             self._update_client_links(client, i)
 
     def snapshot_size(self) -> int:
-        """The largest snapshot of all servers, in bytes."""
+        """The size of the largest snapshot of all servers, in bytes."""
         return max(slot.persister.snapshot_size() for slot in self._slots)
 
     # ---- clients -----------------------------------------------------------------------------------------
 
     def make_client(self, reaches: Iterable[int] | None = None) -> Client:
-        """A client with a clerk of its own. `reaches`: the servers that it is plugged to, at first (all)."""
+        """A client with its own clerk. `reaches`: the servers it is connected to at first (default: all)."""
         number = self._clients_made
         self._clients_made += 1
         name = f"client {number}"
@@ -200,7 +199,7 @@ class KVConfig(Config):
         return client
 
     def connect_client(self, client: Client, reaches: Iterable[int]) -> None:
-        """Plug the client to these servers and no others."""
+        """Connect the client to exactly these servers."""
         client.reaches = [self._slot(i).index for i in reaches]
         for i in range(self.n):
             self._update_client_links(client, i)
@@ -209,11 +208,11 @@ class KVConfig(Config):
         self._network.enable(client.ends[i].name, self._slots[i].connected and i in client.reaches)
 
     def spawn_clients(self, count: int, work: Callable[[int, Client], None]) -> RunningClients:
-        """Begin work(number, client) for each of so many new clients, all at once; finish() waits for them."""
+        """Start work(number, client) for `count` new clients, concurrently. Wait for them with finish()."""
         return self.spawn([self.make_client() for _ in range(count)], work)
 
     def spawn(self, clients: list[Client], work: Callable[[int, Client], None]) -> RunningClients:
-        """The same for clients that are there already."""
+        """Start work(number, client) for these clients, concurrently."""
         count = len(clients)
         done = [False] * count
 
@@ -227,12 +226,12 @@ class KVConfig(Config):
         return RunningClients(self, clients, threads, done)
 
     def run_clients(self, count: int, work: Callable[[int, Client], None]) -> None:
-        """The same, and wait."""
+        """Run work(number, client) for `count` new clients, and wait until all are done."""
         self.spawn_clients(count, work).finish()
 
 
 class RunningClients:
-    """Clients at work."""
+    """Clients whose work has been started."""
 
     def __init__(self, cfg: KVConfig, clients: list[Client], threads: list[threading.Thread], done: list[bool]) -> None:
         self._cfg = cfg
@@ -245,7 +244,7 @@ class RunningClients:
         return all(self._done)
 
     def finish(self, limit_s: float = _FINISH_S) -> None:
-        """Wait until all have done their work, which they can from now on."""
+        """Wait until all are done. From now on they must be able to finish."""
         since_s = time.time()
         for thread in self._threads:
             left_s = max(0.0, since_s + limit_s - time.time())
@@ -258,5 +257,5 @@ class RunningClients:
                 called_s = open_[0].called_s
                 which = f": {open_[0].kind}({open_[0].key!r}), called at {called_s:.3f} s, has not returned"
             self._cfg.fail_timeout(
-                f"{', '.join(waiting[:5])} cannot finish, though a majority of the servers is up{which}"
+                f"{', '.join(waiting[:5])} cannot finish, although a majority of the servers is up{which}"
             )

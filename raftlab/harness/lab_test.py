@@ -1,7 +1,7 @@
-"""A lab test: what run_test() runs, and what every tool knows of it.
+"""A lab test, as run_test() and every tool use it.
 
-Promise: what a test is a test of is its `kind`, and nobody looks at its parameters to find out. A LabTest is made of a
-function in raftlab/scenarios/collection.py, of a scenario in raftlab/scenarios/runner.py.
+Promise: its `kind` says what it tests; tools do not inspect its parameters. raftlab/scenarios/collection.py makes a
+LabTest from a function, raftlab/scenarios/runner.py from a scenario.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class LabTestKind(Enum):
-    """What a test is a test of. The value is the parameter by which a test function asks for it."""
+    """What is tested. The value is the parameter by which a test function requests it."""
 
     PEER = "make_config"
     SCENARIO = "make_scenario"
@@ -24,13 +24,13 @@ class LabTestKind(Enum):
 
 @dataclass(frozen=True)
 class LabTest:
-    """`function` takes what makes a Config, or for a service a KVConfig, and nothing else."""
+    """`function` takes one argument: the factory of a Config or, for a service, of a KVConfig."""
 
     name: str
     file: Path
     kind: LabTestKind
     function: Callable[[Any], Any]
-    breaks_rule: str = ""  # of a scenario for an incorrect peer: it passes if this rule is broken
+    breaks_rule: str = ""  # of a scenario for an incorrect peer: it passes if this rule is violated
 
     @property
     def part(self) -> str:
@@ -38,11 +38,11 @@ class LabTest:
 
     @property
     def wants_service(self) -> bool:
-        """Whether it is a test of parts 3A and 3B."""
+        """Whether it is a test of part 3A or 3B."""
         return self.kind is LabTestKind.SERVICE
 
 
 def part_of(name: str) -> str:
-    """ "2a" ... "3b", or "" where a test's name has none."""
+    """ "2a" ... "3b", or "" if the name has no part."""
     found = re.search(r"_(2[a-d]|3[ab])(_|$)", name)
     return found.group(1) if found else ""

@@ -1,7 +1,7 @@
-"""How the harness starts what students wrote: a peer, the service above it, a clerk.
+"""The interface through which the harness starts students' code: a peer, the service above it, a clerk.
 
-Whoever loads a peer chooses the launcher: in_process.py is the one for peers in this process, isolation/ has the one
-for peers in a sandbox. The harness launches through it and asks nothing else. Start at `PeerLauncher`.
+in_process.py launches peers in this process, raftlab/sandbox sandboxed peers. The harness does not know which.
+Start at `PeerLauncher`.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from raftlab.harness.producers import ApplyProducers
 
 
 class ApplyChannel(Protocol):
-    """What a peer puts on its apply_ch, as the tester's side has it."""
+    """A peer's apply_ch, as the tester sees it."""
 
     @property
     def producers(self) -> ApplyProducers: ...
 
     def get(self) -> Any:
-        """Wait for the next message, where the tester's own service reads it."""
+        """Wait for the next message. For the tester's service."""
 
     def intercept(self, on_take: Callable[[Any], None], on_put: Callable[[], None]) -> None:
-        """Where a student's service reads it: have it reported what that takes, and that there is something to take."""
+        """For a student's service: call `on_take` with each message it takes, and `on_put` at each put."""
 
     def waiting(self) -> int:
-        """How many messages nobody has taken yet, where a student's service reads it."""
+        """The number of messages that the student's service has not taken yet."""
 
     def put(self, message: Any) -> None:
-        """As if the peer had put it there, if there is room."""
+        """Put a message as the peer does, if there is room."""
 
 
 @dataclass(frozen=True)
@@ -47,34 +47,34 @@ class PeerDisk:
 
 @dataclass(frozen=True)
 class RaftHooks:
-    """Who hears what a service asks of its peer."""
+    """Called when a student's service calls its peer."""
 
-    start: Callable[[Peer, Any], Callable[[Any], None]]  # called with the command; what it returns gets the result
+    start: Callable[[Peer, Any], Callable[[Any], None]]  # gets the command; the returned function gets the result
     snapshot: Callable[[int, bytes], None]
 
 
 @dataclass(frozen=True)
 class PeerContext:
-    """What one incarnation of a server is launched with."""
+    """The parameters of one incarnation of a server."""
 
     index: int
     node: Node
     network: Network
     ends: list[ClientEnd]
     disk: PeerDisk
-    reader_may_be_busy: bool  # the tester's own service, which then takes the next message later
-    raft_hooks: RaftHooks | None  # with a service above it
+    reader_may_be_busy: bool  # the tester's service may take messages late
+    raft_hooks: RaftHooks | None  # with a student's service
 
 
 class LaunchedPeer(Protocol):
-    """One incarnation of a server. Its constructors run on its node: they are the student's."""
+    """One incarnation of a server. Its constructors are the student's, so they run on its node."""
 
     @property
     def channel(self) -> ApplyChannel: ...
 
     @property
     def server(self) -> Server:
-        """Where the RPCs of peer and service arrive."""
+        """The server for RPCs to peer and service."""
 
     def construct(self) -> Peer:
         """Raft(...)"""
@@ -86,31 +86,31 @@ class LaunchedPeer(Protocol):
 class PeerLauncher(Protocol):
     @property
     def has_service(self) -> bool:
-        """Whether a service was loaded, and a clerk with it."""
+        """Whether a service and a clerk were loaded."""
 
     @property
     def classes(self) -> Sequence[Any]:
-        """The student's classes, as far as they are in this process: for a report to point into."""
+        """The student's classes that are in this process, for source lines in reports."""
 
     @property
     def work_clock(self) -> Callable[[], float]:
-        """What measures how long runs take: processor time, where this process does all of the work."""
+        """The clock for measuring runs: processor time if this process does all the work."""
 
     @property
     def remarks(self) -> list[str]:
-        """With --race: what was unordered in the last run and is no failure, a line each."""
+        """With --race: unordered accesses in the last run that are not failures, one line each."""
 
     def has_method(self, name: str) -> bool:
-        """Whether its Raft has it."""
+        """Whether Raft has this method."""
 
     @property
     def renamed_rpcs(self) -> dict[str, str]:
-        """By method, as a caller names it: the RPC of the paper that its Raft serves by it."""
+        """By the name of a method that callers use: the paper's RPC that it implements."""
 
     def run(self, simulation: Simulation | None) -> AbstractContextManager[None]:
-        """Around each run; on real threads there is no simulation."""
+        """Entered around each run. `simulation`: None on real threads."""
 
     def launch(self, context: PeerContext) -> LaunchedPeer: ...
 
     def launch_clerk(self, node: Node, network: Network, ends: Sequence[ClientEnd], number: int) -> Callable[[], Clerk]:
-        """What it returns makes the clerk: it runs on its node. `number`: which of the test's clerks it is."""
+        """A function that constructs the clerk, to be called on its node. `number`: of the clerk, in the test."""

@@ -1,4 +1,4 @@
-"""Loading a student's files into this process, with a sentence instead of a stack when that fails."""
+"""Loads a student's files into this process. Errors are one sentence, without a stack trace."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
 
 DEFAULT = Path("raft/raft.py")
 DEFAULT_KV = Path("kv/server.py")
-# A file that computes has used most of it itself by then. On a busy machine it has not, and gets several times as long.
+# A file that computes has used most of this as processor time. On a busy machine it has not, and gets more time.
 IMPORT_LIMIT_S = 10.0
 _WALL_CLOCK_FACTOR = 6
 
 
 class LoadError(Exception):
-    """The student's file cannot be tested; the text says where and why."""
+    """The student's file cannot be tested. The text names the place and the reason."""
 
 
 def load_peer(path: Path, *, kv: Path | None = None, race: bool = False) -> InProcessLauncher:
-    """The class Raft of that file, to be launched in this process: each time in modules of its own.
+    """A launcher for the class Raft in this file, which runs in this process, with new modules for each incarnation.
 
-    A file with its own messages.py beside it brings its whole package; a file alone uses ours. `kv`: the server.py of
-    the service above it, if one is to be tested. `race`: any of its lines may lose its turn, and races are failures.
+    A file with a messages.py beside it is loaded with its whole package; otherwise the lab's package is used. `kv`: the
+    server.py of the service, if one is tested. `race`: preempt threads at any line and report data races.
     """
     return InProcessLauncher.of_program(load_program(path, kv=kv, race=race))
 
 
 def load_program(path: Path, *, kv: Path | None = None, race: bool = False) -> Program:
-    """The same files, for whoever runs them otherwise."""
+    """The same files as a Program, without a launcher."""
     path = resolve_file(path, "raft.py", "RAFT")
     kv = None if kv is None else resolve_file(kv, "server.py", "KV")
     try:
-        # A warning about the student's file is the student's to see, not ours to fail on.
+        # Warnings about the student's file must not fail the lab.
         with warnings.catch_warnings(), _time_limit():
             warnings.simplefilter("ignore")
             program = execute_program(path, kv, _race() if race else None)
@@ -66,13 +66,13 @@ def load_program(path: Path, *, kv: Path | None = None, race: bool = False) -> P
 
 
 def _race() -> RaceInstrumentation:
-    from raftlab.races import RaceInstrumentation  # most runs need none
+    from raftlab.races import RaceInstrumentation  # most runs do not need it
 
     return RaceInstrumentation(PEER_FILES)
 
 
 def resolve_file(path: Path, file: str, option: str) -> Path:
-    """The file that was meant, if there is one: LoadError if not."""
+    """The absolute path of the file, or of `file` in that folder. LoadError if there is no such file."""
     path = path / file if path.is_dir() else path
     if not path.is_file():
         raise LoadError(f"{short_path(str(path))}: no such file; {option} must name a {file}")
@@ -80,14 +80,14 @@ def resolve_file(path: Path, file: str, option: str) -> Path:
 
 
 def _file_at_fault(path: Path, kv: Path | None, error: BaseException) -> str:
-    """The file of the service if the error came from there."""
+    """The service's file if the error occurred there, else the peer's."""
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     return next((file for file in reversed(files) if kv is not None and Path(file).parent == kv.parent), str(path))
 
 
 @contextmanager
 def _time_limit() -> Iterator[None]:
-    """A file that never ends importing must not hang the tester. By a signal, so in the main thread only."""
+    """Limits the time of an import, so that it cannot hang the tester. Uses a signal: main thread only."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -102,7 +102,7 @@ def _time_limit() -> Iterator[None]:
             raise ImportTimeout(f"{alarms * IMPORT_LIMIT_S:.0f} s")
 
     previous = signal.signal(signal.SIGALRM, on_alarm)
-    # A timer that runs already (a test's time limit) goes on afterwards, if a little late.
+    # A timer that is already running (a test's time limit) continues afterwards, a little late.
     left_s, _ = signal.setitimer(signal.ITIMER_REAL, IMPORT_LIMIT_S, IMPORT_LIMIT_S)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Which threads put messages on an apply_ch, and which gave up: why an index is missing, or came before another."""
+"""Records which threads put messages on an apply_ch, and which puts timed out: explains a wrong apply order."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class ApplyProducers:
-    """Of one incarnation. Empty where the threads are not in this process."""
+    """The producers of one incarnation. Empty for sandboxed peers."""
 
     def __init__(self) -> None:
-        # By task: the latest index that it has put there, or waits to. The latest task comes last.
+        # By task: the last index that it has put, or is putting. The last task comes last.
         self.latest: dict[str, int] = {}
-        # By index: which task gave a put up because there was no room, and when, if nobody tried again.
+        # By index: the task whose put timed out because the queue was full, and when. Removed by a retry.
         self.given_up: dict[int, tuple[str, float]] = {}
 
     def watch(self, apply_ch: queue.Queue[ApplyMsg], simulation: Simulation) -> None:
@@ -35,5 +35,5 @@ class ApplyProducers:
                 given_up[index] = (name, simulation.now)
                 raise
 
-        recorded_put.__name__ = put.__name__  # a thread that does nothing else is called by it
+        recorded_put.__name__ = put.__name__  # a thread with this target gets its name
         apply_ch.put = recorded_put  # type: ignore[method-assign]  # a subclass would have a mutex, and another schedule

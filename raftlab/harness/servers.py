@@ -1,9 +1,9 @@
-"""The life of servers: they start, crash, are plugged in and out, have disks, and sit on a network.
+"""Servers of a cluster: starting, crashing, connecting, pausing, their disks and their network.
 
-Promise: a crash is real (every task of the peer ends, in the middle of whatever it was doing) and a restarted peer gets
-exactly what its Persister had saved. Whatever is done to servers, disks or network is an event of the trace.
+Promise: a crash ends every task of the peer at once, wherever it is, and a restarted peer gets exactly what its
+Persister had saved. Every operation on servers, disks or network is an event of the trace.
 
-Start reading at `Servers.start1()`. What must be true of the servers is asked in config.py.
+Start reading at `Servers.start1()`. The assertions about servers are in config.py.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from raftlab.harness.service import SNAPSHOT_INTERVAL, ApplyChecker, CommittedCo
 from raftlab.trace import events
 
 _CALL_LIMIT_S = 10.0
-# How long a message takes each way, even when the network is reliable: in no time at all, right peers do impossible
-# things in one instant (a command commits, alone, between two calls of start()).
+# The delay of a message each way, on a reliable network too. Without a delay, correct peers would do the impossible
+# in one instant (a command would commit between two calls of start()).
 USUAL_LATENCY_MS = (1.0, 3.0)
 
 
 def _fingerprint(number: Any) -> int:
-    """A peer's own number, whatever it is, as the digest can hold it."""
+    """A number from a peer, which may be of any type or size, as a number for the digest."""
     return number & 0xFFFFFFFF if isinstance(number, int) else 0
 
 
@@ -42,7 +42,7 @@ CrashMoment = Literal["before save", "after save", "after reply"]
 
 
 class ServerSlot:
-    """One server's place: what stays while incarnations come and go."""
+    """What the harness keeps for one server over all its incarnations."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -58,21 +58,21 @@ class ServerSlot:
         self.service: ApplyChecker | None = None
         self.end_names: list[str] = []
         self.last_state: ReportedState | None = None
-        self.crash_points = 0  # that were armed so far
-        self.crash_point: tuple[CrashMoment, int] | None = None  # where to crash, and at which time of coming there
+        self.crash_points = 0  # armed so far
+        self.crash_point: tuple[CrashMoment, int] | None = None  # where to crash, and at which occurrence
 
 
 class Servers:
-    """A cluster's servers, and all that can be done to them."""
+    """The servers of a cluster and the operations on them."""
 
     def __init__(self, launcher: PeerLauncher, *, servers: int, snapshot: bool, long_delays: bool = True) -> None:
         self.n = servers
         self._launcher = launcher
         self._snapshots = snapshot
         self._runtime: Runtime = current_runtime()
-        # What only virtual time can do is asked of this.
+        # For what only virtual time supports.
         self._virtual = self._runtime if isinstance(self._runtime, VirtualRuntime) else None
-        # Real threads take their own time.
+        # Real threads have delays anyway.
         latency_ms = USUAL_LATENCY_MS if self._virtual is not None else (0.0, 0.0)
         self._network = Network(long_delays=long_delays, latency_ms=latency_ms)
         self._network.renamed = launcher.renamed_rpcs
@@ -80,16 +80,16 @@ class Servers:
         self._slots = [ServerSlot(i) for i in range(servers)]
         self._ends_made = 0
         self._save_time = events.SaveTime(0.0, 0.0)
-        self._slowest_save_ms = 0.0  # at any time so far
+        self._slowest_save_ms = 0.0  # the largest setting so far
         self._snapshot_every = SNAPSHOT_INTERVAL
         self._emit_cluster()
 
     def _emit_cluster(self) -> None:
-        """What the trace begins with."""
+        """The first event of the trace."""
         self._emit(events.CLUSTER, None, self.n, self.n)
 
     def _emit(self, kind: str, node: Node | None, detail: Any, fingerprint: int) -> None:
-        """An event of the trace, where there is one."""
+        """Emit an event if there is a trace."""
         if self._virtual is not None:
             self._virtual.emit(kind, node, detail, fingerprint)
 
@@ -97,14 +97,14 @@ class Servers:
     def _trace(self) -> Sequence[Event]:
         return () if self._virtual is None else self._virtual.trace
 
-    def _simulation_for(self, what: str, can: str) -> Simulation:
-        """What only virtual time can do is refused on real threads."""
+    def _simulation_for(self, what: str) -> Simulation:
+        """Raises ValueError on real threads."""
         if self._virtual is None:
-            raise ValueError(f"{what}(): only in virtual time can {can}")
+            raise ValueError(f"{what}() needs virtual time; it is not supported with --realtime")
         return self._virtual.simulation
 
     def _raise_if_failed(self) -> None:
-        """In virtual time whatever fails ends the run at once."""
+        """Raise the failure of another real thread. In virtual time a failure ends the run at once."""
         if isinstance(self._runtime, RealTimeRuntime):
             self._runtime.raise_if_failed()
 
@@ -116,14 +116,14 @@ class Servers:
     # ---- start, crash, connect -------------------------------------------------------------------------------
 
     def start1(self, i: int) -> None:
-        """Start server i, or start it again after a crash, with what its disk holds. It is not connected by this."""
+        """Start or restart server i from its disk. This does not connect it."""
         slot = self._slot(i)
         if slot.peer is not None:
             self.crash1(i)
         slot.incarnation += 1
         slot.node = self._runtime.node(slot.name)
         ends = self._make_ends(slot)
-        # The old incarnation's hand, on real threads, is still on the old disk.
+        # On real threads the old incarnation may still write to the old disk.
         slot.persister = slot.persister.copy()
         disk = PeerDisk(slot.persister, lambda: self._save_time.max_ms > 0, self._make_save_duration(slot))
         slot.persister.before_save = self._make_slow_save(disk)
@@ -143,7 +143,7 @@ class Servers:
         self._network.add_server(slot.name, launched.server)
 
     def _make_apply_checker(self, slot: ServerSlot, channel: ApplyChannel) -> ApplyChecker:
-        """What reads apply_ch, with what the disk holds, before there is a peer."""
+        """The reader of apply_ch, restored from the disk before the peer exists."""
         service = TesterService(
             slot.index,
             channel,
@@ -160,7 +160,7 @@ class Servers:
         return service
 
     def _start_service(self, slot: ServerSlot, launched: LaunchedPeer) -> None:
-        """The peer is there, and reachable once this returns."""
+        """Called when the peer is constructed, before it gets requests."""
         service, peer = slot.service, slot.peer
         assert isinstance(service, TesterService) and peer is not None
         if self._snapshots:
@@ -168,11 +168,11 @@ class Servers:
         self._runtime.spawn(slot.node, service.run, name=f"service {slot.index}")
 
     def _raft_hooks(self, slot: ServerSlot) -> RaftHooks | None:
-        """Who hears what a service of the student's asks of its peer; None: the service is the tester's."""
+        """Hooks for the calls of a student's service to its peer; None for the tester's service."""
         return None
 
     def _make_ends(self, slot: ServerSlot) -> list[ClientEnd]:
-        """Fresh ends for each incarnation, so that nothing sent by an old one can come back to the new."""
+        """New ends for each incarnation, so that no reply to an old incarnation reaches the new one."""
         for name in slot.end_names:
             self._network.delete_end(name)
         ends = []
@@ -186,7 +186,7 @@ class Servers:
 
     def _make_apply_hook(self, node: Node | None) -> Callable[[ApplyMsg], None]:
         def applied(message: ApplyMsg) -> None:
-            # The trace keeps a copy: a peer may use one ApplyMsg again and again.
+            # The trace keeps a copy: a peer may reuse one ApplyMsg.
             if message.snapshot_valid:
                 recorded = copy(message)
             else:
@@ -197,7 +197,7 @@ class Servers:
         return applied
 
     def crash1(self, i: int) -> None:
-        """Cut the power of server i. What its Persister has saved remains."""
+        """Crash server i. What its Persister has saved remains."""
         slot = self._slot(i)
         self.disconnect(i)
         self._network.delete_server(slot.name)
@@ -210,7 +210,7 @@ class Servers:
             if self._virtual is not None:
                 self._virtual.simulation.kill(slot.node)
             else:
-                # Nothing can end a thread from outside: as in the MIT lab, all are told to stop.
+                # A thread cannot be ended from outside: as in MIT's lab, kill() asks them to stop.
                 peer.kill()
                 service.stop()
 
@@ -221,14 +221,14 @@ class Servers:
             self.connect(i)
 
     def connect(self, *indexes: int) -> None:
-        """Plug servers in, towards all that are plugged in."""
+        """Connect servers to all other connected servers."""
         for i in indexes:
             self._slot(i).connected = True
             self._emit(events.CONNECT, self._slots[i].node, None, 0)
             self._update_links(i)
 
     def disconnect(self, *indexes: int) -> None:
-        """Pull the plug of servers: they run on, alone."""
+        """Disconnect servers from all others. They continue to run."""
         for i in indexes:
             self._slot(i).connected = False
             self._emit(events.DISCONNECT, self._slots[i].node, None, 0)
@@ -257,31 +257,31 @@ class Servers:
         return self._slot(i).paused
 
     def reachable(self, i: int) -> bool:
-        """Whether the tester can ask it, and the others too: up, connected and not paused."""
+        """Whether server i is up, connected and not paused."""
         slot = self._slot(i)
         return slot.peer is not None and slot.connected and not slot.paused
 
     def others(self, *excluded: int) -> list[int]:
-        """All servers but these, beginning after the first of them, round the table."""
+        """All servers except these, in cyclic order, beginning after the first of them."""
         first = excluded[0] if excluded else -1
         return [i for k in range(self.n) if (i := (first + 1 + k) % self.n) not in excluded]
 
-    # ---- stopped, and clocks held ------------------------------------------------------------------------------
+    # ---- pausing, and freezing clocks --------------------------------------------------------------------------
 
     def pause(self, i: int) -> None:
-        """Stop server i like a process with SIGSTOP: nothing of it runs, what arrives waits, and its clock goes on.
+        """Stop server i as SIGSTOP stops a process: no thread runs, messages to it wait, and its clock goes on.
 
-        It does not know. To the tester it is unreachable until resume().
+        The server does not notice. The tester cannot reach it until resume().
         """
         simulation, slot, node = self._controllable_slot("pause", i)
         if slot.paused:
-            raise ValueError(f"pause(): server {i} is paused already")
+            raise ValueError(f"pause(): server {i} is already paused")
         slot.paused = True
         self._emit(events.PAUSE, node, None, 0)
         simulation.pause(node)
 
     def resume(self, *indexes: int) -> None:
-        """Let paused servers continue: all timers that are overdue fire, and what has arrived arrives now."""
+        """Let paused servers continue: overdue timers fire, and waiting messages arrive."""
         for i in indexes:
             simulation, slot, node = self._controllable_slot("resume", i)
             if not slot.paused:
@@ -291,16 +291,16 @@ class Servers:
             simulation.resume(node)
 
     def freeze_clock(self, i: int) -> None:
-        """Let no time pass for server i: it runs and answers, but its clock stands still, and its timers with it."""
+        """Stop the clock of server i and its timers: its threads run and answer, but its time does not pass."""
         simulation, slot, node = self._controllable_slot("freeze_clock", i)
         if slot.clock_frozen:
-            raise ValueError(f"freeze_clock(): the clock of server {i} is frozen already")
+            raise ValueError(f"freeze_clock(): the clock of server {i} is already frozen")
         slot.clock_frozen = True
         self._emit(events.FREEZE_CLOCK, node, None, 0)
         simulation.freeze_clock(node)
 
     def unfreeze_clock(self, i: int) -> None:
-        """Let its time go on, from where it was held."""
+        """Let the time of server i go on from where it was frozen."""
         simulation, slot, node = self._controllable_slot("unfreeze_clock", i)
         if not slot.clock_frozen:
             raise ValueError(f"unfreeze_clock(): the clock of server {i} is not frozen")
@@ -309,14 +309,14 @@ class Servers:
         simulation.unfreeze_clock(node)
 
     def _controllable_slot(self, what: str, i: int) -> tuple[Simulation, ServerSlot, Node]:
-        simulation = self._simulation_for(what, "a server be stopped, or its clock held")
+        simulation = self._simulation_for(what)
         slot = self._slot(i)
         if slot.peer is None or slot.node is None:
             raise ValueError(f"{what}(): server {i} is down")
         return simulation, slot, slot.node
 
     def _make_stopwatch(self, node: Node | None) -> Callable[[], Callable[[], float]]:
-        """Each begins when it is made, and tells the seconds since then that the node could use."""
+        """Calling the result starts a stopwatch; calling that gives the seconds that the node could run since."""
 
         def begin() -> Callable[[], float]:
             began_s = self._runtime.now
@@ -328,14 +328,14 @@ class Servers:
 
     def _make_slow_save(self, disk: PeerDisk) -> Callable[[int], None]:
         def saving(number: int) -> None:
-            """Runs in the peer's own task, at the beginning of a save."""
+            """Runs in the peer's task, at the beginning of a save."""
             if disk.is_slow():
                 self._runtime.wait_for_disk(disk.begin_save(number))
 
         return saving
 
     def _make_save_duration(self, slot: ServerSlot) -> Callable[[int], int]:
-        """On slow disks a save begins: how long it takes."""
+        """A function that begins a save on a slow disk, and returns how long it takes."""
         node, point = slot.node, (ChoiceKind.SAVE, self._network.key_name(slot.name), str(slot.incarnation))
 
         def begin(number: int) -> int:
@@ -350,7 +350,7 @@ class Servers:
         node = slot.node
 
         def saved(number: int, raft_state: bytes, snapshot: bytes) -> None:
-            """Runs in the peer's own task, just before the save takes effect: if it does not return, there was none."""
+            """Runs in the peer's task just before the save takes effect. If it does not return, nothing is saved."""
             if slot.crash_point is not None:
                 self._reach_crash_point(slot, "before save")
             self._emit(events.PERSIST, node, events.PersistedState(raft_state, snapshot, number), crc32(raft_state))
@@ -369,15 +369,15 @@ class Servers:
             return
         if disk is not None:
             slot.persister = disk
-        self.crash1(slot.index)  # in the peer's own task: this does not return
+        self.crash1(slot.index)  # in the peer's task: this does not return
 
     def crash_at(self, i: int, when: CrashMoment | None, *, nth: int = 1) -> None:
-        """Have server i crash in the middle of what it does: at its nth save or reply from now on; None: no more.
+        """Crash server i at its nth save or reply from now on. None: do not crash it after all.
 
-        "before save": what it is about to save is not on the disk. "after save": it is, and nothing after it has
-        happened. "after reply": a reply has just left.
+        "before save": the save does not reach the disk. "after save": it does, and nothing else has happened since.
+        "after reply": a reply has just been sent.
         """
-        self._simulation_for("crash_at", "a peer be stopped between two of its lines")
+        self._simulation_for("crash_at")
         if when is not None and when not in get_args(CrashMoment):
             raise ValueError(f"crash_at(): when must be one of {', '.join(get_args(CrashMoment))}, got {when!r}")
         slot = self._slot(i)
@@ -392,15 +392,15 @@ class Servers:
             self._emit(events.CRASH_AT, slot.node, detail, fingerprint_of(when or "", detail.nth))
 
     def no_delays(self) -> None:
-        """This test asks for speed: with --race, no thread gets its turn back late from now on (docs/student/race.md).
+        """Preempt threads without delaying them from now on (--race): this test measures speed (docs/student/race.md).
 
-        How late a real machine is, nobody can say.
+        A real machine's delays are not bounded.
         """
         if self._virtual is not None:
             self._virtual.simulation.no_delays = True
 
     def slow_disks(self, min_ms: float, max_ms: float) -> None:
-        """Have every save take that long from now on, each as long as it is drawn; other threads run meanwhile."""
+        """Make every save take a random time in this range from now on; other threads run meanwhile."""
         if not 0 <= min_ms <= max_ms:
             raise ValueError(f"slow_disks(): need 0 <= min_ms <= max_ms, got {min_ms:g} and {max_ms:g}")
         save_time = events.SaveTime(min_ms, max_ms)
@@ -410,44 +410,44 @@ class Servers:
             self._emit(events.SLOW_DISKS, None, save_time, fingerprint_of(min_ms, max_ms))
 
     def slow_snapshots(self, i: int, ms: float) -> None:
-        """Have the service of server i, until it restarts, take that long to make a snapshot; its peer goes on."""
+        """Make the service of server i, until it restarts, take that long for a snapshot; its peer goes on."""
         slot = self._slot(i)
         if slot.service is None:
             raise ValueError(f"slow_snapshots(): server {i} is down")
         if not isinstance(slot.service, TesterService):
-            raise ValueError("slow_snapshots(): only of the tester's own services, not of yours")
+            raise ValueError("slow_snapshots(): works for the tester's services only (part 2D)")
         if ms != slot.service.snapshot_ms:
             slot.service.snapshot_ms = ms
             self._emit(events.SLOW_SNAPSHOTS, slot.node, ms, fingerprint_of(ms))
 
     def busy_service(self, i: int, busy: bool = True) -> None:
-        """Have the service of server i, until it restarts, handle nothing that its peer hands up; its peer goes on."""
-        self._simulation_for("busy_service", "a service be kept from its work")
+        """Make the service of server i, until it restarts, handle no message from its peer; the peer goes on."""
+        self._simulation_for("busy_service")
         slot = self._slot(i)
         if slot.service is None:
             raise ValueError(f"busy_service(): server {i} is down")
         if not isinstance(slot.service, TesterService):
-            raise ValueError("busy_service(): only of the tester's own services, not of yours")
+            raise ValueError("busy_service(): works for the tester's services only (part 2)")
         if busy != slot.service.busy:
             self._emit(events.BUSY, slot.node, busy, int(busy))
             slot.service.set_busy(busy)
 
     def snapshot_only_when_asked(self) -> None:
-        """No service makes snapshots by itself from now on, only by take_snapshot()."""
+        """From now on services make snapshots only when take_snapshot() is called."""
         self.snapshot_every(0)
 
     def snapshot_every(self, commands: int) -> None:
-        """Have each service make a snapshot after so many commands from now on; 0: only by take_snapshot()."""
+        """Make each service take a snapshot after so many commands from now on; 0: only in take_snapshot()."""
         self._snapshot_every = commands
         for slot in self._slots:
             if isinstance(slot.service, TesterService):
                 slot.service.snapshot_every = commands
 
     def take_snapshot(self, i: int, index: int) -> None:
-        """Have the service of server i make a snapshot of all that it has applied up to that index."""
+        """Make the service of server i take a snapshot of its state at this index."""
         slot = self._slot(i)
         if not self._snapshots:
-            raise ValueError("take_snapshot(): this cluster was made without snapshots")
+            raise ValueError("take_snapshot(): this cluster has no snapshots; use make_config(snapshot=True)")
         if not isinstance(slot.service, TesterService):
             raise ValueError(f"take_snapshot(): server {i} is down")
         if not 1 <= index <= slot.service.last_applied:
@@ -455,7 +455,7 @@ class Servers:
                 f"take_snapshot(): server {i} has applied up to {slot.service.last_applied}, so it has no state at "
                 f"index {index}"
             )
-        with suppress(NodeKilled):  # by an armed crash, in the middle of it
+        with suppress(NodeKilled):  # an armed crash happened in it
             self._call_peer(slot, "snapshot()", slot.service.snapshot, index, entry_point="snapshot")
 
     def saved_snapshot_index(self, i: int) -> int:
@@ -464,19 +464,19 @@ class Servers:
         return service.saved_index() if isinstance(service, TesterService) else 0
 
     def applied(self, i: int) -> dict[int, Any]:
-        """What the service of server i was handed, by index; nothing while it is down."""
+        """The commands that the service of server i has received, by index; empty while the server is down."""
         service = self._slot(i).service
         return {} if service is None else service.commands
 
     def peer(self, i: int) -> Peer | None:
-        """The peer itself, to look at; None while it is down."""
+        """The Raft object of server i, for inspection; None while the server is down."""
         return self._slot(i).peer
 
     # ---- the network -------------------------------------------------------------------------------------------
 
     @property
     def network(self) -> Network:
-        """The network itself. Servers are named "0", "1", ... there."""
+        """The network. Its servers are named "0", "1", ..."""
         return self._network
 
     def partition(self, *groups: Iterable[int]) -> None:
@@ -492,19 +492,19 @@ class Servers:
         loss: float | None = None,
         cut: bool | None = None,
     ) -> None:
-        """Change one direction between two servers: what `source` sends to `target`, requests and replies.
+        """Change one direction between two servers: requests and replies that `source` sends to `target`.
 
-        The latency comes on top of the network's own.
+        This latency is added to the network's latency.
         """
         names = self._slot(source).name, self._slot(target).name
         self._network.link(*names, latency_ms=latency_ms, loss=loss, cut=cut)
 
     def latency(self, min_ms: float = USUAL_LATENCY_MS[0], max_ms: float = USUAL_LATENCY_MS[1]) -> None:
-        """Have messages take that long each way from now on; without arguments, as long as usual."""
+        """Set the latency of messages each way; without arguments, the default."""
         self._network.latency(min_ms, max_ms)
 
     def duplicates(self, probability: float) -> None:
-        """Have that part of the requests arrive a second time, up to 200 ms later."""
+        """Deliver this fraction of the requests a second time, up to 200 ms later."""
         self._network.duplicates(probability)
 
     def set_unreliable(self, unreliable: bool) -> None:
@@ -524,15 +524,15 @@ class Servers:
         return self._network.get_total_bytes()
 
     def log_size(self) -> int:
-        """The largest saved Raft state of all servers, in bytes."""
+        """The size of the largest saved Raft state of all servers, in bytes."""
         return max(slot.persister.raft_state_size() for slot in self._slots)
 
-    # ---- asking a peer, and giving up ----------------------------------------------------------------------------
+    # ---- calling a peer, and failing -----------------------------------------------------------------------------
 
     def _call_peer(
         self, slot: ServerSlot, what: str, fn: Callable[..., Any], *args: Any, entry_point: str, name: str = ""
     ) -> Any:
-        """Call the peer. `what` is how a report names the call, `entry_point` the method that is called."""
+        """Call the peer. `what`: the call in a report; `entry_point`: the method that is called."""
         self._raise_if_failed()
         try:
             return self._runtime.call(slot.node, fn, *args, entry_point=entry_point, name=name, limit_s=_CALL_LIMIT_S)
@@ -553,11 +553,10 @@ class Servers:
         variety: str = "",
         snapshot: ClusterSnapshot | None = None,
     ) -> NoReturn:
-        """End the test: what was expected and what was seen, then what the peers were doing.
+        """Fail the test. The report also lists the state of the peers.
 
-        For the likely cause: `awaited` is the index that was to be applied, if that is what the test waited for in
-        vain; `costs`, that too many bytes or requests were sent. `variety`: in which way the rule was broken, if there
-        are several. `snapshot`: if the caller has taken one already.
+        For the diagnosis: `awaited` is the index that the test waited for; `costs`: too many bytes or requests were
+        sent. `variety`: how the rule was violated, if there are several ways. `snapshot`: if the caller has taken one.
         """
         failure = Failure(
             text,
@@ -580,7 +579,7 @@ class Servers:
             if slot.peer is None:
                 lines.append(f"  {slot.name}  down")
                 continue
-            state = "not asked yet"
+            state = "state not requested yet"
             if slot.last_state is not None:
                 leads = "leader" if slot.last_state.is_leader else "not leader"
                 state = f"term {slot.last_state.term}, {leads} when last asked"
@@ -588,7 +587,7 @@ class Servers:
             if slot.paused:
                 link += ", paused"
             if slot.clock_frozen:
-                link += ", its clock held"
+                link += ", clock frozen"
             restarts = f", incarnation {slot.incarnation}" if slot.incarnation > 1 else ""
             applied = slot.service.last_applied if slot.service is not None else 0
             lines.append(f"  {slot.name}  {link}, {state}, applied up to {applied}{restarts}")

@@ -1,7 +1,7 @@
-"""The service above each peer: it reads apply_ch, keeps what was applied, and compares it with everybody else.
+"""The tester's service above each peer: it reads apply_ch, stores the commands, and compares them across peers.
 
-Every applied command is checked when it comes: the indexes of one incarnation rise by one, and one index holds
-one command, across peers, restarts and snapshots. A restarted service starts from its snapshot and nothing else.
+Each applied command is checked as it arrives: the indexes of one incarnation increase by one, and one index holds
+one command on all peers, across restarts and snapshots. A restarted service has only its snapshot.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from raftlab.harness.launcher import ApplyChannel
 # As in the MIT lab: a service that snapshots does so at every tenth command.
 SNAPSHOT_INTERVAL = 10
 _SAVED_WITHIN_S = 0.2
-_SAVES_IN_A_ROW = 10  # that may come first, on a slow disk
+_SAVES_IN_A_ROW = 10  # saves that may come first on a slow disk
 
 
 class CommittedCommands:
-    """What has been applied at each index by anyone, ever. The one thing that outlives every crash."""
+    """The command that any peer has ever applied at each index. Not affected by crashes."""
 
     def __init__(self) -> None:
         self._commands: dict[int, tuple[Any, int]] = {}
         self.max_index = 0
 
     def add(self, index: int, command: Any, peer: int) -> str | None:
-        """None, or what is wrong with it."""
+        """None, or the text of a violation."""
         known = self._commands.get(index)
         if known is None:
             self._commands[index] = (command, peer)
             self.max_index = max(self.max_index, index)
         elif not same_command(known[0], command):
             return (
-                f"State machine safety (§5.4.3) is broken: at index {index} peer {peer} applied {short(command)}, "
+                f"State machine safety (§5.4.3) is violated: at index {index} peer {peer} applied {short(command)}, "
                 f"but peer {known[1]} had applied {short(known[0])} there"
             )
         return None
 
 
 class ApplyChecker:
-    """Reads apply_ch and holds every message against the rules: one incarnation's state machine, or a tap before it."""
+    """Checks all messages on one incarnation's apply_ch: the tester's service, or an interceptor before a student's."""
 
     def __init__(
         self,
@@ -65,12 +65,12 @@ class ApplyChecker:
         self.last_applied = 0
 
     def stop(self) -> None:
-        """On real threads, where no crash ends it."""
+        """Stop on real threads, where a crash ends no thread."""
         raise NotImplementedError
 
     def _handle(self, message: ApplyMsg) -> None:
-        """What the peer has handed up, whatever it is."""
-        # By name: a submission with a messages.py of its own has an ApplyMsg of its own.
+        """Check anything that the peer put on apply_ch."""
+        # By name: a submission with its own messages.py has its own ApplyMsg.
         if type(message).__name__ != ApplyMsg.__name__:
             self._fail(f"peer {self._peer} put {short(message)} on apply_ch; it must be an ApplyMsg", None)
         self._applied(message)
@@ -88,7 +88,7 @@ class ApplyChecker:
         index = message.command_index
         if index != self.last_applied + 1:
             self._fail(
-                f"peer {self._peer} applied index {index}, but the next in order is {self.last_applied + 1} "
+                f"peer {self._peer} applied index {index}; expected index {self.last_applied + 1} "
                 f"(All Servers, Figure 2: apply log[last_applied])"
                 f"{self._describe_lost_put(self.last_applied + 1) or self._describe_producers(index)}",
                 APPLY_ORDER,
@@ -100,27 +100,27 @@ class ApplyChecker:
         self.last_applied = index
 
     def _install(self, message: ApplyMsg) -> None:
-        # The one that it began with may be handed up again after a restart: that rolls nothing back.
+        # After a restart the snapshot on disk may be installed again: it does not roll the state back.
         if message.snapshot_index < self.last_applied:
             self._fail(
-                f"peer {self._peer} handed up a snapshot of index {message.snapshot_index}, but its service is "
+                f"peer {self._peer} put a snapshot of index {message.snapshot_index} on apply_ch, but its service is "
                 f"already at {self.last_applied}: a snapshot must never roll the state back (§7)",
                 SNAPSHOT_FORWARD,
             )
 
     def _describe_lost_put(self, index: int) -> str:
-        """Whether that index was to be put on apply_ch, and is not there because the put gave up."""
+        """If a put of this index timed out: a sentence about it, else ""."""
         given_up = self._channel.producers.given_up
         if index not in given_up:
             return ""
         producer, at_s = given_up[index]
         return (
             f". {producer} tried to put {index} on apply_ch, which was full, and gave up at {at_s:.3f} s (queue.Full): "
-            "try again until there is room, and do not go on to the next before"
+            "retry until there is room, and only then put the next one"
         )
 
     def _describe_producers(self, index: int) -> str:
-        """Who else puts messages on apply_ch, or is about to put the one that is missing: their order is chance."""
+        """If another thread also puts messages on apply_ch: a sentence about it, else ""."""
         latest = self._channel.producers.latest
         producer = next((name for name, last in latest.items() if last == index), None)
         if producer is None:
@@ -138,7 +138,7 @@ class ApplyChecker:
         )
 
     def _task_with_message(self, index: int) -> str | None:
-        """The task of this peer that has a message of that index among its variables."""
+        """The task of this peer that has a message with this index among its local variables."""
         simulation = current_simulation()
         for task in () if simulation is None else simulation.tasks():
             if simulation is None or task is simulation.current or task.node is not simulation.current.node:
@@ -151,7 +151,7 @@ class ApplyChecker:
 
 
 class TesterService(ApplyChecker):
-    """One incarnation's state machine: the list of all commands, snapshotted now and then."""
+    """One incarnation's state machine: the list of all commands, with periodic snapshots."""
 
     def __init__(
         self,
@@ -172,22 +172,22 @@ class TesterService(ApplyChecker):
         self._stopwatch = stopwatch
         self._snapshots = snapshots
         self.snapshot_every = SNAPSHOT_INTERVAL  # commands; 0: only when asked
-        # Snapshots that were not on the disk when it last looked, and how long ago they were given.
+        # Snapshots that were not on the disk at the last check, and how long ago they were passed to the peer.
         self._unsaved_snapshots: list[tuple[int, Callable[[], float]]] = []
         self._stopped = False
-        self.take_snapshot: Callable[[int, bytes], None] = lambda index, data: None  # the peer's, once it is there
-        self.snapshot_ms = 0.0  # how long it takes to make one
-        self._idle: queue.Queue[None] | None = None  # while it is busy: hears when it no longer is
+        self.take_snapshot: Callable[[int, bytes], None] = lambda index, data: None  # the peer's, once it exists
+        self.snapshot_ms = 0.0  # how long a snapshot takes
+        self._idle: queue.Queue[None] | None = None  # while busy: gets an item when it becomes idle
 
     def restore(self, snapshot: bytes) -> None:
-        """Start from what the disk holds, as a restarted process must."""
+        """Load the snapshot on the disk, as a restarted process must."""
         if snapshot:
             self._load(snapshot, "the snapshot on its disk")
 
     def stop(self) -> None:
-        """On real threads, where no crash ends it: hear what is on its way, then nothing more."""
+        """Stop on real threads, where a crash ends no thread."""
         self._stopped = True
-        self._channel.put(ApplyMsg())  # if there is no room, there is a message, which will do
+        self._channel.put(ApplyMsg())  # wakes run(); if the queue is full, the message there does
 
     def run(self) -> None:
         while True:
@@ -203,7 +203,7 @@ class TesterService(ApplyChecker):
         return self._idle is not None
 
     def set_busy(self, yes: bool) -> None:
-        """Busy with something else: the next message waits, and all that come after it."""
+        """While busy, it handles no message."""
         idle, self._idle = self._idle, queue.Queue() if yes else None
         if idle is not None:
             idle.put(None)
@@ -225,29 +225,29 @@ class TesterService(ApplyChecker):
         self.take_snapshot(index, data.bytes())
 
     def saved_index(self) -> int:
-        """The last index of the snapshot that is on the disk; 0 without one."""
+        """The last index of the snapshot on the disk; 0 without one."""
         saved = self._saved_snapshot()
         return labgob.Decoder(saved).decode(int) if saved else 0
 
     def _check_saved(self) -> None:
-        """The snapshots it was given before this one. A peer may leave the saving to another thread, for a while."""
+        """Check that earlier snapshots are on the disk. A peer may save them in another thread, a little later."""
         saved_index = self.saved_index()
         self._unsaved_snapshots = [snapshot for snapshot in self._unsaved_snapshots if snapshot[0] > saved_index]
         for index, since_s in self._unsaved_snapshots[:1]:
             waited_s = since_s()
             if waited_s > _SAVED_WITHIN_S + _SAVES_IN_A_ROW * self._save_s_max():
                 self._fail(
-                    f"peer {self._peer} was given a snapshot at index {index}, and {waited_s:.1f} s later its disk "
-                    f"holds one of index {saved_index}: snapshot() must save it together with the shorter log (§7)",
+                    f"snapshot() of peer {self._peer} got a snapshot of index {index}, but {waited_s:.1f} s later the "
+                    f"disk has one of index {saved_index}: save it together with the shorter log (§7)",
                     SNAPSHOT_SAVED,
                 )
 
     def _install(self, message: ApplyMsg) -> None:
         super()._install(message)
-        self._load(message.snapshot, "a snapshot it was handed")
+        self._load(message.snapshot, "a snapshot on apply_ch")
         if self.last_applied != message.snapshot_index:
             self._fail(
-                f"peer {self._peer} handed up a snapshot as index {message.snapshot_index}, "
+                f"peer {self._peer} put a snapshot on apply_ch with snapshot_index {message.snapshot_index}, "
                 f"but it was taken at index {self.last_applied}",
                 SNAPSHOT_FORWARD,
             )
@@ -258,7 +258,7 @@ class TesterService(ApplyChecker):
             index = data.decode(int)
             commands = data.decode(list[Any])
         except labgob.DecodeError as error:
-            self._fail(f"peer {self._peer}: {which} is not one the service made: {error}", None)
+            self._fail(f"peer {self._peer}: {which} was not made by the service: {error}", None)
         self.commands = dict(enumerate(commands, start=1))
         self.last_applied = index
         for i, command in self.commands.items():

@@ -1,8 +1,8 @@
-"""Clients at work while servers are cut off and crash: what most tests of parts 3A and 3B do, by MIT's GenericTest.
+"""The workload of most tests of parts 3A and 3B: clients at work while servers are partitioned and crash.
 
-Where MIT's clients run for five seconds as fast as they can, these do a set number of operations with small pauses:
-in virtual time a client would do fifty times what a real one does, for nothing. No two values that are written are
-alike, and none begins with another, so that the history tells who wrote what.
+Follows MIT's GenericTest. MIT's clients run for five seconds at full speed; these do a fixed number of operations with
+small pauses, because in virtual time they would do fifty times as many. Written values are unique and none is a prefix
+of another, so the history shows which client wrote what.
 
 Start at `at_work()`.
 """
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from raftlab.harness.kv_config import KVConfig
 
 ELECTION_S = 1.0  # a generous election timeout, as in the MIT tests
-# As in the MIT lab: how much larger than asked for the saved Raft state may be.
+# As in MIT's lab: the saved Raft state may be this many times larger than max_raft_state.
 LOG_SIZE_MAX = 8
 
 
 def written(*of: object) -> str:
-    """A value that nobody else writes."""
+    """A unique value."""
     return f"x {' '.join(map(str, of))} y"
 
 
@@ -42,7 +42,7 @@ def at_work(
     max_raft_state: int | None = None,
     random_keys: bool = False,
 ) -> KVConfig:
-    """Each client appends to a key of its own and reads it; with `random_keys`, all do all to all keys."""
+    """Each client appends to its own key and reads it; with `random_keys`, to random keys."""
     cfg: KVConfig = make_kv_config(servers=servers, unreliable=unreliable, max_raft_state=max_raft_state)
     what = [
         *(["unreliable net"] if unreliable else []),
@@ -72,7 +72,7 @@ def at_work(
 
         clients_running = cfg.spawn_clients(clients, work)
         if partitions:
-            time.sleep(random.uniform(0, ELECTION_S / 2))  # let them begin
+            time.sleep(random.uniform(0, ELECTION_S / 2))  # let the clients begin
             for _ in range(5):
                 if clients_running.all_done:
                     break
@@ -91,7 +91,7 @@ def at_work(
 
 
 def cut_in_two(cfg: KVConfig) -> None:
-    """A random half of the servers on each side, give or take."""
+    """Put each server on a random side."""
     sides: tuple[list[int], list[int]] = ([], [])
     for i in range(cfg.n):
         sides[random.randrange(2)].append(i)
@@ -101,13 +101,13 @@ def cut_in_two(cfg: KVConfig) -> None:
 def restart_all(cfg: KVConfig) -> None:
     for i in range(cfg.n):
         cfg.crash1(i)
-    # Long enough for every request that is under way to get lost.
+    # Long enough that every request in flight is lost.
     time.sleep(ELECTION_S)
     cfg.restart(*range(cfg.n))
 
 
 def read_all(cfg: KVConfig, keys: int) -> None:
-    """One last read of each key: an append that was lost shows here at the latest."""
+    """Read each key once more, to detect lost appends."""
     client = cfg.make_client()
     for key in range(keys):
         client.get(str(key))
@@ -117,7 +117,7 @@ def check_sizes(cfg: KVConfig, max_raft_state: int | None) -> None:
     if max_raft_state is None:
         if cfg.snapshot_size() > 0:
             cfg.fail(
-                f"max_raft_state is None, so no snapshot is asked for, but there is one of {cfg.snapshot_size()} B"
+                f"max_raft_state is None, so there must be no snapshot, but there is one of {cfg.snapshot_size()} B"
             )
     elif cfg.log_size() > LOG_SIZE_MAX * max_raft_state:
         cfg.fail(

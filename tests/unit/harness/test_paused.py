@@ -35,15 +35,15 @@ def passes(test, launcher=REFERENCE, **kwargs):
     ("act", "said"),
     [
         (lambda cfg: cfg.pause(3), r"there is no server 3; servers are 0\.\.2"),
-        (lambda cfg: (cfg.pause(0), cfg.pause(0)), r"pause\(\): server 0 is paused already"),
+        (lambda cfg: (cfg.pause(0), cfg.pause(0)), r"pause\(\): server 0 is already paused"),
         (lambda cfg: cfg.resume(0), r"resume\(\): server 0 is not paused"),
         (lambda cfg: (cfg.crash1(0), cfg.pause(0)), r"pause\(\): server 0 is down"),
         (lambda cfg: (cfg.pause(0), cfg.crash1(0), cfg.resume(0)), r"resume\(\): server 0 is down"),
-        (lambda cfg: (cfg.pause(0), cfg.get_state(0)), r"get_state\(\): server 0 is paused, and nothing of it runs "),
-        (lambda cfg: (cfg.pause(0), cfg.start(0, 1)), r"start\(\): server 0 is paused, and nothing of it runs until"),
+        (lambda cfg: (cfg.pause(0), cfg.get_state(0)), r"get_state\(\): server 0 is paused; call resume\(\) first"),
+        (lambda cfg: (cfg.pause(0), cfg.start(0, 1)), r"start\(\): server 0 is paused; call resume\(\) first"),
         (
             lambda cfg: (cfg.freeze_clock(0), cfg.freeze_clock(0)),
-            r"freeze_clock\(\): the clock of server 0 is frozen already",
+            r"freeze_clock\(\): the clock of server 0 is already frozen",
         ),
         (lambda cfg: cfg.unfreeze_clock(0), r"unfreeze_clock\(\): the clock of server 0 is not frozen"),
         (lambda cfg: (cfg.crash1(0), cfg.freeze_clock(0)), r"freeze_clock\(\): server 0 is down"),
@@ -62,7 +62,7 @@ def test_what_cannot_be_is_refused_in_words(act, said):
 def test_on_real_threads_it_is_refused_in_words(act):
     @collect
     def test(make_config):
-        with pytest.raises(ValueError, match=rf"^{act}\(\): only in virtual time can a server be stopped"):
+        with pytest.raises(ValueError, match=rf"^{act}\(\) needs virtual time; it is not supported with --realtime"):
             getattr(make_config(servers=1), act)(0)
 
     passes(test, realtime=True)
@@ -79,8 +79,8 @@ def test_a_report_says_who_is_paused():
     error = run(test).error
     assert isinstance(error, Failure)
     told = "\n".join(error.evidence)
-    assert "  1  connected, paused, not asked yet" in told
-    assert "  2  connected, its clock held, not asked yet" in told
+    assert "  1  connected, paused, state not requested yet" in told
+    assert "  2  connected, clock frozen, state not requested yet" in told
 
 
 # ---- the tester ------------------------------------------------------------------------------------------------

@@ -286,7 +286,7 @@ def test_a_test_that_takes_too_long_in_virtual_time(tmp_path):
     assert lines[1].strip().endswith("time.sleep(MAX_TEST_S + 1)")
     assert lines[2:] == [
         "Peers at 120.000 s:",
-        *(f"  {i}  connected, not asked yet, applied up to 0" for i in range(3)),
+        *(f"  {i}  connected, state not requested yet, applied up to 0" for i in range(3)),
     ]
 
 
