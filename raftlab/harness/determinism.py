@@ -1,8 +1,7 @@
-"""Is one seed one run? The same test twice, in two processes with different hash seeds, event by event.
+"""Checks that a seed determines a run: compares the events of a test in two processes with different hash seeds.
 
-Two runs in one process would agree even for a peer that iterates over a set of strings or sorts by id(): only
-another process has other hashes and other addresses. So that addresses differ in their order too, and not only in
-where they begin, the second process stirs its memory first.
+In one process, two runs agree even for a peer that iterates over a set of strings or sorts by id(). Another process
+has other hashes and addresses. To change the order of addresses too, the second process shuffles its memory first.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from raftlab.trace.events import ANSWER, PERSIST, REPLY, SEND
 
 _MAX_TEXT = 200
 _MAX_SUSPECTS = 6
-_GIVEN_FILES = ("persister.py", "messages.py")  # given to the student with raft.py, and never the cause
+_GIVEN_FILES = ("persister.py", "messages.py")  # given to students with raft.py; never the cause
 
 
 class Recorder:
-    """Keeps each event of a run as plain values, with the peer's line that caused it."""
+    """Records each event of a run as plain values, with the peer's line that caused it."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -44,7 +43,7 @@ class Recorder:
 
     @property
     def lines(self) -> list[list[Any]]:
-        """As many as the trace has: it ends where a rule was broken."""
+        """As many as the trace has, which ends where a rule was violated."""
         return self._lines[: len(self._simulation.trace or ())]
 
 
@@ -72,7 +71,7 @@ def _cause() -> str:
 
 
 def shuffle_memory() -> None:
-    """Leave the free memory of small objects in disorder, so that no two processes hand it out alike."""
+    """Fragment the free memory of small objects, so that two processes allocate in different orders."""
     shuffle = random.SystemRandom().shuffle
     for size in range(0, 512, 16):
         junk = [bytes(size + 1) for _ in range(400)]
@@ -83,7 +82,7 @@ def shuffle_memory() -> None:
             junk.pop()
 
 
-_leftovers: list[Any] = []  # some of it for good, so that no pool is empty and orderly again
+_leftovers: list[Any] = []  # kept, so that no memory pool becomes empty
 
 
 def write_record(path: Path, events: list[Any], digest: str) -> None:
@@ -101,26 +100,26 @@ def record_in_new_process(test: str, values: Values, root: Path, ini: Path | Non
         command += ["-q", "-p", "no:cacheprovider", "-n", "0", *arguments(values), "--record-events", str(record)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if not record.exists():
-            raise RuntimeError(f"the second run could not be made:\n{done.stdout}{done.stderr}")
+            raise RuntimeError(f"the second run failed to start:\n{done.stdout}{done.stderr}")
         recorded = json.loads(record.read_text(encoding="utf-8"))
         return list(recorded["events"]), str(recorded["digest"])
 
 
 def first_difference(first: list[Any], second: list[Any]) -> str | None:
-    """None, or the first event that differs and the line that caused it."""
+    """The first event that differs and the line that caused it; None if all are equal."""
     first = json.loads(json.dumps(first))
     for number, (a, b) in enumerate(zip(first, second, strict=False)):
         if a[:4] != b[:4]:
             return (
-                f"One seed gave two runs. The first event that differs is number {number + 1}:\n"
-                f"  here       {_format(a, b)}\n"
-                f"  elsewhere  {_format(b, a)}"
+                f"Nondeterministic: two runs of one seed differ, first at event {number + 1}:\n"
+                f"  first run   {_format(a, b)}\n"
+                f"  second run  {_format(b, a)}"
             )
     if len(first) != len(second):
         shorter, longer = sorted((first, second), key=len)
-        which = "here" if longer is first else "elsewhere"
+        which = "first" if longer is first else "second"
         return (
-            f"One seed gave two runs. After {len(shorter)} equal events one is over, and {which} it goes on with\n"
+            f"Nondeterministic: after {len(shorter)} equal events only the {which} run of one seed goes on, with\n"
             f"  {_format(longer[len(shorter)])}"
         )
     return None
@@ -128,7 +127,7 @@ def first_difference(first: list[Any], second: list[Any]) -> str | None:
 
 def _format(event: list[Any], other: list[Any] | None = None) -> str:
     at_ns, kind, node, text, cause = event
-    # Of a long text the beginning is shown, unless that is what the two have in common.
+    # Of a long text, show the part with the first difference.
     if len(text) > _MAX_TEXT:
         pairs = zip(text, other[3] if other is not None else "", strict=False)
         same = next((i for i, (a, b) in enumerate(pairs) if a != b), 0)
@@ -136,31 +135,31 @@ def _format(event: list[Any], other: list[Any] | None = None) -> str:
         text = f"{'...' if start else ''}{text[start : start + _MAX_TEXT]}..."
     who = f"peer {node}" if node else "network" if "->" in text else "tester"
     return f"{at_ns / 1e9:.6f} s  {who} {kind}: {text}".rstrip() + (
-        f"\n             caused at {cause}" if cause else ""
+        f"\n              caused at {cause}" if cause else ""
     )
 
 
 # ---- suspects ------------------------------------------------------------------------------------------------
 
 _BUILTINS = {
-    "set": "a set's order differs from process to process; sorted() gives it one",
-    "frozenset": "a set's order differs from process to process; sorted() gives it one",
-    "id": "id() is an address, another one in every process",
-    "hash": "hash() of a string differs from process to process",
+    "set": "the order of a set differs between processes; use sorted()",
+    "frozenset": "the order of a set differs between processes; use sorted()",
+    "id": "id() is an address, which differs between processes",
+    "hash": "hash() of a string differs between processes",
 }
 _METHODS = {
     "now": "the real clock; use 'from labsim import time'",
     "utcnow": "the real clock; use 'from labsim import time'",
     "today": "the real clock; use 'from labsim import time'",
-    "getpid": "another one in every process",
+    "getpid": "differs between processes",
     "listdir": "the real file system",
-    "getenv": "the environment differs from process to process",
+    "getenv": "the environment differs between processes",
     "gettempdir": "the real file system",
 }
 
 
 def suspects(path: Path) -> list[str]:
-    """Lines of the peer's file that could make two runs differ, each with the reason."""
+    """Lines of the peer's file that could cause nondeterminism, with the reason."""
     try:
         source = path.read_text(encoding="utf-8")
         tree = ast.parse(source)
@@ -190,7 +189,7 @@ def suspects(path: Path) -> list[str]:
 
 
 def _order_does_not_matter(node: ast.AST) -> list[ast.expr]:
-    """What this node asks of a set has one answer, whatever the order."""
+    """Subexpressions of this node for which the order of a set does not matter."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         return node.args if node.func.id in ("sorted", "len", "min", "max", "sum", "any", "all") else []
     if isinstance(node, ast.Compare):

@@ -1,18 +1,15 @@
-"""A peer as a program: compiled once, executed anew for every incarnation, so that only what was saved survives.
+"""A peer as a program: compiled once, executed anew for each incarnation, so that only saved state survives a crash.
 
-Each incarnation has its own raft.py and its own of every module beside it that it imports: their globals, classes and
-default arguments are new, and no other peer sees them. sys.modules holds stand-ins under their names, and whoever
-looks at a stand-in sees the module of the node it works for. So an import, at the top or in a function, finds the
-incarnation's own, and so do pickle, dataclasses, inspect and whatever else asks sys.modules.
+Each incarnation has its own raft.py and its own copy of every module beside it: their globals, classes and default
+arguments are new and invisible to other peers. sys.modules has a proxy under each of their names. A proxy forwards to
+the module of the current node, so imports, pickle, dataclasses and inspect find the incarnation's own modules.
 
-A module in which nothing can change (messages.py, usually) is executed once, because eight dataclasses cost twenty
-times what raft.py costs. Each incarnation has a copy of the module, around the same classes: see shared_modules.py.
+A module in which nothing can change (usually messages.py) is executed only once, because eight dataclasses cost twenty
+times as much as raft.py. Each incarnation has a copy of the module, with the same classes: see shared_modules.py.
+raftapi is handled in the same way, so that changes of ApplyMsg or Persister do not survive either.
 
-The lab's raftapi is treated as one of these modules: what a peer writes onto ApplyMsg or Persister is gone, too.
-
-Not promised: that a peer cannot find another one's objects if it looks for them, nor that it gets its own copy of
-anything outside its folder: os.environ, loggers, what it changes in the standard library or in ours. The grader's
-processes are for that.
+Not promised: protection against a peer that searches for other peers' objects, nor copies of anything outside its
+folder (os.environ, loggers, the standard library, the lab). Sandboxed peers have their own processes for that.
 
 Start at `Program.__call__()`, then `Incarnation.module()`.
 """
@@ -55,7 +52,7 @@ class _Source:
     name: str
     file: str
     code: CodeType
-    folders: list[str] | None = None  # where a package's own modules are
+    folders: list[str] | None = None  # of a package: where its modules are
 
     @property
     def package(self) -> str:
@@ -66,7 +63,7 @@ class _Source:
 
 
 class ServiceFiles(NamedTuple):
-    """The service and its clerk, and the folder of the package that they belong to."""
+    """The files of the service and its clerk, and the folder of their package."""
 
     server: Path
     clerk: Path
@@ -74,9 +71,9 @@ class ServiceFiles(NamedTuple):
 
 
 class Program:
-    """The peer in one file, and what lies beside it. Used as the class Raft is: each call is a new incarnation.
+    """The peer in one file and the modules beside it. Called like the class Raft; each call is a new incarnation.
 
-    With a service, make_service() makes one in the incarnation that it is called from, above its peer.
+    With a service, make_service() constructs one in the current node's incarnation, above its peer.
     """
 
     def __init__(
@@ -90,15 +87,15 @@ class Program:
         self._sources: dict[str, _Source | None] = {}
         self._outlines: dict[str, ModuleOutline] = {}
         self._originals: dict[str, OriginalAttributes] = {}  # of the modules that may be shared
-        self.shared: dict[str, dict[str, Any]] = {}  # the globals of those that are
+        self.shared: dict[str, dict[str, Any]] = {}  # the globals of the shared modules
         self.template = Incarnation(self)
-        self.peer_class: Any = None  # as it was loaded, to be looked at
+        self.peer_class: Any = None  # the class of the template, for inspection
         self.__module__ = PEER
 
     def __call__(self, peers: Any, me: int, persister: raftapi.Persister, apply_ch: Any) -> Any:
-        """Raft(peers, me, persister, apply_ch), in modules of its own."""
+        """Raft(peers, me, persister, apply_ch) of a new incarnation."""
         incarnation = self._incarnate()
-        # The lab made it, of its own class or of an earlier incarnation's.
+        # The lab made it, with its own class or with an earlier incarnation's.
         persister.__class__ = incarnation.module(raftapi.Persister.__module__).Persister
         return self._register(incarnation.module(PEER).Raft(peers, me, persister, apply_ch))
 
@@ -122,32 +119,32 @@ class Program:
         return self._service is not None
 
     def make_service(self, *args: Any) -> Any:
-        """KVServer(servers, me, raft, apply_ch, persister, max_raft_state), beside the peer of the same node."""
+        """KVServer(servers, me, raft, apply_ch, persister, max_raft_state) of the current node's incarnation."""
         node = current_node()
         assert node is not None
         return self._register(node.program.module(SERVICE).KVServer(*args))
 
     def make_clerk(self, *args: Any) -> Any:
-        """Clerk(servers), in modules of its own, for a node of its own."""
+        """Clerk(servers) of a new incarnation."""
         return self._register(self._incarnate().module(CLERK).Clerk(*args), one_at_a_time=True)
 
     def __getattr__(self, name: str) -> Any:
-        """Whoever asks what the peer has, asks the class."""
+        """Attributes are those of the class."""
         return getattr(self.peer_class, name)
 
     @property
     def __name__(self) -> str:
         return str(self.peer_class.__name__)
 
-    @property  # type: ignore[misc]  # object's can be set, which nobody does
+    @property  # type: ignore[misc]  # object's can be set; this one need not be
     def __class__(self) -> type:
-        """To isinstance() and to inspect it is the class that it is used as: inspect.getfile() finds raft.py."""
+        """isinstance() and inspect take it for the class: inspect.getfile() finds raft.py."""
         return type
 
     # ---- loading -----------------------------------------------------------------------------------------------
 
     def load(self, known: dict[str, ModuleType]) -> ModuleType:
-        """Execute it for the first time, outside any run: the module raft.py. `known`: what is there already."""
+        """Execute it for the first time, outside any run: the module raft.py. `known`: modules already executed."""
         for name in [name for name, module in sys.modules.items() if _is_ours(name) or type(module) is ModuleProxy]:
             del sys.modules[name]
         _loaded[:] = [self.template]
@@ -165,11 +162,11 @@ class Program:
             self.template.module(name)
         self._find_shared()
         for name in self._originals.keys() & known.keys():
-            self._originals[name].restore()  # what it does to the lab's own classes must not reach the next peer
+            self._originals[name].restore()  # changes of the lab's classes must not reach the next peer
         return module
 
     def read_outline(self, name: str) -> None:
-        """Before it is executed: who knows what is left of Python afterwards."""
+        """Called before the module is executed, because its code may change Python itself."""
         source = self.source(name)
         assert source is not None
         self._outlines[name] = source.outline()
@@ -180,7 +177,7 @@ class Program:
             self._originals[name] = OriginalAttributes(module)
 
     def _find_shared(self) -> None:
-        """None that another module changes, nor any that imports one that is not shared."""
+        """A module is shared unless another module changes it, or it imports one that is not shared."""
         modules, outlines = self.template.modules, self._outlines
         others = [outline for name, outline in outlines.items() if name not in self._originals]
         changes = {name for outline in others for name in outline.changes}
@@ -192,20 +189,20 @@ class Program:
         while importers := {name for name in shared if outlines[name].imports & (modules.keys() - shared)}:
             shared -= importers
         for name in filter(shared.__contains__, modules):
-            # Without what importing its own modules has left in a package.
+            # Without the submodules that importing them has set in a package.
             self.shared[name] = {
                 key: value for key, value in vars(modules[name]).items() if f"{name}.{key}" not in modules
             }
 
     def own_imports(self, package: str) -> Iterator[str]:
-        """What importing the package imports of it, and so leaves in it."""
+        """The submodules that importing the package imports, and so sets in it."""
         inside = (name for name in self._outlines[package].imports if name.startswith(f"{package}."))
         return (name for name in inside if self.source(name) is not None)
 
     # ---- finding its modules -----------------------------------------------------------------------------------
 
     def source(self, name: str) -> _Source | None:
-        """The module of that name, if it is this program's own and not a library's."""
+        """The module of this name, if it belongs to this program and not to a library."""
         if name not in self._sources:
             self._sources[name] = self._find(name)
         return self._sources[name]
@@ -248,7 +245,7 @@ class Program:
                 return None
         spec = PathFinder.find_spec(name, folders)
         if spec is None and parent == PACKAGE and f"{child}.py" in PEER_FILES:
-            # What is the lab's in that package, and does not lie beside it: the persister.
+            # The lab's file in that package that is not beside the peer: the persister.
             spec = PathFinder.find_spec(name, [str(ROOT / PACKAGE)])
         if spec is None or not (spec.loader is None or isinstance(spec.loader, SourceFileLoader)):
             return None
@@ -265,11 +262,11 @@ class Incarnation(Loader):
         self.program = program
         self.modules: dict[str, ModuleType] = {}
         self.registered: dict[bytes, type] = {}  # with labgob
-        # What rewritten code calls, beside what it defines itself.
+        # What rewritten code calls, besides its own functions.
         self._helpers = {} if program.race is None else program.race.helpers()
 
     def module(self, name: str) -> ModuleType:
-        """Its module of that name, executed now if it has not been."""
+        """Its module of this name, executed now if necessary."""
         found = self.modules.get(name)
         return self._make(name) if found is None else found
 
@@ -317,14 +314,14 @@ class Incarnation(Loader):
             raise
 
     def get_source(self, name: str) -> str | None:
-        """For linecache, where the file is gone."""
+        """For linecache, if the file no longer exists."""
         source = self.program.source(name)
         return None if source is None or not source.file else Path(source.file).read_text(encoding="utf-8")
 
 
 @contextmanager
 def _restore_process_state(code: CodeType) -> Iterator[None]:
-    """What executing it does to the process it has done when it was loaded: a folder in sys.path, a log's handlers."""
+    """Undo changes of the process that loading has made once already: folders in sys.path, handlers of loggers."""
     path = list(sys.path)
     loggers: dict[logging.Logger, list[logging.Handler]] = {}
     if "logging" in code.co_names:
@@ -340,19 +337,19 @@ def _restore_process_state(code: CodeType) -> Iterator[None]:
                 logger.handlers[:] = handlers
 
 
-# ---- whose module ------------------------------------------------------------------------------------------------
+# ---- the current incarnation -------------------------------------------------------------------------------------
 
-_loaded: list[Incarnation] = []  # the last: what those see who work for no node
+_loaded: list[Incarnation] = []  # the last one loaded: for code that runs on no node
 _templates: WeakSet[Incarnation] = WeakSet()
 
 
 def _current() -> Incarnation | None:
-    """The incarnation that the caller works for."""
+    """The incarnation on whose behalf the caller runs."""
     node = current_node()
     if node is not None and type(node.program) is Incarnation:
         return node.program
     if current_simulation() is None:
-        # A real thread that a peer has started: the nearest line of a peer tells.
+        # A real thread that a peer has started: the innermost frame of a peer decides.
         frame = sys._getframe(1)
         while frame.f_back is not None:
             frame = frame.f_back
@@ -371,7 +368,7 @@ labgob.separate(_own_classes)
 
 
 class ModuleProxy(ModuleType):
-    """What sys.modules has for a program's module: to each who looks, the module of its own incarnation."""
+    """The entry in sys.modules for a program's module: forwards to the module of the current incarnation."""
 
     def __getattribute__(self, name: str) -> Any:
         own_name = ModuleType.__getattribute__(self, "__name__")
@@ -380,7 +377,7 @@ class ModuleProxy(ModuleType):
             return ModuleType.__getattribute__(self, name)
         module = incarnation.modules.get(own_name)
         if module is None:
-            # Every import asks for __spec__. The others may come from one who goes through all of sys.modules.
+            # Every import reads __spec__. Other dunder names may be read by code that iterates over sys.modules.
             if name.startswith("__") and name != "__spec__":
                 return ModuleType.__getattribute__(self, name)
             module = incarnation.module(own_name)
@@ -416,12 +413,12 @@ def _is_ours(name: str, *packages: str) -> bool:
 
 
 class _ProxyFinder(MetaPathFinder, Loader):
-    """Puts a stand-in where one of a program's modules is imported for the first time by anyone."""
+    """Creates the proxy when one of a program's modules is first imported."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        # Without stand-ins, the package is the lab's own again.
+        # Without proxies, the package is the lab's own again.
         if type(sys.modules.get(PACKAGE)) is not ModuleProxy:
             return None
         incarnation = _current()
@@ -433,7 +430,7 @@ class _ProxyFinder(MetaPathFinder, Loader):
         return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        # Before it is executed: it may import those who import it.
+        # Before it is executed, because imports may be circular.
         proxy = sys.modules[spec.name] = ModuleProxy(spec.name)
         try:
             _target_of(proxy)
@@ -447,11 +444,11 @@ class _ProxyFinder(MetaPathFinder, Loader):
 
 
 _finder = _ProxyFinder()
-_lab: dict[str, ModuleType] = {}  # the shared modules of the lab's own package, executed for whoever came first
+_lab: dict[str, ModuleType] = {}  # the shared modules of the lab's own package, executed for the first peer
 
 
 def execute_program(path: Path, kv: Path | None = None, race: RaceInstrumentation | None = None) -> Program:
-    """A file with its own messages.py beside it brings its whole package; a file alone uses the lab's.
+    """A file with a messages.py beside it is loaded with its whole package; otherwise the lab's package is used.
 
     `kv`: the server.py of a service. Its clerk is the client.py beside it, or the lab's.
     """
@@ -475,18 +472,18 @@ def _service_files(server: Path, lab_folder: Path) -> ServiceFiles:
 
 
 def forget_earlier_runs() -> None:
-    """Let go of the classes of incarnations that are over. Not while another run is under way in this process."""
+    """Release the classes of finished incarnations. Must not be called during another run in this process."""
     templates = list(_templates)
 
     @cache  # a process that loads peer after peer has many templates, and each has classes of the same few names
     def in_templates(module: str, qualified_name: str) -> set[int]:
-        """Who they are, by id(): a template keeps its classes, and a peer's class may call itself equal to another."""
+        """The ids of the templates' classes of this name. Not ==: a metaclass may define equality."""
         found: list[Any] = [template.modules.get(module) for template in templates]
         for name in qualified_name.split("."):
             found = [getattr(each, name, None) for each in found]
         return {id(each) for each in found}
 
-    @cache  # it is asked of each class many times, before every run
+    @cache  # called many times for each class, before every run
     def is_gone(cls: type) -> bool:
         if type(sys.modules.get(cls.__module__)) is not ModuleProxy:
             return False

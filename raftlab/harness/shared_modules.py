@@ -1,11 +1,11 @@
-"""Which modules of a peer are executed once for all its incarnations: those in which nothing can change.
+"""Decides which modules of a peer are executed once for all incarnations: those in which nothing can change.
 
-messages.py is usually such a module: imports, constants, dataclasses, enums and NamedTuples. Its source says so. A
-module with anything else in it, a function above all, is executed anew for each incarnation, as raft.py is: that is
-always right, and only slower.
+messages.py is usually such a module: its source has only imports, constants, dataclasses, enums and NamedTuples. A
+module with anything else, such as a function, is executed for each incarnation, like raft.py: always correct, but
+slower.
 
-Other modules can put attributes onto the shared classes. If the source of one does so by name (`LogEntry.seen = {}`),
-the module that has this name is not shared. `OriginalAttributes` undoes the rest. Start at `outline()`.
+Other modules may set attributes of shared classes. If their source does so by name (`LogEntry.seen = {}`), the module
+with this name is not shared. `OriginalAttributes` undoes the rest. Start at `outline()`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from importlib.util import resolve_name
 from types import ModuleType
 from typing import Any, NamedTuple
 
-# What may be called, or decorate a class: it keeps nothing that could change later.
+# Functions and decorators whose results have no state that can change.
 _KNOWN = frozenset(("NewType", "auto", "dataclass", "field", "frozenset", "register", "unique"))
 _SETTERS = frozenset(("setattr", "delattr", "__setattr__", "__delattr__", "vars"))
 _DICTS = frozenset(("__annotations__", "__dataclass_fields__", "__dict__"))
@@ -26,14 +26,14 @@ ANYTHING = "*"
 
 
 class ModuleOutline(NamedTuple):
-    """What the source of a module says, before it is executed. Not to be changed."""
+    """Properties of a module's source. Immutable."""
 
     is_immutable: bool
-    changes: frozenset[str]  # the names of what it puts attributes onto; ANYTHING if it may be a class without a name
+    changes: frozenset[str]  # the names whose attributes it sets; ANYTHING if it may be a class without a name
     imports: frozenset[str]  # full names: of `from a import b` both a and a.b
 
 
-@lru_cache(maxsize=64)  # the same files are loaded again and again, above all by tests
+@lru_cache(maxsize=64)  # tests load the same files repeatedly
 def outline(source: bytes, package: str) -> ModuleOutline:
     tree = ast.parse(source)
     nodes = list(ast.walk(tree))
@@ -42,7 +42,7 @@ def outline(source: bytes, package: str) -> ModuleOutline:
 
 
 def _is_immutable(statement: ast.stmt, *, in_class: bool = False) -> bool:
-    """Whether executing it makes nothing that can change."""
+    """Whether the statement creates no mutable state."""
     match statement:
         case ast.Import() | ast.ImportFrom() | ast.Pass() | ast.Expr(ast.Constant()):
             return True
@@ -55,7 +55,7 @@ def _is_immutable(statement: ast.stmt, *, in_class: bool = False) -> bool:
 
 
 def _is_value(expression: ast.expr) -> bool:
-    """Whether its value is immutable, or is something that another module has made."""
+    """Whether its value is immutable, or made by another module."""
     match expression:
         case ast.Constant() | ast.Name():
             return True
@@ -82,7 +82,7 @@ def _last_name(expression: ast.AST) -> str:
 
 
 def _changes(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Of `role.last.seen = {}` both role and last. Never self: that is an object of one incarnation."""
+    """For `role.last.seen = {}`: role and last. Never self, which is an object of one incarnation."""
     for node in nodes:
         match node:
             case ast.Attribute(value=owner, ctx=ast.Store() | ast.Del()):
@@ -108,7 +108,7 @@ def _imports(nodes: Iterable[ast.AST], package: str) -> Iterator[str]:
 
 
 class OriginalAttributes:
-    """The attributes of the classes of a module, and of the members of its enums, as they were at first."""
+    """The original attributes of a module's classes and of the members of its enums."""
 
     def __init__(self, module: ModuleType) -> None:
         found = vars(module).values()
@@ -129,7 +129,7 @@ class OriginalAttributes:
                 delattr(owner, name)
 
     def _differences(self) -> Iterator[tuple[Any, str, dict[str, Any]]]:
-        """Which attributes of what differ. Notes that libraries make there (msgspec, copy) do not count."""
+        """The attributes that differ. Caches of libraries (msgspec, copy) do not count."""
         for owner, attributes in self._attributes:
             now = vars(owner)
             if now == attributes:

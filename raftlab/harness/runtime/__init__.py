@@ -1,7 +1,7 @@
 """Where a Config's peers run: in a simulation (virtual.py), or on real threads (real_time.py).
 
-runtime.py is what both can do. What only virtual time can do (a trace, a power cut, a pause, a frozen clock) is asked
-of a `VirtualRuntime`, and what only real threads need of a `RealTimeRuntime`. Start at `current_runtime()`.
+runtime.py is the common interface. Only `VirtualRuntime` has a trace, crashes at any point, pauses and frozen clocks.
+Start at `current_runtime()`.
 """
 
 from labsim import current_simulation
@@ -13,6 +13,6 @@ __all__ = ["CallTimeout", "RealTimeRuntime", "Runtime", "VirtualRuntime", "curre
 
 
 def current_runtime() -> Runtime:
-    """The simulation that is running, or new real threads."""
+    """A runtime for the current simulation; outside of one, a new runtime with real threads."""
     simulation = current_simulation()
     return RealTimeRuntime() if simulation is None else VirtualRuntime(simulation)

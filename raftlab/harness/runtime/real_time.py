@@ -1,7 +1,7 @@
 """Peers on real threads and the real clock, without a trace.
 
-Nothing can end a thread from outside, so a crash there is what the MIT lab does: the peer is told to stop, is cut off,
-and its disk is copied before anybody can write to it again.
+A thread cannot be ended from outside, so a crash is done as in MIT's lab: kill() is called, the peer is disconnected,
+and its disk is copied before the peer can write to it again.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class RealTimeRuntime:
         self._random = random.Random()
         self._failure: BaseException | None = None
         self._timers: list[threading.Timer] = []
-        self._pending: list[threading.Thread] = []  # the calls on peers that have not returned
+        self._pending: list[threading.Thread] = []  # calls of peers that have not returned
         self._excepthook = threading.excepthook
         threading.excepthook = self._thread_failed
 
     def _thread_failed(self, args: threading.ExceptHookArgs) -> None:
         error = args.exc_value
-        # A TaskFailed says that another thread failed, which has told its own story.
+        # A TaskFailed reports the failure of another thread, which was handled when that thread failed.
         if self._failure is None and error is not None and not isinstance(error, (TaskFailed, SystemExit)):
             if isinstance(error, Failure):
                 self._failure = error
@@ -54,13 +54,13 @@ class RealTimeRuntime:
         return time.monotonic() - self._began_s
 
     def node(self, name: str) -> Node:
-        """For its name and its program; nothing here is drawn from its stream."""
+        """Used for its name and its program; its random stream is not used here."""
         return Node(name, 1, random.Random())
 
     def call(
         self, node: Node | None, fn: Callable[..., T], *args: Any, entry_point: str, limit_s: float, name: str = ""
     ) -> T:
-        """In a thread of its own: a peer that does not answer must not take the tester with it."""
+        """Call in a new thread, so that a peer that does not return cannot block the tester."""
         results: list[T] = []
         errors: list[BaseException] = []
         name = name or f"{entry_point}()"
@@ -117,7 +117,7 @@ class RealTimeRuntime:
         raise failure
 
     def raise_if_failed(self) -> None:
-        """What another thread has failed with, which nobody else tells the test."""
+        """Raise the failure of another thread in the test's thread."""
         if self._failure is not None:
             raise self._failure
 
@@ -125,9 +125,9 @@ class RealTimeRuntime:
         return test_frames(sys._current_frames().get(threading.main_thread().ident or 0))
 
     def snapshot(self, states: Mapping[str, ReportedState]) -> ClusterSnapshot:
-        """All threads that are in a peer's code; which of them are blocked, only the reader can tell.
+        """All threads in a peer's code, blocked or not.
 
-        A real lock does not say who holds it, nor a real thread whose it is.
+        A real lock does not know its holder, nor a real thread its peer.
         """
         frames = sys._current_frames()
         found = []
@@ -137,7 +137,7 @@ class RealTimeRuntime:
             if in_peer and thread is not threading.main_thread():
                 text = f"  {thread.name} is here\n{describe_stack(frame)}"
                 found.append((thread not in self._pending, text, Wait(thread.name, None, WaitKind.NOTHING, 0, text)))
-        # The call that did not return first.
+        # The call that did not return comes first.
         blocked = tuple(wait for _, _, wait in sorted(found, key=lambda one: one[:2]))
         return ClusterSnapshot(blocked, states=states)
 

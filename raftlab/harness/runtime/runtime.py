@@ -1,4 +1,4 @@
-"""What the harness asks of virtual and of real time alike."""
+"""The interface of both runtimes: virtual time and real time."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ class CallTimeout(Exception):
 
 
 class Runtime(Protocol):
-    clock: str  # what follows a time in a report
+    clock: str  # the suffix of a time in a report
 
     @property
     def now(self) -> float: ...
 
     def node(self, name: str) -> Node:
-        """The next incarnation of that name."""
+        """The next incarnation of this name."""
 
     def call(
         self, node: Node | None, fn: Callable[..., T], *args: Any, entry_point: str, limit_s: float, name: str = ""
     ) -> T:
         """Run a method of a peer on its node. Raises `CallTimeout` after `limit_s`. `name`: what a report calls it.
 
-        In virtual time NodeKilled if the node goes down under the call.
+        In virtual time, raises NodeKilled if the node crashes during the call.
         """
 
     def wait_for(self, node: Node | None, fn: Callable[..., T], *args: Any, entry_point: str, limit_s: float) -> T:
-        """As call(), of something that may well wait: what it waits for is not noted."""
+        """Like call(), for a call that is expected to wait: what it waits for is not recorded."""
 
     def spawn(self, node: Node | None, fn: Callable[[], None], *, name: str) -> None: ...
 
     def usable_s(self, node: Node | None, since_s: float) -> float:
-        """How much of the time since then the node could use: without what the lab has taken from it."""
+        """The time since then in which the node could run: without pauses and preemptions by the lab."""
 
     def wait_for_disk(self, duration_ns: int) -> None:
-        """The calling peer waits. A disk goes by the runtime's clock, whatever the peer's does."""
+        """The calling peer waits. A disk uses the runtime's clock, even if the peer's clock is frozen."""
 
     def choose(self, point: ChoicePoint, ordinal: int, distribution: Distribution[T]) -> T: ...
 
@@ -54,14 +54,14 @@ class Runtime(Protocol):
         """End the run with this failure."""
 
     def test_step(self) -> list[str]:
-        """The step of the test that is under way, whichever task asks: a line for each frame."""
+        """The current line of the test, for whichever task calls: a line for each frame."""
 
     def snapshot(self, states: Mapping[str, ReportedState]) -> ClusterSnapshot:
-        """As of now. `states`: what the tester has last got from get_state()."""
+        """The cluster now. `states`: the last results of get_state()."""
 
 
 def test_frames(frame: FrameType | None) -> list[str]:
-    """The test's own frames; none if it is over."""
+    """The test's frames; empty if it is over."""
     if not any(is_user_code(one.f_code.co_filename) for one in user_frames(frame)):
         return []
     return describe_stack(frame, indent="    ").splitlines()[:3]

@@ -1,4 +1,4 @@
-"""Peers in a simulation: time is virtual, a crash is a power cut, and everything that happens is in a trace."""
+"""Peers in a simulation: time is virtual, a crash ends all tasks at once, and every event is in a trace."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class VirtualRuntime:
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
         self.emit = simulation.emit
-        self._overdue_call: Task | None = None  # the call that has not returned in time
-        self._call_waits: dict[Task, list[Wait]] = {}  # by call that is under way
+        self._overdue_call: Task | None = None  # the call that timed out
+        self._call_waits: dict[Task, list[Wait]] = {}  # by running call
 
     @property
     def trace(self) -> Sequence[Event]:
-        """Without a trace the run is the same, only nobody looks."""
+        """Empty if the simulation keeps no trace."""
         return self.simulation.trace or ()
 
     @property
@@ -43,12 +43,12 @@ class VirtualRuntime:
     def call(
         self, node: Node | None, fn: Callable[..., T], *args: Any, entry_point: str, limit_s: float, name: str = ""
     ) -> T:
-        """As a task of the node, so that its threads and its random numbers are the node's."""
+        """Call in a task of the node, so that its threads and random numbers are the node's."""
         simulation = self.simulation
         name = name or f"{entry_point}()"
         task = simulation.spawn(call_peer, fn, args, node=node, name=name, entry_point=entry_point)
         began_ns = simulation.now_ns
-        # The clock moves when all wait: whoever kept a lock only for its turn has let go of it by then.
+        # The clock advances when all tasks wait: a lock that is held only while running is free by then.
         if not simulation.join(task, 1):
             self._wait_longer(task, began_ns, int(limit_s * 1e9))
         if task.killed:
@@ -61,7 +61,7 @@ class VirtualRuntime:
         self._call_waits[task] = [wait_of(simulation, one) for one in first]
         left_ns = limit_ns
         while not simulation.join(task, left_ns):
-            # Of its own time: while it is paused it cannot return.
+            # Only time in which the node can run counts: while paused it cannot return.
             left_ns = limit_ns - (simulation.now_ns - began_ns - simulation.lost_time_ns(task.node, began_ns))
             if left_ns <= 0:
                 self._overdue_call = task
@@ -82,7 +82,7 @@ class VirtualRuntime:
         self.simulation.spawn(fn, node=node, name=name)
 
     def usable_s(self, node: Node | None, since_s: float) -> float:
-        # In whole nanoseconds: nothing left must be nothing.
+        # In whole nanoseconds, so that no time is exactly 0.
         since_ns = int(since_s * 1e9 + 0.5)
         return (self.simulation.now_ns - since_ns - self.simulation.lost_time_ns(node, since_ns)) / 1e9
 
@@ -105,10 +105,10 @@ class VirtualRuntime:
         return test_frames(sys._getframe(1) if self.simulation.current is main else self.simulation.frames_of(main))
 
     def snapshot(self, states: Mapping[str, ReportedState]) -> ClusterSnapshot:
-        # What the call that is running now waited for first, and what whoever kept it back waited for then.
+        # What the running call first waited for, and what the holder of that lock waited for then.
         call_waits = self._call_waits.get(self.simulation.current, ())
         return replace(take_snapshot(self.simulation, self._overdue_call), states=states, call_waits=tuple(call_waits))
 
     def note_progress(self) -> None:
-        """The tester itself is at work, for long perhaps: no task is stuck, whatever the watchdog sees."""
+        """Reset the watchdog: the tester itself is computing, possibly for long."""
         self.simulation.switches += 1

@@ -84,19 +84,19 @@ def ordered_by(expression):
         pytest.param(
             ordered_by("map(int, {str(i) for i in range(len(self.peers))})"),
             "map(int, {",
-            "a set's order differs from process to process; sorted() gives it one",
+            "the order of a set differs between processes; use sorted()",
             id="a-set-of-strings",
         ),
         pytest.param(
             ordered_by("sorted(range(len(self.peers)), key=lambda i: id(self.peers[i]))"),
             "id(self.peers[i])",
-            "id() is an address, another one in every process",
+            "id() is an address, which differs between processes",
             id="sorted-by-id",
         ),
         pytest.param(
             ordered_by("sorted(range(len(self.peers)), key=lambda i: hash(str(i)))"),
             "hash(str(i))",
-            "hash() of a string differs from process to process",
+            "hash() of a string differs between processes",
             id="hash-of-a-string",
         ),
         pytest.param(
@@ -107,28 +107,28 @@ def ordered_by(expression):
         ),
     ],
 )
-def test_what_is_not_deterministic_is_named(pytester, change, culprit, why):
+def test_cause_of_nondeterminism_is_named(pytester, change, culprit, why):
     path = edited_reference(pytester.path, change)
     # One candidate decides the election, and of the orders of six others one in 720 comes out equal. But of few objects
     # only do the addresses come in another order.
     test = ELECTION if "id(" in culprit else ELECTION.replace("servers=7", "servers=13")
     text = check(pytester, "peer.py", code=1, test=test)
-    assert re.search(r"^  One seed gave two runs. The first event that differs is number \d+:$", text, re.MULTILINE)
-    for run in ("here     ", "elsewhere"):
+    assert re.search(r"^  Nondeterministic: two runs of one seed differ, first at event \d+:$", text, re.MULTILINE)
+    for run in ("first run ", "second run"):
         event = rf"^    {run}  \d+\.\d{{6}} s  peer \d+ \w+: .+\n +caused at peer\.py:\d+ in \w+$"
         assert re.search(event, text, re.MULTILINE), text
     where = line_of(path, culprit).replace("raft.py", "peer.py")
-    assert re.search(rf"^  Worth a look:\n(    .*\n)*    {re.escape(where)}  .*{re.escape(why)}\)$", text, re.MULTILINE)
+    assert re.search(rf"^  Possible causes:\n(    .*\n)*    {re.escape(where)}  .*{re.escape(why)}\)$", text, re.MULTILINE)
 
 
-def test_a_failure_that_repeats_is_told_as_itself(pytester):
+def test_deterministic_failure_is_reported_unchanged(pytester):
     peer(pytester.path, tick="raise KeyError('x')")
     text = check(pytester, "peer.py", code=1)
     assert "  KeyError: 'x'\n" in text
-    assert "One seed gave two runs" not in text
+    assert "Nondeterministic" not in text
 
 
-def test_with_runs_and_parameters_the_same_run_is_made_again(pytester):
+def test_check_works_with_runs_and_parameters(pytester):
     edited_reference(pytester.path)
     test = """
 import pytest
@@ -147,26 +147,26 @@ def test_election(n, make_config):
 SEND = [1_500_000, "send", "0", "Raft.request_vote 0->1 RequestVoteArgs(term=1)", "raft.py:12 in campaign"]
 
 
-def test_equal_events_differ_nowhere_even_if_their_causes_do():
+def test_causes_of_events_are_not_compared():
     assert determinism.first_difference([SEND], [[*SEND[:4], "raft.py:13 in campaign"]]) is None
 
 
-def test_the_first_difference_is_shown_with_both_sides():
+def test_first_difference_shows_both_runs():
     other = [2_000_000, *SEND[1:]]
     assert determinism.first_difference([SEND, SEND], [SEND, other]) == (
-        "One seed gave two runs. The first event that differs is number 2:\n"
-        "  here       0.001500 s  peer 0 send: Raft.request_vote 0->1 RequestVoteArgs(term=1)\n"
-        "             caused at raft.py:12 in campaign\n"
-        "  elsewhere  0.002000 s  peer 0 send: Raft.request_vote 0->1 RequestVoteArgs(term=1)\n"
-        "             caused at raft.py:12 in campaign"
+        "Nondeterministic: two runs of one seed differ, first at event 2:\n"
+        "  first run   0.001500 s  peer 0 send: Raft.request_vote 0->1 RequestVoteArgs(term=1)\n"
+        "              caused at raft.py:12 in campaign\n"
+        "  second run  0.002000 s  peer 0 send: Raft.request_vote 0->1 RequestVoteArgs(term=1)\n"
+        "              caused at raft.py:12 in campaign"
     )
 
 
-def test_a_run_that_goes_on_is_shown_too():
+def test_longer_run_is_shown():
     assert determinism.first_difference([SEND], [SEND, SEND]) == (
-        "One seed gave two runs. After 1 equal events one is over, and elsewhere it goes on with\n"
+        "Nondeterministic: after 1 equal events only the second run of one seed goes on, with\n"
         "  0.001500 s  peer 0 send: Raft.request_vote 0->1 RequestVoteArgs(term=1)\n"
-        "             caused at raft.py:12 in campaign"
+        "              caused at raft.py:12 in campaign"
     )
 
 
