@@ -354,10 +354,10 @@ def _compare(item: pytest.Function, run: Run, events: list[Any]) -> None:
     there, digest = determinism.record_in_new_process(_node_id(item), values, config.rootpath, config.inipath)
     difference = determinism.first_difference(events, there)
     if difference is None and digest != run.digest:
-        difference = "One seed gave two runs: the events are the same, but the threads took turns in another order."
+        difference = "Nondeterministic: same events, but threads were scheduled in a different order"
     if difference is not None:
         suspects = determinism.suspects(raft / "raft.py" if raft.is_dir() else raft)
-        told = "\n".join(["Worth a look:", *(f"  {line}" for line in suspects)]) if suspects else _USUAL_CAUSES
+        told = "\n".join(["Possible causes:", *(f"  {line}" for line in suspects)]) if suspects else _USUAL_CAUSES
         run.error = NotDeterministic(f"{difference}\n{told}")
 
 
@@ -376,7 +376,7 @@ def _node_id(item: pytest.Function) -> str:
 
 
 class NotDeterministic(Failure):
-    """One seed gave two runs."""
+    """Two runs of one seed differ."""
 
 
 @dataclass(frozen=True)

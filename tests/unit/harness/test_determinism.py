@@ -118,7 +118,8 @@ def test_cause_of_nondeterminism_is_named(pytester, change, culprit, why):
         event = rf"^    {run}  \d+\.\d{{6}} s  peer \d+ \w+: .+\n +caused at peer\.py:\d+ in \w+$"
         assert re.search(event, text, re.MULTILINE), text
     where = line_of(path, culprit).replace("raft.py", "peer.py")
-    assert re.search(rf"^  Possible causes:\n(    .*\n)*    {re.escape(where)}  .*{re.escape(why)}\)$", text, re.MULTILINE)
+    suspects = rf"^  Possible causes:\n(    .*\n)*    {re.escape(where)}  .*{re.escape(why)}\)$"
+    assert re.search(suspects, text, re.MULTILINE)
 
 
 def test_deterministic_failure_is_reported_unchanged(pytester):
