@@ -56,12 +56,12 @@ def load_tests(file: Path) -> list[LabTest]:
     tests = [
         collect(value, name=name, file=file)
         for name, value in vars(_module(file)).items()
-        if name.startswith("test_") and inspect.isfunction(value) and _is_plain(value)
+        if name.startswith("test_") and inspect.isfunction(value) and _is_runnable(value)
     ]
     return [test for test in tests if test is not None]
 
 
-def _is_plain(function: Callable[..., Any]) -> bool:
+def _is_runnable(function: Callable[..., Any]) -> bool:
     """Whether it asks for one thing. Calling a generator or a coroutine would run nothing, and pass."""
     runs_nothing = inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function)
     return len(inspect.signature(function).parameters) == 1 and not runs_nothing
@@ -128,7 +128,7 @@ def _why_not(name: str, function: Callable[..., Any]) -> str:
     if inspect.isgeneratorfunction(function):
         return "it contains yield, so calling it runs nothing; write it as an ordinary function"
     parameters = list(inspect.signature(function).parameters)
-    others = [parameter for parameter in parameters if parameter not in _GIVEN]
+    others = [parameter for parameter in parameters if parameter not in _PARAMETERS]
     if others or len(parameters) > 1:
         asked = ", ".join(others or parameters)
         return f"it asks for {asked}; the one thing that a test is given here is make_config, or make_kv_config"
@@ -141,7 +141,7 @@ def _parametrized(function: Callable[..., Any]) -> bool:
     return any(mark.name == "parametrize" for mark in getattr(function, "pytestmark", ()))
 
 
-_GIVEN = [kind.value for kind in LabTestKind]
+_PARAMETERS = [kind.value for kind in LabTestKind]
 
 
 def select(patterns: Iterable[str], files: Iterable[Path] = ()) -> list[LabTest]:

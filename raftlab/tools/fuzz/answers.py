@@ -13,7 +13,7 @@ import msgspec
 
 from raftlab.harness.launcher import PeerLauncher
 from raftlab.tools.fuzz.minimizer import Find, Finder, OurFailure
-from raftlab.tools.generator.sequence import Lane
+from raftlab.tools.generator.sequence import RunSequence
 from raftlab.tools.workers.process import really
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Answering:
 
     def go_on(self, request: Request) -> Answer:
         setup = self._setup
-        lane = Lane(self._launcher, setup.seed, request.lane, after=request.after, race=setup.race)
+        lane = RunSequence(self._launcher, setup.seed, request.lane, after=request.after, race=setup.race)
         answer = Answer(0, 0)
         began_s = self._clock()
         try:

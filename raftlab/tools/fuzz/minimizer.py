@@ -19,8 +19,8 @@ from raftlab.harness.report import explained
 from raftlab.harness.run import Run, run_test
 from raftlab.scenarios.runner import make_lab_test
 from raftlab.scenarios.text import parse_script
-from raftlab.tools.generator.sequence import SEED, Steps
-from raftlab.tools.shrink.scenario_writer import Scripting
+from raftlab.tools.generator.sequence import SEED, ScenarioSteps
+from raftlab.tools.shrink.scenario_writer import ScenarioWriter
 
 FILE = "found.scenario"
 
@@ -70,7 +70,7 @@ class Finder:
             raise OurFailure(outcome.text) from run.error
         return outcome
 
-    def look_at(self, steps: Steps, seed: int, run: Run, *, lane: int, number: int) -> Find:
+    def look_at(self, steps: ScenarioSteps, seed: int, run: Run, *, lane: int, number: int) -> Find:
         """`steps` are those of the run, which has failed."""
         outcome = self.outcome(run)
         short = None
@@ -96,12 +96,12 @@ class Finder:
             shortened=short is not None,
         )
 
-    def _shorten(self, steps: Steps, seed: int, mistake: str) -> Steps | None:
+    def _shorten(self, steps: ScenarioSteps, seed: int, mistake: str) -> ScenarioSteps | None:
         def same(run: Run) -> bool:
             return run.error is not None and run.outcome(self._peer_files).mistake == mistake
 
         clock = self._launcher.work_clock
-        scripting = Scripting(self._launcher, same, limit_s=self._limit_s, clock=clock, seed=seed)
+        scripting = ScenarioWriter(self._launcher, same, limit_s=self._limit_s, clock=clock, seed=seed)
         lines = scripting.shorten(steps.header, list(steps.lines))
         if lines is None:
             return None
@@ -109,6 +109,6 @@ class Finder:
         plain = replace(short, snapshots=any(line.startswith("snapshot ") for line in lines))
         return plain if plain == short or same(self._play(plain, seed)) else short
 
-    def _play(self, steps: Steps, seed: int) -> Run:
+    def _play(self, steps: ScenarioSteps, seed: int) -> Run:
         script = parse_script("\n".join([*steps.header, *steps.lines]), FILE)
         return run_test(make_lab_test(script), self._launcher, seed)

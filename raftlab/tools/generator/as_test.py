@@ -11,7 +11,7 @@ from random import Random
 from labsim import random
 from raftlab.scenarios.scenario import Scenario
 from raftlab.scenarios.text import Script
-from raftlab.tools.generator.sequence import PEERS, Player
+from raftlab.tools.generator.sequence import PEERS, StepPlayer
 
 MakeScenario = Callable[..., Scenario]
 
@@ -25,7 +25,7 @@ def test_fuzz_2d(make_scenario: MakeScenario) -> None:
 
 
 def _fuzz(make_scenario: MakeScenario, *, snapshots: bool) -> None:
-    chance = Random(random.getrandbits(64))
-    peers = chance.choice(PEERS)
+    generator = Random(random.getrandbits(64))
+    peers = generator.choice(PEERS)
     scenario = make_scenario(peers=peers, snapshots=snapshots)
-    Player(chance).play(scenario, Script("fuzz.scenario", peers=peers, snapshots=snapshots))
+    StepPlayer(generator).play(scenario, Script("fuzz.scenario", peers=peers, snapshots=snapshots))

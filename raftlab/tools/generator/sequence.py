@@ -17,18 +17,18 @@ from raftlab.scenarios.runner import make_lab_test
 from raftlab.scenarios.scenario import Scenario
 from raftlab.scenarios.stepped_cluster import ExpectationFailed, ScenarioError
 from raftlab.scenarios.text import Script, parse_step
-from raftlab.tools.generator.step_generator import Drawer
+from raftlab.tools.generator.step_generator import StepGenerator
 
 SEED = 1  # of timeouts and turns: what `lab scenario` plays with, so that a list of steps alone is the run
 PROGRESS = "expect progress"
 _STEPS = (10, 100)  # of a run, at least and at most
-_DRAWING_S = 60.0  # of virtual time; a run may take 120 s, and what comes at its end takes some
+_VIRTUAL_S_MAX = 60.0  # of virtual time; a run may take 120 s, and what comes at its end takes some
 PEERS = (3, 3, 3, 4, 5, 5)
 _WITH_SNAPSHOTS = 0.6
 
 
 @dataclass(frozen=True)
-class Steps:
+class ScenarioSteps:
     """A run: the lines of a scenario."""
 
     peers: int
@@ -40,48 +40,48 @@ class Steps:
         return [*([] if self.peers == 3 else [f"peers {self.peers}"]), *(["snapshots"] if self.snapshots else [])]
 
 
-class Lane:
+class RunSequence:
     """Runs, one after the other."""
 
     def __init__(self, launcher: PeerLauncher, seed: int, number: int, *, after: int = 0, race: bool = False) -> None:
         """`after`: how many of its runs were made before."""
         self._launcher = launcher
-        self._chance_of = f"{seed} {number}"
+        self._seed_text = f"{seed} {number}"
         self._race = race
         self._has_snapshots = launcher.has_method("snapshot")
         self.runs = after
         self.steps = 0  # made here, in all runs
 
-    def run(self) -> tuple[Steps, int, Run]:
+    def run(self) -> tuple[ScenarioSteps, int, Run]:
         """The next run: its steps up to where it ended, its seed, and what came of it."""
         self.runs += 1
-        chance = Random(f"{self._chance_of} {self.runs}")
+        random = Random(f"{self._seed_text} {self.runs}")
         # Who loses a turn, and when, is drawn from the seed alone.
-        seed = chance.randrange(1, 1 << 31) if self._race else SEED
-        snapshots = self._has_snapshots and chance.random() < _WITH_SNAPSHOTS
-        peers = chance.choice(PEERS)
-        player = Player(chance)
+        seed = random.randrange(1, 1 << 31) if self._race else SEED
+        snapshots = self._has_snapshots and random.random() < _WITH_SNAPSHOTS
+        peers = random.choice(PEERS)
+        player = StepPlayer(random)
         script = Script("fuzz.scenario", peers=peers, snapshots=snapshots)
         run = run_test(make_lab_test(script, runner=player.play), self._launcher, seed)
         self.steps += len(player.made)
-        return Steps(peers, snapshots, tuple(player.made)), seed, run
+        return ScenarioSteps(peers, snapshots, tuple(player.made)), seed, run
 
 
-class Player:
+class StepPlayer:
     """Makes the steps of one run: whatever is drawn, and at its end progress is asked for."""
 
-    def __init__(self, chance: Random) -> None:
-        self._chance = chance
+    def __init__(self, random: Random) -> None:
+        self._random = random
         self.made: list[str] = []
 
     def play(self, scenario: Scenario, script: Script) -> None:
         scenario.interactive = True
-        drawer = Drawer(scenario, self._chance, snapshots=script.snapshots)
-        wanted = self._chance.randint(*_STEPS)
+        generator = StepGenerator(scenario, self._random, snapshots=script.snapshots)
+        wanted = self._random.randint(*_STEPS)
         tried = 0
-        while tried < wanted and scenario.now_s < _DRAWING_S:
+        while tried < wanted and scenario.now_s < _VIRTUAL_S_MAX:
             tried += 1
-            self._make(scenario, script, drawer.draw())
+            self._make(scenario, script, generator.draw())
         self._make(scenario, script, PROGRESS)
 
     def _make(self, scenario: Scenario, script: Script, text: str) -> None:

@@ -80,7 +80,7 @@ def main(args: argparse.Namespace) -> int:
             args.test = header.test
         if args.test is None:
             return _cannot("give a TEST with --seed N, or a FILE with recorded choices")
-        _take_paths(args, header)
+        _fill_in_paths(args, header)
         tests = select([args.test], args.file)
         # Before anything else imports the messages that the tester knows: the peer may bring its own.
         kv = service_for(tests, args.kv)
@@ -93,7 +93,7 @@ def main(args: argparse.Namespace) -> int:
         )
     (test,) = tests
     if header is not None and choices is not None:
-        test = _as_chosen(test, header, choices)
+        test = _with_choices(test, header, choices)
     record = None
     if choices is None:
         folders = [records.STRESS, records.PYTEST, *(folder / "failures" for folder in args.records)]
@@ -115,7 +115,7 @@ def main(args: argparse.Namespace) -> int:
     )
     if args.timeline:
         _print_timeline(run)
-    _tell(args, test, run)
+    _report(args, test, run)
     if not args.pdb:  # which ends a run where it stops, a little earlier than it ends by itself
         if header is not None:
             print(_same_choices(run, header))
@@ -131,7 +131,7 @@ def main(args: argparse.Namespace) -> int:
     return 0 if run.error is None else 1
 
 
-def _take_paths(args: argparse.Namespace, header: ChoiceFileHeader | None) -> None:
+def _fill_in_paths(args: argparse.Namespace, header: ChoiceFileHeader | None) -> None:
     """What is not given: as the file of choices has it, or as usual."""
     if args.raft is None:
         args.raft = Path(header.raft) if header is not None and header.raft else DEFAULT
@@ -141,7 +141,7 @@ def _take_paths(args: argparse.Namespace, header: ChoiceFileHeader | None) -> No
         args.file = [Path(header.file)]
 
 
-def _as_chosen(test: LabTest, header: ChoiceFileHeader, choices: Choices) -> LabTest:
+def _with_choices(test: LabTest, header: ChoiceFileHeader, choices: Choices) -> LabTest:
     """A run that was shrunk does without its test, or without some of its faults."""
     from raftlab.scenarios.recorded_schedule import ScheduleRecording, make_schedule_test, record_operations
 
@@ -174,7 +174,7 @@ def _print_timeline(run: Run) -> None:
     print_timeline(run.simulation.trace)
 
 
-def _tell(args: argparse.Namespace, test: LabTest, run: Run) -> None:
+def _report(args: argparse.Namespace, test: LabTest, run: Run) -> None:
     from raftlab.harness import report
 
     which = f"seed {run.seed}" if args.choices is None else f"choices of {args.choices}"

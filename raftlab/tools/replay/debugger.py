@@ -34,7 +34,7 @@ class DebuggedSimulation(Simulation):
         self._peer_files = place_of_peer(Path(inspect.getfile(peer_class)))
         self._test_file = test_file
         self._woken_by: dict[Task, Task] = {}
-        self._looking = False
+        self._in_debugger = False
         self._has_stopped = False
 
     def subscribe(self, listener: Listener, *, chunk: int = 1) -> None:
@@ -59,7 +59,7 @@ class DebuggedSimulation(Simulation):
         return super()._failure_of(task, error, is_main=is_main)
 
     def _switch(self) -> None:
-        if self._looking:
+        if self._in_debugger:
             raise SimulationError("virtual time is stopped in the debugger, so this would wait forever")
         super()._switch()
 
@@ -67,23 +67,23 @@ class DebuggedSimulation(Simulation):
         """Talk to whoever sits there; once, because what follows a failure is its aftermath."""
         if self._has_stopped:
             return
-        self._has_stopped = self._looking = True
+        self._has_stopped = self._in_debugger = True
         noticed_by = f"peer {self.current.node}" if self.current.node is not None else "the tester"
         print(f"\n{str(error) or type(error).__name__}")
         print(f"Stopped at {self.now:.6f} s (virtual) in {self.current.name} of {noticed_by}. c or q ends the run.")
         debugger = _Debugger(self, self._peer_files, self._test_file)
-        accused = self._accused(error)
-        here = None if self.current.node is None else self.current.node.name
-        if accused is not None and (accused != here or not debugger.is_in_peer(frame, tb)):
-            task = debugger.thread_of(accused, first=self._woken_by.get(self.current))
+        suspect = self._suspect(error)
+        current = None if self.current.node is None else self.current.node.name
+        if suspect is not None and (suspect != current or not debugger.is_in_peer(frame, tb)):
+            task = debugger.thread_of(suspect, first=self._woken_by.get(self.current))
             if task is not None:
-                print(f"You are in {task.name} of peer {accused}, which is waiting; `peer N` switches to peer N.")
+                print(f"You are in {task.name} of peer {suspect}, which is waiting; `peer N` switches to peer N.")
                 frame, tb = self.frames_of(task), None
         print()
         debugger.interaction(frame, tb)
-        self._looking = False
+        self._in_debugger = False
 
-    def _accused(self, error: BaseException) -> str | None:
+    def _suspect(self, error: BaseException) -> str | None:
         """The peer whose mistake it is: as the rule says, or who did what was last looked at."""
         if isinstance(error, Failure) and error.peer is not None:
             return error.peer

@@ -80,7 +80,7 @@ def main(args: argparse.Namespace) -> int:
     failed = skipped = 0
     for script in scripts:
         outputs, run = _play(args, script, launcher)
-        problem = _tell(args, script, run, outputs, alone=len(scripts) == 1)
+        problem = _report(args, script, run, outputs, alone=len(scripts) == 1)
         failed += problem
         skipped += _is_skipped(run)
     if len(scripts) > 1:
@@ -148,8 +148,8 @@ def _play(args: argparse.Namespace, script: Script, launcher: PeerLauncher) -> t
 
     outputs: dict[int, list[str]] = {}
 
-    def keep(step: Step, shown: str) -> None:
-        outputs[step.line] = shown.splitlines()
+    def keep(step: Step, output: str) -> None:
+        outputs[step.line] = output.splitlines()
 
     return outputs, run_test(make_lab_test(script, on_output=keep), launcher, args.seed)
 
@@ -161,10 +161,10 @@ def _walk(args: argparse.Namespace, script: Script, launcher: PeerLauncher) -> i
     if run.error is None and left:
         print(f"{short_path(script.file)}: {left} of its {len(script.steps)} steps were skipped")
         return 0
-    return int(_tell(args, script, run, {}, alone=True))
+    return int(_report(args, script, run, {}, alone=True))
 
 
-def _tell(args: argparse.Namespace, script: Script, run: Run, outputs: dict[int, list[str]], *, alone: bool) -> bool:
+def _report(args: argparse.Namespace, script: Script, run: Run, outputs: dict[int, list[str]], *, alone: bool) -> bool:
     """Whether it failed."""
     from raftlab.harness import report
 
@@ -219,10 +219,10 @@ def _print_timeline(run: Run) -> None:
 
 def _differs(script: Script, outputs: dict[int, list[str]]) -> bool:
     for line, expected in script.expected.items():
-        shown = outputs.get(line, [])
-        if shown != expected:
+        output = outputs.get(line, [])
+        if output != expected:
             print(f"FAILED {short_path(script.file)}:{line}: the output of show differs. It is:")
-            print(textwrap.indent("\n".join(shown), "  "))
+            print(textwrap.indent("\n".join(output), "  "))
             return True
     return False
 

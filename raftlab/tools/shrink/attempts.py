@@ -42,13 +42,13 @@ from raftlab.trace.operations import Act, Cluster, Play, Where
 T = TypeVar("T")
 
 # How much later than the best so far a run may fail.
-_PATIENCE_NS = 500_000_000
+_GRACE_NS = 500_000_000
 _A_MOMENT_NS = 1_000_000
 # What a choice costs to read, in events; a fault that is left out saves its line.
 _LINE: dict[str, int] = {ChoiceKind.FAULT: -2, ChoiceKind.NODE: 3}
 
 
-class Same(NamedTuple):
+class FailureSignature(NamedTuple):
     """What must be the same of a failure: its rule, or the line of the test and the diagnosis."""
 
     mistake: str
@@ -57,10 +57,10 @@ class Same(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     choices: Choices
     play: Play | None = None  # None: the test itself
-    at_the_end: bool = False  # it fails when it is over, and so is as long as it says
+    fails_at_end: bool = False  # it fails when it is over, and so is as long as it says
 
     def key(self) -> bytes:
         """Equal ones are equal runs."""
@@ -77,10 +77,10 @@ class Plan:
 class Attempt:
     """What came of a plan. The plan is the one that this run needs: without what it never asked for or came to."""
 
-    plan: Plan
+    plan: RunPlan
     run: Run
     outcome: Outcome
-    same: Same | None  # None: it passed
+    signature: FailureSignature | None  # None: it passed
     notes: ScheduleRecording = field(default_factory=ScheduleRecording)
     asked_ns: dict[tuple[ChoicePoint, int], int] = field(default_factory=dict)  # by choice: when it was asked for
 
@@ -120,7 +120,7 @@ def transits_of(choices: Choices) -> dict[tuple[ChoicePoint, int], Transit]:
     }
 
 
-class _Timed(RecordingSource):
+class _TimedSource(RecordingSource):
     """Notes also when each was asked for."""
 
     def __init__(self, inner: ChoiceSource) -> None:
@@ -142,17 +142,17 @@ class _Timed(RecordingSource):
         return choices
 
 
-class Drawn(NamedTuple):
+class SeededDefaults(NamedTuple):
     """What a plan leaves open is not plain, but of a seed: whose turn it is, or everything."""
 
     seed: int
-    everything: bool = False
+    randomize_all: bool = False
 
     def choice_source(self) -> ChoiceSource:
-        return SeededSource(self.seed) if self.everything else _OtherTurns(self.seed)
+        return SeededSource(self.seed) if self.randomize_all else _SeededScheduling(self.seed)
 
 
-class _OtherTurns(DefaultSource):
+class _SeededScheduling(DefaultSource):
     def __init__(self, seed: int) -> None:
         self.pick = SeededSource(seed).pick  # type: ignore[method-assign]  # a choice source's, like any other
 
@@ -164,78 +164,78 @@ class Attempts:
         self._test = test
         self._launcher = launcher
         self._peer_files = peer_files
-        self._made: set[tuple[bytes, Drawn | None]] = set()
+        self._made: set[tuple[bytes, SeededDefaults | None]] = set()
         self.count = 0
 
-    def seeded(self, choice_source: ChoiceSource, seed: int) -> Attempt:
+    def run_seed(self, choice_source: ChoiceSource, seed: int) -> Attempt:
         """The run itself."""
         return self._run(None, choice_source, seed)
 
-    def again(self, plan: Plan, drawn: Drawn | None = None) -> Attempt:
+    def run_plan(self, plan: RunPlan, defaults: SeededDefaults | None = None) -> Attempt:
         """That run, whether it was made before or not."""
-        otherwise = DefaultSource() if drawn is None else drawn.choice_source()
-        return self._run(plan.play, OverridingSource(otherwise, plan.choices), 0, at_the_end=plan.at_the_end)
+        otherwise = DefaultSource() if defaults is None else defaults.choice_source()
+        return self._run(plan.play, OverridingSource(otherwise, plan.choices), 0, fails_at_end=plan.fails_at_end)
 
-    def make(self, plan: Plan, drawn: Drawn | None = None) -> Attempt | None:
+    def run_new(self, plan: RunPlan, defaults: SeededDefaults | None = None) -> Attempt | None:
         """None if it was made before."""
-        key = (plan.key(), drawn)
+        key = (plan.key(), defaults)
         if key in self._made:
             return None
         self._made.add(key)
-        return self.again(plan, drawn)
+        return self.run_plan(plan, defaults)
 
-    def played(self, original: Attempt) -> Plan | None:
+    def without_test(self, original: Attempt) -> RunPlan | None:
         """The run's last cluster, without its test. None if what was wrong is the test's to say."""
         if original.outcome.ending in (Ending.EXPECTATION, Ending.TEST) or not original.notes.clusters:
             return None
         cluster = original.notes.clusters[-1]
         failed_ns = original.failed_ns - cluster.made_ns
-        acts = _with_plain_commands([act for act in cluster.acts if act.at_ns <= failed_ns])
+        acts = _with_simple_commands([act for act in cluster.acts if act.at_ns <= failed_ns])
         end_ns = failed_ns + _A_MOMENT_NS if cluster.ended_ns is None else cluster.ended_ns
         play = Play(cluster.how, self._test.wants_service, acts, end_ns)
         choices = _without_earlier_clusters(original, cluster)
-        return Plan(choices, play, cluster.ended_ns is not None)
+        return RunPlan(choices, play, cluster.ended_ns is not None)
 
-    def _run(self, play: Play | None, choice_source: ChoiceSource, seed: int, *, at_the_end: bool = False) -> Attempt:
+    def _run(self, play: Play | None, choice_source: ChoiceSource, seed: int, *, fails_at_end: bool = False) -> Attempt:
         self.count += 1
-        timed = _Timed(choice_source)
-        notes, did = ScheduleRecording(), set[int]()
-        test = record_operations(self._test, notes) if play is None else make_schedule_test(play, did=did)
-        run = run_test(test, self._launcher, seed, choice_source=timed)
+        source = _TimedSource(choice_source)
+        notes, performed = ScheduleRecording(), set[int]()
+        test = record_operations(self._test, notes) if play is None else make_schedule_test(play, did=performed)
+        run = run_test(test, self._launcher, seed, choice_source=source)
         assert run.simulation is not None
         outcome = run.outcome(self._peer_files, self._test.file)
-        plan = Plan(timed.until(run.simulation.now_ns))
+        plan = RunPlan(source.until(run.simulation.now_ns))
         if play is not None:
             failed_ns = run.simulation.now_ns
-            acts = [act for n, act in enumerate(play.acts) if n in did and act.at_ns <= failed_ns]
-            end_ns = play.end_ns if at_the_end else min(play.end_ns, failed_ns + _A_MOMENT_NS)
-            plan = Plan(plan.choices, msgspec.structs.replace(play, acts=acts, end_ns=end_ns), at_the_end)
-        return Attempt(plan, run, outcome, _same(run, outcome, notes), notes, timed.asked_ns)
+            acts = [act for n, act in enumerate(play.acts) if n in performed and act.at_ns <= failed_ns]
+            end_ns = play.end_ns if fails_at_end else min(play.end_ns, failed_ns + _A_MOMENT_NS)
+            plan = RunPlan(plan.choices, msgspec.structs.replace(play, acts=acts, end_ns=end_ns), fails_at_end)
+        return Attempt(plan, run, outcome, _signature_of(run, outcome, notes), notes, source.asked_ns)
 
 
-def _same(run: Run, outcome: Outcome, notes: ScheduleRecording) -> Same | None:
+def _signature_of(run: Run, outcome: Outcome, notes: ScheduleRecording) -> FailureSignature | None:
     if not outcome.failed:
         return None
     if outcome.ending not in (Ending.EXPECTATION, Ending.TEST):
-        return Same(outcome.mistake)
+        return FailureSignature(outcome.mistake)
     assert run.simulation is not None and run.error is not None
     try:
         found = examine(run.simulation.trace or (), run.error, end_ns=run.simulation.now_ns)
     except Exception:  # a peer may put anything into Figure 2's fields
         found = []
-    return Same(outcome.mistake, notes.failed_at, tuple(one.name for one in found[:1]))
+    return FailureSignature(outcome.mistake, notes.failed_at, tuple(one.name for one in found[:1]))
 
 
-def _with_plain_commands(acts: Sequence[Act]) -> list[Act]:
+def _with_simple_commands(acts: Sequence[Act]) -> list[Act]:
     """Numbers and words stay as they are; of anything else, a word for each, as a file can hold it."""
-    words: dict[str, str] = {}
-    plain = []
+    names: dict[str, str] = {}
+    simple = []
     for act in acts:
         if act.does == "start" and type(act.args[1]) not in (int, str):
-            word = words.setdefault(repr(act.args[1]), f"command{len(words) + 1}")
-            act = msgspec.structs.replace(act, args=[act.args[0], word])
-        plain.append(act)
-    return plain
+            name = names.setdefault(repr(act.args[1]), f"command{len(names) + 1}")
+            act = msgspec.structs.replace(act, args=[act.args[0], name])
+        simple.append(act)
+    return simple
 
 
 def _without_earlier_clusters(original: Attempt, cluster: Cluster) -> Choices:
@@ -243,26 +243,26 @@ def _without_earlier_clusters(original: Attempt, cluster: Cluster) -> Choices:
     choices = original.plan.choices
     if cluster.number == 1:
         return choices
-    mark, moved = f" of network {cluster.number}", Choices()
+    suffix, remapped = f" of network {cluster.number}", Choices()
     lives: dict[ChoicePoint, int] = {}  # of each node, in this cluster
     for (place, ordinal), value in sorted(choices.chosen.items(), key=lambda chosen: chosen[0]):
         if original.asked_ns.get((place, ordinal), 0) < cluster.made_ns:
             continue
         if place[0] == ChoiceKind.NODE:
             lives[place] = lives.get(place, 0) + 1
-            moved.chosen[place, lives[place]] = value
-        elif any(part.endswith(mark) for part in place):
-            moved.chosen[tuple(part.removesuffix(mark) for part in place), ordinal] = value
-    moved.picked = {
+            remapped.chosen[place, lives[place]] = value
+        elif any(part.endswith(suffix) for part in place):
+            remapped.chosen[tuple(part.removesuffix(suffix) for part in place), ordinal] = value
+    remapped.picked = {
         (at_ns - cluster.made_ns, nth): task
         for (at_ns, nth), task in choices.picked.items()
         if at_ns >= cluster.made_ns
     }
-    return moved
+    return remapped
 
 
-def with_patience(plan: Plan) -> Plan:
+def with_grace_period(plan: RunPlan) -> RunPlan:
     """It may fail a little later than it does: what is taken out may have hurried it."""
-    if plan.play is None or plan.at_the_end:
+    if plan.play is None or plan.fails_at_end:
         return plan
-    return replace(plan, play=msgspec.structs.replace(plan.play, end_ns=plan.play.end_ns + _PATIENCE_NS))
+    return replace(plan, play=msgspec.structs.replace(plan.play, end_ns=plan.play.end_ns + _GRACE_NS))

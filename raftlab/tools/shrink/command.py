@@ -61,7 +61,7 @@ def main(args: argparse.Namespace) -> int:
         return _cannot(f"{test.name} is a scenario; to shrink it, remove steps from the file and run lab scenario")
     from raftlab.tools.shrink.shrinker import NothingToShrink, shrink, write
 
-    progress = _Progress()
+    progress = _ProgressLine()
     try:
         files = place_of_peer(args.raft, kv)
         shrunk = shrink(test, launcher, args.seed, files, limit_s=args.limit, progress=progress)
@@ -79,11 +79,11 @@ def main(args: argparse.Namespace) -> int:
         written = write(shrunk, test, args.seed, args.out, **paths)
     except OSError as error:
         return _cannot(f"{args.out}: {error.strerror}")
-    from raftlab.tools.shrink.report import figures, tell
+    from raftlab.tools.shrink.report import render, statistics
 
     if args.json is not None:
-        args.json.write_text(json.dumps(figures(shrunk, written), indent=1) + "\n")
-    print(tell(shrunk, written, test.name, args.seed, given(args)))
+        args.json.write_text(json.dumps(statistics(shrunk, written), indent=1) + "\n")
+    print(render(shrunk, written, test.name, args.seed, given(args)))
     if args.timeline:
         from raftlab.tools.timeline.command import print_timeline
 
@@ -91,7 +91,7 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-class _Progress:
+class _ProgressLine:
     """One line on a terminal; nothing elsewhere."""
 
     def __init__(self) -> None:

@@ -13,41 +13,41 @@ from msgspec.structs import replace as changed
 
 from labrpc.conditions import TRANSIT_KINDS, Transit
 from labsim.choices import ChoiceKind, ChoicePoint, Choices, NodeSeed
-from raftlab.tools.shrink.attempts import Plan, transits_of
+from raftlab.tools.shrink.attempts import RunPlan, transits_of
 from raftlab.trace.operations import Act
 
 AskedNs = Mapping[tuple[ChoicePoint, int], int]
 
-_LIVES = 3  # of a peer, at most, in a run that is short
+_INCARNATIONS_MAX = 3  # of a peer, at most, in a run that is short
 _NEAR_NS = 150_000_000  # more than from one heartbeat to the next
 
 
-def renamed(plan: Plan, names: dict[int, int], *, servers: int) -> Plan:
+def with_server_numbers(plan: RunPlan, names: dict[int, int], *, servers: int) -> RunPlan:
     """Each server under another number; what is about number -1 is left out."""
     play = plan.play
     assert play is not None
-    acts = [under for act in play.acts if (under := renamed_act(act, names)) is not None]
+    acts = [under for act in play.acts if (under := renumber_act(act, names)) is not None]
     choices = Choices()
     for (place, ordinal), value in plan.choices.chosen.items():
-        parts = tuple(renamed_part(part, names) for part in place)
+        parts = tuple(renumber_part(part, names) for part in place)
         if not any("-1" in part for part in parts):
             choices.chosen[parts, ordinal] = value
     for old, new in names.items():
         # Under another number it draws the same timeouts.
-        for incarnation in range(1, _LIVES + 1) if new not in (old, -1) else ():
+        for incarnation in range(1, _INCARNATIONS_MAX + 1) if new not in (old, -1) else ():
             timeouts = NodeSeed(str(old), incarnation).default
             choices.chosen.setdefault(((ChoiceKind.NODE, str(new)), incarnation), timeouts)
     return replace(plan, choices=choices, play=changed(play, acts=acts, how={**play.how, "servers": servers}))
 
 
-def with_acts_or_none(plan: Plan, choices: Choices) -> Iterator[Plan]:
+def with_and_without_acts(plan: RunPlan, choices: Choices) -> Iterator[RunPlan]:
     assert plan.play is not None
     if plan.play.acts:
         yield replace(plan, choices=choices, play=changed(plan.play, acts=[]))
     yield replace(plan, choices=choices)
 
 
-def cut_off(acts: Sequence[Act]) -> list[tuple[int, int, int]]:
+def disconnected_spans(acts: Sequence[Act]) -> list[tuple[int, int, int]]:
     """Which peer reaches nobody, from when until when."""
     found, end_ns = [], acts[-1].at_ns + 1 if acts else 0
     for number, act in enumerate(acts):
@@ -61,21 +61,21 @@ def cut_off(acts: Sequence[Act]) -> list[tuple[int, int, int]]:
     return found
 
 
-def moved(acts: Sequence[Act], from_ns: int, by_ns: int) -> list[Act]:
+def shift_acts(acts: Sequence[Act], from_ns: int, by_ns: int) -> list[Act]:
     """Those from that time on come so much earlier; who was in between is there at its begin. A link so slow that what
     was sent when it became so is under way then is faster by as much."""
     begin_ns = max(0, from_ns - by_ns)
-    moved = []
+    shift_acts = []
     for act in acts:
         if act.at_ns >= from_ns:
-            moved.append(changed(act, at_ns=act.at_ns - (from_ns - begin_ns)))
+            shift_acts.append(changed(act, at_ns=act.at_ns - (from_ns - begin_ns)))
         else:
-            act = _faster(act, begin_ns, by_ns)
-            moved.append(changed(act, at_ns=min(act.at_ns, begin_ns)))
-    return moved
+            act = _shorten_delay(act, begin_ns, by_ns)
+            shift_acts.append(changed(act, at_ns=min(act.at_ns, begin_ns)))
+    return shift_acts
 
 
-def _faster(act: Act, begin_ns: int, by_ns: int) -> Act:
+def _shorten_delay(act: Act, begin_ns: int, by_ns: int) -> Act:
     took_ms = act.kwargs.get("latency_ms") if act.does == "network.link" else None
     under_way_ms = (begin_ns - act.at_ns) / 1e6
     if took_ms is None or not 0 < under_way_ms < took_ms[0]:
@@ -84,7 +84,7 @@ def _faster(act: Act, begin_ns: int, by_ns: int) -> Act:
     return changed(act, kwargs={**act.kwargs, "latency_ms": takes_ms})
 
 
-def earlier(choices: Choices, asked_ns: AskedNs, from_ns: int, by_ns: int) -> Choices:
+def shift_choices(choices: Choices, asked_ns: AskedNs, from_ns: int, by_ns: int) -> Choices:
     """The choices of a run that lacks a stretch of time: that of so much before then. Whose turn it is after it is so
     at an earlier instant; what is under way all the while is so much less late."""
     found = Choices()
@@ -103,7 +103,7 @@ def earlier(choices: Choices, asked_ns: AskedNs, from_ns: int, by_ns: int) -> Ch
     return found
 
 
-def for_the_same_messages(choices: Choices, wanted_ns: AskedNs, asked_ns: AskedNs) -> Choices | None:
+def rematch_messages(choices: Choices, wanted_ns: AskedNs, asked_ns: AskedNs) -> Choices | None:
     """Where fewer messages were sent before it, the fifth has become the third: each choice is for the one of its kind
     that left when it should have, and so with saves. `asked_ns`: when each did in that other run. None if nothing
     changes."""
@@ -127,13 +127,13 @@ def with_timeouts(choices: Choices, seed: int, servers: int) -> Choices:
     found = Choices()
     found.chosen, found.picked = dict(choices.chosen), choices.picked
     for i in range(servers):
-        for incarnation in range(1, _LIVES + 1):
+        for incarnation in range(1, _INCARNATIONS_MAX + 1):
             timeouts = _random.Random(f"{seed} {i} {incarnation}").getrandbits(64)
             found.chosen[(ChoiceKind.NODE, str(i)), incarnation] = timeouts
     return found
 
 
-def less_late(transit: Transit, part: float) -> Transit:
+def scale_delay(transit: Transit, part: float) -> Transit:
     return changed(
         transit,
         delay_ns=int(transit.delay_ns * part),
@@ -141,7 +141,7 @@ def less_late(transit: Transit, part: float) -> Transit:
     )
 
 
-def with_small_commands(plan: Plan) -> Plan:
+def with_numbered_commands(plan: RunPlan) -> RunPlan:
     """The first command is 1, the next 2."""
     assert plan.play is not None
     numbers: dict[str, int] = {}
@@ -154,24 +154,24 @@ def with_small_commands(plan: Plan) -> Plan:
     return replace(plan, play=changed(plan.play, acts=acts))
 
 
-def renamed_act(act: Act, names: dict[int, int]) -> Act | None:
+def renumber_act(act: Act, names: dict[int, int]) -> Act | None:
     if act.peer is not None:
         if names[act.peer] < 0:
             return None
         return changed(act, args=[names[act.peer], *act.args[1:]])
     if act.does == "network.partition":
-        sides = [[renamed_part(name, names) for name in side] for side in act.args]
+        sides = [[renumber_part(name, names) for name in side] for side in act.args]
         left = [side for side in ([name for name in side if name != "-1"] for side in sides) if side]
         return changed(act, args=left if len(left) > 1 else [])
     if act.does == "network.link":
-        ends = [renamed_part(name, names) for name in act.args[:2]]
+        ends = [renumber_part(name, names) for name in act.args[:2]]
         return None if "-1" in ends else changed(act, args=[*ends, *act.args[2:]])
     if act.does in ("make_client", "connect_client") and act.args[1] is not None:
         return changed(act, args=[act.args[0], [names[i] for i in act.args[1] if names[i] >= 0]])
     return act
 
 
-def renamed_part(part: str, names: dict[int, int]) -> str:
+def renumber_part(part: str, names: dict[int, int]) -> str:
     """ "0", or "0->1". Other words stay as they are."""
     ends = part.split("->")
     return "->".join(str(names.get(int(end), int(end))) if end.isdecimal() else end for end in ends)

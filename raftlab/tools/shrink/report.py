@@ -10,17 +10,17 @@ from typing import Any
 from labsim.stacks import short_path
 from raftlab.harness.options import KV, RAFT, Values, command_line
 from raftlab.harness.report import headline
-from raftlab.tools.shrink.shrinker import Files, Shrunk
+from raftlab.tools.shrink.shrinker import ShrinkResult, ShrunkFiles
 
 _WIDTH = 112
 
 
-def tell(shrunk: Shrunk, files: Files, test: str, seed: int, values: Values) -> str:
+def render(shrunk: ShrinkResult, files: ShrunkFiles, test: str, seed: int, values: Values) -> str:
     """`values`: how its run was made, as options.given() has it."""
     original, best = shrunk.original, shrunk.best
     others = {name: value for name, value in values.items() if name not in (RAFT.name, KV.name)}  # the file has these
     lines = [f"{test}  seed {seed}", *_wrapped(headline(best.run.error or Exception()), "  "), ""]
-    lines += recipe_lines(shrunk)
+    lines += reproduction_lines(shrunk)
     left = f"{best.events:,} of {original.events:,} events remain"
     lines += ["", f"  {left}, after {shrunk.runs:,} runs.{_why_it_ended(shrunk)}"]
     lines += [
@@ -29,7 +29,7 @@ def tell(shrunk: Shrunk, files: Files, test: str, seed: int, values: Values) -> 
         f"  replay    {command_line(f'lab replay {quote(short_path(str(files.choices)))}', others)}",
     ]
     if files.scenario is not None and shrunk.scenario is not None:
-        other = ", another run that breaks the same rule" if shrunk.drawn else ""
+        other = ", another run that breaks the same rule" if shrunk.from_fuzzing else ""
         lines.append(f"  scenario  {short_path(str(files.scenario))}{other}:")
         lines += [f"    {step}" for step in shrunk.scenario]
     elif shrunk.rule and not shrunk.interrupted:
@@ -37,17 +37,17 @@ def tell(shrunk: Shrunk, files: Files, test: str, seed: int, values: Values) -> 
     return "\n".join(lines)
 
 
-def figures(shrunk: Shrunk, files: Files) -> dict[str, Any]:
+def statistics(shrunk: ShrinkResult, files: ShrunkFiles) -> dict[str, Any]:
     """For programs."""
     return {
         "ending": shrunk.original.outcome.ending,
         "rule": shrunk.rule,
         "events_before": shrunk.original.events,
         "events": shrunk.best.events,
-        "recipe": shrunk.recipe,
-        "told": recipe_lines(shrunk, ""),
+        "recipe": shrunk.reproduction_steps,
+        "told": reproduction_lines(shrunk, ""),
         "runs": shrunk.runs,
-        "in_time": shrunk.in_time,
+        "in_time": shrunk.finished,
         "without_its_test": shrunk.best.plan.play is not None,
         "seconds": round(time.process_time(), 3),
         "choices": str(files.choices),
@@ -56,18 +56,18 @@ def figures(shrunk: Shrunk, files: Files) -> dict[str, Any]:
     }
 
 
-def recipe_lines(shrunk: Shrunk, indent: str = "  ") -> list[str]:
-    """The recipe, with what comes before and after it."""
-    recipe = shrunk.recipe
+def reproduction_lines(shrunk: ShrinkResult, indent: str = "  ") -> list[str]:
+    """The reproduction steps, with the line before and the line after them."""
+    steps = shrunk.reproduction_steps
     at_s = shrunk.best.failed_ns / 1e9
     end = f"{indent}It breaks {shrunk.rule} at {at_s:.3f} s." if shrunk.rule else f"{indent}It fails at {at_s:.3f} s."
-    return [f"{indent}{shrunk.needs}:", *(f"{indent}  {line}" for line in recipe or ["nothing else"]), end]
+    return [f"{indent}{shrunk.header}:", *(f"{indent}  {line}" for line in steps or ["nothing else"]), end]
 
 
-def _why_it_ended(shrunk: Shrunk) -> str:
+def _why_it_ended(shrunk: ShrinkResult) -> str:
     if shrunk.interrupted:
         return " Interrupted; this is the best result so far."
-    return "" if shrunk.in_time else " Stopped at the time limit; raise it with --limit."
+    return "" if shrunk.finished else " Stopped at the time limit; raise it with --limit."
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

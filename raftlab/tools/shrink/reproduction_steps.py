@@ -20,28 +20,28 @@ from raftlab.trace.operations import ASKS, CLIENT, ENDS, FAULTS, NETWORK, Act
 
 _MS = 1_000_000
 # A message that is less late than this is told with the others.
-_LITTLE_NS = 20 * _MS
-_TOGETHER_NS = 100 * _MS  # commands so close to each other are told in one line
-_TURNS_TOLD = 2
-_LOSSES_TOLD = 5  # of one peer
-_FEW = 3  # from so many on, messages that fare alike are told in one line
+_SHORT_DELAY_NS = 20 * _MS
+_BATCH_NS = 100 * _MS  # commands so close to each other are told in one line
+_PICKS_MAX = 2
+_PREEMPTIONS_MAX = 5  # of one peer
+_GROUP_MIN = 3  # from so many on, messages that fare alike are told in one line
 
 
-class _Line(NamedTuple):
+class _TimedStep(NamedTuple):
     at_ns: int
     text: str
 
 
-def recipe(attempt: Attempt) -> list[str]:
+def reproduction_steps(attempt: Attempt) -> list[str]:
     """In the order in which it happens; what has no time of its own last."""
     if attempt.plan.play is not None and attempt.plan.play.steps:
         return steps_in(attempt.plan.play.steps)
-    lines = [*_acts(_faults_or_all(attempt), attempt), *_messages(attempt), *_losses(attempt)]
+    lines = [*_acts(_faults_or_all(attempt), attempt), *_messages(attempt), *_preemptions(attempt)]
     timed = [f"{line.at_ns / 1e9:.3f} s  {line.text}" for line in sorted(lines, key=lambda line: line.at_ns)]
     return [*timed, *_others(attempt)]
 
 
-def needs(attempt: Attempt) -> str:
+def reproduction_header(attempt: Attempt) -> str:
     """What comes before the lines."""
     play = attempt.plan.play
     if play is None:
@@ -64,7 +64,7 @@ def _faults_or_all(attempt: Attempt) -> list[Act]:
     return [act for cluster in attempt.notes.clusters for act in cluster.acts if act.does not in ASKS]
 
 
-def _acts(acts: Sequence[Act], attempt: Attempt) -> Iterator[_Line]:
+def _acts(acts: Sequence[Act], attempt: Attempt) -> Iterator[_TimedStep]:
     ended: set[int] = set()  # numbers of acts that an earlier line has told
     for number, act in enumerate(acts):
         if number in ended:
@@ -74,39 +74,39 @@ def _acts(acts: Sequence[Act], attempt: Attempt) -> Iterator[_Line]:
             same = [
                 (n, other)
                 for n, other in later
-                if other.does == "start" and other.peer == act.peer and other.at_ns - act.at_ns < _TOGETHER_NS
+                if other.does == "start" and other.peer == act.peer and other.at_ns - act.at_ns < _BATCH_NS
             ]
             ended.update(n for n, _ in same)
             commands = [act.args[1], *(other.args[1] for _, other in same)]
-            yield _Line(act.at_ns, f"peer {act.peer} is given {_commands(commands)}")
+            yield _TimedStep(act.at_ns, f"peer {act.peer} is given {_commands(commands)}")
         elif act.does in FAULTS or act.does.startswith(NETWORK):
             if act.ends_something:
                 whole = act.does.startswith(NETWORK)
                 text = "all links are restored" if whole else f"peer {act.peer} will not crash any more"
-                yield _Line(act.at_ns, text)
+                yield _TimedStep(act.at_ns, text)
                 continue
             until = next(((n, other) for n, other in later if _ends(other, act)), None)
             if until is not None and not act.does.startswith(NETWORK):
                 ended.add(until[0])
                 ended.update(n for n, other in later if other.does == "connect" and other.peer == act.peer)
-            yield _Line(act.at_ns, f"{_fault(act, attempt)}{_until(act, until)}")
+            yield _TimedStep(act.at_ns, f"{_fault(act, attempt)}{_until(act, until)}")
         elif act.does in ENDS:
             if act.does != "connect":
-                yield _Line(act.at_ns, f"peer {act.peer} {'restarts' if act.does == 'start1' else 'resumes'}")
+                yield _TimedStep(act.at_ns, f"peer {act.peer} {'restarts' if act.does == 'start1' else 'resumes'}")
         elif act.does == "get_state":
-            yield _Line(act.at_ns, f"peer {act.peer} is asked for its state")
+            yield _TimedStep(act.at_ns, f"peer {act.peer} is asked for its state")
         elif act.does == "take_snapshot":
-            yield _Line(act.at_ns, f"the service of peer {act.peer} makes a snapshot up to index {act.args[1]}")
+            yield _TimedStep(act.at_ns, f"the service of peer {act.peer} makes a snapshot up to index {act.args[1]}")
         elif act.does.startswith(CLIENT):
             name, key, *value = act.args
             word = {"get": f"reads {key!r}", "put": f"writes {short(value[:1])[1:-1]} to {key!r}"}.get(
                 act.does.removeprefix(CLIENT), f"appends {short(value[:1])[1:-1]} to {key!r}"
             )
-            yield _Line(act.at_ns, f"{name} {word}")
+            yield _TimedStep(act.at_ns, f"{name} {word}")
         elif act.does == "make_client" and act.args[1] is not None:
-            yield _Line(act.at_ns, f"{act.args[0]} reaches only {_peers(act.args[1])}")
+            yield _TimedStep(act.at_ns, f"{act.args[0]} reaches only {_peers(act.args[1])}")
         elif act.does == "connect_client":
-            yield _Line(act.at_ns, f"{act.args[0]} reaches {_peers(act.args[1])}")
+            yield _TimedStep(act.at_ns, f"{act.args[0]} reaches {_peers(act.args[1])}")
 
 
 def _commands(commands: Sequence[Any]) -> str:
@@ -155,15 +155,15 @@ def _fault(act: Act, attempt: Attempt) -> str:
 
 
 def _link(changes: dict[str, Any]) -> str:
-    words = []
+    parts = []
     if changes.get("cut"):
-        words.append("is cut")
+        parts.append("is cut")
     if changes.get("loss"):
-        words.append(f"loses {changes['loss']:.0%} of the messages")
+        parts.append(f"loses {changes['loss']:.0%} of the messages")
     if changes.get("latency_ms") is not None:
         low, high = changes["latency_ms"]
-        words.append(f"takes {low:g} to {high:g} ms more")
-    return " and ".join(words) or "is restored"
+        parts.append(f"takes {low:g} to {high:g} ms more")
+    return " and ".join(parts) or "is restored"
 
 
 def _ends(act: Act, fault: Act) -> bool:
@@ -185,7 +185,7 @@ def _until(act: Act, until: tuple[int, Act] | None) -> str:
 # ---- what happens to messages ---------------------------------------------------------------------------------------
 
 
-def _messages(attempt: Attempt) -> Iterator[_Line]:
+def _messages(attempt: Attempt) -> Iterator[_TimedStep]:
     sent = {
         (f"{event.detail.source}->{event.detail.target}", event.detail.rpc, event.detail.ordinal): event
         for event in attempt.trace
@@ -194,54 +194,54 @@ def _messages(attempt: Attempt) -> Iterator[_Line]:
     alike: dict[tuple[ChoicePoint, str], list[tuple[int, Transit, Event | None]]] = {}
     for (place, ordinal), transit in transits_of(attempt.plan.choices).items():
         event = sent.get((place[1].partition(" of ")[0], place[2], ordinal))
-        if not _is_little(transit):
+        if not _is_short_delay(transit):
             kind = "lost" if transit.lost else "twice" if transit.duplicate_ns is not None else "late"
             alike.setdefault((place, kind), []).append((ordinal, transit, event))
-    for (place, kind), those in alike.items():
-        if len(those) < _FEW:
-            yield from (_transit(place, *one) for one in those)
+    for (place, kind), group in alike.items():
+        if len(group) < _GROUP_MIN:
+            yield from (_transit(place, *one) for one in group)
         else:
-            yield _transits(place, kind, those)
+            yield _transits(place, kind, group)
 
 
-def _losses(attempt: Attempt) -> Iterator[_Line]:
+def _preemptions(attempt: Attempt) -> Iterator[_TimedStep]:
     """Turns that threads lost (raftlab/races): one by one, or if there are many, how many by peer."""
-    lost: dict[str, list[Event]] = {}
+    preempted: dict[str, list[Event]] = {}
     for event in attempt.trace:
         if event.kind == events.PREEMPT:
-            lost.setdefault(event.node, []).append(event)
-    for node, those in lost.items():
-        if len(those) > _LOSSES_TOLD:
-            yield _Line(those[0].at_ns, f"threads of peer {node} are preempted {len(those)} times")
+            preempted.setdefault(event.node, []).append(event)
+    for node, group in preempted.items():
+        if len(group) > _PREEMPTIONS_MAX:
+            yield _TimedStep(group[0].at_ns, f"threads of peer {node} are preempted {len(group)} times")
             continue
-        for event in those:
-            loss = event.detail
-            late = f" for {loss.late_ns / _MS:.0f} ms" if loss.late_ns else ""
-            where = f"{short_path(loss.file)}:{loss.line}"
-            yield _Line(event.at_ns, f"{loss.task} of peer {node} is preempted at {where}{late}")
+        for event in group:
+            preemption = event.detail
+            late = f" for {preemption.late_ns / _MS:.0f} ms" if preemption.late_ns else ""
+            where = f"{short_path(preemption.file)}:{preemption.line}"
+            yield _TimedStep(event.at_ns, f"{preemption.task} of peer {node} is preempted at {where}{late}")
 
 
-def _transits(place: ChoicePoint, kind: str, those: Sequence[tuple[int, Transit, Event | None]]) -> _Line:
+def _transits(place: ChoicePoint, kind: str, group: Sequence[tuple[int, Transit, Event | None]]) -> _TimedStep:
     method = place[2].rpartition(".")[2]
     what = (
-        f"{len(those)} {method}s {place[1]}"
+        f"{len(group)} {method}s {place[1]}"
         if place[0] == "request"
-        else f"{len(those)} replies to {method} {place[1]}"
+        else f"{len(group)} replies to {method} {place[1]}"
     )
-    at_ns = min((event.at_ns for _, _, event in those if event is not None), default=0)
+    at_ns = min((event.at_ns for _, _, event in group if event is not None), default=0)
     if kind == "lost":
-        return _Line(at_ns, f"{what} are lost")
+        return _TimedStep(at_ns, f"{what} are lost")
     if kind == "twice":
-        return _Line(at_ns, f"{what} arrive twice")
-    delays = [transit.delay_ns / _MS for _, transit, _ in those]
-    return _Line(at_ns, f"{what} take {min(delays):.0f} to {max(delays):.0f} ms")
+        return _TimedStep(at_ns, f"{what} arrive twice")
+    delays = [transit.delay_ns / _MS for _, transit, _ in group]
+    return _TimedStep(at_ns, f"{what} take {min(delays):.0f} to {max(delays):.0f} ms")
 
 
-def _is_little(transit: Transit) -> bool:
-    return not transit.lost and transit.duplicate_ns is None and transit.delay_ns < _LITTLE_NS
+def _is_short_delay(transit: Transit) -> bool:
+    return not transit.lost and transit.duplicate_ns is None and transit.delay_ns < _SHORT_DELAY_NS
 
 
-def _transit(place: ChoicePoint, ordinal: int, transit: Transit, event: Event | None) -> _Line:
+def _transit(place: ChoicePoint, ordinal: int, transit: Transit, event: Event | None) -> _TimedStep:
     method = place[2].rpartition(".")[2]
     which = (
         f"{method} {place[1]}, number {ordinal}" if event is None else f"{method} {place[1]} (message {event.message})"
@@ -249,15 +249,15 @@ def _transit(place: ChoicePoint, ordinal: int, transit: Transit, event: Event | 
     name = which if place[0] == "request" else f"the reply to {which}"
     at_ns = 0 if event is None else event.at_ns
     if transit.lost:
-        return _Line(at_ns, f"{name} is lost")
+        return _TimedStep(at_ns, f"{name} is lost")
     if transit.duplicate_ns is not None:
-        return _Line(at_ns, f"{name} arrives twice, the second time after {transit.duplicate_ns / _MS:.0f} ms")
-    return _Line(at_ns, f"{name} takes {transit.delay_ns / _MS:.0f} ms")
+        return _TimedStep(at_ns, f"{name} arrives twice, the second time after {transit.duplicate_ns / _MS:.0f} ms")
+    return _TimedStep(at_ns, f"{name} takes {transit.delay_ns / _MS:.0f} ms")
 
 
 def _others(attempt: Attempt) -> Iterator[str]:
     choices = attempt.plan.choices
-    little = sum(_is_little(transit) for transit in transits_of(choices).values())
+    short_delays = sum(_is_short_delay(transit) for transit in transits_of(choices).values())
     kinds: dict[str, list[tuple[ChoicePoint, int]]] = {}
     for place, ordinal in choices.chosen:
         kinds.setdefault(place[0], []).append((place, ordinal))
@@ -268,14 +268,14 @@ def _others(attempt: Attempt) -> Iterator[str]:
         yield f"the duration of {_count(len(kinds[ChoiceKind.SAVE]), 'save')}"
     if ChoiceKind.CRASH in kinds:
         yield "the save or reply at which the peer crashes"
-    if little:
-        yield f"the exact delay of {_count(little, 'message')} (a few milliseconds)"
+    if short_delays:
+        yield f"the exact delay of {_count(short_delays, 'message')} (a few milliseconds)"
     if ChoiceKind.NO_REPLY in kinds:
         yield f"the time until {_count(len(kinds[ChoiceKind.NO_REPLY]), 'call')} failed for lack of a reply"
     if ChoiceKind.TESTER in kinds:
         yield f"{_count(len(kinds[ChoiceKind.TESTER]), 'random number')} that the test draws"
-    turns = list(choices.picked.items())
-    if len(turns) <= _TURNS_TOLD:
-        yield from (f"{at_ns / 1e9:.3f} s  {task} runs first" for (at_ns, _), task in turns)
+    picks = list(choices.picked.items())
+    if len(picks) <= _PICKS_MAX:
+        yield from (f"{at_ns / 1e9:.3f} s  {task} runs first" for (at_ns, _), task in picks)
     else:
-        yield f"which thread runs first, {len(turns)} times"
+        yield f"which thread runs first, {len(picks)} times"

@@ -24,7 +24,7 @@ from raftlab.scenarios.runner import make_lab_test
 from raftlab.scenarios.scenario import Scenario
 from raftlab.scenarios.stepped_cluster import ExpectationFailed, ScenarioError
 from raftlab.scenarios.text import Script, ScriptError, parse_script, parse_step
-from raftlab.tools.shrink.transcript import About, in_time, last_cluster, steps_of
+from raftlab.tools.shrink.transcript import MessageStep, last_cluster, steps_of, timed_steps
 from raftlab.trace import events
 from raftlab.trace.operations import Play
 
@@ -33,7 +33,7 @@ SEED = 1  # what `lab scenario` plays with
 STEPS_MAX = 2000  # longer ones are no scenario any more
 # A step that expects what a wrong peer does. It cannot be the one that breaks the rule: a right peer would fail there.
 _EXPECTING = "elect"
-_SENSELESS_MAX = 12  # steps that are left out, one after another
+_IMPOSSIBLE_MAX = 12  # steps that are left out, one after another
 _END = 3  # steps, in which what a wrong peer has done already may be expected
 # Until a rule about what a peer leaves undone is broken.
 RUNS = ("run 500ms", "run 2s", "run 4s", "run 12s")
@@ -44,27 +44,27 @@ def steps_in(lines: Sequence[str]) -> list[str]:
     return [line for line in lines if line.split()[0] not in HEADERS]
 
 
-Same = Callable[[Run], bool]  # whether a run fails in the way that is looked for
+FailureCheck = Callable[[Run], bool]  # whether a run fails in the way that is looked for
 
 
-def breaking(rule: str) -> Same:
+def breaks_rule(rule: str) -> FailureCheck:
     return lambda run: isinstance(run.error, Failure) and run.error.rule == rule
 
 
-class Scripting:
+class ScenarioWriter:
     """Looks for the shortest list of steps that fails in one way."""
 
     def __init__(
         self,
         launcher: PeerLauncher,
-        same: Same,
+        fails_alike: FailureCheck,
         *,
         limit_s: float,
         clock: Callable[[], float] = time.process_time,
         seed: int = SEED,
     ) -> None:
         self._launcher = launcher
-        self._same = same
+        self._fails_alike = fails_alike
         self._seed = seed
         self._clock = clock
         self._until_s = clock() + limit_s
@@ -79,7 +79,7 @@ class Scripting:
         header = [] if peers == 3 else [f"peers {peers}"]
         header += ["snapshots"] if play is not None and play.how.get("snapshot") else []
         found = None
-        for steps in self._suggested(trace, play, peers):
+        for steps in self._candidates(trace, play, peers):
             if self._clock() > self._until_s:
                 break
             found = self._begin(header, steps[:STEPS_MAX])
@@ -89,14 +89,14 @@ class Scripting:
             return None
         return [*header, *(self.shorten(header, found) or found)]
 
-    def _suggested(self, trace: Sequence[Event], play: Play | None, peers: int) -> Iterator[list[str]]:
+    def _candidates(self, trace: Sequence[Event], play: Play | None, peers: int) -> Iterator[list[str]]:
         every = SNAPSHOT_INTERVAL if play is None or play.snapshot_every is None else play.snapshot_every
         every = every if play is not None and play.how.get("snapshot") else 0
         steps = steps_of(trace, every)
         if peers == 1:
             # It asks nobody, and so no message tells of its campaigns.
-            lives = ([step, "campaign 0"] if step == "restart 0" else [step] for step in steps)
-            steps = ["campaign 0", *(step for some in lives for step in some)]
+            restarted = ([step, "campaign 0"] if step == "restart 0" else [step] for step in steps)
+            steps = ["campaign 0", *(step for some in restarted for step in some)]
         yield steps
         if peers > 1:
             yield steps_of(trace, every, heartbeats=True)
@@ -113,7 +113,7 @@ class Scripting:
         yield [*steps[:-1], RUNS[0], *steps[-1:]]
         acts = [] if play is None else list(play.acts)
         for shift in range(peers):
-            yield [*in_time(acts, play, peers, shift), *RUNS[1:2]]
+            yield [*timed_steps(acts, play, peers, shift), *RUNS[1:2]]
         yield ["elect 0 with 1", "start 0 1", *RUNS[2:]] if peers > 1 else ["campaign 0", "start 0 1", *RUNS[2:]]
 
     # ---- playing --------------------------------------------------------------------------------------------------
@@ -121,32 +121,32 @@ class Scripting:
     def _begin(self, header: list[str], steps: list[str]) -> list[str] | None:
         """Those that make sense, up to the one that breaks the rule. One that does not has let clocks run in vain, and
         so the next ones are tried without it."""
-        for _ in range(_SENSELESS_MAX):
-            made, senseless, broken = self._played_with_patience(header, steps)
+        for _ in range(_IMPOSSIBLE_MAX):
+            made, impossible, broken = self._play_leniently(header, steps)
             if broken:
                 return made if self._play(header, made) is not None else None
-            if senseless is None or self._clock() > self._until_s:
+            if impossible is None or self._clock() > self._until_s:
                 return None
-            steps = [step for number, step in enumerate(steps) if number != senseless]
+            steps = [step for number, step in enumerate(steps) if number != impossible]
         return None
 
-    def _played_with_patience(self, header: list[str], steps: list[str]) -> tuple[list[str], int | None, bool]:
+    def _play_leniently(self, header: list[str], steps: list[str]) -> tuple[list[str], int | None, bool]:
         """Which steps were made, which is the first that could not be, and whether the rule was broken."""
         made: list[str] = []
-        senseless: list[int] = []
+        impossible: list[int] = []
 
         def player(scenario: Scenario, script: Script) -> None:
             scenario.interactive = True
             for number, step in enumerate(steps):
-                if isinstance(step, About):
-                    step = step.among(scenario.in_flight(step.name))
+                if isinstance(step, MessageStep):
+                    step = step.for_queue(scenario.in_flight(step.name))
                 scenario.step_text = step
                 made.append(step)
                 try:
                     parse_step(step, script)(scenario)
                 except (ExpectationFailed, ScenarioError):
                     made.pop()
-                    senseless.append(number)
+                    impossible.append(number)
                 finally:
                     scenario.step_text = ""
 
@@ -155,22 +155,22 @@ class Scripting:
         except ScriptError:
             return [], None, False
         run = run_test(make_lab_test(script, runner=player), self._launcher, self._seed)
-        return made, senseless[0] if senseless else None, self._same(run)
+        return made, impossible[0] if impossible else None, self._fails_alike(run)
 
     def _play(self, header: list[str], steps: Sequence[str]) -> int | None:
         """How many of the steps were begun when the rule was broken; None if it was not."""
         key = tuple(steps)
         if key not in self._played:
-            self._played[key] = self._played_now(header, steps)
+            self._played[key] = self._play_uncached(header, steps)
         return self._played[key]
 
-    def _played_now(self, header: list[str], steps: Sequence[str]) -> int | None:
+    def _play_uncached(self, header: list[str], steps: Sequence[str]) -> int | None:
         try:
             script = parse_script("\n".join([*header, *steps]), "shrunk.scenario")
         except ScriptError:
             return None
         run = run_test(make_lab_test(script), self._launcher, self._seed)
-        if not self._same(run):
+        if not self._fails_alike(run):
             return None
         assert run.simulation is not None
         return sum(event.kind == events.STEP for event in run.simulation.trace or ())
@@ -198,12 +198,12 @@ class Scripting:
         before: list[str] = []
         while before != best and self._clock() < self._until_s:
             before = best
-            self._leave_out(lambda: best, better)
-            self._join(lambda: best, better)
-        any(better(steps) for steps in _softer(best))
+            self._remove_steps(lambda: best, better)
+            self._merge_steps(lambda: best, better)
+        any(better(steps) for steps in _simplifications(best))
         return best
 
-    def _leave_out(self, best: Callable[[], list[str]], better: Callable[[Sequence[str]], bool]) -> None:
+    def _remove_steps(self, best: Callable[[], list[str]], better: Callable[[Sequence[str]], bool]) -> None:
         size = max(1, len(best()) // 2)
         while True:
             begin = 0
@@ -215,13 +215,13 @@ class Scripting:
                 return
             size //= 2
 
-    def _join(self, best: Callable[[], list[str]], better: Callable[[Sequence[str]], bool]) -> None:
+    def _merge_steps(self, best: Callable[[], list[str]], better: Callable[[Sequence[str]], bool]) -> None:
         """Several steps into one: an election, a replication, everything that is in flight; and simpler ones."""
         begin = 0
         while begin < len(best()):
             steps = best()
             joined = any(
-                better([*steps[:begin], *one, *steps[begin + count :]]) for count, one in _joined(steps[begin:])
+                better([*steps[:begin], *one, *steps[begin + count :]]) for count, one in _merged(steps[begin:])
             )
             begin += not joined
 
@@ -229,51 +229,51 @@ class Scripting:
 def _while_busy(steps: Sequence[str]) -> Iterator[list[str]]:
     """What happens to a service that makes a snapshot. One that is busy in a scenario has a message in hand that it
     has not handled, so there must be another one until its peer has to wait."""
-    longer: list[str] = []
+    result: list[str] = []
     busy = {step.split()[1] for step in steps if step.startswith("busy ")}
     for step in steps:
         if found := re.fullmatch(r"ready (\d+)", step):
-            longer.append(f"run {found[1]} 200ms")
+            result.append(f"run {found[1]} 200ms")
         if (found := re.fullmatch(r"snapshot (\d+) (\d+)", step)) and found[1] not in busy:
             step = f"snapshot {found[1]} {2 * int(found[2])}"
-        longer.append(step)
+        result.append(step)
         if step.startswith("start "):
-            longer.append(f"{step}b")
-    yield longer
-    free = [n for n, step in enumerate(longer) if step.startswith("ready ")]
-    still = [step for n, step in enumerate(longer) if not free or n < free[0] - 2]
+            result.append(f"{step}b")
+    yield result
+    free = [n for n, step in enumerate(result) if step.startswith("ready ")]
+    still = [step for n, step in enumerate(result) if not free or n < free[0] - 2]
     yield from ([*still, run] for run in RUNS[1:3])
 
 
-def _softer(steps: Sequence[str]) -> Iterator[list[str]]:
+def _simplifications(steps: Sequence[str]) -> Iterator[list[str]]:
     """The end, without what only this peer may do: win an election by a vote that it should not have, or send just
     this message. For what a right peer does not do a step would blame it."""
     for number in range(max(0, len(steps) - _END), len(steps)):
         before, step = steps[:number], steps[number]
         if found := re.fullmatch(r"elect (\d+) with (\d+(?: \d+)*)", step):
             peer, voters = found[1], found[2].split()
-            asked = [f"deliver {peer}->{voter} vote" for voter in voters]
-            yield [*before, f"campaign {peer}", *asked, f"run {voters[-1]} 200ms"]
+            request = [f"deliver {peer}->{voter} vote" for voter in voters]
+            yield [*before, f"campaign {peer}", *request, f"run {voters[-1]} 200ms"]
         elif found := re.fullmatch(r"(?:deliver|heartbeat) (\d+)(?:->(\d+) .*)?", step):
             yield from ([*before, f"run {peer} 200ms"] for peer in found.groups() if peer is not None)
     if steps[-1].startswith("deliver "):
         yield [*steps[:-1], "deliver"]
     if found := re.fullmatch(r"deliver (\d+->\d+) (?:append|snapshot)(?: \d+)?(?: term \d+)?", steps[-1]):
-        yield from ([*steps[:-1], f"{word} {found[1]}"] for word in ("replicate", "update"))
+        yield from ([*steps[:-1], f"{verb} {found[1]}"] for verb in ("replicate", "update"))
 
 
-def _joined(steps: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+def _merged(steps: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
     """What the next so many steps may become."""
     first = steps[0]
     if found := re.fullmatch(r"campaign (\d+)", first):
         peer = found[1]
         votes = []
         for step in steps[1:]:
-            asked = re.fullmatch(rf"deliver {peer}->(\d+) vote.*", step)
-            told = re.fullmatch(rf"deliver (\d+)->{peer} vote reply.*", step)
-            if asked is None and told is None:
+            request = re.fullmatch(rf"deliver {peer}->(\d+) vote.*", step)
+            reply = re.fullmatch(rf"deliver (\d+)->{peer} vote reply.*", step)
+            if request is None and reply is None:
                 break
-            votes += [asked[1]] if asked is not None else []
+            votes += [request[1]] if request is not None else []
         if votes:
             count = len(votes) * 2 + 1
             for length in range(min(count, len(steps)), 1, -1):
@@ -285,9 +285,9 @@ def _joined(steps: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
         count = 1
         while count < len(steps) and (re.fullmatch(there, steps[count]) or re.fullmatch(back, steps[count])):
             count += 1
-        for word in ("replicate", "update") if found[1] != "update" else ():
+        for verb in ("replicate", "update") if found[1] != "update" else ():
             for length in range(count, 1, -1):
-                yield length, [f"{word} {leader}->{follower}"]
+                yield length, [f"{verb} {leader}->{follower}"]
     if first.startswith(("deliver ", "drop ")):
         count = 1
         while count < len(steps) and steps[count].startswith(("deliver ", "drop ")):

@@ -22,17 +22,25 @@ from msgspec.structs import replace as changed
 
 from labrpc.conditions import Transit
 from labsim.choices import ChoiceKind, ChoicePoint, Choices
-from raftlab.tools.shrink.attempts import Attempt, Attempts, Drawn, Plan, Same, transits_of, with_patience
+from raftlab.tools.shrink.attempts import (
+    Attempt,
+    Attempts,
+    FailureSignature,
+    RunPlan,
+    SeededDefaults,
+    transits_of,
+    with_grace_period,
+)
 from raftlab.tools.shrink.plan_edits import (
     AskedNs,
-    cut_off,
-    earlier,
-    for_the_same_messages,
-    less_late,
-    moved,
-    renamed,
-    with_acts_or_none,
-    with_small_commands,
+    disconnected_spans,
+    rematch_messages,
+    scale_delay,
+    shift_acts,
+    shift_choices,
+    with_and_without_acts,
+    with_numbered_commands,
+    with_server_numbers,
     with_timeouts,
 )
 from raftlab.trace.events import SEND
@@ -41,16 +49,16 @@ from raftlab.trace.operations import NETWORK, Act, Play
 _MS = 1_000_000
 _SERVERS_MIN = 1
 SHORT = 100  # events, which is short enough
-_DRAWN = 40
+_RANDOM_SEEDS = 40
 _LONG = 400
 _SEEDS = 8
 _LONGER = 1.1
 _PARTS = 48
 _SNAPSHOT_EVERY = (2, 3, 5)
-_AIMED = 2  # attempts more, with choices for the messages that they were meant for
-_AIMED_MAX = 1000  # events, of a run that may cost so many attempts
+_REMATCHES = 2  # attempts more, with choices for the messages that they were meant for
+_REMATCH_EVENTS_MAX = 1000  # events, of a run that may cost so many attempts
 _FEW = 100  # choices, which is few enough for that
-_STRETCH_NS = 60 * _MS
+_RANGE_NS = 60 * _MS
 _LONG_NS = 150 * _MS
 _OTHERS = 6  # timeouts that are tried for it
 _LITTLE_NS = 5 * _MS
@@ -75,7 +83,7 @@ class Search:
         self,
         attempts: Attempts,
         first: Attempt,
-        same: Same,
+        signature: FailureSignature,
         *,
         limit_s: float,
         progress: Progress,
@@ -83,75 +91,80 @@ class Search:
     ) -> None:
         self.best = first
         self._attempts = attempts
-        self._same = same
+        self._signature = signature
         self._clock = clock
         self._until_s = clock() + limit_s
         self._progress = progress
-        self.in_time = True
+        self.finished = True
 
     def run(self) -> Attempt:
         """Until nothing more can be taken out, or the time is up. Ctrl-C comes out; `best` is there."""
         try:
             before = None
             if self.best.plan.play is not None:
-                self._begin_late()
+                self._keep_only_the_end()
             while before != self.best.cost:
                 before = self.best.cost
                 if self.best.plan.play is None:
                     self._drop_faults()
-                    self._make_plain(in_test=True)
+                    self._use_defaults(in_test=True)
                     self._prune_choices()
                     continue
                 self._drop_kinds()
-                self._make_plain()
-                self._drop_stretches()
+                self._use_defaults()
+                self._drop_time_ranges()
                 self._prune_acts()
                 self._fewer_servers()
                 self._small_snapshots()
                 self._shorten()
                 self._prune_choices()
-                self._less_late()
-                self._other_roles()
-                self._other_timeouts()
-                self._stop_who_is_cut_off()
+                self._reduce_delays()
+                self._permute_servers()
+                self._try_random_timeouts()
+                self._crash_disconnected_peers()
         except OutOfTime:
-            self.in_time = False
+            self.finished = False
         finally:
-            self._settle()
+            self._finish()
         return self.best
 
-    def _settle(self) -> None:
+    def _finish(self) -> None:
         """Without the patience: it is over when it has failed. And the plan is the one that was run. 1, 2, 3 are easier
         to read than 1752927229."""
-        plans = [self.best.plan, with_patience(self.best.plan)]
+        plans = [self.best.plan, with_grace_period(self.best.plan)]
         if self.best.plan.play is not None:
-            plans[:0] = [with_small_commands(plan) for plan in plans]
+            plans[:0] = [with_numbered_commands(plan) for plan in plans]
         for plan in plans:
-            attempt = self._attempts.again(plan)
-            if attempt.same == self._same:
+            attempt = self._attempts.run_plan(plan)
+            if attempt.signature == self._signature:
                 self.best = replace(attempt, plan=plan)
                 return
 
     # ---- trying ----------------------------------------------------------------------------------------------------
 
     def _try(
-        self, plan: Plan, *, at_any_cost: bool = False, drawn: Drawn | None = None, wanted_ns: AskedNs | None = None
+        self,
+        plan: RunPlan,
+        *,
+        at_any_cost: bool = False,
+        defaults: SeededDefaults | None = None,
+        wanted_ns: AskedNs | None = None,
     ) -> bool:
         """Whether it is the same failure and costs less; then it is the best. `drawn`: as in Attempts.make().
         `wanted_ns`: when the messages that choices are left for should be sent, if not when the best sends them."""
-        attempt = self._made(plan, drawn)
+        attempt = self._run(plan, defaults)
         if attempt is None:
             return False
         wanted_ns = self.best.asked_ns if wanted_ns is None else wanted_ns
-        aimed = plan.play is not None and len(plan.choices.chosen) <= _FEW and self.best.events < _AIMED_MAX
-        for _ in range(_AIMED if aimed else 0):
-            if attempt is None or attempt.same == self._same:
+        rematch = plan.play is not None and len(plan.choices.chosen) <= _FEW and self.best.events < _REMATCH_EVENTS_MAX
+        for _ in range(_REMATCHES if rematch else 0):
+            if attempt is None or attempt.signature == self._signature:
                 break
-            choices = for_the_same_messages(plan.choices, wanted_ns, attempt.asked_ns)
+            choices = rematch_messages(plan.choices, wanted_ns, attempt.asked_ns)
             if choices is None:
                 break
-            attempt = self._made(replace(plan, choices=choices), drawn)
-        if attempt is None or attempt.same != self._same:
+            attempt = self._run(replace(plan, choices=choices), defaults)
+        if attempt is None or attempt.signature != self._signature:
             return False
         if attempt.cost >= self.best.cost and not at_any_cost:
             return False
@@ -161,10 +174,10 @@ class Search:
         self._progress(attempt, self._attempts.count)
         return True
 
-    def _made(self, plan: Plan, drawn: Drawn | None) -> Attempt | None:
+    def _run(self, plan: RunPlan, defaults: SeededDefaults | None) -> Attempt | None:
         if self._clock() > self._until_s:
             raise OutOfTime
-        return self._attempts.make(with_patience(plan), drawn)
+        return self._attempts.run_new(with_grace_period(plan), defaults)
 
     @property
     def _play(self) -> Play:
@@ -174,17 +187,17 @@ class Search:
     def _try_acts(self, acts: Sequence[Act], **how: Any) -> bool:
         return self._try(replace(self.best.plan, play=changed(self._play, acts=list(acts), **how)))
 
-    def _try_earlier(self, acts: Sequence[Act], from_ns: int, by_ns: int, end_ns: int, *, others: int = 0) -> bool:
+    def _try_without_time(self, acts: Sequence[Act], from_ns: int, by_ns: int, end_ns: int, *, others: int = 0) -> bool:
         """What comes from then on, whose turn it is then, and what is late by then, so much earlier. `others`: with so
         many other timeouts too, for peers that hear of each other less often draw them otherwise."""
         best = self.best
-        choices = earlier(best.plan.choices, best.asked_ns, from_ns, by_ns)
+        choices = shift_choices(best.plan.choices, best.asked_ns, from_ns, by_ns)
         wanted_ns = {key: ns - by_ns if ns >= from_ns else ns for key, ns in best.asked_ns.items()}
         play = changed(self._play, acts=list(acts), end_ns=end_ns)
         servers = play.how.get("servers", 3)
         timeouts = (with_timeouts(choices, seed, servers) for seed in range(others))
         return any(
-            self._try(Plan(each, play, best.plan.at_the_end), wanted_ns=wanted_ns) for each in (choices, *timeouts)
+            self._try(RunPlan(each, play, best.plan.fails_at_end), wanted_ns=wanted_ns) for each in (choices, *timeouts)
         )
 
     def _try_choices(self, keep: Callable[[ChoicePoint, int], bool], *, picks: bool = True) -> bool:
@@ -195,7 +208,7 @@ class Search:
 
     # ---- large groups ----------------------------------------------------------------------------------------------
 
-    def _begin_late(self) -> None:
+    def _keep_only_the_end(self) -> None:
         """Of a long run, only its last part, with other chances: each run of it costs a fraction of the whole one."""
         play = self._play
         if self.best.events <= _LONG:
@@ -203,9 +216,9 @@ class Search:
         for part in (16, 8, 4, 2):
             from_ns = play.end_ns - play.end_ns // part
             acts = [act for act in play.acts if act.at_ns >= from_ns or act.sets_up]
-            later = changed(play, acts=moved(acts, from_ns, from_ns), end_ns=play.end_ns - from_ns)
+            later = changed(play, acts=shift_acts(acts, from_ns, from_ns), end_ns=play.end_ns - from_ns)
             plan = replace(self.best.plan, choices=Choices(), play=later)
-            if any(self._try(plan, drawn=Drawn(seed, everything=True)) for seed in range(_SEEDS)):
+            if any(self._try(plan, defaults=SeededDefaults(seed, randomize_all=True)) for seed in range(_SEEDS)):
                 return
 
     def _drop_kinds(self) -> None:
@@ -221,13 +234,13 @@ class Search:
         for kind in sorted(kinds, key=lambda kind: (kind != "get_state", -kinds[kind], kind)):
             self._try_acts([act for act in self._play.acts if act.does != kind or act.ends_something])
 
-    def _make_plain(self, *, in_test: bool = False) -> None:
+    def _use_defaults(self, *, in_test: bool = False) -> None:
         """Of choices that there are many of: all, then each kind, then each link."""
         chosen = self.best.plan.choices
         if in_test:
             # Faults are what a reader looks for first: all but these.
-            everything = dict.fromkeys(key for key in chosen.chosen if key[0][0] != ChoiceKind.FAULT)
-            if everything:
+            randomize_all = dict.fromkeys(key for key in chosen.chosen if key[0][0] != ChoiceKind.FAULT)
+            if randomize_all:
                 self._try_choices(lambda place, _: place[0] == ChoiceKind.FAULT, picks=False)
         elif chosen.chosen or chosen.picked:
             self._try_choices(lambda place, _: False, picks=False)
@@ -241,18 +254,18 @@ class Search:
             if link[0] != ChoiceKind.FAULT:
                 self._try_choices(lambda place, _, link=link: place[:2] != link)  # type: ignore[misc]
 
-    def _drop_stretches(self) -> None:
+    def _drop_time_ranges(self) -> None:
         """Of time: what was done in it, and the time itself."""
         size_ns = self._play.end_ns // 2
-        while size_ns > (_STRETCH_NS if self.best.events < _LONG else 2 * _STRETCH_NS):
+        while size_ns > (_RANGE_NS if self.best.events < _LONG else 2 * _RANGE_NS):
             begin_ns = 0
             while begin_ns < self._play.end_ns:
                 play, end_ns = self._play, begin_ns + size_ns
                 inside = [act for act in play.acts if begin_ns <= act.at_ns < end_ns and not act.ends_something]
-                before = moved([act for act in play.acts if act not in inside], end_ns, min(size_ns, play.end_ns))
+                before = shift_acts([act for act in play.acts if act not in inside], end_ns, min(size_ns, play.end_ns))
                 shorter_ns = max(begin_ns, play.end_ns - size_ns)
                 others = _OTHERS if self.best.events < _LONG and size_ns > _LONG_NS else 0
-                if not self._try_earlier(before, end_ns, size_ns, shorter_ns, others=others) and not (
+                if not self._try_without_time(before, end_ns, size_ns, shorter_ns, others=others) and not (
                     inside and self._try_acts([act for act in play.acts if act not in inside])
                 ):
                     begin_ns += size_ns
@@ -261,8 +274,8 @@ class Search:
     # ---- one by one ------------------------------------------------------------------------------------------------
 
     def _prune_acts(self) -> None:
-        def without(gone: Sequence[Act]) -> bool:
-            ids = {id(act) for act in gone}
+        def without(removed: Sequence[Act]) -> bool:
+            ids = {id(act) for act in removed}
             return self._try_acts([act for act in self._play.acts if id(act) not in ids])
 
         self._prune(lambda: [act for act in self._play.acts if not act.ends_something], without)
@@ -271,14 +284,14 @@ class Search:
             self._prune(lambda: [act for act in self._play.acts if act.does.startswith(NETWORK)], without)
 
     def _prune_choices(self) -> None:
-        def without(gone: Sequence[tuple[ChoicePoint, int]]) -> bool:
-            dropped = set(gone)
+        def without(removed: Sequence[tuple[ChoicePoint, int]]) -> bool:
+            dropped = set(removed)
             return self._try_choices(lambda place, ordinal: (place, ordinal) not in dropped)
 
-        def picks_without(gone: Sequence[tuple[int, int]]) -> bool:
+        def picks_without(removed: Sequence[tuple[int, int]]) -> bool:
             choices = Choices()
             choices.chosen = dict(self.best.plan.choices.chosen)
-            choices.picked = {key: task for key, task in self.best.plan.choices.picked.items() if key not in gone}
+            choices.picked = {key: task for key, task in self.best.plan.choices.picked.items() if key not in removed}
             return self._try(replace(self.best.plan, choices=choices))
 
         self._prune(lambda: [key for key in self.best.plan.choices.chosen if key[0][0] != ChoiceKind.FAULT], without)
@@ -297,7 +310,7 @@ class Search:
                 return
             size = max(least, (size + 1) // 2)
 
-    def _less_late(self) -> None:
+    def _reduce_delays(self) -> None:
         """Of each message that is late or arrives twice: only one of these, or not so late."""
         for key in list(transits_of(self.best.plan.choices)):
             while (transit := transits_of(self.best.plan.choices).get(key)) is not None:
@@ -306,7 +319,7 @@ class Search:
                     if transit.duplicate_ns
                     else []
                 )
-                simpler += [less_late(transit, part) for part in (0.1, 0.5)]
+                simpler += [scale_delay(transit, part) for part in (0.1, 0.5)]
                 late = max(transit.delay_ns, transit.duplicate_ns or 0) > _LITTLE_NS and not transit.lost
                 if not late or not any(self._try_transit(key, one) for one in simpler):
                     break
@@ -319,17 +332,17 @@ class Search:
 
     def _drop_faults(self) -> None:
         """In the test itself: each fault is a choice, and to be left out is not the plain one."""
-        where = self._same.where
+        where = self._signature.where
         if where is None or where.called not in _WAITS:
             return
         counts: dict[ChoicePoint, int] = {}
         for cluster in self.best.notes.clusters:
             for place in cluster.faults:
                 counts[place] = counts.get(place, 0) + 1
-        gone = [key for key in self.best.plan.choices.chosen if key[0][0] == ChoiceKind.FAULT]
+        removed = [key for key in self.best.plan.choices.chosen if key[0][0] == ChoiceKind.FAULT]
         for place, count in counts.items():
-            dropped = sum(key[0] == place for key in gone)
-            left = [(place, n) for n in range(1, count + dropped + 1) if (place, n) not in gone]
+            dropped = sum(key[0] == place for key in removed)
+            left = [(place, n) for n in range(1, count + dropped + 1) if (place, n) not in removed]
             self._try_dropping(left) or [self._try_dropping([key]) for key in left if len(left) > 1]
 
     def _try_dropping(self, keys: Sequence[tuple[ChoicePoint, int]]) -> bool:
@@ -346,10 +359,10 @@ class Search:
         for number in range(len(self._play.acts) + 1):
             if number > len(self._play.acts):
                 return
-            if number < len(self._play.acts) or self.best.plan.at_the_end:
-                any(self._try_sooner(number, less_ns) for less_ns in self._stretches_before(number))
+            if number < len(self._play.acts) or self.best.plan.fails_at_end:
+                any(self._try_cut(number, less_ns) for less_ns in self._time_cuts(number))
 
-    def _stretches_before(self, number: int) -> list[int]:
+    def _time_cuts(self, number: int) -> list[int]:
         """How much sooner an act may come. By whole heartbeats, it comes as long after one as it did."""
         begin_ns, at_ns = self._time_before(number)
         times = [event.at_ns for event in self.best.trace if event.kind == SEND and begin_ns < event.at_ns < at_ns]
@@ -364,15 +377,17 @@ class Search:
         at_ns = play.acts[number].at_ns if number < len(play.acts) else play.end_ns
         return (play.acts[number - 1].at_ns if number else 0), at_ns
 
-    def _try_sooner(self, number: int, less_ns: int) -> bool:
+    def _try_cut(self, number: int, less_ns: int) -> bool:
         at_ns, play = self._time_before(number)[1], self._play
         others = _OTHERS if self.best.events > SHORT and less_ns > _LONG_NS else 0
-        acts = moved(play.acts, at_ns, less_ns)
-        return self._try_earlier(acts, at_ns, less_ns, play.end_ns - less_ns, others=others)
+        acts = shift_acts(play.acts, at_ns, less_ns)
+        return self._try_without_time(acts, at_ns, less_ns, play.end_ns - less_ns, others=others)
 
     def _fewer_servers(self) -> None:
         while (servers := self._play.how.get("servers", 3)) > _SERVERS_MIN:
-            fewer = [plan for gone in reversed(range(servers)) if (plan := self._without_server(gone)) is not None]
+            fewer = [
+                plan for removed in reversed(range(servers)) if (plan := self._without_server(removed)) is not None
+            ]
             if not any(self._try(plan) for plan in fewer):
                 return
 
@@ -385,12 +400,12 @@ class Search:
                 self._prune_acts()
                 return
 
-    def _without_server(self, gone: int) -> Plan | None:
-        names = {i: i - (i > gone) for i in range(self._play.how.get("servers", 3))}
-        names[gone] = -1
-        return renamed(self.best.plan, names, servers=len(names) - 1)
+    def _without_server(self, removed: int) -> RunPlan | None:
+        names = {i: i - (i > removed) for i in range(self._play.how.get("servers", 3))}
+        names[removed] = -1
+        return with_server_numbers(self.best.plan, names, servers=len(names) - 1)
 
-    def _other_roles(self) -> None:
+    def _permute_servers(self) -> None:
         """With plain timeouts another peer leads than the one that all is done to."""
         if not any(place[0] == ChoiceKind.NODE for place, _ in self.best.plan.choices.chosen):
             return
@@ -400,36 +415,39 @@ class Search:
         else:
             orders = iter([*servers[shift:], *servers[:shift]] for shift in servers)
         for order in orders:
-            plan = renamed(self.best.plan, dict(zip(servers, order, strict=True)), servers=len(servers))
+            plan = with_server_numbers(self.best.plan, dict(zip(servers, order, strict=True)), servers=len(servers))
             choices = Choices()
             choices.chosen = {key: value for key, value in plan.choices.chosen.items() if key[0][0] != ChoiceKind.NODE}
             if self._try(replace(plan, choices=choices)):
                 return
 
-    def _other_timeouts(self) -> None:
+    def _try_random_timeouts(self) -> None:
         """Fewer servers that draw otherwise: two candidates in one term, say, are not left to seven. And where it
         matters whose turn it is, or when messages arrive, other turns and other times."""
         if self.best.events <= SHORT:
             return
         servers = self._play.how.get("servers", 3)
-        turns = bool(self.best.plan.choices.picked)
+        has_picks = bool(self.best.plan.choices.picked)
         for fewer in range(2, servers + 1):
-            plan = renamed(self.best.plan, {i: i if i < fewer else -1 for i in range(servers)}, servers=fewer)
-            for seed in range(_DRAWN):
+            plan = with_server_numbers(
+                self.best.plan, {i: i if i < fewer else -1 for i in range(servers)}, servers=fewer
+            )
+            for seed in range(_RANDOM_SEEDS):
                 choices = with_timeouts(Choices(), seed, fewer)
                 if any(
-                    self._try(one, drawn=Drawn(seed) if turns else None) for one in with_acts_or_none(plan, choices)
+                    self._try(one, defaults=SeededDefaults(seed) if has_picks else None)
+                    for one in with_and_without_acts(plan, choices)
                 ):
                     return
-            for seed in range(_DRAWN // 2):
-                if self._try(replace(plan, choices=Choices()), drawn=Drawn(seed, everything=True)):
+            for seed in range(_RANDOM_SEEDS // 2):
+                if self._try(replace(plan, choices=Choices()), defaults=SeededDefaults(seed, randomize_all=True)):
                     return
 
-    def _stop_who_is_cut_off(self) -> None:
+    def _crash_disconnected_peers(self) -> None:
         """Who is cut off goes on talking to nobody. One that crashes meanwhile says nothing."""
         if self.best.events <= SHORT:
             return
-        for peer, from_ns, until_ns in cut_off(self._play.acts):
+        for peer, from_ns, until_ns in disconnected_spans(self._play.acts):
             play = self._play
             given = [act.at_ns for act in play.acts if act.peer == peer and from_ns <= act.at_ns < until_ns]
             crash = Act(max(from_ns, *given, 0) + _MS, "crash1", [peer])

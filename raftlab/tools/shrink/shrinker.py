@@ -15,10 +15,10 @@ from raftlab.harness.lab_test import LabTest
 from raftlab.harness.launcher import PeerLauncher
 from raftlab.harness.outcome import Ending
 from raftlab.scenarios.text import parse_script
-from raftlab.tools.generator.sequence import Lane
-from raftlab.tools.shrink.attempts import Attempt, Attempts, Drawn, Plan
-from raftlab.tools.shrink.reproduction_steps import needs, recipe
-from raftlab.tools.shrink.scenario_writer import SEED, Scripting, breaking, steps_in
+from raftlab.tools.generator.sequence import RunSequence
+from raftlab.tools.shrink.attempts import Attempt, Attempts, RunPlan, SeededDefaults
+from raftlab.tools.shrink.reproduction_steps import reproduction_header, reproduction_steps
+from raftlab.tools.shrink.scenario_writer import SEED, ScenarioWriter, breaks_rule, steps_in
 from raftlab.tools.shrink.search import SHORT, Progress, Search
 from raftlab.tools.timeline.command import print_timeline
 from raftlab.trace.choice_file import write_choices
@@ -27,8 +27,10 @@ from raftlab.trace.trace_file import write_trace
 
 OUT = Path("build/shrunk")
 LIMIT_S = 50.0
-_SCRIPTING = 0.25  # of the time that there is
-_DRAWING = 0.06  # and besides, where no short scenario can be made of the run; as much again to shorten what is found
+_SCENARIO_SHARE = 0.25  # of the time that there is
+_FUZZING_SHARE = (
+    0.06  # and besides, where no short scenario can be made of the run; as much again to shorten what is found
+)
 STEPS_MANY = 20  # of a scenario that nobody reads
 
 _WIDTH = 120
@@ -39,24 +41,24 @@ class NothingToShrink(Exception):
 
 
 @dataclass
-class Shrunk:
+class ShrinkResult:
     """The same failure, before and after."""
 
     original: Attempt
     best: Attempt
     runs: int
-    in_time: bool  # nothing was left to try when it ended
+    finished: bool  # nothing was left to try when it ended
     interrupted: bool = False
     scenario: list[str] | None = None  # its lines, for a broken rule
-    drawn: bool = False  # that scenario is of another run that breaks the same rule: of this one none is short
+    from_fuzzing: bool = False  # that scenario is of another run that breaks the same rule: of this one none is short
 
     @property
-    def recipe(self) -> list[str]:
-        return recipe(self.best)
+    def reproduction_steps(self) -> list[str]:
+        return reproduction_steps(self.best)
 
     @property
-    def needs(self) -> str:
-        return needs(self.best)
+    def header(self) -> str:
+        return reproduction_header(self.best)
 
     @property
     def steps(self) -> int:
@@ -70,7 +72,7 @@ class Shrunk:
         return outcome.name if outcome.ending is Ending.RULE else ""
 
 
-def _silent(best: Attempt, runs: int) -> None:
+def _no_progress(best: Attempt, runs: int) -> None:
     pass
 
 
@@ -81,77 +83,79 @@ def shrink(
     peer_files: tuple[Path, ...],
     *,
     limit_s: float = LIMIT_S,
-    progress: Progress = _silent,
+    progress: Progress = _no_progress,
     scenario: bool = True,
-) -> Shrunk:
+) -> ShrinkResult:
     """NothingToShrink if the run passes. Ctrl-C ends the search, and the best so far is returned."""
     attempts = Attempts(test, launcher, peer_files)
-    original = attempts.seeded(SeededSource(seed), seed)
-    if original.same is None:
+    original = attempts.run_seed(SeededSource(seed), seed)
+    if original.signature is None:
         raise NothingToShrink(f"{test.name} with seed {seed} does not fail, so there is nothing to shrink")
-    again = attempts.seeded(SeededSource(seed), seed)
-    if again.run.digest != original.run.digest or again.same != original.same:
+    second = attempts.run_seed(SeededSource(seed), seed)
+    if second.run.digest != original.run.digest or second.signature != original.signature:
         raise NothingToShrink(
             f"{test.name} with seed {seed} fails differently each time: {original.outcome.text!r}, then "
-            f"{again.outcome.text!r}. Something of one run reaches the next (a variable of the module or the class), "
-            "or chance comes from outside the seed; pytest --check-determinism may name it"
+            f"{second.outcome.text!r}. The peer or the test keeps state between runs (a module or class variable), or "
+            "uses randomness that does not come from the seed; to find it, run pytest --check-determinism"
         )
     first = original
-    plan = attempts.played(original)
+    plan = attempts.without_test(original)
     if plan is not None:
-        played = attempts.again(plan)
-        first = played if played.same == original.same else original
+        without_test = attempts.run_plan(plan)
+        first = without_test if without_test.signature == original.signature else original
     # Who loses a turn where is not among the steps of a scenario.
     is_rule = original.outcome.ending is Ending.RULE and original.outcome.name != RACE.name
-    scripting_s = limit_s * _SCRIPTING if scenario and is_rule else 0.0
+    scenario_s = limit_s * _SCENARIO_SHARE if scenario and is_rule else 0.0
     clock = launcher.work_clock
-    search = Search(attempts, first, original.same, limit_s=limit_s - scripting_s, progress=progress, clock=clock)
-    shrunk = Shrunk(original, first, 0, in_time=True)
+    search = Search(attempts, first, original.signature, limit_s=limit_s - scenario_s, progress=progress, clock=clock)
+    shrunk = ShrinkResult(original, first, 0, finished=True)
     try:
         search.run()
-        if scripting_s:
-            scripting = Scripting(launcher, breaking(original.outcome.name), limit_s=scripting_s, clock=clock)
-            shrunk.scenario = scripting.write(search.best.trace, search.best.plan.play)
+        if scenario_s:
+            writer = ScenarioWriter(launcher, breaks_rule(original.outcome.name), limit_s=scenario_s, clock=clock)
+            shrunk.scenario = writer.write(search.best.trace, search.best.plan.play)
             if not test.wants_service and (shrunk.scenario is None or shrunk.steps > STEPS_MANY):
-                drawn = _drawn(launcher, original.outcome.name, limit_s * _DRAWING, clock)
-                shrunk.drawn = drawn is not None and (shrunk.scenario is None or len(drawn) < len(shrunk.scenario))
-                shrunk.scenario = drawn if shrunk.drawn else shrunk.scenario
+                fuzzed = _fuzzed_scenario(launcher, original.outcome.name, limit_s * _FUZZING_SHARE, clock)
+                shrunk.from_fuzzing = fuzzed is not None and (
+                    shrunk.scenario is None or len(fuzzed) < len(shrunk.scenario)
+                )
+                shrunk.scenario = fuzzed if shrunk.from_fuzzing else shrunk.scenario
             if shrunk.scenario is not None and search.best.events > SHORT:
-                search.best = min([search.best, *_stepped(attempts, search.best, shrunk.scenario)], key=_events)
+                search.best = min([search.best, *_as_steps(attempts, search.best, shrunk.scenario)], key=_events)
     except KeyboardInterrupt:
         shrunk.interrupted = True
-    shrunk.best, shrunk.runs, shrunk.in_time = search.best, attempts.count, search.in_time
+    shrunk.best, shrunk.runs, shrunk.finished = search.best, attempts.count, search.finished
     return shrunk
 
 
-def _drawn(launcher: PeerLauncher, rule: str, limit_s: float, clock: Callable[[], float]) -> list[str] | None:
+def _fuzzed_scenario(launcher: PeerLauncher, rule: str, limit_s: float, clock: Callable[[], float]) -> list[str] | None:
     """A scenario that breaks the same rule in another way, if fuzzing finds one. Of several the shortest: a long one
     takes longer to minimize."""
     until_s = clock() + limit_s
-    lane = Lane(launcher, SEED, 0)
+    sequence = RunSequence(launcher, SEED, 0)
     header: list[str] = []
     best: list[str] = []
     while clock() < until_s and not 0 < len(best) <= STEPS_MANY:
-        steps, _, run = lane.run()
-        if breaking(rule)(run) and (not best or len(steps.lines) < len(best)):
+        steps, _, run = sequence.run()
+        if breaks_rule(rule)(run) and (not best or len(steps.lines) < len(best)):
             header, best = steps.header, list(steps.lines)
     if not best:
         return None
-    lines = Scripting(launcher, breaking(rule), limit_s=limit_s, clock=clock).shorten(header, best)
+    lines = ScenarioWriter(launcher, breaks_rule(rule), limit_s=limit_s, clock=clock).shorten(header, best)
     return None if lines is None else [*header, *lines]
 
 
-def _stepped(attempts: Attempts, best: Attempt, scenario: list[str]) -> list[Attempt]:
+def _as_steps(attempts: Attempts, best: Attempt, scenario: list[str]) -> list[Attempt]:
     """The same failure by the steps of its scenario: no heartbeats, and nobody who campaigns meanwhile."""
     play = best.plan.play
     if play is None:
         return []
     servers = parse_script("\n".join(scenario), "shrunk.scenario").peers
-    plan = Plan(Choices(), Play({**play.how, "servers": servers}, False, [], 0, steps=scenario))
-    made = (attempts.again(plan, drawn) for drawn in (None, Drawn(SEED, everything=True)))
+    plan = RunPlan(Choices(), Play({**play.how, "servers": servers}, False, [], 0, steps=scenario))
+    made = (attempts.run_plan(plan, defaults) for defaults in (None, SeededDefaults(SEED, randomize_all=True)))
     # Once more, by its own choices alone: those that it made after the failure have no part in it.
-    again = (attempts.again(attempt.plan) for attempt in made if attempt.same == best.same)
-    return [attempt for attempt in again if attempt.same == best.same]
+    repeated = (attempts.run_plan(attempt.plan) for attempt in made if attempt.signature == best.signature)
+    return [attempt for attempt in repeated if attempt.signature == best.signature]
 
 
 def _events(attempt: Attempt) -> int:
@@ -161,21 +165,21 @@ def _events(attempt: Attempt) -> int:
 def as_scenario(test: LabTest, launcher: PeerLauncher, seed: int, *, limit_s: float = LIMIT_S) -> str:
     """The run as a scenario, not shrunk before. NothingToShrink if it breaks no rule, or no scenario was found."""
     attempts = Attempts(test, launcher, ())
-    original = attempts.seeded(SeededSource(seed), seed)
+    original = attempts.run_seed(SeededSource(seed), seed)
     outcome = original.outcome
     if outcome.ending is not Ending.RULE:
-        how = "passes" if original.same is None else "fails, but breaks no rule"
+        how = "passes" if original.signature is None else "fails, but breaks no rule"
         raise NothingToShrink(f"{test.name} with seed {seed} {how}; only a run that breaks a rule becomes a scenario")
-    plan = attempts.played(original)
-    scripting = Scripting(launcher, breaking(outcome.name), limit_s=limit_s, clock=launcher.work_clock)
-    lines = scripting.write(original.trace, None if plan is None else plan.play)
+    plan = attempts.without_test(original)
+    writer = ScenarioWriter(launcher, breaks_rule(outcome.name), limit_s=limit_s, clock=launcher.work_clock)
+    lines = writer.write(original.trace, None if plan is None else plan.play)
     if lines is None:
         raise NothingToShrink(f"found no scenario that breaks {outcome.name} as {test.name} with seed {seed} does")
     return _text(lines, outcome.name, test, seed)
 
 
 @dataclass
-class Files:
+class ShrunkFiles:
     """Where what is left was written."""
 
     choices: Path
@@ -184,10 +188,12 @@ class Files:
     scenario: Path | None = None
 
 
-def write(shrunk: Shrunk, test: LabTest, seed: int, out: Path, *, raft: str, kv: str = "", file: str = "") -> Files:
+def write(
+    shrunk: ShrinkResult, test: LabTest, seed: int, out: Path, *, raft: str, kv: str = "", file: str = ""
+) -> ShrunkFiles:
     out.mkdir(parents=True, exist_ok=True)
     name, best = f"{test.name}-{seed}", shrunk.best
-    files = Files(out / f"{name}.choices", out / f"{name}.txt", out / f"{name}.trace")
+    files = ShrunkFiles(out / f"{name}.choices", out / f"{name}.txt", out / f"{name}.trace")
     given = {"raft": raft, "kv": kv, "file": file}
     digest = best.run.digest
     write_choices(files.choices, best.plan.choices, test=test.name, digest=digest, play=best.plan.play, **given)
@@ -197,12 +203,14 @@ def write(shrunk: Shrunk, test: LabTest, seed: int, out: Path, *, raft: str, kv:
     write_trace(files.trace, best.trace, test=test.name, seed=seed)
     if shrunk.scenario is not None:
         files.scenario = out / f"{name}.scenario"
-        text_of_it = _text(shrunk.scenario, shrunk.rule, test, seed, drawn=shrunk.drawn)
+        text_of_it = _text(shrunk.scenario, shrunk.rule, test, seed, from_fuzzing=shrunk.from_fuzzing)
         files.scenario.write_text(text_of_it, encoding="utf-8")
     return files
 
 
-def _text(lines: list[str], rule: str, test: LabTest, seed: int, *, drawn: bool = False) -> str:
-    how = f"in another way than {test.name} with seed {seed}" if drawn else f"as {test.name} with seed {seed} does"
+def _text(lines: list[str], rule: str, test: LabTest, seed: int, *, from_fuzzing: bool = False) -> str:
+    how = (
+        f"in another way than {test.name} with seed {seed}" if from_fuzzing else f"as {test.name} with seed {seed} does"
+    )
     comment = [f"# Breaks {rule}, {how}.", "#", "# A correct peer passes."]
     return "\n".join([*comment, "", *lines, ""])

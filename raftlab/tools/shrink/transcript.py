@@ -22,31 +22,33 @@ from raftlab.trace.rpcs import APPEND, INSTALL, VOTE
 _LOST_REQUESTS = (DropReason.LOST_REQUEST, DropReason.LINK_CUT, DropReason.UNPLUGGED)
 
 
-class About(str):
+class MessageStep(str):
     """A step that is about a message: by itself it names it as well as words can. Whoever makes the step may see what
     is on its way, and look for one that says the same."""
 
-    does: str
+    verb: str
     name: str
     term: str
     message: Message
 
-    def __new__(cls, does: str, name: str, more: str, message: Message) -> About:
-        self = super().__new__(cls, f"{does} {name}{more}")
-        self.does, self.name, self.message = does, name, message
+    def __new__(cls, verb: str, name: str, more: str, message: Message) -> MessageStep:
+        self = super().__new__(cls, f"{verb} {name}{more}")
+        self.verb, self.name, self.message = verb, name, message
         self.term = "" if (term := term_of(message)) is None else f" term {term}"
         return self
 
-    def among(self, queued: Sequence[QueuedMessage]) -> str:
+    def for_queue(self, queued: Sequence[QueuedMessage]) -> str:
         """The step, for what is on its way that fits."""
-        same = next((one.message for one in queued if said_in(one.message) == said_in(self.message)), None)
+        same = next(
+            (one.message for one in queued if request_content(one.message) == request_content(self.message)), None
+        )
         if same is None:
             return str(self)
         number = "" if same is queued[0].message else f" {same.ordinal}"
-        return f"{self.does} {self.name}{number}{self.term}"
+        return f"{self.verb} {self.name}{number}{self.term}"
 
 
-def said_in(message: Message) -> Any:
+def request_content(message: Message) -> Any:
     """What a request says, but for how far its leader has committed meanwhile."""
     if message.rpc == APPEND:
         try:
@@ -65,19 +67,19 @@ def last_cluster(trace: Sequence[Event]) -> Sequence[Event]:
 def steps_of(trace: Sequence[Event], snapshot_every: int = 0, *, heartbeats: bool = False) -> list[str]:
     """`snapshot_every`: so many commands, if services make snapshots. `heartbeats`: say when a leader spoke unasked,
     for it said then what it would not say later."""
-    return _Steps(trace, snapshot_every, heartbeats=heartbeats).steps
+    return _StepWriter(trace, snapshot_every, heartbeats=heartbeats).steps
 
 
-class _Steps:
+class _StepWriter:
     def __init__(self, trace: Sequence[Event], snapshot_every: int, *, heartbeats: bool) -> None:
         self._every = snapshot_every
         self._heartbeats = heartbeats
-        self._moved_ns: dict[str, int] = {}  # when something last happened to each peer, or it spoke
+        self._active_ns: dict[str, int] = {}  # when something last happened to each peer, or it spoke
         self.steps: list[str] = []
         self._terms: dict[str, int] = {}  # of each peer's last campaign
-        self._armed: dict[str, str] = {}
+        self._crash_points: dict[str, str] = {}
         self._down: set[str] = set()
-        self._words: dict[Any, str] = {}
+        self._command_names: dict[Any, str] = {}
         self._arrived: set[int] = set()  # requests, by number
         self._answered: set[int] = set()
         self._given_up: set[int] = set()  # whose callers were told already that there will be no reply
@@ -85,38 +87,38 @@ class _Steps:
         # On their way, by number, the oldest first.
         self._requests: dict[int, Message] = {}
         self._replies: dict[int, Message] = {}
-        self._asked: dict[str, Any] = {}  # who was given a command, and has not said yet what becomes of it
+        self._starting: dict[str, Any] = {}  # who was given a command, and has not said yet what becomes of it
         self._slow_ns: dict[str, int] = {}  # by peer: how long its service takes to make a snapshot
-        self._making: list[tuple[int, str, int]] = []  # snapshots under way: done when, whose, up to which index
+        self._snapshots_due: list[tuple[int, str, int]] = []  # snapshots under way: done when, whose, up to which index
         for event in trace:
             self._make_snapshots(event.at_ns)
             self._take(event)
         self._make_snapshots(None)
         # Who broke the rule in the middle of it never said.
-        self.steps += [f"start {node} {self._word(command)}" for node, command in self._asked.items()]
+        self.steps += [f"start {node} {self._command_name(command)}" for node, command in self._starting.items()]
 
     def _take(self, event: Event) -> None:
         if event.kind in events.MESSAGE_KINDS:
             self._take_message(event)
-            self._moved_ns[event.node] = event.at_ns
+            self._active_ns[event.node] = event.at_ns
         elif event.kind == events.START:
-            self._moved_ns[event.node] = event.at_ns
-            self._asked[event.node] = event.detail
+            self._active_ns[event.node] = event.at_ns
+            self._starting[event.node] = event.detail
         elif event.kind == events.STARTED:
-            self._asked.pop(event.node, None)
+            self._starting.pop(event.node, None)
             if event.detail.is_leader:
-                self.steps.append(f"start {event.node} {self._word(event.detail.command)}")
+                self.steps.append(f"start {event.node} {self._command_name(event.detail.command)}")
         elif event.kind == events.CRASH_AT:
-            self._armed.pop(event.node, None)
+            self._crash_points.pop(event.node, None)
             if event.detail.when is not None:
-                self._armed[event.node] = event.detail.when
+                self._crash_points[event.node] = event.detail.when
         elif event.kind == events.CRASH:
             self._down.add(event.node)
             self._terms.pop(event.node, None)  # it may have forgotten it
-            self._asked.pop(event.node, None)
+            self._starting.pop(event.node, None)
             self._slow_ns.pop(event.node, None)
-            self._making = [one for one in self._making if one[1] != event.node]
-            when = self._armed.pop(event.node, None)
+            self._snapshots_due = [one for one in self._snapshots_due if one[1] != event.node]
+            when = self._crash_points.pop(event.node, None)
             if when is None:
                 self.steps.append(f"crash {event.node}")
             else:
@@ -131,16 +133,16 @@ class _Steps:
             index, slow_ns = event.detail.command_index, self._slow_ns.get(event.node, 0)
             self.steps.append(f"busy {event.node}" if slow_ns else f"snapshot {event.node} {index}")
             if slow_ns:
-                self._making.append((event.at_ns + slow_ns, event.node, index))
+                self._snapshots_due.append((event.at_ns + slow_ns, event.node, index))
         elif event.kind == events.SLOW_SNAPSHOTS:
             self._slow_ns[event.node] = int(event.detail * 1e6)
 
     def _make_snapshots(self, now_ns: int | None) -> None:
         """Those that are done by then; None: all."""
-        for one in sorted(self._making):
+        for one in sorted(self._snapshots_due):
             done_ns, node, index = one
             if now_ns is None or done_ns <= now_ns:
-                self._making.remove(one)
+                self._snapshots_due.remove(one)
                 self.steps += [f"snapshot {node} {index}", f"ready {node}"]
 
     def _is_due(self, index: int) -> bool:
@@ -152,7 +154,7 @@ class _Steps:
             return
         if event.kind == events.SEND:
             self._requests[id_] = message
-            by_itself = self._moved_ns.get(message.source) != event.at_ns
+            by_itself = self._active_ns.get(message.source) != event.at_ns
             if self._heartbeats and by_itself and message.rpc in (APPEND, INSTALL):
                 self.steps.append(f"heartbeat {message.source}")
             term = term_of(message) or 0
@@ -166,33 +168,33 @@ class _Steps:
         elif event.kind == events.DELIVER:
             if message is not self._copy:
                 self._arrived.add(id_)
-                self._tell_request("deliver", message)
+                self._add_request_step("deliver", message)
         elif event.kind == events.REPLY:
-            self._tell_reply("deliver", message)
+            self._add_reply_step("deliver", message)
         elif event.kind == events.DROP and event.note in _LOST_REQUESTS:
             if message.target in self._down:
                 self._requests.pop(id_, None)  # nobody need say so
             else:
-                self._tell_request("drop", message)
+                self._add_request_step("drop", message)
         elif event.kind == events.DROP and event.note == DropReason.LOST_REPLY:
-            self._tell_reply("drop", message)
+            self._add_reply_step("drop", message)
         elif event.kind == events.DROP and event.note == DropReason.UNPLUGGED_ON_THE_WAY:
             if id_ in self._answered:
-                self._tell_reply("drop", message)
+                self._add_reply_step("drop", message)
             else:
                 self._given_up.add(id_)
         elif event.kind == events.ANSWER:
             self._answered.add(id_)
             self._replies.setdefault(id_, message)
             if id_ in self._given_up:
-                self._tell_reply("drop", message)
+                self._add_reply_step("drop", message)
 
-    def _tell_request(self, does: str, message: Message) -> None:
-        self.steps.append(About(does, *self._named(message, "", self._requests), message))
+    def _add_request_step(self, verb: str, message: Message) -> None:
+        self.steps.append(MessageStep(verb, *self._named(message, "", self._requests), message))
         self._requests.pop(message.id, None)
 
-    def _tell_reply(self, does: str, message: Message) -> None:
-        self.steps.append(About(does, *self._named(message, " reply", self._replies), message))
+    def _add_reply_step(self, verb: str, message: Message) -> None:
+        self.steps.append(MessageStep(verb, *self._named(message, " reply", self._replies), message))
         self._replies.pop(message.id, None)
 
     def _named(
@@ -215,21 +217,23 @@ class _Steps:
         own = [command for command in commands if repr(command) not in elsewhere]
         command = ""
         if older and own:
-            command = f" with {self._word(own[0])}"
+            command = f" with {self._command_name(own[0])}"
         elif older:
             number = f" {message.ordinal}"
         elif carries and commands:
-            command = f" with {self._word(commands[0])}"
+            command = f" with {self._command_name(commands[0])}"
         return name, f"{number}{'' if term is None else f' term {term}'}{command}"
 
-    def _word(self, command: Any) -> str:
+    def _command_name(self, command: Any) -> str:
         text = str(command)
         if re.fullmatch(r"[A-Za-z0-9_]{1,12}", text):
             return text
-        return self._words.setdefault(command if isinstance(command, str | int) else text, f"c{len(self._words) + 1}")
+        return self._command_names.setdefault(
+            command if isinstance(command, str | int) else text, f"c{len(self._command_names) + 1}"
+        )
 
 
-def in_time(acts: Iterable[Act], play: Play | None, peers: int, shift: int) -> Iterator[str]:
+def timed_steps(acts: Iterable[Act], play: Play | None, peers: int, shift: int) -> Iterator[str]:
     """The acts, with ordinary time in between. Who leads is another one than it was: commands are for everybody."""
     now_ns = 0
     for act in acts:

@@ -16,7 +16,7 @@ from raftlab.harness.launcher import PeerLauncher
 from raftlab.harness.outcome import Ending, Outcome
 from raftlab.harness.run import run_test
 from raftlab.sandbox.loader import launcher_for
-from raftlab.tools.generator.sequence import Lane
+from raftlab.tools.generator.sequence import RunSequence
 from tests.mutants.tool.mutants import BUILD, REFERENCE, Mutant, StaleMutant
 
 PARTS = ("2a", "2b", "2c", "2d", "3a", "3b")
@@ -120,7 +120,7 @@ def judge_by_fuzzing(
     began_s = time.process_time()
     result = Result(mutant.id, "passed" if mutant.correct else "escaped")
     launcher = load_mutant(mutant, build, isolated=isolated, race=race)
-    lane = Lane(launcher, 0, 0, race=race)
+    lane = RunSequence(launcher, 0, 0, race=race)
     while True:
         _, _, run = lane.run()
         result.tests += 1

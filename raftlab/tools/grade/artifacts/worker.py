@@ -36,8 +36,8 @@ from raftlab.tools.page.command import run_summary
 from raftlab.tools.page.data import page_data
 from raftlab.tools.page.html import render_page
 from raftlab.tools.selection import load_tests
-from raftlab.tools.shrink.report import recipe_lines
-from raftlab.tools.shrink.shrinker import NothingToShrink, Shrunk, shrink
+from raftlab.tools.shrink.report import reproduction_lines
+from raftlab.tools.shrink.shrinker import NothingToShrink, ShrinkResult, shrink
 from raftlab.tools.timeline.command import print_timeline
 from raftlab.tools.workers.server import serve
 from raftlab.trace.choice_file import write_choices
@@ -159,7 +159,7 @@ def _draw(wanted: Wanted, test: LabTest, launcher: _Counted) -> Drawn | None:
         files[shown.page] = _page(run, test, request, request.replay)
     if shrunk is not None:
         best = shrunk.best
-        shown.recipe = [shown_path(line, test, request) for line in recipe_lines(shrunk, "")]
+        shown.recipe = [shown_path(line, test, request) for line in reproduction_lines(shrunk, "")]
         shown.events, shown.events_left = shrunk.original.events, best.events
         shown.timeline = shown_path(_timeline(shrunk, test), test, request)
         shown.choices = f"{name}.choices"
@@ -172,7 +172,7 @@ def _draw(wanted: Wanted, test: LabTest, launcher: _Counted) -> Drawn | None:
     return Drawn(shown, files)
 
 
-def _shrink(wanted: Wanted, test: LabTest, launcher: _Counted) -> tuple[Shrunk | None, str]:
+def _shrink(wanted: Wanted, test: LabTest, launcher: _Counted) -> tuple[ShrinkResult | None, str]:
     """What is left, or why nothing is."""
     launcher.runs_left = wanted.shrink_runs
     try:
@@ -182,7 +182,7 @@ def _shrink(wanted: Wanted, test: LabTest, launcher: _Counted) -> tuple[Shrunk |
         return None, NOT_THE_SAME
     finally:
         launcher.runs_left = None
-    if not shrunk.in_time:
+    if not shrunk.finished:
         return None, TOO_LONG
     if shrunk.best.events > _HARDLY * shrunk.original.events:
         return None, NOTHING_LEFT_OUT
@@ -203,7 +203,7 @@ def _page(run: Run, test: LabTest, request: Request, replay: str) -> bytes:
     return render_page(data, f"{test.name} {request.seed}").encode(errors="replace")
 
 
-def _timeline(shrunk: Shrunk, test: LabTest) -> str:
+def _timeline(shrunk: ShrinkResult, test: LabTest) -> str:
     text = io.StringIO()
     ending = f"FAILED: {shrunk.best.run.error}".partition("\n")[0]
     title = f"{test.name}, minimized"
@@ -213,7 +213,7 @@ def _timeline(shrunk: Shrunk, test: LabTest) -> str:
     return told if len(told) <= _TIMELINE_CHARS_MAX else f"{told[:_TIMELINE_CHARS_MAX]}…\n"
 
 
-def _choices(shrunk: Shrunk, test: LabTest) -> bytes:
+def _choices(shrunk: ShrinkResult, test: LabTest) -> bytes:
     """As the student replays it, with the student's own files."""
     with tempfile.TemporaryDirectory(prefix="lab-grade-") as folder:
         path = Path(folder) / "choices"

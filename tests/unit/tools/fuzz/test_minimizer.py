@@ -9,7 +9,7 @@ from raftlab.scenarios.runner import make_lab_test
 from raftlab.scenarios.text import parse_script
 from raftlab.tools.fuzz.fuzzers import first
 from raftlab.tools.fuzz.minimizer import Finder, OurFailure
-from raftlab.tools.generator.sequence import PROGRESS, Lane
+from raftlab.tools.generator.sequence import PROGRESS, RunSequence
 from unit.tools.peers import mutant_peer
 
 REFERENCE = InProcessLauncher(Raft)
@@ -24,7 +24,7 @@ def played(text, launcher=REFERENCE, *, seed=1, player=None):
 def fuzzed(id_, tmp_path, seed=1, runs=60, limit_s=20):
     launcher = mutant_peer(id_, tmp_path)
     finder = Finder(launcher, [tmp_path / id_], limit_s=limit_s)
-    lane = Lane(launcher, seed, 0)
+    lane = RunSequence(launcher, seed, 0)
     for _ in range(runs):
         steps, run_seed, run = lane.run()
         if finder.outcome(run).failed:

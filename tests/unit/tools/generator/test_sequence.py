@@ -1,4 +1,4 @@
-"""Random scenarios: what is drawn, and that a seed and a lane decide it."""
+"""Random scenarios: what is drawn, and that seed and sequence number decide it."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from raftlab.harness.in_process import InProcessLauncher
 from raftlab.harness.run import run_test
 from raftlab.scenarios.runner import make_lab_test
 from raftlab.scenarios.text import parse_script
-from raftlab.tools.generator.sequence import PROGRESS, Lane
+from raftlab.tools.generator.sequence import PROGRESS, RunSequence
 from raftlab.trace import events
 from unit.tools.peers import ROOT, mutant_peer
 
@@ -21,11 +21,11 @@ pytestmark = pytest.mark.usefixtures("raft_package_restored")
 
 
 def test_a_right_peer_survives_and_its_runs_are_worth_something():
-    lane = Lane(REFERENCE, 5, 0)
+    sequence = RunSequence(REFERENCE, 5, 0)
     words = set()
     applied = 0
     for _ in range(24):
-        steps, seed, run = lane.run()
+        steps, seed, run = sequence.run()
         assert run.error is None, run.error
         assert steps.lines[-1] == PROGRESS
         assert seed == 1
@@ -38,16 +38,16 @@ def test_a_right_peer_survives_and_its_runs_are_worth_something():
 
 def test_no_run_is_skipped_where_peers_replicate_in_words_of_their_own(tmp_path):
     """A step that finds nothing skips a scenario that somebody wrote; here it is left out."""
-    lane = Lane(mutant_peer("design-pull", tmp_path), 1, 0)
-    assert [lane.run()[2].error for _ in range(6)] == [None] * 6
+    sequence = RunSequence(mutant_peer("design-pull", tmp_path), 1, 0)
+    assert [sequence.run()[2].error for _ in range(6)] == [None] * 6
 
 
 def test_the_steps_of_a_run_are_the_run():
     """Most of the time: a step that made no sense was left out, and may have let a clock run."""
-    lane = Lane(REFERENCE, 6, 0)
+    sequence = RunSequence(REFERENCE, 6, 0)
     same = 0
     for _ in range(10):
-        steps, seed, run = lane.run()
+        steps, seed, run = sequence.run()
         again = run_test(
             make_lab_test(parse_script("\n".join([*steps.header, *steps.lines]), "x.scenario")), REFERENCE, seed
         )
@@ -57,29 +57,29 @@ def test_the_steps_of_a_run_are_the_run():
 
 LINES = """
 from raftlab.harness.in_process import InProcessLauncher
-from raftlab.tools.generator.sequence import Lane
+from raftlab.tools.generator.sequence import RunSequence
 from raft.raft import Raft
 
 REFERENCE = InProcessLauncher(Raft)
-lane = Lane(REFERENCE, 3, 1)
+sequence = RunSequence(REFERENCE, 3, 1)
 for _ in range(4):
-    steps, seed, run = lane.run()
+    steps, seed, run = sequence.run()
     print(run.digest, steps.lines)
 """
 
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
-def test_one_seed_and_lane_are_one_sequence_of_runs_in_any_process(hash_seed):
+def test_seed_and_number_decide_runs_in_any_process(hash_seed):
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     command = [sys.executable, "-c", LINES]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=True)
-    lane = Lane(REFERENCE, 3, 1)
+    sequence = RunSequence(REFERENCE, 3, 1)
     expected = []
     for _ in range(4):
-        steps, _, run = lane.run()
+        steps, _, run = sequence.run()
         expected.append(f"{run.digest} {steps.lines}")
     assert done.stdout.splitlines() == expected
 
 
 def test_lanes_differ():
-    assert Lane(REFERENCE, 3, 0).run()[0] != Lane(REFERENCE, 3, 1).run()[0]
+    assert RunSequence(REFERENCE, 3, 0).run()[0] != RunSequence(REFERENCE, 3, 1).run()[0]

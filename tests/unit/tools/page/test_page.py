@@ -338,7 +338,7 @@ def test_a_value_leads_to_the_event_that_made_it_so(show, pages):
     assert field in tab.texts(".own tr.new th")
 
 
-def logs_apart(data, place):
+def logs_diverge(data, place):
     """Whether two logs are known to have other entries at one index."""
     logs = [log_at(state, place) for state in data["states"]]
     for index in range(1 + max(base for base, _ in logs), 1 + max(base + len(entries) for base, entries in logs)):
@@ -348,16 +348,16 @@ def logs_apart(data, place):
     return False
 
 
-def test_one_goes_to_where_logs_part_and_agree_again(show, pages):
+def test_p_goes_to_where_logs_diverge_and_agree_again(show, pages):
     tab, data = show("rejoin"), data_in(pages, "rejoin")
-    apart = [logs_apart(data, place) for place in range(len(data["events"]["time"]))]
+    apart = [logs_diverge(data, place) for place in range(len(data["events"]["time"]))]
     turns = [place for place in range(1, len(apart)) if apart[place] != apart[place - 1]]
     assert len(turns) >= 2
     tab.key("Home")
     for place in turns:
         tab.key("p")
         assert at(tab) == place
-        assert ("the logs part at entry" if apart[place] else "the logs agree again") in tab.text("#now")
+        assert ("the logs diverge at entry" if apart[place] else "the logs agree again") in tab.text("#now")
     tab.key("p", "P")
     assert at(tab) == turns[-2]
 

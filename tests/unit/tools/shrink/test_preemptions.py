@@ -13,7 +13,7 @@ def lost(at_ns, node="0", late_ns=0):
 
 
 def told(*events):
-    return [line.text for line in reproduction_steps._losses(SimpleNamespace(trace=events))]
+    return [line.text for line in reproduction_steps._preemptions(SimpleNamespace(trace=events))]
 
 
 def test_a_few_are_told_one_by_one():

@@ -18,12 +18,12 @@ from raftlab.scenarios.runner import make_lab_test
 from raftlab.scenarios.text import parse_script
 from raftlab.tools.selection import load_tests, select
 from raftlab.tools.shrink import shrinker
-from raftlab.tools.shrink.attempts import Attempt, Attempts, Plan
-from raftlab.tools.shrink.plan_edits import moved
-from raftlab.tools.shrink.report import tell
-from raftlab.tools.shrink.reproduction_steps import needs, recipe
-from raftlab.tools.shrink.scenario_writer import Scripting, breaking
-from raftlab.tools.shrink.shrinker import NothingToShrink, Shrunk, shrink, write
+from raftlab.tools.shrink.attempts import Attempt, Attempts, RunPlan
+from raftlab.tools.shrink.plan_edits import shift_acts
+from raftlab.tools.shrink.report import render
+from raftlab.tools.shrink.reproduction_steps import reproduction_header, reproduction_steps
+from raftlab.tools.shrink.scenario_writer import ScenarioWriter, breaks_rule
+from raftlab.tools.shrink.shrinker import NothingToShrink, ShrinkResult, shrink, write
 from raftlab.trace.choice_file import read_choices, write_choices
 from raftlab.trace.events import STEP
 from raftlab.trace.operations import Act, Play
@@ -58,9 +58,9 @@ def test_a_broken_rule_is_shrunk_to_what_it_needs_and_so_every_time():
     left, again = (shrunk(path, test, scenario=False) for _ in range(2))
     assert (left.rule, left.best.outcome.name) == ("saved-before-reply", "saved-before-reply")
     assert left.best.events * 3 < left.original.events
-    assert left.needs == "To reproduce it, with 2 servers"
-    assert [line.partition("s  ")[2] for line in left.recipe] == ["peer 0 is given the command 1"]
-    assert (again.best.run.digest, again.recipe) == (left.best.run.digest, left.recipe)
+    assert left.header == "To reproduce it, with 2 servers"
+    assert [line.partition("s  ")[2] for line in left.reproduction_steps] == ["peer 0 is given the command 1"]
+    assert (again.best.run.digest, again.reproduction_steps) == (left.best.run.digest, left.reproduction_steps)
 
 
 def test_what_is_left_is_replayed_in_another_process_and_is_a_scenario_that_a_right_peer_passes(tmp_path):
@@ -82,7 +82,7 @@ def test_a_right_peer_can_make_the_last_step_although_it_sends_something_else():
     """This leader sends a snapshot where a right one sends entries."""
     wrong, right = load_peer(wrong_peer("snap-term-not-saved")), load_peer(ROOT / "raft" / "raft.py")
     steps = ["elect 2 with 0", "start 2 1", "deliver", "snapshot 1 1", "elect 1 with 0", "deliver 1->2 snapshot"]
-    short = Scripting(wrong, breaking("saved-before-reply"), limit_s=60).shorten(["snapshots"], steps)
+    short = ScenarioWriter(wrong, breaks_rule("saved-before-reply"), limit_s=60).shorten(["snapshots"], steps)
     assert short == [*steps[:-1], "replicate 1->2"]
     scenario = make_lab_test(parse_script("\n".join(["snapshots", *short]), "x.scenario"))
     assert run_test(scenario, right, 1).error is None
@@ -91,19 +91,19 @@ def test_a_right_peer_can_make_the_last_step_although_it_sends_something_else():
 def test_where_no_scenario_of_the_run_is_short_one_is_drawn(tmp_path):
     path = wrong_peer("truncation-not-persisted")
     launcher, (test,) = load_peer(path), select([FIGURE_8])
-    scenario = shrinker._drawn(launcher, "saved-before-reply", 60, time.process_time)
+    scenario = shrinker._fuzzed_scenario(launcher, "saved-before-reply", 60, time.process_time)
     assert len(scenario) <= shrinker.STEPS_MANY
     assert run_test(make_lab_test(parse_script("\n".join(scenario), "x.scenario")), launcher, 1).error.rule
-    assert shrinker._drawn(load_peer(ROOT / "raft" / "raft.py"), "one-vote", 0.1, time.process_time) is None
+    assert shrinker._fuzzed_scenario(load_peer(ROOT / "raft" / "raft.py"), "one-vote", 0.1, time.process_time) is None
 
     # What is told is that run, and it is repeated from its file.
     attempts = Attempts(test, launcher, place_of_peer(path))
-    original = attempts.seeded(SeededSource(1), 1)
-    long = attempts.again(attempts.played(original))
-    (best, *_) = shrinker._stepped(attempts, long, scenario)
-    assert attempts.again(best.plan).run.digest == best.run.digest
-    left = Shrunk(original, best, 1, in_time=True, scenario=scenario, drawn=True)
-    said = tell(left, write(left, test, 0, tmp_path / "out", raft=str(path)), test.name, 0, {})
+    original = attempts.run_seed(SeededSource(1), 1)
+    long = attempts.run_plan(attempts.without_test(original))
+    (best, *_) = shrinker._as_steps(attempts, long, scenario)
+    assert attempts.run_plan(best.plan).run.digest == best.run.digest
+    left = ShrinkResult(original, best, 1, finished=True, scenario=scenario, from_fuzzing=True)
+    said = render(left, write(left, test, 0, tmp_path / "out", raft=str(path)), test.name, 0, {})
     assert f"scenario  out/{test.name}-0.scenario, another run that breaks the same rule:" in said
     peers = parse_script("\n".join(scenario), "x.scenario").peers
     assert f"To reproduce it, with {peers} servers" in said
@@ -115,7 +115,7 @@ def test_a_slow_link_is_faster_where_a_stretch_of_time_is_taken_out():
     later = Act(18 * second, "start", [0, 1])
 
     def latency(from_s, by_s):
-        link, start = moved([slow, later], from_s * second, by_s * second)
+        link, start = shift_acts([slow, later], from_s * second, by_s * second)
         return link.kwargs["latency_ms"], start.at_ns // second
 
     assert latency(15, 10) == ([10_000.0, 20_000.0], 8)
@@ -128,8 +128,8 @@ def test_of_a_test_that_waited_in_vain_only_faults_are_left_out():
     """Its commands and its expectations stay, and it fails in the same line."""
     left = shrunk(wrong_peer("narrow-timeouts"), "test_split_votes_are_rare_2c", limit_s=0.8)
     assert left.best.plan.play is None
-    assert left.best.same == left.original.same
-    assert left.best.same.where.called == "wait_for_leader"
+    assert left.best.signature == left.original.signature
+    assert left.best.signature.where.called == "wait_for_leader"
     faults = [place for cluster in left.original.notes.clusters for place in cluster.faults]
     still = [place for cluster in left.best.notes.clusters for place in cluster.faults]
     assert [place[1] for place in faults] == ["network.latency", "crash1", "crash1"]
@@ -177,7 +177,7 @@ def test_an_interrupt_gives_the_best_so_far(tmp_path):
 
     left = shrunk(wrong_peer("append-not-persisted"), "test_persist1_2c", progress=progress)
     assert left.interrupted
-    assert left.best.same == left.original.same
+    assert left.best.signature == left.original.signature
     assert left.best.events == bests[-1].events < left.original.events
 
 
@@ -231,8 +231,8 @@ def test_a_run_is_written_as_a_scenario_without_being_shrunk(capsys, tmp_path):
 def told(*acts, chosen=None):
     choices = Choices()
     choices.chosen = chosen or {}
-    plan = Plan(choices, Play({"servers": 3}, False, list(acts), 0))
-    return recipe(Attempt(plan, Run(0), Outcome(ending=Ending.RULE), None, ScheduleRecording()))
+    plan = RunPlan(choices, Play({"servers": 3}, False, list(acts), 0))
+    return reproduction_steps(Attempt(plan, Run(0), Outcome(ending=Ending.RULE), None, ScheduleRecording()))
 
 
 def test_messages_that_fare_alike_are_told_in_one_line():
@@ -256,9 +256,9 @@ def test_messages_that_fare_alike_are_told_in_one_line():
 def test_a_run_of_steps_is_told_by_them_and_repeated_from_its_file(tmp_path):
     steps = ["peers 2", "campaign 0", "deliver 0->1 vote", "expect 1 voted 0"]
     play = Play({"servers": 2}, False, [], 0, steps=steps)
-    attempt = Attempt(Plan(Choices(), play), Run(0), Outcome(ending=Ending.RULE), None, ScheduleRecording())
-    assert needs(attempt) == "To reproduce it, with 2 servers"
-    assert recipe(attempt) == steps[1:]
+    attempt = Attempt(RunPlan(Choices(), play), Run(0), Outcome(ending=Ending.RULE), None, ScheduleRecording())
+    assert reproduction_header(attempt) == "To reproduce it, with 2 servers"
+    assert reproduction_steps(attempt) == steps[1:]
     write_choices(tmp_path / "x.choices", Choices(), test="test_x_2a", digest="", play=play)
     header, _ = read_choices(tmp_path / "x.choices")
     run = run_test(make_schedule_test(header.play), load_peer(ROOT / "raft/raft.py"), 0)

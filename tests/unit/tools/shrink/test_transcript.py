@@ -7,8 +7,8 @@ from labrpc.network import QueuedMessage
 from labsim import Event
 from labsim.choices import Choices
 from raft.messages import AppendEntriesArgs, ApplyMsg, LogEntry
-from raftlab.tools.shrink.attempts import Plan
-from raftlab.tools.shrink.plan_edits import earlier, for_the_same_messages, with_small_commands
+from raftlab.tools.shrink.attempts import RunPlan
+from raftlab.tools.shrink.plan_edits import rematch_messages, shift_choices, with_numbered_commands
 from raftlab.tools.shrink.transcript import steps_of
 from raftlab.trace import events
 from raftlab.trace.events import CrashPoint, DropReason, Started
@@ -51,9 +51,9 @@ def test_among_others_a_step_finds_the_message_that_says_what_its_own_said():
     under_way = [
         QueuedMessage(append(number, *commands), False) for number, commands in ((1, ()), (2, "x"), (3, "x"), (4, "y"))
     ]
-    assert step.among(under_way) == "deliver 0->1 append 2 term 1"
-    assert step.among(under_way[1:]) == "deliver 0->1 append term 1"
-    assert step.among(under_way[:1]) == step
+    assert step.for_queue(under_way) == "deliver 0->1 append 2 term 1"
+    assert step.for_queue(under_way[1:]) == "deliver 0->1 append term 1"
+    assert step.for_queue(under_way[:1]) == step
 
 
 def test_a_leader_that_speaks_unasked_is_a_step_if_somebody_wants_to_know():
@@ -123,7 +123,7 @@ def test_without_a_stretch_of_time_what_is_late_all_the_while_is_less_late():
     )
     choices.picked = {(50 * MS, 0): "main", (350 * MS, 1): "main"}
     asked_ns = {(THERE, 1): 10 * MS, (THERE, 2): 20 * MS, (BACK, 1): 310 * MS}
-    left = earlier(choices, asked_ns, 300 * MS, 200 * MS)
+    left = shift_choices(choices, asked_ns, 300 * MS, 200 * MS)
     assert left.chosen == {
         (THERE, 1): Transit(200 * MS),
         (THERE, 2): Transit(30 * MS, duplicate_ns=100 * MS),
@@ -136,15 +136,13 @@ def test_a_choice_stays_with_the_message_that_it_was_made_for():
     choices = chosen({(THERE, 5): Transit(400 * MS), (("node", "0"), 1): 7})
     wanted_ns = {(THERE, 5): 500 * MS, (("node", "0"), 1): 0}
     sooner_ns = {(THERE, 1): 100 * MS, (THERE, 2): 490 * MS, (THERE, 3): 600 * MS, (("node", "0"), 1): 0}
-    aimed = for_the_same_messages(choices, wanted_ns, sooner_ns)
+    aimed = rematch_messages(choices, wanted_ns, sooner_ns)
     assert aimed.chosen == {(THERE, 2): Transit(400 * MS), (("node", "0"), 1): 7}
-    assert for_the_same_messages(choices, wanted_ns, {(THERE, 5): 510 * MS}) is None
+    assert rematch_messages(choices, wanted_ns, {(THERE, 5): 510 * MS}) is None
     save = ("save", "0", "1")
-    assert for_the_same_messages(chosen({(save, 7): 5}), {(save, 7): 90 * MS}, {(save, 2): 91 * MS}).chosen == {
-        (save, 2): 5
-    }
+    assert rematch_messages(chosen({(save, 7): 5}), {(save, 7): 90 * MS}, {(save, 2): 91 * MS}).chosen == {(save, 2): 5}
     # None was sent at about that time.
-    assert for_the_same_messages(choices, wanted_ns, {(THERE, 1): 100 * MS}) is None
+    assert rematch_messages(choices, wanted_ns, {(THERE, 1): 100 * MS}) is None
 
 
 def test_commands_are_numbered():
@@ -154,5 +152,5 @@ def test_commands_are_numbered():
         Act(2, "start", [1, "x"]),
         Act(3, "start", [2, "x"]),
     ]
-    plan = with_small_commands(Plan(Choices(), Play({}, False, acts, 9)))
+    plan = with_numbered_commands(RunPlan(Choices(), Play({}, False, acts, 9)))
     assert [act.args for act in plan.play.acts] == [[0, 1], [0], [1, 2], [2, 2]]
