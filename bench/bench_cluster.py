@@ -41,7 +41,8 @@ from raftlab.cluster.durable_store import DurableStore, Owner
 from raftlab.cluster.load_generator import LoadResult, load_result
 from raftlab.cluster.processes import ClusterProcesses
 from raftlab.cluster.tcp import Address, Credentials
-from raftlab.harness.loader import DEFAULT, DEFAULT_KV, load_program
+from raftlab.harness.loader import load_program
+from raftlab.harness.options import DEFAULT, DEFAULT_KV
 
 _ROUNDS = 2
 _CLIENTS = (1, 64)

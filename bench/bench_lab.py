@@ -20,7 +20,8 @@ from typing import Any
 from labsim import Simulation
 from labsim.choices import SeededSource, TesterStream
 from raftlab.harness.lab_test import LabTest
-from raftlab.harness.loader import DEFAULT, load_peer
+from raftlab.harness.loader import load_peer
+from raftlab.harness.options import DEFAULT
 from raftlab.harness.run import run_test
 from raftlab.sandbox import confinement
 from raftlab.sandbox.launcher import load_sandboxed

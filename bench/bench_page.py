@@ -15,7 +15,8 @@ from statistics import median, quantiles
 from typing import Any
 
 from labsim import time as virtual
-from raftlab.harness.loader import DEFAULT, load_peer
+from raftlab.harness.loader import load_peer
+from raftlab.harness.options import DEFAULT
 from raftlab.harness.run import run_test
 from raftlab.scenarios.collection import collect
 from raftlab.tools.page.command import run_summary, write_page

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from raftlab.harness.in_process import InProcessLauncher
 from raftlab.harness.lab_test import LabTest
 from raftlab.harness.launcher import PeerLauncher
-from raftlab.harness.loader import DEFAULT, DEFAULT_KV
+from raftlab.harness.options import DEFAULT, DEFAULT_KV
 from raftlab.harness.program import execute_program
 from raftlab.harness.run import run_test
 from raftlab.layout import PEER_FILES

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from raftlab.harness.lab_test import LabTest
-from raftlab.harness.loader import DEFAULT, load_peer
+from raftlab.harness.loader import load_peer
+from raftlab.harness.options import DEFAULT
 from raftlab.tools.selection import select
 from raftlab.tools.stress.pool import Batch, LocalPool
 from raftlab.tools.stress.stress_run import Plan, run_campaign

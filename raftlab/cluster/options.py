@@ -11,7 +11,8 @@ import hashlib
 from labrpc.errors import RpcError
 from raftlab.cluster.streams import Tls
 from raftlab.cluster.tcp import CLIENT, Address, Credentials, Hello
-from raftlab.harness.loader import LoadError, load_program
+from raftlab.harness.launcher import LoadError
+from raftlab.harness.loader import load_program
 from raftlab.harness.options import KV, RAFT, add_options
 from raftlab.harness.program import Program
 

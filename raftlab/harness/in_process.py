@@ -21,10 +21,10 @@ from raftapi import KVServer, Peer
 from raftlab.guest.contract import check_snapshot_arguments, renamed_rpcs
 from raftlab.harness.launcher import PeerContext, RaftHooks
 from raftlab.harness.producers import ApplyProducers
+from raftlab.harness.program import Program, forget_earlier_runs
 
 if TYPE_CHECKING:
     from raftapi import Clerk
-    from raftlab.harness.program import Program
     from raftlab.races import RaceInstrumentation
 
 
@@ -73,6 +73,7 @@ class InProcessLauncher:
 
     @contextmanager
     def run(self, simulation: Simulation | None) -> Iterator[None]:
+        forget_earlier_runs()
         if self._race is not None and simulation is not None:
             self._race.begin_run(simulation)
         yield

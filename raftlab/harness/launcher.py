@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from labrpc import ClientEnd, Network, Server
 from labsim import Node, Simulation
+from labsim.stacks import short_path
 from raftapi import Clerk, KVServer, Peer, Persister
 from raftlab.harness.producers import ApplyProducers
+
+
+class LoadError(Exception):
+    """The student's file cannot be tested. The text names the place and the reason."""
 
 
 class ApplyChannel(Protocol):
@@ -114,3 +120,11 @@ class PeerLauncher(Protocol):
 
     def launch_clerk(self, node: Node, network: Network, ends: Sequence[ClientEnd], number: int) -> Callable[[], Clerk]:
         """A function that constructs the clerk, to be called on its node. `number`: of the clerk, in the test."""
+
+
+def resolve_file(path: Path, file: str, option: str) -> Path:
+    """The absolute path of the file, or of `file` in that folder. LoadError if there is no such file."""
+    path = path / file if path.is_dir() else path
+    if not path.is_file():
+        raise LoadError(f"{short_path(str(path))}: no such file; {option} must name a {file}")
+    return path.resolve()

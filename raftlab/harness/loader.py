@@ -16,21 +16,16 @@ from typing import TYPE_CHECKING
 from labsim.stacks import short_path
 from raftlab.guest.contract import CLASSES, PEER, ImportTimeout, describe_load_error, missing_members
 from raftlab.harness.in_process import InProcessLauncher
+from raftlab.harness.launcher import LoadError, resolve_file
 from raftlab.harness.program import Program, execute_program
 from raftlab.layout import PEER_FILES
 
 if TYPE_CHECKING:
     from raftlab.races import RaceInstrumentation
 
-DEFAULT = Path("raft/raft.py")
-DEFAULT_KV = Path("kv/server.py")
 # A file that computes has used most of this as processor time. On a busy machine it has not, and gets more time.
 IMPORT_LIMIT_S = 10.0
 _WALL_CLOCK_FACTOR = 6
-
-
-class LoadError(Exception):
-    """The student's file cannot be tested. The text names the place and the reason."""
 
 
 def load_peer(path: Path, *, kv: Path | None = None, race: bool = False) -> InProcessLauncher:
@@ -69,14 +64,6 @@ def _race() -> RaceInstrumentation:
     from raftlab.races import RaceInstrumentation  # most runs do not need it
 
     return RaceInstrumentation(PEER_FILES)
-
-
-def resolve_file(path: Path, file: str, option: str) -> Path:
-    """The absolute path of the file, or of `file` in that folder. LoadError if there is no such file."""
-    path = path / file if path.is_dir() else path
-    if not path.is_file():
-        raise LoadError(f"{short_path(str(path))}: no such file; {option} must name a {file}")
-    return path.resolve()
 
 
 def _file_at_fault(path: Path, kv: Path | None, error: BaseException) -> str:

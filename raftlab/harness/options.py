@@ -17,8 +17,6 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from raftlab.harness.loader import DEFAULT, DEFAULT_KV
-
 # Values by option name. None, False and "" mean "not given".
 Values = Mapping[str, Any]
 
@@ -86,6 +84,9 @@ class Option:
         """The make variable."""
         return self.name.upper()
 
+
+DEFAULT = Path("raft/raft.py")
+DEFAULT_KV = Path("kv/server.py")
 
 RAFT = Option("raft", "raft.py to test", "PATH", path, DEFAULT)
 KV = Option("kv", "server.py to test, with the client.py beside it", "PATH", path, DEFAULT_KV)

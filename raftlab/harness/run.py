@@ -24,7 +24,6 @@ from raftlab.harness.config import Config
 from raftlab.harness.lab_test import LabTest
 from raftlab.harness.launcher import PeerLauncher
 from raftlab.harness.outcome import Outcome, outcome_of
-from raftlab.harness.program import forget_earlier_runs
 
 
 @dataclass
@@ -108,7 +107,6 @@ def run_test(
     false.
     """
     began_cpu_s = _time.process_time()
-    forget_earlier_runs()
     if realtime:
         simulation = None
     elif simulation is None:

@@ -31,9 +31,20 @@ from labsim.stacks import short_path
 from raftlab.check.failure import Failure
 from raftlab.harness import determinism, records, report
 from raftlab.harness.lab_test import LabTest, LabTestKind, part_of
-from raftlab.harness.launcher import PeerLauncher
-from raftlab.harness.loader import DEFAULT, DEFAULT_KV, LoadError
-from raftlab.harness.options import KV, RAFT, RUN, RUNS, SEED, add_options, command_line, given, run_line
+from raftlab.harness.launcher import LoadError, PeerLauncher
+from raftlab.harness.options import (
+    DEFAULT,
+    DEFAULT_KV,
+    KV,
+    RAFT,
+    RUN,
+    RUNS,
+    SEED,
+    add_options,
+    command_line,
+    given,
+    run_line,
+)
 from raftlab.harness.run import Run, run_test
 from raftlab.pytest_plugin import hooks
 from raftlab.pytest_plugin.hooks import LAB_TEST

@@ -20,8 +20,7 @@ from labsim.stacks import short_path
 from raftlab.guest import protocol
 from raftlab.guest.contract import CLERK, PACKAGE, PEER, SERVICE, SERVICE_PACKAGE
 from raftlab.guest.protocol import ExitReport, MethodCall, MethodResult, PeerSetup, TimeSlice
-from raftlab.harness.launcher import PeerContext
-from raftlab.harness.loader import LoadError, resolve_file
+from raftlab.harness.launcher import LoadError, PeerContext, resolve_file
 from raftlab.harness.records import files_of, files_of_service
 from raftlab.layout import ROOT
 from raftlab.races.data_race import BenignRace

@@ -22,7 +22,7 @@ import msgspec
 from labsim import SimulationError
 from raftlab.guest import protocol
 from raftlab.guest.protocol import PeerSetup, TimeSlice, TimeSliceResult
-from raftlab.harness.loader import LoadError
+from raftlab.harness.launcher import LoadError
 from raftlab.layout import ROOT
 from raftlab.sandbox import confinement
 

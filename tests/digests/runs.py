@@ -12,7 +12,7 @@ from typing import Any
 from labsim import Event, Simulation
 from raftlab.harness.determinism import describe
 from raftlab.harness.lab_test import LabTest
-from raftlab.harness.loader import DEFAULT, DEFAULT_KV
+from raftlab.harness.options import DEFAULT, DEFAULT_KV
 from raftlab.harness.run import run_test
 from raftlab.sandbox.loader import launcher_for
 from raftlab.tools.selection import default_files, load_tests, scenario_files

@@ -131,6 +131,17 @@ def test_a_run_in_process_imports_only_what_it_uses():
     assert found == CHOOSES_THE_LAUNCHER | FINDS_THE_TEST
 
 
+GRADING_WORKERS = ("raftlab.tools.grade.runs.worker", "raftlab.tools.grade.artifacts.worker")
+LOADS_INTO_THIS_PROCESS = {f"raftlab.harness.{name}" for name in ("loader", "in_process", "program")}
+
+
+@pytest.mark.parametrize("worker", GRADING_WORKERS)
+def test_a_grading_worker_cannot_load_a_peer_into_its_process(worker):
+    script = f"import sys, {worker}; print(*sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert LOADS_INTO_THIS_PROCESS & set(shown.split()) == set()
+
+
 @pytest.mark.parametrize(
     ("path", "source", "wrong"),
     [

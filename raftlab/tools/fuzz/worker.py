@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from raftlab.harness.loader import LoadError
+from raftlab.harness.launcher import LoadError
 from raftlab.sandbox.loader import launcher_for
 from raftlab.tools.workers.process import really
 from raftlab.tools.workers.server import Refusal, serve, show_stack_when_lost

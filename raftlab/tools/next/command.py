@@ -19,7 +19,7 @@ import msgspec
 
 from labsim.stacks import short_path
 from raftlab.harness.lab_test import LabTest
-from raftlab.harness.loader import LoadError
+from raftlab.harness.launcher import LoadError
 from raftlab.harness.options import KV, RAFT, SEED, add_options
 from raftlab.harness.report import explained
 from raftlab.harness.run import Run

@@ -19,7 +19,7 @@ from typing import Any
 from labsim import Event
 from raftlab.check.failure import Failure
 from raftlab.harness import report
-from raftlab.harness.loader import LoadError
+from raftlab.harness.launcher import LoadError
 from raftlab.harness.options import FILE, OUT, RUN, TRACE, add_options, given, run_line
 from raftlab.harness.run import Run, run_test
 from raftlab.sandbox.loader import launcher_for

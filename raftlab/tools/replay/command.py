@@ -28,9 +28,21 @@ from labsim.choices import (
 )
 from raftlab.harness import records
 from raftlab.harness.lab_test import LabTest
-from raftlab.harness.launcher import PeerLauncher
-from raftlab.harness.loader import DEFAULT, DEFAULT_KV, LoadError
-from raftlab.harness.options import FILE, KV, RAFT, RUN, SEED, TIMELINE, add_options, command_line, given, run_line
+from raftlab.harness.launcher import LoadError, PeerLauncher
+from raftlab.harness.options import (
+    DEFAULT,
+    DEFAULT_KV,
+    FILE,
+    KV,
+    RAFT,
+    RUN,
+    SEED,
+    TIMELINE,
+    add_options,
+    command_line,
+    given,
+    run_line,
+)
 from raftlab.sandbox.loader import launcher_for
 from raftlab.tools.selection import SCENARIO, SelectionError, select, service_for
 from raftlab.trace.choice_file import ChoiceFileError, ChoiceFileHeader, read_choices, write_choices

@@ -17,8 +17,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from labsim.stacks import short_path
-from raftlab.harness.launcher import PeerLauncher
-from raftlab.harness.loader import LoadError
+from raftlab.harness.launcher import LoadError, PeerLauncher
 from raftlab.harness.options import OUT, RUN_OF_PEER, SEED, TIMELINE, add_options, command_line, given
 from raftlab.sandbox.loader import launcher_for
 from raftlab.tools.selection import SCENARIO, TESTS, SelectionError, scenario_files, select

@@ -12,7 +12,7 @@ import textwrap
 from dataclasses import replace
 from pathlib import Path
 
-from raftlab.harness.loader import LoadError
+from raftlab.harness.launcher import LoadError
 from raftlab.harness.options import FILE, OUT, RUN, SEED, TIMELINE, add_options, given
 from raftlab.harness.records import place_of_peer
 from raftlab.sandbox.loader import launcher_for

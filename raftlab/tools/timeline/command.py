@@ -23,7 +23,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from labsim import Event
-from raftlab.harness.loader import LoadError
+from raftlab.harness.launcher import LoadError
 from raftlab.harness.options import FILE, RUN, TRACE, add_options
 from raftlab.harness.run import run_test
 from raftlab.sandbox.loader import launcher_for

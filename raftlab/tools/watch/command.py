@@ -21,7 +21,7 @@ import msgspec
 
 from labsim.stacks import short_path
 from raftlab.harness.lab_test import LabTest
-from raftlab.harness.loader import LoadError
+from raftlab.harness.launcher import LoadError
 from raftlab.harness.options import KV, RAFT, SEED, add_options, arguments, given
 from raftlab.harness.report import headline
 from raftlab.tools.common.runs import Runs, has_failed

@@ -3,7 +3,8 @@
 import pytest
 
 from labsim import threading, time
-from raftlab.harness.loader import DEFAULT, load_peer
+from raftlab.harness.loader import load_peer
+from raftlab.harness.options import DEFAULT
 from raftlab.harness.run import run_test
 from raftlab.scenarios.collection import collect
 

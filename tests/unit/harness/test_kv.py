@@ -8,7 +8,8 @@ from labsim import Simulation, time
 from raftlab.check.linearizability import CheckResult, HistoryCheck
 from raftlab.harness import kv_config, report
 from raftlab.harness.kv_config import Undecided
-from raftlab.harness.loader import LoadError, load_peer
+from raftlab.harness.launcher import LoadError
+from raftlab.harness.loader import load_peer
 from raftlab.harness.outcome import Ending
 from raftlab.harness.run import run_test
 from raftlab.scenarios.collection import collect

@@ -7,7 +7,8 @@ from raft.messages import AppendEntriesArgs, AppendEntriesReply
 from raft.raft import Raft
 from raftlab.check.failure import Failure
 from raftlab.harness.in_process import InProcessLauncher
-from raftlab.harness.loader import DEFAULT, load_peer
+from raftlab.harness.loader import load_peer
+from raftlab.harness.options import DEFAULT
 from raftlab.harness.run import run_test
 from raftlab.scenarios.collection import collect
 from raftlab.trace import events

@@ -8,7 +8,8 @@ import pytest
 
 from labsim import Simulation, time
 from raftlab.harness.config import MAX_TEST_S
-from raftlab.harness.loader import LoadError, load_peer
+from raftlab.harness.launcher import LoadError
+from raftlab.harness.loader import load_peer
 from raftlab.harness.run import run_test
 from raftlab.scenarios.collection import collect
 from raftlab.tools.selection import select

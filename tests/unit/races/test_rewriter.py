@@ -10,7 +10,8 @@ from types import ModuleType
 import pytest
 
 from raftapi import Persister
-from raftlab.harness.loader import LoadError, load_peer, load_program
+from raftlab.harness.launcher import LoadError
+from raftlab.harness.loader import load_peer, load_program
 from raftlab.races.fields import FieldNames
 from raftlab.races.instrumentation import _PASS_THROUGH
 from raftlab.races.rewriter import rewrite

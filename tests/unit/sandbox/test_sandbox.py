@@ -15,7 +15,8 @@ from labsim import time
 from raftlab.check.failure import Failure, PeerProcessFailed
 from raftlab.guest import protocol
 from raftlab.harness import report
-from raftlab.harness.loader import LoadError, load_peer
+from raftlab.harness.launcher import LoadError
+from raftlab.harness.loader import load_peer
 from raftlab.harness.run import run_test
 from raftlab.sandbox import confinement, processes
 from raftlab.sandbox.launcher import SandboxedLauncher, SandboxLimits, load_sandboxed

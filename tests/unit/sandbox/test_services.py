@@ -9,7 +9,8 @@ import pytest
 
 from labsim import time
 from raftlab.harness import report
-from raftlab.harness.loader import LoadError, load_peer
+from raftlab.harness.launcher import LoadError
+from raftlab.harness.loader import load_peer
 from raftlab.harness.outcome import Ending
 from raftlab.harness.run import run_test
 from raftlab.sandbox import confinement

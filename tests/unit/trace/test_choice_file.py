@@ -10,7 +10,8 @@ import pytest
 
 from labrpc.conditions import Transit
 from labsim.choices import Choices, DefaultSource, OverridingSource, RecordingSource, SeededSource
-from raftlab.harness.loader import DEFAULT, DEFAULT_KV, load_peer
+from raftlab.harness.loader import load_peer
+from raftlab.harness.options import DEFAULT, DEFAULT_KV
 from raftlab.harness.run import run_test
 from raftlab.scenarios.collection import collect
 from raftlab.tools.selection import select
@@ -32,7 +33,8 @@ import sys
 from pathlib import Path
 from labsim.choices import DefaultSource, OverridingSource
 from raftlab.trace.choice_file import read_choices
-from raftlab.harness.loader import DEFAULT, DEFAULT_KV, load_peer
+from raftlab.harness.loader import load_peer
+from raftlab.harness.options import DEFAULT, DEFAULT_KV
 from raftlab.harness.run import run_test
 from raftlab.tools.selection import select
 

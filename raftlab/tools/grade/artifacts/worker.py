@@ -23,8 +23,7 @@ import msgspec
 from labsim import Simulation
 from raftlab.guest.protocol import ProcessExit
 from raftlab.harness.lab_test import LabTest
-from raftlab.harness.loader import DEFAULT, DEFAULT_KV
-from raftlab.harness.options import command_line
+from raftlab.harness.options import DEFAULT, DEFAULT_KV, command_line
 from raftlab.harness.run import Run, run_test
 from raftlab.layout import PEER, SERVICE
 from raftlab.sandbox.launcher import SandboxedLauncher

@@ -23,7 +23,7 @@ from msgspec.json import encode
 from labsim import Unresponsive
 from raftlab.check.failure import PeerProcessFailed
 from raftlab.harness.lab_test import LabTest
-from raftlab.harness.loader import LoadError
+from raftlab.harness.launcher import LoadError
 from raftlab.harness.outcome import Ending, Outcome, without_numbers
 from raftlab.harness.run import Run, run_test
 from raftlab.layout import PEER, SERVICE

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ for module in list(sys.modules.values()):
 """
 
 
+@cache
 def really_imported():
     """The lab's files that a worker, or a guest, has loaded when a run ends."""
     found = set()
@@ -66,6 +68,12 @@ def test_any_file_that_has_a_part_in_a_graded_run_is_in_the_key(monkeypatch):
     # And nothing else of the tools is.
     tools = ROOT / layout.TOOLS
     assert {path for path in graded_run_files() if tools in path.parents} <= imported
+
+
+def test_no_graded_run_imports_what_loads_a_peer_into_its_process():
+    assert {ROOT / "raftlab/harness" / name for name in ("loader.py", "in_process.py", "program.py")}.isdisjoint(
+        really_imported()
+    )
 
 
 def test_what_only_looks_at_results_is_not_in_the_key(monkeypatch):

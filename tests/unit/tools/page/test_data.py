@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from labsim import time
-from raftlab.harness.loader import DEFAULT, load_peer
+from raftlab.harness.loader import load_peer
+from raftlab.harness.options import DEFAULT
 from raftlab.harness.run import run_test
 from raftlab.scenarios.collection import collect
 from raftlab.tools.page.collapsed import COLLAPSED, SHOWN

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from labsim import Event
-from raftlab.harness.loader import DEFAULT, load_peer
+from raftlab.harness.loader import load_peer
+from raftlab.harness.options import DEFAULT
 from raftlab.tools.page.command import run_summary, write_page
 from raftlab.tools.page.data import page_data
 from raftlab.tools.page.fields import run_with_fields

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from raftlab.harness import records
-from raftlab.harness.loader import DEFAULT, DEFAULT_KV
+from raftlab.harness.options import DEFAULT, DEFAULT_KV
 from raftlab.harness.outcome import Ending, Outcome
 from raftlab.tools.selection import select
 from raftlab.tools.stress import progress
