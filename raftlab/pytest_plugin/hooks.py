@@ -1,6 +1,6 @@
-"""What the pytest plugin shares with others: hooks that they may implement, and where an item's LabTest is.
+"""Hooks that tools can implement to be notified of failures, and the stash key of an item's LabTest.
 
-The tester does not know its tools; they hear of failures here.
+The plugin does not import the tools.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The pytest plugin: a test that asks for `make_config` or `make_scenario`, or a scenario, runs inside a simulation.
 
-It adds --seed, --runs, --raft, --realtime and --check-determinism, prints MIT's line for what passes, and a short
-report with the line that replays it for what fails.
+It adds --seed, --runs, --raft, --realtime and --check-determinism. A passed test prints MIT's line, a failed one a
+short report with the command that replays it.
 
-Promise: one seed is one run, alone or among others, in this process or in a worker. The test function itself runs
-inside the simulation; its other fixtures are set up outside, before it, and torn down after.
+Promise: one seed is one run, alone or with other tests, in this process or in a worker. Only the test function runs
+inside the simulation; its other fixtures are set up before it and torn down after it.
 
 Start reading at `pytest_pyfunc_call()`.
 """
@@ -56,16 +56,16 @@ SCENARIO = ".scenario"  # the suffix of a file of steps
 _LAUNCHER = pytest.StashKey[PeerLauncher]()
 _SEED = pytest.StashKey[int]()
 _MAX_CHUNKS = 16  # per test, so that workers share the work of --runs evenly
-_OTHERS_WIDTH = 100  # of the lines that name the other runs of a failure
-_MAX_OUTPUT_LINES = 100  # of what a failed test printed
+_OTHERS_WIDTH = 100  # of the lines that list other runs with the same failure
+_MAX_OUTPUT_LINES = 100  # of a failed test's output
 
 _NEEDS_IN_PROCESS = {
-    "--realtime": "the host owns virtual time, and on real threads there is none",
+    "--realtime": "sandboxed peers need virtual time",
     "--pdb": "the peer's frames are in another process",
-    "--check-determinism": "it looks into the peer's threads, which are in another process",
+    "--check-determinism": "the peer's threads are in another process",
 }
 
-# Properties of a pytest report, which travel from a worker to the process that prints.
+# Properties of a pytest report, sent from a worker to the process that prints.
 _PASSED = "raftlab"
 _FAILED = "raftlab-failed"
 _CHECK_OFF = "raftlab-check-off"
@@ -110,9 +110,9 @@ def pytest_configure(config: pytest.Config) -> None:
             if config.getoption(option):
                 raise pytest.UsageError(f"{option} is not supported with --isolated: {why}")
     if config.getoption("--realtime") and config.getoption("--race"):
-        raise pytest.UsageError("--race needs virtual time; on real threads nobody knows who lost the turn when")
+        raise pytest.UsageError("--race is not supported with --realtime: only virtual time controls preemption")
     if config.getoption("--realtime") and config.getoption("--check-determinism"):
-        raise pytest.UsageError("--check-determinism needs virtual time; real threads never run twice alike")
+        raise pytest.UsageError("--check-determinism needs virtual time: real threads run differently every time")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -124,8 +124,8 @@ def _header(config: pytest.Config) -> str:
     runs = config.getoption("--runs")
     seeds = f"seed {config.stash[_SEED]}" if runs == 1 else f"{runs} seeds from {config.stash[_SEED]}"
     clock = ", real time" if config.getoption("--realtime") else ""
-    where = ", isolated" if config.getoption("--isolated") else ""
-    where += ", looking for races" if _race(config) else ""
+    where = ", sandboxed" if config.getoption("--isolated") else ""
+    where += ", checking for races" if _race(config) else ""
     service = "" if config.getoption("--kv") is None else f" with {short_path(str(_kv(config)))}"
     return f"raftlab: {short_path(str(_raft(config)))}{service}, {seeds}{clock}{where}"
 
@@ -138,7 +138,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def _raft(config: pytest.Config) -> Path:
-    """What --raft says; else the working directory's raft/raft.py, or the project's when pytest runs below it."""
+    """--raft, or raft/raft.py in the working directory or else in pytest's root directory."""
     return _path_option(config, "--raft", DEFAULT)
 
 
@@ -158,12 +158,12 @@ def _race(config: pytest.Config) -> bool:
 
 
 def _kv_of(item: pytest.Function) -> Path | None:
-    """The service, if it is a test of one."""
+    """The service, if this is a test of one."""
     return _kv(item.config) if item.stash[LAB_TEST].wants_service else None
 
 
 def _launcher(config: pytest.Config, *, kv: bool) -> PeerLauncher:
-    """Of the peer, with the service above it if there are tests of one, or LoadError."""
+    """The launcher of the peer and, with `kv`, of the service. Loads them once. Raises LoadError."""
     if _LAUNCHER not in config.stash or (kv and not config.stash[_LAUNCHER].has_service):
         isolated = config.getoption("--isolated")
         config.stash[_LAUNCHER] = launcher_for(
@@ -173,7 +173,7 @@ def _launcher(config: pytest.Config, *, kv: bool) -> PeerLauncher:
 
 
 def _check_loadable(config: pytest.Config, *, kv: bool) -> None:
-    """Say it once, now, rather than in every test."""
+    """Report a load error once, now, rather than in every test."""
     try:
         _launcher(config, kv=kv)
     except LoadError as error:
@@ -181,7 +181,7 @@ def _check_loadable(config: pytest.Config, *, kv: bool) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # A worker that refuses to collect breaks the whole run; there each test says it.
+    # A usage error in a worker would end the whole session; there each test reports the load error.
     tests = [item.stash[LAB_TEST] for item in items if LAB_TEST in item.stash]
     if not hasattr(config, "workerinput") and tests:
         _check_loadable(config, kv=any(test.wants_service for test in tests))
@@ -193,7 +193,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if hasattr(config, "workerinput"):
         return
     config.pluginmanager.register(_Printer(config), "raftlab-printer")
-    # With workers this process collects nothing, so it has to guess whether the peer will be needed.
+    # With workers this process collects nothing, so it guesses from the files whether the peer is needed.
     if config.getoption("numprocesses", None):
         kinds = [kind for arg in config.args for kind in _kinds_in(arg)]
         if kinds:
@@ -218,7 +218,7 @@ def _kinds_in(arg: str) -> list[LabTestKind]:
 
 
 def pytest_collection_finish() -> None:
-    """What is collected stays: whoever looks for garbage from now on need not look through it."""
+    """Exclude the collected tests from garbage collection, because they stay."""
     gc.freeze()
 
 
@@ -232,7 +232,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """A scenario is stashed already."""
+    """Stash the LabTest of a test function. Scenarios have theirs already."""
     if not isinstance(item, pytest.Function) or LAB_TEST in item.stash:
         return
 
@@ -250,7 +250,7 @@ _LAB_SEEDS = "lab_seeds"  # the fixture below
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Many runs of one test become a few items, each a stretch of seeds."""
+    """With --runs, make a few items of each test, each with a range of seeds."""
     runs = metafunc.config.getoption("--runs")
     if runs > 1 and _LAB_SEEDS in metafunc.fixturenames:
         chunks = min(runs, _MAX_CHUNKS)
@@ -261,7 +261,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 class _SeedRange:
-    """What the fixture is outside the test: the seeds to run with. Inside, it is the function that makes a Config."""
+    """The value of the fixture outside the test: the seeds. Inside, it is the function that makes a Config."""
 
     def __init__(self, seeds: range) -> None:
         self.seeds = seeds
@@ -270,12 +270,12 @@ class _SeedRange:
         return f"seeds {self.seeds[0]}-{self.seeds[-1]}"
 
     def __call__(self, **_: Any) -> NoReturn:
-        pytest.fail("make_config() works in the test itself; a fixture runs outside the simulation", pytrace=False)
+        pytest.fail("call make_config() in the test itself: fixtures run outside the simulation", pytrace=False)
 
 
 @pytest.fixture
 def lab_seeds(request: pytest.FixtureRequest) -> _SeedRange:
-    """What the other fixtures are outside the test."""
+    """The seeds, which the other fixtures return."""
     seed = request.config.stash[_SEED]
     return getattr(request, "param", None) or _SeedRange(range(seed, seed + 1))
 
@@ -300,7 +300,7 @@ def make_kv_config(lab_seeds: _SeedRange) -> _SeedRange:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> None:
-    # What stands in the buffer is no test's output: see pytest_pyfunc_call().
+    # Text in the buffer is not this test's output: see pytest_pyfunc_call().
     item.config.get_terminal_writer().flush()
 
 
@@ -318,11 +318,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     for seed in seeds.seeds:
         run = _run(pyfuncitem, test, launcher, seed)
         total += run.real_s
-        for name, told in ((_CHECK_OFF, run.checks_off), (_REMARK, run.remarks), (_UNVERIFIED, run.unverified)):
-            new = [(name, line) for line in told if (name, line) not in pyfuncitem.user_properties]
+        for name, lines in ((_CHECK_OFF, run.checks_off), (_REMARK, run.remarks), (_UNVERIFIED, run.unverified)):
+            new = [(name, line) for line in lines if (name, line) not in pyfuncitem.user_properties]
             pyfuncitem.user_properties.extend(new)
         if run.error is not None:
-            # Into the test's own output, while that is caught: what pytest-timeout has printed, which is then left out.
+            # pytest-timeout's text must get into the test's captured output, from which it is removed below.
             pyfuncitem.config.get_terminal_writer().flush()
             if isinstance(run.error, (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception)):
                 raise run.error
@@ -362,28 +362,28 @@ def _compare(item: pytest.Function, run: Run, events: list[Any]) -> None:
     raft, kv = _raft(config), _kv_of(item)
     files = {RAFT.name: raft.absolute(), KV.name: None if kv is None else kv.absolute()}
     values = {**_given(item), SEED.name: run.seed, RUNS.name: 1, **files}
-    there, digest = determinism.record_in_new_process(_node_id(item), values, config.rootpath, config.inipath)
-    difference = determinism.first_difference(events, there)
+    second, digest = determinism.record_in_new_process(_node_id(item), values, config.rootpath, config.inipath)
+    difference = determinism.first_difference(events, second)
     if difference is None and digest != run.digest:
         difference = "Nondeterministic: same events, but threads were scheduled in a different order"
     if difference is not None:
         suspects = determinism.suspects(raft / "raft.py" if raft.is_dir() else raft)
-        told = "\n".join(["Possible causes:", *(f"  {line}" for line in suspects)]) if suspects else _USUAL_CAUSES
-        run.error = NotDeterministic(f"{difference}\n{told}")
+        causes = "\n".join(["Possible causes:", *(f"  {line}" for line in suspects)]) if suspects else _USUAL_CAUSES
+        run.error = NotDeterministic(f"{difference}\n{causes}")
 
 
-_USUAL_CAUSES = "Usual causes: the order of a set, id() or hash() used for order, a real clock, unseeded chance."
+_USUAL_CAUSES = "Usual causes: the order of a set, sorting by id() or hash(), the real clock, unseeded random numbers."
 
 
 def _node_id(item: pytest.Function) -> str:
-    """By its absolute path, and without the parameter that --runs adds."""
+    """With its absolute path, and without the parameter that --runs adds."""
     seeds = str(_seeds_of(item))
     name = item.name.replace(f"[{seeds}]", "").replace(f"{seeds}-", "").replace(f"-{seeds}", "")
     names = [parent.name for parent in item.listchain() if isinstance(parent, pytest.Class)]
     return "::".join([str(item.path), *names, name])
 
 
-# ---- what is said --------------------------------------------------------------------------------------------
+# ---- reports -------------------------------------------------------------------------------------------------
 
 
 class NotDeterministic(Failure):
@@ -392,12 +392,12 @@ class NotDeterministic(Failure):
 
 @dataclass(frozen=True)
 class _FailedTest:
-    """A failure as it travels from a worker: what a line in a list needs, and what is wrong, as a value."""
+    """A failure as a worker sends it: the data for a line in a list, and its cause as a value."""
 
     test: str
     seed: int | None
     headline: str
-    mistake: str  # of the outcome: failures that share it are told as one
+    mistake: str  # of the outcome: failures with the same mistake are reported once
 
     @classmethod
     def of(cls, item: pytest.Function, run: Run) -> _FailedTest:
@@ -412,8 +412,8 @@ class _FailedTest:
 
     @classmethod
     def read(cls, report: pytest.TestReport) -> _FailedTest | None:
-        told: Any = next((value for name, value in report.user_properties if name == _FAILED), None)
-        return None if told is None else cls(**told)
+        value: Any = next((value for name, value in report.user_properties if name == _FAILED), None)
+        return None if value is None else cls(**value)
 
     @property
     def run(self) -> str:
@@ -421,7 +421,7 @@ class _FailedTest:
 
 
 class LabFailure(Exception):
-    """Carries the finished report; pytest need not add its own."""
+    """Carries the finished report, so that pytest adds no traceback."""
 
     def __init__(self, text: str, failed: _FailedTest) -> None:
         super().__init__(text)
@@ -429,7 +429,7 @@ class LabFailure(Exception):
 
 
 def _display_name(item: pytest.Function) -> str:
-    """Without the parameter that --runs adds: the seed says more."""
+    """Without the parameter that --runs adds: the report names the seed."""
     return _node_id(item).rpartition("::")[2]
 
 
@@ -442,7 +442,7 @@ def _describe(item: pytest.Function, run: Run) -> str:
         text += f"\n  {line}"
     if not item.config.getoption("--realtime") and _is_replayable(item):
         raft, kv = _raft(item.config), _kv_of(item)
-        with suppress(OSError):  # a folder that cannot be written to is no reason to hide the failure
+        with suppress(OSError):  # an unwritable folder must not hide the failure
             records.Record(
                 test=item.originalname,
                 seed=run.seed,
@@ -459,7 +459,7 @@ def _describe(item: pytest.Function, run: Run) -> str:
 
 def _replay_line(item: pytest.Function, seed: int) -> str:
     if item.config.getoption("--realtime"):
-        return "none: real threads never run twice alike (without --realtime they do)"
+        return "not possible with --realtime: real threads run differently every time"
     if _is_replayable(item) and item.path.suffix != SCENARIO:
         return _make_line("replay", item, seed)
     file = short_path(str(item.path))
@@ -471,7 +471,7 @@ def _replay_line(item: pytest.Function, seed: int) -> str:
 
 
 def _make_line(command: str, item: pytest.Function, seed: int) -> str:
-    """What shrinks the run, or draws it, where make finds the test by its name. A scenario is short already."""
+    """The command that shrinks or draws the run, if make finds the test by name. Scenarios are short already."""
     if item.config.getoption("--realtime") or not _is_replayable(item) or item.path.suffix == SCENARIO:
         return ""
     return run_line(command, item.originalname, seed, _given(item))
@@ -482,9 +482,9 @@ def _given(item: pytest.Function) -> dict[str, Any]:
 
 
 def _is_replayable(item: pytest.Function) -> bool:
-    """Whether `make replay` finds it by its name: it knows the lab's own files, and plain functions only.
+    """Whether `make replay` finds the test by name: only plain functions in the lab's own files.
 
-    Or `make scenario`, by its file.
+    A scenario is replayed with `make scenario`.
     """
     if item.path.suffix == SCENARIO:
         return not _race(item.config)
@@ -506,17 +506,17 @@ def pytest_runtest_makereport(
     return result
 
 
-# pytest-timeout prints the stacks of all other OS threads. In virtual time no peer is among them.
+# pytest-timeout prints the stacks of all other OS threads. In virtual time these are not the peers' threads.
 _OTHER_THREADS = re.compile(r"\++ Timeout \++\n~.*?\n\++ Timeout \++\n?", re.DOTALL)
 
 
 def _shortened(output: str) -> str:
-    """The end of what was printed: there is the failure, and a peer that prints a lot would bury the report."""
+    """The end of the output, where the failure is: a peer that prints a lot would bury the report."""
     lines = output.splitlines(keepends=True)
     if len(lines) <= _MAX_OUTPUT_LINES:
         return output
     left_out = len(lines) - _MAX_OUTPUT_LINES
-    return "".join([f"... {left_out:,} lines before; pytest -s -n 0 shows all\n", *lines[left_out:]])
+    return "".join([f"... {left_out:,} earlier lines; pytest -s -n 0 shows all\n", *lines[left_out:]])
 
 
 def _property(report: pytest.TestReport, name: str) -> str:
@@ -525,7 +525,7 @@ def _property(report: pytest.TestReport, name: str) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport, config: pytest.Config) -> Any:
-    """No dot and no F for a lab test: its own line says more."""
+    """No dot or F for a lab test: it has its own line."""
     if isinstance(report, pytest.TestReport) and report.when == "call":
         if report.passed and _property(report, _PASSED):
             return "passed", "", ""
@@ -543,7 +543,7 @@ class _CrashMessage:
 
 
 class _FailureText:
-    """A finished report in the shape that pytest asks of one: text for the terminal, one line for the summary."""
+    """A finished report with pytest's interface: text for the terminal, one line for the summary."""
 
     def __init__(self, text: str, headline: str) -> None:
         self._text = text
@@ -558,9 +558,9 @@ class _FailureText:
 
 
 class _Printer:
-    """Prints the lab's lines as reports come in, from this process or from workers, and at the end what failed.
+    """Prints the lab's lines as reports arrive, from this process or from workers, and the failures at the end.
 
-    One mistake fails many tests. It is told once, by the first of them, and the others stand below it.
+    One mistake can fail many tests. It is reported once, for the first test, followed by a list of the others.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -571,7 +571,7 @@ class _Printer:
         self._remarks: dict[str, None] = {}
         self._unverified: dict[str, None] = {}
         self._unverified_tests: dict[str, set[str]] = {}  # by part
-        self._order: dict[str, int] = {}  # of the tests, where workers finish them in another one
+        self._order: dict[str, int] = {}  # of the tests; workers finish them in another order
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
@@ -603,7 +603,7 @@ class _Printer:
             reporter.write_line(lines)
         elif report.failed and failed:
             first = self._first.setdefault(failed.mistake, failed)
-            message = failed.headline if first is failed else f"as {first.test}"
+            message = failed.headline if first is failed else f"same failure as {first.test}"
             for line in _wrapped(f"FAILED {failed.run}: {message}", reporter):
                 reporter.write_line(line, red=True)
 
@@ -614,7 +614,7 @@ class _Printer:
         if not lab_reports or self._config.getoption("tbstyle") == "no":
             yield
         else:
-            # pytest would tell each in full, and all of them again as a list.
+            # pytest would print each in full, and again as a list.
             terminalreporter.stats["failed"] = [report for report in all_failed if report not in lab_reports]
             try:
                 self._print_failures(lab_reports, terminalreporter)
@@ -625,9 +625,9 @@ class _Printer:
             terminalreporter.write_line(f"{line}.", yellow=True)
         for part, tests in sorted(self._unverified_tests.items()):
             which = f"Part {part.upper()}" if part else "This"
-            count = "1 test rests" if len(tests) == 1 else f"{len(tests)} tests rest"
-            told = f"{which} is unverified: {count} on messages that cannot be read, and may earn no points."
-            terminalreporter.write_line(told, yellow=True)
+            count = "1 test relies" if len(tests) == 1 else f"{len(tests)} tests rely"
+            text = f"{which} is unverified: {count} on messages that cannot be decoded, and may earn no points."
+            terminalreporter.write_line(text, yellow=True)
         for line in self._checks_off:
             terminalreporter.write_line(f"{line}.", yellow=True)
         for line in self._remarks:
@@ -658,7 +658,7 @@ class _Printer:
 
 
 def _print_others(failures: list[_FailedTest], reporter: Any) -> None:
-    """Their names and seeds: the first one's report says how to replay a run."""
+    """The names and seeds of the other failures."""
     by_seed: dict[int | None, list[str]] = {}
     for failed in failures:
         by_seed.setdefault(failed.seed, []).append(failed.test)
@@ -670,7 +670,7 @@ def _print_others(failures: list[_FailedTest], reporter: Any) -> None:
 
 
 def _wrapped(text: str, reporter: Any) -> list[str]:
-    """Whole words, at the terminal's width; what is piped is for programs, and stays a line."""
+    """Lines of the terminal's width; one line if the output is piped."""
     if not reporter.isatty:
         return [text]
     width = shutil.get_terminal_size().columns

@@ -1,5 +1,4 @@
-"""Scenarios in pytest: each file is one test, with seeds, reports and all the rest, like a function that asks for
-make_config."""
+"""Collects .scenario files: each is one test, handled like a test function with make_config."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from raftlab.scenarios.text import ScriptError, read_script
 
 
 class ScenarioFile(pytest.Module):
-    """A module, as far as pytest can see, with one test function in it."""
+    """To pytest, a module with one test function."""
 
     def _getobj(self) -> ModuleType:
         try:
@@ -34,6 +33,6 @@ class ScenarioFile(pytest.Module):
         return callable(obj)
 
     def _register_setup_module_fixture(self) -> None:
-        """There is none."""
+        """A scenario has no setup functions."""
 
     _register_setup_function_fixture = _register_setup_module_fixture

@@ -85,7 +85,7 @@ def main(args: argparse.Namespace) -> int:
             workers = FuzzWorkers(setup, Path(folder), jobs)
         except CannotStart as error:
             return _cannot(str(error))
-        how = ", isolated" if args.isolated else ", looking for races" if args.race else ""
+        how = ", sandboxed" if args.isolated else ", checking for races" if args.race else ""
         much = f"for {duration(for_s)}" if for_s is not None else f"{args.runs:,} runs"
         console.print(f"lab fuzz: {args.raft}, seed {seed}, {much}, {counted(jobs, 'worker')}{how}", markup=False)
         progress = Progress(result)

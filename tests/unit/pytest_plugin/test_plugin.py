@@ -124,7 +124,7 @@ def test_one_mistake_in_many_tests_is_told_once_with_the_others_below(run, pytes
     said = "AttributeError: 'Raft' object has no attribute 'nothing'"
     assert (while_it_ran.count(said), told.count(said)) == (1, 1)
     first = re.search(rf"^FAILED (\w+)  seed 7: {said}$", while_it_ran, re.MULTILINE)[1]
-    as_it = re.findall(rf"^FAILED (\w+)  seed 7: as {first}$", while_it_ran, re.MULTILINE)
+    as_it = re.findall(rf"^FAILED (\w+)  seed 7: same failure as {first}$", while_it_ran, re.MULTILINE)
     assert {first, *as_it} == set(tests)
     # In the order of the files, whichever worker was quicker.
     report, _, others = told.partition(f"\n  The same in {len(tests) - 1} more runs:\n")
@@ -189,7 +189,7 @@ def test_what_is_unverified_is_explained_once_and_counted_by_part(run, pytester,
     text = run(*tests, "-q", "--runs", 2, "--raft", folder, *workers, code=0)
     assert text.count("Who leads cannot be verified: ") == 1
     assert "RequestVoteReply: term, vote_granted" in text
-    assert text.count("Part 2A is unverified: 2 tests rest on messages that cannot be read") == 1
+    assert text.count("Part 2A is unverified: 2 tests rely on messages that cannot be decoded") == 1
 
 
 def test_a_peer_that_prints_a_lot_does_not_bury_its_failure(run, pytester):
@@ -197,7 +197,7 @@ def test_a_peer_that_prints_a_lot_does_not_bury_its_failure(run, pytester):
     test = f"{LAB / 'test_2a.py'}::test_initial_election_2a"
     text = run(test, "-q", "--seed", 7, "--raft", "peer.py", code=1)
     assert "AttributeError: 'Raft' object has no attribute 'nothing'" in text
-    assert "... 4,900 lines before; pytest -s -n 0 shows all\nline 4900\n" in text
+    assert "... 4,900 earlier lines; pytest -s -n 0 shows all\nline 4900\n" in text
     assert text.count("\n") < 150
 
 
@@ -241,7 +241,7 @@ def test_many_runs_are_a_few_stretches_and_name_the_seed_that_failed(run, pytest
     args = ("test_hidden.py", "--runs", 40, "--seed", 100, "--raft", raft, *workers)
     text = run(*args, code=1)
     assert "raftlab: peer.py, 40 seeds from 100\n" in text
-    failed = re.findall(r"^FAILED test_moody  seed (\d+): (?:Assertion|as test_moody)", text, re.MULTILINE)
+    failed = re.findall(r"^FAILED test_moody  seed (\d+): (?:Assertion|same failure as test_moody)", text, re.MULTILINE)
     assert sorted(failed) == ["103", "110"]
     # One line of the test: one mistake.
     assert "  AssertionError: seed 103 is not liked\n" in text
@@ -330,6 +330,6 @@ def test_hidden_tests_get_all_of_it(run, pytester):
     assert "Test: 3 of 3 ...\n  ... Passed --" in text
     assert "  AssertionError: assert [1, 2] == [1, 3]\n" in text
     assert "  replay    pytest test_hidden.py::TestClass::test_method --seed 7 --raft " in text
-    assert "make_config() works in the test itself; a fixture runs outside the simulation\n" in text
+    assert "call make_config() in the test itself: fixtures run outside the simulation\n" in text
     assert "Test: cluster of 3 ...\n  ... Passed --" in text and "Test: cluster of 5 ...\n  ... Passed --" in text
     assert re.search(r"^SKIPPED \[1\] \S+: not today$", text, re.MULTILINE)

@@ -114,7 +114,7 @@ def test_part_2a_fails_everywhere_with_the_first_hole(tree, tmp_path):
     out = run_tests(lab, *files, code=1)
     told = "NotImplementedError: 2A: get_state, Figure 2 and §5.1"
     first = re.search(rf"^FAILED (\w+)  seed 7: {re.escape(told)}$", out, re.MULTILINE)[1]
-    as_it = re.findall(rf"^FAILED \w+  seed 7: as {first}$", out, re.MULTILINE)
+    as_it = re.findall(rf"^FAILED \w+  seed 7: same failure as {first}$", out, re.MULTILINE)
     assert len(as_it) == number_of_tests(lab, *files) - 1
     where = f"raft/raft.py:{line_of_hole('get_state')} in get_state "
     assert out.count(f"\n  {told}\n  In peer 0, get_state():\n      {where}") == 1
@@ -137,7 +137,7 @@ def test_part_3a_fails_everywhere_with_the_first_hole_of_the_service(tree, tmp_p
     out = run_tests(lab, *files, code=1)
     told = "NotImplementedError: 3A: _applier, §8 and §5.3 (state machines)"
     assert f"FAILED test_basic_3a  seed 7: {told}\n" in out
-    as_it = re.findall(r"^FAILED \w+  seed 7: as test_basic_3a$", out, re.MULTILINE)
+    as_it = re.findall(r"^FAILED \w+  seed 7: same failure as test_basic_3a$", out, re.MULTILINE)
     assert len(as_it) == number_of_tests(lab, *files) - 1
     line = next(
         n for n, text in enumerate(SERVICE_SKELETON["server.py"].splitlines(), 1) if 'Error("3A: _applier,' in text
