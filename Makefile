@@ -24,6 +24,8 @@ OPTION_JOBS     = $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
 OPTION_FOR      = --for $(FOR)
 OPTION_OUT      = --out $(call quoted,$(OUT))
 OPTION_TIMELINE = --timeline
+OPTION_PEERS    = --peers $(PEERS)
+OPTION_PORT     = --port $(PORT)
 RUN             = RAFT KV SEED ISOLATED RACE
 RUN_OF_PEER     = $(filter-out KV,$(RUN))
 options         = $(foreach each,$(1),$(if $($(each)),$(OPTION_$(each))))
@@ -41,7 +43,7 @@ pytest = $(BIN)/python -m pytest -q -n $(if $(filter 1,$(1)),0,$(1)) $(call opti
          $(if $(TEST),-k $(call quoted,$(TEST))) $(if $(REALTIME),--realtime)
 
 .DEFAULT_GOAL := help
-.PHONY: help test parts $(PARTS) next watch race stress replay shrink timeline page scenario fuzz hunt cluster lint clean
+.PHONY: help test parts $(PARTS) next watch race stress replay shrink timeline page live scenario fuzz hunt cluster lint clean
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -57,6 +59,8 @@ help: ## show this list
 	@echo "  REALTIME=1  use real threads and the real clock"
 	@echo "  EXTRA=0     run only MIT's tests"
 	@echo "  JOBS=n      use n worker processes"
+	@echo "  PEERS=n     how many peers a live run has"
+	@echo "  PORT=n      the port of the live page"
 	@echo "  OUT=path    where to write results"
 
 $(READY): pyproject.toml requirements.lock
@@ -114,6 +118,9 @@ timeline: $(READY) ## show a run as a table, a column per peer: TEST=name SEED=n
 page: $(READY) ## show a run as one HTML page: TEST=name SEED=n [OUT=file.html]
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make page TEST=test_name SEED=n [RAFT=path/to/raft.py] [OUT=file.html]"; exit 2; }
 	@$(BIN)/lab page $(TEST) $(call options,$(RUN) OUT)
+
+live: $(READY) ## choose on a page what happens next: [FILE=x.scenario] [PEERS=n]
+	@$(BIN)/lab live $(if $(FILE),$(call quoted,$(FILE))) $(call options,$(RUN_OF_PEER) PEERS PORT)
 
 scenario: $(READY) ## play scenarios: [FILE=x.scenario] [STEP=1]
 	@$(BIN)/lab scenario $(if $(FILE),$(call quoted,$(FILE))) $(call options,$(RUN_OF_PEER) TIMELINE) $(if $(STEP),--step)

@@ -111,12 +111,13 @@ FOR_ALL: Patterns = {
         [
             f"{TOOLS}/{tool}"
             for tool in (
-                *("common", "fuzz", "generator", "next", "page", "replay", "scenario", "shrink", "stress"),
+                *("common", "fuzz", "generator", "live", "next", "page", "replay", "scenario", "shrink", "stress"),
                 *("timeline", "watch", "workers"),
             )
         ],
         _MODULES[:1],
     ),
+    f"{TOOLS}/live/web": ("*.css", "*.html", "*.js"),
     f"{TOOLS}/page/web": ("*.css", "*.html", "*.js"),
     "tests": (
         "test_2[a-d].py",

@@ -34,6 +34,12 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65_535:
+        raise ArgumentTypeError(f"must be a port, 1..65535, got {text!r}")
+    return int(text)
+
+
 def jobs(text: str) -> int | None:
     """A number, or None for `auto`: one per core."""
     return None if text == "auto" else positive(text)
@@ -99,6 +105,8 @@ JOBS = Option("jobs", "number of worker processes (default: one per core)", "N",
 FOR = Option("for", "stop after this time: 90s, 10m, 1h30m", "TIME", duration, dest="for_s")
 OUT = Option("out", "folder for the results", "DIR", path)
 TIMELINE = Option("timeline", "also print the run as a table with a column per peer")
+PEERS = Option("peers", "number of peers", "N", positive)
+PORT = Option("port", "port of the page (default: a free one)", "N", port)
 
 FILE = Option("file", "load tests from this file (repeatable)", "F", path, repeated=True)
 TRACE = Option("trace", "show this saved trace instead of running a test", "FILE", path)
@@ -107,7 +115,7 @@ TRACE = Option("trace", "show this saved trace instead of running a test", "FILE
 RUN = (RAFT, KV, SEED, ISOLATED, RACE)
 RUN_OF_PEER = tuple(option for option in RUN if option is not KV)
 # These have a make variable of the same name. (FILE in make is a scenario.)
-OF_MAKE = (*RUN, RUNS, JOBS, FOR, OUT, TIMELINE)
+OF_MAKE = (*RUN, RUNS, JOBS, FOR, OUT, TIMELINE, PEERS, PORT)
 
 _OPTIONS = {option.name: option for option in (*OF_MAKE, FILE, TRACE)}
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "shrink": "minimize a failing run",
     "timeline": "show a run as a table with a column per peer",
     "page": "show a run as one HTML page to step through",
+    "live": "choose on a page what happens next",
     "scenario": "play scenarios: runs written step by step",
     "fuzz": "search for failing runs at random",
     "cluster": "run peers as real processes, with a prompt",

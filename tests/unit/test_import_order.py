@@ -16,6 +16,7 @@ HELPERS = {"__init__", "common", "selection", "workers"}
 USES = {
     "workers": {"selection"},
     "page": {"timeline"},
+    "live": {"page"},
     "shrink": {"generator", "timeline"},
     "scenario": {"shrink", "timeline"},
     "fuzz": {"generator", "shrink"},

@@ -74,12 +74,14 @@ class LogHistory {
     }
   }
 
-  // The log after an event. `changed`: what was kept by the change at this very event, or null.
-  at(event) {
+  // The log after an event. `changed`: what was kept by the changes from that event on, or null.
+  at(event, from = event) {
     const last = countUpTo(this.events.length, (i) => this.events[i], event) - 1;
     if (last < 0) return { base: 0, baseTerm: 0, end: 0, changed: null, since: -1, entry: () => undefined };
-    const [, base, baseTerm, keep] = this.changes[last];
-    return { base, baseTerm, end: this.ends[last], changed: this.events[last] === event ? keep : null, since: this.events[last], entry: (index) => this.#entry(last, index) };
+    const [, base, baseTerm] = this.changes[last];
+    let changed = null;
+    for (let i = last; i >= 0 && this.events[i] >= from; i--) changed = Math.min(changed ?? Infinity, this.keeps[i]);
+    return { base, baseTerm, end: this.ends[last], changed, since: this.events[last], entry: (index) => this.#entry(last, index) };
   }
 
   // The item at an index, from 1; -1: there is one, and nothing has shown it; undefined: there is none.
@@ -207,6 +209,11 @@ export class Run {
     this.legs = this.#legs();
   }
 
+  // From which event on something counts as just changed. Of a live run: from the first event of a step.
+  newFrom(event) {
+    return event;
+  }
+
   kind(event) {
     return this.kinds[this.kindOf[event]];
   }
@@ -229,7 +236,7 @@ export class Run {
   field(lane, name, event, otherwise = 0) {
     const changes = this.states[lane][name];
     const row = changes ? lastBefore(changes, event) : -1;
-    return row < 0 ? { value: otherwise, changed: false, since: -1 } : { value: changes[2 * row + 1], changed: changes[2 * row] === event, since: changes[2 * row] };
+    return row < 0 ? { value: otherwise, changed: false, since: -1 } : { value: changes[2 * row + 1], changed: changes[2 * row] >= this.newFrom(event), since: changes[2 * row] };
   }
 
   // The first index at which not all logs have the same; behind all of them if there is none.
@@ -247,7 +254,7 @@ export class Run {
     const known = new Map();
     rows.forEach((ofIt, follower) => {
       const row = nextOf(ofIt, last + 1, -1) ?? -1;
-      if (row > since) known.set(follower, { next: flat[4 * row + 2], match: flat[4 * row + 3], changed: flat[4 * row] === event, since: flat[4 * row] });
+      if (row > since) known.set(follower, { next: flat[4 * row + 2], match: flat[4 * row + 3], changed: flat[4 * row] >= this.newFrom(event), since: flat[4 * row] });
     });
     return known;
   }

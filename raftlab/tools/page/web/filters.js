@@ -61,13 +61,13 @@ export class Filters {
     this.changed();
   }
 
-  reset() {
+  reset({ quiet = false } = {}) {
     this.lanes = new Set(this.run.lanes.keys());
     this.topics = new Set(this.run.topics.keys());
     this.network = true;
     this.term = this.kind = null;
     this.onlyMatches = false;
-    this.changed();
+    if (!quiet) this.changed();
   }
 
   show() {

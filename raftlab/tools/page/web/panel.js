@@ -15,6 +15,7 @@ export class Panel {
     this.go = go;
     this.logFrom = null; // the first index in view, if somebody has chosen it
     this.all = false; // the whole chain
+    this.fieldsOf = null; // the lane whose own fields are shown; null: that of the current event
     this.peers = new Map(); // the elements of each
     this.own = new Map();
     this.chains = new Map();
@@ -24,8 +25,8 @@ export class Panel {
   showFailure() {
     const { run } = this.run;
     const box = byId("failure");
+    box.hidden = !run.failed;
     if (!run.failed) return;
-    box.hidden = false;
     const places = this.run.places;
     fill(
       box,
@@ -34,7 +35,7 @@ export class Panel {
       places.map((place) => el("button", { class: "evidence", onclick: () => this.go(place) }, `${seconds(this.run.time[place])} s  ${this.sentence(place)}`)),
       run.evidence?.length ? el("details", { open: !places.length && !run.causes?.length }, el("summary", {}, "Evidence"), el("pre", {}, run.evidence.join("\n"))) : null,
       (run.causes ?? []).map((cause) => el("p", { class: "cause" }, cause.replace(/\s+/g, " "))),
-      el("p", { class: "quiet" }, "replay: ", el("code", {}, run.replay)),
+      run.replay ? el("p", { class: "quiet" }, "replay: ", el("code", {}, run.replay)) : null,
     );
   }
 
@@ -84,7 +85,7 @@ export class Panel {
 
   #showPeers(event) {
     const { run, room } = this;
-    const logs = run.peers.map((lane) => run.logs[lane].at(event));
+    const logs = run.peers.map((lane) => run.logs[lane].at(event, run.newFrom(event)));
     const last = Math.max(0, ...logs.map((log) => log.end));
     const changed = logs.map((log) => log.changed).filter((index) => index !== null);
     // Where the logs part is in view, and what has just changed before all.
@@ -205,7 +206,7 @@ export class Panel {
   // What the peer itself holds, where the page was made with --fields.
   #fields(event) {
     const { run } = this;
-    const lane = run.lane[event];
+    const lane = this.fieldsOf ?? run.lane[event];
     const of = lane >= 0 ? run.fields[lane] : null;
     if (!of || !(run.field(lane, "condition", event).value & UP)) return null;
     if (!this.own.has(lane)) {
@@ -216,7 +217,7 @@ export class Panel {
     const own = this.own.get(lane);
     const rows = [];
     for (const [name, history] of Object.entries(run.fieldLists[lane])) {
-      const { end, changed, entry, since } = history.at(event);
+      const { end, changed, entry, since } = history.at(event, run.newFrom(event));
       const first = Math.max(0, Math.min(end - 12, changed ?? Infinity));
       const items = Array.from({ length: Math.min(16, end - first) }, (_, i) => [run.text(entry(first + i + 1)), changed !== null && first + i >= changed]);
       const shown = () => items.map(([text, isNew]) => el("span", { class: isNew ? "entry new" : "entry" }, text));
@@ -234,7 +235,7 @@ export class Panel {
 
   #fieldAt(flat, event) {
     const row = lastBefore(flat, event);
-    return row < 0 ? null : { text: this.run.text(flat[2 * row + 1]), changed: flat[2 * row] === event, since: flat[2 * row] };
+    return row < 0 ? null : { text: this.run.text(flat[2 * row + 1]), changed: flat[2 * row] >= this.run.newFrom(event), since: flat[2 * row] };
   }
 
   // ---- one message -----------------------------------------------------------------------------------------------

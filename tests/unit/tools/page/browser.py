@@ -63,7 +63,9 @@ class Browser:
         tab.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         tab.call("Emulation.setEmulatedMedia", features=[scheme])
-        tab.call("Page.navigate", url=f"{Path(path).resolve().as_uri()}{link}")
+        tab.call(
+            "Page.navigate", url=f"{path if str(path).startswith('http:') else Path(path).resolve().as_uri()}{link}"
+        )
         tab.eval(
             "new Promise((ready) => { const look = () => document.documentElement?.dataset.ready ? ready() : "
             "setTimeout(look, 10); look(); })"

@@ -220,7 +220,7 @@ def test_hostile_text_stays_text(tmp_path):
 
 
 def test_the_modules_are_one_script_without_imports():
-    script = bundle()
+    script = bundle("main.js")
     assert "import {" not in script and "\nexport " not in script
     assert "</script" not in script.lower() and "innerHTML" not in script and "http" not in script
 
@@ -258,7 +258,7 @@ def test_a_page_that_cannot_be_written_is_said(tmp_path, capsys):
 
 
 def test_the_documents_name_every_key():
-    keys = re.findall(r'^  \["([^"]+)", ', (ROOT / "raftlab/tools/page/web/main.js").read_text(), re.MULTILINE)
+    keys = re.findall(r'^  \["([^"]+)", ', (ROOT / "raftlab/tools/page/web/page.js").read_text(), re.MULTILINE)
     told = (Path(ROOT) / "docs/student/page.md").read_text()
     assert len(keys) > 10
     for key in keys:

@@ -1,0 +1,318 @@
+"""The branches of a live page: each a list of steps, and what came of them.
+
+A branch that is continued keeps its process, which waits for the next step. To go back is to start another process and
+replay the steps before: runs are deterministic, and the digest of every moment says so.
+
+Start at `Session.act()`.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+import msgspec
+
+from raftlab.scenarios.text import ScriptError, parse_step
+from raftlab.tools.live.run import Moment, Reply, Setup, script_of, serve
+
+_LIMIT_S = 90.0  # for a step; the watchdog of a run ends one that never waits long before
+_PROCESSES_MAX = 4  # that wait for a next step
+_PRELOADED = ["raftlab.tools.live.run"]
+
+
+class SessionError(Exception):
+    """What was asked for cannot be done; the text says why."""
+
+
+class _Process:
+    """A run, seen from outside."""
+
+    def __init__(self, setup: Setup, steps: Sequence[str]) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(_PRELOADED)
+        self._connection: Connection
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(theirs, setup, list(steps)), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def step(self, text: str) -> Reply:
+        self._connection.send(text)
+        return self.reply()
+
+    def reply(self) -> Reply:
+        """Whatever becomes of the process."""
+        try:
+            if self._connection.poll(_LIMIT_S):
+                reply: Reply = self._connection.recv()
+                return reply
+            how = f"the step has not ended after {_LIMIT_S:.0f} s"
+        except (EOFError, OSError):
+            self._process.join(5)
+            how = f"the process of the run ended with exit status {self._process.exitcode}"
+        self.close()
+        return Reply(cannot=f"{how}; its output is in the terminal")
+
+    def close(self) -> None:
+        self._connection.close()
+        self._process.kill()
+        self._process.join(5)
+
+
+class Branch(msgspec.Struct):
+    """A run that somebody has chosen step by step."""
+
+    id: int
+    name: str
+    parent: int | None
+    forked_at: int  # the number of steps that it shares with its parent
+    setup: Setup
+    moments: list[Moment]  # the first is before any step
+    data: bytes = b""
+    ended: str = ""
+    rule: str = ""
+    note: str = ""  # how it came about, where that is not a step
+    beside: int | None = None  # the branch that it is compared with
+
+    @property
+    def steps(self) -> list[str]:
+        return [moment.step for moment in self.moments[1:]]
+
+
+class Session:
+    """All methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._branches: dict[int, Branch] = {}
+        self._processes: dict[int, _Process] = {}  # by branch, the one that was used last at the end
+        self._next_id = 1
+
+    def open(self, setup: Setup, steps: Sequence[str] = (), *, name: str = "") -> Branch:
+        """A run of its own, with these steps."""
+        with self._lock:
+            return self._new_branch(setup, name or f"run {self._next_id}", None, 0, steps)
+
+    def open_like(self, branch_id: int, header: str, name: str) -> Branch:
+        """A new run that begins with this header, of the same peer as that branch."""
+        with self._lock:
+            setup = msgspec.structs.replace(self.branch(branch_id).setup, header=header, file="new.scenario")
+            try:
+                script_of(setup)
+            except ScriptError as error:
+                raise SessionError(str(error)) from None
+            return self.open(setup, name=name)
+
+    def close(self) -> None:
+        with self._lock:
+            for process in self._processes.values():
+                process.close()
+            self._processes.clear()
+
+    # ---- what a page asks for ---------------------------------------------------------------------------------
+
+    def act(self, branch_id: int, at: int, step: str) -> tuple[Branch, str]:
+        """Make a step after the first `at` steps: on a new branch, if this one goes on there. The branch, and why the
+        step was refused."""
+        with self._lock:
+            branch = self.branch(branch_id)
+            if not 0 <= at < len(branch.moments):
+                raise SessionError(f"branch {branch.name} has {len(branch.moments) - 1} steps, so none after {at}")
+            if "\n" in step or not step.strip():
+                raise SessionError("a step is one line; write, for example: campaign 0")
+            step = " ".join(step.split())
+            try:
+                parse_step(step, script_of(branch.setup))
+            except ValueError as error:
+                return branch, str(error)
+            if at == len(branch.moments) - 1:
+                if branch.ended:
+                    raise SessionError("the run has ended here; go back to an earlier step")
+                return branch, self._go_on(branch, step)
+            following = branch.moments[at + 1].step
+            if following == step:
+                return branch, "that is what this branch does next"
+            return self._fork(branch, at, step)
+
+    def retry(self, branch_id: int) -> Branch:
+        """The same steps again, on the code as it is now."""
+        with self._lock:
+            branch = self.branch(branch_id)
+            self._forget_processes()
+            new = self._new_branch(branch.setup, f"{branch.name}, new code", branch.id, 0, branch.steps)
+            new.beside = branch.id
+            return new
+
+    def branch(self, branch_id: int) -> Branch:
+        with self._lock:
+            if branch_id not in self._branches:
+                raise SessionError(f"there is no branch {branch_id}")
+            return self._branches[branch_id]
+
+    def rename(self, branch_id: int, name: str) -> None:
+        with self._lock:
+            self.branch(branch_id).name = " ".join(name.split())[:60] or f"branch {branch_id}"
+
+    def delete(self, branch_id: int) -> None:
+        """Its children become its parent's."""
+        with self._lock:
+            gone = self.branch(branch_id)
+            if len(self._branches) == 1:
+                raise SessionError("the only branch cannot be deleted")
+            del self._branches[branch_id]
+            self._close_process(branch_id)
+            for branch in self._branches.values():
+                if branch.parent == branch_id:
+                    branch.parent = gone.parent
+                    branch.forked_at = min(branch.forked_at, gone.forked_at)
+                if branch.beside == branch_id:
+                    branch.beside = None
+
+    def tree(self) -> list[dict[str, Any]]:
+        """All branches, the oldest first."""
+        with self._lock:
+            return [
+                {
+                    "id": branch.id,
+                    "name": branch.name,
+                    "parent": branch.parent,
+                    "at": branch.forked_at,
+                    "steps": len(branch.moments) - 1,
+                    "ended": branch.ended,
+                    "rule": branch.rule,
+                }
+                for branch in self._branches.values()
+            ]
+
+    def scenario(self, branch_id: int) -> str:
+        """The branch as a file for `lab scenario`."""
+        with self._lock:
+            branch = self.branch(branch_id)
+            setup = branch.setup
+            seed = "" if setup.seed == 1 else f"# Play it with --seed {setup.seed}.\n"
+            title = f"# {branch.name}, from a live page.\n"
+            header = setup.header.strip("\n")
+            ends = f"# Here the run ends: {branch.ended}\n" if branch.ended else ""
+            steps = branch.steps or ["show"]
+            return "\n".join([f"{title}{seed}{header}", *steps, ""]) + ends
+
+    # ---- processes ---------------------------------------------------------------------------------------------
+
+    def _new_branch(self, setup: Setup, name: str, parent: int | None, at: int, steps: Sequence[str]) -> Branch:
+        process = _Process(setup, steps)
+        reply = process.reply()
+        if reply.cannot or not reply.moments:
+            process.close()
+            raise SessionError(reply.cannot or reply.refused)
+        branch = Branch(self._next_id, name, parent, at, setup, [])
+        if reply.refused:
+            # What could be made is kept.
+            process.close()
+            made = [moment.step for moment in reply.moments[1:]]
+            process = _Process(setup, made)
+            branch.note = f"{steps[len(made)]}: {reply.refused}"
+            reply = process.reply()
+            if reply.cannot:
+                raise SessionError(reply.cannot)
+        self._next_id += 1
+        self._branches[branch.id] = branch
+        self._take(branch, process, reply)
+        return branch
+
+    def _fork(self, branch: Branch, at: int, step: str) -> tuple[Branch, str]:
+        process = _Process(branch.setup, branch.steps[:at])
+        reply = process.reply()
+        if not reply.cannot and not reply.refused and not reply.ended:
+            moments = reply.moments
+            reply = process.step(step)
+            if not reply.refused and not reply.cannot:
+                reply.moments[:0] = moments
+        if reply.cannot:
+            raise SessionError(reply.cannot)
+        if reply.refused:
+            process.close()
+            return branch, reply.refused
+        new = Branch(self._next_id, f"branch {self._next_id}", branch.id, at, branch.setup, [])
+        self._next_id += 1
+        self._branches[new.id] = new
+        self._take(new, process, reply)
+        if new.moments[at].digest != branch.moments[at].digest:
+            new.note = "The code has changed since that step was made, or the run is not deterministic."
+        return new, ""
+
+    def _go_on(self, branch: Branch, step: str) -> str:
+        """Why the step was refused, or ""."""
+        process = self._processes.pop(branch.id, None)
+        if process is None:
+            process = _Process(branch.setup, branch.steps)
+            replayed = process.reply()
+            if replayed.cannot or replayed.refused or replayed.ended:
+                raise SessionError(
+                    f"the steps of this branch can no longer be replayed; retry it on the new code: "
+                    f"{replayed.cannot or replayed.refused or replayed.ended}"
+                )
+        reply = process.step(step)
+        if reply.cannot:
+            raise SessionError(reply.cannot)
+        if reply.refused:
+            process.close()
+            return reply.refused
+        self._take(branch, process, reply)
+        return ""
+
+    def _take(self, branch: Branch, process: _Process, reply: Reply) -> None:
+        branch.moments += reply.moments
+        branch.data = reply.data
+        branch.ended, branch.rule = reply.ended, reply.rule
+        if branch.ended:
+            process.close()
+            return
+        self._processes[branch.id] = process
+        while len(self._processes) > _PROCESSES_MAX:
+            self._close_process(next(iter(self._processes)))
+
+    def _close_process(self, branch_id: int) -> None:
+        process = self._processes.pop(branch_id, None)
+        if process is not None:
+            process.close()
+
+    def _forget_processes(self) -> None:
+        for branch_id in list(self._processes):
+            self._close_process(branch_id)
+
+
+def first_difference(one: bytes, other: bytes) -> int | None:
+    """The first event at which two runs differ, by what the page shows of each; None if they are the same."""
+    ours, theirs = _lines_of(one), _lines_of(other)
+    for place, (mine, its) in enumerate(zip(ours, theirs, strict=False)):
+        if mine != its:
+            return place
+    return None if len(ours) == len(theirs) else min(len(ours), len(theirs))
+
+
+def _lines_of(encoded: bytes) -> list[tuple[Any, ...]]:
+    data = json.loads(encoded)
+    columns = data["events"]
+    kinds, lanes, texts = data["kinds"], [lane["name"] for lane in data["lanes"]], data["texts"]
+    calls, values = data["calls"], data["values"]
+    lines = []
+    for time, kind, lane, call, words in zip(
+        *(columns[name] for name in ("time", "kind", "lane", "call", "words")), strict=True
+    ):
+        ends: tuple[Any, ...] = ()
+        if call >= 0:
+            arguments = calls["args"][call]
+            ends = (calls["from"][call], calls["to"][call], values[arguments] if arguments >= 0 else None)
+        lines.append((time, kinds[kind], lanes[lane] if lane >= 0 else "", texts[words], ends))
+    return lines
+
+
+def peer_files(raft: Path) -> list[Path]:
+    """The files whose change makes other code of it."""
+    return sorted(raft.parent.glob("*.py"))
