@@ -1,1 +1,1 @@
-"""What runs inside a sandboxed peer's process. Start at fork_server.py, which starts them, and peer_process.py."""
+"""What runs inside the process of a sandboxed peer. Start at fork_server.py, which forks it, and peer_process.py."""

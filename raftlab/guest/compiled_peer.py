@@ -1,4 +1,4 @@
-"""A peer's files as compiled code: compiled in the nursery, which runs none of it, and executed in each guest anew."""
+"""A peer's files as code: compiled in the fork server, which runs none of it, and executed in each peer process."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from raftlab.layout import PEER_FILES
 if TYPE_CHECKING:
     from raftlab.races import RaceInstrumentation
 
-# These do something when they are imported, or are of no use to a peer.
+# Importing these has effects, or they are of no use to a peer.
 _NOT_PREIMPORTED = frozenset(("antigravity", "idlelib", "test", "this", "tkinter", "turtle", "turtledemo"))
 
 
 class CodeError(Exception):
-    """The peer's files cannot be tested; the text says where and why."""
+    """The peer's files cannot be tested; the text has the place and the reason."""
 
 
 class CompiledPeer(MetaPathFinder, Loader):
-    """The modules of one submission, by name. Whoever imports one executes it."""
+    """The modules of one submission, by name. Importing one executes it."""
 
     def __init__(
         self, files: Mapping[str, bytes], modules: Mapping[str, str], race: RaceInstrumentation | None = None
     ) -> None:
-        """`files` by the path that the reader knows; `modules`: by name, the path of each. `race` rewrites them."""
+        """`files`: sources by path as shown to users. `modules`: path by module name. `race` rewrites the sources."""
         self.race = race
-        self._helpers: dict[str, Any] | None = None  # what rewritten code calls
-        self.classes: dict[str, Any] = {}  # by the name of their object, those that were loaded
+        self._helpers: dict[str, Any] | None = None  # that rewritten code calls
+        self.classes: dict[str, Any] = {}  # loaded so far, by name
         self._code: dict[str, CodeType] = {}
         self._paths: dict[str, str] = {}
         self._errors: dict[str, Exception] = {}
@@ -79,7 +79,7 @@ class CompiledPeer(MetaPathFinder, Loader):
         return SERVICE in self._paths
 
     def install(self) -> None:
-        """From now on these are the modules of this process."""
+        """Make importlib find these modules, instead of any others with their names."""
         package = sys.modules[PACKAGE]
         for name in self._paths:
             sys.modules.pop(name, None)
@@ -90,7 +90,7 @@ class CompiledPeer(MetaPathFinder, Loader):
         sys.meta_path.insert(0, self)
 
     def load_class(self, name: str) -> Any:
-        """The class of that name, Raft, KVServer or Clerk; its module is executed now if it has not been."""
+        """The class of that name: Raft, KVServer or Clerk. Executes its module if necessary."""
         if name in self.classes:
             return self.classes[name]
         module_name = next(module for module, (class_name, _) in CLASSES.items() if class_name == name)
@@ -109,17 +109,17 @@ class CompiledPeer(MetaPathFinder, Loader):
         return loaded
 
     def load_all(self) -> None:
-        """All of them: CodeError if one cannot be."""
+        """Load all classes. Raises CodeError."""
         for name in (PEER, SERVICE, CLERK):
             if name in self._paths:
                 self.load_class(CLASSES[name][0])
 
     def _file_of_error(self, path: str, error: BaseException) -> str:
-        """The file of ours that the error came from."""
+        """The innermost of the submission's files in the traceback."""
         files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
         return next((file for file in reversed(files) if file in self._paths.values()), path)
 
-    # ---- importing -----------------------------------------------------------------------------------------------
+    # ---- importing ---------------------------------------------------------------------------------------------------
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -136,7 +136,7 @@ class CompiledPeer(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
         if name == SERVICE_PACKAGE:
-            return  # there is nothing in it but its modules
+            return  # the package itself is empty
         if name in self._errors:
             raise self._errors[name]
         module.__file__ = self._paths[name]
@@ -148,7 +148,7 @@ class CompiledPeer(MetaPathFinder, Loader):
 
 
 def _preimport_stdlib(tree: ast.Module) -> None:
-    """Import what it imports of the standard library, so that each guest finds it there."""
+    """Import the standard library modules that the peer imports, once for all peer processes."""
     for node in ast.walk(tree):
         names: list[str] = []
         if isinstance(node, ast.Import):

@@ -1,6 +1,6 @@
-"""What the lab asks of a student's files, whoever loads them: modules, classes, methods, and how these are called.
+"""What a student's files must have, and how it is called: modules, classes, methods.
 
-Nothing here imports or runs a line of theirs. Start at `CLASSES`.
+Nothing here imports or runs student code. Start at `CLASSES`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from raftlab.trace.rpcs import RPCS
 
 PACKAGE = "raft"
 PEER = "raft.raft"
-# Of parts 3A and 3B: the service above the peer, and the clerk that its clients use.
+# Parts 3A and 3B: the service above the peer, and the clerk that clients use.
 SERVICE_PACKAGE = "kv"
 SERVICE = "kv.server"
 CLERK = "kv.client"
 _REQUIRED = ("start", "get_state", "kill")
-# By module: the class that must be in it, and what must be in that.
+# By module: the required class and its required methods.
 CLASSES = {
     PEER: ("Raft", _REQUIRED),
     SERVICE: ("KVServer", ("kill",)),
@@ -34,15 +34,15 @@ T = TypeVar("T")
 
 
 class ImportTimeout(BaseException):
-    """The import does not end. No Exception, so that no handler in the file takes it for its own."""
+    """The import does not finish. A BaseException, so that `except Exception` in the file does not catch it."""
 
 
 class Exited(Exception):
-    """A peer's method ended with SystemExit, which a thread would swallow without a word."""
+    """A peer's method raised SystemExit, which a thread would ignore silently."""
 
 
 def call_peer(fn: Callable[..., T], args: tuple[Any, ...]) -> T:
-    """A method of a peer, in a task or a thread of its own."""
+    """Call a method of a peer. Raises Exited instead of SystemExit."""
     try:
         return fn(*args)
     except SystemExit as error:
@@ -50,10 +50,10 @@ def call_peer(fn: Callable[..., T], args: tuple[Any, ...]) -> T:
 
 
 def renamed_rpcs(peer_class: Any) -> dict[str, str]:
-    """The RPCs of the paper that its methods serve under other names, by what a caller calls: "Raft.ask_vote".
+    """The paper's RPCs that this class serves under other names, by the name that callers use: "Raft.ask_vote".
 
-    The type of the argument tells. Nothing does where a method has the paper's name, or where several take that type: a
-    pre-vote, say, may travel in it as well.
+    An RPC is recognized by the type of its argument. It is not recognized if a method has the paper's name, or if
+    several methods take that type: a pre-vote, for example, may use it as well.
     """
     methods: dict[str, list[str]] = {}
     for name in dir(peer_class):
@@ -67,11 +67,11 @@ def renamed_rpcs(peer_class: Any) -> dict[str, str]:
 
 
 def _argument_type(method: Any) -> str:
-    """The name of the type that a handler of RPCs takes; "" if it is no handler."""
+    """The name of the argument type of an RPC handler; "" if this is not a handler."""
     try:
         hints = typing.get_type_hints(method)
         parameters = [name for name in inspect.signature(method).parameters if name != "self"]
-    except Exception:  # whatever an annotation of theirs does when it is evaluated
+    except Exception:  # evaluating a student's annotation may raise anything
         return ""
     if len(parameters) != 1 or "return" not in hints:
         return ""
@@ -79,7 +79,7 @@ def _argument_type(method: Any) -> str:
 
 
 def missing_members(module: ModuleType, peer_class: Any, class_name: str, required: Sequence[str]) -> str:
-    """What this module lacks, so that it cannot be tested; "" if nothing."""
+    """What is missing in this module; "" if it can be tested."""
     if not isinstance(peer_class, type):
         classes = [name for name, value in vars(module).items() if _is_defined_in(module, value)]
         found = f"; it has {', '.join(classes)}" if classes else ""
@@ -99,7 +99,7 @@ def _is_defined_in(module: ModuleType, value: object) -> bool:
 
 
 def describe_load_error(path: str, error: BaseException) -> str:
-    """Why that file cannot be imported: the place and the words."""
+    """Why that file cannot be imported: the place and the error."""
     if isinstance(error, SyntaxError):
         where = short_path(error.filename or path)
         kind = type(error).__name__
@@ -116,7 +116,7 @@ def describe_load_error(path: str, error: BaseException) -> str:
 
 
 def check_snapshot_arguments(index: Any, snapshot: Any) -> None:
-    """What a service gives to snapshot()."""
+    """Check what a service passes to snapshot()."""
     if not isinstance(index, int) or not isinstance(snapshot, bytes):
         raise TypeError(
             f"snapshot(index, snapshot) needs an int and bytes, got {type(index).__name__} and "

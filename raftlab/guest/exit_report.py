@@ -1,4 +1,4 @@
-"""Why a guest has ended, as its host is told. Start at `last_words()`."""
+"""Why a sandboxed peer has ended, as reported to its supervisor. Start at `exit_report()`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def exit_report(error: BaseException) -> ExitReport | RaceFound:
 
 
 def encodable(text: str) -> str:
-    """Without halves of characters, which no encoding has."""
+    """The text without lone surrogates, which cannot be encoded."""
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
@@ -26,7 +26,7 @@ def _race_found(error: BaseException) -> RaceFound | None:
     race = getattr(error, "race", None)
     if not isinstance(race, DataRace):
         return None
-    from raftlab.guest.race_client import race_found  # most guests need none
+    from raftlab.guest.race_client import race_found  # only with --race
 
     return race_found(race)
 
@@ -38,7 +38,7 @@ def _error_report(error: BaseException) -> ExitReport:
         kind=type(error).__name__,
         name=encodable(type(origin).__name__[: protocol.NAME_MAX]),
         text=encodable(_text(error, origin)[: protocol.TEXT_MAX]),
-        told=[encodable(line[: protocol.NAME_MAX * 4]) for line in describe_error(error)[:200]],
+        lines=[encodable(line[: protocol.NAME_MAX * 4]) for line in describe_error(error)[:200]],
         where=_peer_locations(error, origin)[:20],
         task=getattr(error, "task", "")[: protocol.NAME_MAX],
         entry_point=getattr(error, "entry_point", "")[: protocol.NAME_MAX],
@@ -56,7 +56,7 @@ def _text(error: BaseException, origin: BaseException) -> str:
 
 
 def _peer_locations(error: BaseException, origin: BaseException) -> list[CodeLocation]:
-    """The peer's own lines, the innermost first."""
+    """The peer's own lines, innermost first."""
     named: list[CodeLocation] = []
     if isinstance(error, NoProgress):
         named = [wait.where for wait in error.waits if wait.where is not None]

@@ -1,9 +1,9 @@
-"""The process that guests are forked from: warm, so that a guest costs a fork, and without a line of the peer run.
+"""The fork server: all peer processes of a submission are forked from it. It runs none of the peer's code.
 
-Its standard input is a socket to the host. The first frame, a `Greeting`, brings the peer's files, which are compiled
-and not executed. Then each byte is an order: FORK gives the host a guest (its process number, and its socket and pidfd
-with it), WAIT and a process number tell how that one ended. Guests are forked ahead, wait for their Setup, and are
-strangers to each other: each has its own socket and nothing else that it could write to.
+Its standard input is a socket to the supervisor. The first frame, a `ForkServerSetup`, has the peer's files, which are
+compiled but not executed. After that, each byte is a command: FORK forks a peer process and sends its pid, socket and
+pidfd; WAIT, followed by a pid, returns how that process ended. Peer processes are forked in advance and wait for their
+`PeerSetup`. Each can write to its own socket and to nothing else.
 
 Run as `python -m raftlab.guest.fork_server`. Start at `main()`.
 """
@@ -49,7 +49,7 @@ class _SockFprog(ctypes.Structure):
 
 
 class _Confinement:
-    """What a guest does to itself before it runs a line of the peer."""
+    """Restricts a peer process before it runs any of the peer's code."""
 
     def __init__(self, filter_: bytes) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -60,7 +60,7 @@ class _Confinement:
 
     def __call__(self, setup: PeerSetup) -> None:
         if setup.cpu_s:
-            # A signal that may be caught, then one that may not.
+            # First SIGXCPU, which can be caught; a second later SIGKILL.
             resource.setrlimit(resource.RLIMIT_CPU, (setup.cpu_s, setup.cpu_s + 1))
         if setup.memory_mb:
             most = self._initial_bytes + (setup.memory_mb << 20)
@@ -106,23 +106,23 @@ def main() -> NoReturn:
     warm_up()
     code.install()
     gc.collect()
-    gc.freeze()  # a guest that collects must not copy every page of ours
+    gc.freeze()  # garbage collection in a peer process must not copy all our pages
     connection.write(ForkServerReady())
     scratch_files.install()
-    # For every guest: what the peer imports is guarded from the beginning.
+    # In all peer processes, so that even what the peer imports is guarded.
     with guard.installed():
         _serve(supervisor, connection, code, confinement)
 
 
 def _race_instrumentation() -> RaceInstrumentation:
-    from raftlab.guest.race_client import make_race_instrumentation  # most need none
+    from raftlab.guest.race_client import make_race_instrumentation  # only with --race
 
     return make_race_instrumentation()
 
 
 @contextmanager
 def _compiler_limits() -> Iterator[None]:
-    """The compiler is C, and its input an enemy's: what it may take has a limit."""
+    """Limit memory and CPU time: the compiler is written in C, and its input is untrusted."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_address_space_bytes() + _COMPILE_BYTES, hard))
     resource.setrlimit(resource.RLIMIT_CPU, (_COMPILE_CPU_S, resource.RLIM_INFINITY))
@@ -151,9 +151,9 @@ def _serve(
 
 
 def _address_space_bytes() -> int:
-    """How many bytes of addresses this process has: the lowest limit under which it still gets a page.
+    """The size of this process's address space: the lowest limit under which it can still map a page.
 
-    Found by trying, because /proc is not here.
+    Found by bisection, because the sandbox has no /proc.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     low, high = 0, 1 << 40
@@ -192,7 +192,7 @@ def _fork(supervisor: socket.socket, code: CompiledPeer, confinement: _Confineme
         status = 70
         try:
             confinement.after_fork()
-            # Not the nursery's, which all would have in common.
+            # Not the stderr of the fork server, which all peers would share.
             os.dup2(0, 2)
             fd = os.dup2(supervisor_end.fileno(), 3)
             os.closerange(4, 1 << 16)
@@ -207,14 +207,13 @@ def _fork(supervisor: socket.socket, code: CompiledPeer, confinement: _Confineme
 
 
 def warm_up() -> None:
-    """Make what every guest would make anew: the modules that come with raft.py, and the ways to write and read what
-    these declare."""
+    """Prepare what every peer process needs: the modules given with raft.py, and labgob's codecs of their classes."""
     for file in PEER_FILES:
         name = PEER if file == "__init__.py" else f"{PEER}.{file.removesuffix('.py')}"
         module = importlib.import_module(name)
         own = [value for value in vars(module).values() if getattr(value, "__module__", "") == name]
         for cls in filter(is_dataclass, own):
-            with suppress(TypeError, labgob.GobError):  # of a field that is not in the paper
+            with suppress(TypeError, labgob.GobError):  # a field with a type that labgob does not know
                 message = _sample_value(cls)
                 labgob.decode(labgob.encode(message), cls)
                 labgob.decode(labgob.encode([message]), list[cls])  # type: ignore[valid-type]  # known here only

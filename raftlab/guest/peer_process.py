@@ -1,13 +1,10 @@
-"""The side that runs a peer: its threads, on a simulation whose clock and whose world are the host's.
+"""A peer process: runs the threads of one peer on a simulation whose clock, network and disk belong to the supervisor.
 
-Promise: between two turns of the host not a line of the peer runs, and within one the peer sees one time. What its
-threads do is told in the order in which they did it.
+Promise: between two time slices no line of the peer runs, and within one the peer sees one time. The effects of its
+threads are sent in the order in which they happened. Not promised: that they are true. The peer can change anything in
+this process, so the supervisor trusts nothing here, and owns network, disk and clock itself.
 
-Not promised: that any of it is true. The peer can change whatever is in this process, and speak for itself. Nothing
-here is trusted by anybody: what would be a lie to the network, the disk or the clock cannot be said, because the host
-owns those.
-
-Start at `be_guest()`, then `PeerSimulation._advance()`: that is where the guest waits for its host.
+Start at `run_peer_process()`, then `PeerSimulation._advance()`, where this process waits for its supervisor.
 """
 
 from __future__ import annotations
@@ -83,27 +80,27 @@ from raftlab.guest.service import ApplyChInterceptor, InterceptedPeer
 if TYPE_CHECKING:
     from raftlab.guest.race_client import RaceClient
 
-# A thread of the peer that has run for so long without waiting will not wait any more.
+# CPU time after which a thread that does not wait is reported.
 _UNRESPONSIVE_S = 5
 _DECISIONS_MAX = 16_384
 _NUMBERS = frozenset((int, bool))
 _NUMBER_MAX = 1 << 63
 _setup_decoder, _slice_decoder = msgspec.msgpack.Decoder(PeerSetup), msgspec.msgpack.Decoder(TimeSlice)
 INIT, LOAD = "__init__", "__load__"
-PEER, SERVICE, CLERK = "Raft", "KVServer", "Clerk"  # what a program's objects are called
+PEER, SERVICE, CLERK = "Raft", "KVServer", "Clerk"  # the objects of a peer process
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 class SupervisorConnection:
-    """To the host: frames, one at a time."""
+    """The socket to the supervisor: frames, one at a time."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._reader = protocol.FrameReader(fd)
 
     def read(self, decoder: msgspec.msgpack.Decoder[T]) -> T:
-        """The next frame. Where there is none any more, the host is gone, and so is this process."""
+        """The next frame. Exits the process if the supervisor has ended."""
         try:
             return decoder.decode(self._reader.read())
         except (EOFError, OSError):
@@ -115,11 +112,11 @@ class SupervisorConnection:
             data = data[os.write(self._fd, data) :]
 
 
-# ---- what the peer is given ------------------------------------------------------------------------------------
+# ---- the objects that a peer gets ------------------------------------------------------------------------------------
 
 
 class SandboxedClientEnd:
-    """A ClientEnd, to the peer."""
+    """The peer's view of a ClientEnd."""
 
     __slots__ = ("_number", "_simulation")
 
@@ -128,7 +125,7 @@ class SandboxedClientEnd:
         self._number = number
 
     def call(self, service_method: str, args: Any) -> Any:
-        """Send a request and wait: the reply, or None if there will be none."""
+        """Send a request and wait. Returns the reply, or None if there will be none."""
         return self._simulation.send_request(self._number, service_method, args)
 
     def __repr__(self) -> str:
@@ -136,7 +133,7 @@ class SandboxedClientEnd:
 
 
 class _OutgoingCall:
-    """A request that is under way."""
+    """A call that has not returned."""
 
     __slots__ = ("caller", "data", "method", "target")
 
@@ -154,7 +151,7 @@ class _OutgoingCall:
 
 
 class _CapturedOutput:
-    """In the place of stdout and stderr."""
+    """Replaces stdout and stderr."""
 
     encoding = "utf-8"
 
@@ -166,17 +163,17 @@ class _CapturedOutput:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Nothing is buffered."""
 
     def isatty(self) -> bool:
         return False
 
 
-# ---- the world, as far as it is in here ------------------------------------------------------------------------
+# ---- the simulation --------------------------------------------------------------------------------------------------
 
 
 class PeerSimulation(Simulation):
-    """One peer's threads. Time and whatever else comes from outside is the host's."""
+    """Runs the threads of one peer. Time and all input come from the supervisor."""
 
     def __init__(self, connection: SupervisorConnection, setup: PeerSetup, code: CompiledPeer) -> None:
         super().__init__(setup.seed, choice_source=SeededSource(setup.seed), unresponsive_s=None)
@@ -200,9 +197,9 @@ class PeerSimulation(Simulation):
         self._slow_disk = False
         self._lockstep = setup.lockstep
         self._has_service = setup.has_service
-        self._apply_ch_interceptor: ApplyChInterceptor | None = None  # apply_ch, if it is read in here
-        self._apply_ch_reader: Task | None = None  # who reads apply_ch for a service that is elsewhere
-        self._waiting_reader: Task | None = None  # the same, while it waits
+        self._apply_ch_interceptor: ApplyChInterceptor | None = None  # if the service is in this process
+        self._apply_ch_reader: Task | None = None  # reads apply_ch for a service outside
+        self._waiting_reader: Task | None = None  # the same task, while it waits
         self._chars_left = protocol.LOG_CHARS_MAX
         self._chars_dropped = 0
         self._disk = Persister()
@@ -221,7 +218,7 @@ class PeerSimulation(Simulation):
         }
         self.race: RaceClient | None = None  # with --race
         if code.race is not None and setup.first_preemptions is not None:
-            from raftlab.guest.race_client import RaceClient  # most guests need none
+            from raftlab.guest.race_client import RaceClient  # only with --race
 
             self.race = race = RaceClient(self, code.race, setup.first_preemptions)
             self._handlers |= {PreemptionBatch: race.on_batch, ResumeThread: race.on_resume}
@@ -232,18 +229,18 @@ class PeerSimulation(Simulation):
         }
 
     def serve(self) -> None:
-        """The first task. It waits for ever; all others are the peer's."""
+        """The first task. It waits forever; all others belong to the peer."""
         self._apply_ch = queue.Queue(1)
         self.park("the end")
 
     def record(self, event: Event) -> None:
-        """The peer's own lines go to the host; there are no other events in here."""
+        """Send the peer's log lines to the supervisor. There are no other events in this process."""
         self.add_text(event.detail.text, lambda text: PeerLog(event.detail.topic[: protocol.NAME_MAX], text))
 
-    # ---- turns -------------------------------------------------------------------------------------------------
+    # ---- time slices -------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Nobody is ready: wake who is due, or hand over to the host until something has arrived."""
+        """No task is ready: wake tasks whose timers are due, or end the time slice."""
         ready = self._ready
         while True:
             self._wake_due()
@@ -263,7 +260,7 @@ class PeerSimulation(Simulation):
             self._exchange(self._next_timer_ns())
 
     def _exchange(self, next_ns: int | None) -> None:
-        """To the host, and back."""
+        """Send the result of this time slice, and wait for the next one."""
         effects, self._effects = self._effects, []
         self._connection.write(TimeSliceResult(effects, next_ns))
         time_slice = self._connection.read(_slice_decoder)
@@ -275,7 +272,7 @@ class PeerSimulation(Simulation):
             self._handlers[arrival.__class__](arrival)
 
     def request_from_supervisor(self, effect: PeerEffect) -> None:
-        """In the middle of a turn. What else has arrived by then may do so now."""
+        """Ask the supervisor within a time slice. Handles whatever else has arrived."""
         self._effects.append(effect)
         self._exchange(None)
 
@@ -300,17 +297,17 @@ class PeerSimulation(Simulation):
             self._stale_timers -= 1
         return timers[0][0] if timers else None
 
-    # ---- what arrives ------------------------------------------------------------------------------------------
+    # ---- what arrives ------------------------------------------------------------------------------------------------
 
     def _on_method_call(self, call: MethodCall) -> None:
         object_, _, method = call.method.rpartition(".")
         name = f"{object_ if method == INIT else method}()"
-        # A service elsewhere calls snapshot() after it has taken what was put before.
+        # A service outside calls snapshot() after it has taken earlier messages.
         after = self._apply_ch_reader if method == "snapshot" else None
         self._method_calls[call.id] = self._spawn(self._run_method_call, call, name, method, after=after)
 
     def _spawn(self, fn: Callable[..., None], arrival: Any, name: str, entry_point: str, *, after: Task | None) -> Task:
-        """A task that somebody outside has the program begin: after that one, and after nobody who waits now."""
+        """Spawn a task for a call from outside. For --race it is ordered after `after`, and after no other task."""
         waiting, self.current = self.current, after or self._clock
         task = self.spawn(fn, arrival, name=name, node=self._node, entry_point=entry_point)
         self.current = waiting
@@ -335,9 +332,9 @@ class PeerSimulation(Simulation):
         self._effects.append(MethodResult(call.id, numbers, data, text))
 
     def encode_result(self, value: Any) -> tuple[list[int | bool] | None, bytes | None, str]:
-        """A result, as the host is told it."""
+        """A result as sent to the supervisor: numbers, or encoded data, or text for a value that cannot be encoded."""
         if isinstance(value, str):
-            value = str.__str__(value)  # and not what a class of its own makes of one
+            value = str.__str__(value)  # a subclass of str may override anything
         if value.__class__ is tuple and _NUMBERS.issuperset(map(type, value)):
             return list(value), None, ""
         try:
@@ -346,7 +343,7 @@ class PeerSimulation(Simulation):
             return None, None, encodable(short(value))
 
     def _load(self) -> tuple[str, list[str], dict[str, str]]:
-        """What keeps it from being tested, or '', what methods its peer has, and which serve an RPC of another name."""
+        """The load error ("" if none), the methods of Raft, and the RPCs that it serves under other names."""
         try:
             self._code.load_all()
         except CodeError as error:
@@ -367,7 +364,7 @@ class PeerSimulation(Simulation):
         peer_class = self._class(PEER)
         if self._has_service:
             self._apply_ch_interceptor = ApplyChInterceptor(self, apply_ch)
-            self._class(SERVICE)  # a peer that restarts reads its log, and the classes of what is in there are these
+            self._class(SERVICE)  # registers the classes that are in the log of a peer that restarts
         peer = self._objects[PEER] = call_peer(peer_class, (self._ends, self.me, self._disk, apply_ch))
         self._server.add_service(RpcService(peer, PEER))
         if not self._has_service:
@@ -413,7 +410,7 @@ class PeerSimulation(Simulation):
         waits = blocked(self, self._method_calls.get(query.call_id))
         self._effects.append(ThreadQueryResult(waits[:20], node_threads(self), "" if held is None else held.name))
 
-    # ---- what the peer does ------------------------------------------------------------------------------------
+    # ---- what the peer does ------------------------------------------------------------------------------------------
 
     def send_request(self, number: int, service_method: str, args: Any) -> Any:
         data = labgob.encode(args)
@@ -430,7 +427,7 @@ class PeerSimulation(Simulation):
             raise RpcError(f"{service_method} of {number} returned what {self._name} cannot read: {error}") from error
 
     def _reply_type(self, service_method: str) -> Any:
-        """As its own handler of that name promises: whoever answered runs the same program."""
+        """The return type of the peer's own handler: all peers run the same code."""
         if service_method not in self._reply_types:
             reply_type: Any = Any
             object_, _, method = service_method.rpartition(".")
@@ -453,7 +450,7 @@ class PeerSimulation(Simulation):
         return number
 
     def _start_save(self, number: int) -> None:
-        """Runs in the peer's own task, at the beginning of a save."""
+        """Runs in the task of the peer that saves."""
         if self._slow_disk:
             self._effects.append(SaveStarted(number))
             self._waiting_saves[number] = self.current
@@ -464,7 +461,7 @@ class PeerSimulation(Simulation):
         self._effects.append(SaveFinished(number, bytes(raft_state), None if unchanged else bytes(snapshot)))
 
     def _forward_apply_ch(self, apply_ch: queue.Queue[Any]) -> None:
-        """A task: what the peer puts on apply_ch goes to the service, which is elsewhere."""
+        """A task: forwards apply_ch to the service, which is outside."""
         while True:
             self.add_apply_message(apply_ch.get())
             if self._lockstep:
@@ -476,27 +473,27 @@ class PeerSimulation(Simulation):
 
     @property
     def can_wait(self) -> bool:
-        """Not in the clock's calls, nor when garbage is collected."""
+        """False in timer callbacks and during garbage collection."""
         return self._state == "running"
 
     def add_effect(self, effect: PeerEffect) -> None:
         self._effects.append(effect)
 
     def add_text(self, text: str, effect: Callable[[str], PeerEffect]) -> None:
-        # Neither more lines in a turn than its host takes deeds.
+        # No more lines in a time slice than half of the allowed effects.
         kept = encodable(text[: self._chars_left]) if len(self._effects) < protocol.EFFECTS_MAX // 2 else ""
         self._chars_left -= len(kept)
         for begin in range(0, len(kept), protocol.TEXT_MAX):
             self._effects.append(effect(kept[begin : begin + protocol.TEXT_MAX]))
         if len(kept) < len(text):
             self._chars_dropped += len(text) - len(kept)
-            # Each time: a peer that prints without end must not be taken for one that is silent, nor fill a frame.
+            # One current count: endless output must neither look like silence nor fill a frame.
             if self._effects and isinstance(self._effects[-1], DroppedText):
                 self._effects.pop()
             self._effects.append(DroppedText(self._chars_dropped))
 
     def send_exit_report(self, failed: ExitReport | RaceFound) -> None:
-        """The last words, after what was done before them, unless that is what cannot be said."""
+        """Send the pending effects and the exit report; the report alone if the effects cannot be encoded."""
         try:
             self._connection.write(TimeSliceResult([*self._effects, failed], None))
         except (TypeError, ValueError, OverflowError, RecursionError):
@@ -510,7 +507,7 @@ def _field_names(type_: Any) -> list[str]:
 
 
 def _apply_effect(message: Any) -> ApplyChMessage | ApplyChOtherValue:
-    # By name: a peer with a messages.py of its own has an ApplyMsg of its own.
+    # By name: a peer with its own messages.py has its own ApplyMsg.
     if type(message).__name__ != "ApplyMsg":
         return ApplyChOtherValue(encodable(short(message)))
     numbers = {name: getattr(message, name, 0) for name in ("command_index", "snapshot_term", "snapshot_index")}
@@ -531,17 +528,17 @@ def _apply_effect(message: Any) -> ApplyChMessage | ApplyChOtherValue:
     )
 
 
-# ---- a guest's life ----------------------------------------------------------------------------------------------
+# ---- the process -----------------------------------------------------------------------------------------------------
 
 
 def run_peer_process(fd: int, code: CompiledPeer, lock: Callable[[PeerSetup], None]) -> NoReturn:
-    """In a process of its own, and never back. `lock` puts up the walls, once the guest knows who it is."""
+    """Run the peer in this process, and exit. `lock` applies the limits of the PeerSetup."""
     connection = SupervisorConnection(fd)
     setup = connection.read(_setup_decoder)
     simulation = PeerSimulation(connection, setup, code)
     sys.stdout = sys.stderr = _CapturedOutput(simulation)
     _start_watchdog(simulation)
-    lock(setup)  # before the first line of the peer. There is no timer any more after it
+    lock(setup)  # before any code of the peer runs; timers cannot be set afterwards
     try:
         with forbid_exit(), labgob.carrying_unknown():
             simulation.run(simulation.serve)
@@ -550,12 +547,12 @@ def run_peer_process(fd: int, code: CompiledPeer, lock: Callable[[PeerSetup], No
         with suppress(Exception):
             point_into_peer(error, *code.classes.values())
         simulation.send_exit_report(exit_report(error))
-    # Not sys.exit(): a peer's atexit functions have no say in how this ends.
+    # Not sys.exit(): that would run atexit functions of the peer.
     os._exit(0)
 
 
 def _start_watchdog(simulation: PeerSimulation) -> None:
-    """Every second of this process's own time: has any thread waited since? A signal, because threads are none here."""
+    """Each second of CPU time, check whether any thread has waited. Uses a signal: the sandbox forbids threads."""
     last_progress, idle_s = (-1, -1), 0
 
     def look(_: int, frame: FrameType | None) -> None:

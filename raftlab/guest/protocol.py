@@ -1,17 +1,12 @@
-"""What host and guest say to each other: bytes, decoded into the types below and into nothing else.
+"""The messages between supervisor and peer process.
 
-The host speaks first. Its `Turn` says what time it is and what has arrived. The guest runs its threads until all of
-them wait, and answers with `Done`: what they did, in order, and when the next of them wants to be woken. So the guest
-never speaks unasked, and for as long as it runs, the host's clock stands still.
+The supervisor sends a `TimeSlice`: the time and what has arrived. The peer process runs its threads until all of them
+wait, and replies with a `TimeSliceResult`: their effects in order, and the time of the next timer. It never sends
+anything else, and virtual time does not pass while it runs.
 
-Nothing here knows about Raft. A program is one object with methods, or two, one above the other. Calls come in: from
-the tester (`Ask`) and over the network (`Request`). Calls go out (`Send`), and what they bring comes back (`Reply`). It
-may have a disk (`Save`) and a channel to whoever reads what it puts there (`Put`). Where that is its own upper object,
-the host hears what passes between the two: what is taken (`Put` too), what waits (`Waiting`), and what the upper one
-calls (`Calls`, `CameBack`). Values inside are labgob's bytes.
-
-Frames are msgpack behind their length, four bytes, big-endian. What a guest says is data from an enemy: every field
-has a type, every frame, list and text a limit, and what breaks one ends the run as the guest's own failure.
+Nothing here depends on Raft: a peer is one or two objects with methods, which may have a disk and an apply_ch.
+A frame is its length (four bytes, big-endian) and a msgpack message; values in it are encoded by labgob. Messages from
+a peer process are untrusted: fields are typed, sizes limited, and a violation ends the run as a failure of that peer.
 """
 
 from __future__ import annotations
@@ -26,72 +21,72 @@ from raftlab.races.data_race import BenignRace, DataRace
 
 LENGTH_BYTES = 4
 FRAME_BYTES_MAX = 16 << 20
-RUN_BYTES_MAX = 512 << 20  # from all guests of a run
-EFFECTS_MAX = 100_000  # in one turn
+RUN_BYTES_MAX = 512 << 20  # from all peer processes of a run
+EFFECTS_MAX = 100_000  # in one time slice
 NAME_MAX = 200  # characters of a name: a method's, a type's, a task's
 TEXT_MAX = 20_000  # characters of a text
 FIELDS_MAX = 100  # of one type
-TYPES_MAX = 200  # declared by one guest
-HELD_LOCKS_MAX = 20  # locks that a thread held
-BENIGN_RACES_MAX = 100  # of one guest
-LOG_CHARS_MAX = 4_000_000  # of a guest's own lines, and of what it prints; what is beyond is dropped and counted
+TYPES_MAX = 200  # declared by one peer process
+HELD_LOCKS_MAX = 20  # locks held at an access
+BENIGN_RACES_MAX = 100  # of one peer process
+LOG_CHARS_MAX = 4_000_000  # log lines and output of a run; more is dropped and counted
 
 
 class _Message(msgspec.Struct, array_like=True, tag=True, gc=False, eq=False):
-    """Arrays, because field names would be half of every message."""
+    """Encoded as an array: field names would be half of every message."""
 
 
-# ---- host and nursery, from which guests are forked --------------------------------------------------------------
+# ---- supervisor and fork server --------------------------------------------------------------------------------------
 
 FORK, WAIT = b"f", b"w"
 PID_BYTES = 4
 
 
 class ForkServerSetup(msgspec.Struct):
-    """The first frame."""
+    """The first frame to the fork server."""
 
-    files: dict[str, bytes]  # by the path that the reader knows
-    modules: dict[str, str]  # what is imported under which name: the path of each module of the program
-    filter: bytes  # of system calls, for each guest; b"" for none
-    cpu: int  # the processor to keep to: see host.home_cpu()
-    uid: int = 0  # to become, if this process is root; 0 to stay
-    race: bool = False  # whether the files are rewritten, so that threads may lose their turns
+    files: dict[str, bytes]  # by path as shown to users
+    modules: dict[str, str]  # the path of each module, by name
+    filter: bytes  # of system calls, for each peer process; b"" for none
+    cpu: int  # the processor for all of them
+    uid: int = 0  # switch to this user, if root; 0: do not
+    race: bool = False  # rewrite the files for --race
 
 
 class ForkServerReady(msgspec.Struct):
-    """The answer, twice: when the nursery is there, and when the peer's files are compiled."""
+    """Sent twice: at the start, and when the peer's files are compiled."""
 
 
 class ProcessExit(msgspec.Struct, array_like=True):
-    """How a guest ended: as waitpid() says, and the processor time it took."""
+    """How a peer process ended: the status of waitpid(), and the CPU time used."""
 
     status: int
     cpu_s: float
 
 
-# ---- host to guest ---------------------------------------------------------------------------------------------
+# ---- supervisor to peer process --------------------------------------------------------------------------------------
 
 
 class PeerSetup(msgspec.Struct, array_like=True):
-    """The first frame: who the guest is. It answers with its first Done."""
+    """The first frame to a peer process. Its reply is a TimeSliceResult."""
 
     name: str  # of the node
     incarnation: int
     me: int
-    ends: int  # how many peers it can call, itself among them
-    seed: int  # of its own chance, and of the order in which its threads run
+    ends: int  # the number of peers, including this one
+    seed: int  # of its random numbers and of the order of its threads
     now_ns: int
     raft_state: bytes
     snapshot: bytes
-    lockstep: bool  # whether whoever reads the channel may be busy: then a Put waits for its Taken
-    has_service: bool = False  # whether the channel's reader is in the guest, too
-    memory_mb: int = 0  # beyond what it begins with; 0: as much as it likes
+    lockstep: bool  # an ApplyChMessage waits for its MessageTaken, because the reader may be busy
+    has_service: bool = False  # the reader of apply_ch is in this process, too
+    memory_mb: int = 0  # beyond the memory at its start; 0: no limit
     cpu_s: int = 0
-    first_preemptions: dict[str, list[tuple[int, int]]] | None = None  # with --race: by kind, the first Losses
+    first_preemptions: dict[str, list[tuple[int, int]]] | None = None  # with --race, by kind
 
 
 class MethodCall(_Message):
-    """The tester calls a method of the program, by its object and name: "Raft.start". `args` is a labgob list."""
+    """The tester calls a method: "Raft.start". `args` is a labgob list."""
 
     id: int
     method: str
@@ -99,48 +94,48 @@ class MethodCall(_Message):
 
 
 class IncomingRequest(_Message):
-    """A call over the network has arrived."""
+    """An RPC request has arrived."""
 
     id: int
-    method: str  # with its service: "Raft.request_vote"
+    method: str  # as in "Raft.request_vote"
     source: str
-    type_name: str  # of the argument, as the sender has declared it; "" for a plain value
+    type_name: str  # of the argument, as declared by the sender; "" for a plain value
     data: bytes
 
 
 class IncomingReply(_Message):
-    """What came of a Send: its reply, or None if there will be none."""
+    """The reply to an OutgoingRequest, or None if there will be none."""
 
     id: int
     data: bytes | None
 
 
 class MessageTaken(_Message):
-    """Whoever reads the channel is ready for the next message."""
+    """The reader of apply_ch is ready for the next message."""
 
 
 class DiskReady(_Message):
-    """On a slow disk: the save of that number has had its time."""
+    """On a slow disk: the save of that number may finish."""
 
     number: int
 
 
 class ThreadQuery(_Message):
-    """What are your threads at? Asked when a run has failed, for the report."""
+    """Asks where the threads are, for the report of a failed run."""
 
-    call_id: int  # the Ask that has not returned, 0 for none
+    call_id: int  # the MethodCall that has not returned; 0: none
 
 
 class PreemptionBatch(_Message):
-    """With --race: the next blocks of a kind. At which statement of each the turn is lost, 0 for none, and 1 if its
-    thread gets it back when the host says so."""
+    """With --race: the next blocks of a kind. For each, the statement at which a thread is preempted (0: none), and
+    1 if it is delayed until a ResumeThread."""
 
     kind: str
     blocks: list[tuple[int, int]]
 
 
 class ResumeThread(_Message):
-    """The thread that lost its turn there, late, gets it back."""
+    """The thread that was preempted and delayed there continues."""
 
     kind: str
     block: int
@@ -159,20 +154,20 @@ Arrival = (
 
 
 class TimeSlice(msgspec.Struct, array_like=True, gc=False):
-    now_ns: int  # on the guest's own clock
+    now_ns: int  # on this node's clock
     slow_disk: bool
     arrivals: list[Arrival]
 
 
-# ---- guest to host ---------------------------------------------------------------------------------------------
+# ---- peer process to supervisor --------------------------------------------------------------------------------------
 
 
 class TypeDeclaration(_Message):
-    """A type of its own, before the first message that has it. Its number is the how many-th it is, from 0."""
+    """Declares a message type before its first use. Types are numbered from 0 in this order."""
 
     name: str
     fields: list[str]
-    entries: list[str]  # of what is in its field `entries`, if it has one
+    entries: list[str]  # fields of the items of its field `entries`, if any
 
 
 class OutgoingRequest(_Message):
@@ -192,8 +187,8 @@ class OutgoingReply(_Message):
 
 
 class MethodResult(_Message):
-    """From an Ask: a tuple of numbers, as most are; another value, in a labgob list; or, where that is none that can
-    travel, how it looks."""
+    """The result of a MethodCall: a tuple of numbers; or another value, in a labgob list; or the text of a value that
+    cannot be encoded."""
 
     id: int
     numbers: list[int | bool] | None
@@ -202,13 +197,13 @@ class MethodResult(_Message):
 
 
 class SaveStarted(_Message):
-    """On a slow disk: a save begins, and its thread waits for Saved."""
+    """On a slow disk: a save starts, and its thread waits for DiskReady."""
 
-    number: int  # the guest's name for it; the host counts for itself
+    number: int  # only a label: the supervisor counts saves itself
 
 
 class SaveFinished(_Message):
-    """It has taken effect. No snapshot: the one that is there stays."""
+    """A save takes effect. Without `snapshot`, the previous one stays."""
 
     number: int
     raft_state: bytes
@@ -216,9 +211,9 @@ class SaveFinished(_Message):
 
 
 class ApplyChMessage(_Message):
-    """Into the channel, or out of one that is read in the guest: an ApplyMsg, field by field.
+    """An ApplyMsg was put into apply_ch, or taken from it by a service in this process.
 
-    `command` is a labgob list of one.
+    `command` is a labgob list of one item.
     """
 
     command_valid: bool
@@ -231,13 +226,13 @@ class ApplyChMessage(_Message):
 
 
 class ApplyChLength(_Message):
-    """At the end of a turn, if it has changed: so many messages are in a channel that is read in the guest."""
+    """The length of an apply_ch that is read in this process. Sent at the end of a time slice, if it has changed."""
 
     messages: int
 
 
 class InterceptedCall(_Message):
-    """One object of the program calls the one below it. `args` is a labgob list."""
+    """The service calls its peer. `args` is a labgob list."""
 
     id: int
     method: str
@@ -245,7 +240,7 @@ class InterceptedCall(_Message):
 
 
 class InterceptedResult(_Message):
-    """From such a call, if it is one whose result is asked for: as Returned."""
+    """The result of an InterceptedCall, if it is needed. As MethodResult."""
 
     id: int
     numbers: list[int | bool] | None
@@ -254,13 +249,13 @@ class InterceptedResult(_Message):
 
 
 class ApplyChOtherValue(_Message):
-    """Into the channel: something else, as it looks."""
+    """Something else was put into apply_ch: its text."""
 
     text: str
 
 
 class PeerLog(_Message):
-    """One of its own lines, for the trace."""
+    """A log line of the peer, for the trace."""
 
     topic: str
     text: str
@@ -271,13 +266,13 @@ class PeerOutput(_Message):
 
 
 class DroppedText(_Message):
-    """So many characters of lines and output were too much, so far."""
+    """The number of characters of log lines and output that were dropped so far."""
 
     chars: int
 
 
 class ThreadQueryResult(_Message):
-    """The answer to a Look, in the guest's own words."""
+    """The reply to a ThreadQuery. Only for reports: it is not verified."""
 
     blocked: list[Wait]
     threads: list[Wait]
@@ -285,31 +280,31 @@ class ThreadQueryResult(_Message):
 
 
 class ExitReport(_Message):
-    """It has ended, and why. Nothing comes after this.
+    """The peer has ended with an error. This is its last message.
 
-    `kind` is the error's class in labsim, `name` that of the exception inside a TaskFailed. `told` is what the report
-    shows of it.
+    `kind` is the error's class in labsim, `name` that of the exception inside a TaskFailed. `lines` are for
+    the report.
     """
 
     kind: str
     name: str
     text: str
-    told: list[str]
+    lines: list[str]
     where: list[CodeLocation]
     task: str = ""
     entry_point: str = ""
-    returned: str = ""  # of an RpcError: the name of the type that a handler returned instead of the right one
-    in_snapshot: bool = False  # whether the peer's snapshot() is on the stack
+    returned: str = ""  # of an RpcError: the name of the wrong type that a handler returned
+    in_snapshot: bool = False  # the peer's snapshot() is on the stack
 
 
 class PreemptionRequest(_Message):
-    """With --race: the Losses of that kind are used up. It says nothing more until it has got the next ones."""
+    """With --race: asks for the next PreemptionBatch of that kind, and waits for it."""
 
     kind: str
 
 
 class PreemptionReached(_Message):
-    """A thread has come to a loss: which one, by the number of its block from 1, and where."""
+    """A thread is preempted: the number of the block, from 1, and the line."""
 
     kind: str
     block: int
@@ -319,13 +314,13 @@ class PreemptionReached(_Message):
 
 
 class RaceFound(_Message):
-    """Two of its threads have touched something without order. Nothing comes after this."""
+    """Two threads have a data race. This is the last message."""
 
     race: DataRace
 
 
 class BenignRaceFound(_Message):
-    """The same, but no failure."""
+    """The same, but not a failure."""
 
     race: BenignRace
 
@@ -356,13 +351,13 @@ PeerEffect = (
 
 class TimeSliceResult(msgspec.Struct, array_like=True, gc=False):
     effects: list[PeerEffect]
-    next_ns: int | None  # on its own clock: when its next timer is due
+    next_ns: int | None  # when its next timer is due, on its own clock
 
 
 class FrameReader:
-    """Reads one frame after another, from whoever speaks only when it is asked.
+    """Reads frames from a side that sends one only in reply.
 
-    Into one buffer that stays: an object that is new for each frame costs more than all the rest.
+    Reuses one buffer, because allocating one for each frame would cost more than everything else.
     """
 
     def __init__(self, fd: int) -> None:
@@ -370,7 +365,7 @@ class FrameReader:
         self._buffer = bytearray(1 << 16)
 
     def read(self, bytes_max: int = FRAME_BYTES_MAX) -> memoryview:
-        """The next frame's content, which is there until the next call. EOFError; ValueError if it is none."""
+        """The content of the next frame, valid until the next call. Raises EOFError; ValueError if it is invalid."""
         view = memoryview(self._buffer)
         have = os.readv(self._fd, (view,))
         size = int.from_bytes(view[:LENGTH_BYTES], "big") + LENGTH_BYTES

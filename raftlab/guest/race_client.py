@@ -1,6 +1,6 @@
-"""What `--race` asks of a guest: its code is rewritten, and which turns its threads lose, the host says.
+"""`--race` inside a peer process: its code is rewritten, and the supervisor decides where its threads are preempted.
 
-Start at `GuestRace`.
+Start at `RaceClient`.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ def make_race_instrumentation() -> RaceInstrumentation:
 
 
 class RaceClient:
-    """Of one guest. It takes the place of the guest's choice source for what the host decides."""
+    """Serves one peer process. Replaces its choice source for the choices that the supervisor makes."""
 
     def __init__(
         self, simulation: PeerSimulation, race: RaceInstrumentation, first: dict[str, list[tuple[int, int]]]
     ) -> None:
-        """`first`: what the host has handed out to begin with."""
+        """`first`: the first batch of preemptions, by kind."""
         self._simulation = simulation
         self._instrumentation = race
         self._source: ChoiceSource = simulation.choice_source
         self._preemptions = {kind: first[kind][::-1] for kind in DISTRIBUTIONS}
         self._delayed: dict[tuple[str, int], Task] = {}
-        self._reported = 0  # that were told
+        self._reported = 0  # benign races that were sent
         self.pick = simulation.choice_source.pick
         simulation.choice_source = self
         race.begin_run(simulation)
@@ -60,7 +60,7 @@ class RaceClient:
         if not self._preemptions[kind]:
             self._simulation.request_from_supervisor(PreemptionRequest(kind))
         at, delayed = self._preemptions[kind].pop()
-        return Preemption(at, delayed)  # how late, the host knows
+        return Preemption(at, delayed)  # only the supervisor knows the delay
 
     def on_batch(self, batch: PreemptionBatch) -> None:
         self._preemptions[batch.kind] = batch.blocks[::-1]
@@ -80,11 +80,11 @@ class RaceClient:
             self._simulation.wake(task)
 
     def on_constructed(self, *, one_at_a_time: bool = False) -> None:
-        """A constructor of the program has returned."""
+        """A constructor of the peer has returned."""
         self._instrumentation.on_constructed(one_at_a_time=one_at_a_time)
 
     def new_benign_races(self) -> Iterator[BenignRaceFound]:
-        """At the end of a turn: what was remarked since the last one."""
+        """The benign races found since the last call."""
         for benign in islice(self._instrumentation.benign_races(), self._reported, protocol.BENIGN_RACES_MAX):
             self._reported += 1
             comment = None if benign.comment is None else _encodable_name(benign.comment)
@@ -92,7 +92,7 @@ class RaceClient:
 
 
 class SupervisedPreempter(Preempter):
-    """Each loss is the host's to know."""
+    """Reports each preemption to the supervisor, which decides about the delay."""
 
     def preempt_at(self, kind: str, block: int, preemption: Preemption, where: Preempted) -> None:
         race: RaceClient = self._simulation.race  # type: ignore[attr-defined]  # a PeerSimulation
@@ -100,7 +100,7 @@ class SupervisedPreempter(Preempter):
 
 
 class _NoPreempter:
-    """Of a guest that is only to be loaded."""
+    """In a process that only loads the peer."""
 
     @staticmethod
     def statement() -> None:
@@ -134,5 +134,5 @@ def _encodable_access(access: Access) -> Access:
 
 
 def _encodable_name(text: str) -> str:
-    """As the host takes it."""
+    """A name as the supervisor accepts it."""
     return "".join(char if char.isprintable() else "?" for char in text[: protocol.NAME_MAX])

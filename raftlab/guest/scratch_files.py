@@ -1,7 +1,7 @@
-"""Files that a peer may write although there is no disk for it: in its own memory, and gone with its process.
+"""Scratch files: what a sandboxed peer writes stays in the memory of its process, and ends with it.
 
-A log of one's own, a temporary file: right peers do that, and must not fail for it. Nobody else can read them.
-Not promised: folders as a file system has them, or two readers of one file with places of their own.
+Correct peers may write a log or a temporary file, and must not fail because of that. No other process can read these.
+Not promised: folders, or independent positions of two readers of one file.
 
 Start at `install()`.
 """
@@ -22,7 +22,7 @@ _real_io_open, _real_os_open, _real_unlink = io.open, os.open, os.unlink
 
 
 def install() -> None:
-    """From now on, in this process."""
+    """Replace open() and its relatives in this process."""
     builtins.open = io.open = _open
     os.open = _os_open
     os.unlink = os.remove = _unlink
@@ -30,10 +30,10 @@ def install() -> None:
 
 
 def _descriptor(path: Any) -> int:
-    """The descriptor of the file of that name, which there is from now on."""
-    name = os.path.abspath(os.fsdecode(path))  # noqa: PTH100  # as open() would understand it
+    """The descriptor of the scratch file of that name. Creates it if necessary."""
+    name = os.path.abspath(os.fsdecode(path))  # noqa: PTH100  # resolved as open() does
     if name not in _files:
-        _files[name] = os.memfd_create(os.path.basename(name)[:200])  # noqa: PTH119  # a name for a person
+        _files[name] = os.memfd_create(os.path.basename(name)[:200])  # noqa: PTH119  # for humans only
     return _files[name]
 
 
@@ -45,7 +45,7 @@ def _open(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
     if isinstance(file, int) or not (set(mode) & set("wax+") or _is_scratch(file)):
         return _real_io_open(file, mode, *args, **kwargs)
     if "x" in mode and _is_scratch(file):
-        raise FileExistsError(f"{file!r} is there already")
+        raise FileExistsError(f"{file!r} exists")
     fd = os.dup(_descriptor(file))
     if "w" in mode:
         os.ftruncate(fd, 0)
@@ -72,4 +72,4 @@ def _unlink(path: Any, **kwargs: Any) -> None:
 
 
 def _mkdir(path: Any, mode: int = 0o777, **kwargs: Any) -> None:
-    """There are no folders: every path can be written to."""
+    """Does nothing: any path can be written, without folders."""

@@ -1,10 +1,10 @@
-"""A service inside a guest, above its peer: the host is told what passes between the two.
+"""A service above its peer in one sandboxed process: reports to the supervisor what passes between the two.
 
-The same as raftlab/harness/interceptor.py hears in one process, sent as effects: what the service takes from apply_ch,
-what waits there, and its calls of start() and snapshot(). Not promised: that it is true, as for all that a guest
-sends. Whatever a service could claim of these, it could also do, so a lie gains nothing.
+These effects correspond to what raftlab/harness/interceptor.py observes in one process: messages taken from apply_ch,
+its length, and calls of start() and snapshot(). The supervisor does not trust them. A false report gains nothing: a
+service could also do what it claims.
 
-Start at `ToldPeer`.
+Start at `InterceptedPeer`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ApplyChInterceptor:
-    """apply_ch, read by a service that is in here, too."""
+    """Reports what a service in this process takes from apply_ch."""
 
     def __init__(self, simulation: PeerSimulation, apply_ch: queue.Queue[Any]) -> None:
         self._apply_ch = apply_ch
@@ -34,11 +34,11 @@ class ApplyChInterceptor:
             return message
 
         intercepted_get.__name__ = get.__name__
-        apply_ch.get = intercepted_get  # type: ignore[method-assign]  # a subclass would have a mutex, and another schedule
+        apply_ch.get = intercepted_get  # type: ignore[method-assign]  # a subclass would have another mutex, and so another schedule
 
     def length_effect(self) -> ApplyChLength | None:
-        """At the end of a turn: how much is in it, if that has changed."""
-        # Plainly: whoever waits now, or has ended, has not looked.
+        """The length of apply_ch, if it has changed since the last call."""
+        # Not apply_ch.qsize(): no task of the peer makes this call.
         now = queue.Queue.qsize(self._apply_ch)
         if now == self._reported_length:
             return None
@@ -47,7 +47,7 @@ class ApplyChInterceptor:
 
 
 class InterceptedPeer:
-    """What the service gets as its Raft: the peer itself, but the host hears of start() and snapshot()."""
+    """The Raft object that a service gets: the peer, with its start() and snapshot() calls reported."""
 
     def __init__(self, simulation: PeerSimulation, peer: Any) -> None:
         self._simulation = simulation
@@ -73,5 +73,5 @@ class InterceptedPeer:
         self._peer.kill()
 
     def __getattr__(self, name: str) -> Any:
-        """What else the student's Raft has."""
+        """Any other attribute of the student's Raft."""
         return getattr(self._peer, name)

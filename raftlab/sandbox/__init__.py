@@ -1,7 +1,6 @@
-"""Sandboxed peers: each incarnation is a process, confined, and the tester loads none of its code.
+"""Sandboxed peers: each incarnation runs in a confined process, and the tester loads none of its code.
 
-The peer's side is raftlab/guest. Here are supervisor.py, which owns time, network, disks and verdict; launcher.py,
-which has the peer's files; processes.py; confinement.py, what a sandboxed process cannot do; and message_types.py.
-docs/instructor/isolation.md is for readers. Start at `launcher.SandboxedLauncher`. loader.py is where a tool
-chooses between it and peers in its own process.
+supervisor.py owns time, network, disks and verdict; launcher.py has the peer's files; processes.py, the processes;
+confinement.py, what they cannot do. The peer's side is raftlab/guest. docs/instructor/sandbox.md is the guide.
+Start at `launcher.SandboxedLauncher`; loader.py chooses between it and the in-process launcher.
 """

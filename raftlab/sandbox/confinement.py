@@ -1,14 +1,13 @@
-"""What a guest cannot do: the walls around the nursery, and the filter of system calls that each guest puts on.
+"""What a sandboxed peer cannot do: bubblewrap around the fork server, and a seccomp filter in each peer process.
 
-Behind bubblewrap there is no network, no other process to see, and of the disk only Python, its libraries and the lab's
-packages, all of it read-only: no solution, no test, no other submission. As root the nursery becomes a user that owns
-nothing. The filter takes away what namespaces leave: a guest can read files and its own socket, use memory, and end.
-It cannot write a file but in its own memory, make a process or a thread, send a signal, open a socket, lock a file, or
-use memory that another could see.
+In bubblewrap there is no network and no other process, and of the disk only Python, its libraries and the lab's
+packages, all read-only: no solution, no test, no other submission. As root, the fork server switches to a user that
+owns nothing. The filter allows a peer to read files and its socket, to use memory and to exit. It cannot write files
+(except in its memory), start processes or threads, send signals, open sockets, lock files or share memory.
 
-Not promised: walls against time. What a guest is asked, and when, it sees; and how busy the machine is.
+Not promised: protection against timing. A peer sees when it is called, and how busy the machine is.
 
-Start at `nursery_command()`.
+Start at `fork_server_command()`.
 """
 
 from __future__ import annotations
@@ -30,13 +29,12 @@ import msgspec
 from raftlab.layout import GUEST, LAB, LIBRARIES, PEER, PEER_FILES, ROOT
 
 INSTALL = "apt-get install bubblewrap libseccomp2"
-# Owns nothing: from a range that systemd and Debian leave to programs like this one.
+# Owns nothing: in a range that systemd and Debian do not assign.
 UNPRIVILEGED_UID = 61_184
 _LAB_IN_SANDBOX = "/lab"
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives")
 
-# What a Python program needs that computes, and imports modules of the standard library. What is not here does not
-# exist for a guest.
+# What a Python program needs to compute and to import modules of the standard library. All other system calls fail.
 _ALLOWED = """
     read readv pread64 write writev close dup fstat stat lstat newfstatat statx access faccessat faccessat2
     lseek getdents64 readlink readlinkat getcwd mmap munmap mprotect mremap brk madvise futex membarrier rseq
@@ -50,7 +48,7 @@ _TCGETS, _FIOCLEX = 0x5401, 0x5451
 
 @cache
 def syscall_filter() -> bytes:
-    """The filter as the kernel takes it; b"" where there is no libseccomp."""
+    """The seccomp filter as a BPF program; b"" without libseccomp."""
     try:
         import pyseccomp as seccomp  # type: ignore[import-untyped]  # it ships no types
     except (ImportError, OSError, RuntimeError):
@@ -65,12 +63,12 @@ def syscall_filter() -> bytes:
         _allow(rules, seccomp, "fcntl", seccomp.Arg(1, seccomp.EQ, command))
     for command in (_TCGETS, _FIOCLEX):
         _allow(rules, seccomp, "ioctl", seccomp.Arg(1, seccomp.EQ, command))
-    # Who asks what it is called gets 0: numbers tell how many there were before it.
+    # These return 0: real numbers tell how many processes there were before.
     for name in ("getpid", "gettid", "getppid"):
         with suppress(RuntimeError, OSError, ValueError):
             rules.add_rule(seccomp.ERRNO(0), name)
     _allow(rules, seccomp, "sched_getaffinity", seccomp.Arg(0, seccomp.EQ, 0))
-    # Limits may be looked at: its own, and not changed.
+    # It may read its own limits, but not change them.
     _allow(rules, seccomp, "prlimit64", seccomp.Arg(0, seccomp.EQ, 0), seccomp.Arg(2, seccomp.EQ, 0))
     with tempfile.TemporaryFile() as file:
         rules.export_bpf(file)
@@ -79,13 +77,13 @@ def syscall_filter() -> bytes:
 
 
 def _allow(rules: Any, seccomp: Any, name: str, *arguments: Any) -> None:
-    with suppress(RuntimeError, OSError, ValueError):  # this machine has no call of that name
+    with suppress(RuntimeError, OSError, ValueError):  # this architecture has no such system call
         rules.add_rule(seccomp.ALLOW, name, *arguments)
 
 
 @cache
 def bubblewrap() -> str | None:
-    """Its path, if it is there and may be used by us on this system."""
+    """Its path, if it is installed and this user may run it."""
     path = shutil.which("bwrap")
     if path is None:
         return None
@@ -95,12 +93,12 @@ def bubblewrap() -> str | None:
 
 
 def sandbox_uid() -> int:
-    """The user that guests become, 0 for nobody else."""
+    """The user that peer processes switch to; 0: none."""
     return UNPRIVILEGED_UID if os.geteuid() == 0 else 0
 
 
 def unreadable_path_error() -> str:
-    """What keeps the user that guests become from reading Python, where bubblewrap does not show it; "" if nothing."""
+    """Why the unprivileged user cannot read Python, if there is no bubblewrap; "" if it can."""
     if bubblewrap() is not None or not sandbox_uid():
         return ""
     for path in (Path(sys.base_prefix).resolve(), *_library_folders(), ROOT):
@@ -114,13 +112,13 @@ def unreadable_path_error() -> str:
 
 
 def _unshare_options() -> list[str]:
-    # Root needs no user namespace, and without one the nursery can become another user.
+    # Root needs no user namespace, and without one the fork server can switch users.
     user = [] if os.geteuid() == 0 else ["--unshare-user"]
     return [*user, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--die-with-parent"]
 
 
 def _library_folders() -> list[Path]:
-    """The folders that third-party packages lie in."""
+    """The folders with third-party packages."""
     return sorted({Path(str(module.__file__)).resolve().parent.parent for module in (greenlet, msgspec)})
 
 
@@ -130,7 +128,7 @@ def environment() -> dict[str, str]:
         "PATH": "/usr/bin:/bin",
         "LANG": "C.UTF-8",
         "PYTHONPATH": os.pathsep.join(str(path) for path in (where, *_library_folders())),
-        # One seed is one run, also for a peer that lets the order of a set decide.
+        # One seed is one run, even if a peer depends on the order of a set.
         "PYTHONHASHSEED": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
@@ -147,7 +145,7 @@ def fork_server_command() -> list[str]:
     for path in (Path(sys.base_prefix).resolve(), python.parent, *_library_folders()):
         if not any(path.is_relative_to(other) for other in seen):
             seen.append(path)
-            # bubblewrap makes the folders above for root alone, and a guest is somebody else.
+            # bubblewrap would create the parent folders for root only.
             for above in reversed(path.parents[:-1]):
                 binds += ["--perms", "0755", "--dir", str(above)]
             binds += ["--ro-bind", str(path), str(path)]

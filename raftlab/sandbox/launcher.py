@@ -1,4 +1,4 @@
-"""A peer's files, launched in a sandbox: each incarnation in a process of its own. Start at `load_sandboxed()`."""
+"""Launches a peer in the sandbox, each incarnation in its own process. Start at `load_sandboxed()`."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ LOAD = "__load__"
 
 @dataclass(frozen=True)
 class SandboxLimits:
-    """What one run's guests may use."""
+    """The limits of one run."""
 
-    slice_s: float = 30.0  # real seconds for one turn of one guest
-    cpu_s: int = 60  # processor seconds of one guest
-    memory_mb: int = 1024  # of all guests that live at one time, beyond what a guest begins with
-    real_s: float = 600.0  # of the whole run
+    slice_s: float = 30.0  # real time of one time slice
+    cpu_s: int = 60  # CPU time of one peer process
+    memory_mb: int = 1024  # of all peer processes at one time, beyond the memory at their start
+    real_s: float = 600.0  # real time of the run
 
 
 class SandboxedLauncher:
-    """Launches one peer's files, each incarnation as a guest."""
+    """Launches one submission: each incarnation is a sandboxed process."""
 
-    # What guests take is not this process's time.
+    # Peer processes do most of the work, so CPU time of this process says little.
     work_clock = staticmethod(monotonic)
     classes: Sequence[Any] = ()
 
@@ -62,16 +62,16 @@ class SandboxedLauncher:
         print_text: Callable[[str], object] | None = None,
         race: bool = False,
     ) -> None:
-        """`files` by the path that the reader knows; `raft` is that of raft.py. `show` gets what guests print. `race`:
-        any line may lose its turn, and races are failures.
+        """`files`: sources by path as shown to users; `raft`: the path of raft.py. `print_text` gets what peers print.
+        `race`: preempt threads at any line and report data races.
 
-        With a service, each server is one guest, its peer inside, and so is each clerk.
+        With a service, each server (with its peer) and each clerk is one process.
         """
         self.limits = SandboxLimits() if limits is None else limits
         self.deadline_s = float("inf")
-        self.dropped_chars = 0  # characters that guests wanted to say and nobody kept
-        self.bytes_of_ended = 0  # that came, in this run, from guests that are gone
-        # How each type of message is called by who has declared it. A plain value's type is told by its bytes.
+        self.dropped_chars = 0  # characters of log lines and output over the limit
+        self.bytes_of_ended = 0  # received in this run from processes that have ended
+        # The full name of each declared message type. Plain values need none.
         self.type_names: dict[Any, str] = {}
         self.print_text = sys.stdout.write if print_text is None else print_text
         self.files = dict(files)
@@ -82,14 +82,14 @@ class SandboxedLauncher:
         self._fork_server: ForkServer | None = None
         self._running: dict[PeerSupervisor, None] = {}
         self._simulation: Simulation | None = None  # of the run under way
-        # Of its Raft, once it could be loaded:
+        # Of Raft, once it was loaded:
         self._raft_methods: list[str] | None = None
         self._renamed_rpcs: dict[str, str] = {}
-        self._cpus_before: set[int] = set()  # that this process had before a run
+        self._cpus_before: set[int] = set()  # the CPU affinity before the run
         self._chars_left = protocol.LOG_CHARS_MAX
 
     def load(self) -> None:
-        """Try whether it can be loaded: LoadError if not."""
+        """Load the peer once, as a test. Raises LoadError."""
         problem = self._try_to_load()
         if problem:
             raise LoadError(problem)
@@ -131,10 +131,10 @@ class SandboxedLauncher:
 
     @property
     def _all_paths(self) -> str:
-        """Those of which one is meant, and nobody here knows which."""
+        """The candidates, if the file with the error is unknown."""
         return " or ".join(self._modules[name] for name in (PEER, SERVICE, CLERK) if name in self._modules)
 
-    # ---- runs ----------------------------------------------------------------------------------------------------
+    # ---- runs --------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def run(self, simulation: Simulation | None) -> Iterator[None]:
@@ -142,7 +142,7 @@ class SandboxedLauncher:
             raise ValueError("run(): sandboxed peers run in virtual time only")
         self._end_all()
         if simulation.unresponsive_s is not None:
-            # A host that waits for a guest is not stuck: the guest has a limit of its own.
+            # Waiting for a peer process is limited by slice_s.
             simulation.unresponsive_s = self.limits.slice_s
         if self._fork_server is None:
             self._start_fork_server()
@@ -156,7 +156,7 @@ class SandboxedLauncher:
         self._chars_left = protocol.LOG_CHARS_MAX
         self._benign_races = {}
         try:
-            # The peers' classes are not here.
+            # This process does not have the peers' classes.
             with labgob.carrying_unknown():
                 yield
         finally:
@@ -171,7 +171,7 @@ class SandboxedLauncher:
         return SandboxedClerk(self, self._simulation, node, network, ends, number).construct
 
     def _end_all(self) -> None:
-        """No guest of it lives any more."""
+        """End all peer processes."""
         self._simulation = None
         if self._cpus_before:
             os.sched_setaffinity(0, self._cpus_before)
@@ -180,23 +180,23 @@ class SandboxedLauncher:
             supervisor.end()
 
     def keep_text(self, chars: int) -> bool:
-        """Whether that much more is kept, of all that a run's guests say."""
+        """Whether so many more characters may be kept in this run."""
         self._chars_left -= chars
         if self._chars_left < 0:
             self.dropped_chars += chars
         return self._chars_left >= 0
 
-    def add_benign_race(self, add_benign_race: BenignRace) -> None:
-        """A guest's word of what is unordered and no failure."""
+    def add_benign_race(self, race: BenignRace) -> None:
+        """Record a benign race that a peer process has reported."""
         if len(self._benign_races) < protocol.BENIGN_RACES_MAX:
-            self._benign_races[add_benign_race] = None
+            self._benign_races[race] = None
 
     @property
     def remarks(self) -> list[str]:
-        """Of the last run, a line each."""
+        """The benign races of the last run, a line each."""
         if not self._benign_races:
             return []
-        from raftlab.races.report import describe_benign_race  # most runs need none
+        from raftlab.races.report import describe_benign_race  # only if needed
 
         return list(dict.fromkeys(map(describe_benign_race, self._benign_races)))
 
@@ -222,12 +222,12 @@ class SandboxedLauncher:
         self._fork_server.prefork(_PREFORKED)
 
     def __del__(self, suppress: Callable[..., Any] = suppress) -> None:
-        """At the end of the program the names of this module may be gone before its objects are."""
+        """`suppress` is a default argument because module globals may be gone at interpreter exit."""
         with suppress(Exception):
             self.close()
 
     def close(self) -> None:
-        """End every process of it."""
+        """End all processes."""
         self._end_all()
         if self._fork_server is not None:
             self._fork_server.close()
@@ -235,7 +235,7 @@ class SandboxedLauncher:
 
 
 class ServicePaths(NamedTuple):
-    """Where its files are, by the paths that the reader knows."""
+    """The paths of a service's files, as shown to users."""
 
     server: str
     clerk: str
@@ -243,7 +243,7 @@ class ServicePaths(NamedTuple):
 
 
 def _module_paths(files: Mapping[str, bytes], raft: str, service: ServicePaths | None) -> dict[str, str]:
-    """Which file is imported under which name: as part of its package, and by itself if it lies beside it."""
+    """The path of each module by name. A file beside raft.py can be imported in the package and by itself."""
     names = {PEER: raft}
     folder = PurePosixPath(raft).parent
     own_package = str(folder / "messages.py") in files
@@ -272,14 +272,14 @@ def _module_beside(path: str, folder: PurePosixPath) -> str:
 def load_sandboxed(
     path: Path, kv: Path | None = None, *, limits: SandboxLimits | None = None, race: bool = False
 ) -> SandboxedLauncher:
-    """As raftlab.harness.loader.load_peer(), but not a line of the file is run in this process."""
+    """As raftlab.harness.loader.load_peer(), but runs no line of the files in this process."""
     if not hasattr(os, "pidfd_open"):
         raise LoadError("--isolated needs Linux, because the sandbox uses features of its kernel; omit --isolated")
     path = resolve_file(path, "raft.py", "RAFT")
     paths, service = files_of(path), None
     if kv is not None:
         kv = resolve_file(kv, "server.py", "KV")
-        # What does not lie beside it is the lab's.
+        # Files that are missing beside it are the lab's.
         own = [kv.parent / "client.py", kv.parent / "messages.py"]
         clerk, messages = (file if file.exists() else ROOT / SERVICE_PACKAGE / file.name for file in own)
         paths += [*files_of_service(kv), *(file for file in (clerk, messages) if file.exists())]

@@ -8,7 +8,7 @@ from raftlab.harness.launcher import PeerLauncher
 
 
 def launcher_for(path: Path, *, isolated: bool, kv: Path | None = None, race: bool = False) -> PeerLauncher:
-    """As load_peer(). `isolated`: in processes of their own, and no line of the files is run in this one."""
+    """As load_peer(). `isolated`: run the files in sandboxed processes, and none of them in this one."""
     # Only what is asked for: a process that grades has nothing in it that could load a peer.
     if not isolated:
         from raftlab.harness.loader import load_peer

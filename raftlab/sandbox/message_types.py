@@ -1,4 +1,4 @@
-"""Types of messages that a guest has declared, as the host reads them: by their fields' names, in types of its own.
+"""Message types that sandboxed peers declare, as the supervisor decodes them: by field names, into its own classes.
 
 Start at `message_type()`.
 """
@@ -34,15 +34,14 @@ _PAPERS_TYPES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class MessageType:
-    """How the host reads messages of a type that a guest has declared: by the names of their fields, in types of its
-    own."""
+    """A declared type, and the classes into which the supervisor decodes its messages."""
 
-    name: str  # in full, as the guest says
-    papers: Any  # with the types that the paper's fields have
-    loose: Any  # with any
+    name: str  # the full name, as declared
+    papers: Any  # with the types of the paper's fields
+    loose: Any  # with fields of any type
 
     def of(self, data: bytes) -> Any:
-        """The one of both that these bytes can be read with; ValueError if there is none."""
+        """The first of the two classes that can decode these bytes. Raises ValueError."""
         for type_ in (self.papers, self.loose):
             with suppress(labgob.DecodeError):
                 labgob.decode(data, type_)
@@ -52,7 +51,7 @@ class MessageType:
 
 @lru_cache(maxsize=1000)
 def message_type(name: str, fields: tuple[str, ...], entries: tuple[str, ...]) -> MessageType:
-    """Cached, so that what two guests declare alike is one type here."""
+    """Cached, so that equal declarations of two peers give one type."""
     for field in (*fields, *entries):
         if not field.isidentifier() or iskeyword(field) or field.startswith("__"):
             raise ValueError(f"a type with an invalid field name {field[:40]!r}")

@@ -1,7 +1,7 @@
-"""Processes, seen from outside: the nursery, and the guests that are forked from it. Bytes in, bytes out.
+"""The fork server and the peer processes, as seen by the supervisor. Only frames; supervisor.py interprets them.
 
-Promise: a process that is gone, silent or speaks nonsense is an exception here, never a wait without end. What a
-guest's words mean is supervisor.py's business. Start at `Nursery`.
+Promise: a process that has ended, does not reply or sends invalid frames raises an exception; no wait is endless.
+Start at `ForkServer`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _decode_done = msgspec.msgpack.Decoder(TimeSliceResult).decode
 
 
 class ForkServerLost(SimulationError):
-    """The nursery is gone, or cannot be started: no peer's doing."""
+    """The fork server has ended or cannot be started. Not caused by a peer."""
 
 
 class PeerProcessKilled(SimulationError):
-    """Somebody outside has ended a guest's process: the run says nothing, and is to be repeated."""
+    """A peer process was killed from outside. The run has no result and must be repeated."""
 
 
 class PeerProcess:
-    """One process that runs one incarnation, as far as bytes go."""
+    """The connection to the process of one incarnation."""
 
     def __init__(self, fork_server: ForkServer, pid: int, fd: int, process: int) -> None:
         self._fork_server = fork_server
@@ -59,9 +59,9 @@ class PeerProcess:
         self._read()
 
     def run_slice(self, time_slice: TimeSlice, limit_s: float | None = None) -> TimeSliceResult:
-        """EOFError: the process is gone. TimeoutError: it does not answer. ValueError: it said what cannot be.
+        """Raises EOFError if the process has ended, TimeoutError if it does not reply, ValueError for an invalid reply.
 
-        A limit of its own is for questions that need not be answered.
+        `limit_s`: a shorter limit, for queries that need no reply.
         """
         self._write(protocol.encode_frame(time_slice))
         if limit_s is not None and not select.select([self._fd], [], [], limit_s)[0]:
@@ -88,7 +88,7 @@ class PeerProcess:
             raise EOFError from None
 
     def kill(self) -> None:
-        """Now, whatever it is at."""
+        """Kill the process, and close the connection."""
         if self._fd >= 0:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._process, signal.SIGKILL)
@@ -100,17 +100,17 @@ class PeerProcess:
         self._fd = self._process = -1
 
     def wait_exit(self) -> protocol.ProcessExit | None:
-        """How it ended; None if it lives, and only its line is closed."""
+        """How it ended; None if it still runs, and has only closed its connection."""
         if not select.select([self._process], [], [], _END_LIMIT_S)[0]:
             return None
         return self._fork_server.wait_for(self._pid)
 
 
 def _cpu_for_run() -> int:
-    """The processor that a run keeps to, host and guests.
+    """The processor for supervisor and peer processes of a run.
 
-    One of them runs at a time, and waking somebody on another processor costs more than most turns do. Workers beside
-    each other have different ones.
+    Only one of them runs at a time, and waking a process on another processor costs more than most time slices.
+    Workers use different processors.
     """
     cpus = sorted(os.sched_getaffinity(0))
     worker = os.environ.get("RAFTLAB_WORKER") or os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
@@ -120,10 +120,10 @@ def _cpu_for_run() -> int:
 
 
 class ForkServer:
-    """The process that guests are forked from, seen from outside."""
+    """The process that peer processes are forked from."""
 
     def __init__(self, files: Mapping[str, bytes], modules: Mapping[str, str], *, race: bool = False) -> None:
-        """`files` by the path that the reader knows; `modules`: by name, the path of each."""
+        """`files`: sources by path as shown to users. `modules`: path by module name."""
         if confinement.unreadable_path_error():
             raise ForkServerLost(confinement.unreadable_path_error())
         parent_end, child_end = socket.socketpair()
@@ -133,8 +133,8 @@ class ForkServer:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             env=confinement.environment(),
-            cwd=ROOT,  # not /, to which every path would be relative
-            start_new_session=True,  # Ctrl-C is for whoever started it
+            cwd=ROOT,  # not /: all paths would be relative to it
+            start_new_session=True,  # Ctrl-C must not reach it
         )
         child_end.close()
         self._socket = parent_end
@@ -162,17 +162,17 @@ class ForkServer:
         self._prefork_count = 0
 
     def _end(self) -> tuple[int, str]:
-        """End it where it has not ended: the signal that did, 0 if none did before, and its last words."""
+        """End it. Returns the signal that had ended it before (0: none), and its error output."""
         code = self._process.poll() if not select.select([self._socket], [], [], 0)[0] else self._process.wait()
         self._process.kill()
         _, output = self._process.communicate()
         self._socket.close()
-        # bubblewrap tells of a signal as a shell does.
+        # bubblewrap reports a signal as a shell does: 128 + number.
         number = 0 if code is None else -code if code < 0 else max(code - 128, 0)
         return number, output.decode(errors="replace").strip()[-2000:] or "no error output"
 
     def prefork(self, number: int) -> None:
-        """Have that many guests forked, ahead of need."""
+        """Have that many peer processes forked in advance."""
         self._prefork_count += number
         try:
             self._socket.sendall(protocol.FORK * number)
@@ -180,7 +180,7 @@ class ForkServer:
             raise ForkServerLost("the fork server has ended") from None
 
     def take_process(self) -> PeerProcess:
-        """A fresh one, which knows nothing yet."""
+        """A new peer process, before its set_up()."""
         if self._prefork_count < 1:
             self.prefork(1)
         try:
@@ -193,7 +193,7 @@ class ForkServer:
         return PeerProcess(self, int.from_bytes(data, "big"), *fds)
 
     def wait_for(self, pid: int) -> protocol.ProcessExit:
-        # What is ordered is on its way, and is told first.
+        # Processes that were ordered arrive first.
         spares = [self.take_process() for _ in range(self._prefork_count)]
         for spare in spares:
             spare.kill()
@@ -218,10 +218,10 @@ class ForkServer:
         return data
 
     def close(self) -> None:
-        """It, and every guest with it."""
+        """End the fork server and all its peer processes."""
         self._socket.close()
         try:
-            # It ends when nobody speaks to it any more, and so do its guests.
+            # It ends when its socket is closed, and so do the peer processes.
             self._process.wait(_END_LIMIT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()

@@ -1,10 +1,8 @@
-"""What `--race` asks of the host: it says which turns a guest's threads lose and how late they are, and hears of races.
+"""`--race` in the supervisor: decides where threads of a sandboxed peer are preempted and for how long.
 
-The choices are those of a run in one process, under the same keys, handed out some blocks at a time; so a run is
-recorded, repeated and shrunk alike. How late a thread is, and that this time is not the peer's, is the host's own
-business: a guest can only say that a thread has come to a loss that it was given.
-
-A race is a guest's own word. Who lies about one is accused of it, and that is all. Start at `RaceHost`.
+The choices have the same keys as in an in-process run and are sent in batches, so runs are recorded, replayed and
+shrunk alike. The supervisor keeps the time of a delay: a peer process only reports that it has reached a preemption.
+Races are reported by the peer process; a false report only harms that peer. Start at `RaceSupervisor`.
 """
 
 from __future__ import annotations
@@ -28,13 +26,13 @@ from raftlab.races.preemption import DISTRIBUTIONS, Preemption, ResumeDelays, ch
 from raftlab.races.report import RaceFailure
 from raftlab.trace.events import CAUGHT_UP, PREEMPT, Preempted
 
-BLOCKS = 32  # that are handed out at a time
-_REQUESTS_MAX = 200_000  # of one guest: far more than its processor time is good for
+BLOCKS = 32  # in a batch
+_REQUESTS_MAX = 200_000  # of one peer process: far more than its CPU time allows
 _LINE_MAX = 10_000_000
 
 
 class RaceSupervisor:
-    """Of one guest. `arrive` tells the guest something; `misbehaves` ends the run; `remark` gets its remarks."""
+    """Serves one peer process. `protocol_violation` ends the run; `add_benign_race` gets its benign races."""
 
     def __init__(
         self,
@@ -54,7 +52,7 @@ class RaceSupervisor:
         self._delays = ResumeDelays(simulation)
         self._requests = 0
         self._blocks_sent = dict.fromkeys(DISTRIBUTIONS, 0)  # blocks
-        # By kind and block, what was handed out lately and has not been lost.
+        # By kind and block: the preemptions that were sent and not yet reached.
         self._preemptions: dict[str, dict[int, Preemption]] = {kind: {} for kind in DISTRIBUTIONS}
         self.handlers: dict[type, Callable[[Any], None]] = {
             PreemptionRequest: self._on_request,
@@ -64,22 +62,22 @@ class RaceSupervisor:
         }
 
     def first_batches(self) -> dict[str, list[tuple[int, int]]]:
-        """What it begins with."""
+        """The first batch of each kind."""
         return {kind: self._next_batch(kind) for kind in DISTRIBUTIONS}
 
     def _next_batch(self, kind: str) -> list[tuple[int, int]]:
-        """The next blocks: at which statement of each the turn is lost, 0 for none, and whether it comes back late."""
+        """The next blocks: the statement at which a thread is preempted (0: none), and whether it is delayed."""
         distribution, point = DISTRIBUTIONS[kind], choice_point(kind, self._node)
         first = self._blocks_sent[kind] + 1
         self._blocks_sent[kind] += BLOCKS
         preemptions = self._preemptions[kind]
-        # The last block that was handed out may have begun, and its loss be still to come.
+        # The last block of the previous batch may be in progress.
         for block in [block for block in preemptions if block < first - 1]:
             del preemptions[block]
         batch = []
         for block in range(first, first + BLOCKS):
             preemption = self._simulation.choice_source.choose(point, block, distribution)
-            if 0 < preemption.at <= distribution.block:  # written by hand, it may be anything
+            if 0 < preemption.at <= distribution.block:  # a choice file may have any number
                 preemptions[block] = preemption
                 batch.append((preemption.at, int(preemption.late_ns > 0)))
             else:
@@ -142,7 +140,7 @@ class RaceSupervisor:
         )
 
     def _is_line(self, file: str, line: int) -> bool:
-        """Of the peer's own files: a report may show it."""
+        """Whether it is a line of the peer's files, which a report may show."""
         return file in self._files and 0 < line <= _LINE_MAX
 
 

@@ -1,7 +1,6 @@
-"""What the harness gets in the place of a peer, a service or a clerk that is in a sandbox: each call is asked there.
+"""Stubs of a sandboxed peer, service or clerk for the harness: each call is sent to the process.
 
-What a clerk returns is what its client is said to have got: that is the history which is checked. Start at
-`SandboxedPeer`.
+What a clerk returns is recorded in the history that is checked. Start at `SandboxedPeer`.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from raftlab.sandbox.supervisor import Bindings, CallInterceptor, DiskBinding, P
 if TYPE_CHECKING:
     from raftlab.sandbox.launcher import SandboxedLauncher
 
-# Of the memory of all servers together, what one clerk may use beyond what it begins with.
+# A clerk may use this fraction of the memory of all servers together.
 _CLERK_MEMORY_DIVISOR = 16
 
 
 class SandboxedPeer:
-    """One incarnation of a server, with its service if it has one: a process, in which nothing has been made yet."""
+    """One incarnation of a server, and of its service if there is one. Nothing is constructed yet."""
 
     def __init__(self, launcher: SandboxedLauncher, simulation: Simulation, context: PeerContext) -> None:
         node, saved, calls = context.node, context.disk.persister, context.raft_hooks
@@ -35,7 +34,7 @@ class SandboxedPeer:
                 snapshot = saved.read_snapshot()
             if saved.on_save is not None:
                 saved.on_save(number, raft_state, snapshot)
-            saved._saved = (raft_state, snapshot)  # its hooks have had their say
+            saved._saved = (raft_state, snapshot)  # not save(): its hooks have run
 
         intercepted = {}
         if calls is not None:
@@ -100,7 +99,7 @@ class SandboxedService:
 
 
 class SandboxedClerk:
-    """A process with neither a disk nor a server."""
+    """A clerk in its own process, without a disk or a server."""
 
     def __init__(
         self,
@@ -124,7 +123,7 @@ class SandboxedClerk:
             memory_mb=max(1, launcher.limits.memory_mb // _CLERK_MEMORY_DIVISOR),
             cpu_s=launcher.limits.cpu_s,
         )
-        # It serves nobody: the server is never made known to the network.
+        # This server is never added to the network.
         bindings = Bindings(network, Server(node), ends)
         self._supervisor = PeerSupervisor(launcher, simulation, node, bindings, setup, f"the clerk of {node.name}")
         simulation.spawn(self._supervisor.drive, node=node, name=f"supervisor of {node.name}")

@@ -1,13 +1,11 @@
-"""The side that owns time, network, disks and verdict, and never loads a line of a peer.
+"""The supervisor of a sandboxed peer: owns time, network, disks and verdict, and never loads the peer's code.
 
-To the simulation a guest is a node with one task, `Guest.drive()`: it tells the guest what has arrived, and does what
-the guest has result, deed after deed, as if the peer's own threads did it here and now. So a crash in the middle of its
-deeds (a crash point at a save, say) leaves the rest undone.
+In the simulation a peer is a node with one task, `PeerSupervisor.drive()`. It sends what has arrived to the peer
+process and applies its effects, one by one. A crash between two effects (a crash point at a save) discards the rest.
+Promise: a message that is not valid in guest/protocol.py ends the run as a failure of the peer.
+Not promised: that a peer's report of its own threads is true. It is shown in reports and never affects the verdict.
 
-Promise: whatever a guest sends is decoded into the types of guest/protocol.py, or ends the run as its failure.
-Not promised: that a guest's own words about its threads are true. They are shown as such and decide nothing.
-
-Start at `Guest.drive()`. Its process is in processes.py; who makes guests is launcher.py.
+Start at `PeerSupervisor.drive()`. processes.py has the processes; launcher.py starts them.
 """
 
 from __future__ import annotations
@@ -81,7 +79,7 @@ if TYPE_CHECKING:
 
 _THREAD_QUERY_S = 5.0
 
-# What a guest can say that it ended with. What it cannot (that it died, or misbehaved) is for the host to say.
+# The kinds that an ExitReport may have. Others ("Died", "Misbehaved") are set only here.
 _KINDS = frozenset(
     error.__name__
     for error in (TaskFailed, RealWorldError, Livelock, Deadlock, Unresponsive, SimulationError, MemoryError)
@@ -89,15 +87,15 @@ _KINDS = frozenset(
 
 
 class PeerTimeout(PeerProcessFailed):
-    """Over a limit of real time."""
+    """The peer exceeded a limit of real time or CPU time."""
 
 
 class PeerNotLoadable(PeerProcessFailed):
-    """Its files cannot be executed, or have no peer in them."""
+    """The peer's files cannot be executed, or do not have the required classes."""
 
 
 class UnencodableValue:
-    """A value that a guest could not send, as it looks there."""
+    """Stands for a value that cannot be encoded: has its text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -107,7 +105,7 @@ class UnencodableValue:
 
 
 class _PendingMethodCall:
-    """A call of the tester's that has not returned."""
+    """A call by the tester that has not returned."""
 
     __slots__ = ("caller", "id", "method", "returned")
 
@@ -125,18 +123,18 @@ class _PendingMethodCall:
 
 
 class SandboxedApplyCh:
-    """What the service reads in the place of apply_ch; or, of a service in the guest, what is heard of its reading."""
+    """Replaces apply_ch for a service outside the sandbox; for one inside, reports what the service takes."""
 
-    def __init__(self, guest: PeerSupervisor, simulation: Simulation) -> None:
-        self._supervisor = guest
+    def __init__(self, supervisor: PeerSupervisor, simulation: Simulation) -> None:
+        self._supervisor = supervisor
         self._simulation = simulation
         self._messages: deque[Any] = deque()
         self._reader: Task | None = None
-        self._unacknowledged = 0  # messages for which the guest waits to hear that they were taken
-        self._waiting = 0  # messages that are in it in the guest
-        self._on_offered: Callable[[], None] | None = None  # None: nobody reads it in the guest
+        self._unacknowledged = 0  # messages whose MessageTaken the peer process waits for
+        self._waiting = 0  # messages in the apply_ch of the peer process
+        self._on_offered: Callable[[], None] | None = None  # None: the service is outside
         self.producers = ApplyProducers()
-        self.on_message: Callable[[Any], None] = self.put  # what the guest says that it has put, or taken
+        self.on_message: Callable[[Any], None] = self.put  # for each ApplyChMessage
 
     def put(self, message: Any) -> None:
         self._messages.append(message)
@@ -145,7 +143,7 @@ class SandboxedApplyCh:
             self._simulation.wake(reader)
 
     def get(self) -> Any:
-        """Whoever asks for the next message is result with the one before."""
+        """The next message. A reader that asks for it has handled the previous one."""
         if self._unacknowledged:
             self._unacknowledged -= 1
             self._supervisor.on_taken()
@@ -162,7 +160,7 @@ class SandboxedApplyCh:
         return self._waiting
 
     def set_length(self, messages: int) -> bool:
-        """The guest says how many there are; False if it does not read them."""
+        """Returns False if the service is not in the peer process."""
         if self._on_offered is None:
             return False
         self._waiting = messages
@@ -179,36 +177,34 @@ class SandboxedApplyCh:
 
 @dataclass
 class Bindings:
-    """What binds a guest to its place: what happens when it does something."""
+    """What the effects of a peer act on: network, server, disk, and interceptors of calls."""
 
     network: Network
     server: Server
     ends: Sequence[ClientEnd]
     disk: DiskBinding | None = None
-    intercepted: Mapping[str, CallInterceptor] = field(
-        default_factory=dict
-    )  # by method: what one object of it calls of another
+    intercepted: Mapping[str, CallInterceptor] = field(default_factory=dict)  # by method
 
 
 @dataclass
 class CallInterceptor:
-    """A method that one object of a guest calls of another: the types of its arguments, and who hears of a call."""
+    """A method of the peer whose calls by its service are reported: argument types and callback."""
 
     argument_types: tuple[type, ...]
-    on_call: Callable[..., Callable[[Any], None] | None]  # what it returns hears of the result
+    on_call: Callable[..., Callable[[Any], None] | None]  # returns a callback for the result, or None
 
 
 @dataclass
 class DiskBinding:
-    """The disk of a guest that has one, and a channel with it."""
+    """The disk of a server. A clerk has none, and no apply_ch."""
 
-    begin_save: Callable[[int], int]  # a save begins on a slow disk: how long it takes, in ns
+    begin_save: Callable[[int], int]  # on a slow disk: returns how long the save takes, in ns
     save: Callable[[int, bytes, bytes | None], None]
     is_slow: Callable[[], bool]
 
 
 class PeerSupervisor:
-    """One incarnation of a program, and the node's only task. What the tester calls of it is in stubs.py."""
+    """Supervises one incarnation of a peer. stubs.py has the methods that the tester calls."""
 
     def __init__(
         self,
@@ -219,7 +215,7 @@ class PeerSupervisor:
         setup: PeerSetup,
         label: str,
     ) -> None:
-        """`who` is what a report calls it."""
+        """`label`: its name in reports."""
         self._launcher = launcher
         self._simulation = simulation
         self._node = node
@@ -237,12 +233,12 @@ class PeerSupervisor:
         self._request_ids = 0
         self._types: list[MessageType] = []
         self._dropped = 0
-        self._slow_disk = False  # as it was told for this turn
+        self._slow_disk = False  # as sent with this time slice
         self._saves = 0
-        self._saves_started: dict[int, int] = {}  # on slow disks: the guest's name of it -> its number
-        self._saves_due: dict[int, int] = {}  # may take effect now
+        self._saves_started: dict[int, int] = {}  # on slow disks: the label from the peer -> the number of the save
+        self._saves_due: dict[int, int] = {}  # may finish now
         self._intercepted_results: dict[int, Callable[[Any], None]] = {}
-        self._unresponsive = False  # it was asked what its threads are at, and did not tell
+        self._unresponsive = False  # it did not answer a ThreadQuery
         self._handlers: dict[type, Callable[[Any], None]] = {
             TypeDeclaration: self._on_type_declaration,
             OutgoingRequest: self._on_outgoing_request,
@@ -272,10 +268,10 @@ class PeerSupervisor:
         self._with_limits(lambda: self._process.set_up(setup, launcher.limits.slice_s))
         node.remote, node.on_kill = self, self.end
 
-    # ---- its turns -----------------------------------------------------------------------------------------------
+    # ---- time slices -------------------------------------------------------------------------------------------------
 
     def drive(self) -> None:
-        """The task of its node."""
+        """The only task of the node."""
         simulation, node = self._simulation, self._node
         self._driver = simulation.current
         while True:
@@ -300,7 +296,7 @@ class PeerSupervisor:
             if due_ns is not None and due_ns <= now_ns:
                 self._protocol_violation("a wake-up time in the past")
             self._waiting = True
-            # A thread that sleeps for ever sleeps longer than any run.
+            # An endless sleep: longer than any run.
             simulation.park("its peer process", None if due_ns is None else min(due_ns - now_ns, 1 << 60))
             self._waiting = False
 
@@ -323,7 +319,7 @@ class PeerSupervisor:
         except EOFError:
             self._with_limits(self._on_process_end)
         except ForkServerLost as lost:
-            self._simulation.fail(lost)  # as it is, whoever's task this is
+            self._simulation.fail(lost)  # in any task: this is not a failure of the peer
         except (ValueError, msgspec.MsgspecError) as error:
             self._protocol_violation(str(error))
 
@@ -351,14 +347,14 @@ class PeerSupervisor:
         self._simulation.fail(failure)
 
     def end(self) -> None:
-        """Its node is dead, or the run is over."""
+        """End the process: its node was killed, or the run is over."""
         self._process.kill()
         self._launcher.on_ended(self, self._process.bytes_read)
 
-    # ---- what arrives --------------------------------------------------------------------------------------------
+    # ---- messages to the peer process --------------------------------------------------------------------------------
 
     def call(self, method: str, *args: Any) -> Any:
-        """Call a method of the program, "Raft.start" say, and wait for what it returns."""
+        """Call a method, such as "Raft.start", and wait for its result."""
         self._call_ids = id_ = self._call_ids + 1
         pending = self._pending[id_] = _PendingMethodCall(id_, method, self._simulation.current)
         self._deliver(MethodCall(id_, method, labgob.encode(list(args))))
@@ -384,7 +380,7 @@ class PeerSupervisor:
         return values
 
     def deliver(self, message: Message) -> None:
-        """A request of the network's, for the server whose handlers are in the guest."""
+        """Deliver an RPC request to the handlers in the peer process."""
         self._request_ids = id_ = self._request_ids + 1
         self._requests[id_] = message
         type_name = self._launcher.type_names.get(message.args_type, "")
@@ -393,7 +389,7 @@ class PeerSupervisor:
     def on_taken(self) -> None:
         self._deliver(MessageTaken())
 
-    # ---- what it does --------------------------------------------------------------------------------------------
+    # ---- effects of the peer -----------------------------------------------------------------------------------------
 
     def _on_type_declaration(self, effect: TypeDeclaration) -> None:
         if len(self._types) >= protocol.TYPES_MAX or len(effect.fields) + len(effect.entries) > protocol.FIELDS_MAX:
@@ -440,7 +436,7 @@ class PeerSupervisor:
         pending.returned = effect
         self._simulation.wake(pending.caller)
 
-    # Which save began before which is for the host to say: a rule goes by it. To a guest its number is a name.
+    # Rules need the order of saves, so the supervisor numbers them. A number from the peer is only a label.
 
     def _on_save_started(self, effect: SaveStarted) -> None:
         name, disk = effect.number, self._bindings.disk
@@ -514,7 +510,7 @@ class PeerSupervisor:
     def _on_log(self, effect: PeerLog) -> None:
         simulation, node = self._simulation, self._node
         if simulation.trace is not None and self._launcher.keep_text(len(effect.text)):
-            # Not emit(): that would put the line into the digest.
+            # Not emit(): log lines are not part of the digest.
             line = LogLine(effect.topic[: protocol.NAME_MAX], effect.text[: protocol.TEXT_MAX])
             simulation.record(Event(simulation.now_ns, LOG, node.name, node.incarnation, 0, line))
 
@@ -528,13 +524,13 @@ class PeerSupervisor:
 
     def _on_exit_report(self, effect: ExitReport) -> None:
         if effect.kind == "CodeError":
-            self._simulation.fail(PeerNotLoadable(effect.text[: protocol.TEXT_MAX], told=effect.told))
+            self._simulation.fail(PeerNotLoadable(effect.text[: protocol.TEXT_MAX], told=effect.lines))
         self._fail(
             PeerProcessFailed(
                 effect.text[: protocol.TEXT_MAX] or effect.kind,
                 kind=effect.kind if effect.kind in _KINDS else SimulationError.__name__,
                 name=effect.name[: protocol.NAME_MAX],
-                told=[line[: protocol.TEXT_MAX] for line in effect.told],
+                told=[line[: protocol.TEXT_MAX] for line in effect.lines],
                 where=effect.where,
                 task=effect.task[: protocol.NAME_MAX],
                 entry_point=effect.entry_point[: protocol.NAME_MAX],
@@ -543,10 +539,10 @@ class PeerSupervisor:
             )
         )
 
-    # ---- looking inside, for a report ----------------------------------------------------------------------------
+    # ---- thread states for reports -----------------------------------------------------------------------------------
 
     def observe(self, asked: Task | None = None) -> ThreadQueryResult | None:
-        """What its threads are at, in its own words; None if it does not tell. `asked`: a call that did not return."""
+        """The state of its threads, as it reports them; None without a reply. `asked`: a call that did not return."""
         if self._unresponsive:
             return None
         pending = next((p for p in self._pending.values() if p.caller is asked), None)
